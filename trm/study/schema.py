@@ -1,0 +1,244 @@
+"""The typed schema of one run: model, data, training, evaluation; and what is mere bookkeeping.
+
+Every field carries its meaning; `config/schema.json` and `config/README.md` are generated from here. Defaults are the
+paper's Sudoku recipe (arXiv 2510.04871) and are frozen: a run's identity holds only what differs from them, so a new
+field with a neutral default leaves every existing fingerprint as it was (tests/study/golden_fingerprints.json).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Fraction = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=1)]
+
+
+class Section(BaseModel):
+    """Immutable, strict: an unknown key or a value of another type is an error, never ignored."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class ModelConfig(Section):
+    """The network (sections 2-4 of the paper)."""
+
+    mixer: Literal["mlp", "attention"] = "mlp"
+    """How tokens are mixed: SwiGLU over the token axis (`mlp`) or bidirectional self-attention (`attention`)."""
+    d_model: Annotated[int, Field(ge=8, le=16384)] = 512
+    """Width of a token vector."""
+    heads: Count = 8
+    """Attention heads; must divide d_model. Read by the attention mixer only."""
+    layers: Count = 2
+    """Blocks in the one shared stack (L_layers)."""
+    h_cycles: Count = 3
+    """T: rounds of a supervision step; only the last is backpropagated (H_cycles)."""
+    l_cycles: Count = 6
+    """n: updates of z_L in a round (L_cycles)."""
+    halt_max_steps: Count = 16
+    """Nsup: most supervision steps a puzzle gets (halt_max_steps)."""
+    expansion: Positive = 4.0
+    """SwiGLU's inner width is ceil(round(expansion * width * 2/3) / 256) * 256."""
+    puzzle_tokens: Annotated[int, Field(ge=0)] = 16
+    """Tokens prepended for the puzzle embedding (puzzle_emb_len); its first one carries the vector. 0: none."""
+    position: Literal["none", "rope", "learned"] = "none"
+    """Position encoding; `rope` needs the attention mixer."""
+
+
+class DataConfig(Section):
+    """What the puzzles are, where they come from, and how many are used."""
+
+    task: Literal["sudoku", "maze", "arc"] = "sudoku"
+    """Kind of puzzle."""
+    source: Literal["generate", "csv", "official", "json"] = "official"
+    """`generate` offline; `csv` files in the official layout; `official`: the published data set (needs network);
+    `json`: ARC challenge and solution files."""
+    files: tuple[str, ...] = ()
+    """Paths or gs:// URIs read by `csv` and `json`. Not part of the identity: their checksums are."""
+    sha256: tuple[str, ...] = ()
+    """Checksums of `files`, in their order; filled in by itself for local files, needed for gs:// ones."""
+    box_rows: Annotated[int, Field(ge=2, le=5)] = 3
+    """Sudoku: rows of a box; the grid has box_rows * box_cols rows."""
+    box_cols: Annotated[int, Field(ge=2, le=5)] = 3
+    """Sudoku: columns of a box."""
+    clues_min: Annotated[int, Field(ge=0)] = 0
+    """Generated Sudoku: fewest clues (0: as few as uniqueness allows)."""
+    clues_max: Annotated[int, Field(ge=0)] = 0
+    """Generated Sudoku: most clues (0: minimal puzzles only)."""
+    min_rating: Annotated[int, Field(ge=0)] = 0
+    """Generated Sudoku: fewest guesses of the rating solver."""
+    pool: Annotated[int, Field(ge=0)] = 0
+    """Generated puzzles or mazes before splitting (0: just as many as the splits ask for; 4x4 Sudoku: every class)."""
+    maze_size: Annotated[int, Field(ge=5, le=64)] = 30
+    """Maze: side of the square grid."""
+    min_path: Annotated[int, Field(ge=0)] = 110
+    """Maze: fewest cells of the shortest path."""
+    train_puzzles: Annotated[int, Field(ge=1)] | None = 1000
+    """Original training puzzles (nested: a smaller set is a subset of a larger one). null: all there are."""
+    augmentations: Annotated[int, Field(ge=0)] = 1000
+    """Symmetric copies of each training puzzle beside the original."""
+    validation_puzzles: Annotated[int, Field(ge=0)] = 2048
+    """Puzzles that choose the best checkpoint and draw the curves; never tested on."""
+    test_puzzles: Annotated[int, Field(ge=1)] | None = None
+    """Test puzzles. null: all there are."""
+    seed: int = 0
+    """Seed of generation, splits and augmentation."""
+
+
+class CurriculumStage(Section):
+    """One stage of a recursion curriculum."""
+
+    until: Fraction
+    """The stage ends at this fraction of the steps."""
+    h_cycles: Count
+    """T during the stage."""
+    l_cycles: Count
+    """n during the stage."""
+
+
+class TrainingConfig(Section):
+    """Optimisation, deep supervision and halting (sections 4-5 of the paper)."""
+
+    batch_size: Count = 768
+    """Global batch: rows of one optimiser step over all workers."""
+    steps: Count = 65104
+    """Optimiser steps, one supervision step each. In the file `rows` (offered rows) or `epochs` (passes over the
+    original puzzles) may stand instead; they are turned into steps, so equal points stay one run."""
+    lr: Positive = 1e-4
+    """Peak learning rate. In the file `lr_scaling` (linear, sqrt) with `lr_base_batch` may stand beside it and is
+    multiplied in."""
+    puzzle_lr: Positive | None = None
+    """Learning rate of the puzzle embedding; null: as lr."""
+    warmup_steps: Annotated[int, Field(ge=0)] = 2000
+    """Steps of linear warm-up from 0; step 1 uses lr / warmup_steps."""
+    lr_min_ratio: Fraction = 1.0
+    """Cosine decay after the warm-up ends at this fraction of lr; 1: constant."""
+    weight_decay: NonNegative = 1.0
+    """Decoupled weight decay of every parameter but the puzzle embedding."""
+    puzzle_weight_decay: NonNegative = 1.0
+    """Decoupled weight decay of the touched rows of the puzzle embedding."""
+    optimizer: Literal["adam_atan2", "adamw", "lion"] = "adam_atan2"
+    """Adam-atan2 (arXiv 2407.05872), AdamW (1711.05101) or Lion (2302.06675)."""
+    beta1: Fraction = 0.9
+    """First-moment decay."""
+    beta2: Fraction = 0.95
+    """Second-moment decay (Lion: momentum decay)."""
+    max_grad_norm: Positive | None = None
+    """Global gradient-norm clipping; null: none."""
+    ema: Fraction = 0.999
+    """Decay of the weights' exponential moving average, used for evaluation; 0: off."""
+    precision: Literal["auto", "float32", "bfloat16", "float16", "bfloat16_weights"] = "bfloat16"
+    """Matrix product precision. float16 has a dynamic loss scale; bfloat16_weights also holds the weights in
+    bfloat16; `auto`: bfloat16 where the machine is fast at it, else float32 (recorded in the result)."""
+    micro_batches: Count = 1
+    """Micro-batches whose gradients are accumulated for one step; must divide batch_size."""
+    exploration: Fraction = 0.1
+    """Probability that a row's halting is delayed to a random minimum of steps."""
+    exploration_final: Fraction | None = None
+    """Exploration at the last step, reached linearly; null: constant."""
+    halting_cost: NonNegative = 0.0
+    """Weight of the expected number of further supervision steps in the loss (compute-aware halting)."""
+    curriculum: tuple[CurriculumStage, ...] = ()
+    """Recursion stages before the model's own (h_cycles, l_cycles)."""
+    snapshots: Annotated[int, Field(ge=0)] = 0
+    """Weight snapshots at equal distances over the last half of the steps, for averaging."""
+    init_from: str | None = None
+    """Name of a finished run whose weights training starts from."""
+
+
+class RunConfig(Section):
+    """Everything a trained model depends on, and nothing else: its fingerprint is the run's identity."""
+
+    model: ModelConfig = ModelConfig()
+    data: DataConfig = DataConfig()
+    training: TrainingConfig = TrainingConfig()
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    """Seed of initial weights, sampling and exploration."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> RunConfig:
+        model, data, training = self.model, self.data, self.training
+        checks = [
+            (
+                model.mixer == "attention" and model.d_model % model.heads,
+                f"model.d_model={model.d_model} is not divisible by model.heads={model.heads}",
+            ),
+            (
+                model.position == "rope" and model.mixer != "attention",
+                "model.position=rope needs model.mixer=attention",
+            ),
+            (
+                model.position == "rope" and model.mixer == "attention" and model.d_model // model.heads % 2,
+                f"model.position=rope needs an even head width, not {model.d_model // model.heads}",
+            ),
+            (
+                training.batch_size % training.micro_batches,
+                f"training.batch_size={training.batch_size} is not divisible by "
+                f"training.micro_batches={training.micro_batches}",
+            ),
+            (
+                any(a.until >= b.until for a, b in zip(training.curriculum, training.curriculum[1:])),
+                "training.curriculum: the stages' `until` must rise",
+            ),
+            (
+                data.clues_min > data.clues_max,
+                f"data.clues_min={data.clues_min} is above data.clues_max={data.clues_max}",
+            ),
+            (
+                data.source in ("csv", "json") and not data.files,
+                f"data.source={data.source} needs data.files: the path of at least one file",
+            ),
+        ]
+        for wrong, sentence in checks:
+            if wrong:
+                raise ValueError(sentence)
+        return self
+
+
+class EvaluationConfig(Section):
+    """How a trained model is measured; part of the identity of an evaluation, never of the run."""
+
+    weights: Literal["ema", "raw", "average"] = "ema"
+    """Which weights: the moving average, the last ones, or the mean of the last `average` snapshots."""
+    average: Annotated[int, Field(ge=0)] = 0
+    """Snapshots in the mean (weights: average)."""
+    unroll: tuple[Count, ...] = ()
+    """Supervision steps at which answers are counted; empty: the model's halt_max_steps."""
+    confident: bool = False
+    """Also measure stopping each puzzle when its halt logit is positive (compacted batches)."""
+    restarts: tuple[Count, ...] = ()
+    """Also measure the best of K noisy restarts, picked by the halt logit, for each K."""
+    noise: NonNegative = 0.0
+    """Standard deviation of the normal noise added to the initial state of every restart but the first."""
+    train_puzzles: Annotated[int, Field(ge=0)] = 1000
+    """Training puzzles (originals) measured too, for the train-test gap."""
+    test_puzzles: Annotated[int, Field(ge=1)] | None = None
+    """Test puzzles measured; null: all."""
+    traces: Annotated[int, Field(ge=0)] = 4
+    """Test puzzles whose answer after each supervision step is kept, for the step-by-step figure."""
+
+
+class RuntimeConfig(Section):
+    """Bookkeeping: changes what is logged, kept or printed, never a result. Enters no identity."""
+
+    log_every: Count = 100
+    """Steps between metrics rows and progress lines."""
+    evals: Annotated[int, Field(ge=1)] = 10
+    """Validation passes in a run, at equal distances (the last one at the last step)."""
+    checkpoint_minutes: Positive = 10.0
+    """Minutes between checkpoints."""
+    keep_checkpoints: Count = 5
+    """Newest checkpoints kept, besides the best."""
+    carry_limit_mb: NonNegative = 512.0
+    """Carry rows above this size on one host are left out of checkpoints; slots restart."""
+    xla_metrics_every: Count = 1000
+    """Steps between torch_xla metrics reports."""
+    tensorboard: bool = False
+    """Write TensorBoard event files beside the checkpoints."""
+    wandb: Literal["off", "offline", "online"] = "off"
+    """Weights & Biases logging; the run's id is its fingerprint."""
+    checksum_every: Annotated[int, Field(ge=0)] = 1000
+    """Steps between comparisons of the workers' weight checksums; 0: only at the start."""
