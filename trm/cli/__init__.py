@@ -1,0 +1,57 @@
+"""The command line: one module a command, imported only when it is called."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import logging
+import sys
+
+from trm.errors import UserError
+
+COMMANDS = {
+    "study": "list, show and compare experiments",
+    "plan": "what would run, how long and at what cost",
+    "data": "build and inspect puzzles and data sets",
+    "train": "train one model",
+    "evaluate": "measure a trained model",
+    "table": "gather evaluations into one table",
+    "fit": "fit scaling laws to a table",
+    "plot": "draw a figure from tables and fits",
+    "report": "write the report",
+    "convert": "exchange weights with the reference implementation",
+    "preflight": "check a machine before trusting it with a run",
+    "tpu-check": "compile the training step for a TPU slice, without a TPU",
+    "checkpoints": "list and clean up checkpoints",
+}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command; a UserError becomes one sentence on stderr and exit code 2."""
+    argv = sys.argv[1:] if argv is None else argv
+    if not argv or argv[0] in ("-h", "--help"):
+        width = max(map(len, COMMANDS))
+        print("usage: python -m trm COMMAND [options]      (COMMAND --help tells more)\n")
+        print("\n".join(f"  {name:<{width}}  {text}" for name, text in COMMANDS.items()))
+        return 0 if argv else 2
+    name = argv[0]
+    if name not in COMMANDS:
+        from trm.study.overlay import nearest
+
+        print(f"trm: no command {name!r}{nearest(name, COMMANDS)}", file=sys.stderr)
+        return 2
+    module = importlib.import_module(f"trm.cli.{name.replace('-', '_')}")
+    parser = argparse.ArgumentParser(prog="python -m trm")
+    module.add_parser(parser.add_subparsers(dest="command", required=True))
+    try:
+        return module.run(parser.parse_args(argv)) or 0
+    except UserError as error:
+        logging.getLogger("trm").debug("traceback", exc_info=True)
+        print(f"trm {name}: {error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader of our output has gone: nothing is left to say
+        return 141
+    except KeyboardInterrupt:
+        print(f"trm {name}: interrupted", file=sys.stderr)
+        return 130

@@ -1,0 +1,103 @@
+"""The typed form of config/experiments.yaml."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field, field_validator
+
+from trm.study.schema import Count, RuntimeConfig, Section
+
+Overlay = dict[str, Any]
+"""Nested sections (`model: {d_model: 64}`) or dotted keys (`model.d_model: 64`), laid over what stands below."""
+
+
+class Grid(Section):
+    """Points of an experiment: the product of all `product` lists, times the `zip` rows, times the `points`."""
+
+    set: Overlay = {}
+    """Values shared by every point of this grid."""
+    product: dict[str, list[Any]] = {}
+    """Dotted key -> values; every combination is a point."""
+    zip: dict[str, list[Any]] = {}
+    """Dotted key -> values of equal length; the first values form a point, the second ones another, and so on."""
+    points: list[Overlay] = []
+    """Single points as dotted keys, each with an optional `label`."""
+    seeds: list[int] | None = None
+    """Seeds of this grid, where they differ from the experiment's."""
+
+    @field_validator("zip")
+    @classmethod
+    def _equal_lengths(cls, value: dict[str, list[Any]]) -> dict[str, list[Any]]:
+        lengths = {key: len(items) for key, items in value.items()}
+        if len(set(lengths.values())) > 1:
+            raise ValueError(f"zipped lists must be of equal length, not {lengths}")
+        return value
+
+
+class ExperimentScale(Section):
+    """What is different about an experiment at one scale."""
+
+    set: Overlay | None = None
+    grid: list[Grid] | None = None
+    seeds: list[int] | None = None
+    evaluation: Overlay | None = None
+    figures: list[dict[str, Any]] | None = None
+    skip: str | None = None
+    """Why this experiment is not run at this scale; said in the report."""
+
+    @field_validator("grid", mode="before")
+    @classmethod
+    def _one_or_many(cls, value: Any) -> Any:
+        return [value] if isinstance(value, dict) else value
+
+
+class Experiment(ExperimentScale):
+    """One question to the model, as a grid of runs and the figures that answer it."""
+
+    question: str
+    """One sentence that ends with a question mark."""
+    hypothesis: str = ""
+    """What is expected, said before the run."""
+    aliases: list[str] = []
+    """Names under which older documents know it."""
+    figures: list[dict[str, Any]] = []
+    """Figure specifications (trm.analysis.specs)."""
+    baseline: Overlay | None = None
+    """The point that ablations are compared with, as dotted keys; default: the scale's base recipe."""
+    scales: dict[str, ExperimentScale] = {}
+    """Changes at single scales."""
+
+
+class Scale(Section):
+    """A size of the whole study, chosen by the profile: what the base recipe becomes there."""
+
+    base: Overlay = {}
+    """Laid over the study's base."""
+    seeds: list[int] = [0, 1, 2]
+    """Seeds of every experiment that names none."""
+    evaluation: Overlay = {}
+    """Defaults of every evaluation."""
+    runtime: RuntimeConfig = RuntimeConfig()
+    """Logging and checkpoints; enters no identity."""
+    hardware: str = "cpu"
+    """Key of config/hardware.yaml: what the plan's hours and costs are reckoned with."""
+    threads: Count = 1
+    """CPU threads of a training job."""
+    report: list[str] = []
+    """Experiments of `make report`; empty: all."""
+    study: list[str] = []
+    """Experiments of the whole study at this scale; empty: all that are not skipped."""
+
+
+class StudyFile(Section):
+    """config/experiments.yaml."""
+
+    study: str
+    """Name of the study; stands in every figure's footer."""
+    base: Overlay = {}
+    """The recipe that every experiment varies, laid over the schema's defaults (the paper's recipe)."""
+    scales: dict[str, Scale] = Field(min_length=1)
+    experiments: dict[str, Experiment] = Field(min_length=1)
+    figures: list[dict[str, Any]] = []
+    """Figures over several experiments."""

@@ -1,0 +1,88 @@
+"""Identity by content: canonical JSON and its SHA-256.
+
+A run is named by what its result depends on, never by where or when it ran. Fields at their schema defaults are left
+out, so a new knob with a neutral default changes no existing name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from typing import Any
+
+from trm.study.schema import EvaluationConfig, RunConfig
+
+RECIPE_VERSION = 1
+"""Raised by hand when the mathematics of training changes: every run then gets a new name. The pinned loss of a tiny
+run (tests/engine) fails until this is done."""
+
+
+def canonical_json(value: Any) -> str:
+    """The one text of a JSON value: sorted keys, no spaces, integral floats as `1.0`, no NaN.
+
+    Raises:
+        TypeError: for a value without a stable form (sets, objects, non-string keys).
+        ValueError: for NaN and infinities.
+    """
+    return json.dumps(_stable(value), sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+
+
+def _stable(value: Any) -> Any:
+    if isinstance(value, dict):
+        for key in value:
+            if not isinstance(key, str):
+                raise TypeError(f"{key!r} is no stable key: keys must be text")
+        return {key: _stable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_stable(item) for item in value]
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise ValueError(f"{value} has no canonical form")
+        return value + 0.0  # -0.0 becomes 0.0
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    raise TypeError(f"{value!r} of type {type(value).__name__} has no canonical form")
+
+
+def digest(value: Any) -> str:
+    """SHA-256 (64 hexadecimal digits) of a value's canonical JSON."""
+    return hashlib.sha256(canonical_json(value).encode()).hexdigest()
+
+
+def run_identity(config: RunConfig) -> dict[str, Any]:
+    """What a run's result depends on: its differences from the schema's defaults, and the recipe's version."""
+    identity = config.model_dump(exclude_defaults=True)
+    identity.get("data", {}).pop("files", None)  # a path is no content: `sha256` stands for it
+    return identity | {"recipe_version": RECIPE_VERSION}
+
+
+def run_fingerprint(config: RunConfig) -> str:
+    """SHA-256 of a run's identity."""
+    return digest(run_identity(config))
+
+
+def evaluation_fingerprint(config: EvaluationConfig) -> str:
+    """SHA-256 of an evaluation's settings (the run's own fingerprint is in the folder's name)."""
+    return digest(config.model_dump(exclude_defaults=True))
+
+
+def run_name(config: RunConfig) -> str:
+    """`<slug>-<hash8>`: the slug is for people, the hash for machines."""
+    return f"{_slug(config)}-{run_fingerprint(config)[:8]}"
+
+
+def task_slug(config: RunConfig) -> str:
+    """Task and size in one word, e.g. `sudoku9`, `maze30`, `arc`."""
+    data = config.data
+    side = {"sudoku": data.box_rows * data.box_cols, "maze": data.maze_size, "arc": ""}[data.task]
+    return f"{data.task}{side}"
+
+
+def _slug(config: RunConfig) -> str:
+    mixer = {"mlp": "mlp", "attention": "att"}[config.model.mixer]
+    puzzles = config.data.train_puzzles
+    return (
+        f"{task_slug(config)}-{mixer}-d{config.model.d_model}-T{config.model.h_cycles}n{config.model.l_cycles}"
+        f"-p{puzzles or 'all'}a{config.data.augmentations}-b{config.training.batch_size}-s{config.seed}"
+    )

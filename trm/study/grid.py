@@ -1,0 +1,328 @@
+"""From config/experiments.yaml and a scale to points, runs and evaluations; equal points are one run."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from trm.errors import UserError
+from trm.study.experiment import Experiment, ExperimentScale, Grid, Scale, StudyFile
+from trm.study.fingerprint import canonical_json, evaluation_fingerprint, run_name
+from trm.study.overlay import Flat, check_key, flatten, lay, nearest, nest, resolve
+from trm.study.schema import EvaluationConfig, RunConfig
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training run. `name` is its folder and its identity."""
+
+    name: str
+    config: RunConfig
+
+
+@dataclass(frozen=True)
+class Point:
+    """One grid point of an experiment: what was varied, and the runs (one a seed) and evaluation that measure it."""
+
+    coords: dict[str, Any]
+    label: str
+    runs: tuple[Run, ...]
+    evaluation: EvaluationConfig
+
+    @property
+    def evaluation_file(self) -> str:
+        """File name of the evaluation inside each run's folder."""
+        return f"evaluation-{evaluation_fingerprint(self.evaluation)[:8]}.json"
+
+
+@dataclass(frozen=True)
+class ResolvedExperiment:
+    """An experiment at one scale."""
+
+    name: str
+    definition: Experiment
+    points: tuple[Point, ...]
+    figures: tuple[dict[str, Any], ...]
+    skip: str | None = None
+
+
+@dataclass
+class Study:
+    """The whole study at one scale."""
+
+    name: str
+    scale_name: str
+    scale: Scale
+    experiments: dict[str, ResolvedExperiment]
+    figures: list[dict[str, Any]]
+    aliases: dict[str, str]
+    runs: dict[str, Run] = field(default_factory=dict)
+    evaluations: dict[str, EvaluationConfig] = field(default_factory=dict)
+
+    def experiment(self, name: str) -> ResolvedExperiment:
+        """An experiment by its name or by an older document's id."""
+        known = self.aliases.get(name, name)
+        if known not in self.experiments:
+            hint = nearest(name, [*self.experiments, *self.aliases])
+            raise UserError(f"no experiment {name!r} at scale {self.scale_name}{hint} (`python -m trm study list`)")
+        return self.experiments[known]
+
+    def selected(self, which: str) -> list[str]:
+        """Names of the experiments of `report` or `study` at this scale; skipped ones are left out."""
+        names = getattr(self.scale, which) or list(self.experiments)
+        return [name for name in names if not self.experiment(name).skip]
+
+
+def load_study(path: str | Path, scale: str, overrides: dict[str, Any] | None = None) -> Study:
+    """Read, check and expand the study.
+
+    Args:
+        path: config/experiments.yaml.
+        scale: key under `scales`.
+        overrides: dotted keys laid over every base recipe (`--set`); part of the identity.
+
+    Raises:
+        UserError: one sentence naming file, experiment and key.
+    """
+    file = read_study_file(path)
+    if scale not in file.scales:
+        raise UserError(f"{path}: no scale {scale!r}{nearest(scale, file.scales)}; there are {', '.join(file.scales)}")
+    return _expand(file, str(path), scale, overrides or {})
+
+
+def read_study_file(path: str | Path) -> StudyFile:
+    """Parse and type-check the file without expanding it."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror or error}; name the study with --study") from error
+    try:
+        document = yaml.load(text, Loader=_Loader)
+    except yaml.YAMLError as error:
+        raise UserError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(document, dict):
+        raise UserError(f"{path}: must be a mapping with study, scales and experiments")
+    return parse_study(document, str(path))
+
+
+def parse_study(document: dict[str, Any], path: str) -> StudyFile:
+    """Type-check the document; see `read_study_file`."""
+    try:
+        return StudyFile.model_validate(document)
+    except ValidationError as error:
+        raise UserError(f"{path}: {_sentence(error, StudyFile)}") from error
+
+
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
+    """Safe YAML that reads 1e-4 as a number (YAML 1.2) and refuses a key given twice."""
+
+    def construct_mapping(self, node: yaml.Node, deep: bool = False) -> dict[Any, Any]:
+        self.flatten_mapping(node)
+        seen: set[Any] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if key in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"key {key!r} stands twice", key_node.start_mark
+                )
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    __import__("re").compile(r"^[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)[eE][-+]?[0-9]+$"),
+    list("-+0123456789."),
+)
+
+
+def _expand(file: StudyFile, path: str, scale_name: str, overrides: dict[str, Any]) -> Study:
+    scale = file.scales[scale_name]
+    base = lay(
+        flatten(file.base, f"{path}: base"),
+        flatten({"evaluation": dict(scale.evaluation)}, f"{path}: scale {scale_name}: evaluation"),
+        flatten(scale.base, f"{path}: scale {scale_name}: base"),
+    )
+    forced = flatten(overrides, "--set")
+    study = Study(file.study, scale_name, scale, {}, file.figures, {})
+    for name, experiment in file.experiments.items():
+        where = f"{path}: experiment {name}"
+        for other in experiment.scales:
+            if other not in file.scales:
+                raise UserError(f"{where}: unknown scale {other!r}{nearest(other, file.scales)}")
+        for alias in experiment.aliases:
+            if alias in study.aliases or alias in file.experiments:
+                raise UserError(f"{where}: the alias {alias!r} is already a name; choose another")
+            study.aliases[alias] = name
+        study.experiments[name] = _resolve_experiment(name, experiment, scale, scale_name, base, forced, where)
+    for list_name in ("report", "study"):
+        for name in getattr(scale, list_name):
+            study.experiment(name)
+    _collect(study, path)
+    return study
+
+
+def _resolve_experiment(
+    name: str,
+    experiment: Experiment,
+    scale: Scale,
+    scale_name: str,
+    base: Flat,
+    forced: Flat,
+    where: str,
+) -> ResolvedExperiment:
+    here = experiment.scales.get(scale_name, ExperimentScale())
+    grids = here.grid if here.grid is not None else experiment.grid
+    seeds = next(value for value in (here.seeds, experiment.seeds, scale.seeds) if value is not None)
+    figures = here.figures if here.figures is not None else experiment.figures
+    if here.skip:
+        return ResolvedExperiment(name, experiment, (), tuple(figures), here.skip)
+    common = lay(
+        base,
+        flatten(experiment.set or {}, where),
+        flatten(here.set or {}, where),
+        flatten({"evaluation": dict(experiment.evaluation or {})}, f"{where}: evaluation"),
+        flatten({"evaluation": dict(here.evaluation or {})}, f"{where}: evaluation"),
+    )
+    points: dict[str, Point] = {}
+    for grid in grids or [Grid()]:
+        grid_where = f"{where}: grid"
+        shared = lay(common, flatten(grid.set, grid_where))
+        expanded = list(_grid_points(grid, grid_where))
+        for coords, label in expanded:
+            flat = lay(shared, coords, forced)
+            point = _point(flat, flatten(grid.set, grid_where) | coords, label, grid.seeds or seeds, where)
+            key = canonical_json([[run.name for run in point.runs], point.evaluation_file])
+            if key in points and len(expanded) > 1 and points[key].coords == point.coords:
+                raise UserError(f"{where}: the point {point.label} stands twice")
+            points.setdefault(key, point)
+        _refuse_dead_axes(grid, shared, forced, where)
+    return ResolvedExperiment(name, experiment, tuple(points.values()), tuple(figures))
+
+
+def _grid_points(grid: Grid, where: str):
+    """Coordinates and label of every point of a grid."""
+    for key in (*grid.product, *grid.zip):
+        check_key(key, where)
+    axes = [[{key: value} for value in values] for key, values in grid.product.items()]
+    if grid.zip:
+        axes.append([dict(zip(grid.zip, row)) for row in zip(*grid.zip.values())])
+    if grid.points:
+        axes.append(grid.points)
+    for axis in axes:
+        if not axis:
+            raise UserError(f"{where}: an empty list has no points; give it a value or remove it")
+    for parts in itertools.product(*axes):
+        coords: Flat = {}
+        labels = []
+        for part in parts:
+            part = dict(part)
+            if "label" in part:
+                labels.append(str(part.pop("label")))
+            coords |= flatten(part, where)
+        yield coords, ", ".join(labels)
+
+
+def _point(flat: Flat, coords: Flat, label: str, seeds: list[int], where: str) -> Point:
+    sections = nest(resolve(flat, where))
+    evaluation = sections.pop("evaluation")
+    label = label or ", ".join(f"{key.split('.', 1)[1]}={_text(value)}" for key, value in coords.items()) or "base"
+    try:
+        data = _with_checksums(sections.pop("data"), where)
+        config = RunConfig.model_validate({**sections, "data": data, "seed": seeds[0]})
+        measured = EvaluationConfig.model_validate(evaluation)
+    except ValidationError as error:
+        raise UserError(f"{where}, point {label}: {_sentence(error, RunConfig)}") from error
+    except IndexError:
+        raise UserError(f"{where}: no seeds; name at least one") from None
+    if len(set(seeds)) < len(seeds):
+        raise UserError(f"{where}: a seed stands twice in {seeds}")
+    runs = []
+    for seed in seeds:
+        seeded = config.model_copy(update={"seed": seed})
+        runs.append(Run(run_name(seeded), seeded))
+    return Point(coords, label, tuple(runs), measured)
+
+
+def _refuse_dead_axes(grid: Grid, shared: Flat, forced: Flat, where: str) -> None:
+    """An axis along which nothing changes is an experiment that repeats one run under several names."""
+    for key, values in grid.product.items():
+        if len(values) > 1 and key not in forced:
+            names = set()
+            for value in values:
+                point = _point(lay(shared, {key: value}, forced), {}, "", [0], where)
+                names.add((point.runs[0].name, point.evaluation_file))
+            if len(names) < len(values):
+                raise UserError(f"{where}: {key} has {len(values)} values but they make {len(names)} different runs")
+
+
+def _with_checksums(data: dict[str, Any], where: str) -> dict[str, Any]:
+    files = data.get("files") or ()
+    if isinstance(files, str):
+        files = (files,)
+    if not files:
+        return data
+    data = {**data, "files": tuple(files)}
+    if data.get("sha256"):
+        return data
+    remote = [name for name in files if "://" in str(name)]
+    if remote:
+        raise UserError(f"{where}: {remote[0]} is remote: name its checksum in data.sha256")
+    return {**data, "sha256": tuple(_file_sha256(str(name), where) for name in files)}
+
+
+def _file_sha256(name: str, where: str) -> str:
+    try:
+        stat = Path(name).stat()
+        return _sha256_of(name, stat.st_mtime_ns, stat.st_size)
+    except OSError as error:
+        raise UserError(f"{where}: data.files: {name}: {error.strerror}; name a file that can be read") from error
+
+
+@cache
+def _sha256_of(name: str, _mtime: int, _size: int) -> str:
+    with open(name, "rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+def _collect(study: Study, path: str) -> None:
+    for experiment in study.experiments.values():
+        for point in experiment.points:
+            for run in point.runs:
+                known = study.runs.setdefault(run.name, run)
+                if known.config != run.config and known.config.data.files == run.config.data.files:
+                    raise UserError(f"{path}: two different runs share the name {run.name}; change either a little")
+                study.evaluations[f"{run.name}/{point.evaluation_file}"] = point.evaluation
+
+
+def _text(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _sentence(error: ValidationError, model: Any) -> str:
+    """The first validation error as one sentence with the nearest valid key."""
+    first = error.errors()[0]
+    place = ".".join(str(part) for part in first["loc"]) or "value"
+    more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+    if first["type"] == "extra_forbidden":
+        return f"unknown key {place!r}{nearest(str(first['loc'][-1]), _siblings(model, first['loc']))}{more}"
+    message = first["msg"].removeprefix("Value error, ")
+    given = "" if first["type"] in ("missing", "value_error") else f", not {first['input']!r}"
+    return f"{place}: {message[0].lower()}{message[1:]}{given}{more}" if place != "value" else f"{message}{more}"
+
+
+def _siblings(model: Any, location: tuple[Any, ...]) -> list[str]:
+    """Valid keys where an unknown one stands."""
+    for part in location[:-1]:
+        fields = getattr(model, "model_fields", None)
+        annotation = fields[part].annotation if fields and part in fields else model
+        arguments = [item for item in getattr(annotation, "__args__", ()) if hasattr(item, "model_fields")]
+        model = arguments[-1] if arguments else annotation
+    return list(getattr(model, "model_fields", {}))

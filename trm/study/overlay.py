@@ -1,0 +1,136 @@
+"""Laying values over values: dotted keys, derived training lengths, and errors that name the nearest valid key."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator
+from functools import cache
+from typing import Any
+
+from pydantic import BaseModel
+
+from trm.errors import UserError
+from trm.study.schema import DataConfig, EvaluationConfig, ModelConfig, TrainingConfig
+
+SECTIONS: dict[str, type[BaseModel]] = {
+    "model": ModelConfig,
+    "data": DataConfig,
+    "training": TrainingConfig,
+    "evaluation": EvaluationConfig,
+}
+LENGTHS = ("steps", "rows", "epochs")
+"""Three ways to say how long training lasts; naming one replaces the others."""
+DERIVED = ("training.rows", "training.epochs", "training.lr_scaling", "training.lr_base_batch")
+"""Keys of the file that resolve into others, so that equal points are one run however they were written."""
+Flat = dict[str, Any]
+
+
+@cache
+def valid_keys() -> frozenset[str]:
+    """Every dotted key that a grid or overlay may name."""
+    fields = {f"{section}.{field}" for section, model in SECTIONS.items() for field in model.model_fields}
+    return frozenset(fields | set(DERIVED))
+
+
+def flatten(overlay: dict[str, Any], where: str) -> Flat:
+    """Nested sections and dotted keys alike as `{"model.d_model": 64}`.
+
+    Raises:
+        UserError: for an unknown key, naming `where`, the key and the nearest valid one.
+    """
+    flat: Flat = {}
+    for key, value in _dotted(overlay):
+        check_key(key, where)
+        flat[key] = value
+    return flat
+
+
+def _dotted(overlay: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    for key, value in overlay.items():
+        if key in SECTIONS:
+            if not isinstance(value, dict):
+                yield key, value
+                continue
+            for name, item in value.items():
+                yield f"{key}.{name}", item
+        else:
+            yield str(key), value
+
+
+def check_key(key: str, where: str) -> None:
+    """Refuse a key that nothing reads."""
+    if key not in valid_keys():
+        raise UserError(f"{where}: unknown key {key!r}{nearest(key, valid_keys())}")
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """`; did you mean 'x'?`, or nothing where no known word is close."""
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def lay(*layers: Flat) -> Flat:
+    """Later layers win; naming one of steps, rows, epochs removes the other two that stood below."""
+    result: Flat = {}
+    for layer in layers:
+        named = [f"training.{name}" for name in LENGTHS if f"training.{name}" in layer]
+        if named:
+            for name in LENGTHS:
+                result.pop(f"training.{name}", None)
+        result.update(layer)
+    return result
+
+
+def resolve(flat: Flat, where: str) -> Flat:
+    """Replace the derived keys by the fields they stand for.
+
+    rows: steps = rows // batch_size. epochs: steps = epochs * train_puzzles // batch_size (the reference's count of
+    rows offered). lr_scaling linear: lr * batch / lr_base_batch; sqrt: lr * sqrt(batch / lr_base_batch).
+    """
+    flat = dict(flat)
+    given = [name for name in LENGTHS if f"training.{name}" in flat]
+    if len(given) > 1:
+        raise UserError(f"{where}: training.{given[0]} and training.{given[1]} both say how long; keep one")
+    batch = flat.get("training.batch_size", TrainingConfig().batch_size)
+    rows = flat.pop("training.rows", None)
+    epochs = flat.pop("training.epochs", None)
+    if epochs is not None:
+        puzzles = flat.get("data.train_puzzles", DataConfig().train_puzzles)
+        if puzzles is None:
+            raise UserError(f"{where}: training.epochs needs data.train_puzzles: a number, not null")
+        rows = _number(epochs, "training.epochs", where) * puzzles
+    if rows is not None:
+        steps = int(_number(rows, "training.rows", where) // _number(batch, "training.batch_size", where))
+        if steps < 1:
+            raise UserError(f"{where}: {int(rows)} rows are less than one batch of {batch}; offer more rows")
+        flat["training.steps"] = steps
+    scaling = flat.pop("training.lr_scaling", None)
+    base = flat.pop("training.lr_base_batch", None)
+    if scaling in (None, "none"):
+        if base is not None:
+            raise UserError(f"{where}: training.lr_base_batch has no effect without training.lr_scaling")
+        return flat
+    if scaling not in ("linear", "sqrt"):
+        raise UserError(f"{where}: training.lr_scaling={scaling!r}; it is one of none, linear, sqrt")
+    if base is None:
+        raise UserError(f"{where}: training.lr_scaling={scaling} needs training.lr_base_batch")
+    ratio = batch / _number(base, "training.lr_base_batch", where)
+    factor = ratio if scaling == "linear" else ratio**0.5
+    lr = flat.get("training.lr", TrainingConfig().lr) * factor
+    flat["training.lr"] = float(f"{lr:.12g}")  # the last bits of a product are no part of a recipe
+    return flat
+
+
+def _number(value: Any, key: str, where: str) -> float | int:
+    if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+        raise UserError(f"{where}: {key}={value!r} must be a number above 0")
+    return value
+
+
+def nest(flat: Flat) -> dict[str, dict[str, Any]]:
+    """`{"model.d_model": 64}` as `{"model": {"d_model": 64}}`."""
+    nested: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
+    for key, value in flat.items():
+        section, field = key.split(".", 1)
+        nested[section][field] = value
+    return nested
