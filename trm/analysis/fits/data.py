@@ -1,0 +1,146 @@
+"""From a table to what is fitted: variables, log errors, groups; and what was left out and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pandas as pd
+
+from trm.analysis.fits.forms import Array
+from trm.analysis.labels import label
+from trm.analysis.specs import FitSpec
+from trm.analysis.stats.targets import first_reach
+from trm.analysis.tables import Table
+from trm.errors import UserError
+
+SATURATED = 0.95
+"""Points whose mean error is above this solve almost nothing: the law has not begun; they are shown, not
+fitted."""
+
+
+@dataclass
+class Data:
+    """Observations of one fit."""
+
+    x: Array
+    """Variables [v, N], in the data's own units (plus the label's offset)."""
+    y: Array
+    """Measurements [N], positive."""
+    group: np.ndarray
+    """Grid point of each observation [N]."""
+    runs: list[str]
+    tested: Array
+    """Test puzzles behind each observation [N] (0: not a share)."""
+    exclusions: list[dict[str, object]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def log_y(self) -> Array:
+        return np.log(self.y)
+
+    @property
+    def points(self) -> int:
+        return len(np.unique(self.group))
+
+    def means(self) -> tuple[Array, Array]:
+        """Grid points [v, P] and the geometric mean of their observations [P], by the first variable."""
+        keys = np.unique(self.group)
+        x = np.stack([self.x[:, self.group == key].mean(axis=1) for key in keys], axis=1)
+        y = np.array([np.exp(self.log_y[self.group == key].mean()) for key in keys])
+        order = np.lexsort(x[::-1])
+        return x[:, order], y[order]
+
+    def without(self, rows: np.ndarray) -> Data:
+        """The observations outside the boolean mask `rows`."""
+        keep = ~rows
+        return Data(
+            self.x[:, keep],
+            self.y[keep],
+            self.group[keep],
+            [run for run, kept in zip(self.runs, keep) if kept],
+            self.tested[keep],
+            self.exclusions,
+            self.notes,
+        )
+
+
+def gather(table: Table, spec: FitSpec) -> list[tuple[object, Data]]:
+    """The observations of each hue value (one entry, None, without hue).
+
+    Raises:
+        UserError: a column is missing, or nothing can be fitted.
+    """
+    columns = [name for name in (spec.x, spec.second, spec.hue) if name]
+    rows = table.select(spec.where, columns)
+    if spec.y == "steps_to_target":
+        rows[spec.y] = reach(table, rows, spec.target or 0.8)
+    if not len(rows):
+        raise UserError(f"no row of {table.experiment} matches {spec.where}: nothing to fit")
+    if spec.hue is None:
+        return [(None, observations(rows, spec))]
+    return [
+        (value, observations(part, spec)) for value, part in rows.groupby(spec.hue, sort=True, dropna=False)
+    ]
+
+
+def reach(table: Table, rows: pd.DataFrame, target: float, axis: str = "step") -> Array:
+    """Where each row's run first reaches the validation accuracy `target` [N]; NaN: never."""
+    found = {
+        run: first_reach(part, target, axis=axis) for run, part in table.curves.groupby("run", sort=False)
+    }
+    return np.array([found.get(run) or np.nan for run in rows["run"]], dtype=float)
+
+
+def observations(rows: pd.DataFrame, spec: FitSpec) -> Data:
+    """Rows -> observations; unusable ones become exclusions with their reason."""
+    names = [name for name in (spec.x, spec.second) if name]
+    for name in names:
+        if not pd.api.types.is_numeric_dtype(rows[name]):
+            raise UserError(
+                f"{name} is not a number in {rows['experiment'].iloc[0]}: a law cannot be fitted to it"
+            )
+    x = rows[names].to_numpy(float).T + np.array([[label(name).offset] for name in names])
+    if spec.form == "repeated_data":
+        x[1] -= label(spec.second or "").offset
+    y = pd.to_numeric(rows[spec.y], errors="coerce").to_numpy(float)
+    is_share = spec.y == "error"
+    tested = rows["puzzles"].to_numpy(float) if is_share else np.zeros(len(rows))
+    _, group = np.unique(x, axis=1, return_inverse=True)
+    data = Data(x, y, group.reshape(-1), rows["run"].tolist(), tested)
+    _exclude(data, ~rows["finished"].to_numpy(bool), "the run did not finish")
+    _exclude(data, ~np.isfinite(y), "not measured" if spec.y != "steps_to_target" else "target not reached")
+    if spec.form != "repeated_data":
+        _exclude(data, (x <= 0).any(axis=0), "not positive: no place on a log axis")
+    if is_share:
+        _shares(data)
+    else:
+        _exclude(data, y <= 0, "not positive: no logarithm")
+    dropped = np.isin(data.runs, [item["run"] for item in data.exclusions])
+    return data.without(dropped)
+
+
+def _exclude(data: Data, rows: np.ndarray, why: str) -> None:
+    known = {item["run"] for item in data.exclusions}
+    for i in np.flatnonzero(rows):
+        if data.runs[i] not in known:
+            value = float(data.y[i]) if np.isfinite(data.y[i]) else None
+            data.exclusions.append({"run": data.runs[i], "x": data.x[:, i].tolist(), "y": value, "why": why})
+
+
+def _shares(data: Data) -> None:
+    """Perfect and hopeless points: neither bears information on the law."""
+    for key in np.unique(data.group):
+        rows = data.group == key
+        mean = float(np.nanmean(data.y[rows])) if np.isfinite(data.y[rows]).any() else np.nan
+        if mean > SATURATED:
+            _exclude(data, rows, f"error above {SATURATED:.0%}: nothing learned yet, the law has not begun")
+        elif mean == 0:
+            _exclude(data, rows, "no seed makes an error: below what the test set resolves")
+    zero = (data.y == 0) & (data.tested > 0)
+    if zero.any():
+        data.y[zero] = 0.5 / data.tested[zero]
+        data.notes.append(
+            f"{int(zero.sum())} run(s) without an error stand at half a test puzzle "
+            f"({0.5 / data.tested[zero].max():.2g})"
+        )

@@ -1,0 +1,270 @@
+"""The laws that can be fitted: value, logarithmic derivatives, and a grid of starts, for many fits at once.
+
+Every form works on normalised variables u = x / g with g the geometric mean of the data, and on internal
+coordinates phi (logarithms of the positive parameters), where the problem is well scaled. Shapes: phi [M,
+k], u [v, N] or [M, v, N], values and log values [M, N], Jacobians d log f / d phi [M, N, k].
+
+constant            e = E
+power_law           e = A x^-a
+power_law_floor     e = E + A x^-a                              (Hestness et al. 2017, arXiv 1712.00409)
+repeated_data       e = E + A D'^-a, D' = U + U R*(1 - exp(-R/R*))   (Muennighoff et al. 2023, arXiv
+2305.16264, eq. 5) joint               e = E + A N^-a + B C^-b                     (Hoffmann et al. 2022,
+arXiv 2203.15556, eq. 2) critical_batch      S = Smin (1 + B*/B)                         (McCandlish et al.
+2018, arXiv 1812.06162, eq. 2.11)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+TINY = 1e-12
+LOG_SPAN = 60.0
+"""Bound of the logarithms of scale parameters, relative to the data: wide enough never to bind on real
+data."""
+EXPONENT = (0.01, 8.0)
+
+
+@dataclass(frozen=True)
+class Form:
+    """One law."""
+
+    name: str
+    parameters: tuple[str, ...]
+    """Public names, in the order of phi."""
+    variables: int
+    value: Callable[[Array, Array], tuple[Array, Array]]
+    """(phi [M, k], u [v, N]) -> (log f [M, N], d log f / d phi [M, N, k])."""
+    starts: Callable[[Array, Array], Array]
+    """(u [v, N], y [N]) -> phi [S, k]."""
+    public: Callable[[Array, Array], Array]
+    """(phi [M, k], g [v]) -> parameters in the data's own units [M, k]."""
+    lower: tuple[float, ...]
+    upper: tuple[float, ...]
+    exponents: tuple[int, ...] = ()
+    """Positions in phi whose bound is a scientific one: a fit resting there found no law."""
+
+    def log_value(self, phi: Array, u: Array) -> Array:
+        return self.value(phi, u)[0]
+
+
+def _sum(parts: list[tuple[Array, list[tuple[int, Array]]]], k: int) -> tuple[Array, Array]:
+    """log of a sum of positive terms given by their logs, with derivatives; parts = (log term, [(index, d
+    log term)])."""
+    logs = np.stack([term for term, _ in parts])
+    top = logs.max(axis=0)
+    weights = np.exp(logs - top)
+    total = weights.sum(axis=0)
+    jacobian = np.zeros((*total.shape, k))
+    for weight, (_, slopes) in zip(weights, parts):
+        for index, slope in slopes:
+            jacobian[..., index] += weight / total * slope
+    return top + np.log(total), jacobian
+
+
+def _ones(phi: Array, u: Array) -> Array:
+    return np.ones((len(phi), u.shape[-1]))
+
+
+def _constant(phi: Array, u: Array) -> tuple[Array, Array]:
+    one = _ones(phi, u)
+    return phi[:, :1] * one, one[..., None]
+
+
+def _power(phi: Array, u: Array) -> tuple[Array, Array]:
+    one, log_u = _ones(phi, u), np.log(u[..., 0, :])
+    return phi[:, :1] - phi[:, 1:] * log_u, np.stack([one, -log_u * one], axis=-1)
+
+
+def _term(scale: Array, exponent: Array, log_u: Array) -> tuple[Array, Array]:
+    """log(A u^-a) with a = exp(exponent), and its derivative by that logarithm."""
+    drop = np.exp(exponent)[:, None] * log_u
+    return scale[:, None] - drop, -drop
+
+
+def _floor(phi: Array, u: Array) -> tuple[Array, Array]:
+    one = _ones(phi, u)
+    term, slope = _term(phi[:, 1], phi[:, 2], np.log(u[..., 0, :]))
+    return _sum([(phi[:, :1] * one, [(0, one)]), (term, [(1, one), (2, slope)])], 3)
+
+
+def _joint(phi: Array, u: Array) -> tuple[Array, Array]:
+    one = _ones(phi, u)
+    first, slope = _term(phi[:, 1], phi[:, 2], np.log(u[..., 0, :]))
+    second, fall = _term(phi[:, 3], phi[:, 4], np.log(u[..., 1, :]))
+    return _sum(
+        [
+            (phi[:, :1] * one, [(0, one)]),
+            (first, [(1, one), (2, slope)]),
+            (second, [(3, one), (4, fall)]),
+        ],
+        5,
+    )
+
+
+def _repeated(phi: Array, u: Array) -> tuple[Array, Array]:
+    """u[1] holds the repeats R themselves (a count with a true zero), not a normalised variable."""
+    one, rate = _ones(phi, u), np.exp(phi[:, 3])[:, None]
+    decay = np.exp(-u[..., 1, :] / rate)
+    gain = 1 + rate * (1 - decay)
+    log_data = np.log(u[..., 0, :]) + np.log(gain)
+    term, slope = _term(phi[:, 1], phi[:, 2], log_data)
+    by_rate = (rate * (1 - decay) - u[..., 1, :] * decay) / gain
+    third = -np.exp(phi[:, 2])[:, None] * by_rate
+    return _sum([(phi[:, :1] * one, [(0, one)]), (term, [(1, one), (2, slope), (3, third)])], 4)
+
+
+def _batch(phi: Array, u: Array) -> tuple[Array, Array]:
+    one = _ones(phi, u)
+    ratio = phi[:, 1:2] - np.log(u[..., 0, :])
+    return _sum([(phi[:, :1] * one, [(0, one)]), (phi[:, :1] + ratio, [(0, one), (1, one)])], 2)
+
+
+def _scale_for(shape: Array, y: Array) -> tuple[Array, Array]:
+    """Least relative squares of y = E + A * shape, E, A >= 0, for every row of shape [S, N]: E, A [S]."""
+    w = 1 / y**2
+    one, s, t = w.sum(), shape @ w, (shape**2) @ w
+    b, c = (w * y).sum(), shape @ (w * y)
+    det = one * t - s * s
+    safe = np.where(np.abs(det) > TINY * np.maximum(one * t, TINY), det, np.inf)
+    floor, scale = (b * t - c * s) / safe, (c * one - b * s) / safe
+    only = c / t
+    floor, scale = np.where(scale > 0, floor, b / one), np.where(scale > 0, scale, TINY)
+    scale = np.where(floor > 0, scale, only)
+    least = 1e-3 * y.min()
+    return np.maximum(floor, least), np.maximum(scale, least)
+
+
+def _floor_starts(u: Array, y: Array) -> Array:
+    a = np.geomspace(0.05, 4.0, 24)
+    floor, scale = _scale_for(u[0] ** -a[:, None], y)
+    return np.column_stack([np.log(floor), np.log(scale), np.log(a)])
+
+
+def _repeated_starts(u: Array, y: Array) -> Array:
+    found = []
+    for rate in np.geomspace(0.5, 2000, 12):
+        data = u[0] * (1 + rate * (1 - np.exp(-u[1] / rate)))
+        part = _floor_starts(np.stack([data, u[1]]), y)[::2]
+        found.append(np.column_stack([part, np.full(len(part), np.log(rate))]))
+    return np.concatenate(found)
+
+
+def _joint_starts(u: Array, y: Array) -> Array:
+    found = []
+    w = 1 / y
+    for a in np.geomspace(0.05, 3.0, 7):
+        for b in np.geomspace(0.05, 3.0, 7):
+            design = np.stack([np.ones_like(y), u[0] ** -a, u[1] ** -b], axis=1)
+            scales = np.linalg.lstsq(design * w[:, None], y * w, rcond=None)[0]
+            floor, first, second = np.log(np.maximum(scales, 0.02 * y.min()))
+            found.append((floor, first, np.log(a), second, np.log(b)))
+    return np.array(found)
+
+
+def _power_starts(u: Array, y: Array) -> Array:
+    log_u = np.log(u[0])
+    slope = np.polyfit(log_u, np.log(y), 1)[0] if np.ptp(log_u) else 0.0
+    return np.array([[np.log(y).mean(), -slope], [np.median(np.log(y)), 0.0]])
+
+
+def _batch_starts(u: Array, y: Array) -> Array:
+    ratio = np.geomspace(1e-3, 1e3, 25)
+    shape = 1 + ratio[:, None] / u[0]
+    scale = np.exp((np.log(y) - np.log(shape)).mean(axis=1))
+    return np.column_stack([np.log(scale), np.log(ratio)])
+
+
+def _floor_public(phi: Array, g: Array) -> Array:
+    a = np.exp(phi[:, 2])
+    return np.column_stack([np.exp(phi[:, 0]), np.exp(phi[:, 1] + a * np.log(g[0])), a])
+
+
+_S, _A = LOG_SPAN, tuple(np.log(EXPONENT))
+
+FORMS: dict[str, Form] = {
+    "constant": Form(
+        "constant",
+        ("E",),
+        1,
+        _constant,
+        lambda u, y: np.array([[np.log(y).mean()], [np.median(np.log(y))]]),
+        lambda phi, g: np.exp(phi),
+        (-_S,),
+        (_S,),
+    ),
+    "power_law": Form(
+        "power_law",
+        ("A", "a"),
+        1,
+        _power,
+        _power_starts,
+        lambda phi, g: np.column_stack([np.exp(phi[:, 0] + phi[:, 1] * np.log(g[0])), phi[:, 1]]),
+        (-_S, -EXPONENT[1]),
+        (_S, EXPONENT[1]),
+        (1,),
+    ),
+    "power_law_floor": Form(
+        "power_law_floor",
+        ("E", "A", "a"),
+        1,
+        _floor,
+        _floor_starts,
+        _floor_public,
+        (-_S, -_S, _A[0]),
+        (_S, _S, _A[1]),
+        (2,),
+    ),
+    "repeated_data": Form(
+        "repeated_data",
+        ("E", "A", "a", "R*"),
+        2,
+        _repeated,
+        _repeated_starts,
+        lambda phi, g: np.column_stack([_floor_public(phi, g), np.exp(phi[:, 3])]),
+        (-_S, -_S, _A[0], np.log(1e-2)),
+        (_S, _S, _A[1], np.log(1e5)),
+        (2, 3),
+    ),
+    "joint": Form(
+        "joint",
+        ("E", "A", "a", "B", "b"),
+        2,
+        _joint,
+        _joint_starts,
+        lambda phi, g: np.column_stack(
+            [
+                _floor_public(phi, g),
+                np.exp(phi[:, 3] + np.exp(phi[:, 4]) * np.log(g[1])),
+                np.exp(phi[:, 4]),
+            ]
+        ),
+        (-_S, -_S, _A[0], -_S, _A[0]),
+        (_S, _S, _A[1], _S, _A[1]),
+        (2, 4),
+    ),
+    "critical_batch": Form(
+        "critical_batch",
+        ("Smin", "B*"),
+        1,
+        _batch,
+        _batch_starts,
+        lambda phi, g: np.column_stack([np.exp(phi[:, 0]), np.exp(phi[:, 1]) * g[0]]),
+        (-_S, np.log(1e-4)),
+        (_S, np.log(1e4)),
+        (1,),
+    ),
+}
+
+
+def normalise(form: Form, x: Array) -> tuple[Array, Array]:
+    """Variables [v, N] over their geometric means, and the means [v]; the repeats of repeated_data stay as
+    they are."""
+    g = np.exp(np.log(np.maximum(x, TINY)).mean(axis=1))
+    if form.name == "repeated_data":
+        g[1] = 1.0
+    return x / g[:, None], g

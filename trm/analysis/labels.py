@@ -1,0 +1,117 @@
+"""The columns of a results table: label, unit, axis. Shared by specs (validation) and figures (axes); no
+numpy here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trm.study.schema import DataConfig, EvaluationConfig, ModelConfig, TrainingConfig
+
+
+@dataclass(frozen=True)
+class Label:
+    """How a column is written on an axis and in a sentence."""
+
+    name: str
+    """Words, lower case, as in a sentence ("error on unseen puzzles")."""
+    unit: str = ""
+    """Unit after the name on an axis; empty: a pure number."""
+    log: bool = False
+    """Whether the axis is logarithmic by default."""
+    symbol: str = "x"
+    """Letter standing for the quantity in equations."""
+    offset: float = 0.0
+    """Added before a logarithm is taken: 1 turns copies beside the original into versions of a puzzle."""
+    percent: bool = False
+    """Shares of one, written in per cent."""
+
+    @property
+    def axis(self) -> str:
+        text = self.name[:1].upper() + self.name[1:]
+        unit = "%" if self.percent else self.unit
+        return f"{text} ({unit})" if unit else text
+
+
+METRICS: dict[str, Label] = {
+    "error": Label("error on unseen puzzles (1 − exact accuracy)", log=True, percent=True, symbol="e"),
+    "exact_accuracy": Label("exact accuracy on unseen puzzles", percent=True),
+    "cross_entropy": Label("test cross entropy", "nats per cell", log=True, symbol="H"),
+    "accuracy": Label("cell accuracy on unseen puzzles", percent=True),
+    "blank_accuracy": Label("accuracy on blank cells", percent=True),
+    "train_exact_accuracy": Label("exact accuracy on training puzzles", percent=True),
+    "train_test_gap": Label("train − test exact accuracy", "percentage points", percent=False),
+    "mean_steps": Label("mean supervision steps", "steps"),
+    "wall_seconds": Label("training time", "s", log=True),
+    "rows_per_second": Label("training throughput", "puzzles/s", log=True),
+    "flops_per_second": Label("training speed", "FLOP/s", log=True),
+    "peak_memory_bytes": Label("peak memory", "bytes", log=True),
+    "steps_to_target": Label("steps to the target accuracy", "steps", log=True, symbol="S"),
+    "rows_to_target": Label("puzzles to the target accuracy", "puzzles", log=True),
+    "flops_to_target": Label("training compute to the target accuracy", "FLOPs", log=True),
+    "loss_variance": Label("variance of the training loss, last tenth", log=True),
+    "grad_norm_variance": Label("variance of the gradient norm, last tenth", log=True),
+}
+"""What can stand on the y axis: measured."""
+
+DERIVED: dict[str, Label] = {
+    "parameters": Label("parameters", log=True, symbol="N"),
+    "train_flops": Label("training compute", "FLOPs", log=True, symbol="C"),
+    "flops_per_puzzle": Label("test-time compute", "FLOPs per puzzle", log=True, symbol="F"),
+    "eval_steps": Label("supervision steps at test time", "steps", log=True, symbol="s"),
+    "effective_depth": Label("effective depth T(n+1)·layers", "blocks", log=True, symbol="d"),
+    "training_rows": Label("offered training puzzles", "puzzles", log=True, symbol="D"),
+    "epochs": Label("passes over the original puzzles", "epochs", log=True),
+    "distinct_rows": Label("distinct training puzzles, copies included", "puzzles", log=True, symbol="D"),
+    "backend": Label("backend"),
+    "workers": Label("workers"),
+    "experiment": Label("experiment"),
+    "label": Label("grid point"),
+}
+"""What can stand on the x axis beside the keys of the configuration."""
+
+CONFIG: dict[str, Label] = {
+    "model.mixer": Label("token mixer"),
+    "model.d_model": Label("width d", log=True, symbol="d"),
+    "model.layers": Label("layers", symbol="L"),
+    "model.h_cycles": Label("outer cycles T", symbol="T"),
+    "model.l_cycles": Label("inner cycles n", symbol="n"),
+    "model.halt_max_steps": Label("supervision steps in training Nsup", log=True, symbol="s"),
+    "data.train_puzzles": Label("unique training puzzles", "puzzles", log=True, symbol="D"),
+    "data.augmentations": Label(
+        "versions of each puzzle (1 + augmented copies)", log=True, symbol="V", offset=1
+    ),
+    "training.batch_size": Label("batch size", "puzzles", log=True, symbol="B"),
+    "training.steps": Label("training steps", "steps", log=True, symbol="S"),
+    "training.lr": Label("learning rate", log=True, symbol="\u03b7"),
+    "training.lr_min_ratio": Label("final / peak learning rate", log=True),
+    "training.ema": Label("EMA decay"),
+    "training.optimizer": Label("optimiser"),
+    "training.precision": Label("precision"),
+    "training.micro_batches": Label("micro-batches"),
+    "training.curriculum": Label("recursion curriculum"),
+    "training.exploration_final": Label("exploration at the end"),
+    "training.halting_cost": Label("halting cost \u03bb"),
+    "evaluation.weights": Label("evaluated weights"),
+    "evaluation.average": Label("snapshots averaged"),
+}
+"""Keys of the configuration that have a better name than their own."""
+
+_SECTIONS = {
+    "model": ModelConfig,
+    "data": DataConfig,
+    "training": TrainingConfig,
+    "evaluation": EvaluationConfig,
+}
+
+
+def config_keys() -> tuple[str, ...]:
+    """Every `section.field` of the study's schema that a figure may show."""
+    return tuple(f"{name}.{field}" for name, section in _SECTIONS.items() for field in section.model_fields)
+
+
+def label(column: str) -> Label:
+    """The label of any column; a key without a name of its own is written as its last part."""
+    for table in (METRICS, DERIVED, CONFIG):
+        if column in table:
+            return table[column]
+    return Label(column.rsplit(".", 1)[-1].replace("_", " "))

@@ -1,0 +1,2 @@
+"""Statistics that figures and sentences share: intervals, paired differences, targets, Pareto frontiers,
+batch size."""

@@ -1,0 +1,7 @@
+"""Result files of one experiment -> table.csv (rows), table.csv.json (provenance), table.csv.curves.csv
+(histories)."""
+
+from trm.analysis.tables.collect import collect
+from trm.analysis.tables.store import Table, load, load_all, save
+
+__all__ = ["Table", "collect", "load", "load_all", "save"]

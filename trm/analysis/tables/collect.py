@@ -1,0 +1,268 @@
+"""Collects the result files of one experiment (docs/contracts.md) into a tidy table."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from trm.analysis.files import read_json
+from trm.analysis.specs import TablePoint, TableRun, TableSpec
+from trm.analysis.stats.targets import first_reach
+from trm.analysis.tables.store import Table
+from trm.errors import UserError
+
+CURVE_ROWS = 240
+"""Most history rows of a run kept for the curves; rows with a validation result are always kept."""
+TRACES_PER_POINT = 4
+TARGETS = (0.80, 0.85)
+"""Validation accuracies whose first crossing is in the table (steps_to_80, ...)."""
+
+
+def collect(spec: TableSpec, *, allow_missing: bool = False) -> Table:
+    """Read every run of an experiment.
+
+    Args:
+        spec: grid points with the folders and files of their runs.
+        allow_missing: leave out runs and evaluations whose files are missing, and list them in
+        `info["missing"]`.
+
+    Returns:
+        The table: a row for each run x evaluation x result.
+
+    Raises:
+        UserError: a file is missing (and not allowed to), is not JSON, or lacks a field of the contract;
+        or nothing
+            at all is there.
+    """
+    rows: list[dict[str, Any]] = []
+    curves: list[pd.DataFrame] = []
+    seen: set[str] = set()
+    info: dict[str, Any] = {
+        "format": 1,
+        "experiment": spec.name,
+        "study": spec.study,
+        "scale": spec.scale,
+        "points": len(spec.points),
+        "planned_runs": len({run.run for point in spec.points for run in point.runs}),
+        "coordinates": list(dict.fromkeys(key for point in spec.points for key in point.coords)),
+        "labels": [_label(point) for point in spec.points],
+        "missing": [],
+        "halting": {},
+        "guess": {},
+        "traces": [],
+        "runs": {},
+    }
+    for index, point in enumerate(spec.points):
+        traces = 0
+        for run in point.runs:
+            found = _run(run, info, allow_missing)
+            if found is None:
+                continue
+            training, history, evaluations = found
+            if run.run not in seen:
+                seen.add(run.run)
+                curves.append(_curve(run, history))
+            base = _run_columns(run, training, history)
+            for first, (file, evaluation) in enumerate(evaluations):
+                rows += _result_rows(spec, point, index, base, file, evaluation, first == 0)
+                if first == 0:
+                    info["halting"][run.run] = evaluation.get("halting")
+                    info["guess"][run.run] = evaluation.get("guess")
+                    for trace in (evaluation.get("traces") or [])[: TRACES_PER_POINT - traces]:
+                        info["traces"].append(
+                            {
+                                **trace,
+                                "run": run.run,
+                                "label": _label(point),
+                                "data": training["config"]["data"],
+                            }
+                        )
+                        traces += 1
+    if not rows:
+        raise UserError(f"experiment {spec.name} has no finished run: nothing to tabulate")
+    table = pd.DataFrame(rows)
+    info["text_columns"] = [name for name in table.columns if pd.api.types.is_string_dtype(table[name])]
+    records = list(info["runs"].values())
+    info["seeds"] = sorted({int(seed) for seed in table["seed"]})
+    info["commits"] = sorted({record["commit"] + ("+" if record["dirty"] else "") for record in records})
+    info["devices"] = sorted({record["device"] for record in records})
+    info["device_hours"] = float(sum(record["device_seconds"] for record in records) / 3600)
+    history = pd.concat(curves, ignore_index=True) if curves else pd.DataFrame({"run": [], "step": []})
+    return Table(table, history, info)
+
+
+def _label(point: TablePoint) -> str:
+    if point.label:
+        return point.label
+    return (
+        ", ".join(f"{key.rsplit('.', 1)[-1]}={_cell(value)}" for key, value in point.coords.items())
+        or "recipe"
+    )
+
+
+def _run(
+    run: TableRun, info: dict[str, Any], allow_missing: bool
+) -> tuple[dict[str, Any], pd.DataFrame, list[tuple[str, dict[str, Any]]]] | None:
+    """A run's three kinds of files, or None after noting what is missing."""
+    folder = Path(run.directory)
+    wanted = [folder / "training.json", folder / "history.csv"]
+    absent = [path for path in wanted if not path.exists()]
+    present = [file for file in run.evaluations if (folder / file).exists()]
+    late = [folder / file for file in run.evaluations if file not in present]
+    for path in absent + late:
+        if not allow_missing:
+            raise UserError(f"{path} does not exist: train and evaluate {run.run}, or pass --allow-missing")
+        info["missing"].append({"run": run.run, "seed": run.seed, "file": str(path)})
+    if absent or not present:
+        return None
+    training = read_json(wanted[0])
+    try:
+        history = pd.read_csv(wanted[1])
+    except (ValueError, pd.errors.ParserError) as error:
+        raise UserError(f"{wanted[1]} is not a history of metrics: {error}") from None
+    evaluations = [(file, read_json(folder / file)) for file in present]
+    try:
+        info["runs"][run.run] = _provenance(training, history)
+    except KeyError as error:
+        raise UserError(
+            f"{wanted[0]} lacks {error}: it was written by another version; train again"
+        ) from None
+    return training, history, evaluations
+
+
+def _provenance(training: Mapping[str, Any], history: pd.DataFrame) -> dict[str, Any]:
+    provenance = training["provenance"]
+    losses = history["train/loss"].to_numpy(float) if "train/loss" in history else np.array([])
+    return {
+        "seed": training["seed"],
+        "fingerprint": training["fingerprint"],
+        "dataset": training["dataset"]["name"],
+        "outcome": training["outcome"],
+        "commit": str(provenance.get("commit") or "unknown")[:12],
+        "dirty": bool(provenance.get("dirty")),
+        "versions": provenance.get("versions", {}),
+        "device": str(training.get("device_name") or training.get("device") or "unknown"),
+        "workers": int(training.get("workers") or 1),
+        "device_seconds": float(training["wall_seconds"] + training.get("setup_seconds", 0.0))
+        * int(training.get("workers") or 1),
+        "resumes": int(training.get("resumes") or 0),
+        "broken": bool(np.isinf(losses).any() or (len(losses) and np.isnan(losses[-1]))),
+    }
+
+
+def _run_columns(run: TableRun, training: Mapping[str, Any], history: pd.DataFrame) -> dict[str, Any]:
+    """What is known of a run, whatever the evaluation."""
+    config = training["config"]
+    model, data, fit = config["model"], config["data"], config["training"]
+    puzzles = training["dataset"]["train_puzzles"]
+    columns: dict[str, Any] = {
+        "run": run.run,
+        "seed": run.seed,
+        "finished": training["outcome"] == "finished",
+        "parameters": training["parameters"],
+        "train_flops": training["train_flops"],
+        "effective_depth": model["h_cycles"] * (model["l_cycles"] + 1) * model["layers"],
+        "training_rows": training["rows"],
+        "epochs": training["rows"] / puzzles,
+        "distinct_rows": puzzles * (1 + data["augmentations"]),
+        "wall_seconds": training["wall_seconds"],
+        "rows_per_second": training["rows_per_second"],
+        "flops_per_second": training["train_flops"] / max(training["wall_seconds"], 1e-9),
+        "peak_memory_bytes": training.get("peak_memory_bytes"),
+        "backend": training.get("backend"),
+        "workers": training.get("workers", 1),
+    }
+    for target in TARGETS:
+        columns[f"steps_to_{round(100 * target)}"] = first_reach(history, target)
+    tail = history.tail(max(2, len(history) // 10))
+    for name, source in (("loss_variance", "train/loss"), ("grad_norm_variance", "train/grad_norm")):
+        values = tail[source].dropna() if source in tail else []
+        columns[name] = float(np.var(values, ddof=1)) if len(values) > 1 else None
+    for section, values in (("model", model), ("data", data), ("training", fit)):
+        columns |= {f"{section}.{key}": _cell(value) for key, value in values.items()}
+    return columns
+
+
+def _result_rows(
+    spec: TableSpec,
+    point: TablePoint,
+    index: int,
+    base: dict[str, Any],
+    file: str,
+    evaluation: Mapping[str, Any],
+    first: bool,
+) -> list[dict[str, Any]]:
+    """The rows of one evaluation file; the reference's result (all steps, test split) is its main row."""
+    settings = evaluation["evaluation"]
+    steps = evaluation["config"]["model"]["halt_max_steps"]
+    results = evaluation["results"]
+    trained = _reference(results, "train", steps)
+    main = _reference(results, "test", steps)
+    rows = []
+    for result in results:
+        is_main = result is main
+        row = {
+            "experiment": spec.name,
+            "label": _label(point),
+            "point": index,
+            **{key: _cell(value) for key, value in point.coords.items()},
+            "seed": base["seed"],
+            "exact_accuracy": result["exact_accuracy"],
+            "error": 1 - result["exact_accuracy"],
+            "puzzles": result["puzzles"],
+            "correct": result["correct"],
+            "accuracy": result["accuracy"],
+            "blank_accuracy": result.get("blank_accuracy"),
+            "cross_entropy": result.get("cross_entropy"),
+            "train_exact_accuracy": trained["exact_accuracy"] if trained else None,
+            "train_test_gap": 100 * (trained["exact_accuracy"] - result["exact_accuracy"])
+            if trained
+            else None,
+            "split": result["split"],
+            "policy": result["policy"],
+            "eval_steps": result["steps"],
+            "restarts": result.get("restarts", 1),
+            "mean_steps": result.get("mean_steps"),
+            "flops_per_puzzle": result.get("flops_per_puzzle"),
+            "eval_seconds": result.get("seconds"),
+            "evaluation": file.removeprefix("evaluation-").removesuffix(".json"),
+            "primary": is_main and first,
+            "main": is_main,
+            "evaluation.first": first,
+            **{f"evaluation.{key}": _cell(value) for key, value in settings.items()},
+        }
+        rows.append({**row, **{key: value for key, value in base.items() if key not in row}})
+    return rows
+
+
+def _reference(results: list[dict[str, Any]], split: str, steps: int) -> dict[str, Any] | None:
+    """The reference's measurement on a split: fixed policy, as many steps as in training (else the most)."""
+    fixed = [item for item in results if item["split"] == split and item["policy"] == "fixed"]
+    exact = [item for item in fixed if item["steps"] == steps]
+    return (exact or sorted(fixed, key=lambda item: item["steps"])[-1:] or [None])[0]
+
+
+def _cell(value: Any) -> Any:
+    """A table cell: lists and objects as compact JSON text."""
+    if isinstance(value, (list, tuple, dict)):
+        return json.dumps(value, sort_keys=True, separators=(",", ":")) if value else ""
+    return value
+
+
+def _curve(run: TableRun, history: pd.DataFrame) -> pd.DataFrame:
+    """A run's history, thinned evenly; rows with a validation result stay."""
+    keep = np.zeros(len(history), bool)
+    keep[np.unique(np.linspace(0, len(history) - 1, min(CURVE_ROWS, len(history))).round().astype(int))] = (
+        True
+    )
+    for name in history.columns:
+        if name.startswith("eval/"):
+            keep |= history[name].notna().to_numpy()
+    thinned = history[keep].copy()
+    thinned.insert(0, "run", run.run)
+    return thinned

@@ -1,0 +1,145 @@
+"""A results table on disk and in memory, and the selection of rows that a figure or fit asks for."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from trm.analysis.files import dump, read_json, write_text
+from trm.errors import UserError
+
+
+@dataclass
+class Table:
+    """One experiment at one scale."""
+
+    rows: pd.DataFrame
+    """One row for each run x evaluation x result (split, policy, supervision steps, restarts)."""
+    curves: pd.DataFrame
+    """Histories, thinned: run, step, rows, seconds and every measured column."""
+    info: dict[str, Any] = field(default_factory=dict)
+    """The sidecar: names, points, what is missing, provenance, halting, traces."""
+
+    @property
+    def experiment(self) -> str:
+        return str(self.info.get("experiment", ""))
+
+    def select(self, where: Mapping[str, Any] | None = None, columns: Sequence[str] = ()) -> pd.DataFrame:
+        """Rows that count, restricted to `where`.
+
+        Without a word about evaluation these are the primary rows (one a run: test split, reference
+        policy). If `columns` or `where` name `evaluation.*`, the main row of every evaluation; if they
+        name a policy, split, or test-time compute, every row of it. Values compare as numbers when both
+        are; null matches an empty cell.
+
+        Raises:
+            UserError: `where` or `columns` name a column the table lacks.
+        """
+        where = dict(where or {})
+        names = [*where, *columns]
+        for name in names:
+            if name not in self.rows.columns:
+                raise UserError(
+                    f"the table of {self.experiment} has no column {name}; it has: "
+                    + ", ".join(sorted(self.rows.columns))
+                )
+        rows = self.rows
+        if any(name in ("policy", "split", "restarts", "eval_steps", "flops_per_puzzle") for name in names):
+            if "split" not in where:
+                rows = rows[rows["split"] == "test"]
+            if "policy" not in where:
+                rows = rows[rows["policy"] == "fixed"]
+            rows = rows.drop_duplicates(["run", "split", "policy", "eval_steps", "restarts"])
+        elif any(name.startswith("evaluation.") for name in names):
+            rows = rows[rows["main"]]
+        else:
+            rows = rows[rows["primary"]]
+        for name, value in where.items():
+            rows = rows[_equal(rows[name], value)]
+        return rows.copy()
+
+
+def _equal(column: pd.Series, value: Any) -> pd.Series:
+    if value is None:
+        return column.isna()
+    if isinstance(value, (bool, str)):
+        return column.astype("object").map(lambda cell: str(cell) == str(value)).astype(bool)
+    return (pd.to_numeric(column, errors="coerce") - float(value)).abs() <= 1e-12 + 1e-9 * abs(float(value))
+
+
+def paths(out: str | Path) -> tuple[Path, Path, Path]:
+    """The table's three files: rows, sidecar, curves."""
+    return Path(out), Path(f"{out}.json"), Path(f"{out}.curves.csv")
+
+
+def save(table: Table, out: str | Path) -> None:
+    """Write the three files; `info` gets the fingerprint of the rows."""
+    rows, sidecar, curves = paths(out)
+    text = table.rows.to_csv(index=False, lineterminator="\n")
+    table.info["fingerprint"] = hashlib.sha256(text.encode()).hexdigest()
+    write_text(rows, text)
+    write_text(curves, table.curves.to_csv(index=False, lineterminator="\n"))
+    write_text(sidecar, dump(table.info))
+
+
+def load(path: str | Path) -> Table:
+    """Read a table written by `save`. UserError when a file is missing or does not parse."""
+    rows, sidecar, curves = paths(path)
+    info = read_json(sidecar)
+    kinds = dict.fromkeys(info.get("text_columns", []), "str")
+    try:
+        table = pd.read_csv(rows, dtype=kinds, keep_default_na=False, na_values=[""])
+        history = pd.read_csv(curves, low_memory=False)
+    except FileNotFoundError as error:
+        raise UserError(f"{error.filename} does not exist: run `python -m trm table` first") from None
+    except (ValueError, pd.errors.ParserError) as error:
+        raise UserError(f"{rows} is not a table of results ({error}): delete it and build it again") from None
+    for name in ("primary", "main", "evaluation.first", "finished"):
+        table[name] = table[name].astype(str) == "True"
+    return Table(table, history, info)
+
+
+def load_all(files: Sequence[str | Path], names: Sequence[str] = ()) -> Table:
+    """Several tables as one; a run shared by two of them counts once.
+
+    Args:
+        files: paths of table.csv files.
+        names: experiments wanted; empty: all of them.
+
+    Raises:
+        UserError: a wanted experiment is in none of the files.
+    """
+    tables = [load(path) for path in files]
+    found = {table.experiment: table for table in tables}
+    missing = [name for name in names if name not in found]
+    if missing:
+        raise UserError(f"no --table holds experiment {missing[0]}; given: {', '.join(found) or 'none'}")
+    return merge([found[name] for name in names] if names else tables)
+
+
+def merge(tables: Sequence[Table]) -> Table:
+    """One table of several: rows of a run that stands in two experiments count once."""
+    if len(tables) == 1:
+        return tables[0]
+    keys = ["run", "evaluation", "split", "policy", "eval_steps", "restarts"]
+    rows = pd.concat([table.rows for table in tables], ignore_index=True).drop_duplicates(keys)
+    curves = pd.concat([table.curves for table in tables], ignore_index=True).drop_duplicates(["run", "step"])
+    infos = [table.info for table in tables]
+    joined = "".join(str(info.get("fingerprint", "")) for info in infos)
+    info = {
+        **infos[0],
+        "experiment": "+".join(table.experiment for table in tables),
+        "fingerprint": hashlib.sha256(joined.encode()).hexdigest(),
+        "missing": [item for info in infos for item in info.get("missing", [])],
+        "commits": sorted({commit for info in infos for commit in info.get("commits", [])}),
+        "notes": [note for info in infos for note in info.get("notes", [])],
+        "halting": {key: value for info in infos for key, value in info.get("halting", {}).items()},
+        "traces": [trace for info in infos for trace in info.get("traces", [])],
+        "points": sum(info.get("points", 0) for info in infos),
+    }
+    return Table(rows.reset_index(drop=True), curves.reset_index(drop=True), info)
