@@ -11,6 +11,7 @@ import json
 import math
 from typing import Any
 
+from trm.study.dataset_identity import dataset_identity
 from trm.study.schema import EvaluationConfig, RunConfig
 
 RECIPE_VERSION = 1
@@ -53,8 +54,16 @@ def digest(value: Any) -> str:
 def run_identity(config: RunConfig) -> dict[str, Any]:
     """What a run's result depends on: its differences from the schema's defaults, and the recipe's version."""
     identity = config.model_dump(exclude_defaults=True)
-    identity.get("data", {}).pop("files", None)  # a path is no content: `sha256` stands for it
-    return identity | {"recipe_version": RECIPE_VERSION}
+    data = dataset_identity(config.data)
+    if config.model.mixer == "mlp":
+        identity.get("model", {}).pop("heads", None)  # the MLP mixer reads no heads: equal points are one run
+    return {
+        "recipe_version": RECIPE_VERSION,
+        "model": identity.get("model", {}),
+        "data": data,
+        "training": identity.get("training", {}),
+        "seed": config.seed,
+    }
 
 
 def run_fingerprint(config: RunConfig) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import re
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -80,13 +81,19 @@ class Study:
         return [name for name in names if not self.experiment(name).skip]
 
 
-def load_study(path: str | Path, scale: str, overrides: dict[str, Any] | None = None) -> Study:
+def load_study(
+    path: str | Path,
+    scale: str,
+    overrides: dict[str, Any] | None = None,
+    variables: dict[str, Any] | None = None,
+) -> Study:
     """Read, check and expand the study.
 
     Args:
         path: config/experiments.yaml.
         scale: key under `scales`.
         overrides: dotted keys laid over every base recipe (`--set`); part of the identity.
+        variables: values of `$name` in data.files; an experiment whose variable is unset is skipped.
 
     Raises:
         UserError: one sentence naming file, experiment and key.
@@ -94,7 +101,7 @@ def load_study(path: str | Path, scale: str, overrides: dict[str, Any] | None = 
     file = read_study_file(path)
     if scale not in file.scales:
         raise UserError(f"{path}: no scale {scale!r}{nearest(scale, file.scales)}; there are {', '.join(file.scales)}")
-    return _expand(file, str(path), scale, overrides or {})
+    return _expand(file, str(path), scale, overrides or {}, variables or {})
 
 
 def read_study_file(path: str | Path) -> StudyFile:
@@ -103,10 +110,7 @@ def read_study_file(path: str | Path) -> StudyFile:
         text = Path(path).read_text(encoding="utf-8")
     except OSError as error:
         raise UserError(f"{path}: {error.strerror or error}; name the study with --study") from error
-    try:
-        document = yaml.load(text, Loader=_Loader)
-    except yaml.YAMLError as error:
-        raise UserError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
+    document = parse_yaml(text, str(path))
     if not isinstance(document, dict):
         raise UserError(f"{path}: must be a mapping with study, scales and experiments")
     return parse_study(document, str(path))
@@ -117,7 +121,15 @@ def parse_study(document: dict[str, Any], path: str) -> StudyFile:
     try:
         return StudyFile.model_validate(document)
     except ValidationError as error:
-        raise UserError(f"{path}: {_sentence(error, StudyFile)}") from error
+        raise UserError(f"{path}: {error_sentence(error, StudyFile)}") from error
+
+
+def parse_yaml(text: str, where: str) -> Any:
+    """One YAML value, with the study file's reading of numbers."""
+    try:
+        return yaml.load(text, Loader=_Loader)
+    except yaml.YAMLError as error:
+        raise UserError(f"{where}: not valid YAML: {' '.join(str(error).split())}") from error
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
@@ -138,12 +150,14 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
 
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float",
-    __import__("re").compile(r"^[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)[eE][-+]?[0-9]+$"),
+    re.compile(r"^[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)[eE][-+]?[0-9]+$"),
     list("-+0123456789."),
 )
 
 
-def _expand(file: StudyFile, path: str, scale_name: str, overrides: dict[str, Any]) -> Study:
+def _expand(
+    file: StudyFile, path: str, scale_name: str, overrides: dict[str, Any], variables: dict[str, Any]
+) -> Study:
     scale = file.scales[scale_name]
     base = lay(
         flatten(file.base, f"{path}: base"),
@@ -161,7 +175,9 @@ def _expand(file: StudyFile, path: str, scale_name: str, overrides: dict[str, An
             if alias in study.aliases or alias in file.experiments:
                 raise UserError(f"{where}: the alias {alias!r} is already a name; choose another")
             study.aliases[alias] = name
-        study.experiments[name] = _resolve_experiment(name, experiment, scale, scale_name, base, forced, where)
+        study.experiments[name] = _resolve_experiment(
+            name, experiment, scale, scale_name, base, forced, variables, where
+        )
     for list_name in ("report", "study"):
         for name in getattr(scale, list_name):
             study.experiment(name)
@@ -176,6 +192,7 @@ def _resolve_experiment(
     scale_name: str,
     base: Flat,
     forced: Flat,
+    variables: dict[str, Any],
     where: str,
 ) -> ResolvedExperiment:
     here = experiment.scales.get(scale_name, ExperimentScale())
@@ -191,6 +208,10 @@ def _resolve_experiment(
         flatten({"evaluation": dict(experiment.evaluation or {})}, f"{where}: evaluation"),
         flatten({"evaluation": dict(here.evaluation or {})}, f"{where}: evaluation"),
     )
+    common, unset = _fill_variables(common, variables)
+    if unset:
+        why = f"needs --config {unset}=PATH"
+        return ResolvedExperiment(name, experiment, (), tuple(figures), why)
     points: dict[str, Point] = {}
     for grid in grids or [Grid()]:
         grid_where = f"{where}: grid"
@@ -205,6 +226,18 @@ def _resolve_experiment(
             points.setdefault(key, point)
         _refuse_dead_axes(grid, shared, forced, where)
     return ResolvedExperiment(name, experiment, tuple(points.values()), tuple(figures))
+
+
+def _fill_variables(flat: Flat, variables: dict[str, Any]) -> tuple[Flat, str]:
+    """Replace `$name` in data.files; also the name of the first unset variable, or nothing."""
+    files = flat.get("data.files") or []
+    filled = []
+    for file in [files] if isinstance(files, str) else files:
+        name = str(file)[1:] if str(file).startswith("$") else ""
+        if name and not variables.get(name):
+            return flat, name
+        filled.extend(str(variables[name]).split(",") if name else [file])
+    return (flat | {"data.files": filled}, "") if filled else (flat, "")
 
 
 def _grid_points(grid: Grid, where: str):
@@ -239,7 +272,7 @@ def _point(flat: Flat, coords: Flat, label: str, seeds: list[int], where: str) -
         config = RunConfig.model_validate({**sections, "data": data, "seed": seeds[0]})
         measured = EvaluationConfig.model_validate(evaluation)
     except ValidationError as error:
-        raise UserError(f"{where}, point {label}: {_sentence(error, RunConfig)}") from error
+        raise UserError(f"{where}, point {label}: {error_sentence(error, RunConfig)}") from error
     except IndexError:
         raise UserError(f"{where}: no seeds; name at least one") from None
     if len(set(seeds)) < len(seeds):
@@ -306,7 +339,7 @@ def _text(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _sentence(error: ValidationError, model: Any) -> str:
+def error_sentence(error: ValidationError, model: Any) -> str:
     """The first validation error as one sentence with the nearest valid key."""
     first = error.errors()[0]
     place = ".".join(str(part) for part in first["loc"]) or "value"

@@ -1,0 +1,73 @@
+# The whole pipeline: data -> training -> evaluation -> tables -> fits -> figures -> report.
+#   snakemake --profile profiles/local                 everything of `make report`
+#   snakemake --profile profiles/local model_size      one experiment
+#   snakemake --profile profiles/tpu -n                what would run, why, how long, at what cost
+from snakemake.utils import min_version
+
+min_version("9.20")
+
+from trm.errors import UserError
+from trm.pipeline.estimates import Estimates
+from trm.pipeline.partial import write_partial_report
+from trm.pipeline.places import Place, job_environment
+from trm.pipeline.workflow import Workflow
+
+try:
+    STUDY = Workflow(config)
+    PLAN = Estimates(STUDY)
+    STUDY.figures  # every figure is checked before anything runs
+except UserError as error:
+    raise WorkflowError(str(error)) from None
+
+PLACE = Place(config, storage)
+
+# What jobs need but no result depends on: set here, so that no change of it is a reason to run again.
+shell.prefix(job_environment(STUDY, PLACE))
+
+
+# Inert unless a software deployment method is asked for; it names the reference environment.
+container: "docker://python:3.11-slim"
+
+
+report: "workflow/report/workflow.rst"
+
+
+wildcard_constraints:
+    source=r"[A-Za-z0-9_.-]+-[0-9a-f]{8}",
+    dataset=r"[A-Za-z0-9_.-]+-[0-9a-f]{8}",
+    run=r"[A-Za-z0-9_.-]+-[0-9a-f]{8}",
+    evaluation=r"[0-9a-f]{8}",
+    table=r"[A-Za-z0-9_]+-[0-9a-f]{8}",
+    fit=r"[A-Za-z0-9_]+-[0-9a-f]{8}",
+    figure=r"[A-Za-z0-9_]+-[0-9a-f]{8}",
+    stem=r"[A-Za-z0-9_]+",
+
+
+localrules:
+    all,
+    table,
+    fit,
+    plot,
+    publish,
+    stale,
+    html_report,
+
+
+rule all:
+    default_target: True
+    input:
+        "results/report.html",
+        expand("results/plots/{stem}.pdf", stem=[figure.stem for figure in STUDY.shown_figures()]),
+
+
+include: "workflow/rules/data.smk"
+include: "workflow/rules/train.smk"
+include: "workflow/rules/evaluate.smk"
+include: "workflow/rules/fit.smk"
+include: "workflow/rules/plot.smk"
+include: "workflow/rules/report.smk"
+include: "workflow/rules/targets.smk"
+
+
+onerror:
+    write_partial_report(STUDY, config)

@@ -1,0 +1,43 @@
+"""A small study file that tests vary."""
+
+from copy import deepcopy
+
+import pytest
+import yaml
+
+STUDY = {
+    "study": "test",
+    "base": {"model": {"d_model": 64}},
+    "scales": {
+        "small": {
+            "base": {"data": {"source": "generate", "box_rows": 2, "box_cols": 2, "clues_max": 8}},
+            "seeds": [0, 1],
+        }
+    },
+    "experiments": {
+        "width": {
+            "question": "Does width matter?",
+            "aliases": ["E9.1"],
+            "grid": {"product": {"model.d_model": [32, 64]}},
+        },
+        "rows": {"question": "Do rows matter?", "grid": {"product": {"training.rows": [7680, 76800]}}},
+    },
+}
+
+
+@pytest.fixture()
+def study():
+    """The study document; change it, then write it with `study_file`."""
+    return deepcopy(STUDY)
+
+
+@pytest.fixture()
+def study_file(tmp_path):
+    """Writes a study document and returns its path."""
+
+    def write(document):
+        path = tmp_path / "experiments.yaml"
+        path.write_text(yaml.safe_dump(document, sort_keys=False))
+        return path
+
+    return write

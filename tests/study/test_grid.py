@@ -1,0 +1,223 @@
+"""From the study's file to points and runs; and the sentences for what is wrong in it."""
+
+import pytest
+import yaml
+
+from trm.errors import UserError
+from trm.study.grid import load_study, parse_yaml
+
+
+def names(study, experiment):
+    return [run.name for point in study.experiment(experiment).points for run in point.runs]
+
+
+def test_points_seeds_and_shared_runs(study, study_file):
+    study["experiments"]["again"] = {"question": "Same?", "grid": {"product": {"model.d_model": [64, 128]}}}
+    loaded = load_study(study_file(study), "small")
+    assert [point.label for point in loaded.experiment("width").points] == ["d_model=32", "d_model=64"]
+    assert len(names(loaded, "width")) == 4
+    assert set(names(loaded, "width")) & set(names(loaded, "again")) == set(names(loaded, "width")[2:])
+    assert len(loaded.runs) == 4 + 2 + 4
+
+
+def test_product_times_zip_times_points(study, study_file):
+    study["experiments"]["width"]["grid"] = {
+        "set": {"training.steps": 10},
+        "product": {"model.d_model": [32, 64]},
+        "zip": {"model.h_cycles": [1, 2], "model.l_cycles": [2, 1]},
+        "points": [{"label": "AdamW", "training.optimizer": "adamw"}, {"training.optimizer": "lion"}],
+    }
+    points = load_study(study_file(study), "small").experiment("width").points
+    assert len(points) == 2 * 2 * 2
+    config = points[0].runs[0].config
+    assert (config.model.h_cycles, config.model.l_cycles, config.training.steps) == (1, 2, 10)
+    assert points[0].label == "AdamW"
+    assert points[1].label == "d_model=32, h_cycles=1, l_cycles=2, optimizer=lion" or "lion" in points[1].label
+
+
+def test_rows_and_epochs_become_steps_and_equal_points_collapse(study, study_file):
+    study["experiments"]["rows"]["grid"] = [
+        {"product": {"training.rows": [7680]}},
+        {"set": {"training.epochs": 0.768 * 10}, "points": [{"data.train_puzzles": 1000}]},
+        {"points": [{"training.steps": 10}]},
+    ]
+    loaded = load_study(study_file(study), "small").experiment("rows")
+    assert len(loaded.points) == 1
+    assert loaded.points[0].runs[0].config.training.steps == 10
+
+
+def test_lr_scaling_is_multiplied_in(study, study_file):
+    study["experiments"]["rows"]["grid"] = {
+        "set": {"training.lr_scaling": "linear", "training.lr_base_batch": 256, "training.lr": 1e-4},
+        "product": {"training.batch_size": [256, 1024]},
+    }
+    points = load_study(study_file(study), "small").experiment("rows").points
+    assert [point.runs[0].config.training.lr for point in points] == [1e-4, 4e-4]
+    study["experiments"]["rows"]["grid"]["set"]["training.lr_scaling"] = "sqrt"
+    points = load_study(study_file(study), "small").experiment("rows").points
+    assert [point.runs[0].config.training.lr for point in points] == [1e-4, 2e-4]
+
+
+def test_one_run_can_be_measured_in_several_ways(study, study_file):
+    study["experiments"]["width"]["grid"] = {"product": {"evaluation.weights": ["ema", "raw"]}}
+    first, second = load_study(study_file(study), "small").experiment("width").points
+    assert first.runs == second.runs
+    assert first.evaluation_file != second.evaluation_file
+
+
+def test_aliases_scale_overrides_and_skips(study, study_file):
+    study["experiments"]["width"]["scales"] = {"small": {"set": {"training.steps": 5}, "seeds": [7]}}
+    study["experiments"]["rows"]["scales"] = {"small": {"skip": "needs a pod"}}
+    loaded = load_study(study_file(study), "small")
+    assert loaded.experiment("E9.1").points[0].runs[0].config.training.steps == 5
+    assert loaded.experiment("E9.1").points[0].runs[0].config.seed == 7
+    assert loaded.experiment("rows").skip == "needs a pod"
+    assert loaded.selected("study") == ["width"]
+
+
+def test_overrides_enter_every_run(study, study_file):
+    plain = load_study(study_file(study), "small")
+    changed = load_study(study_file(study), "small", {"training.lr": 5e-4})
+    assert not set(plain.runs) & set(changed.runs)
+
+
+def test_a_variable_that_is_not_set_skips_the_experiment(study, study_file, tmp_path):
+    puzzles = tmp_path / "p.csv"
+    puzzles.write_text("source,question,answer,rating\n")
+    study["experiments"]["width"]["set"] = {"data": {"source": "csv", "files": ["$sudoku_csv"]}}
+    assert "sudoku_csv" in load_study(study_file(study), "small").experiment("width").skip
+    loaded = load_study(study_file(study), "small", variables={"sudoku_csv": str(puzzles)})
+    assert loaded.experiment("width").points[0].runs[0].config.data.files == (str(puzzles),)
+    before = loaded.experiment("width").points[0].runs[0].name
+    puzzles.write_text("source,question,answer,rating\nx\n")
+    loaded = load_study(study_file(study), "small", variables={"sudoku_csv": str(puzzles)})
+    assert loaded.experiment("width").points[0].runs[0].name != before
+
+
+def test_numbers_are_read_as_yaml_1_2_and_double_keys_refused():
+    assert parse_yaml("1e-4", "x") == 1e-4
+    assert parse_yaml("[-1E5, .5e3, 12]", "x") == [-1e5, 500.0, 12]
+    with pytest.raises(UserError, match="stands twice"):
+        parse_yaml("a: 1\na: 2\n", "x")
+
+
+def set_in(path, value):
+    def change(study):
+        *parents, last = path
+        for part in parents:
+            study = study[part]
+        study[last] = value
+
+    return change
+
+
+WRONG = {
+    "unknown key in a grid": (
+        set_in(("experiments", "width", "grid"), {"product": {"model.d_modle": [32]}}),
+        r"experiment width.*unknown key 'model.d_modle'; did you mean 'model.d_model'\?",
+    ),
+    "unknown key of an experiment": (
+        set_in(("experiments", "width", "grids"), {}),
+        r"unknown key 'experiments.width.grids'; did you mean 'grid'\?",
+    ),
+    "unknown key in base": (set_in(("base",), {"model": {"widht": 3}}), "base: unknown key 'model.widht'"),
+    "wrong type": (
+        set_in(("experiments", "width", "grid"), {"product": {"model.d_model": ["wide", 64]}}),
+        r"experiment width, point d_model=wide: model.d_model: input should be a valid integer.*'wide'",
+    ),
+    "out of range": (
+        set_in(("experiments", "width", "grid"), {"product": {"training.ema": [0.9, 1.5]}}),
+        r"training.ema: input should be less than or equal to 1, not 1.5",
+    ),
+    "d not divisible by heads": (
+        set_in(("experiments", "width", "set"), {"model": {"mixer": "attention", "heads": 5}}),
+        "model.d_model=32 is not divisible by model.heads=5",
+    ),
+    "batch not divisible by micro-batches": (
+        set_in(("experiments", "width", "set"), {"training": {"micro_batches": 7}}),
+        "training.batch_size=768 is not divisible by training.micro_batches=7",
+    ),
+    "rope without attention": (
+        set_in(("experiments", "width", "set"), {"model.position": "rope"}),
+        "model.position=rope needs model.mixer=attention",
+    ),
+    "an axis that changes nothing": (
+        set_in(("experiments", "width", "grid"), {"product": {"model.heads": [4, 8]}}),
+        "model.heads has 2 values but they make 1 different runs",
+    ),
+    "an empty list": (
+        set_in(("experiments", "width", "grid"), {"product": {"model.d_model": []}}),
+        "an empty list has no points",
+    ),
+    "zip of unequal lengths": (
+        set_in(("experiments", "width", "grid"), {"zip": {"model.d_model": [32], "model.heads": [4, 8]}}),
+        "zipped lists must be of equal length",
+    ),
+    "rows less than a batch": (
+        set_in(("experiments", "rows", "grid"), {"product": {"training.rows": [10]}}),
+        "10 rows are less than one batch of 768",
+    ),
+    "two lengths in one place": (
+        set_in(("experiments", "rows", "set"), {"training": {"rows": 7680, "steps": 3}, "model.d_model": 64}),
+        "both say how long",
+    ),
+    "a missing file": (
+        set_in(("experiments", "width", "set"), {"data": {"source": "csv", "files": ["none.csv"]}}),
+        "data.files: none.csv: No such file",
+    ),
+    "a csv source without files": (
+        set_in(("experiments", "width", "set"), {"data": {"source": "csv"}}),
+        "data.source=csv needs data.files",
+    ),
+    "a remote file without checksum": (
+        set_in(("experiments", "width", "set"), {"data": {"source": "csv", "files": ["gs://b/x.csv"]}}),
+        "name its checksum in data.sha256",
+    ),
+    "unknown scale of an experiment": (
+        set_in(("experiments", "width", "scales"), {"smal": {}}),
+        r"unknown scale 'smal'; did you mean 'small'\?",
+    ),
+    "an alias taken twice": (set_in(("experiments", "rows", "aliases"), ["E9.1"]), "'E9.1' is already a name"),
+    "a seed twice": (set_in(("experiments", "width", "seeds"), [1, 1]), "a seed stands twice"),
+    "scaling without its base": (
+        set_in(("experiments", "width", "set"), {"training.lr_scaling": "linear"}),
+        "needs training.lr_base_batch",
+    ),
+    "a base without scaling": (
+        set_in(("experiments", "width", "set"), {"training.lr_base_batch": 3}),
+        "no effect without training.lr_scaling",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_is_wrong_is_one_sentence_with_file_and_place(case, study, study_file):
+    change, sentence = WRONG[case]
+    change(study)
+    if case == "two lengths in one place":
+        del study["experiments"]["rows"]["grid"]
+    path = study_file(study)
+    with pytest.raises(UserError, match=sentence) as caught:
+        load_study(path, "small")
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_unknown_experiment_and_scale_name_the_nearest(study, study_file):
+    path = study_file(study)
+    with pytest.raises(UserError, match=r"did you mean 'width'\?"):
+        load_study(path, "small").experiment("widht")
+    with pytest.raises(UserError, match=r"did you mean 'small'\?"):
+        load_study(path, "smal")
+
+
+def test_not_yaml_and_no_file(tmp_path):
+    path = tmp_path / "x.yaml"
+    with pytest.raises(UserError, match="No such file"):
+        load_study(path, "small")
+    path.write_text("a: [1,\n")
+    with pytest.raises(UserError, match="not valid YAML.*line 2"):
+        load_study(path, "small")
+    path.write_text(yaml.safe_dump([1]))
+    with pytest.raises(UserError, match="must be a mapping"):
+        load_study(path, "small")

@@ -1,0 +1,81 @@
+"""Identity by content: what a run's name depends on, and what it must not depend on."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trm.study import fingerprint
+from trm.study.fingerprint import canonical_json, digest, run_fingerprint, run_name
+from trm.study.schema import RunConfig
+
+GOLDEN = Path(__file__).with_name("golden_fingerprints.json")
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+def config(**sections):
+    return RunConfig.model_validate(sections)
+
+
+@pytest.mark.parametrize("case", json.loads(GOLDEN.read_text()), ids=lambda case: case["fingerprint"][:8])
+def test_fingerprints_never_change_unless_the_recipe_version_is_raised(case):
+    assert case["recipe_version"] == fingerprint.RECIPE_VERSION, "write new golden fingerprints for the new version"
+    assert run_fingerprint(RunConfig.model_validate(case["config"])) == case["fingerprint"]
+
+
+def test_a_field_at_its_default_and_a_field_left_out_are_the_same_run():
+    assert run_fingerprint(config(training={"lr": 1e-4})) == run_fingerprint(config())
+    assert run_fingerprint(config(training={"weight_decay": 1})) == run_fingerprint(config())
+
+
+def test_every_part_of_the_identity_counts():
+    changes = [{"seed": 1}, {"model": {"d_model": 64}}, {"data": {"train_puzzles": 5}}, {"training": {"lr": 1e-3}}]
+    names = {run_name(config(**change)) for change in [{}, *changes]}
+    assert len(names) == len(changes) + 1
+
+
+def test_the_recipe_version_counts(monkeypatch):
+    before = run_name(config())
+    monkeypatch.setattr(fingerprint, "RECIPE_VERSION", fingerprint.RECIPE_VERSION + 1)
+    assert run_name(config()) != before
+
+
+def test_paths_and_unread_fields_do_not_count():
+    here = config(data={"source": "csv", "files": ["a.csv"], "sha256": ["1"]})
+    there = config(data={"source": "csv", "files": ["elsewhere/b.csv"], "sha256": ["1"]})
+    changed = config(data={"source": "csv", "files": ["a.csv"], "sha256": ["2"]})
+    assert run_fingerprint(here) == run_fingerprint(there) != run_fingerprint(changed)
+    assert run_fingerprint(config(model={"heads": 4})) == run_fingerprint(config())  # the MLP mixer reads no heads
+
+
+def test_swapping_two_values_is_another_run():
+    one = config(model={"h_cycles": 2, "l_cycles": 4})
+    other = config(model={"h_cycles": 4, "l_cycles": 2})
+    assert run_fingerprint(one) != run_fingerprint(other)
+
+
+@given(json_values)
+def test_canonical_json_is_one_text_for_one_value(value):
+    text = canonical_json(value)
+    assert canonical_json(json.loads(text)) == text
+    if isinstance(value, dict):
+        assert canonical_json(dict(reversed(value.items()))) == text
+    assert len(digest(value)) == 64
+
+
+@pytest.mark.parametrize("value", [{1}, object(), {1: "a"}, b"x"])
+def test_values_without_a_stable_form_are_refused(value):
+    with pytest.raises(TypeError, match="stable key|no canonical form"):
+        canonical_json(value)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_nan_and_infinity_are_refused(value):
+    with pytest.raises(ValueError, match="no canonical form"):
+        canonical_json([value])

@@ -1,0 +1,76 @@
+"""Running Snakemake so that a killed run never needs hand-work: `python -m trm study run`.
+
+An advisory lock of the operating system, which dies with its process, tells whether another run is alive; if none is,
+a lock that Snakemake left behind is stale and is removed. Each launch leaves one JSON in results/launches/.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from trm.errors import UserError
+from trm.pipeline.files import write_json
+
+LOCK = Path(".snakemake/trm-run.lock")
+
+
+def launch(arguments: list[str]) -> int:
+    """Run `snakemake ARGUMENTS` and record how it ended; returns its exit code.
+
+    Raises:
+        UserError: if another launch is alive in this folder, or the folder cannot be written.
+    """
+    try:
+        LOCK.parent.mkdir(exist_ok=True)
+        lock = LOCK.open("a+")
+    except OSError as error:
+        raise UserError(f"{Path.cwd()}: {error.strerror}; run in a folder that can be written") from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.seek(0)
+            raise UserError(
+                f"another run (process {lock.read().strip() or 'unknown'}) is at work in this folder; wait for it or end it"
+            ) from None
+        lock.seek(0)
+        lock.truncate()
+        lock.write(str(os.getpid()))
+        lock.flush()
+        shutil.rmtree(".snakemake/locks", ignore_errors=True)
+        return _run(arguments)
+
+
+def _run(arguments: list[str]) -> int:
+    snakemake = Path(sys.executable).with_name("snakemake")
+    started = time.time()
+    record = Path("results/launches") / time.strftime("%Y%m%dT%H%M%SZ.json", time.gmtime(started))
+    log_before = _newest_log()
+    # Ctrl-C reaches Snakemake by itself (same terminal group); it stops its jobs, and we wait for it.
+    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        code = subprocess.run(
+            [str(snakemake), *arguments],
+            check=False,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        ).returncode
+    finally:
+        signal.signal(signal.SIGINT, previous)
+    log = _newest_log()
+    if log and log != log_before:
+        state = "finished" if code == 0 else "failed"
+        seconds = round(time.time() - started, 1)
+        write_json(record, {"arguments": arguments, "state": state, "code": code, "seconds": seconds, "log": log})
+    return code if code >= 0 else 128 - code
+
+
+def _newest_log() -> str:
+    logs = sorted(Path(".snakemake/log").glob("*.log"))
+    return str(logs[-1]) if logs else ""

@@ -1,0 +1,138 @@
+"""What a run costs before it is run: parameters, steps, FLOPs, hours, memory, storage. Needs no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ConfigDict, ValidationError
+
+from trm.errors import UserError
+from trm.study import flops
+from trm.study.dataset_identity import shape
+from trm.study.schema import Count, NonNegative, Positive, RunConfig, Section
+
+
+class Hardware(Section):
+    """One entry of config/hardware.yaml."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    device: str
+    """What an hour is counted of."""
+    devices: Count = 1
+    """Devices of one job."""
+    jobs: Count = 1
+    """Jobs that run at once."""
+    hosts: Count = 1
+    """Hosts of the whole machine (TPU pod)."""
+    fixed: NonNegative = 0.0
+    """Seconds a job lasts beside its steps: start, compilation, data, evaluation, writing."""
+    step: NonNegative = 0.0
+    """Seconds of a step beside its blocks."""
+    application: NonNegative = 0.0
+    """Seconds to start one block application; counts fully where it exceeds the arithmetic."""
+    flops_per_second: Positive
+    """Achieved FLOP/s of one device."""
+    memory_gib: Positive
+    """Memory of one device, GiB."""
+    usd_per_device_hour: NonNegative = 0.0
+    """List price, for the plan's total only."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Expected cost of one run."""
+
+    parameters: int
+    steps: int
+    flops: float
+    """Training FLOPs, forward and backward."""
+    seconds: float
+    """Wall time of the job."""
+    device_hours: float
+    checkpoint_bytes: int
+    memory_bytes: int
+    usd: float
+
+
+def read_hardware(path: str | Path, name: str) -> Hardware:
+    """One entry of config/hardware.yaml.
+
+    Raises:
+        UserError: if the file or the entry is missing or malformed.
+    """
+    try:
+        entries: dict[str, Any] = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        return Hardware.model_validate(entries[name])
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}; it holds what the plan reckons with") from error
+    except KeyError:
+        raise UserError(f"{path}: no entry {name!r}; the scale's `hardware` must be one of {', '.join(entries)}") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise UserError(f"{path}: {name}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+
+
+def estimate(config: RunConfig, hardware: Hardware) -> Estimate:
+    """Expected cost of a run on one job's devices."""
+    model, training = config.model, config.training
+    data = shape(config.data)
+    total = flops.train_flops(model, training, data.seq_len, data.vocab_size)
+    seconds, done = hardware.fixed, 0
+    for stage in flops.recursion_stages(model, training):
+        row = flops.step_flops(model, data.seq_len, data.vocab_size, stage.h_cycles, stage.l_cycles)
+        arithmetic = row * training.batch_size / (hardware.devices * hardware.flops_per_second)
+        applications = model.layers * stage.h_cycles * (stage.l_cycles + 1)
+        seconds += (stage.last_step - done) * (hardware.step + applications * hardware.application + arithmetic)
+        done = stage.last_step
+    hours = seconds * hardware.devices / 3600
+    parameters = flops.parameters(model, data.seq_len, data.vocab_size)
+    carry = 2 * training.batch_size * flops.tokens(model, data.seq_len) * model.d_model * 2
+    return Estimate(
+        parameters=parameters,
+        steps=training.steps,
+        flops=total,
+        seconds=seconds,
+        device_hours=hours,
+        checkpoint_bytes=16 * parameters + carry,
+        memory_bytes=20 * parameters + _kept_bytes(config, data.seq_len, hardware.devices),
+        usd=hours * hardware.usd_per_device_hour,
+    )
+
+
+def _kept_bytes(config: RunConfig, seq_len: int, devices: int) -> int:
+    """What the last round's block applications keep for the backward pass on one device, in 2-byte numbers:
+    a block's input, sum and output, and gate, up and their product of each SwiGLU (or q, k, v and output)."""
+    model = config.model
+    length, width = flops.tokens(model, seq_len), model.d_model
+    kept = length * (4 * width + 3 * flops.inner_width(width, model.expansion))
+    kept += 3 * width * flops.inner_width(length, model.expansion) if model.mixer == "mlp" else 4 * length * width
+    rows = config.training.batch_size / config.training.micro_batches / devices
+    return int(2 * rows * kept * model.layers * (model.l_cycles + 1))
+
+
+def seconds_text(seconds: float) -> str:
+    """A time for people: 42 s, 3.5 min, 2.1 h, 4.2 d."""
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
+
+
+def flops_text(flops: float) -> str:
+    """FLOPs for people: 3.2 TFLOP."""
+    for prefix, size in (("E", 1e18), ("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6)):
+        if flops >= size:
+            return f"{flops / size:.3g} {prefix}FLOP"
+    return f"{flops:.0f} FLOP"
+
+
+def bytes_text(count: float) -> str:
+    """Bytes for people: 1.2 GB."""
+    for prefix, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= size:
+            return f"{count / size:.3g} {prefix}"
+    return f"{count:.0f} B"

@@ -1,0 +1,32 @@
+# Tables gather evaluations; fits read tables. Both are named by content, so what exists is current.
+
+
+rule table:
+    input:
+        lambda wildcards: PLACE.all(STUDY.table_inputs(wildcards.table)),
+    output:
+        table="results/tables/{table}.csv",
+        sidecar="results/tables/{table}.csv.json",
+        spec="results/tables/{table}.spec.json",
+    log:
+        "logs/table/{table}.log",
+    message:
+        "Table {wildcards.table}"
+    shell:
+        '(python -m trm study spec table {wildcards.table} --options "$TRM_STUDY_OPTIONS" --root "$TRM_ROOT" --out {output.spec:q} && '
+        "python -m trm table --experiment {output.spec:q} --out {output.table:q}) 2>&1 | tee {log:q}"
+
+
+rule fit:
+    input:
+        tables=lambda wildcards: STUDY.fit_inputs(wildcards.fit),
+    output:
+        "results/fits/{fit}.json",
+    log:
+        "logs/fit/{fit}.log",
+    params:
+        spec=lambda wildcards: STUDY.fit_json(wildcards.fit),
+    message:
+        "Fit {wildcards.fit}"
+    shell:
+        "python -m trm fit --table {input.tables:q} --spec {params.spec:q} --out {output:q} 2>&1 | tee {log:q}"

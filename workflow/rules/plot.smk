@@ -1,0 +1,58 @@
+# Figures are drawn under names by content, then put where people look for them.
+
+
+rule plot:
+    input:
+        tables=lambda wildcards: STUDY.figure_tables(wildcards.figure),
+        fits=lambda wildcards: STUDY.figure_fits(wildcards.figure),
+    output:
+        pdf="results/figures/{figure}.pdf",
+        png="results/figures/{figure}.png",
+        caption="results/figures/{figure}.json",
+    log:
+        "logs/plot/{figure}.log",
+    params:
+        spec=lambda wildcards: STUDY.figure_json(wildcards.figure),
+    message:
+        "Figure {wildcards.figure}"
+    shell:
+        "python -m trm plot --spec {params.spec:q} --table {input.tables:q} --fit {input.fits:q} --out {output.pdf:q} "
+        "2>&1 | tee {log:q}"
+
+
+rule publish:
+    input:
+        pdf=lambda wildcards: f"results/figures/{STUDY.figure(wildcards.stem).name}.pdf",
+        png=lambda wildcards: f"results/figures/{STUDY.figure(wildcards.stem).name}.png",
+        caption=lambda wildcards: f"results/figures/{STUDY.figure(wildcards.stem).name}.json",
+        stale=lambda wildcards: STUDY.stale_figure(wildcards.stem),
+    output:
+        pdf=report(
+            "results/plots/{stem}.pdf",
+            caption="../report/figure.rst",
+            category=lambda wildcards: STUDY.category(wildcards.stem),
+        ),
+        png="results/plots/{stem}.png",
+        stamp="results/plots/{stem}.json",
+    log:
+        "logs/publish/{stem}.log",
+    params:
+        identity=lambda wildcards: STUDY.figure(wildcards.stem).identity,
+    message:
+        "results/plots/{wildcards.stem}.pdf"
+    shell:
+        "python -m trm study publish --figure {input.pdf:q} --identity {params.identity} --out {output.pdf:q} "
+        "> {log:q} 2>&1"
+
+
+# A file of a fixed name that was made from something else than is asked for now needs this one, which is never there:
+# so it is made again whatever the files' times are and even if Snakemake's records are lost.
+rule stale:
+    output:
+        temp("results/.stale/{file}"),
+    log:
+        "logs/stale/{file}.log",
+    message:
+        "{wildcards.file} shows another study, scale or selection: it is made again"
+    shell:
+        "touch {output:q} > {log:q} 2>&1"

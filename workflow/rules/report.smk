@@ -1,0 +1,22 @@
+# The report: one self-contained page.
+
+
+rule html_report:
+    input:
+        tables=STUDY.report_tables(),
+        fits=STUDY.report_fits(),
+        figures=STUDY.report_figures(),
+        stale=STUDY.stale_report(),
+    output:
+        html=report("results/report.html", caption="../report/report.rst", category="Report"),
+        pdf="results/report.pdf",
+        stamp="results/report.json",
+    log:
+        "logs/report.log",
+    params:
+        identity=STUDY.report_identity,
+    message:
+        "results/report.html"
+    shell:
+        '(python -m trm study spec report --options "$TRM_STUDY_OPTIONS" --out {output.stamp:q} && '
+        "python -m trm report --spec {output.stamp:q} --out {output.html:q} --pdf {output.pdf:q}) 2>&1 | tee {log:q}"

@@ -1,0 +1,29 @@
+# One training run: its folder's name is the digest of all that its result depends on.
+
+
+rule train:
+    input:
+        # ancient: the name says what is in it, so a data set that was restored or copied trains nothing again
+        dataset=lambda wildcards: ancient(PLACE.uri(STUDY.dataset_manifest(wildcards.run))),
+        initial=lambda wildcards: PLACE.all(STUDY.initial_weights(wildcards.run)),
+    output:
+        training=PLACE.at("results/runs/{run}/training.json"),
+        history=PLACE.at("results/runs/{run}/history.csv"),
+        weights=PLACE.at("results/runs/{run}/weights.safetensors"),
+    log:
+        "logs/train/{run}.log",
+    threads: STUDY.study.scale.threads
+    resources:
+        tpu_hosts=PLAN.hosts,
+        mpi=PLAN.launcher,
+        runtime=PLAN.minutes,
+        mem_mb=PLAN.memory_mb,
+        plan=PLAN.sentence,
+    params:
+        config=lambda wildcards: STUDY.run_json(wildcards.run),
+    message:
+        "{wildcards.run}: {resources.plan}"
+    shell:
+        "{resources.mpi} python -m trm train --config {params.config:q} --dataset $(dirname {input.dataset:q}) "
+        '--out $(dirname {output.training:q}) --checkpoints "$TRM_CHECKPOINTS"/{wildcards.run} '
+        '--threads {threads} --runtime "$TRM_RUNTIME" 2>&1 | tee {log:q}'
