@@ -1,0 +1,64 @@
+"""Fixtures: a store of each kind, a real server, and a proxy that makes faults."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from trm.storage import Patience, Store, open_store
+from trm.storage.gcs import GcsStore
+
+from .cloud import Proxy, Server
+
+BUCKET = "trm-test"
+QUICK = Patience(minutes=0.2, first=0.01, longest=0.05, request_seconds=20)
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """One server with an empty bucket for all tests that do not break it."""
+    running = Server(tmp_path_factory.mktemp("gcs") / "objects")
+    running.start()
+    running.make_bucket(BUCKET)
+    yield running
+    running.kill()
+
+
+@pytest.fixture
+def gcs(server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> GcsStore:
+    """An empty prefix of the bucket."""
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+    return GcsStore(f"gs://{BUCKET}/{tmp_path.name}", patience=QUICK)
+
+
+@pytest.fixture
+def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Server, Proxy]]:
+    """A server of one's own behind a proxy of one's own; the environment points at the proxy."""
+    proxy = Proxy()
+    running = Server(tmp_path / "objects", external=proxy.url)
+    running.start()
+    proxy.target = running.url
+    running.make_bucket(BUCKET)
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", proxy.url)
+    yield running, proxy
+    running.kill()
+    proxy.close()
+
+
+@pytest.fixture(params=["local", "gs"])
+def make_store(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[str], Store]:
+    """Opens an empty store of either kind by name; the same name is the same store."""
+    if request.param == "local":
+        return lambda name: open_store(tmp_path / "stores" / name)
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", request.getfixturevalue("server").url)
+    return lambda name: open_store(f"gs://{BUCKET}/{tmp_path.name}/{name}", QUICK)
+
+
+@pytest.fixture
+def store(make_store: Callable[[str], Store]) -> Store:
+    """An empty store of either kind."""
+    return make_store("one")

@@ -1,0 +1,105 @@
+"""The per-host cache of data sets."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from trm.errors import UserError
+from trm.storage import ObjectMissing
+from trm.storage.cache import fetch, fetch_store
+from trm.storage.gcs import GcsStore
+
+from .cloud import Proxy, Server
+from .conftest import BUCKET, QUICK
+
+
+def fill(store: GcsStore) -> None:
+    store.put_bytes("train/inputs.npy", b"numbers" * 1000)
+    store.put_bytes("manifest.json", b"{}")
+
+
+def test_a_path_is_its_own_copy(tmp_path: Path):
+    assert fetch(str(tmp_path)) == tmp_path
+    with pytest.raises(UserError, match="does not exist: build it first"):
+        fetch(str(tmp_path / "none"))
+
+
+def test_the_second_use_downloads_nothing_and_training_needs_no_bucket(
+    broken: tuple[Server, Proxy], tmp_path: Path
+):
+    server, proxy = broken
+    store = GcsStore(f"gs://{BUCKET}/sets/sudoku", patience=QUICK)
+    fill(store)
+    first = fetch_store(store, tmp_path / "cache")
+    assert (first / "train/inputs.npy").read_bytes() == b"numbers" * 1000
+    assert first.name.startswith("sudoku-")
+    before = len(proxy.requests)
+    assert fetch_store(store, tmp_path / "cache") == first
+    assert [line.split("?")[0] for line in proxy.requests[before:]] == [f"GET /storage/v1/b/{BUCKET}/o"]
+    server.kill()
+    assert (first / "manifest.json").read_bytes() == b"{}"
+
+
+def test_changed_data_is_another_copy(gcs: GcsStore, tmp_path: Path):
+    fill(gcs)
+    first = fetch_store(gcs, tmp_path)
+    gcs.put_bytes("manifest.json", b"[]")
+    second = fetch_store(gcs, tmp_path)
+    assert first != second
+    assert ((first / "manifest.json").read_bytes(), (second / "manifest.json").read_bytes()) == (b"{}", b"[]")
+
+
+@pytest.mark.parametrize("damage", ["cut", "flip", "remove"])
+def test_a_damaged_copy_is_fetched_again(gcs: GcsStore, tmp_path: Path, damage: str):
+    fill(gcs)
+    path = fetch_store(gcs, tmp_path) / "train/inputs.npy"
+    content = path.read_bytes()
+    if damage == "remove":
+        path.unlink()
+    else:
+        path.write_bytes(content[:-1] if damage == "cut" else b"x" + content[1:])
+    with pytest.warns(RuntimeWarning, match=r"is damaged .*inputs.npy"):
+        fetch_store(gcs, tmp_path)
+    assert path.read_bytes() == content
+    assert list((tmp_path / "datasets").glob(".*.part")) == []
+
+
+def test_nothing_there(gcs: GcsStore, tmp_path: Path):
+    with pytest.raises(ObjectMissing, match="There is no data set below gs://"):
+        fetch_store(gcs, tmp_path)
+
+
+FETCHER = """
+import sys
+from trm.storage.cache import fetch
+print("ready", flush=True)
+sys.stdin.readline()
+print(fetch(sys.argv[1]))
+"""
+
+
+def test_jobs_of_a_host_share_one_download(
+    broken: tuple[Server, Proxy], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    _, proxy = broken
+    monkeypatch.setenv("TRM_CACHE", str(tmp_path / "cache"))
+    fill(GcsStore(f"gs://{BUCKET}/sets/maze", patience=QUICK))
+    jobs = [
+        subprocess.Popen(
+            [sys.executable, "-c", FETCHER, f"gs://{BUCKET}/sets/maze"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(2)
+    ]
+    for job in jobs:
+        assert job.stdout.readline() == "ready\n"
+    for job in jobs:
+        job.stdin.write("go\n")
+        job.stdin.flush()
+    paths = {job.communicate(timeout=60)[0] for job in jobs}
+    assert len(paths) == 1
+    assert sum("alt=media" in line for line in proxy.requests) == 2  # each of the two files once

@@ -1,0 +1,201 @@
+"""What goes wrong with a bucket, by really doing it: a server that dies, a proxy that fails, damages and
+denies."""
+
+import threading
+from pathlib import Path
+
+import pytest
+from google.cloud import storage
+from google.oauth2.credentials import Credentials
+
+from trm.storage import AccessDenied, Conflict, ObjectMissing, Patience, StorageError, Unreachable, open_store
+from trm.storage.gcs import GcsStore
+
+from .cloud import Proxy, Server
+from .conftest import BUCKET, QUICK
+
+Broken = tuple[Server, Proxy]
+URI = f"gs://{BUCKET}/faults"
+HURRIED = Patience(minutes=0.002, first=0.01, longest=0.02, request_seconds=5)
+
+
+def test_passing_errors_are_retried(broken: Broken, tmp_path: Path):
+    _, proxy = broken
+    retried: list[BaseException] = []
+    store = GcsStore(URI, patience=QUICK, on_retry=retried.append)
+    script: list[int | str | None] = []
+    proxy.fault = lambda method, path, count: script.pop(0) if script else None
+
+    script[:] = [503, "drop", 429]
+    store.put_bytes("a", b"content" * 100)
+    script[:] = [500, "cut"]
+    assert store.get_bytes("a") == b"content" * 100
+    script[:] = ["flip"]  # arrives whole, but damaged
+    store.get_file("a", tmp_path / "a")
+    assert (tmp_path / "a").read_bytes() == b"content" * 100
+    script[:] = [502]
+    assert [info.name for info in store.list()] == ["a"]
+    script[:] = [504]
+    store.delete("a")
+    assert store.stat("a") is None
+    assert len(retried) == 8
+
+
+def test_resumable_upload_goes_on_where_it_was(broken: Broken, tmp_path: Path):
+    _, proxy = broken
+    store = GcsStore(URI, patience=QUICK, chunk_bytes=4 << 20)
+    source = tmp_path / "big"
+    source.write_bytes(b"0123456789abcdef" * (10 << 16))  # 10 MiB: three chunks
+    chunks: list[str] = []
+
+    def fault(method: str, path: str, count: int) -> int | None:
+        if "upload_id" in path and method == "PUT":
+            chunks.append(path)
+            return 503 if len(chunks) == 2 else None
+        return None
+
+    proxy.fault = fault
+    store.put_file("big", source)
+    assert len(chunks) == 4  # the second chunk twice, the first once
+    proxy.fault = lambda method, path, count: None
+    store.get_file("big", tmp_path / "copy")
+    assert (tmp_path / "copy").read_bytes() == source.read_bytes()
+
+
+def test_server_killed_and_restarted_during_an_upload(broken: Broken, tmp_path: Path):
+    # fake-gcs-server keeps upload sessions in memory and drops the connection for one it does not know
+    server, proxy = broken
+    source = tmp_path / "big"
+    source.write_bytes(b"0123456789abcdef" * (10 << 16))
+    down = threading.Event()
+
+    def killer(method: str, path: str, count: int) -> str | None:
+        if (
+            method == "PUT" and not down.is_set()
+        ):  # the first chunk is on its way: its session dies with the server
+            server.kill()
+            down.set()
+        return None
+
+    refused = threading.Semaphore(0)
+    patience = Patience(minutes=0.1, first=0.01, longest=0.05, request_seconds=20)
+    store = GcsStore(URI, patience=patience, chunk_bytes=4 << 20, on_retry=lambda _: refused.release())
+    proxy.fault = killer
+    thread = threading.Thread(target=store.put_file, args=("big", source))
+    thread.start()
+    assert refused.acquire(timeout=30)
+    assert refused.acquire(timeout=30)
+    server.start()
+    thread.join(timeout=60)
+    assert not thread.is_alive()
+    store.get_file("big", tmp_path / "copy")
+    assert (tmp_path / "copy").read_bytes() == source.read_bytes()
+
+
+def test_a_lost_answer_is_no_lost_race(broken: Broken):
+    _, proxy = broken
+    store = GcsStore(URI, patience=QUICK)
+    script: list[str | None] = ["deaf"]
+    proxy.fault = lambda method, path, count: script.pop(0) if script else None
+    info = store.put_bytes("claim", b"mine", if_generation_match=0)
+    assert info == store.stat("claim")
+    with pytest.raises(Conflict):
+        store.put_bytes("claim", b"theirs", if_generation_match=0)
+
+
+def test_deletes_and_renames_send_their_preconditions(broken: Broken):
+    _, proxy = broken
+    store = GcsStore(URI, patience=QUICK)
+    store.put_bytes("a", b"x")
+    store.commit("a", "b", if_generation_match=0)
+    store.delete("b", if_generation_match=7)
+    sent = [line for line in proxy.requests if line.startswith("DELETE") or "rewriteTo" in line]
+    assert "ifGenerationMatch=0" in sent[0]
+    assert "ifGenerationMatch=7" in sent[-1]
+    proxy.fault = lambda method, path, count: 412 if method == "DELETE" else None
+    with pytest.raises(Conflict):
+        store.delete("a", if_generation_match=7)
+
+
+def test_unreachable_bucket_is_said_in_one_sentence(broken: Broken):
+    server, _ = broken
+    server.kill()
+    store = open_store(URI, HURRIED)
+    with pytest.raises(Unreachable, match=r"Could not read gs://.*/a for 0.002 minutes .*check the network"):
+        store.get_bytes("a")
+    with pytest.raises(Unreachable, match="write"):
+        store.put_bytes("a", b"x")
+
+
+def test_damage_that_stays_is_an_error(broken: Broken, tmp_path: Path):
+    _, proxy = broken
+    store = open_store(URI, QUICK)
+    store.put_bytes("a", b"content")
+    proxy.fault = lambda method, path, count: "flip"
+    with pytest.raises(StorageError, match="does not match its checksum"):
+        store.get_file("a", tmp_path / "a")
+    assert list(tmp_path.glob("*a*")) == []
+
+
+def test_denials_say_what_to_do(broken: Broken):
+    _, proxy = broken
+    store = open_store(URI, QUICK)
+    proxy.fault = lambda method, path, count: 403
+    with pytest.raises(
+        AccessDenied, match=r"No permission to write gs://.*Storage Object Admin on the bucket"
+    ):
+        store.put_bytes("a", b"x")
+
+
+def test_an_expired_token_is_said_to_be_one(broken: Broken):
+    _, proxy = broken
+    proxy.fault = lambda method, path, count: 401
+    client = storage.Client(project="test", credentials=Credentials("stale"))
+    with pytest.raises(AccessDenied, match="credentials have expired"):
+        next(GcsStore(URI, patience=QUICK, client=client).list())
+    client.close()
+
+
+def test_a_revoked_token_is_said_to_be_one(broken: Broken):
+    _, proxy = broken
+    # the token endpoint is the proxy: it refuses the refresh as Google's does
+    proxy.fault = lambda method, path, count: 400 if path == "/token" else None
+    credentials = Credentials(
+        None, refresh_token="old", token_uri=f"{proxy.url}/token", client_id="id", client_secret="secret"
+    )
+    client = storage.Client(project="test", credentials=credentials)
+    with pytest.raises(AccessDenied, match="gcloud auth application-default login"):
+        GcsStore(URI, patience=QUICK, client=client).get_bytes("a")
+    client.close()
+    assert set(proxy.requests) == {"POST /token"}
+
+
+def test_no_credentials_at_all(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.delenv("STORAGE_EMULATOR_HOST", raising=False)
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "none.json"))
+    with pytest.raises(AccessDenied, match="no Google credentials were found"):
+        open_store(URI, QUICK).get_bytes("a")
+
+
+def test_a_missing_bucket_is_no_missing_object(gcs: GcsStore):
+    store = open_store("gs://no-such-bucket/x", QUICK)
+    for action in (
+        lambda: store.get_bytes("a"),
+        lambda: store.put_bytes("a", b"x"),
+        lambda: next(store.list()),
+    ):
+        with pytest.raises(StorageError, match="The bucket gs://no-such-bucket does not exist: create it"):
+            action()
+    with pytest.raises(ObjectMissing):
+        gcs.get_bytes("a")
+
+
+def test_listing_is_lazy(broken: Broken):
+    _, proxy = broken
+    store = open_store(URI, QUICK)
+    store.put_bytes("a", b"x")
+    before = len(proxy.requests)
+    listing = store.list()
+    assert len(proxy.requests) == before
+    assert next(listing).name == "a"
+    assert len(proxy.requests) == before + 1

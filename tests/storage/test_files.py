@@ -1,0 +1,49 @@
+"""Folders in and out of a store."""
+
+from pathlib import Path
+
+import pytest
+
+from trm.storage import ObjectMissing, Store
+from trm.storage.files import download_folder, output_folder, upload_folder
+from trm.storage.gcs import GcsStore
+
+from .conftest import QUICK
+
+
+def test_folders_go_up_and_down(store: Store, tmp_path: Path):
+    (tmp_path / "in/deep").mkdir(parents=True)
+    (tmp_path / "in/a").write_bytes(b"a")
+    (tmp_path / "in/deep/b").write_bytes(b"b")
+    written: list[str] = []
+    put = store.put_file
+    store.put_file = lambda name, path, **kw: (written.append(name), put(name, path, **kw))
+    upload_folder(tmp_path / "in", store, last=("a",))
+    assert written == ["deep/b", "a"]
+    assert download_folder(store, tmp_path / "out") == 2
+    assert (tmp_path / "out/deep/b").read_bytes() == b"b"
+
+
+def test_an_empty_store_is_no_folder(store: Store, tmp_path: Path):
+    with pytest.raises(ObjectMissing, match="nothing below"):
+        download_folder(store, tmp_path)
+
+
+def test_output_goes_to_the_bucket_only_when_all_went_well(gcs: GcsStore, tmp_path: Path):
+    with output_folder(gcs.uri, last=("training.json",), patience=QUICK) as folder:
+        (folder / "training.json").write_text("{}")
+        (folder / "weights").write_text("w")
+    assert [info.name for info in gcs.list()] == ["training.json", "weights"]
+    assert not folder.exists()
+
+    def fail(uri: str) -> None:
+        with output_folder(uri) as folder:
+            (folder / "x").write_text("x")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail(gcs.uri + "/b")
+    assert not list(gcs.list("b"))
+    with output_folder(str(tmp_path / "plain")) as folder:
+        assert folder == tmp_path / "plain"
+        assert folder.is_dir()

@@ -1,0 +1,144 @@
+"""The lease that keeps two jobs from writing one run."""
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from trm.storage import Store
+from trm.storage.lease import Lease, LeaseHeld, LeaseLost
+
+
+class Clock:
+    """Time that passes only when someone pauses; `during` is called at each pause."""
+
+    def __init__(self, during: Callable[[], object] = lambda: None) -> None:
+        self.now, self.during = 0.0, during
+
+    def __call__(self) -> float:
+        return self.now
+
+    def pause(self, seconds: float) -> None:
+        self.now += seconds
+        self.during()
+
+
+def lease(store: Store, clock: Clock | None = None) -> Lease:
+    clock = clock or Clock()
+    return Lease(store, "tiny", term=60, clock=clock, pause=clock.pause)
+
+
+def test_a_free_lease_is_taken_and_given_back(store: Store):
+    first = lease(store)
+    first.acquire()
+    assert store.exists("lease.json")
+    first.renew()
+    first.release()
+    assert not store.exists("lease.json")
+    lease(store).acquire()
+
+
+def test_a_living_holder_keeps_it(store: Store):
+    first = lease(store)
+    first.acquire()
+    newcomer = Clock(during=first.renew)
+    with pytest.raises(LeaseHeld, match=r"tiny is being written by process \d+ on .*: stop it"):
+        lease(store, newcomer).acquire()
+    assert newcomer.now < 60
+
+
+def test_a_silent_holder_loses_it_and_learns_so(store: Store):
+    first = lease(store)
+    first.acquire()
+    newcomer = Clock()
+    second = lease(store, newcomer)
+    second.acquire()
+    assert newcomer.now == 60
+    with pytest.raises(LeaseLost, match="tiny was taken over by process"):
+        first.renew()
+    with pytest.raises(LeaseLost):
+        first.check()
+    first.release()
+    second.renew()  # the loser gave nothing away
+
+
+def test_a_holder_that_lets_go_meanwhile_is_followed_at_once(store: Store):
+    first = lease(store)
+    first.acquire()
+    newcomer = Clock(during=first.release)
+    lease(store, newcomer).acquire()
+    assert newcomer.now < 60
+
+
+def test_a_dead_process_of_this_machine_is_not_waited_for(store: Store):
+    if sys.platform != "linux":
+        pytest.skip("only Linux's /proc tells whether the process lives: elsewhere the term is waited for")
+    script = (
+        "import sys; from trm.storage import open_store; from trm.storage.lease import Lease;"
+        "Lease(open_store(sys.argv[1]), 'tiny').acquire()"
+    )
+    subprocess.run([sys.executable, "-c", script, store.uri], check=True, timeout=60)
+    newcomer = Clock()
+    lease(store, newcomer).acquire()
+    assert newcomer.now == 0
+
+
+def test_an_unreadable_lease_is_waited_out(store: Store):
+    store.put_bytes("lease.json", b"not json")
+    newcomer = Clock()
+    lease(store, newcomer).acquire()
+    assert newcomer.now == 60
+    assert json.loads(store.get_bytes("lease.json"))["run"] == "tiny"
+
+
+def test_background_renewal_finds_the_loss(store: Store):
+    first = Lease(store, "tiny", beat=0.01)
+    with first:
+        thread = first._thread
+        store.put_bytes("lease.json", b"{}")  # another job took it
+        thread.join(timeout=30)
+        assert not thread.is_alive()
+        with pytest.raises(LeaseLost):
+            first.check()
+
+
+RACER = """
+import sys
+from trm.storage import open_store
+from trm.storage.lease import Lease, LeaseHeld
+lease = Lease(open_store(sys.argv[1]), "tiny", term=60, beat=0.2)
+print("ready", flush=True)
+sys.stdin.readline()
+try:
+    with lease:
+        print("won", flush=True)
+        sys.stdin.readline()
+except LeaseHeld:
+    print("lost", flush=True)
+"""
+
+
+def test_of_two_processes_that_start_at_once_one_gets_it(store: Store):
+    jobs = [
+        subprocess.Popen(
+            [sys.executable, "-c", RACER, store.uri], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        for _ in range(2)
+    ]
+    for job in jobs:
+        assert job.stdout.readline() == "ready\n"
+    for job in jobs:
+        job.stdin.write("go\n")
+        job.stdin.flush()
+    answers: list[str] = []
+    threads = [threading.Thread(target=lambda job=job: answers.append(job.stdout.readline())) for job in jobs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+    for job in jobs:
+        job.communicate("end\n", timeout=60)
+    assert sorted(answers) == ["lost\n", "won\n"]

@@ -1,0 +1,155 @@
+"""Checkpoints in a store: pushed in the background, kept, restored, refused when damaged."""
+
+import threading
+import warnings
+from pathlib import Path
+
+import pytest
+
+from trm.errors import UserError
+from trm.storage import Store
+from trm.storage.lease import Lease, LeaseLost
+from trm.storage.mirror import Mirror
+
+from .cloud import Proxy, Server
+from .conftest import BUCKET, QUICK
+
+
+def checkpoint(folder: Path, step: int) -> Path:
+    path = folder / f"step-{step:08d}"
+    (path / "parts").mkdir(parents=True)
+    (path / "weights.bin").write_bytes(step.to_bytes(4, "big") * 500)
+    (path / "parts/carry.bin").write_bytes(b"carry")
+    return path
+
+
+def push(mirror: Mirror, folder: Path, steps: list[int], scores: dict[int, float] | None = None) -> None:
+    for step in steps:
+        mirror.push(checkpoint(folder, step), step=step, score=(scores or {}).get(step))
+        mirror.uploader.wait()
+
+
+def test_the_newest_and_the_best_are_kept(store: Store, tmp_path: Path):
+    mirror = Mirror(store, keep=2)
+    push(mirror, tmp_path, [1, 2, 3, 4, 5], {2: 0.9, 4: 0.5})
+    mirror.close()
+    assert [(s.step, s.score) for s in mirror.list()] == [(5, None), (4, 0.5), (2, 0.9)]
+    assert {info.name.partition("/")[0] for info in store.list()} == {s.name for s in mirror.list()}
+    assert not list(tmp_path.glob(".upload-*"))
+
+
+def test_restore_brings_the_newest_one_to_a_new_machine(store: Store, tmp_path: Path):
+    mirror = Mirror(store)
+    push(mirror, tmp_path, [1, 2])
+    path = Mirror(store).restore(tmp_path / "new")
+    assert path == tmp_path / "new/step-00000002"
+    assert (path / "weights.bin").read_bytes() == (tmp_path / "step-00000002/weights.bin").read_bytes()
+    assert (path / "parts/carry.bin").read_bytes() == b"carry"
+
+
+def test_an_empty_mirror_restores_nothing(store: Store, tmp_path: Path):
+    assert Mirror(store).restore(tmp_path) is None
+
+
+@pytest.mark.parametrize("damage", ["cut", "flip", "missing", "manifest"])
+def test_a_damaged_newest_one_falls_back(store: Store, tmp_path: Path, damage: str):
+    push(Mirror(store), tmp_path, [1, 2])
+    newest = [info.name for info in store.list("step-00000002/")]
+    weights = next(name for name in newest if name.endswith("weights.bin"))
+    content = store.get_bytes(weights)
+    if damage == "missing":
+        store.delete(weights)
+    elif damage == "manifest":
+        store.put_bytes(next(name for name in newest if name.endswith(".json")), b"{")
+    else:
+        store.put_bytes(weights, content[:-1] if damage == "cut" else b"x" + content[1:])
+    with pytest.warns(RuntimeWarning, match="step-00000002"):
+        path = Mirror(store).restore(tmp_path / "new")
+    assert path.name == "step-00000001"
+    assert [p.name for p in (tmp_path / "new").iterdir()] == ["step-00000001"]
+
+
+def test_none_whole_is_an_error_not_a_fresh_start(store: Store, tmp_path: Path):
+    push(Mirror(store), tmp_path, [1])
+
+    def refuse(path: Path) -> None:
+        raise UserError("another model's.")
+
+    with (
+        pytest.warns(RuntimeWarning, match="another model's"),
+        pytest.raises(UserError, match="None of the 1 checkpoints"),
+    ):
+        Mirror(store).restore(tmp_path / "new", valid=refuse)
+
+
+def test_pushing_never_waits_and_the_folder_may_go(broken: tuple[Server, Proxy], tmp_path: Path):
+    from trm.storage.gcs import GcsStore
+
+    _, proxy = broken
+    store = GcsStore(f"gs://{BUCKET}/run", patience=QUICK)
+    release = threading.Event()
+    original = proxy.fault
+    proxy.fault = lambda method, path, count: None if release.wait(30) else 500
+    mirror = Mirror(store)
+    path = checkpoint(tmp_path, 1)
+    mirror.push(path, step=1)  # returns though the bucket hangs
+    for file in path.rglob("*.bin"):
+        file.unlink()
+    proxy.fault = original
+    release.set()
+    mirror.close()
+    assert Mirror(store).restore(tmp_path / "new").name == path.name
+
+
+def test_an_outage_delays_a_push_and_a_longer_one_fails_it_loudly(
+    broken: tuple[Server, Proxy], tmp_path: Path
+):
+    from trm.storage.gcs import GcsStore
+
+    server, _ = broken
+    retried = threading.Event()
+    store = GcsStore(f"gs://{BUCKET}/run", patience=QUICK, on_retry=lambda _: retried.set())
+    mirror = Mirror(store)
+    server.kill()
+    mirror.push(checkpoint(tmp_path, 1), step=1)
+    assert retried.wait(30)
+    server.start()
+    mirror.close()
+    assert [s.step for s in Mirror(store).list()] == [1]
+
+
+def test_every_host_pushes_its_part(store: Store, tmp_path: Path):
+    hosts = [Mirror(store, part=k, parts=2) for k in range(2)]
+    for k, host in enumerate(hosts):
+        path = tmp_path / f"host{k}/step-00000007"
+        path.mkdir(parents=True)
+        (path / f"carry-{k}.bin").write_bytes(bytes([k]))
+        assert Mirror(store).list() == []  # not before all parts are there
+        host.push(path, step=7)
+        host.close()
+    (snapshot,) = Mirror(store).list()
+    path = Mirror(store).fetch(snapshot, tmp_path / "one", parts={1})
+    assert [p.name for p in path.iterdir()] == ["carry-1.bin"]
+    path = Mirror(store).fetch(snapshot, tmp_path / "all")
+    assert sorted(p.name for p in path.iterdir()) == ["carry-0.bin", "carry-1.bin"]
+
+
+def test_a_job_that_lost_the_run_publishes_nothing(store: Store, tmp_path: Path):
+    lease = Lease(store, "tiny")
+    lease.acquire()
+    mirror = Mirror(store, lease=lease)
+    store.put_bytes("lease.json", b"{}")  # another job took it over
+    mirror.push(checkpoint(tmp_path, 1), step=1)
+    with pytest.raises(LeaseLost):
+        mirror.close()
+    assert Mirror(store).list() == []
+    with pytest.raises(LeaseLost):
+        mirror.push(checkpoint(tmp_path, 2), step=2)
+
+
+def test_a_step_pushed_twice_is_kept_once(store: Store, tmp_path: Path):
+    push(Mirror(store), tmp_path / "a", [1])
+    push(Mirror(store), tmp_path / "b", [1])
+    with warnings.catch_warnings():
+        assert len(Mirror(store).list()) == 1
+    assert len(list(store.list())) == 3  # two files and a manifest

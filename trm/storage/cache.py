@@ -1,0 +1,120 @@
+"""Data sets from a bucket, brought down once per host and shared by all its jobs.
+
+A cached copy is keyed by the checksums of the objects it came from, so a changed data set never passes for
+the old one; each use compares the copy's own checksums, so a damaged copy is fetched again.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+from trm.errors import UserError
+from trm.storage.base import ObjectInfo, ObjectMissing, Patience, Store, is_remote, open_store
+
+_PIECE = 1 << 22
+
+
+def default_folder() -> Path:
+    """$TRM_CACHE, else $XDG_CACHE_HOME/trm, else ~/.cache/trm."""
+    if chosen := os.environ.get("TRM_CACHE"):
+        return Path(chosen)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trm"
+
+
+def fetch(uri: str, folder: Path | None = None, patience: Patience | None = None) -> Path:
+    """A local folder with the content of `uri`: the path itself, or the verified cached copy of
+    gs://bucket/prefix.
+
+    Jobs that ask at the same time wait for the one that downloads. Raises UserError: nothing there, bucket
+    trouble, no space.
+    """
+    if not is_remote(uri):
+        path = Path(uri)
+        if not path.exists():
+            raise UserError(f"The data set {path} does not exist: build it first or correct the path.")
+        return path
+    return fetch_store(open_store(uri, patience), folder)
+
+
+def fetch_store(store: Store, folder: Path | None = None) -> Path:
+    """As `fetch`, for a store that keeps CRC-32C checksums."""
+    objects = [info for info in store.list() if not info.name.endswith("/")]
+    if not objects:
+        raise ObjectMissing(f"There is no data set below {store.uri}: build it first or correct the address.")
+    key = hashlib.sha256(
+        json.dumps([[info.name, info.size, info.crc32c] for info in objects]).encode()
+    ).hexdigest()[:16]
+    name = f"{store.uri.rstrip('/').rpartition('/')[2] or 'data'}-{key}"
+    home = (folder or default_folder()) / "datasets"
+    target = home / name
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        with _locked(home / f".{name}.lock"):
+            fault = _fault(target, objects)
+            if fault is None:
+                return target
+            if target.exists():
+                warnings.warn(
+                    f"the cached data set {target} is damaged ({fault}): fetching it again",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
+            _download(store, objects, target)
+    except OSError as error:
+        raise UserError(
+            f"Could not keep the data set in {home} ({error.strerror or error}): free space or set TRM_CACHE."
+        ) from error
+    return target
+
+
+def _download(store: Store, objects: list[ObjectInfo], target: Path) -> None:
+    temporary = target.parent / f".{target.name}.part"
+    shutil.rmtree(temporary, ignore_errors=True)
+    for info in objects:
+        store.get_file(info.name, temporary / info.name)
+    fault = _fault(temporary, objects)
+    if fault is not None:
+        shutil.rmtree(temporary)
+        raise UserError(f"The data set at {store.uri} changed while it was read ({fault}): start again.")
+    shutil.rmtree(target, ignore_errors=True)
+    os.replace(temporary, target)
+
+
+def _fault(folder: Path, objects: list[ObjectInfo]) -> str | None:
+    """What differs between the folder and the objects; None when nothing does."""
+    for info in objects:
+        path = folder / info.name
+        if not path.is_file():
+            return f"{info.name} is missing"
+        if path.stat().st_size != info.size:
+            return f"{info.name} has {path.stat().st_size} bytes, not {info.size}"
+        if info.crc32c is not None and crc32c_file(path) != info.crc32c:
+            return f"{info.name} does not match its checksum"
+    return None
+
+
+def crc32c_file(path: Path) -> str:
+    """CRC-32C of a file as Cloud Storage writes it: base64 of four big-endian bytes."""
+    import google_crc32c
+
+    checksum = google_crc32c.Checksum()
+    with open(path, "rb") as source:
+        while piece := source.read(_PIECE):
+            checksum.update(piece)
+    return base64.b64encode(checksum.digest()).decode()
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with open(path, "ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,61 @@
+"""Whole folders in and out of a store, checksums, and the output folder of a command."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from trm.storage.base import ObjectMissing, Patience, Store, is_remote, open_store
+
+
+def sha256_file(path: Path) -> str:
+    """Hexadecimal SHA-256 of a file's content."""
+    with open(path, "rb") as source:
+        return hashlib.file_digest(source, "sha256").hexdigest()
+
+
+def local_files(folder: Path) -> list[str]:
+    """Names of all files below `folder`, relative, in order."""
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+
+
+def upload_folder(folder: Path, store: Store, last: Sequence[str] = ()) -> None:
+    """Write every file below `folder` under its relative name; those in `last` after all others, in that
+    order, so that a reader who sees them knows the rest to be there."""
+    names = local_files(folder)
+    for name in [name for name in names if name not in last] + [name for name in last if name in names]:
+        store.put_file(name, folder / name)
+
+
+def download_folder(store: Store, folder: Path) -> int:
+    """Copy every object of the store into `folder`; returns how many. Raises ObjectMissing when there are
+    none."""
+    count = 0
+    for info in store.list():
+        store.get_file(info.name, folder / info.name)
+        count += 1
+    if not count:
+        raise ObjectMissing(f"There is nothing below {store.uri}: check the address.")
+    return count
+
+
+@contextlib.contextmanager
+def output_folder(uri: str, last: Sequence[str] = (), patience: Patience | None = None) -> Iterator[Path]:
+    """A local folder to write results into. For a path it is that folder; for gs:// a temporary one that is
+    uploaded when the block ends without an error, the files in `last` after the others."""
+    if not is_remote(uri):
+        folder = Path(uri)
+        folder.mkdir(parents=True, exist_ok=True)
+        yield folder
+        return
+    store = open_store(uri, patience)
+    folder = Path(tempfile.mkdtemp(prefix="trm-out-"))
+    try:
+        yield folder
+        upload_folder(folder, store, last)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
