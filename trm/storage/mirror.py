@@ -143,7 +143,7 @@ class Mirror:
                 )
         if snapshots:
             raise UserError(
-                f"None of the {len(snapshots)} checkpoints below {self.store.uri} is whole: delete them to train "
+                f"None of {len(snapshots)} checkpoints below {self.store.uri} is whole: delete them to train "
                 "from the start, or restore them from a backup."
             )
         return None
