@@ -77,7 +77,7 @@ def test_none_whole_is_an_error_not_a_fresh_start(store: Store, tmp_path: Path):
 
     with (
         pytest.warns(RuntimeWarning, match="another model's"),
-        pytest.raises(UserError, match="None of the 1 checkpoints"),
+        pytest.raises(UserError, match="None of 1 checkpoints"),
     ):
         Mirror(store).restore(tmp_path / "new", valid=refuse)
 
