@@ -25,13 +25,13 @@ STUDY = {
 }
 
 
-@pytest.fixture()
+@pytest.fixture
 def study():
     """The study document; change it, then write it with `study_file`."""
     return deepcopy(STUDY)
 
 
-@pytest.fixture()
+@pytest.fixture
 def study_file(tmp_path):
     """Writes a study document and returns its path."""
 

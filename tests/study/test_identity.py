@@ -25,7 +25,9 @@ def config(**sections):
 
 @pytest.mark.parametrize("case", json.loads(GOLDEN.read_text()), ids=lambda case: case["fingerprint"][:8])
 def test_fingerprints_never_change_unless_the_recipe_version_is_raised(case):
-    assert case["recipe_version"] == fingerprint.RECIPE_VERSION, "write new golden fingerprints for the new version"
+    assert case["recipe_version"] == fingerprint.RECIPE_VERSION, (
+        "write new golden fingerprints for the new version"
+    )
     assert run_fingerprint(RunConfig.model_validate(case["config"])) == case["fingerprint"]
 
 
@@ -35,7 +37,12 @@ def test_a_field_at_its_default_and_a_field_left_out_are_the_same_run():
 
 
 def test_every_part_of_the_identity_counts():
-    changes = [{"seed": 1}, {"model": {"d_model": 64}}, {"data": {"train_puzzles": 5}}, {"training": {"lr": 1e-3}}]
+    changes = [
+        {"seed": 1},
+        {"model": {"d_model": 64}},
+        {"data": {"train_puzzles": 5}},
+        {"training": {"lr": 1e-3}},
+    ]
     names = {run_name(config(**change)) for change in [{}, *changes]}
     assert len(names) == len(changes) + 1
 
@@ -51,7 +58,9 @@ def test_paths_and_unread_fields_do_not_count():
     there = config(data={"source": "csv", "files": ["elsewhere/b.csv"], "sha256": ["1"]})
     changed = config(data={"source": "csv", "files": ["a.csv"], "sha256": ["2"]})
     assert run_fingerprint(here) == run_fingerprint(there) != run_fingerprint(changed)
-    assert run_fingerprint(config(model={"heads": 4})) == run_fingerprint(config())  # the MLP mixer reads no heads
+    assert run_fingerprint(config(model={"heads": 4})) == run_fingerprint(
+        config()
+    )  # the MLP mixer reads no heads
 
 
 def test_swapping_two_values_is_another_run():

@@ -9,11 +9,17 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     """Options of `plan`."""
     from trm.cli.study import add_study_options
 
-    parser = subparsers.add_parser("plan", help="what would run, how long and at what cost", description=__doc__)
+    parser = subparsers.add_parser(
+        "plan", help="what would run, how long and at what cost", description=__doc__
+    )
     add_study_options(parser)
-    parser.add_argument("--runs", action="store_true", help="a line for every run, not only for every experiment")
+    parser.add_argument(
+        "--runs", action="store_true", help="a line for every run, not only for every experiment"
+    )
     parser.add_argument("--jobs", type=int, help="jobs that run at once (default: of config/hardware.yaml)")
-    parser.add_argument("--budget-hours", type=float, help="say what this many device-hours buy, in which order")
+    parser.add_argument(
+        "--budget-hours", type=float, help="say what this many device-hours buy, in which order"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 

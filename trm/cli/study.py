@@ -1,8 +1,8 @@
 """`python -m trm study`: list and show experiments, run them, and the small commands that rules call.
 
-    python -m trm study list --scale tpu
-    python -m trm study show data_size
-    python -m trm study run --profile profiles/local model_size
+python -m trm study list --scale tpu
+python -m trm study show data_size
+python -m trm study run --profile profiles/local model_size
 """
 
 from __future__ import annotations
@@ -14,10 +14,16 @@ from typing import Any
 
 def add_study_options(parser: argparse.ArgumentParser) -> None:
     """Options by which a command sees the same study as the Snakefile."""
-    parser.add_argument("--study", default="config/experiments.yaml", help="the study's file (default: %(default)s)")
+    parser.add_argument(
+        "--study", default="config/experiments.yaml", help="the study's file (default: %(default)s)"
+    )
     parser.add_argument("--scale", default="laptop", help="laptop, gpu or tpu (default: %(default)s)")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="e.g. training.steps=1000")
-    parser.add_argument("--config", action="append", default=[], metavar="KEY=VALUE", help="as Snakemake's --config")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="e.g. training.steps=1000"
+    )
+    parser.add_argument(
+        "--config", action="append", default=[], metavar="KEY=VALUE", help="as Snakemake's --config"
+    )
 
 
 def workflow_of(args: argparse.Namespace) -> Any:
@@ -32,7 +38,10 @@ def workflow_of(args: argparse.Namespace) -> Any:
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
     """Options of `study`."""
     parser = subparsers.add_parser(
-        "study", help="list, show and run experiments", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+        "study",
+        help="list, show and run experiments",
+        description=__doc__,
+        formatter_class=argparse.RawTextHelpFormatter,
     )
     commands = parser.add_subparsers(dest="action", required=True)
     listing = commands.add_parser("list", help="every experiment of a scale: points, runs, question")
@@ -52,7 +61,9 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     publish.add_argument("--out", required=True)
     schema = commands.add_parser("schema", help="write config/schema.json and the keys of config/README.md")
     schema.add_argument("--check", action="store_true", help="only say whether they are current")
-    launch = commands.add_parser("run", help="run snakemake; ends a stale lock first, writes results/launches/")
+    launch = commands.add_parser(
+        "run", help="run snakemake; ends a stale lock first, writes results/launches/"
+    )
     launch.add_argument("arguments", nargs=argparse.REMAINDER, help="handed to snakemake")
 
 
@@ -66,7 +77,11 @@ def _list(args: argparse.Namespace) -> int:
     for name, experiment in workflow.study.experiments.items():
         aliases = f" ({', '.join(experiment.definition.aliases)})" if experiment.definition.aliases else ""
         runs = len({run.name for point in experiment.points for run in point.runs})
-        size = f"not at this scale: {experiment.skip}" if experiment.skip else f"{len(experiment.points)} points, {runs} runs"
+        size = (
+            f"not at this scale: {experiment.skip}"
+            if experiment.skip
+            else f"{len(experiment.points)} points, {runs} runs"
+        )
         mark = "*" if name in workflow.selected else " "
         print(f"{mark} {name}{aliases}: {size}\n      {experiment.definition.question}")
     print("\n* part of `make report` at this scale, or already run")

@@ -52,4 +52,3 @@ class Estimates:
             f"{cost.parameters:,} parameters, {cost.steps:,} steps, {flops_text(cost.flops)}, "
             f"about {seconds_text(cost.seconds)} ({cost.device_hours:.3g} {self.hardware.device} hours{price})"
         )
-

@@ -40,5 +40,7 @@ def publish(figure: str, identity: str, out: str) -> None:
             temporary.replace(target.with_suffix(suffix))
         caption = json.loads(source.with_suffix(".json").read_text(encoding="utf-8"))
     except OSError as error:
-        raise UserError(f"{error.filename or target}: {error.strerror}; free space or make it readable") from error
+        raise UserError(
+            f"{error.filename or target}: {error.strerror}; free space or make it readable"
+        ) from error
     write_json(target.with_suffix(".json"), {"identity": identity, "figure": source.name, "caption": caption})

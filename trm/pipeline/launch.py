@@ -67,7 +67,9 @@ def _run(arguments: list[str]) -> int:
     if log and log != log_before:
         state = "finished" if code == 0 else "failed"
         seconds = round(time.time() - started, 1)
-        write_json(record, {"arguments": arguments, "state": state, "code": code, "seconds": seconds, "log": log})
+        write_json(
+            record, {"arguments": arguments, "state": state, "code": code, "seconds": seconds, "log": log}
+        )
     return code if code >= 0 else 128 - code
 
 

@@ -22,7 +22,15 @@ def write_partial_report(workflow: Workflow, config: dict[str, Any]) -> None:
         for section in document["experiments"]:
             _gather(workflow, section, work)
         write_json(work / "report.json", document)
-        if _trm("report", "--spec", work / "report.json", "--out", "results/report.html", "--pdf", "results/report.pdf"):
+        if _trm(
+            "report",
+            "--spec",
+            work / "report.json",
+            "--out",
+            "results/report.html",
+            "--pdf",
+            "results/report.pdf",
+        ):
             write_json("results/report.json", {"identity": "partial"})
             print("results/report.html shows what there is; what is missing stands in red", file=sys.stderr)
     except Exception as error:
@@ -47,7 +55,17 @@ def _gather(workflow: Workflow, section: dict[str, Any], work: Path) -> None:
             if _trm("fit", "--table", table, "--spec", workflow.fit_json(fit.name), "--out", out):
                 fits.append(out)
         out = work / f"{figure.name}.pdf"
-        if _trm("plot", "--spec", workflow.figure_json(figure.name), "--table", table, "--fit", *fits, "--out", out):
+        if _trm(
+            "plot",
+            "--spec",
+            workflow.figure_json(figure.name),
+            "--table",
+            table,
+            "--fit",
+            *fits,
+            "--out",
+            out,
+        ):
             figures.append(str(out))
     section["figures"] = figures
 

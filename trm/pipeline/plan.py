@@ -123,7 +123,9 @@ def text(document: dict[str, Any], runs: bool = False) -> str:
         f"{document['device']} hours, ${document['todo_usd']:.2f}; about {seconds_text(document['wall_seconds'])} "
         f"at {document['jobs']} jobs at once",
         f"Checkpoints: {bytes_text(document['checkpoint_bytes'])}"
-        + (f" (${document['storage_usd_per_month']:.2f} a month in a bucket)" if document["todo_usd"] else ""),
+        + (
+            f" (${document['storage_usd_per_month']:.2f} a month in a bucket)" if document["todo_usd"] else ""
+        ),
     ]
     if "budget" in document:
         budget = document["budget"]

@@ -26,7 +26,9 @@ def report_json(workflow: Workflow) -> dict[str, Any]:
                 "question": experiment.definition.question,
                 "hypothesis": experiment.definition.hypothesis,
                 "table": workflow.table_file(name),
-                "fits": list(dict.fromkeys(f"results/fits/{fit.name}.json" for f in figures for fit in f.fits)),
+                "fits": list(
+                    dict.fromkeys(f"results/fits/{fit.name}.json" for f in figures for fit in f.fits)
+                ),
                 "figures": [f"results/figures/{figure.name}.pdf" for figure in figures],
                 "planned_runs": len(runs),
                 "planned_hours": sum(estimates.of(run).device_hours for run in runs),
@@ -38,7 +40,9 @@ def report_json(workflow: Workflow) -> dict[str, Any]:
         "study": workflow.study.name,
         "scale": workflow.scale,
         "experiments": experiments,
-        "figures": [f"results/figures/{figure.name}.pdf" for figure in shown if figure.stem in _study_wide(workflow)],
+        "figures": [
+            f"results/figures/{figure.name}.pdf" for figure in shown if figure.stem in _study_wide(workflow)
+        ],
         "rebuild": rebuild,
     }
 
@@ -58,6 +62,10 @@ def failed_runs(runs: list[str]) -> list[dict[str, str]]:
     for run in runs:
         log = Path(f"logs/train/{run}.log")
         if not Path(f"results/runs/{run}/training.json").exists() and log.exists():
-            lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+            lines = [
+                line
+                for line in log.read_text(encoding="utf-8", errors="replace").splitlines()
+                if line.strip()
+            ]
             failed.append({"run": run, "sentence": lines[-1][:500] if lines else "", "log": str(log)})
     return failed

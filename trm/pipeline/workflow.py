@@ -22,8 +22,8 @@ from trm.analysis.specs import Figure as FigureSpec
 from trm.errors import UserError
 from trm.study.dataset_identity import dataset_identity, source_identity
 from trm.study.fingerprint import canonical_json, digest, run_identity, task_slug
-from trm.study.overlay import nearest
 from trm.study.grid import Point, ResolvedExperiment, Run, Study, error_sentence, load_study, parse_yaml
+from trm.study.overlay import nearest
 
 ANALYSIS_VERSION = 1
 """Raised when tables, fits or figures are computed differently: all of them are then made anew, no run is."""
@@ -109,7 +109,9 @@ class Workflow:
     def evaluations(self, experiment: str) -> list[str]:
         """`<run>/<file>` of every evaluation of an experiment, each once."""
         points = self.study.experiment(experiment).points
-        return list(dict.fromkeys(f"{run.name}/{point.evaluation_file}" for point in points for run in point.runs))
+        return list(
+            dict.fromkeys(f"{run.name}/{point.evaluation_file}" for point in points for run in point.runs)
+        )
 
     def table_identity(self, experiment: str) -> str:
         """Digest of what an experiment's table depends on: its points, their runs and evaluations."""
@@ -157,7 +159,9 @@ class Workflow:
             return raw if raw["sources"] else None
         return raw
 
-    def _figure(self, raw: dict[str, Any] | None, experiment: str, where: str, taken: set[str]) -> Figure | None:
+    def _figure(
+        self, raw: dict[str, Any] | None, experiment: str, where: str, taken: set[str]
+    ) -> Figure | None:
         if raw is None:
             return None
         try:
@@ -175,7 +179,13 @@ class Workflow:
                 return None
         fits = tuple(self._fit(fit, experiments) for fit in spec.fits(experiment))
         tables = [self.table_identity(name) for name in experiments]
-        content = [ANALYSIS_VERSION, spec.model_dump(mode="json"), tables, [fit.name for fit in fits], self.style]
+        content = [
+            ANALYSIS_VERSION,
+            spec.model_dump(mode="json"),
+            tables,
+            [fit.name for fit in fits],
+            self.style,
+        ]
         return Figure(stem, spec, experiments, fits, digest(content))
 
     def _fit(self, spec: FitSpec, experiments: tuple[str, ...]) -> Fit:
@@ -219,7 +229,9 @@ class Workflow:
         names: set[str] = set()
         for pattern in text.replace(",", " ").split():
             hits = [
-                name for name in [*self.study.experiments, *self.study.aliases] if fnmatch.fnmatch(name, pattern)
+                name
+                for name in [*self.study.experiments, *self.study.aliases]
+                if fnmatch.fnmatch(name, pattern)
             ]
             for name in hits or [pattern]:
                 names.add(self.study.experiment(name).name)
@@ -246,8 +258,12 @@ class Workflow:
         figures = [figure.identity for figure in self.figures.values() if self.is_shown(figure)]
         tables = [self.table_identity(name) for name in self.selected]
         skipped = {name: e.skip for name, e in self.study.experiments.items() if e.skip}
-        questions = [[e.definition.question, e.definition.hypothesis] for e in self.study.experiments.values()]
-        return digest([self.study.name, self.scale, figures, tables, skipped, questions, list(self.study.experiments)])
+        questions = [
+            [e.definition.question, e.definition.hypothesis] for e in self.study.experiments.values()
+        ]
+        return digest(
+            [self.study.name, self.scale, figures, tables, skipped, questions, list(self.study.experiments)]
+        )
 
     def is_shown(self, figure: Figure) -> bool:
         """Whether every experiment of a figure is part of this report."""
@@ -269,7 +285,10 @@ class Workflow:
 
     def dataset_outputs(self, dataset: str) -> list[str]:
         """Files of a data set; the manifest, written last, is the first."""
-        return [f"results/datasets/{dataset}/{file}" for file in ("manifest.json", "identifiers.json", *DATASET_FILES)]
+        return [
+            f"results/datasets/{dataset}/{file}"
+            for file in ("manifest.json", "identifiers.json", *DATASET_FILES)
+        ]
 
     def dataset_manifest(self, run: str) -> str:
         """Manifest of a run's data set."""
@@ -306,11 +325,16 @@ class Workflow:
 
     def figure_tables(self, figure: str) -> list[str]:
         """Tables that a figure reads."""
-        return [self.table_file(name) for name in self._known(self.figures_by_name, figure, "figure").experiments]
+        return [
+            self.table_file(name) for name in self._known(self.figures_by_name, figure, "figure").experiments
+        ]
 
     def figure_fits(self, figure: str) -> list[str]:
         """Fits that a figure reads."""
-        return [f"results/fits/{fit.name}.json" for fit in self._known(self.figures_by_name, figure, "figure").fits]
+        return [
+            f"results/fits/{fit.name}.json"
+            for fit in self._known(self.figures_by_name, figure, "figure").fits
+        ]
 
     def category(self, stem: str) -> str:
         """Section of `snakemake --report` that a figure stands in."""
@@ -337,7 +361,11 @@ class Workflow:
 
     def report_figures(self) -> list[str]:
         """Figures that the report shows."""
-        return [f"results/figures/{f.name}{end}" for f in self.shown_figures() for end in (".pdf", ".png", ".json")]
+        return [
+            f"results/figures/{f.name}{end}"
+            for f in self.shown_figures()
+            for end in (".pdf", ".png", ".json")
+        ]
 
     def targets(self) -> dict[str, list[str]]:
         """Name or older id of an experiment -> its published figures."""
@@ -361,7 +389,9 @@ class Workflow:
         words = ["--study", self.path, "--scale", self.scale]
         for key in ("experiments", "set", "sudoku_csv"):
             if value := self.config.get(key):
-                text = " ".join(f"{k}={v}" for k, v in value.items()) if isinstance(value, dict) else str(value)
+                text = (
+                    " ".join(f"{k}={v}" for k, v in value.items()) if isinstance(value, dict) else str(value)
+                )
                 words += ["--config", f"{key}={text}"]
         return shlex.join(words)
 
@@ -445,7 +475,10 @@ def parse_overrides(value: Any) -> dict[str, Any]:
 
 
 def _points(points: tuple[Point, ...]) -> list[Any]:
-    return [[point.coords, point.label, [run.name for run in point.runs], point.evaluation_file] for point in points]
+    return [
+        [point.coords, point.label, [run.name for run in point.runs], point.evaluation_file]
+        for point in points
+    ]
 
 
 def _style_digest(path: str) -> str:

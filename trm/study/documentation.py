@@ -97,8 +97,13 @@ def write_or_check(check: bool) -> int:
     text = readme.read_text(encoding="utf-8")
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
-    wanted = {readme: f"{before}{BEGIN}\n\n{keys_text()}\n\n{END}{after}", Path("config/schema.json"): schema_text()}
-    stale = [path for path, content in wanted.items() if not path.exists() or path.read_text("utf-8") != content]
+    wanted = {
+        readme: f"{before}{BEGIN}\n\n{keys_text()}\n\n{END}{after}",
+        Path("config/schema.json"): schema_text(),
+    }
+    stale = [
+        path for path, content in wanted.items() if not path.exists() or path.read_text("utf-8") != content
+    ]
     if check:
         for path in stale:
             print(f"{path} does not match the schema; run `python -m trm study schema`", file=sys.stderr)

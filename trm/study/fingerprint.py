@@ -26,7 +26,9 @@ def canonical_json(value: Any) -> str:
         TypeError: for a value without a stable form (sets, objects, non-string keys).
         ValueError: for NaN and infinities.
     """
-    return json.dumps(_stable(value), sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    return json.dumps(
+        _stable(value), sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
+    )
 
 
 def _stable(value: Any) -> Any:

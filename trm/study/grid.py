@@ -72,7 +72,9 @@ class Study:
         known = self.aliases.get(name, name)
         if known not in self.experiments:
             hint = nearest(name, [*self.experiments, *self.aliases])
-            raise UserError(f"no experiment {name!r} at scale {self.scale_name}{hint} (`python -m trm study list`)")
+            raise UserError(
+                f"no experiment {name!r} at scale {self.scale_name}{hint} (`python -m trm study list`)"
+            )
         return self.experiments[known]
 
     def selected(self, which: str) -> list[str]:
@@ -100,7 +102,9 @@ def load_study(
     """
     file = read_study_file(path)
     if scale not in file.scales:
-        raise UserError(f"{path}: no scale {scale!r}{nearest(scale, file.scales)}; there are {', '.join(file.scales)}")
+        raise UserError(
+            f"{path}: no scale {scale!r}{nearest(scale, file.scales)}; there are {', '.join(file.scales)}"
+        )
     return _expand(file, str(path), scale, overrides or {}, variables or {})
 
 
@@ -219,7 +223,10 @@ def _resolve_experiment(
         expanded = list(_grid_points(grid, grid_where))
         for coords, label in expanded:
             flat = lay(shared, coords, forced)
-            point = _point(flat, flatten(grid.set, grid_where) | coords, label, grid.seeds or seeds, where)
+            fixed = flatten(grid.set, grid_where)
+            if fixed and len(grids) > 1:
+                label = f"{label} ({_values_text(fixed)})" if label else _values_text(fixed)
+            point = _point(flat, fixed | coords, label, grid.seeds or seeds, where)
             key = canonical_json([[run.name for run in point.runs], point.evaluation_file])
             if key in points and len(expanded) > 1 and points[key].coords == point.coords:
                 raise UserError(f"{where}: the point {point.label} stands twice")
@@ -256,17 +263,16 @@ def _grid_points(grid: Grid, where: str):
         coords: Flat = {}
         labels = []
         for part in parts:
-            part = dict(part)
-            if "label" in part:
-                labels.append(str(part.pop("label")))
-            coords |= flatten(part, where)
-        yield coords, ", ".join(labels)
+            values = flatten({key: value for key, value in part.items() if key != "label"}, where)
+            labels.append(str(part["label"]) if "label" in part else _values_text(values))
+            coords |= values
+        yield coords, ", ".join(filter(None, labels))
 
 
 def _point(flat: Flat, coords: Flat, label: str, seeds: list[int], where: str) -> Point:
     sections = nest(resolve(flat, where))
     evaluation = sections.pop("evaluation")
-    label = label or ", ".join(f"{key.split('.', 1)[1]}={_text(value)}" for key, value in coords.items()) or "base"
+    label = label or "base"
     try:
         data = _with_checksums(sections.pop("data"), where)
         config = RunConfig.model_validate({**sections, "data": data, "seed": seeds[0]})
@@ -290,10 +296,12 @@ def _refuse_dead_axes(grid: Grid, shared: Flat, forced: Flat, where: str) -> Non
         if len(values) > 1 and key not in forced:
             names = set()
             for value in values:
-                point = _point(lay(shared, {key: value}, forced), {}, "", [0], where)
+                point = _point(lay(shared, {key: value}, forced), {}, f"{key}={_text(value)}", [0], where)
                 names.add((point.runs[0].name, point.evaluation_file))
             if len(names) < len(values):
-                raise UserError(f"{where}: {key} has {len(values)} values but they make {len(names)} different runs")
+                raise UserError(
+                    f"{where}: {key} has {len(values)} values but they make {len(names)} different runs"
+                )
 
 
 def _with_checksums(data: dict[str, Any], where: str) -> dict[str, Any]:
@@ -316,7 +324,9 @@ def _file_sha256(name: str, where: str) -> str:
         stat = Path(name).stat()
         return _sha256_of(name, stat.st_mtime_ns, stat.st_size)
     except OSError as error:
-        raise UserError(f"{where}: data.files: {name}: {error.strerror}; name a file that can be read") from error
+        raise UserError(
+            f"{where}: data.files: {name}: {error.strerror}; name a file that can be read"
+        ) from error
 
 
 @cache
@@ -331,8 +341,14 @@ def _collect(study: Study, path: str) -> None:
             for run in point.runs:
                 known = study.runs.setdefault(run.name, run)
                 if known.config != run.config and known.config.data.files == run.config.data.files:
-                    raise UserError(f"{path}: two different runs share the name {run.name}; change either a little")
+                    raise UserError(
+                        f"{path}: two different runs share the name {run.name}; change either a little"
+                    )
                 study.evaluations[f"{run.name}/{point.evaluation_file}"] = point.evaluation
+
+
+def _values_text(values: Flat) -> str:
+    return ", ".join(f"{key.split('.', 1)[1]}={_text(value)}" for key, value in values.items())
 
 
 def _text(value: Any) -> str:
@@ -348,7 +364,9 @@ def error_sentence(error: ValidationError, model: Any) -> str:
         return f"unknown key {place!r}{nearest(str(first['loc'][-1]), _siblings(model, first['loc']))}{more}"
     message = first["msg"].removeprefix("Value error, ")
     given = "" if first["type"] in ("missing", "value_error") else f", not {first['input']!r}"
-    return f"{place}: {message[0].lower()}{message[1:]}{given}{more}" if place != "value" else f"{message}{more}"
+    return (
+        f"{place}: {message[0].lower()}{message[1:]}{given}{more}" if place != "value" else f"{message}{more}"
+    )
 
 
 def _siblings(model: Any, location: tuple[Any, ...]) -> list[str]:

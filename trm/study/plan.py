@@ -70,7 +70,9 @@ def read_hardware(path: str | Path, name: str) -> Hardware:
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}; it holds what the plan reckons with") from error
     except KeyError:
-        raise UserError(f"{path}: no entry {name!r}; the scale's `hardware` must be one of {', '.join(entries)}") from None
+        raise UserError(
+            f"{path}: no entry {name!r}; the scale's `hardware` must be one of {', '.join(entries)}"
+        ) from None
     except ValidationError as error:
         first = error.errors()[0]
         raise UserError(f"{path}: {name}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
@@ -86,7 +88,9 @@ def estimate(config: RunConfig, hardware: Hardware) -> Estimate:
         row = flops.step_flops(model, data.seq_len, data.vocab_size, stage.h_cycles, stage.l_cycles)
         arithmetic = row * training.batch_size / (hardware.devices * hardware.flops_per_second)
         applications = model.layers * stage.h_cycles * (stage.l_cycles + 1)
-        seconds += (stage.last_step - done) * (hardware.step + applications * hardware.application + arithmetic)
+        seconds += (stage.last_step - done) * (
+            hardware.step + applications * hardware.application + arithmetic
+        )
         done = stage.last_step
     hours = seconds * hardware.devices / 3600
     parameters = flops.parameters(model, data.seq_len, data.vocab_size)
@@ -109,7 +113,9 @@ def _kept_bytes(config: RunConfig, seq_len: int, devices: int) -> int:
     model = config.model
     length, width = flops.tokens(model, seq_len), model.d_model
     kept = length * (4 * width + 3 * flops.inner_width(width, model.expansion))
-    kept += 3 * width * flops.inner_width(length, model.expansion) if model.mixer == "mlp" else 4 * length * width
+    kept += (
+        3 * width * flops.inner_width(length, model.expansion) if model.mixer == "mlp" else 4 * length * width
+    )
     rows = config.training.batch_size / config.training.micro_batches / devices
     return int(2 * rows * kept * model.layers * (model.l_cycles + 1))
 

@@ -188,7 +188,7 @@ class RunConfig(Section):
                 f"data.clues_min={data.clues_min} is above data.clues_max={data.clues_max}",
             ),
             (
-                data.source in ("csv", "json") and not data.files,
+                data.source in ("csv", "json") and not (data.files or data.sha256),
                 f"data.source={data.source} needs data.files: the path of at least one file",
             ),
         ]

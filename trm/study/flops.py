@@ -1,0 +1,118 @@
+"""Parameters and floating-point operations of a TRM, from its configuration alone (no torch).
+
+One multiply-add counts as two operations. Matrix products and attention scores are counted, elementwise work is
+not: the paper's 512-wide Sudoku model comes to 1.2205 GFLOP per call of its block stack (MLP) and 1.3608 (attention).
+"""
+
+from __future__ import annotations
+
+from math import ceil, prod
+from typing import NamedTuple
+
+from trm.study.schema import ModelConfig, TrainingConfig
+
+
+class Stage(NamedTuple):
+    """Steps up to `last_step` (counted from 1) use `h_cycles` rounds of `l_cycles` latent updates."""
+
+    last_step: int
+    h_cycles: int
+    l_cycles: int
+
+
+def inner_width(width: int, expansion: float) -> int:
+    """SwiGLU's inner width: two thirds of the expansion, rounded up to a multiple of 256."""
+    return ceil(round(expansion * width * 2 / 3) / 256) * 256
+
+
+def tokens(model: ModelConfig, seq_len: int) -> int:
+    """Length of the token axis: puzzle tokens, then one token a cell."""
+    return seq_len + model.puzzle_tokens
+
+
+def parameter_shapes(model: ModelConfig, seq_len: int, vocab: int) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of the trained parameters (the puzzle table, trained apart, is not among them).
+
+    Matrices are [out, in], as in `torch.nn.Linear`.
+    """
+    width, length = model.d_model, tokens(model, seq_len)
+    inner, token_inner = inner_width(width, model.expansion), inner_width(length, model.expansion)
+    shapes: dict[str, tuple[int, ...]] = {"embed.weight": (vocab, width)}
+    if model.position == "learned":
+        shapes["position.weight"] = (length, width)
+    for i in range(model.layers):
+        if model.mixer == "mlp":
+            shapes[f"blocks.{i}.token_mlp.gate_up"] = (2 * token_inner, length)
+            shapes[f"blocks.{i}.token_mlp.down"] = (length, token_inner)
+        else:
+            shapes[f"blocks.{i}.attention.qkv"] = (3 * width, width)
+            shapes[f"blocks.{i}.attention.out"] = (width, width)
+        shapes[f"blocks.{i}.channel_mlp.gate_up"] = (2 * inner, width)
+        shapes[f"blocks.{i}.channel_mlp.down"] = (width, inner)
+    shapes["head.weight"] = (vocab, width)
+    shapes["halt.weight"] = (2, width)
+    shapes["halt.bias"] = (2,)
+    return shapes
+
+
+def parameters(model: ModelConfig, seq_len: int, vocab: int) -> int:
+    """Trained parameters without the puzzle table."""
+    return sum(prod(shape) for shape in parameter_shapes(model, seq_len, vocab).values())
+
+
+def stack_flops(model: ModelConfig, seq_len: int) -> float:
+    """One call of the block stack on one row, forward."""
+    width, length = model.d_model, tokens(model, seq_len)
+    block = 2 * 3 * inner_width(width, model.expansion) * width * length
+    if model.mixer == "mlp":
+        block += 2 * 3 * inner_width(length, model.expansion) * length * width
+    else:
+        block += 2 * 4 * width * width * length + 2 * 2 * length * length * width
+    return float(model.layers * block)
+
+
+def head_flops(model: ModelConfig, seq_len: int, vocab: int) -> float:
+    """Both heads on one row, forward."""
+    return 2.0 * model.d_model * (seq_len * vocab + 2)
+
+
+def forward_flops(
+    model: ModelConfig, seq_len: int, vocab: int, h_cycles: int | None = None, l_cycles: int | None = None
+) -> float:
+    """One supervision step of one row without backward (evaluation)."""
+    rounds, updates = h_cycles or model.h_cycles, l_cycles or model.l_cycles
+    return rounds * (updates + 1) * stack_flops(model, seq_len) + head_flops(model, seq_len, vocab)
+
+
+def step_flops(
+    model: ModelConfig, seq_len: int, vocab: int, h_cycles: int | None = None, l_cycles: int | None = None
+) -> float:
+    """One supervision step of one row in training: forward, and backward (twice its forward) of the last round."""
+    rounds, updates = h_cycles or model.h_cycles, l_cycles or model.l_cycles
+    calls = rounds * (updates + 1) + 2 * (updates + 1)
+    return calls * stack_flops(model, seq_len) + 3 * head_flops(model, seq_len, vocab)
+
+
+def recursion_stages(model: ModelConfig, training: TrainingConfig) -> list[Stage]:
+    """The recursion's (T, n) over the run: the curriculum's stages, then the model's own to the last step.
+
+    A stage that ends at fraction f covers the steps s with s - 1 < f * steps.
+    """
+    stages = []
+    for stage in training.curriculum:
+        last = min(training.steps, ceil(stage.until * training.steps))
+        if last > (stages[-1].last_step if stages else 0):
+            stages.append(Stage(last, stage.h_cycles, stage.l_cycles))
+    if not stages or stages[-1].last_step < training.steps:
+        stages.append(Stage(training.steps, model.h_cycles, model.l_cycles))
+    return stages
+
+
+def train_flops(model: ModelConfig, training: TrainingConfig, seq_len: int, vocab: int) -> float:
+    """The whole run: every step's forward and backward on the global batch; validation is not counted."""
+    total, done = 0.0, 0
+    for stage in recursion_stages(model, training):
+        per_row = step_flops(model, seq_len, vocab, stage.h_cycles, stage.l_cycles)
+        total += (stage.last_step - done) * training.batch_size * per_row
+        done = stage.last_step
+    return total
