@@ -33,7 +33,7 @@ class Label:
 
 
 METRICS: dict[str, Label] = {
-    "error": Label("error on unseen puzzles (1 − exact accuracy)", log=True, percent=True, symbol="e"),
+    "error": Label("error on unseen puzzles", log=True, percent=True, symbol="e"),
     "exact_accuracy": Label("exact accuracy on unseen puzzles", percent=True),
     "cross_entropy": Label("test cross entropy", "nats per cell", log=True, symbol="H"),
     "accuracy": Label("cell accuracy on unseen puzzles", percent=True),
@@ -78,7 +78,7 @@ CONFIG: dict[str, Label] = {
     "model.halt_max_steps": Label("supervision steps in training Nsup", log=True, symbol="s"),
     "data.train_puzzles": Label("unique training puzzles", "puzzles", log=True, symbol="D"),
     "data.augmentations": Label(
-        "versions of each puzzle (1 + augmented copies)", log=True, symbol="V", offset=1
+        "versions of each puzzle (1 + copies)", log=True, symbol="V", offset=1
     ),
     "training.batch_size": Label("batch size", "puzzles", log=True, symbol="B"),
     "training.steps": Label("training steps", "steps", log=True, symbol="S"),

@@ -125,6 +125,7 @@ def _form(name: str, data: Data, spec: FitSpec, delta: float, samples: Array | N
         },
     }
     grid = _grid(data, fitted)
+    at = round_number(float(np.exp(np.log(data.x[0]).mean())))
     refits = _refits(fitted, data, samples) if samples is not None else None
     result["curve"] = _curve(fitted, grid, refits, spec.level)
     if refits is not None:
@@ -137,8 +138,28 @@ def _form(name: str, data: Data, spec: FitSpec, delta: float, samples: Array | N
         result["intervals"] = dict(zip(fitted.form.parameters, bounds.T.tolist()))
         at_points = np.exp(fitted.form.log_value(refits.phi[good], fitted.u))
         result["fit_intervals"] = percentiles(at_points, spec.level).T.tolist() if len(at_points) else None
+    if "A" in result["parameters"] and fitted.form.variables == 1:
+        public = None if refits is None else fitted.form.public(refits.phi[refits.converged], fitted.scale)
+        result["reference"] = _reference(fitted, at, public, spec.level)
     if spec.target is not None and fitted.form.variables == 1 and spec.y == "error":
         result["target"] = _target(fitted, data, refits, spec)
+    return result
+
+
+def round_number(value: float) -> float:
+    """The nearest of 1, 2, 5 times a power of ten (in ratio)."""
+    power = 10.0 ** np.floor(np.log10(value))
+    return float(min((step * power for step in (1, 2, 5, 10)), key=lambda near: abs(np.log(near / value))))
+
+
+def _reference(fitted: Fitted, at: float, public: Array | None, level: float) -> dict[str, Any]:
+    """A in units of a round x inside the data: the error (above the floor) there."""
+    names = fitted.form.parameters
+    values = fitted.parameters
+    result: dict[str, Any] = {"x": at, "A": values["A"] * at ** -values["a"], "interval": None}
+    if public is not None and len(public):
+        scaled = public[:, names.index("A")] * at ** -public[:, names.index("a")]
+        result["interval"] = percentiles(scaled, level).tolist()
     return result
 
 
@@ -169,11 +190,16 @@ def _grid(data: Data, fitted: Fitted) -> Array:
 def _curve(fitted: Fitted, grid: Array, refits: Solution | None, level: float) -> dict[str, Any] | None:
     if fitted.form.variables != 1:
         return None
-    curve: dict[str, Any] = {"x": grid[0].tolist(), "y": fitted.predict(grid).tolist()}
+    curve: dict[str, Any] = {"x": grid[0].tolist(), "y": _short(fitted.predict(grid))}
     if refits is not None and refits.converged.any():
         values = np.exp(fitted.form.log_value(refits.phi[refits.converged], grid / fitted.scale[:, None]))
-        curve["low"], curve["high"] = percentiles(values, level).tolist()
+        curve["low"], curve["high"] = (_short(bound) for bound in percentiles(values, level))
     return curve
+
+
+def _short(values: Array) -> list[float]:
+    """Six digits: enough to draw."""
+    return [float(f"{value:.6g}") for value in values]
 
 
 def _target(fitted: Fitted, data: Data, refits: Solution | None, spec: FitSpec) -> dict[str, Any]:

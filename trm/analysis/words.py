@@ -1,0 +1,105 @@
+"""Numbers in words: rounding, units, intervals. Used by axes, captions, sentences and the report alike."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+_SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """`digits` significant digits; thousands separated; powers of ten beyond 10^6 and below 10^-3."""
+    if value is None or not math.isfinite(value):
+        return "–"
+    if value == 0:
+        return "0"
+    if value < 0:
+        return "−" + number(-value, digits)
+    size = abs(value)
+    if size >= 1e6 or size < 1e-3:
+        power = math.floor(math.log10(size))
+        mantissa = round(value / 10**power, digits - 1)
+        if abs(mantissa) >= 10:
+            mantissa, power = mantissa / 10, power + 1
+        head = f"{mantissa:.{max(0, digits - 1)}f}".rstrip("0").rstrip(".")
+        tail = "10" + str(power).translate(_SUPERSCRIPT)
+        return tail if head == "1" else f"{head} × {tail}"
+    places = max(0, digits - 1 - math.floor(math.log10(size)))
+    text = f"{round(value, places):,.{places}f}" if size < 1000 else f"{round(value):,}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def percent(share: float | None, digits: int = 1) -> str:
+    """A share of one in per cent, with `digits` decimals."""
+    if share is None or not math.isfinite(share):
+        return "–"
+    return f"{100 * share:.{digits}f} %"
+
+
+def compact(value: float) -> str:
+    """A tick label: 100, 1k, 2.5M; powers of ten above that."""
+    size = abs(value)
+    for scale, suffix in ((1e6, "M"), (1e3, "k")):
+        if scale <= size < 1e9:
+            return f"{value / scale:.3g}{suffix}"
+    if size >= 1e9:
+        return number(value, 2)
+    return f"{value:.3g}"
+
+
+def interval(bounds: Sequence[float | None] | None, digits: int = 2, scale: float = 1.0) -> str:
+    """` [low, high]` with a leading space; nothing where there is no interval."""
+    if bounds is None or any(bound is None or not math.isfinite(bound) for bound in bounds):
+        return ""
+    low, high = (number(scale * float(bound or 0), digits) for bound in bounds)
+    return f" [{low}, {high}]"
+
+
+def percents(bounds: Sequence[float | None] | None, digits: int = 1) -> str:
+    """An interval of shares, in per cent without the sign."""
+    if bounds is None or any(bound is None or not math.isfinite(bound) for bound in bounds):
+        return ""
+    return f" [{100 * float(bounds[0] or 0):.{digits}f}, {100 * float(bounds[1] or 0):.{digits}f}]"
+
+
+def value_name(value: Any) -> str:
+    """A value of a configuration key as people write it."""
+    if value is None or (isinstance(value, float) and math.isnan(value)) or value == "":
+        return "none"
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, (int, float)):
+        if float(value).is_integer() and abs(value) < 1e6:
+            return f"{int(value):,}"
+        if abs(value) >= 0.9 and abs(value) < 1:
+            return f"{value:.6g}"
+        return number(float(value)) if abs(value) >= 1e6 else f"{value:.4g}"
+    text = str(value)
+    names = {"mlp": "MLP", "adam_atan2": "Adam-atan2", "adamw": "AdamW", "lion": "Lion", "ema": "EMA"}
+    return names.get(text, text.replace("_", " "))
+
+
+def duration(hours: float | None) -> str:
+    """A length of time in the unit that reads best."""
+    if hours is None or not math.isfinite(hours):
+        return "–"
+    if hours >= 48:
+        return f"{hours / 24:.1f} d"
+    if hours >= 1:
+        return f"{hours:.1f} h"
+    if hours * 60 >= 1:
+        return f"{hours * 60:.1f} min"
+    return f"{hours * 3600:.0f} s"
+
+
+def count(n: int, noun: str) -> str:
+    """`1 run`, `12 runs`."""
+    return f"{n:,} {noun}" + ("" if n == 1 else "s")
+
+
+def listed(items: Sequence[str]) -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    items = list(items)
+    return items[0] if len(items) == 1 else ", ".join(items[:-1]) + " and " + items[-1] if items else ""

@@ -1,0 +1,38 @@
+"""`python -m trm fit`: fit scaling laws to a table, with intervals.
+
+python -m trm fit --table results/tables/data_size.csv --spec '{"x": "data.train_puzzles"}' --out fit.json
+"""
+
+from __future__ import annotations
+
+import argparse
+
+
+def add_parser(subparsers: argparse._SubParsersAction) -> None:
+    """Options of `fit`."""
+    parser = subparsers.add_parser(
+        "fit",
+        help="fit scaling laws to a table",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--table", required=True, nargs="+", action="extend", metavar="FILE.csv", help="one table or several"
+    )
+    parser.add_argument("--spec", required=True, metavar="JSON", help="FitSpec: JSON text or a file")
+    parser.add_argument("--out", required=True, metavar="FILE.json")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Fit and write."""
+    from trm.analysis.files import dump, json_argument, parse, write_text
+    from trm.analysis.fits import fit_table
+    from trm.analysis.specs import FitSpec
+    from trm.analysis.tables import load_all
+
+    spec = parse(FitSpec, json_argument(args.spec), "--spec")
+    result = fit_table(load_all(args.table, spec.experiments), spec)
+    write_text(args.out, dump(result))
+    for group in result["groups"]:
+        print(f"{args.out}: {group.get('chosen') or group.get('error') or spec.form}")
+    return 0

@@ -1,0 +1,45 @@
+"""`python -m trm plot`: draw one figure from tables and fits.
+
+    python -m trm plot --spec '{"kind": "law", "x": "data.train_puzzles"}' --table t.csv --fit f.json --out
+    figure.pdf
+
+Writes the PDF, a PNG and a JSON (caption, sentence, numbers) beside it. It only reads: a change of colour
+never refits.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+
+def add_parser(subparsers: argparse._SubParsersAction) -> None:
+    """Options of `plot`."""
+    parser = subparsers.add_parser(
+        "plot",
+        help="draw a figure from tables and fits",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--spec", required=True, metavar="JSON", help="a figure's spec: JSON text or a file")
+    parser.add_argument("--table", required=True, nargs="+", action="extend", metavar="FILE.csv")
+    parser.add_argument("--fit", nargs="*", action="extend", default=[], metavar="FILE.json")
+    parser.add_argument("--style", metavar="FILE.mplstyle", help="default: config/figures.mplstyle")
+    parser.add_argument("--out", required=True, metavar="FILE.pdf")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Draw and write."""
+    from trm.analysis.figures import draw, save, styled
+    from trm.analysis.files import json_argument, parse, read_json
+    from trm.analysis.specs import FIGURE
+    from trm.analysis.tables import load
+    from trm.errors import UserError
+
+    if not args.out.endswith(".pdf"):
+        raise UserError(f"--out {args.out} must end in .pdf; the PNG and the JSON are written beside it")
+    spec = parse(FIGURE, json_argument(args.spec), "--spec")
+    with styled(args.style):
+        drawing = draw(spec, [load(path) for path in args.table], [read_json(path) for path in args.fit])
+        save(drawing, args.out)
+    print(f"{args.out}: {drawing.sentence}")
+    return 0

@@ -1,0 +1,42 @@
+"""`python -m trm table`: gather the results of one experiment into a tidy table.
+
+    python -m trm table --experiment experiment.json --out results/tables/data_size.csv
+
+Writes table.csv (a row for each run, evaluation and policy), table.csv.json (provenance, what is missing,
+halting, traces) and table.csv.curves.csv (thinned histories).
+"""
+
+from __future__ import annotations
+
+import argparse
+
+
+def add_parser(subparsers: argparse._SubParsersAction) -> None:
+    """Options of `table`."""
+    parser = subparsers.add_parser(
+        "table", help="gather evaluations into one table", description=__doc__, formatter_class=_FORMAT
+    )
+    parser.add_argument("--experiment", required=True, metavar="JSON", help="TableSpec: JSON text or a file")
+    parser.add_argument("--out", required=True, metavar="FILE.csv")
+    parser.add_argument(
+        "--allow-missing", action="store_true", help="leave out runs whose files are missing, and list them"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Collect and write."""
+    from trm.analysis.files import json_argument, parse
+    from trm.analysis.specs import TableSpec
+    from trm.analysis.tables import collect, save
+
+    spec = parse(TableSpec, json_argument(args.experiment, "--experiment"), "--experiment")
+    table = collect(spec, allow_missing=args.allow_missing)
+    save(table, args.out)
+    missing = len(table.info["missing"])
+    print(
+        f"{args.out}: {table.rows['run'].nunique()} runs" + (f", {missing} files missing" if missing else "")
+    )
+    return 0
+
+
+_FORMAT = argparse.RawDescriptionHelpFormatter
