@@ -47,6 +47,10 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     listing = commands.add_parser("list", help="every experiment of a scale: points, runs, question")
     show = commands.add_parser("show", help="one experiment, resolved: its points, runs and their settings")
     show.add_argument("experiment", help="name or older id")
+    compare = commands.add_parser("compare", help="two finished runs: settings, results, curves side by side")
+    compare.add_argument("runs", nargs=2, metavar="RUN", help="name, or a part of it that only one run has")
+    compare.add_argument("--root", default="results/runs", help="folder of the runs (default: %(default)s)")
+    compare.add_argument("--json", action="store_true", help="print JSON")
     spec = commands.add_parser("spec", help="the JSON that `table` and `report` read (called by rules)")
     spec.add_argument("what", choices=("table", "report"))
     spec.add_argument("name", nargs="?", default="")
@@ -115,6 +119,16 @@ def _spec(args: argparse.Namespace) -> int:
     else:
         document = workflow.table_json(workflow.tables.get(args.name, args.name), args.root)
     write_json(args.out, document)
+    return 0
+
+
+def _compare(args: argparse.Namespace) -> int:
+    import json
+
+    from trm.pipeline.compare import compare, find_run, text
+
+    document = compare(*(find_run(name, args.root) for name in args.runs))
+    print(json.dumps(document, indent=2) if args.json else text(document))
     return 0
 
 

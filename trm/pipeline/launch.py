@@ -37,8 +37,9 @@ def launch(arguments: list[str]) -> int:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             lock.seek(0)
+            owner = lock.read().strip() or "unknown"
             raise UserError(
-                f"another run (process {lock.read().strip() or 'unknown'}) is at work in this folder; wait for it or end it"
+                f"another run (process {owner}) is at work in this folder; wait for it or end it"
             ) from None
         lock.seek(0)
         lock.truncate()

@@ -63,8 +63,6 @@ class Experiment(ExperimentScale):
     """Names under which older documents know it."""
     figures: list[dict[str, Any]] = []
     """Figure specifications (trm.analysis.specs)."""
-    baseline: Overlay | None = None
-    """The point that ablations are compared with, as dotted keys; default: the scale's base recipe."""
     scales: dict[str, ExperimentScale] = {}
     """Changes at single scales."""
 

@@ -1,0 +1,74 @@
+"""`trm study run`: stale locks, a second run, the launch record; and the clean-up of checkpoints."""
+
+import fcntl
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests.pipeline.conftest import STUDY, new_project
+from trm.pipeline.cleanup import clean, survey
+from trm.pipeline.workflow import RUN_FILES
+
+
+@pytest.fixture()
+def fresh(tmp_path):
+    return new_project(tmp_path, STUDY)
+
+
+def launch(project, *words):
+    command = [sys.executable, "-m", "trm", "study", "run", "--profile", "profiles/local", *words]
+    return subprocess.run(
+        command, cwd=project.folder, capture_output=True, text=True, timeout=300, check=False
+    )
+
+
+def test_a_stale_lock_is_removed_and_the_launch_recorded(fresh):
+    locks = fresh.folder / ".snakemake/locks"
+    locks.mkdir(parents=True)
+    (locks / "0.output.lock").write_text(str(fresh.folder / "results/report.html") + "\n")
+    source = next(
+        iter(
+            line
+            for line in fresh.snakemake("-n", "--nolock").stdout.split()
+            if line.endswith("manifest.json,")
+        )
+    )
+    result = launch(fresh, source.rstrip(","))
+    assert result.returncode == 0, result.stderr
+    (record,) = (fresh.folder / "results/launches").glob("*.json")
+    assert json.loads(record.read_text())["state"] == "finished"
+
+
+def test_a_second_run_beside_a_living_one_is_refused(fresh):
+    lock = fresh.folder / ".snakemake/trm-run.lock"
+    lock.parent.mkdir()
+    with lock.open("w") as handle:
+        handle.write("4711")
+        handle.flush()
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        result = launch(fresh, "-n")
+    assert result.returncode == 2
+    assert "another run (process 4711) is at work in this folder" in result.stderr
+
+
+def test_only_checkpoints_that_nobody_can_need_are_removed(tmp_path):
+    for run in ("finished-run", "unfinished-run", "forgotten-run"):
+        folder = tmp_path / "checkpoints" / run
+        folder.mkdir(parents=True)
+        (folder / "step-1").write_bytes(b"x" * 10)
+    done = tmp_path / "runs/finished-run"
+    done.mkdir(parents=True)
+    for file in RUN_FILES:
+        (done / file).touch()
+    entries = survey(str(tmp_path), {"finished-run", "unfinished-run"})
+    assert {entry.run: entry.state for entry in entries} == {
+        "finished-run": "finished",
+        "unfinished-run": "unfinished",
+        "forgotten-run": "unknown",
+    }
+    assert [entry.run for entry in clean(entries, unknown=False, dry_run=True)] == ["finished-run"]
+    assert (tmp_path / "checkpoints/finished-run").exists()
+    clean(entries, unknown=True, dry_run=False)
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["unfinished-run"]

@@ -1,0 +1,96 @@
+"""The command line as a user meets it: sentences, exit codes, no heavy imports."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from trm.cli import COMMANDS, main
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(autouse=True)
+def in_repository(monkeypatch):
+    monkeypatch.chdir(ROOT)
+
+
+def test_help_names_every_command(capsys):
+    assert main([]) == 2
+    assert main(["--help"]) == 0
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_itself(command, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main([command, "--help"])
+    assert ended.value.code == 0
+    assert len(capsys.readouterr().out) > 200
+
+
+def test_an_unknown_command_names_the_nearest(capsys):
+    assert main(["trian"]) == 2
+    assert "did you mean 'train'?" in capsys.readouterr().err
+
+
+def test_bad_input_is_one_sentence_and_exit_code_2(capsys):
+    assert main(["study", "show", "data_sise"]) == 2
+    assert capsys.readouterr().err == (
+        "trm study: no experiment 'data_sise' at scale laptop; did you mean 'data_size'? "
+        "(`python -m trm study list`)\n"
+    )
+    assert main(["plan", "--set", "training.stepz=3"]) == 2
+    assert "did you mean 'training.steps'?" in capsys.readouterr().err
+    assert main(["plan", "--study", "nowhere.yaml"]) == 2
+    assert "nowhere.yaml: No such file" in capsys.readouterr().err
+
+
+def test_study_list_and_show(capsys):
+    assert main(["study", "list"]) == 0
+    listed = capsys.readouterr().out
+    assert "data_size (exp04a, E3.2): 5 points, 15 runs" in listed
+    assert main(["study", "show", "E3.2"]) == 0
+    shown = capsys.readouterr().out
+    assert "train_puzzles=30" in shown
+    assert "evaluation-" in shown
+
+
+def test_plan_totals_budget_and_json(capsys):
+    assert main(["plan", "--scale", "tpu", "--json", "--budget-hours", "720"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert plan["todo_runs"] == sum(item["todo_runs"] for item in plan["experiments"]) > 100
+    hours = {item["experiment"]: item["todo_device_hours"] for item in plan["experiments"]}
+    assert sum(hours[name] for name in plan["budget"]["bought"]) <= 720
+    assert plan["wall_seconds"] == pytest.approx(plan["todo_seconds"] / plan["jobs"])
+    assert main(["plan", "--runs"]) == 0
+    assert "parameters" in capsys.readouterr().out
+
+
+def test_overrides_are_part_of_the_identity(capsys):
+    main(["study", "show", "baseline"])
+    plain = capsys.readouterr().out
+    main(["study", "show", "baseline", "--set", "training.steps=1000"])
+    changed = capsys.readouterr().out
+    assert plain != changed
+    assert "steps: 1000" in changed
+
+
+def test_documentation_matches_the_schema():
+    assert main(["study", "schema", "--check"]) == 0
+
+
+def test_the_snakefile_side_imports_neither_torch_nor_numpy():
+    code = (
+        "import sys; from trm.pipeline.workflow import Workflow; from trm.pipeline.estimates import Estimates;"
+        "from trm.pipeline.partial import write_partial_report;"
+        "w = Workflow({}); w.figures; w.report_identity; Estimates(w).of(next(iter(w.runs)));"
+        "sys.exit(sorted({'torch', 'numpy', 'pandas', 'numba'} & set(sys.modules)) or 0)"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stderr

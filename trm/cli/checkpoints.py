@@ -1,0 +1,47 @@
+"""`python -m trm checkpoints list|clean`: what checkpoints take up, and removal of those nobody can need.
+
+A finished run's result lies in results/runs; its checkpoints are only needed to go on from. `clean` removes the
+checkpoints of finished runs, and with --unknown also those of runs that the study no longer asks for.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+
+def add_parser(subparsers: argparse._SubParsersAction) -> None:
+    """Options of `checkpoints`."""
+    from trm.cli.study import add_study_options
+
+    parser = subparsers.add_parser("checkpoints", help="list and clean up checkpoints", description=__doc__)
+    actions = parser.add_subparsers(dest="action", required=True)
+    listing = actions.add_parser("list", help="every run's checkpoints: bytes and state")
+    clean = actions.add_parser("clean", help="remove what nobody can need (--dry-run says what)")
+    for action in (listing, clean):
+        add_study_options(action)
+        action.add_argument("--root", default="results", help="results folder (default: %(default)s)")
+    clean.add_argument("--dry-run", action="store_true", help="only say what would be removed")
+    clean.add_argument(
+        "--unknown", action="store_true", help="also those of runs that no experiment asks for"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """List or clean."""
+    from trm.cli.study import workflow_of
+    from trm.pipeline.cleanup import clean, survey
+    from trm.study.plan import bytes_text
+
+    known = set(workflow_of(args).runs)
+    entries = survey(args.root, known)
+    if args.action == "list":
+        for entry in entries:
+            print(f"{entry.state:<11}{bytes_text(entry.size):>10}  {entry.run}")
+        print(f"{len(entries)} runs, {bytes_text(sum(entry.size for entry in entries))}")
+        return 0
+    removed = clean(entries, args.unknown, args.dry_run)
+    verb = "would free" if args.dry_run else "freed"
+    for entry in removed:
+        print(f"{entry.state:<11}{bytes_text(entry.size):>10}  {entry.run}")
+    print(f"{verb} {bytes_text(sum(entry.size for entry in removed))} of {len(removed)} runs")
+    return 0

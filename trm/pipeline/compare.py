@@ -1,0 +1,117 @@
+"""Two runs side by side: what differs in their settings, their curves, their results."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+from trm.errors import UserError
+
+METRICS = ("exact_accuracy", "accuracy", "blank_accuracy", "cross_entropy", "mean_steps")
+CURVES = ("train/loss", "eval/exact_accuracy")
+
+
+def find_run(name: str, root: str = "results/runs") -> Path:
+    """Folder of a finished run by its name, or by a part of it that only one run has.
+
+    Raises:
+        UserError: if no run or more than one has it.
+    """
+    exact = Path(root, name)
+    found = (
+        [exact] if exact.is_dir() else sorted(path for path in Path(root).glob(f"*{name}*") if path.is_dir())
+    )
+    if len(found) != 1:
+        what = "no run" if not found else f"{len(found)} runs"
+        raise UserError(
+            f"{root}: {what} named {name!r}; `python -m trm study show EXPERIMENT` lists the names"
+        )
+    if not (found[0] / "training.json").exists():
+        raise UserError(f"{found[0]}: the run is not finished; train it first")
+    return found[0]
+
+
+def differences(first: Any, second: Any, prefix: str = "") -> dict[str, tuple[Any, Any]]:
+    """Dotted keys whose values differ between two nested settings."""
+    if isinstance(first, dict) and isinstance(second, dict):
+        found: dict[str, tuple[Any, Any]] = {}
+        for key in sorted(first.keys() | second.keys()):
+            found |= differences(first.get(key), second.get(key), f"{prefix}{key}.")
+        return found
+    return {} if first == second else {prefix.rstrip("."): (first, second)}
+
+
+def compare(first: Path, second: Path) -> dict[str, Any]:
+    """Settings that differ, results of evaluations that both have, curves at common steps, costs."""
+    one, two = (json.loads((run / "training.json").read_text()) for run in (first, second))
+    results = {}
+    for file in sorted(
+        {p.name for p in first.glob("evaluation-*.json")} & {p.name for p in second.glob("evaluation-*.json")}
+    ):
+        rows = [
+            {
+                (r["split"], r["policy"], r["steps"], r["restarts"]): r
+                for r in json.loads((run / file).read_text())["results"]
+            }
+            for run in (first, second)
+        ]
+        for key in rows[0].keys() & rows[1].keys():
+            results[" ".join(map(str, key))] = {
+                metric: (rows[0][key].get(metric), rows[1][key].get(metric)) for metric in METRICS
+            }
+    histories = [_history(run / "history.csv") for run in (first, second)]
+    curves = {
+        name: [
+            (step, float(histories[0][step][name]), float(histories[1][step][name]))
+            for step in histories[0]
+            if step in histories[1] and histories[0][step].get(name) and histories[1][step].get(name)
+        ]
+        for name in CURVES
+    }
+    costs = {
+        key: (one[key], two[key]) for key in ("parameters", "train_flops", "wall_seconds", "rows_per_second")
+    }
+    return {
+        "runs": (first.name, second.name),
+        "settings": differences(one["config"], two["config"]),
+        "costs": costs,
+        "results": dict(sorted(results.items())),
+        "curves": curves,
+    }
+
+
+def _history(path: Path) -> dict[int, dict[str, str]]:
+    with path.open(newline="", encoding="utf-8") as handle:
+        return {int(row["step"]): row for row in csv.DictReader(handle)}
+
+
+def text(document: dict[str, Any]) -> str:
+    """The comparison for people."""
+    lines = [f"A  {document['runs'][0]}", f"B  {document['runs'][1]}", "", "settings that differ"]
+    lines += [
+        f"  {key:<32}{_short(a):>18}{_short(b):>18}" for key, (a, b) in document["settings"].items()
+    ] or ["  none"]
+    lines += ["", "cost"] + [
+        f"  {key:<32}{_short(a):>18}{_short(b):>18}" for key, (a, b) in document["costs"].items()
+    ]
+    for title, metrics in document["results"].items():
+        lines += ["", f"{title} (split policy steps restarts){'B - A':>46}"]
+        for metric, (a, b) in metrics.items():
+            if a is not None and b is not None:
+                lines.append(f"  {metric:<32}{_short(a):>18}{_short(b):>18}{b - a:>+14.4g}")
+    for name, points in document["curves"].items():
+        lines += ["", f"{name} by step"] + [
+            f"  {step:<32}{a:>18.4g}{b:>18.4g}{b - a:>+14.4g}" for step, a, b in _thin(points)
+        ]
+    return "\n".join(lines)
+
+
+def _thin(points: list[Any], most: int = 10) -> list[Any]:
+    step = max(1, -(-len(points) // most))
+    return points[::-1][::step][::-1]
+
+
+def _short(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
