@@ -1,0 +1,112 @@
+"""The interface between the engine and a device.
+
+The engine runs one training step for every backend: static shapes, no data-dependent branch, state updated in
+place. A backend decides where tensors live, how the step is compiled, how workers sum a vector, and which dtype is
+fast. A step is `program(step)(batch, h_cycles, l_cycles)`; nothing it returns is read, results come from `fetch`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Precision(NamedTuple):
+    """How numbers are held, and why."""
+
+    name: str
+    """float32, bfloat16, float16 or bfloat16_weights."""
+    forward: torch.dtype
+    """Dtype of activations and matrix products."""
+    weights: torch.dtype
+    """Dtype in which the optimiser holds the weights."""
+    scaled: bool
+    """Whether the loss is scaled dynamically."""
+    reason: str
+
+
+def precision_of(requested: str, fast_bfloat16: bool, device: str) -> Precision:
+    """Resolve a TrainingConfig.precision for a device that is, or is not, fast at bfloat16."""
+    reason = "asked for"
+    if requested == "auto":
+        requested = "bfloat16" if fast_bfloat16 else "float32"
+        reason = f"{device} {'has' if fast_bfloat16 else 'has no'} fast bfloat16 products"
+    elif requested.startswith("bfloat16") and not fast_bfloat16:
+        reason = f"asked for, though {device} has no fast bfloat16 products"
+    forward = {"float32": torch.float32, "float16": torch.float16}.get(requested, torch.bfloat16)
+    weights = torch.bfloat16 if requested == "bfloat16_weights" else torch.float32
+    return Precision(requested, forward, weights, requested == "float16", reason)
+
+
+class Backend(ABC):
+    """One device as one worker of a job sees it."""
+
+    name: str
+    device: torch.device
+    rank: int = 0
+    """This worker's place among `world`; rank 0 writes the files."""
+    world: int = 1
+    """Workers whose gradients `all_reduce` sums. Under SPMD one process drives many devices and this counts
+    processes that hold different rows."""
+    network: str = "plain"
+    """Implementation of the network: `plain` (autograd, float32 leaves) or `fused` (hand-written backward)."""
+    chunk: int = 1 << 62
+    """Elements of one pass of the optimiser."""
+    stop_every: int = 1
+    """Steps between looks at the workers' stop requests (a look waits for the device)."""
+
+    @abstractmethod
+    def precision(self, requested: str) -> Precision:
+        """The precision to compute in, with its reason in words."""
+
+    @abstractmethod
+    def place(self, tensor: Tensor) -> Tensor:
+        """A host tensor, on the device. State goes through here once, each step's batch every step."""
+
+    def place_rows(self, tensor: Tensor, dim: int) -> Tensor:
+        """As `place`, for a tensor whose dimension `dim` runs over this worker's batch rows (SPMD shards it)."""
+        return self.place(tensor)
+
+    def program(self, step: Callable[..., None]) -> Callable[..., None]:
+        """The step, compiled or as it is."""
+        return step
+
+    def all_reduce(self, flat: Tensor) -> None:
+        """Sum `flat` over the workers, in place. Called once a step."""
+
+    def stop_agreed(self, stop: Tensor, step: int, requested: int) -> bool:
+        """Whether all workers stop after this step. `stop`: the summed stop requests [1] of the step."""
+        return bool(requested) if self.world == 1 else step % self.stop_every == 0 and bool(self.fetch(stop))
+
+    def gather(self, vector: Tensor) -> list[Tensor]:
+        """The host vectors (equal shape) of all workers, by rank; also a barrier."""
+        return [vector]
+
+    def broadcast(self, tensor: Tensor) -> None:
+        """Overwrite a host tensor by rank 0's."""
+
+    def fetch(self, tensor: Tensor) -> Tensor:
+        """The tensor on the host, once all that it depends on has run."""
+        return tensor.detach().to("cpu")
+
+    def synchronize(self) -> None:
+        """Wait for the device."""
+
+    @abstractmethod
+    def device_name(self) -> str:
+        """What the device is called by its maker."""
+
+    @abstractmethod
+    def peak_memory(self) -> int:
+        """Most bytes in use so far, of the device where it has its own memory, else of the process."""
+
+    def memory_limit(self) -> int:
+        """Bytes of memory that a run may fill."""
+        return 0
+
+    def close(self) -> None:
+        """Leave the workers."""

@@ -1,0 +1,88 @@
+"""torch.distributed for backends with one process a device: sums, gathers, and an end instead of a hang.
+
+Started as torchrun does: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT in the environment (LOCAL_RANK picks the GPU).
+"""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+
+import torch
+from torch import Tensor
+
+from trm.errors import UserError
+
+TIMEOUT_VARIABLE = "TRM_WORKER_TIMEOUT"
+DEFAULT_TIMEOUT_SECONDS = 300.0
+
+
+def world_from_environment() -> tuple[int, int]:
+    """(rank, world) of this process; (0, 1) when it was started alone."""
+    try:
+        rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    except ValueError:
+        raise UserError("RANK and WORLD_SIZE must be whole numbers, as torchrun sets them") from None
+    if not 0 <= rank < world:
+        raise UserError(f"RANK={rank} does not fit WORLD_SIZE={world}")
+    return rank, world
+
+
+class Workers:
+    """A group of processes that take every step together."""
+
+    def __init__(self, transport: str, rank: int, world: int):
+        import torch.distributed as dist
+
+        if world > 1 and "MASTER_ADDR" not in os.environ:
+            raise UserError("WORLD_SIZE is set but MASTER_ADDR is not: start workers with torchrun")
+        seconds = float(os.environ.get(TIMEOUT_VARIABLE, DEFAULT_TIMEOUT_SECONDS))
+        self.rank, self.world, self.seconds, self._dist = rank, world, seconds, dist
+        try:
+            dist.init_process_group(
+                transport, rank=rank, world_size=world, timeout=timedelta(seconds=seconds)
+            )
+            # host-side vectors (checksums, barriers) need a transport that reads host memory
+            self._host = (
+                None
+                if transport == "gloo"
+                else dist.new_group(backend="gloo", timeout=timedelta(seconds=seconds))
+            )
+        except (RuntimeError, ValueError) as error:
+            raise UserError(
+                f"worker {rank} of {world} found no others within {seconds:.0f} s: {error}"
+            ) from error
+
+    def _lost(self, error: Exception) -> UserError:
+        return UserError(
+            f"worker {self.rank} of {self.world} stops: another worker died or did not answer within "
+            f"{self.seconds:.0f} s; start the job again and it goes on from its last checkpoint ({error})"
+        )
+
+    def all_reduce(self, flat: Tensor) -> None:
+        """Sum over the workers, in place."""
+        try:
+            self._dist.all_reduce(flat)
+        except RuntimeError as error:
+            raise self._lost(error) from error
+
+    def gather(self, vector: Tensor) -> list[Tensor]:
+        """Every worker's host vector, by rank."""
+        gathered = [torch.empty_like(vector) for _ in range(self.world)]
+        try:
+            self._dist.all_gather(gathered, vector.contiguous(), group=self._host)
+        except RuntimeError as error:
+            raise self._lost(error) from error
+        return gathered
+
+    def broadcast(self, tensor: Tensor) -> None:
+        """Overwrite a host tensor by rank 0's."""
+        try:
+            self._dist.broadcast(tensor, 0, group=self._host)
+        except RuntimeError as error:
+            raise self._lost(error) from error
+
+    def close(self) -> None:
+        """Leave the group; its threads would otherwise outlive the work."""
+        if self._dist.is_initialized():
+            self._dist.destroy_process_group()

@@ -1,0 +1,62 @@
+"""`python -m trm train`: train one model, from its newest checkpoint if there is one.
+
+    python -m trm train --config run.json --dataset results/datasets/NAME --out results/runs/NAME \
+        --checkpoints results/checkpoints/NAME
+    torchrun --nproc-per-node 2 -m trm train ...        # two workers, same result
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import Any
+
+
+def add_parser(subparsers: Any) -> None:
+    """Declare the command's options."""
+    parser = subparsers.add_parser("train", help="train one model", description=__doc__.split("\n")[0])
+    parser.add_argument("--config", required=True, help="RunConfig: JSON text or a path to a JSON file")
+    parser.add_argument("--dataset", required=True, help="data set folder, as from `trm data build`")
+    parser.add_argument("--out", required=True, help="folder of the finished run's files")
+    parser.add_argument(
+        "--checkpoints", required=True, help="folder of the checkpoints, kept between attempts"
+    )
+    parser.add_argument("--backend", default="auto", help="auto, cpu, cuda or xla")
+    parser.add_argument("--threads", type=int, help="CPU threads (default: all)")
+    parser.add_argument("--runtime", default="{}", help="RuntimeConfig: JSON text or a path to a JSON file")
+    parser.add_argument("--init-from", help="folder of the finished run that training.init_from names")
+    parser.add_argument("--profile-steps", metavar="FIRST:LAST", help="write a profiler trace of these steps")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Train; 0 when finished, 143 after SIGTERM with a checkpoint written."""
+    started = time.monotonic()
+    from pathlib import Path
+
+    from trm.cli.arguments import load_config
+    from trm.study.schema import RunConfig, RuntimeConfig
+
+    config = load_config(RunConfig, args.config, "--config")
+    runtime = load_config(RuntimeConfig, args.runtime, "--runtime")
+
+    from trm.backends import open_backend
+    from trm.engine.loop import Trainer
+    from trm.engine.setup import prepare
+
+    backend = open_backend(args.backend, args.threads)
+    try:
+        dataset, initial = prepare(config, Path(args.dataset), Path(args.out), args.init_from, backend)
+        trainer = Trainer(
+            config,
+            dataset,
+            Path(args.out),
+            Path(args.checkpoints),
+            backend,
+            runtime,
+            started,
+            initial,
+            args.profile_steps,
+        )
+        return trainer.run()
+    finally:
+        backend.close()

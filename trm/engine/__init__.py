@@ -1,0 +1,1 @@
+"""Training and evaluation: the step, the loop, checkpoints, metrics, inference policies."""

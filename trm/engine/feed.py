@@ -1,0 +1,55 @@
+"""From a data set on disk to a step's batch: a pure function of (seed, step), cut to this worker's rows."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from trm.backends.base import Backend
+from trm.engine.step import Batch
+from trm.model.parameters import uniform
+from trm.optim.schedule import exploration_at
+from trm.study.schema import RunConfig
+
+
+def exploration_minimum(
+    seed: int, step: int, batch: int, probability: float, halt_max_steps: int
+) -> np.ndarray:
+    """Least number of steps of each row of the global batch before it may halt, int32 [batch]; 0: no minimum.
+
+    With the given probability uniform over 2..halt_max_steps (the paper's exploration, drawn anew each step).
+    """
+    if halt_max_steps < 2:
+        return np.zeros(batch, dtype=np.int32)
+    explored, drawn = uniform(seed, "exploration", (2, batch), step)
+    minimum = 2 + (drawn * (halt_max_steps - 1)).astype(np.int32)
+    return np.where(explored < probability, minimum, 0).astype(np.int32)
+
+
+class Sampler(Protocol):
+    """Which puzzle, in which guise, is row b of step s: a pure function (`trm.data.sampler.Sampler`)."""
+
+    def batch(self, step: int, first: int, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Puzzle index [count], token map [count, V], cell map [count, S] of rows first.. of the step's batch."""
+
+
+class Feed:
+    """Batches for this worker."""
+
+    def __init__(self, config: RunConfig, sampler: Sampler, backend: Backend):
+        self._config, self._sampler, self._backend = config, sampler, backend
+        self._count = config.training.batch_size // backend.world
+        self._first = backend.rank * self._count
+
+    def batch(self, step: int) -> Batch:
+        """This worker's rows of the global batch of `step` (from 1), on the device."""
+        training, config = self._config.training, self._config
+        index, token_map, cell_map = self._sampler.batch(step, self._first, self._count)
+        probability = exploration_at(step, training.steps, training.exploration, training.exploration_final)
+        minimum = exploration_minimum(
+            config.seed, step, training.batch_size, probability, config.model.halt_max_steps
+        )[self._first : self._first + self._count]
+        arrays = (index.astype(np.int32), token_map, cell_map.astype(np.int32), minimum)
+        return Batch(*(self._backend.place_rows(torch.from_numpy(array), 0) for array in arrays))

@@ -1,0 +1,125 @@
+"""The run's metrics: history.csv, the console line, and optional TensorBoard and Weights & Biases."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from trm.errors import UserError
+
+COLUMNS = (
+    "step",
+    "rows",
+    "seconds",
+    "train/loss",
+    "train/lm_loss",
+    "train/halt_loss",
+    "train/accuracy",
+    "train/exact_accuracy",
+    "train/halt_accuracy",
+    "train/steps",
+    "train/grad_norm",
+    "train/lr",
+    "train/weight_norm",
+    "eval/exact_accuracy",
+    "eval/accuracy",
+    "eval/cross_entropy",
+    "perf/rows_per_second",
+    "perf/flops_per_second",
+)
+
+Row = Mapping[str, float | int | None]
+
+
+def to_csv(rows: Sequence[Row]) -> bytes:
+    """All rows; the columns of the contract first, then the others in order of appearance; empty: not measured."""
+    names = dict.fromkeys(COLUMNS)
+    for row in rows:
+        names.update(dict.fromkeys(row))
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(names)
+    for row in rows:
+        values = (row.get(name) for name in names)
+        writer.writerow("" if value is None else repr(value) for value in values)
+    return text.getvalue().encode()
+
+
+def si(value: float) -> str:
+    """Three digits with a decimal prefix: 1234567 -> 1.23 M."""
+    for prefix in ("", "k", "M", "G", "T"):
+        if abs(value) < 999.5:
+            return f"{value:.3g} {prefix}".rstrip()
+        value /= 1000
+    return f"{value:.3g} P"
+
+
+def duration(seconds: float) -> str:
+    """h:mm:ss."""
+    whole = round(seconds)
+    return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
+
+
+def progress_line(row: Row, steps: int, seconds_left: float) -> str:
+    """One line for the console."""
+
+    def share(name: str) -> str:
+        value = row.get(name)
+        return "   -  " if value is None else f"{100 * value:5.1f} %"
+
+    step = int(row["step"])
+    line = f"{100 * step // steps:3d} %  step {step}/{steps}  loss {row['train/loss']:.4f}"
+    line += f"  exact {share('train/exact_accuracy')}"
+    if row.get("eval/exact_accuracy") is not None:
+        line += f"  validation {share('eval/exact_accuracy')}"
+    line += f"  {si(row['perf/rows_per_second'])} rows/s  {si(row['perf/flops_per_second'])}FLOP/s"
+    return line + f"  {duration(seconds_left)} left"
+
+
+class TensorBoard:
+    """Event files in `folder`, one scalar series a column."""
+
+    def __init__(self, folder: Path):
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            raise UserError(
+                "tensorboard logging needs the tensorboard package: pip install tensorboard"
+            ) from None
+        self._writer = SummaryWriter(str(folder))
+
+    def write(self, row: Row) -> None:
+        """One history row."""
+        for name, value in row.items():
+            if value is not None and name != "step":
+                self._writer.add_scalar(name, value, int(row["step"]))
+
+    def close(self) -> None:
+        """Flush and close."""
+        self._writer.close()
+
+
+class WeightsAndBiases:
+    """A W&B run whose id is the run's fingerprint, offline unless asked for online."""
+
+    def __init__(self, mode: str, folder: Path, name: str, fingerprint: str, config: dict[str, Any]):
+        try:
+            import wandb
+        except ImportError:
+            raise UserError(
+                "wandb logging needs the wandb package: pip install wandb, or set wandb to off"
+            ) from None
+        self._run = wandb.init(
+            mode=mode, dir=str(folder), id=fingerprint[:32], name=name, config=config, resume="allow"
+        )
+
+    def write(self, row: Row) -> None:
+        """One history row."""
+        self._run.log({k: v for k, v in row.items() if v is not None}, step=int(row["step"]))
+
+    def close(self) -> None:
+        """Finish the run."""
+        self._run.finish()

@@ -1,0 +1,60 @@
+"""SIGTERM and Ctrl-C: finish with a checkpoint, not in the middle of a write."""
+
+from __future__ import annotations
+
+import signal
+from contextlib import contextmanager
+from types import FrameType, TracebackType
+
+EXIT_TERMINATED = 143
+EXIT_INTERRUPTED = 130
+
+
+class StopRequested(Exception):
+    """Raised in the middle of work that may be abandoned."""
+
+
+class StopSignal:
+    """Remembers a stop request; inside `abandonable` it also breaks off at once.
+
+    A step on a slow machine can take minutes while a checkpoint is due within seconds, so work that has changed
+    nothing yet is thrown away. Used as a context manager, in the main thread.
+    """
+
+    def __init__(self) -> None:
+        self.requested = 0
+        """The exit code asked for, 0 while none is."""
+        self._abandonable = False
+        self._previous: dict[int, object] = {}
+
+    def __enter__(self) -> StopSignal:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._previous[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        self.requested = EXIT_TERMINATED if number == signal.SIGTERM else EXIT_INTERRUPTED
+        if self._abandonable:
+            self._abandonable = False
+            raise StopRequested
+
+    @contextmanager
+    def abandonable(self, allowed: bool = True):
+        """Work inside may be broken off by StopRequested."""
+        if allowed and self.requested:
+            raise StopRequested
+        self._abandonable = allowed
+        try:
+            yield
+        finally:
+            self._abandonable = False
+
+    def commit(self) -> None:
+        """From here on the work changes state: it is finished before stopping."""
+        self._abandonable = False

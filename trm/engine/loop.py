@@ -1,0 +1,411 @@
+"""The training loop: steps, metrics, validation, checkpoints, and the end of a run, whichever it is."""
+
+from __future__ import annotations
+
+import math
+import time
+import zlib
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trm.backends.base import Backend
+from trm.engine import outputs
+from trm.engine.checkpoint import CheckpointFolder, load_newest
+from trm.engine.dataset import Dataset
+from trm.engine.feed import Feed
+from trm.engine.history import TensorBoard, WeightsAndBiases, progress_line, si, to_csv
+from trm.engine.interrupt import StopRequested, StopSignal
+from trm.engine.memory import is_out_of_memory, out_of_memory_sentence
+from trm.engine.metrics import INDEX, named_means
+from trm.engine.saving import Record, Saver, run_identity
+from trm.engine.state import TrainState
+from trm.engine.step import TrainStep
+from trm.engine.validate import Score, validate
+from trm.errors import UserError
+from trm.model.inference import InferenceNetwork
+from trm.optim.schedule import lr_factor
+from trm.provenance import now, provenance
+from trm.study.fingerprint import RECIPE_VERSION, run_fingerprint
+from trm.study.flops import parameters, recursion_stages, step_flops, train_flops
+from trm.study.schema import RunConfig, RuntimeConfig
+
+
+class Trainer:
+    """Trains one run to its end, from its newest checkpoint if there is one.
+
+    `started`: time.monotonic() at the start of the process's work; `initial`: weights to start from, by name.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        dataset: Dataset,
+        out: Path,
+        checkpoints: Path,
+        backend: Backend,
+        runtime: RuntimeConfig,
+        started: float,
+        initial: dict[str, Tensor] | None = None,
+        profile_steps: str | None = None,
+    ):
+        self.config, self.dataset, self.out, self.backend, self.runtime = (
+            config,
+            dataset,
+            out,
+            backend,
+            runtime,
+        )
+        self.started, self.started_at = started, now()
+        self.fingerprint = run_fingerprint(config)
+        folder = CheckpointFolder(checkpoints)
+        loaded = load_newest(folder)
+        requested = config.training.precision
+        if requested == "auto" and loaded:
+            requested = loaded.meta["identity"]["precision"]  # a resumed run goes on as it began
+        self.precision = backend.precision(requested)
+        identity = run_identity(config, RECIPE_VERSION, dataset.identity, self.precision.name)
+        self.saver = Saver(folder, backend, runtime, identity)
+        self.state = TrainState(config, dataset.puzzles, self.precision, backend)
+        self.record = Record()
+        if loaded:
+            self.saver.resume(loaded, self.state, self.record)
+        else:
+            self.state.initialise(backend)
+            if initial:
+                self.state.load_weights(initial, backend)
+        self.step = TrainStep(self.state, dataset.originals("train", backend), backend)
+        self.program = backend.program(self.step)
+        self.feed = Feed(config, dataset.sampler(config), backend)
+        self.stages = recursion_stages(config.model, config.training)
+        self.threads, self.profile_steps = torch.get_num_threads(), profile_steps
+        self.validation = dataset.originals("validation", backend) if dataset.count("validation") else None
+        self.setup_seconds = 0.0
+        self.loop_started = self.reported_at = time.monotonic()
+        self.reported_step = self._resumed_at = self.record.done
+        self.weight_norm = math.nan
+        self.writers: list[Any] = []
+
+    # -- the run
+
+    def run(self) -> int:
+        """Train to the end. Returns 0, or the exit code of the signal that stopped it after a checkpoint.
+
+        Raises:
+            UserError: no number in the loss, out of memory, differing workers, a lost worker, a full disk.
+        """
+        record, steps = self.record, self.config.training.steps
+        with StopSignal() as stop:
+            try:
+                self._open_writers()
+                self._announce()
+                self.compare_workers()
+                self.setup_seconds = time.monotonic() - self.started
+                self.loop_started = self.reported_at = self.saver.saved_at = time.monotonic()
+                if record.pending:
+                    self._after_step(stop)
+                while record.done < steps:
+                    self._one_step(stop)
+                    record.pending = True
+                    self._after_step(stop)
+                    if self.backend.stop_agreed(self.state.stop, record.done, stop.requested):
+                        return self._stopped(stop)
+            except StopRequested:
+                return self._stopped(stop)
+            except (RuntimeError, MemoryError) as error:
+                if is_out_of_memory(error):
+                    raise UserError(self._out_of_memory()) from error
+                raise
+            self._finish()
+            return 0
+
+    def _one_step(self, stop: StopSignal) -> None:
+        stage = next(stage for stage in self.stages if self.record.done < stage.last_step)
+
+        def before_update() -> None:
+            stop.commit()
+            self.state.stop.fill_(float(bool(stop.requested)))
+
+        self.step.before_update = before_update
+        with stop.abandonable(self.backend.world == 1):
+            batch = self.feed.batch(self.record.done + 1)
+            self.program(batch, stage.h_cycles, stage.l_cycles)
+        self.record.done += 1
+
+    def _after_step(self, stop: StopSignal) -> None:
+        """What is due at this step: snapshot, validation, a report, a comparison of workers, a checkpoint."""
+        record, training, runtime = self.record, self.config.training, self.runtime
+        step, last = record.done, record.done == training.steps
+        for k in range(1, training.snapshots + 1):
+            if step == snapshot_step(k, training.snapshots, training.steps) and k not in record.snapshots:
+                self.saver.snapshot(k, self.state.layout.views(self.state.params), record)
+        improved = False
+        evaluated = is_evaluation_step(step, training.steps, runtime.evals) and self.validation is not None
+        if evaluated or step % runtime.log_every == 0 or last:
+            scores: dict[str, float] = {}
+            if evaluated:
+                with stop.abandonable(self.backend.world == 1):
+                    scores = self._validate()
+                improved = (
+                    record.best is None or scores["eval/exact_accuracy"] > record.best["eval/exact_accuracy"]
+                )
+                if improved:
+                    record.best = {"step": step, "eval/exact_accuracy": scores["eval/exact_accuracy"]}
+            self._report(scores)
+        record.pending = False
+        if runtime.checksum_every and step % runtime.checksum_every == 0:
+            self.compare_workers()
+        if improved or last or self._checkpoint_due():
+            self.save()
+
+    def _checkpoint_due(self) -> bool:
+        """Whether enough time has passed; the first worker's clock decides."""
+        if self.backend.world > 1 and self.record.done % 10:
+            return False
+        due = torch.tensor([time.monotonic() - self.saver.saved_at >= 60 * self.runtime.checkpoint_minutes])
+        due = due.to(torch.uint8)
+        self.backend.broadcast(due)
+        return bool(due)
+
+    def save(self) -> None:
+        """Write a checkpoint, after making sure that the weights are sound."""
+        self._check_finite(self._fetch()[0])
+        self.saver.save(self.state, self.record, self._wall_seconds())
+
+    def _stopped(self, stop: StopSignal) -> int:
+        if self.record.done:
+            self.save()
+        if self.backend.rank == 0:
+            kept = (
+                f"; it goes on from {self.saver.folder.folder(self.record.done)}" if self.record.done else ""
+            )
+            print(f"stopped at step {self.record.done} of {self.config.training.steps}{kept}", flush=True)
+        self._close_writers()
+        return stop.requested or 143
+
+    def _wall_seconds(self) -> float:
+        return self.record.wall_seconds + time.monotonic() - self.loop_started
+
+    # -- reports
+
+    def _announce(self) -> None:
+        if self.backend.rank:
+            return
+        model, training, backend = self.config.model, self.config.training, self.backend
+        size = parameters(model, self.dataset.puzzles.seq_len, self.dataset.puzzles.vocab)
+        print(
+            f"TRM {model.mixer} d={model.d_model} T={model.h_cycles} n={model.l_cycles}, {si(size)} parameters, on "
+            f"{backend.name} ({backend.device_name()}; {self.threads} threads, {backend.world} workers); "
+            f"{self.precision.name}: {self.precision.reason}; {training.steps} steps of {training.batch_size} rows",
+            flush=True,
+        )
+        if self.record.done:
+            print(f"resumed from {self.saver.folder.folder(self.record.done)}", flush=True)
+
+    def _fetch(self) -> tuple[list[float], float, float]:
+        """Metric sums, learning rate and weight norm, in one transfer."""
+        training, state = self.config.training, self.state
+        lr = lr_factor(state.step, training.warmup_steps, training.steps, training.lr_min_ratio) * training.lr
+        norm = torch.linalg.vector_norm(state.params, dtype=torch.float32)
+        *sums, lr_now, weight_norm = self.backend.fetch(
+            torch.cat((state.meter.sums, lr[None], norm[None]))
+        ).tolist()
+        return sums, lr_now, weight_norm
+
+    def _report(self, scores: dict[str, float]) -> None:
+        record, training, puzzles = self.record, self.config.training, self.dataset.puzzles
+        sums, lr, weight_norm = self._fetch()
+        self._check_finite(sums, weight_norm)
+        self.weight_norm = weight_norm
+        parts = training.micro_batches * self.backend.world
+        moment = time.monotonic()
+        rate = (record.done - self.reported_step) * training.batch_size / max(1e-9, moment - self.reported_at)
+        stage = next(stage for stage in self.stages if record.done <= stage.last_step)
+        flops = step_flops(self.config.model, puzzles.seq_len, puzzles.vocab, stage.h_cycles, stage.l_cycles)
+        row: dict[str, Any] = {
+            "step": record.done,
+            "rows": record.done * training.batch_size,
+            "seconds": round(self._wall_seconds(), 3),
+            **named_means(sums, parts, training.batch_size),
+            "train/lr": lr,
+            "train/weight_norm": weight_norm,
+            **scores,
+            "perf/rows_per_second": round(rate, 3),
+            "perf/flops_per_second": round(rate * flops, 1),
+            "perf/peak_memory_bytes": self.backend.peak_memory(),
+        }
+        record.rows.append(row)
+        self.state.meter.sums.zero_()
+        if self.backend.rank == 0:
+            done = max(1, record.done - self._resumed_at)
+            left = (time.monotonic() - self.loop_started) / done * (training.steps - record.done)
+            print(progress_line(row, training.steps, left), flush=True)
+            self.saver.folder.write_extra("history.csv", to_csv(record.rows))
+            for writer in self.writers:
+                writer.write(row)
+        self.reported_at, self.reported_step = time.monotonic(), record.done
+
+    def _check_finite(self, sums: list[float], weight_norm: float = 0.0) -> None:
+        """Stop where the loss or the gradient was no number since the last report."""
+        step = int(sums[INDEX["bad_step"]])
+        if not step and math.isfinite(weight_norm):
+            return
+        good = self.saver.folder.steps()
+        from_loss = bool(sums[INDEX["bad_loss"]])
+        raise UserError(
+            not_a_number_sentence(self, step or self.record.done, from_loss, good[-1] if good else None)
+        )
+
+    def _out_of_memory(self) -> str:
+        return out_of_memory_sentence(
+            self.config,
+            self.dataset.puzzles,
+            self.precision.forward,
+            self.backend.world,
+            self.backend.memory_limit(),
+        )
+
+    def _open_writers(self) -> None:
+        if self.backend.rank:
+            return
+        root, runtime = self.saver.folder.root, self.runtime
+        if runtime.tensorboard:
+            self.writers.append(TensorBoard(root / "tensorboard"))
+        if runtime.wandb != "off":
+            config = self.config.model_dump(mode="json")
+            writer = WeightsAndBiases(runtime.wandb, root, self.out.name, self.fingerprint, config)
+            self.writers.append(writer)
+
+    def _close_writers(self) -> None:
+        for writer in self.writers:
+            writer.close()
+        self.writers.clear()
+
+    # -- validation, workers, the end
+
+    def _validate(self) -> dict[str, float]:
+        """Score the averaged weights on this worker's share of the validation puzzles; sum over the workers."""
+        state, model, backend = self.state, self.config.model, self.backend
+        flat = state.params if state.ema is None else state.ema
+        net = InferenceNetwork(
+            state.layout.views(flat),
+            state.h_init,
+            state.l_init,
+            state.puzzle_table,
+            state.arch,
+            model.h_cycles,
+            model.l_cycles,
+        )
+        share = (tensor[backend.rank :: backend.world] for tensor in self.validation)
+        own = validate(net, *share, model.halt_max_steps, self.dataset.puzzles.ignore)
+        total = Score(*torch.stack(backend.gather(torch.tensor(own, dtype=torch.float64))).sum(0).tolist())
+        return {
+            "eval/exact_accuracy": total.exact / total.puzzles,
+            "eval/accuracy": total.accuracy / total.puzzles,
+            "eval/cross_entropy": total.cross_entropy / total.puzzles,
+        }
+
+    def compare_workers(self) -> None:
+        """Make sure that all workers hold the same weights.
+
+        Raises:
+            UserError: names the first worker that differs, and the step.
+        """
+        if self.backend.world == 1:
+            return
+        state = self.state
+        tensors = [state.params, state.ema, state.puzzle_table]
+        words = [self.backend.fetch(t).contiguous().view(torch.uint8) for t in tensors if t is not None]
+        own = torch.tensor([zlib.crc32(word.numpy().tobytes()) for word in words])
+        checksums = self.backend.gather(own)
+        for rank, other in enumerate(checksums):
+            if not torch.equal(other, checksums[0]):
+                raise UserError(
+                    f"worker {rank} does not hold the same weights as worker 0 at step {self.record.done}: its memory "
+                    "or its link is faulty; leave that machine out and start again from the last checkpoint"
+                )
+
+    def _finish(self) -> None:
+        """Write weights.safetensors, history.csv and training.json, each atomically, the last one last."""
+        self._close_writers()
+        if self.backend.rank == 0:
+            finish_run(self)
+        self.backend.gather(torch.zeros(1))
+
+
+def snapshot_step(k: int, count: int, steps: int) -> int:
+    """Step of snapshot `k` of `count`: equal distances over the last half, the last one at the last step."""
+    return steps - (count - k) * (steps // 2) // count
+
+
+def is_evaluation_step(step: int, steps: int, evals: int) -> bool:
+    """Whether validation is due: `evals` times at equal distances, the last one at the last step."""
+    return step * evals // steps > (step - 1) * evals // steps
+
+
+def not_a_number_sentence(trainer: Trainer, step: int, from_loss: bool, good: int | None) -> str:
+    """Where the run broke, from where it can go on, and the likeliest reason."""
+    training = trainer.config.training
+    what = "the loss" if from_loss else "the gradient norm"
+    last = f"the last good checkpoint is step {good}" if good else "there is no checkpoint yet"
+    if step <= max(1, training.warmup_steps):
+        suspect = f"it broke during the warm-up, so the data or training.lr={training.lr:g} are the suspects"
+    elif trainer.precision.name == "float16":
+        suspect = "float16's range is the suspect: try training.precision=bfloat16"
+    else:
+        suspect = f"training.lr={training.lr:g} is the suspect (weight norm {trainer.weight_norm:.4g} at the last report)"
+    return f"training stopped: {what} is no number at step {step}; {last}; {suspect}"
+
+
+def finish_run(trainer: Trainer) -> None:
+    """Write a finished run's files."""
+    config, state, record, backend = trainer.config, trainer.state, trainer.record, trainer.backend
+    puzzles, views = trainer.dataset.puzzles, state.layout.views
+    ema = None if state.ema is None else views(state.ema)
+    buffers = {"h_init": state.h_init, "l_init": state.l_init}
+    tensors = outputs.pack_weights(views(state.params), ema, buffers, state.puzzle_table, record.snapshots)
+    meta = {
+        "run": trainer.out.name,
+        "fingerprint": trainer.fingerprint,
+        "recipe_version": RECIPE_VERSION,
+        "precision": trainer.precision.name,
+        **puzzles._asdict(),
+    }
+    outputs.save_weights(trainer.out / outputs.WEIGHTS, tensors, config, meta)
+    outputs.write_bytes(trainer.out / "history.csv", to_csv(record.rows))
+    wall = trainer._wall_seconds()
+    rows = record.done * config.training.batch_size
+    final = {name: value for name, value in record.rows[-1].items() if name.startswith(("train/", "eval/"))}
+    model = config.model
+    training_json = {
+        "format": 1,
+        "run": trainer.out.name,
+        "fingerprint": trainer.fingerprint,
+        "recipe_version": RECIPE_VERSION,
+        "config": config.model_dump(mode="json"),
+        "seed": config.seed,
+        "dataset": trainer.dataset.summary,
+        "outcome": "finished",
+        "parameters": parameters(model, puzzles.seq_len, puzzles.vocab),
+        "flops_per_row": step_flops(model, puzzles.seq_len, puzzles.vocab),
+        "train_flops": train_flops(model, config.training, puzzles.seq_len, puzzles.vocab),
+        "steps": record.done,
+        "rows": rows,
+        "wall_seconds": round(wall, 3),
+        "setup_seconds": round(trainer.setup_seconds, 3),
+        "rows_per_second": round(rows / wall, 3),
+        "peak_memory_bytes": backend.peak_memory(),
+        "resumes": record.resumes,
+        "device": str(backend.device),
+        "device_name": backend.device_name(),
+        "backend": backend.name,
+        "workers": backend.world,
+        "threads": trainer.threads,
+        "precision": trainer.precision.name,
+        "final": {name: value for name, value in final.items() if value is not None},
+        "best": record.best,
+        "provenance": provenance(trainer.started_at),
+    }
+    outputs.write_json(trainer.out / "training.json", training_json)

@@ -1,0 +1,94 @@
+"""Training metrics: summed on the device from step to step, fetched as one vector, turned into named means."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+SUMS = (
+    "halted",  # finished rows with a valid cell
+    "accuracy",  # over those rows, as the next three
+    "exact",
+    "halt_right",
+    "halt_steps",
+    "lm_loss",  # over all rows, divided by the global batch; as the next two
+    "halt_loss",
+    "cost_loss",
+    "steps",  # optimiser steps since the last fetch
+    "grad_norm",
+    "grad_norm_big",  # squared norm of the global gradient
+    "grad_norm_small",  # mean squared norm of a part's gradient, scaled as if it were the whole batch
+    "skipped",  # float16 steps skipped after an overflow
+    "bad_step",  # first step with a loss, or a gradient norm, that is no number
+    "bad_loss",  # 1 where it was the loss
+)
+INDEX = {name: i for i, name in enumerate(SUMS)}
+
+
+class Meter:
+    """Sums over the steps since the last reset: SUMS, then finished rows by number of steps 1..halt_max_steps."""
+
+    def __init__(self, halt_max_steps: int, device: torch.device):
+        self.halt_max_steps = halt_max_steps
+        self.size = len(SUMS) + halt_max_steps
+        self.sums = torch.zeros(self.size, device=device)
+
+    def batch(self, sums: dict[str, Tensor], histogram: Tensor) -> Tensor:
+        """One micro-batch's contribution [size]; names that are not given count 0."""
+        zero = histogram.new_zeros(())
+        named = torch.stack([sums.get(name, zero).to(zero.dtype) for name in SUMS])
+        return torch.cat((named, histogram))
+
+    def add(
+        self, step_metrics: Tensor, step: Tensor, loss_bad: Tensor, norm_bad: Tensor, extra: dict[str, Tensor]
+    ) -> None:
+        """Add one step's (reduced) metrics and the numbers known only after the reduction, in place."""
+        seen = self.sums[INDEX["bad_step"]]
+        first = (seen == 0) & (loss_bad | norm_bad)
+        extra = {
+            **extra,
+            "steps": torch.ones_like(step),
+            "bad_step": torch.where(first, step, 0.0),
+            "bad_loss": (first & loss_bad).to(step.dtype),
+        }
+        self.sums.add_(step_metrics)
+        self.sums.add_(self.batch(extra, torch.zeros_like(step_metrics[len(SUMS) :])))
+
+
+def named_means(sums: list[float], parts: int, batch: int) -> dict[str, float | None]:
+    """History columns from fetched sums; None where nothing was measured.
+
+    `parts`: micro-batches over all workers, from whose gradient norms the noise scale follows (arXiv 1812.06162,
+    appendix A.1): rows at which the gradient's noise equals its size.
+    """
+    value = dict(zip(SUMS, sums))
+    halted, steps = value["halted"], max(1.0, value["steps"])
+
+    def over_halted(name: str) -> float | None:
+        return value[name] / halted if halted else None
+
+    means = {
+        "train/loss": (value["lm_loss"] + value["halt_loss"] + value["cost_loss"]) / steps,
+        "train/lm_loss": value["lm_loss"] / steps,
+        "train/halt_loss": value["halt_loss"] / steps,
+        "train/accuracy": over_halted("accuracy"),
+        "train/exact_accuracy": over_halted("exact"),
+        "train/halt_accuracy": over_halted("halt_right"),
+        "train/steps": over_halted("halt_steps"),
+        "train/finished": halted / steps,
+        "train/grad_norm": value["grad_norm"] / steps,
+        "train/noise_scale": None,
+    }
+    if parts > 1:
+        big, small = value["grad_norm_big"], value["grad_norm_small"]
+        rows = batch / parts
+        signal = (batch * big - rows * small) / (batch - rows)
+        noise = (small - big) / (1 / rows - 1 / batch)
+        if signal > 0 and math.isfinite(noise):
+            means["train/noise_scale"] = noise / signal
+    total = sum(sums[len(SUMS) :])
+    for step, count in enumerate(sums[len(SUMS) :], 1):
+        means[f"train/halt_share/{step}"] = count / total if total else None
+    return means

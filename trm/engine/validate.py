@@ -1,0 +1,40 @@
+"""The reference evaluation: every supervision step, no early exit, the last answer counts."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from trm.model.inference import InferenceNetwork, inference_batch
+from trm.model.losses import judge
+
+
+class Score(NamedTuple):
+    """Sums over puzzles."""
+
+    puzzles: float
+    exact: float
+    accuracy: float
+    cross_entropy: float
+
+
+@torch.no_grad()
+def validate(
+    net: InferenceNetwork, inputs: Tensor, labels: Tensor, puzzle_ids: Tensor, steps: int, ignore: int
+) -> Score:
+    """Score puzzles (uint8 [N, S], labels too; ids int32 [N]) after `steps` supervision steps."""
+    length = inputs.shape[1] + net.arch.puzzle_tokens
+    batch = inference_batch(length, len(net.h_init), inputs.device)
+    sums = torch.zeros(len(Score._fields), device=inputs.device)
+    for first in range(0, len(inputs), batch):
+        part = slice(first, first + batch)
+        x = net.embed(inputs[part], puzzle_ids[part])
+        z_H, z_L = net.start(x.shape[1], length)
+        for _ in range(steps):
+            z_H, z_L, logits, _ = net.step(z_H, z_L, x)
+        answer = judge(logits, labels[part], ignore)
+        measured = (answer.exact, answer.accuracy, answer.cross_entropy)
+        sums += torch.stack([answer.valid.sum(), *((value * answer.valid).sum() for value in measured)])
+    return Score(*sums.cpu().tolist())

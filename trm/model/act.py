@@ -1,0 +1,71 @@
+"""Adaptive computation: batch slots that each keep their puzzle until it is answered (TRM paper section 4.3)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Rows(NamedTuple):
+    """Puzzles of a batch: cells and answers uint8 [B, S], puzzle-table row int32 [B]."""
+
+    inputs: Tensor
+    labels: Tensor
+    puzzle: Tensor
+
+
+class Carry(NamedTuple):
+    """What a slot takes from one supervision step to the next."""
+
+    z_H: Tensor
+    """Answer state [L, B, D] in the forward dtype."""
+    z_L: Tensor
+    """Latent state [L, B, D]."""
+    steps: Tensor
+    """Supervision steps its row has had, int32 [B]."""
+    halted: Tensor
+    """Whether the row is finished, bool [B]: the slot then takes a new one."""
+    rows: Rows
+
+
+def empty_carry(length: int, width: int, seq_len: int, batch: int, dtype: torch.dtype) -> Carry:
+    """All slots halted: the first step fills each with its row of the batch. On the host."""
+    return Carry(
+        z_H=torch.zeros(length, batch, width, dtype=dtype),
+        z_L=torch.zeros(length, batch, width, dtype=dtype),
+        steps=torch.zeros(batch, dtype=torch.int32),
+        halted=torch.ones(batch, dtype=torch.bool),
+        rows=Rows(
+            torch.zeros(batch, seq_len, dtype=torch.uint8),
+            torch.zeros(batch, seq_len, dtype=torch.uint8),
+            torch.zeros(batch, dtype=torch.int32),
+        ),
+    )
+
+
+def refill(carry: Carry, incoming: Rows, h_init: Tensor, l_init: Tensor) -> Carry:
+    """Give each halted slot its row of `incoming` and the start states; the others drop theirs for good."""
+    reset = carry.halted
+    reset_state, reset_row = reset[None, :, None], reset[:, None]
+    return Carry(
+        z_H=torch.where(reset_state, h_init, carry.z_H),
+        z_L=torch.where(reset_state, l_init, carry.z_L),
+        steps=torch.where(reset, 0, carry.steps),
+        halted=carry.halted,
+        rows=Rows(
+            torch.where(reset_row, incoming.inputs, carry.rows.inputs),
+            torch.where(reset_row, incoming.labels, carry.rows.labels),
+            torch.where(reset, incoming.puzzle, carry.rows.puzzle),
+        ),
+    )
+
+
+def halt(steps_B: Tensor, halt_logit_B: Tensor, minimum_B: Tensor, halt_max_steps: int) -> Tensor:
+    """Which rows are finished after `steps_B` steps, bool [B].
+
+    A row stops at `halt_max_steps`, or when its halt logit is positive; exploration's `minimum_B` (0: none) can
+    only delay it.
+    """
+    return (steps_B >= halt_max_steps) | ((halt_logit_B > 0) & (steps_B >= minimum_B))

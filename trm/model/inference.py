@@ -1,0 +1,57 @@
+"""The network without gradients: weights cast once, then any number of supervision steps."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from trm.model import network
+from trm.model.network import Architecture
+
+
+class InferenceNetwork:
+    """Runs supervision steps with fixed weights.
+
+    `weights`: parameters by name on the device, any float dtype; `h_init`, `l_init`: start vectors [D];
+    `puzzle_table` [num_ids, D] or None.
+    """
+
+    def __init__(
+        self,
+        weights: dict[str, Tensor],
+        h_init: Tensor,
+        l_init: Tensor,
+        puzzle_table: Tensor | None,
+        arch: Architecture,
+        h_cycles: int,
+        l_cycles: int,
+    ):
+        self.arch, self.h_cycles, self.l_cycles = arch, h_cycles, l_cycles
+        self._weights = {
+            name: tensor if name.startswith("halt.") else tensor.to(arch.dtype)
+            for name, tensor in weights.items()
+        }
+        self.h_init, self.l_init = h_init.to(arch.dtype), l_init.to(arch.dtype)
+        self._puzzle_table = puzzle_table if arch.puzzle_tokens else None
+
+    def embed(self, inputs_BS: Tensor, puzzle_ids_B: Tensor) -> Tensor:
+        """Input embeddings [L, B, D], the same for every step of a row."""
+        vectors = None if self._puzzle_table is None else self._puzzle_table[puzzle_ids_B.long()]
+        return network.embed(inputs_BS, vectors, self._weights, self.arch)
+
+    def start(self, batch: int, length: int) -> tuple[Tensor, Tensor]:
+        """Start states z_H, z_L [L, B, D]."""
+        shape = (length, batch, len(self.h_init))
+        return self.h_init.expand(shape), self.l_init.expand(shape)
+
+    def step(self, z_H: Tensor, z_L: Tensor, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """One supervision step: z_H, z_L [L, B, D], answer logits [S, B, V], halt logits [B]."""
+        for _ in range(self.h_cycles):
+            z_H, z_L = network.recursion_round(z_H, z_L, x, self._weights, self.arch, self.l_cycles)
+        return (z_H, z_L, *network.heads(z_H, self._weights, self.arch))
+
+
+def inference_batch(length: int, width: int, device: torch.device) -> int:
+    """Rows evaluated at once: enough to fill the device, few enough for its memory."""
+    cells = 1 << (19 if device.type == "cpu" else 24)
+    return max(16, min(4096, cells // (length * width) // 16 * 16))

@@ -1,0 +1,73 @@
+"""The training loss and its metrics (TRM paper section 4; stablemax: arXiv 2501.04697).
+
+Shapes: B rows, S cells, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def log_stablemax(logits: Tensor) -> Tensor:
+    """log(s / sum s) over the last axis with s(x) = x + 1 for x >= 0, else 1 / (1 - x); in at least float32.
+
+    Written with logarithms of s: the published form's unselected branch has an infinite gradient at x = 1, which
+    float32 turns into NaN.
+    """
+    x = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    log_s = torch.where(x < 0, -torch.log1p(-x.clamp(max=0)), torch.log1p(x.clamp(min=0)))
+    return log_s - torch.logsumexp(log_s, dim=-1, keepdim=True)
+
+
+class Answer(NamedTuple):
+    """How well each row is answered; all [B] float32."""
+
+    cross_entropy: Tensor
+    """Mean over the row's valid cells."""
+    accuracy: Tensor
+    """Share of the row's valid cells that are right."""
+    exact: Tensor
+    """1 where every valid cell is right."""
+    valid: Tensor
+    """1 where the row has a valid cell."""
+
+
+def judge(logits_SBV: Tensor, labels_BS: Tensor, ignore: int) -> Answer:
+    """Compare the answers with the labels; cells labelled `ignore` do not count."""
+    labels_SB = labels_BS.t().to(torch.int32)
+    mask_SB = labels_SB != ignore
+    symbols_V = torch.arange(logits_SBV.shape[-1], device=logits_SBV.device, dtype=torch.int32)
+    logp_SBV = log_stablemax(logits_SBV)
+    # the label is picked by comparison: gather would cost all-gathers on a sharded batch
+    picked_SB = torch.where(labels_SB[..., None] == symbols_V, logp_SBV, 0.0).sum(-1)
+    count_B = mask_SB.sum(0)
+    divisor_B = count_B.clamp(min=1)
+    right_SB = (logits_SBV.detach().argmax(-1) == labels_SB) & mask_SB
+    right_B = right_SB.sum(0)
+    return Answer(
+        cross_entropy=-(torch.where(mask_SB, picked_SB, 0.0).sum(0) / divisor_B),
+        accuracy=right_B / divisor_B,
+        exact=(right_B == count_B).to(torch.float32),
+        valid=(count_B > 0).to(torch.float32),
+    )
+
+
+def halting_loss(halt_B: Tensor, exact_B: Tensor) -> Tensor:
+    """Half the binary cross entropy of the halt logit against "every valid cell is right", per row [B]."""
+    return 0.5 * F.binary_cross_entropy_with_logits(halt_B, exact_B.to(halt_B.dtype), reduction="none")
+
+
+def expected_further_steps(halt_B: Tensor, steps_B: Tensor, halt_max_steps: int) -> Tensor:
+    """Expected number of supervision steps still to come [B], differentiable in the halt logit.
+
+    As though the present halt probability p = sigmoid(halt) held at every later step: the number of further steps
+    is then geometric, cut off at R = halt_max_steps - steps, with mean sum_{k=1..R} (1 - p)^k. In the spirit of the
+    ponder cost of adaptive computation (arXiv 1603.08983, 2107.05407).
+    """
+    k = torch.arange(1, halt_max_steps, device=halt_B.device, dtype=halt_B.dtype)
+    powers_BK = torch.exp(k * F.logsigmoid(-halt_B)[:, None])
+    return torch.where(k <= (halt_max_steps - steps_B)[:, None], powers_BK, 0.0).sum(-1)

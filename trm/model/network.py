@@ -1,0 +1,146 @@
+"""The Tiny Recursive Model as plain mathematics (arXiv 2510.04871, sections 2-4). Needs torch and nothing else.
+
+Shapes: B rows, L tokens (P puzzle tokens, then S cells), D width, I inner width, H heads, V vocabulary.
+The token axis comes first: with x_LBD both mixers are plain matrix products, over tokens on the left, over
+channels on the right, and nothing is transposed. Weights are [out, in], held in float32 and cast where used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+EPS = 1e-5  # of RMSNorm
+ROPE_BASE = 10000.0
+
+Weights = Mapping[str, Tensor]
+
+
+class Architecture(NamedTuple):
+    """What the weights' shapes do not tell."""
+
+    layers: int
+    heads: int
+    puzzle_tokens: int
+    rope: bool
+    dtype: torch.dtype
+
+
+def rms_norm(x: Tensor, dim: int) -> Tensor:
+    """x / rms(x) along `dim` (arXiv 1910.07467, no weight), computed in at least float32."""
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    return (wide * torch.rsqrt(wide.square().mean(dim, keepdim=True) + EPS)).to(x.dtype)
+
+
+def swiglu_tokens(x_LBD: Tensor, gate_up_IL: Tensor, down_LI: Tensor) -> Tensor:
+    """SwiGLU (arXiv 2002.05202) over the token axis, per channel."""
+    gate, up = torch.einsum("il,lbd->ibd", gate_up_IL.to(x_LBD.dtype), x_LBD).chunk(2)
+    return torch.einsum("li,ibd->lbd", down_LI.to(x_LBD.dtype), F.silu(gate) * up)
+
+
+def swiglu_channels(x_LBD: Tensor, gate_up_ID: Tensor, down_DI: Tensor) -> Tensor:
+    """SwiGLU over the channel axis, per token."""
+    gate, up = F.linear(x_LBD, gate_up_ID.to(x_LBD.dtype)).chunk(2, dim=-1)
+    return F.linear(F.silu(gate) * up, down_DI.to(x_LBD.dtype))
+
+
+def rope_tables(length: int, head_width: int, device: torch.device | None = None) -> tuple[Tensor, Tensor]:
+    """Cosine and sine [L, 1, 1, head_width] of rotary positions (arXiv 2104.09864), float32, half-split."""
+    frequency = ROPE_BASE ** -(
+        torch.arange(0, head_width, 2, device=device, dtype=torch.float32) / head_width
+    )
+    angle = torch.outer(torch.arange(length, device=device, dtype=torch.float32), frequency)
+    angle = torch.cat((angle, angle), dim=-1)[:, None, None]
+    return angle.cos(), angle.sin()
+
+
+def rotate(x_LBHK: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotate the two halves of each head's channels against each other by the position's angle."""
+    first, second = x_LBHK.chunk(2, dim=-1)
+    return (x_LBHK * cos + torch.cat((-second, first), dim=-1) * sin).to(x_LBHK.dtype)
+
+
+def attention(x_LBD: Tensor, qkv: Tensor, out: Tensor, heads: int, rope: bool) -> Tensor:
+    """Bidirectional multi-head self-attention without biases."""
+    q, k, v = F.linear(x_LBD, qkv.to(x_LBD.dtype)).unflatten(-1, (3, heads, -1)).unbind(2)
+    if rope:
+        cos, sin = rope_tables(x_LBD.shape[0], q.shape[-1], x_LBD.device)
+        q, k = rotate(q, cos, sin), rotate(k, cos, sin)
+    q, k, v = (t.permute(1, 2, 0, 3) for t in (q, k, v))
+    y_BHLK = F.scaled_dot_product_attention(q, k, v)
+    return F.linear(y_BHLK.permute(2, 0, 1, 3).flatten(2), out.to(x_LBD.dtype))
+
+
+def block(x_LBD: Tensor, w: Weights, prefix: str, arch: Architecture) -> Tensor:
+    """One post-norm block: mix tokens, then mix channels."""
+    if prefix + "token_mlp.down" in w:
+        mixed = swiglu_tokens(x_LBD, w[prefix + "token_mlp.gate_up"], w[prefix + "token_mlp.down"])
+        x_LBD = rms_norm(x_LBD + mixed, dim=0)
+    else:
+        qkv, out = w[prefix + "attention.qkv"], w[prefix + "attention.out"]
+        x_LBD = rms_norm(x_LBD + attention(x_LBD, qkv, out, arch.heads, arch.rope), dim=-1)
+    mixed = swiglu_channels(x_LBD, w[prefix + "channel_mlp.gate_up"], w[prefix + "channel_mlp.down"])
+    return rms_norm(x_LBD + mixed, dim=-1)
+
+
+def stack(x_LBD: Tensor, w: Weights, arch: Architecture) -> Tensor:
+    """The one shared stack of blocks that every update of z_L and z_H applies."""
+    for i in range(arch.layers):
+        x_LBD = block(x_LBD, w, f"blocks.{i}.", arch)
+    return x_LBD
+
+
+def recursion_round(
+    z_H: Tensor, z_L: Tensor, x: Tensor, w: Weights, arch: Architecture, l_cycles: int
+) -> tuple[Tensor, Tensor]:
+    """n updates of the latent z_L, then one of the answer z_H; all [L, B, D]."""
+    inject = z_H + x
+    for _ in range(l_cycles):
+        z_L = stack(z_L + inject, w, arch)
+    return stack(z_H + z_L, w, arch), z_L
+
+
+def embed(inputs_BS: Tensor, puzzle_BD: Tensor | None, w: Weights, arch: Architecture) -> Tensor:
+    """Input embedding x_LBD: the puzzle's vector in the first puzzle token, then the cells, times sqrt(D)."""
+    x = F.embedding(inputs_BS.t().int(), w["embed.weight"]).to(arch.dtype)
+    if arch.puzzle_tokens:
+        rows, width = x.shape[1:]
+        first = x.new_zeros(1, rows, width) if puzzle_BD is None else puzzle_BD.to(arch.dtype)[None]
+        x = torch.cat((first, x.new_zeros(arch.puzzle_tokens - 1, rows, width), x))
+    if "position.weight" in w:
+        x = (x + w["position.weight"].to(arch.dtype)[:, None]) * 0.5**0.5
+    return x * w["embed.weight"].shape[1] ** 0.5
+
+
+def heads(z_H: Tensor, w: Weights, arch: Architecture) -> tuple[Tensor, Tensor]:
+    """Answer logits [S, B, V] in the forward dtype and halt logits [B] in float32 (read at the first token)."""
+    logits_SBV = F.linear(z_H[arch.puzzle_tokens :], w["head.weight"].to(z_H.dtype))
+    wide = torch.promote_types(z_H.dtype, torch.float32)
+    halt_B2 = F.linear(z_H[0].to(wide), w["halt.weight"].to(wide), w["halt.bias"].to(wide))
+    return logits_SBV, halt_B2[:, 0]
+
+
+def supervision_step(
+    z_H: Tensor,
+    z_L: Tensor,
+    inputs_BS: Tensor,
+    puzzle_BD: Tensor | None,
+    w: Weights,
+    arch: Architecture,
+    h_cycles: int,
+    l_cycles: int,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """One supervision step: h_cycles - 1 rounds without gradient, then one with it.
+
+    Returns z_H, z_L [L, B, D] (to be carried on, detached), answer logits [S, B, V], halt logits [B].
+    """
+    x = embed(inputs_BS, puzzle_BD, w, arch)
+    with torch.no_grad():
+        for _ in range(h_cycles - 1):
+            z_H, z_L = recursion_round(z_H, z_L, x, w, arch, l_cycles)
+    z_H, z_L = recursion_round(z_H, z_L, x, w, arch, l_cycles)
+    return (z_H, z_L, *heads(z_H, w, arch))

@@ -1,0 +1,1 @@
+"""Optimisers over one flat parameter buffer, the puzzle table's sign descent, the schedule, the loss scale."""

@@ -1,0 +1,56 @@
+"""Where a result comes from: commit, versions, machine, times. Imports nothing but the standard library."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+PACKAGES = ("trm-scaling", "torch", "torch_xla", "numpy", "safetensors", "snakemake")
+
+
+def now() -> str:
+    """This moment in UTC, ISO 8601, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def commit() -> tuple[str | None, bool | None]:
+    """(commit, whether tracked files differ from it) of the source tree; (None, None) outside a repository."""
+    root = Path(__file__).resolve().parent.parent
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(root), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+
+    try:
+        return git("rev-parse", "HEAD"), bool(git("status", "--porcelain", "--untracked-files=no"))
+    except (OSError, subprocess.SubprocessError):
+        return None, None
+
+
+def versions() -> dict[str, str]:
+    """Versions of the packages that a result depends on, where installed."""
+    found = {}
+    for name in PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def provenance(started: str | None = None) -> dict[str, Any]:
+    """The record stored with every result; `started`: when the work began, as from `now`."""
+    sha, dirty = commit()
+    return {
+        "commit": sha,
+        "dirty": dirty,
+        "versions": versions(),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "started": started,
+        "finished": now(),
+    }
