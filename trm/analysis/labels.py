@@ -77,9 +77,7 @@ CONFIG: dict[str, Label] = {
     "model.l_cycles": Label("inner cycles n", symbol="n"),
     "model.halt_max_steps": Label("supervision steps in training Nsup", log=True, symbol="s"),
     "data.train_puzzles": Label("unique training puzzles", "puzzles", log=True, symbol="D"),
-    "data.augmentations": Label(
-        "versions of each puzzle (1 + copies)", log=True, symbol="V", offset=1
-    ),
+    "data.augmentations": Label("versions of each puzzle (1 + copies)", log=True, symbol="V", offset=1),
     "training.batch_size": Label("batch size", "puzzles", log=True, symbol="B"),
     "training.steps": Label("training steps", "steps", log=True, symbol="S"),
     "training.lr": Label("learning rate", log=True, symbol="\u03b7"),

@@ -69,15 +69,35 @@ def styled(path: str | Path | None = None) -> Iterator[None]:
 
 
 def canvas(
-    width: float, height: float, rows: int = 1, columns: int = 1, **options: Any
+    width: float, height: float, rows: int = 1, columns: int = 1, *, strip: float = 0.0, **options: Any
 ) -> tuple[Canvas, np.ndarray]:
-    """A figure with axes [rows, columns] above a strip for the footer (inches)."""
-    figure = Canvas(figsize=(width, height + FOOT), layout="constrained")
+    """A figure with axes [rows, columns], `height` inches tall, above a strip for a legend and the footer."""
+    total = height + strip + FOOT
+    figure = Canvas(figsize=(width, total), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots(rows, columns, squeeze=False, **options)
-    share = FOOT / (height + FOOT)
-    figure.get_layout_engine().set(rect=(0.0, share, 1.0, 1.0 - share - 0.01))
+    share = (FOOT + strip) / total
+    figure.get_layout_engine().set(rect=(0.004, share, 0.992, 1.0 - share - 0.01))
     return figure, axes
+
+
+def strip_of(entries: int, columns: int, *, title: bool = False) -> float:
+    """Inches that a legend of `entries` in `columns` needs below the axes."""
+    return 0.16 * (-(-entries // columns) + title) + 0.06 if entries else 0.0
+
+
+def legend(figure: Canvas, handles: Sequence[Any], columns: int, title: str = "") -> None:
+    """A legend in the strip between axes and footer."""
+    found = figure.legend(
+        handles=handles,
+        loc="lower center",
+        bbox_to_anchor=(0.5, (FOOT - 0.06) / figure.get_figheight()),
+        ncols=columns,
+        title=title or None,
+        columnspacing=1.4,
+        labelspacing=0.25,
+    )
+    found.set_in_layout(False)
 
 
 def finish(
@@ -282,10 +302,13 @@ def heading(axes: Axes, title: str, lines: str = "", size: float = 6.5) -> None:
 
 
 def hue_name(column: str, value: Any) -> str:
-    """A legend entry: `width d = 512`, or the plain word for categories."""
-    if isinstance(value, str) and value:
-        return value_name(value)
-    return f"{label(column).name} = {value_name(value)}"
+    """A legend entry: the value alone; `legend_title` names the column."""
+    return value_name(value) if column != "label" else str(value)
+
+
+def legend_title(column: str, rows: pd.DataFrame) -> str:
+    """What the entries of a legend are values of; nothing where they are words that speak for themselves."""
+    return "" if column == "label" else label(column).name
 
 
 def wrap(text: str, width: int) -> str:

@@ -21,7 +21,10 @@ from trm.analysis.figures.base import (
     heading,
     hue_name,
     is_value,
+    legend,
+    legend_title,
     ordered,
+    strip_of,
     table_of,
     wrap,
 )
@@ -49,9 +52,13 @@ def draw(spec: LawFigure, tables: list[Table], fits: list[dict[str, Any]]) -> Dr
     table = table_of(tables, tables[0].experiment)
     found = spec.fits(table.experiment)
     fit = fit_of(fits, found[0]) if found else None
-    groups = len(ordered(table.select(spec.where, [spec.hue])[spec.hue])) if spec.hue else 1
-    figure, axes = canvas(1.35 * ONE, 3.15 + 0.16 * (groups if groups > 1 else 0))
+    groups = len(ordered(table.select(spec.where, [spec.hue])[spec.hue])) if spec.hue else 0
+    entries = groups + (spec.envelope and groups > 0)
+    figure, axes = canvas(1.35 * ONE, 3.0, strip=strip_of(entries, 3, title=bool(spec.hue)))
     rows = panel(axes[0, 0], spec, table, fit)
+    if spec.hue:
+        handles = axes[0, 0].get_legend_handles_labels()[0]
+        legend(figure, handles, 3, legend_title(spec.hue, rows))
     title = spec.title or title_of(spec)
     heading(axes[0, 0], title, subtitle(fit, spec))
     return finish(
@@ -156,8 +163,6 @@ def panel(axes: Axes, spec: LawFigure, table: Table, fit: dict[str, Any] | None)
         )
         low, high = min(low, point.y), max(high, point.y)
     _scales(axes, spec, places, low, high)
-    if spec.hue:
-        axes.legend(title=None, loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2)
     return rows
 
 
