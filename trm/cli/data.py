@@ -1,0 +1,117 @@
+"""`python -m trm data`: build, augment and look at puzzles and data sets.
+
+    python -m trm data source  --config '{"source": "generate", "pool": 4000}' --out results/sources/a
+    python -m trm data build   --config data.json --source results/sources/a --out results/datasets/b
+    python -m trm data expand  results/datasets/b --out b-written-out
+    python -m trm data inspect results/datasets/b
+
+A config is a DataConfig (docs/data.md): JSON text, or the path of a JSON file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from trm.errors import UserError
+
+
+def add_parser(subparsers: argparse._SubParsersAction) -> None:
+    """Options of `data`."""
+    parser = subparsers.add_parser(
+        "data",
+        help="build and inspect puzzles and data sets",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    actions = parser.add_subparsers(dest="action", required=True)
+    source = actions.add_parser("source", help="generate, read or download a pool of puzzles")
+    build = actions.add_parser("build", help="cut a data set (train, validation, test) from a pool")
+    expand = actions.add_parser("expand", help="write augmented copies out, as the reference tools do")
+    inspect = actions.add_parser("inspect", help="print identity, counts and difficulty; draw samples")
+    for command in (source, build):
+        command.add_argument(
+            "--config", required=True, help="a DataConfig: JSON text or the path of a JSON file"
+        )
+        command.add_argument(
+            "--files", default="", help="comma-separated input files, in place of the config's `files`"
+        )
+    build.add_argument("--source", required=True, type=Path, help="folder of the pool")
+    for command in (source, build, expand):
+        command.add_argument("--out", required=True, type=Path, help="folder to write")
+    expand.add_argument("directory", type=Path, help="folder of the data set")
+    expand.add_argument(
+        "--copies", type=int, help="copies beside each original (default: the data set's own)"
+    )
+    inspect.add_argument("directory", type=Path, help="folder of a data set or a pool")
+    inspect.add_argument(
+        "--samples", type=int, default=2, help="puzzles drawn of each split (default: %(default)s)"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Dispatch to the action."""
+    return {"source": _source, "build": _build, "expand": _expand, "inspect": _inspect}[args.action](args)
+
+
+def _source(args: argparse.Namespace) -> int:
+    from trm.data.source import build_source
+
+    pool = build_source(_config(args), args.out)
+    print(f"{args.out}: {pool.puzzles:,} puzzles in {pool.report['classes']:,} classes")
+    return 0
+
+
+def _build(args: argparse.Namespace) -> int:
+    from trm.data.dataset import build_dataset
+
+    manifest = build_dataset(_config(args), args.source, args.out)
+    counts = ", ".join(f"{name} {found['puzzles']:,}" for name, found in manifest["counts"].items())
+    print(f"{args.out}: {counts} puzzles; {manifest['augmentations']} copies of each for training")
+    return 0
+
+
+def _expand(args: argparse.Namespace) -> int:
+    from trm.data.expand import expand
+
+    print(f"{args.out}: {expand(args.directory, args.out, args.copies):,} training puzzles")
+    return 0
+
+
+def _inspect(args: argparse.Namespace) -> int:
+    from trm.data.inspect import describe
+
+    print(describe(args.directory, args.samples))
+    return 0
+
+
+def _config(args: argparse.Namespace) -> Any:
+    from pydantic import ValidationError
+
+    from trm.study.schema import DataConfig
+
+    if args.config.lstrip().startswith("{"):
+        name, text = "--config", args.config
+    else:
+        name = args.config
+        try:
+            text = Path(args.config).read_text(encoding="utf-8")
+        except OSError as error:
+            raise UserError(
+                f"{name}: {error.strerror}; give a DataConfig as JSON text or the path of a file"
+            ) from None
+    try:
+        values = json.loads(text)
+        if args.files:
+            values["files"] = args.files.split(",")
+        return DataConfig.model_validate_json(json.dumps(values))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        key = ".".join(str(part) for part in first["loc"])
+        raise UserError(
+            f"{name}: {key}: {first['msg']} (keys: {', '.join(DataConfig.model_fields)})"
+        ) from None
+    except (ValueError, TypeError) as error:
+        raise UserError(f"{name} is no JSON object ({error}): give a DataConfig") from None

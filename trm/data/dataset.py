@@ -1,0 +1,300 @@
+"""Data sets on disk, in the layout of the reference trainer: `{train,validation,test}/all__*.npy, dataset.json`.
+
+Ours hold the original puzzles (groups of one) and a manifest; augmented copies are made on the fly (`augment.py`) or
+written out (`expand.py`). Data sets built by the reference tools, which have no manifest, load as they are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trm.data.files import (
+    MANIFEST,
+    load_array,
+    new_folder,
+    read_json,
+    read_manifest,
+    verify,
+    write_json,
+    write_manifest,
+)
+from trm.data.pool import Pool, histogram, load_pool
+from trm.data.splits import Splits, split
+from trm.errors import UserError
+from trm.study.dataset_identity import dataset_identity, shape, source_identity
+from trm.study.fingerprint import canonical_json, digest
+from trm.study.schema import DataConfig
+
+SPLITS = ("train", "validation", "test")
+ARRAYS = ("inputs", "labels", "puzzle_identifiers", "puzzle_indices", "group_indices")
+
+
+@dataclass(frozen=True)
+class Meta:
+    """What a model and the augmenter need to know of a data set."""
+
+    task: str
+    """sudoku, maze or arc."""
+    seq_len: int
+    vocab_size: int
+    num_puzzle_identifiers: int
+    augmentations: int = 0
+    """Copies beside the original that `Augmenter` makes; 0 for data written out by `expand` or the reference."""
+    seed: int = 0
+    """Seed of the copies."""
+    box_rows: int = 0
+    box_cols: int = 0
+    pad_id: int = 0
+    ignore_label_id: int | None = 0
+    blank_identifier_id: int = 0
+    identity: str = ""
+    """SHA-256 of what the data set depends on; empty for data sets without a manifest."""
+    name: str = ""
+    """Name of its folder."""
+
+
+@dataclass(frozen=True)
+class PuzzleSet:
+    """One split in memory. A group is an original puzzle and its augmentations; a puzzle has one or more examples."""
+
+    inputs: np.ndarray
+    """Tokens, uint8 [examples, seq_len]."""
+    labels: np.ndarray
+    """Tokens, uint8 [examples, seq_len]; `meta.ignore_label_id` marks cells without a label."""
+    puzzle_identifiers: np.ndarray
+    """int32 [puzzles]."""
+    puzzle_indices: np.ndarray
+    """int32 [puzzles + 1]: where each puzzle's examples start."""
+    group_indices: np.ndarray
+    """int32 [groups + 1]: where each group's puzzles start."""
+    meta: Meta
+
+    @property
+    def examples(self) -> int:
+        """Rows."""
+        return len(self.inputs)
+
+    @property
+    def puzzles(self) -> int:
+        """Puzzles, augmented ones of the file included."""
+        return len(self.puzzle_indices) - 1
+
+    @property
+    def groups(self) -> int:
+        """Original puzzles."""
+        return len(self.group_indices) - 1
+
+    @property
+    def puzzle_of_example(self) -> np.ndarray:
+        """int64 [examples]: the puzzle that each row belongs to."""
+        return np.repeat(np.arange(self.puzzles), np.diff(self.puzzle_indices))
+
+    def first(self, groups: int) -> PuzzleSet:
+        """The first groups only (nested, as a smaller data set of the same seed)."""
+        groups = min(groups, self.groups)
+        puzzles = int(self.group_indices[groups])
+        rows = int(self.puzzle_indices[puzzles])
+        return replace(
+            self,
+            inputs=self.inputs[:rows],
+            labels=self.labels[:rows],
+            puzzle_identifiers=self.puzzle_identifiers[:puzzles],
+            puzzle_indices=self.puzzle_indices[: puzzles + 1],
+            group_indices=self.group_indices[: groups + 1],
+        )
+
+
+def build_dataset(config: DataConfig, source: Path, out: Path) -> dict[str, Any]:
+    """Cut a data set from a pool and write it; returns its manifest.
+
+    Raises:
+        UserError: for a pool of another source, one too small, a damaged one, or a place that cannot be written.
+    """
+    pool, source_manifest = load_pool(source)
+    if config.source in ("csv", "json") and not config.sha256:
+        config = config.model_copy(update={"sha256": tuple(source_manifest["identity"].get("sha256", ()))})
+    wanted = canonical_json(source_identity(config))
+    if canonical_json(source_manifest["identity"]) != wanted:
+        raise UserError(
+            f"{source} was built from {canonical_json(source_manifest['identity'])}, not {wanted}"
+        )
+    identity = dataset_identity(config)
+    splits = split(pool, config, str(source))
+    sets = _puzzle_sets(pool, config, splits)
+    counts = {
+        name: {"puzzles": len(members), "classes": len(np.unique(pool.classes[members]))}
+        | {"ratings": histogram(pool.ratings[members])}
+        for name, members in zip(SPLITS, (splits.train, splits.validation, splits.test))
+    }
+    document = {
+        "format": 1,
+        "kind": "dataset",
+        "name": out.name,
+        "identity": digest(identity),
+        "config": identity,
+        "task": config.task,
+        "augmentations": config.augmentations,
+        "seed": config.seed,
+        "box_rows": config.box_rows if config.task == "sudoku" else 0,
+        "box_cols": config.box_cols if config.task == "sudoku" else 0,
+        "counts": counts,
+        "left_out_to_keep_classes_apart": splits.left_out,
+        "source": {
+            key: value for key, value in source_manifest.items() if key not in ("names", "format", "kind")
+        },
+    }
+    with new_folder(out) as folder:
+        for name, puzzles in zip(SPLITS, sets):
+            write_split(folder / name, puzzles)
+        write_json(folder / "identifiers.json", ["<blank>"], indent=None)
+        write_manifest(folder, document)
+    return document
+
+
+def _puzzle_sets(pool: Pool, config: DataConfig, splits: Splits) -> list[PuzzleSet]:
+    sizes = shape(config)
+    meta = Meta(config.task, sizes.seq_len, sizes.vocab_size, sizes.num_puzzle_identifiers or 1)
+    return [
+        one_example_set(pool.questions[members], pool.answers[members], meta)
+        for members in (splits.train, splits.validation, splits.test)
+    ]
+
+
+def one_example_set(inputs: np.ndarray, labels: np.ndarray, meta: Meta, group: int = 1) -> PuzzleSet:
+    """A set whose puzzles have one example each, `group` puzzles a group, all with the blank identifier."""
+    count = len(inputs)
+    return PuzzleSet(
+        inputs=inputs,
+        labels=labels,
+        puzzle_identifiers=np.zeros(count, dtype=np.int32),
+        puzzle_indices=np.arange(count + 1, dtype=np.int32),
+        group_indices=np.arange(0, count + 1, group, dtype=np.int32),
+        meta=meta,
+    )
+
+
+def dataset_json(meta: Meta, groups: int, puzzles: int, examples: int) -> dict[str, Any]:
+    """The fields of `dataset.json` that the reference trainer reads."""
+    return {
+        "pad_id": meta.pad_id,
+        "ignore_label_id": meta.ignore_label_id,
+        "blank_identifier_id": meta.blank_identifier_id,
+        "vocab_size": meta.vocab_size,
+        "seq_len": meta.seq_len,
+        "num_puzzle_identifiers": meta.num_puzzle_identifiers,
+        "total_groups": groups,
+        "mean_puzzle_examples": examples / puzzles if puzzles else 1.0,
+        "total_puzzles": puzzles,
+        "sets": ["all"],
+    }
+
+
+def write_split(folder: Path, puzzles: PuzzleSet) -> None:
+    """Write one split's arrays and `dataset.json` into a new folder."""
+    folder.mkdir()
+    for name in ARRAYS:
+        np.save(folder / f"all__{name}.npy", getattr(puzzles, name))
+    document = dataset_json(puzzles.meta, puzzles.groups, puzzles.puzzles, puzzles.examples)
+    write_json(folder / "dataset.json", document)
+
+
+def load(directory: str | Path, split: str) -> PuzzleSet:
+    """One split of a data set (`train`, `validation` or `test`), every file of it checked against the manifest.
+
+    Data sets without a manifest (built by the reference tools) are checked for consistency only.
+
+    Raises:
+        UserError: naming the file that is missing, damaged, changed or inconsistent.
+    """
+    folder = Path(directory)
+    if not folder.is_dir():
+        raise UserError(f"{folder} is no data set: build it first, or check the path")
+    if not (folder / split).is_dir():
+        known = [name for name in SPLITS if (folder / name).is_dir()]
+        raise UserError(
+            f"{folder} has no {split} split{', only ' + ', '.join(known) if known else ''}: check the path"
+        )
+    manifest: dict[str, Any] = {}
+    if (folder / MANIFEST).exists():
+        manifest = read_manifest(folder, "dataset")
+        names = [f"{split}/all__{name}.npy" for name in ARRAYS] + [f"{split}/dataset.json"]
+        verify(folder, manifest["sha256"], names)
+    meta = _meta(folder, split, manifest)
+    arrays = {
+        name: load_array(
+            folder / split / f"all__{name}.npy",
+            np.uint8 if name in ("inputs", "labels") else np.int32,
+            2 if name in ("inputs", "labels") else 1,
+        )
+        for name in ARRAYS
+    }
+    puzzles = PuzzleSet(**arrays, meta=meta)
+    _check(folder / split, puzzles)
+    return puzzles
+
+
+def _meta(folder: Path, split: str, manifest: dict[str, Any]) -> Meta:
+    path = folder / split / "dataset.json"
+    document = read_json(path)
+    fields = (
+        "seq_len",
+        "vocab_size",
+        "num_puzzle_identifiers",
+        "pad_id",
+        "blank_identifier_id",
+        "ignore_label_id",
+    )
+    for name in fields:
+        value = document.get(name) if isinstance(document, dict) else None
+        if not (isinstance(value, int) or (name == "ignore_label_id" and value is None)):
+            raise UserError(f"{path} has no whole number `{name}`: it is no data set's description")
+    if document.get("sets", ["all"]) != ["all"]:
+        raise UserError(f"{path} names the sets {document['sets']}: only one set, `all`, can be read")
+    own = {
+        name: manifest[name]
+        for name in ("task", "augmentations", "seed", "box_rows", "box_cols")
+        if name in manifest
+    }
+    if not own:
+        own = {"task": {6: "maze", 12: "arc"}.get(document["vocab_size"], "sudoku")}
+        side = round(document["seq_len"] ** 0.5)
+        if document["vocab_size"] == 12 and side == 10:
+            own["task"] = "sudoku"
+    return Meta(
+        **{name: document[name] for name in fields},
+        **own,
+        identity=manifest.get("identity", ""),
+        name=folder.resolve().name,
+    )
+
+
+def _check(folder: Path, puzzles: PuzzleSet) -> None:
+    meta = puzzles.meta
+
+    def indices(name: str, array: np.ndarray, total: int) -> None:
+        if not len(array) or array[0] != 0 or array[-1] != total or (np.diff(array) < 0).any():
+            raise UserError(f"{folder}/all__{name}.npy must rise from 0 to {total}: build the data set again")
+
+    if puzzles.inputs.shape != puzzles.labels.shape or puzzles.inputs.shape[1] != meta.seq_len:
+        raise UserError(
+            f"{folder}: inputs {puzzles.inputs.shape} and labels {puzzles.labels.shape} do not fit "
+            f"seq_len {meta.seq_len}: build the data set again"
+        )
+    indices("puzzle_indices", puzzles.puzzle_indices, puzzles.examples)
+    indices("group_indices", puzzles.group_indices, puzzles.puzzles)
+    identifiers = puzzles.puzzle_identifiers
+    if len(identifiers) != puzzles.puzzles:
+        raise UserError(
+            f"{folder}/all__puzzle_identifiers.npy has {len(identifiers)} entries, not {puzzles.puzzles}"
+        )
+    for name, array, bound in (
+        ("inputs", puzzles.inputs, meta.vocab_size),
+        ("labels", puzzles.labels, meta.vocab_size),
+        ("puzzle_identifiers", identifiers, meta.num_puzzle_identifiers),
+    ):
+        if array.size and int(array.max()) >= bound:
+            raise UserError(f"{folder}/all__{name}.npy holds {int(array.max())}, above {bound - 1}")

@@ -1,0 +1,180 @@
+"""Folders written whole or not at all, with checksums; JSON and arrays read with one clear sentence on damage."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trm.errors import UserError
+from trm.storage.files import sha256_file
+
+MANIFEST = "manifest.json"
+
+
+@contextlib.contextmanager
+def new_folder(target: str | os.PathLike[str]) -> Iterator[Path]:
+    """A temporary folder whose files become those of `target` when the block ends without an error.
+
+    The old manifest goes first and the new one, which holds the checksums, comes last, so that a folder with a manifest
+    is a finished one. Call `write_manifest` inside the block.
+
+    Raises:
+        UserError: if the place is read-only or full.
+    """
+    target = Path(target)
+    temporary = None
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+        yield temporary
+        target.mkdir(exist_ok=True)
+        (target / MANIFEST).unlink(missing_ok=True)
+        for name in sorted(os.listdir(temporary), key=lambda name: name == MANIFEST):
+            _replace(temporary / name, target / name)
+    except OSError as error:
+        raise UserError(
+            f"{error.filename or target}: {error.strerror or error}; free space, or choose a folder that can be written"
+        ) from error
+    finally:
+        if temporary is not None:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _replace(source: Path, target: Path) -> None:
+    if source.is_dir():
+        target.mkdir(exist_ok=True)
+        for name in os.listdir(source):
+            _replace(source / name, target / name)
+    else:
+        descriptor = os.open(source, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        source.replace(target)
+
+
+def write_json(path: Path, document: Any, indent: int | None = 1) -> None:
+    """Write a JSON file inside a new folder."""
+    path.write_text(json.dumps(document, indent=indent, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def write_manifest(folder: Path, document: dict[str, Any]) -> None:
+    """Write `manifest.json`: the document and the SHA-256 of every other file of the folder."""
+    names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    checksums = {name: sha256_file(folder / name) for name in names if name != MANIFEST}
+    write_json(folder / MANIFEST, document | {"sha256": checksums})
+
+
+def read_json(path: Path) -> Any:
+    """The content of a JSON file.
+
+    Raises:
+        UserError: missing, unreadable or not JSON.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{path} does not exist: build it first, or check the path") from None
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}; make it readable") from None
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} is not JSON ({error}): delete it and build it again") from None
+
+
+def read_manifest(folder: Path, kind: str) -> dict[str, Any]:
+    """The manifest of a folder of that kind (`source` or `dataset`).
+
+    Raises:
+        UserError: missing, of another kind or of a later format.
+    """
+    manifest = read_json(folder / MANIFEST)
+    if (
+        not isinstance(manifest, dict)
+        or manifest.get("kind") != kind
+        or not isinstance(manifest.get("sha256"), dict)
+    ):
+        raise UserError(
+            f"{folder / MANIFEST} is no {kind} manifest: check the path, or build the folder again"
+        )
+    if manifest.get("format") != 1:
+        raise UserError(
+            f"{folder / MANIFEST} has format {manifest.get('format')!r}, not 1: update this package"
+        )
+    return manifest
+
+
+def verify(folder: Path, checksums: dict[str, str], names: list[str] | None = None) -> None:
+    """Compare files with the manifest's checksums.
+
+    Raises:
+        UserError: naming the first file that is missing, changed, or not in the manifest.
+    """
+    for name in sorted(checksums) if names is None else names:
+        path = folder / name
+        if name not in checksums:
+            raise UserError(f"{path} is not listed in {folder / MANIFEST}: build the folder again")
+        try:
+            found = sha256_file(path)
+        except OSError as error:
+            raise UserError(f"{path}: {error.strerror}; build the folder again") from None
+        if found != checksums[name]:
+            raise UserError(
+                f"{path} was changed or damaged since it was written: delete its folder and build it again"
+            )
+
+
+def load_array(path: Path, dtype: type | None = None, ndim: int | None = None) -> np.ndarray:
+    """An array of a .npy file.
+
+    Raises:
+        UserError: missing, damaged, of another number of dimensions, or not convertible to `dtype` without loss.
+    """
+    try:
+        array = np.load(path, allow_pickle=False)
+    except FileNotFoundError:
+        raise UserError(f"{path} does not exist: build the data set again, or check the path") from None
+    except (OSError, ValueError, EOFError) as error:
+        raise UserError(f"{path} is no readable NumPy array ({error}): build the data set again") from None
+    if ndim is not None and array.ndim != ndim:
+        raise UserError(f"{path} has {array.ndim} dimensions, not {ndim}: it is no array of a data set")
+    if dtype is None or array.dtype == dtype:
+        return array
+    if array.dtype.kind not in "iu":
+        raise UserError(f"{path} holds {array.dtype}, not integers: it is no array of a data set")
+    bounds = np.iinfo(dtype)
+    if array.size and (array.min() < bounds.min or array.max() > bounds.max):
+        raise UserError(
+            f"{path} holds values outside {bounds.min}..{bounds.max}: it is no array of a data set"
+        )
+    return array.astype(dtype)
+
+
+def save_npz(path: Path, arrays: dict[str, np.ndarray]) -> None:
+    """As `numpy.savez`, but equal arrays give equal bytes (no time of writing inside)."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
+        for name, array in arrays.items():
+            with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as out:
+                np.lib.format.write_array(out, np.ascontiguousarray(array), allow_pickle=False)
+
+
+def load_npz(path: Path) -> dict[str, np.ndarray]:
+    """All arrays of a .npz file.
+
+    Raises:
+        UserError: missing or damaged.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise UserError(f"{path} cannot be read ({error}): delete its folder and build it again") from None

@@ -1,0 +1,41 @@
+"""Compiled work on many rows, spread over threads (compiled code releases the interpreter lock)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, as_completed
+
+from trm.data.progress import Progress
+
+
+def threads() -> int:
+    """Processors this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def over_rows(work: Callable[[int, int], None], rows: int, chunk: int, name: str, unit: str) -> None:
+    """Call work(start, stop) for consecutive ranges of at most `chunk` rows; the order of calls must not matter.
+
+    The first call runs alone, so that code is compiled once.
+    """
+    progress = Progress(name, rows, unit)
+    ranges = [(start, min(start + chunk, rows)) for start in range(0, rows, chunk)]
+    if not ranges:
+        return
+    work(*ranges[0])
+    done = ranges[0][1]
+    with ThreadPoolExecutor(threads()) as pool:
+        waiting = {pool.submit(work, *bounds): bounds for bounds in ranges[1:]}
+        try:
+            for future in as_completed(waiting):
+                future.result()
+                start, stop = waiting[future]
+                done += stop - start
+                progress.update(done)
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+    progress.close(done)

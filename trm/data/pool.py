@@ -1,0 +1,127 @@
+"""A pool: every puzzle of one source, with its class, rating and place in the seeded split order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trm.data.files import load_npz, new_folder, read_manifest, save_npz, verify, write_manifest
+from trm.errors import UserError
+
+FREE, TRAIN, TEST = 0, 1, 2
+"""`part` of a puzzle: to be split by us, or assigned by the source's own division."""
+
+
+@dataclass
+class Pool:
+    """Puzzles as tokens.
+
+    questions, answers: uint8 [examples, cells]. The other arrays have one entry a puzzle; a puzzle has one example unless
+    `puzzle_indices` (int64 [puzzles + 1]) says otherwise, as for ARC.
+    """
+
+    questions: np.ndarray
+    answers: np.ndarray
+    ratings: np.ndarray
+    """Difficulty, int32: guesses (Sudoku, -1 unknown), cells of the shortest path (maze), 0 (ARC)."""
+    classes: np.ndarray
+    """int32: puzzles of one class never stand in two splits (9x9: solution grid; other Sudoku: puzzle; maze: maze)."""
+    order: np.ndarray
+    """int32: puzzle numbers in split order; classmates stand together."""
+    part: np.ndarray
+    """uint8: FREE, TRAIN or TEST."""
+    puzzle_indices: np.ndarray | None = None
+    example_part: np.ndarray | None = None
+    """ARC, uint8 per example: TRAIN (demonstrations) or TEST (hidden grids)."""
+    names: list[str] = field(default_factory=list)
+    """ARC: task ids."""
+    report: dict[str, Any] = field(default_factory=dict)
+    """What the manifest tells: counts, what was removed, histogram of ratings."""
+
+    @property
+    def puzzles(self) -> int:
+        """Number of puzzles."""
+        return len(self.part)
+
+
+_ARRAYS = ("questions", "answers", "ratings", "classes", "order", "part")
+_OPTIONAL = ("puzzle_indices", "example_part")
+
+
+def save_pool(pool: Pool, identity: dict[str, Any], folder: Path) -> None:
+    """Write `puzzles.npz` and `manifest.json`. Raises UserError when the place cannot be written."""
+    arrays = {name: getattr(pool, name) for name in _ARRAYS}
+    arrays |= {name: getattr(pool, name) for name in _OPTIONAL if getattr(pool, name) is not None}
+    with new_folder(folder) as work:
+        save_npz(work / "puzzles.npz", arrays)
+        document = {
+            "format": 1,
+            "kind": "source",
+            "identity": identity,
+            "puzzles": pool.puzzles,
+            **pool.report,
+        }
+        write_manifest(work, document | ({"names": pool.names} if pool.names else {}))
+
+
+def load_pool(folder: Path) -> tuple[Pool, dict[str, Any]]:
+    """A pool and its manifest, checksums compared.
+
+    Raises:
+        UserError: naming the file that is missing, changed or no pool.
+    """
+    manifest = read_manifest(folder, "source")
+    verify(folder, manifest["sha256"], ["puzzles.npz"])
+    arrays = load_npz(folder / "puzzles.npz")
+    missing = [name for name in _ARRAYS if name not in arrays]
+    if missing:
+        raise UserError(
+            f"{folder / 'puzzles.npz'} has no array {missing[0]}: delete the folder and build it again"
+        )
+    optional = {name: arrays[name] for name in _OPTIONAL if name in arrays}
+    pool = Pool(**{name: arrays[name] for name in _ARRAYS}, **optional, names=manifest.get("names", []))
+    return pool, manifest
+
+
+def histogram(ratings: np.ndarray) -> dict[str, Any]:
+    """Distribution of ratings for a manifest: counts in bins that double, and quantiles."""
+    known = ratings[ratings >= 0]
+    if not len(known):
+        return {"known": 0}
+    edges = [0, 1]
+    while edges[-1] <= int(known.max()):
+        edges.append(edges[-1] * 2)
+    counts = np.histogram(known, bins=[*edges[:-1], edges[-1] - 0.5])[0]
+    bins = {
+        (str(low) if high - low == 1 else f"{low}-{high - 1}"): int(count)
+        for low, high, count in zip(edges, edges[1:], counts)
+    }
+    quantiles = np.quantile(known, [0, 0.25, 0.5, 0.75, 1]).tolist()
+    return {
+        "known": len(known),
+        "mean": round(float(known.mean()), 4),
+        "quartiles": quantiles,
+        "counts": bins,
+    }
+
+
+def group_by_class(classes: np.ndarray, ranks: np.ndarray) -> np.ndarray:
+    """Puzzle numbers sorted by their class's first rank, then by their own: int32. `ranks` is a permutation."""
+    count = int(classes.max()) + 1 if len(classes) else 0
+    first = np.full(count, len(classes), dtype=np.int64)
+    np.minimum.at(first, classes, ranks)
+    return np.lexsort((ranks, first[classes])).astype(np.int32)
+
+
+def number_rows(rows: np.ndarray) -> np.ndarray:
+    """Equal rows get equal numbers 0, 1, ... in the order of first appearance: int32 [len(rows)]."""
+    if not len(rows):
+        return np.zeros(0, dtype=np.int32)
+    packed = np.ascontiguousarray(rows).view(np.dtype((np.void, rows.shape[1] * rows.itemsize))).ravel()
+    _, first, inverse = np.unique(packed, return_index=True, return_inverse=True)
+    numbers = np.empty(len(first), dtype=np.int32)
+    numbers[np.argsort(first, kind="stable")] = np.arange(len(first), dtype=np.int32)
+    return numbers[inverse]

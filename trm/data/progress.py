@@ -1,0 +1,33 @@
+"""A progress line on stderr for long work: share done, rate, time left."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+
+class Progress:
+    """Counts units of work; prints at most once in `every` seconds, and only work that lasts longer is mentioned."""
+
+    def __init__(self, name: str, total: int, unit: str, every: float = 5.0):
+        self.name, self.total, self.unit, self.every = name, total, unit, every
+        self.start = self.last = time.monotonic()
+        self.printed = False
+
+    def update(self, done: int, note: str = "") -> None:
+        """Say that `done` of the total are ready."""
+        now = time.monotonic()
+        if now - self.last < self.every:
+            return
+        self.last, self.printed = now, True
+        rate = done / (now - self.start)
+        left = f"{(self.total - done) / rate:.0f} s left" if done and self.total else "time left unknown"
+        share = f"{100 * done / self.total:.0f} %" if self.total else ""
+        text = f"{self.name}: {share} {done:,} {self.unit}, {rate:,.0f}/s, {left}{note}"
+        print(" ".join(text.split()), file=sys.stderr, flush=True)
+
+    def close(self, done: int) -> None:
+        """The last line, if any was printed before."""
+        if self.printed:
+            seconds = time.monotonic() - self.start
+            print(f"{self.name}: {done:,} {self.unit} in {seconds:.1f} s", file=sys.stderr, flush=True)

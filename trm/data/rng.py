@@ -1,0 +1,88 @@
+"""Counter-based random numbers: every draw is a pure function of a key and a position.
+
+NumPy promises no stable streams between versions; these integers are the same on every machine, in every version, and
+in any order. The mixing function is the finaliser of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014), also written in
+`kernels.py` for compiled code.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+GOLDEN = 0x9E3779B97F4A7C15
+_MASK = (1 << 64) - 1
+
+PURPOSES = {
+    "augment": 1,
+    "epoch": 2,
+    "copy": 3,
+    "generate": 4,
+    "split": 5,
+    "example": 6,
+    "inspect": 7,
+    "noise": 8,
+}
+"""Keys of different purposes never meet, whatever their seeds."""
+
+
+def mix(x: np.ndarray) -> np.ndarray:
+    """SplitMix64's finaliser on an array of uint64."""
+    x = x ^ (x >> np.uint64(30))
+    x = x * np.uint64(0xBF58476D1CE4E5B9)
+    x = x ^ (x >> np.uint64(27))
+    x = x * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+def mix_int(x: int) -> int:
+    """`mix` of one Python integer."""
+    x &= _MASK
+    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK
+    return x ^ (x >> 31)
+
+
+def _words(values: np.ndarray | int) -> np.ndarray:
+    # one-dimensional at least: NumPy warns of the overflow that is meant here when it happens to a scalar
+    return np.atleast_1d(np.asarray(values)).astype(np.uint64)
+
+
+def root_key(seed: int, purpose: str) -> int:
+    """The key of everything drawn for one purpose from one seed (any integer)."""
+    return mix_int(mix_int(seed) + PURPOSES[purpose] * GOLDEN)
+
+
+def key(root: int, *parts: np.ndarray | int) -> np.ndarray:
+    """Keys below `root`, one for each position of the broadcast integer `parts` (at least one-dimensional)."""
+    found = np.array([root & _MASK], dtype=np.uint64)
+    for part in parts:
+        found = mix((found ^ np.uint64(GOLDEN)) + _words(part))
+    return found
+
+
+def draw(keys: np.ndarray, position: int | np.ndarray) -> np.ndarray:
+    """The draw at a position of each key's stream: uniform uint64."""
+    return mix(keys + (_words(position) + np.uint64(1)) * np.uint64(GOLDEN))
+
+
+def bounded(draws: np.ndarray, bound: int | np.ndarray) -> np.ndarray:
+    """Draws scaled to 0..bound-1 (int64); the bias is below bound / 2^32."""
+    scaled = ((draws >> np.uint64(32)) * np.asarray(bound).astype(np.uint64)) >> np.uint64(32)
+    return scaled.astype(np.int64)
+
+
+def permutations(keys: np.ndarray, position: int, length: int) -> np.ndarray:
+    """One permutation of 0..length-1 per key [len(keys), length], by Fisher-Yates on draws position..position+length-2."""
+    order = np.tile(np.arange(length, dtype=np.int64), (len(keys), 1))
+    rows = np.arange(len(keys))
+    for step, last in enumerate(range(length - 1, 0, -1)):
+        other = bounded(draw(keys, position + step), last + 1)
+        held = order[rows, other]
+        order[rows, other] = order[:, last]
+        order[:, last] = held
+    return order
+
+
+def shuffled(root: int, count: int) -> np.ndarray:
+    """A permutation of 0..count-1 by sorting a random key of each number (int64)."""
+    return np.argsort(draw(np.full(count, root, dtype=np.uint64), np.arange(count)), kind="stable")

@@ -1,0 +1,170 @@
+"""Which rows a training step sees: a pure function of (seed, step), the same for any number of workers.
+
+An epoch visits every group once, in random order, and takes one random puzzle (copy) of it with all its examples in
+random order. Epochs are joined into one stream; batches cut across them. With `stream_epochs` the stream ends after that
+many epochs, its last partial batch is dropped and the next stream starts, as in the reference trainer.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from trm.data import rng
+
+
+class Batch(NamedTuple):
+    """One worker's rows, int64 [rows] each."""
+
+    rows: np.ndarray
+    """Example: index into inputs and labels."""
+    puzzles: np.ndarray
+    """Puzzle of the file that the example belongs to (index into puzzle_identifiers)."""
+    copies: np.ndarray
+    """Copy that `Augmenter` makes of it; 0: as it stands in the file."""
+
+
+class Sampler:
+    """Batches of a set of puzzles.
+
+    Args:
+        puzzle_indices: int [puzzles + 1], where each puzzle's examples start.
+        group_indices: int [groups + 1], where each group's puzzles start.
+        copies: copies made on the fly of each puzzle, the original included (1: none).
+        batch_size: rows of a step over all workers.
+        seed: any integer.
+        stream_epochs: epochs joined into one stream; None: one endless stream that drops nothing.
+
+    Raises:
+        ValueError: no puzzles, or a batch larger than a stream.
+    """
+
+    def __init__(
+        self,
+        puzzle_indices: np.ndarray,
+        group_indices: np.ndarray,
+        *,
+        copies: int = 1,
+        batch_size: int,
+        seed: int,
+        stream_epochs: int | None = None,
+    ):
+        self._starts = np.asarray(puzzle_indices, dtype=np.int64)
+        self._groups = np.asarray(group_indices, dtype=np.int64)
+        self._group_sizes = np.diff(self._groups)
+        sizes = np.diff(self._starts)
+        if not len(self._group_sizes) or self._group_sizes.min() < 1 or sizes.min() < 1 or batch_size < 1:
+            raise ValueError(
+                "a sampler needs a batch of at least one row, and groups and puzzles that are not empty"
+            )
+        self.copies, self.batch_size = copies, batch_size
+        # a visit of a group gives as many rows as its original puzzle has examples, whichever copy is drawn
+        self._visits = sizes[self._groups[:-1]]
+        self._sizes = sizes
+        self.epoch_rows = int(self._visits.sum())
+        self._single = bool((sizes == 1).all())
+        self._order_root = rng.root_key(seed, "epoch")
+        self._copy_root = rng.root_key(seed, "copy")
+        self._example_root = rng.root_key(seed, "example")
+        self._stream_epochs = stream_epochs
+        if stream_epochs is not None and self.epoch_rows * stream_epochs < batch_size:
+            raise ValueError(
+                f"a stream of {self.epoch_rows * stream_epochs} rows has no batch of {batch_size}"
+            )
+        self._cache: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+
+    @classmethod
+    def of(cls, puzzles, batch_size: int, seed: int, stream_epochs: int | None = None) -> Sampler:
+        """The sampler of a `PuzzleSet`, with the on-the-fly copies its `meta.augmentations` asks for."""
+        return cls(
+            puzzles.puzzle_indices,
+            puzzles.group_indices,
+            copies=puzzles.meta.augmentations + 1,
+            batch_size=batch_size,
+            seed=seed,
+            stream_epochs=stream_epochs,
+        )
+
+    def batch(self, step: int, rank: int = 0, world: int = 1) -> Batch:
+        """Rows of worker `rank` of `world` at step 0, 1, ...: rows rank*b..(rank+1)*b-1 of the step's global batch.
+
+        Raises:
+            ValueError: if `world` does not divide the batch.
+        """
+        if self.batch_size % world or not 0 <= rank < world:
+            raise ValueError(f"batch {self.batch_size} cannot be shared by {world} workers (rank {rank})")
+        size = self.batch_size // world
+        if self._stream_epochs is None:
+            begin = step * self.batch_size
+        else:
+            steps = self.epoch_rows * self._stream_epochs // self.batch_size
+            begin = step // steps * self._stream_epochs * self.epoch_rows + step % steps * self.batch_size
+        begin += rank * size
+        epochs = range(begin // self.epoch_rows, (begin + size - 1) // self.epoch_rows + 1)
+        if len(epochs) > 4 and self._single:
+            return self._many_epochs(begin, size, epochs)
+        parts, position = [], begin
+        for epoch in epochs:
+            stop = min(begin + size, (epoch + 1) * self.epoch_rows)
+            parts.append(
+                self._rows(epoch, position - epoch * self.epoch_rows, stop - epoch * self.epoch_rows)
+            )
+            position = stop
+        return parts[0] if len(parts) == 1 else Batch(*(np.concatenate(arrays) for arrays in zip(*parts)))
+
+    def _rows(self, epoch: int, start: int, stop: int) -> Batch:
+        order, ends = self._epoch(epoch)
+        offsets = np.arange(start, stop)
+        visits = offsets if self._single else np.searchsorted(ends, offsets, side="right")
+        groups = order[visits]
+        puzzles, copies = self._draw_puzzle(epoch, groups)
+        rows = self._starts[puzzles]
+        if not self._single:
+            rows = rows + self._draw_example(
+                epoch, groups, puzzles, offsets - ends[visits] + self._visits[groups]
+            )
+        return Batch(rows, puzzles, copies)
+
+    def _many_epochs(self, begin: int, size: int, epochs: range) -> Batch:
+        """The same for few groups, where a batch spans many short epochs: all their orders at once."""
+        keys = rng.key(self._order_root, np.arange(epochs.start, epochs.stop))
+        count = len(self._group_sizes)
+        orders = np.argsort(rng.draw(keys[:, None], np.arange(count)[None, :]), axis=1, kind="stable")
+        skip = begin - epochs.start * count
+        groups = orders.reshape(-1)[skip : skip + size]
+        puzzles, copies = self._draw_puzzle(np.arange(begin, begin + size) // count, groups)
+        return Batch(self._starts[puzzles], puzzles, copies)
+
+    def _epoch(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+        """Order of the groups in an epoch, and where each visit's rows end; the last few are kept."""
+        found = self._cache.get(epoch)
+        if found is None:
+            key = int(rng.key(self._order_root, epoch)[0])
+            order = rng.shuffled(key, len(self._group_sizes))
+            ends = np.empty(0, dtype=np.int64) if self._single else np.cumsum(self._visits[order])
+            found = order, ends
+            while len(self._cache) >= 4:
+                self._cache.pop(next(iter(self._cache)))
+            self._cache[epoch] = found
+        return found
+
+    def _draw_puzzle(self, epoch: int | np.ndarray, groups: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """A random puzzle of each group, and a random copy of it."""
+        sizes = self._group_sizes[groups]
+        chosen = rng.bounded(rng.key(self._copy_root, epoch, groups), sizes * self.copies)
+        return self._groups[groups] + chosen // self.copies, chosen % self.copies
+
+    def _draw_example(
+        self, epoch: int, groups: np.ndarray, puzzles: np.ndarray, offsets: np.ndarray
+    ) -> np.ndarray:
+        """Example number of the offset-th row of each visit: the puzzle's examples in random order, without repeats as
+        long as there are enough."""
+        sizes = self._sizes[puzzles]
+        widest = int(sizes.max())
+        slots = np.arange(widest)
+        keys = rng.key(self._example_root, epoch, groups)
+        draws = rng.draw(keys[:, None], slots[None, :]) >> np.uint64(1)
+        draws[slots[None, :] >= sizes[:, None]] = np.uint64((1 << 64) - 1)
+        order = np.argsort(draws, axis=1, kind="stable")
+        return order[np.arange(len(groups)), offsets % sizes]

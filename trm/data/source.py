@@ -1,0 +1,75 @@
+"""Builds the pool of puzzles that a DataConfig names: `results/sources/<name>/`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from trm.data.pool import Pool, save_pool
+from trm.errors import UserError
+from trm.storage import is_remote, open_store
+from trm.storage.files import sha256_file
+from trm.study.dataset_identity import source_identity
+from trm.study.schema import DataConfig
+
+
+def build_source(config: DataConfig, out: Path) -> Pool:
+    """Generate, read or download the puzzles and write the pool to `out`.
+
+    Raises:
+        UserError: for input that is missing, malformed or not what its checksum says, and for a place that cannot be
+            written.
+    """
+    files = local_copies(config, out) if config.source in ("csv", "json") else []
+    if files and not config.sha256:
+        config = config.model_copy(update={"sha256": tuple(sha256_file(path) for _, path in files)})
+    identity = source_identity(config)
+    for (name, path), wanted in zip(files, config.sha256):
+        found = sha256_file(path)
+        if found != wanted:
+            raise UserError(
+                f"{name} has the SHA-256 {found}, not {wanted}: it is another file, or was changed"
+            )
+    config = config.model_copy(update={"pool": identity.get("pool", config.pool)})
+    pool = _pool(config, files)
+    pool.report.setdefault("files", [name for name, _ in files])
+    save_pool(pool, identity, out)
+    return pool
+
+
+def _pool(config: DataConfig, files: list[tuple[str, Path]]) -> Pool:
+    if config.task == "sudoku":
+        from trm.data import sudoku_pool
+
+        if config.source == "generate":
+            return sudoku_pool.generated_pool(config)
+        return sudoku_pool.csv_pool(config, files)
+    raise UserError(f"data.task={config.task} is not available yet")
+
+
+def local_copies(config: DataConfig, out: Path) -> list[tuple[str, Path]]:
+    """Name and local path of each input file; gs:// ones are fetched once into the cache.
+
+    Raises:
+        UserError: missing, or (gs://) without a checksum.
+    """
+    found = []
+    for index, name in enumerate(config.files):
+        path = Path(name)
+        if is_remote(name):
+            if index >= len(config.sha256):
+                raise UserError(f"{name} is remote: give its checksum in data.sha256")
+            path = _fetch(name, config.sha256[index])
+        elif not path.is_file():
+            raise UserError(f"{name} does not exist or is no file: check the path in data.files")
+        found.append((name, path))
+    return found
+
+
+def _fetch(uri: str, checksum: str) -> Path:
+    from trm.storage.cache import default_folder
+
+    folder, _, file = uri.rpartition("/")
+    path = default_folder() / "files" / checksum / file
+    if not path.is_file() or sha256_file(path) != checksum:
+        open_store(folder).get_file(file, path)
+    return path

@@ -1,0 +1,110 @@
+"""Sudoku with boxes of any size: geometry, text form, rules, and classes of equivalent puzzles.
+
+A grid has n = box_rows * box_cols rows; values are 1..n, 0 is a blank; tokens are value + 1. Text has one character a
+cell, row by row: 1-9, then A, B, ...; `.` or 0 is a blank.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+SYMBOLS = "123456789ABCDEFGHIJKLMNOP"
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Box shape of a grid, and the cells of its rows, columns and boxes."""
+
+    box_rows: int
+    box_cols: int
+
+    @property
+    def side(self) -> int:
+        """n: rows, columns, boxes, values."""
+        return self.box_rows * self.box_cols
+
+    @property
+    def cells(self) -> int:
+        """n * n."""
+        return self.side * self.side
+
+    @property
+    def transposable(self) -> bool:
+        """Whether the transposed grid has boxes of the same shape."""
+        return self.box_rows == self.box_cols
+
+    @cached_property
+    def units(self) -> np.ndarray:
+        """Cells of each row, column and box: int32 [3n, n]."""
+        n = self.side
+        cell = np.arange(n * n).reshape(n, n)
+        boxes = cell.reshape(self.box_cols, self.box_rows, self.box_rows, self.box_cols).transpose(0, 2, 1, 3)
+        return np.concatenate([cell, cell.T, boxes.reshape(n, n)]).astype(np.int32)
+
+    @cached_property
+    def peers(self) -> np.ndarray:
+        """Other cells that share a unit with each cell: int32 [n*n, peers]."""
+        shares = np.zeros((self.cells, self.cells), dtype=bool)
+        for unit in self.units:
+            shares[np.ix_(unit, unit)] = True
+        np.fill_diagonal(shares, False)
+        return np.nonzero(shares)[1].reshape(self.cells, -1).astype(np.int32)
+
+    @cached_property
+    def cell_symmetries(self) -> np.ndarray:
+        """Every permutation of cells that maps units to units, as source cells: uint16 [symmetries, n*n].
+
+        Feasible for small grids only: 128 of 4x4, 3,456 of 6x6.
+        """
+        rows = _line_orders(self.side, self.box_rows)
+        columns = _line_orders(self.side, self.box_cols)
+        maps = (rows[:, None, :, None] * self.side + columns[None, :, None, :]).reshape(-1, self.cells)
+        if self.transposable:
+            turned = (columns[None, :, None, :] * self.side + rows[:, None, :, None]).reshape(-1, self.cells)
+            maps = np.concatenate([maps, turned])
+        return maps.astype(np.uint16)
+
+
+def _line_orders(side: int, group: int) -> np.ndarray:
+    """All orders of n lines that keep groups of neighbouring lines together: int64 [orders, n]."""
+    from itertools import permutations, product
+
+    inner = list(permutations(range(group)))
+    orders = [
+        [block * group + offset for block, offsets in zip(blocks, choice) for offset in offsets]
+        for blocks in permutations(range(side // group))
+        for choice in product(inner, repeat=side // group)
+    ]
+    return np.array(orders, dtype=np.int64)
+
+
+def to_text(values: np.ndarray) -> str:
+    """The text form of one grid of values."""
+    return "".join("." if value == 0 else SYMBOLS[value - 1] for value in values.tolist())
+
+
+def from_text(text: str) -> np.ndarray:
+    """Values of a text form, uint8; no check but that each character is a symbol. Raises ValueError."""
+    return np.array([0 if char in ".0" else SYMBOLS.index(char) + 1 for char in text], dtype=np.uint8)
+
+
+def symbol_values(side: int) -> np.ndarray:
+    """Value of each byte in a text form, 255 where it is no symbol of an n x n grid: uint8 [256]."""
+    table = np.full(256, 255, dtype=np.uint8)
+    for value, symbol in enumerate(SYMBOLS[:side], start=1):
+        table[ord(symbol)] = value
+    table[ord(".")] = table[ord("0")] = 0
+    return table
+
+
+def broken_rule(geometry: Geometry, answers: np.ndarray) -> np.ndarray:
+    """Whether each grid fails to hold every value once in each row, column and box: bool [len(answers)]."""
+    bits = np.left_shift(np.uint32(1), answers.astype(np.uint32))
+    wanted = np.uint32((1 << (geometry.side + 1)) - 2)
+    bad = np.zeros(len(answers), dtype=bool)
+    for unit in geometry.units:
+        bad |= np.bitwise_or.reduce(bits[:, unit], axis=1) != wanted
+    return bad
