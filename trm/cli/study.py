@@ -63,7 +63,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     publish.add_argument("--figure", required=True)
     publish.add_argument("--identity", required=True)
     publish.add_argument("--out", required=True)
-    schema = commands.add_parser("schema", help="write config/schema.json and the keys of config/README.md")
+    schema = commands.add_parser("schema", help="write the generated parts of config/ and docs/")
     schema.add_argument("--check", action="store_true", help="only say whether they are current")
     launch = commands.add_parser(
         "run", help="run snakemake; ends a stale lock first, writes results/launches/"
@@ -140,9 +140,13 @@ def _publish(args: argparse.Namespace) -> int:
 
 
 def _schema(args: argparse.Namespace) -> int:
+    from pathlib import Path
+
+    from trm.pipeline.experiment_docs import content
     from trm.study.documentation import write_or_check
 
-    return write_or_check(check=args.check)
+    page = Path("docs/experiments.md")
+    return write_or_check(args.check, {page: content(page)})
 
 
 def _run(args: argparse.Namespace) -> int:

@@ -11,7 +11,7 @@ import fnmatch
 import json
 import shlex
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from trm.study.dataset_identity import dataset_identity, source_identity
 from trm.study.fingerprint import canonical_json, digest, run_identity, task_slug
 from trm.study.grid import Point, ResolvedExperiment, Run, Study, error_sentence, load_study, parse_yaml
 from trm.study.overlay import nearest
+from trm.study.schema import DataConfig
 
 ANALYSIS_VERSION = 1
 """Raised when tables, fits or figures are computed differently: all of them are then made anew, no run is."""
@@ -97,14 +98,11 @@ class Workflow:
 
     def source_of(self, run: Run) -> str:
         """Folder name of the pool of puzzles that a run's data set is cut from."""
-        data = run.config.data
-        return f"{task_slug(run.config)}-{data.source}-{digest(source_identity(data))[:8]}"
+        return _source_name(run.config.data)
 
     def dataset_of(self, run: Run) -> str:
         """Folder name of a run's data set."""
-        data = run.config.data
-        size = f"p{data.train_puzzles or 'all'}a{data.augmentations}"
-        return f"{task_slug(run.config)}-{size}-{digest(dataset_identity(data))[:8]}"
+        return _dataset_name(run.config.data)
 
     def evaluations(self, experiment: str) -> list[str]:
         """`<run>/<file>` of every evaluation of an experiment, each once."""
@@ -472,6 +470,17 @@ def parse_overrides(value: Any) -> dict[str, Any]:
             raise UserError(f"--set {pair}: must be key=value, such as training.steps=1000")
         overrides[key] = parse_yaml(text, f"--set {key}")
     return overrides
+
+
+@cache
+def _source_name(data: DataConfig) -> str:
+    return f"{task_slug(data)}-{data.source}-{digest(source_identity(data))[:8]}"
+
+
+@cache
+def _dataset_name(data: DataConfig) -> str:
+    size = f"p{data.train_puzzles or 'all'}a{data.augmentations}"
+    return f"{task_slug(data)}-{size}-{digest(dataset_identity(data))[:8]}"
 
 
 def _points(points: tuple[Point, ...]) -> list[Any]:

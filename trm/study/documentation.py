@@ -91,8 +91,8 @@ def _default(field: FieldInfo) -> str:
     return f"`{json.dumps(list(value) if isinstance(value, tuple) else value)}`"
 
 
-def write_or_check(check: bool) -> int:
-    """Write both files, or say which one is not current; returns an exit code."""
+def write_or_check(check: bool, others: dict[Path, str]) -> int:
+    """Write the files (and `others`, path -> text), or say which one is not current; returns an exit code."""
     readme = Path("config/README.md")
     text = readme.read_text(encoding="utf-8")
     before, _, rest = text.partition(BEGIN)
@@ -100,13 +100,17 @@ def write_or_check(check: bool) -> int:
     wanted = {
         readme: f"{before}{BEGIN}\n\n{keys_text()}\n\n{END}{after}",
         Path("config/schema.json"): schema_text(),
+        **others,
     }
     stale = [
         path for path, content in wanted.items() if not path.exists() or path.read_text("utf-8") != content
     ]
     if check:
         for path in stale:
-            print(f"{path} does not match the schema; run `python -m trm study schema`", file=sys.stderr)
+            print(
+                f"{path} does not match the schema or the study; run `python -m trm study schema`",
+                file=sys.stderr,
+            )
         return 1 if stale else 0
     for path in stale:
         path.write_text(wanted[path], encoding="utf-8")

@@ -12,7 +12,7 @@ import math
 from typing import Any
 
 from trm.study.dataset_identity import dataset_identity
-from trm.study.schema import EvaluationConfig, RunConfig
+from trm.study.schema import DataConfig, EvaluationConfig, RunConfig
 
 RECIPE_VERSION = 1
 """Raised by hand when the mathematics of training changes: every run then gets a new name. The pinned loss of a tiny
@@ -83,9 +83,8 @@ def run_name(config: RunConfig) -> str:
     return f"{_slug(config)}-{run_fingerprint(config)[:8]}"
 
 
-def task_slug(config: RunConfig) -> str:
+def task_slug(data: DataConfig) -> str:
     """Task and size in one word, e.g. `sudoku9`, `maze30`, `arc`."""
-    data = config.data
     side = {"sudoku": data.box_rows * data.box_cols, "maze": data.maze_size, "arc": ""}[data.task]
     return f"{data.task}{side}"
 
@@ -94,6 +93,6 @@ def _slug(config: RunConfig) -> str:
     mixer = {"mlp": "mlp", "attention": "att"}[config.model.mixer]
     puzzles = config.data.train_puzzles
     return (
-        f"{task_slug(config)}-{mixer}-d{config.model.d_model}-T{config.model.h_cycles}n{config.model.l_cycles}"
+        f"{task_slug(config.data)}-{mixer}-d{config.model.d_model}-T{config.model.h_cycles}n{config.model.l_cycles}"
         f"-p{puzzles or 'all'}a{config.data.augmentations}-b{config.training.batch_size}-s{config.seed}"
     )

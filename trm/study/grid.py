@@ -6,7 +6,7 @@ import hashlib
 import itertools
 import re
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,7 @@ class Point:
     runs: tuple[Run, ...]
     evaluation: EvaluationConfig
 
-    @property
+    @cached_property
     def evaluation_file(self) -> str:
         """File name of the evaluation inside each run's folder."""
         return f"evaluation-{evaluation_fingerprint(self.evaluation)[:8]}.json"
