@@ -15,7 +15,7 @@ rule source:
     message:
         "Puzzles {wildcards.source}"
     shell:
-        "python -m trm data source --config {params.config:q} --files {resources.files:q} "
+        "python -m trm data source --config {params.config:q} --files={resources.files:q} "
         "--out $(dirname {output.manifest:q}) 2>&1 | tee {log:q}"
 
 
