@@ -1,0 +1,130 @@
+"""Which hosts a job gets, and what it must be told so that libtpu uses just those."""
+
+import asyncio
+import re
+from contextlib import suppress
+from dataclasses import dataclass
+
+from snakemake_interface_common.exceptions import WorkflowError
+
+# Family: (what the number counts, chips on a host of a larger slice, chips on a one-host slice at most).
+FAMILIES = {
+    "v2": ("cores", 4, 4),
+    "v3": ("cores", 4, 4),
+    "v4": ("cores", 4, 4),
+    "v5p": ("cores", 4, 4),
+    "v5litepod": ("chips", 4, 8),
+    "v6e": ("chips", 4, 8),
+}
+CHIP_BOUNDS = {1: "1,1,1", 2: "1,2,1", 4: "2,2,1", 8: "2,4,1"}
+
+
+@dataclass(frozen=True)
+class Slice:
+    """A TPU slice by its API name: v4-64 has 64 TensorCores, 32 chips, 8 hosts of 4 chips."""
+
+    name: str
+    chips: int
+    hosts: int
+
+    @property
+    def chips_per_host(self) -> int:
+        """Return how many chips one host drives."""
+        return self.chips // self.hosts
+
+
+def slice_of(accelerator_type: str) -> Slice:
+    """Return the chips and hosts of an accelerator type."""
+    match = re.fullmatch(r"([a-z0-9]+)-(\d+)", accelerator_type or "")
+    if not match or match[1] not in FAMILIES:
+        known = ", ".join(f"{family}-N" for family in FAMILIES)
+        raise WorkflowError(f"{accelerator_type!r} is no accelerator type known here: use one of {known}.")
+    counted, per_host, one_host = FAMILIES[match[1]]
+    chips, odd = divmod(int(match[2]), 2 if counted == "cores" else 1)
+    hosts = 1 if chips <= one_host else chips // per_host
+    if odd or not chips or (hosts > 1 and chips % per_host) or (hosts == 1 and chips not in CHIP_BOUNDS):
+        raise WorkflowError(
+            f"There is no slice {accelerator_type}: the next sizes of v4 are v4-8, v4-16, v4-32."
+        )
+    if counted == "cores" and chips < per_host:
+        raise WorkflowError(
+            f"There is no slice {accelerator_type}: the smallest is {match[1]}-{2 * per_host}."
+        )
+    return Slice(accelerator_type, chips, hosts)
+
+
+def hosts_wanted(resource, pod_hosts: int) -> int:
+    """Return how many hosts a job's `tpu_hosts` asks for: one, or the whole pod."""
+    wanted = pod_hosts if resource == "all" else 1 if resource is None else resource
+    with suppress(TypeError, ValueError):
+        wanted = int(wanted)
+    if wanted in (1, pod_hosts):
+        return wanted
+    raise WorkflowError(
+        f"tpu_hosts is {resource!r}, and this pod has {pod_hosts} host(s): a job gets 1 host, or all {pod_hosts} of them."
+    )
+
+
+def libtpu_variables(hosts: int, pod_hosts: int, chips_per_host: int = 4) -> dict[str, str]:
+    """Return what keeps libtpu on its own host: a one-host job on a larger slice would wait for the others."""
+    if hosts > 1 or pod_hosts == 1:
+        return {}
+    return {
+        "TPU_SKIP_MDS_QUERY": "1",
+        "TPU_PROCESS_BOUNDS": "1,1,1",
+        "TPU_CHIPS_PER_PROCESS_BOUNDS": CHIP_BOUNDS[chips_per_host],
+        "TPU_WORKER_HOSTNAMES": "localhost",
+        "TPU_WORKER_ID": "0",
+    }
+
+
+class Allocator:
+    """Gives hosts to jobs, first come first served: a job for the whole pod is not starved by small ones."""
+
+    def __init__(self, hosts: int):
+        self.hosts = hosts
+        self.holder: dict[int, str] = {}
+        self._queue: list[tuple[str, int, asyncio.Future]] = []
+
+    @property
+    def free(self) -> list[int]:
+        """Return the hosts that nobody holds."""
+        return [host for host in range(self.hosts) if host not in self.holder]
+
+    async def acquire(self, job: str, count: int) -> list[int]:
+        """Wait for so many free hosts and hold them; what the job holds already is its own."""
+        if held := self.held_by(job):
+            return held
+        future = asyncio.get_running_loop().create_future()
+        self._queue.append((job, count, future))
+        self._serve()
+        try:
+            return await future
+        except asyncio.CancelledError:
+            self._queue = [entry for entry in self._queue if entry[2] is not future]
+            self.release(job)
+            raise
+
+    def take(self, job: str, hosts: list[int]) -> None:
+        """Hold hosts on which a job was found running."""
+        self.holder.update(dict.fromkeys(hosts, job))
+
+    def held_by(self, job: str) -> list[int]:
+        """Return the hosts that a job holds."""
+        return sorted(host for host, holder in self.holder.items() if holder == job)
+
+    def release(self, job: str) -> None:
+        """Give a job's hosts to those that wait."""
+        self.holder = {host: holder for host, holder in self.holder.items() if holder != job}
+        self._serve()
+
+    def _serve(self) -> None:
+        while self._queue:
+            job, count, future = self._queue[0]
+            if not future.done():
+                if len(self.free) < count:
+                    return
+                hosts = self.free[:count]
+                self.take(job, hosts)
+                future.set_result(hosts)
+            self._queue.pop(0)

@@ -1,0 +1,87 @@
+"""What goes wrong with pods, and how it is said: one sentence with the command that mends it."""
+
+from google.api_core import exceptions as gx
+from google.auth import exceptions as auth
+from snakemake_interface_common.exceptions import WorkflowError
+
+
+class PodError(WorkflowError):
+    """The pod cannot be used, and trying again will not help."""
+
+
+class CloudError(PodError):
+    """The cloud refuses what was asked of it."""
+
+
+class Unreachable(Exception):
+    """A host does not answer (now)."""
+
+
+class TaskLost(Exception):
+    """A task on a host is gone through no fault of its job."""
+
+
+PASSING = (
+    gx.ServiceUnavailable,
+    gx.InternalServerError,
+    gx.BadGateway,
+    gx.GatewayTimeout,
+    gx.DeadlineExceeded,
+    gx.Aborted,
+    gx.Unknown,
+    auth.TransportError,
+)
+
+
+def is_transient(error: Exception) -> bool:
+    """Tell whether an API call is worth repeating."""
+    if isinstance(error, (gx.TooManyRequests, gx.ResourceExhausted)):
+        # Requests per minute pass; quota for chips does not.
+        return "per minute" in str(error).lower()
+    return isinstance(error, PASSING)
+
+
+def explain(error: Exception, project: str, zone: str, action: str, spec=None) -> str:
+    """Say what the API's error means and which command helps."""
+    text = str(getattr(error, "message", "") or error)
+    low = text.lower()
+    wanted = getattr(spec, "accelerator_type", "TPU")
+    if isinstance(error, auth.GoogleAuthError) or isinstance(error, gx.Unauthenticated):
+        return f"Google Cloud does not know who asks: run `gcloud auth application-default login` ({text})."
+    if (
+        "has not been used in project" in low
+        or "service_disabled" in low
+        or "api has not been enabled" in low
+    ):
+        return (
+            f"The Cloud TPU API is off in project {project}: run "
+            f"`gcloud services enable tpu.googleapis.com --project={project}`."
+        )
+    if isinstance(error, gx.PermissionDenied):
+        return (
+            f"Not allowed to {action} in project {project}: run `gcloud projects add-iam-policy-binding {project} "
+            f"--member=user:YOU@EXAMPLE.COM --role=roles/tpu.admin` or ask its owner to ({text})."
+        )
+    if "quota" in low:
+        return (
+            f"Project {project} has no quota for {getattr(spec, 'provisioning', '')} {wanted} in {zone}: see "
+            f"`gcloud beta quotas info list --service=tpu.googleapis.com --project={project}` and ask for more ({text})."
+        )
+    if "capacity" in low or "stockout" in low or isinstance(error, gx.ResourceExhausted):
+        return f"Zone {zone} has no {wanted} free at the moment: run the same command later, or use another zone ({text})."
+    if "runtime version" in low or "runtime_version" in low:
+        return (
+            f"Zone {zone} has no runtime version {getattr(spec, 'runtime_version', '')}: run "
+            f"`gcloud compute tpus tpu-vm versions list --zone={zone} --project={project}` to see which it has."
+        )
+    if isinstance(error, (gx.InvalidArgument, gx.NotFound)) and ("location" in low or "zone" in low):
+        return (
+            f"Zone {zone} cannot be used by project {project}: run `gcloud compute tpus locations list "
+            f"--project={project}` to see which can ({text})."
+        )
+    if "accelerator" in low:
+        return (
+            f"Zone {zone} has no {wanted}: run `gcloud compute tpus accelerator-types list --zone={zone} "
+            f"--project={project}` to see what it has ({text})."
+        )
+    return f"The Cloud TPU API refused to {action} in project {project}, zone {zone}: {text or type(error).__name__}."

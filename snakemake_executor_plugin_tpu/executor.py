@@ -1,0 +1,241 @@
+"""The executor: what Snakemake calls. Jobs are driven on an event loop of their own, in a thread of their own."""
+
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+from concurrent.futures import Future
+from pathlib import Path
+
+from snakemake_interface_common.exceptions import WorkflowError
+from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
+from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
+
+from .allocation import Allocator, hosts_wanted
+from .identity import check_files, fingerprint_of, label_of, members, slot_of
+from .jobs import JobRequest, JobRun, Outcome
+from .lifecycle import PodManager
+from .notify import Notifier
+from .pod import pack
+from .records import JobRecord
+from .watch import Watch
+
+PYTHON = '"$TPU_PYTHON"'
+ENTRY = '"$TPU_AGENT/worker/snakemake_job.py"'
+LARGEST_LOCAL_INPUT = 50 << 20
+
+
+class Executor(RemoteExecutor):
+    """Runs the jobs of a workflow on a TPU pod."""
+
+    def __post_init__(self):
+        """Begin without touching the pod: it is brought up for the first job."""
+        self.settings = self.workflow.executor_settings
+        self.settings.check_pod()
+        self.next_seconds_between_status_checks = self.settings.poll
+        self.folder = Path(self.workflow.persistence.path).absolute() / "tpu"
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.runs: dict[str, JobRun] = {}
+        self.futures: dict[str, Future] = {}
+        self.slots: dict[int, str] = {}
+        self.failed = self.cancelled = False
+        self._sources: dict[frozenset, bytes] = {}
+        self.loop = asyncio.new_event_loop()
+        self.thread = threading.Thread(target=self.loop.run_forever, daemon=True, name="tpu-pod")
+        self.thread.start()
+        self._call(self._begin())
+
+    async def _begin(self) -> None:
+        say = self.logger.info
+        self.notifier = Notifier(
+            self.settings.notify_command, self.settings.notify_webhook, self.logger.warning
+        )
+        self.manager = PodManager(self.settings, self.folder, say, self.notifier)
+        self.allocator = Allocator(self.manager.hosts)
+        self.watch = Watch(self.manager, self.allocator, self.runs, self.settings, say)
+        self.watch.start()
+
+    def _call(self, coroutine, timeout: float | None = None):
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(timeout)
+
+    def get_python_executable(self) -> str:
+        """Return the jobs' Python: which one it is the host knows, once the environment is ready."""
+        return PYTHON
+
+    def additional_general_args(self) -> list[str]:
+        """Keep the Snakemake on the hosts from repeating what the one here has said."""
+        return ["--quiet host progress reason"]
+
+    def run_job(self, job) -> None:
+        """Submit a job."""
+        slot = slot_of(job)
+        info = SubmittedJobInfo(job, external_jobid=slot)
+        self.report_job_submission(info)
+        try:
+            check_files(job)
+            request = self._request(job, slot)
+        except WorkflowError as error:
+            self.futures[slot] = Future()
+            self.futures[slot].set_result(Outcome(False, str(error)))
+            return
+        run = JobRun(
+            request,
+            manager=self.manager,
+            allocator=self.allocator,
+            record=JobRecord.load(self.folder / "jobs" / f"{slot}.json"),
+            logs=self.folder / "logs" / slot,
+            settings=self.settings,
+            say=self.logger.info,
+            show=self.logger.info,
+        )
+        self.runs[slot] = run
+        self.futures[slot] = asyncio.run_coroutine_threadsafe(run.run(), self.loop)
+
+    def _request(self, job, slot: str) -> JobRequest:
+        command = self.format_job_exec(job)
+        module = f"{PYTHON} -m snakemake "
+        if module not in command:
+            raise WorkflowError(
+                f"This version of Snakemake starts jobs in a way unknown here: {command[:200]}"
+            )
+        forwarded = {
+            name: os.environ[name] for name in self.settings.forward_env.split() if name in os.environ
+        }
+        return JobRequest(
+            slot=slot,
+            fingerprint=fingerprint_of(job),
+            label=label_of(job),
+            hosts=hosts_wanted(job.resources.get("tpu_hosts"), self.manager.hosts),
+            command=command.replace(module, f"{PYTHON} {ENTRY} ", 1),
+            environment={**forwarded, **self.envvars()},
+            sources=self._archive(job),
+        )
+
+    def _archive(self, job) -> bytes:
+        """Pack what the job needs besides storage: the workflow's sources, extra ones, and its local inputs."""
+        files = {name: Path(name) for name in self.dag.get_sources() if Path(name).is_file()}
+        for item in self.settings.sources.split():
+            if not Path(item).exists():
+                raise WorkflowError(f"tpu-sources names {item}, which does not exist in {os.getcwd()}.")
+            found = sorted(Path(item).rglob("*")) if Path(item).is_dir() else [Path(item)]
+            kept = [path for path in found if path.is_file() and "__pycache__" not in path.parts]
+            files.update({str(path): path for path in kept})
+        for part in members(job):
+            made_inside = {str(file) for other in members(job) for file in other.output}
+            for file in part.input:
+                if not file.is_storage and str(file) not in made_inside and Path(file).is_file():
+                    if Path(file).stat().st_size > LARGEST_LOCAL_INPUT:
+                        raise WorkflowError(
+                            f"Input {file} is too large to send with each job: put it into storage."
+                        )
+                    files[str(file)] = Path(file)
+        for name in files:
+            if name.startswith(("/", "..")):
+                raise WorkflowError(
+                    f"{name} lies outside of {os.getcwd()}: the pod can only get what lies below."
+                )
+        key = frozenset((name, path.stat().st_mtime_ns, path.stat().st_size) for name, path in files.items())
+        if key not in self._sources:
+            self._sources[key] = pack(files)
+        return self._sources[key]
+
+    async def check_active_jobs(self, active_jobs):
+        """Report the jobs that have ended and yield the others."""
+        for info in active_jobs:
+            future = self.futures[info.external_jobid]
+            if not future.done():
+                yield info
+                continue
+            # Whatever happens here must not end the polling thread: that would end the workflow without a word.
+            try:
+                outcome = future.result()
+            except BaseException as error:
+                self.logger.debug("the job's driver failed", exc_info=error)
+                outcome = Outcome(False, f"The plugin failed on it: {type(error).__name__}: {error}")
+            if outcome.ok:
+                self.report_job_success(info)
+            elif not self.cancelled:
+                self.failed = True
+                label = label_of(info.job)
+                event = "oom" if outcome.out_of_memory else "failure"
+                self.loop.call_soon_threadsafe(self.notifier.send, event, outcome.message, label)
+                self.report_job_error(
+                    info,
+                    msg=f"TPU job {label}: {outcome.message} ",
+                    aux_logs=[str(path) for path in outcome.logs],
+                )
+
+    def handle_job_success(self, job) -> None:
+        """Clear the pod of a job whose outputs are there."""
+        super().handle_job_success(job)
+        self._collect(job)
+
+    def handle_job_error(self, job) -> None:
+        """Clear the pod of a job that has failed; its logs are here."""
+        super().handle_job_error(job)
+        self._collect(job)
+
+    def _collect(self, job) -> None:
+        if run := self.runs.pop(slot_of(job), None):
+            self.loop.call_soon_threadsafe(self.watch.collect, run)
+
+    def cancel_jobs(self, active_jobs) -> None:
+        """Stop everything on the pod; called on Ctrl-C."""
+        self.cancelled = True
+        running = [slot for slot, future in self.futures.items() if not future.done()]
+        self.logger.info(
+            f"Stopping {len(running)} job(s) on the TPU pod (at most {self.settings.grace} s) ..."
+        )
+        try:
+            self._call(self._cancel(running), self.settings.grace + 60)
+        except TimeoutError:
+            self.logger.error(
+                f"The pod does not answer: what runs there ends by itself within {self.settings.lease} s. "
+                "Look with `python -m snakemake_executor_plugin_tpu status`."
+            )
+
+    async def _cancel(self, slots: list[str]) -> None:
+        for slot in slots:
+            self.futures[slot].cancel()
+        runs = [self.runs[slot] for slot in slots if slot in self.runs]
+        await asyncio.gather(*(run.cancel() for run in runs), return_exceptions=True)
+        await asyncio.gather(*(run.collect() for run in runs), return_exceptions=True)
+
+    def shutdown(self) -> None:
+        """Close every connection and leave the pod as it is."""
+        super().shutdown()
+        if self.loop.is_closed():
+            return
+        self._call(self._end())
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join()
+        self.loop.close()
+        if self.settings.idle_delete and not self.settings.workers:
+            self._leave_caretaker()
+
+    async def _end(self) -> None:
+        await self.watch.stop()
+        if not self.cancelled:
+            self.notifier.send("finish", "with failed jobs" if self.failed else "all jobs are done")
+        await self.notifier.drain()
+        await self.manager.close()
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+
+    def _leave_caretaker(self) -> None:
+        """Start the process that deletes the pod once it has been idle for the stated time."""
+        from .settings import as_arguments
+
+        arguments = as_arguments(self.settings)
+        with open(self.folder / "caretaker.log", "ab") as log:
+            subprocess.Popen(
+                [sys.executable, "-m", "snakemake_executor_plugin_tpu", "idle", *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self.logger.info(f"The TPU pod is deleted after {self.settings.idle_delete} idle minutes.")

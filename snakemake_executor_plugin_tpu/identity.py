@@ -1,0 +1,68 @@
+"""Names for jobs: the same on every machine and in every call, so that a running job is found again."""
+
+import hashlib
+import json
+import re
+
+from snakemake_interface_common.exceptions import WorkflowError
+
+
+def members(job) -> list:
+    """Return the jobs of a group, or the job itself."""
+    return list(job.jobs) if job.is_group() else [job]
+
+
+def _hash(value) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def _where(file) -> str:
+    return file.storage_object.query if file.is_storage else str(file)
+
+
+def slot_of(job) -> str:
+    """Name what a job makes: rule, wildcards and outputs. Two jobs of one slot must never run at once."""
+    made = [
+        [
+            part.rule.name,
+            sorted((key, str(value)) for key, value in part.wildcards.items()),
+            sorted(map(_where, part.output)),
+        ]
+        for part in members(job)
+    ]
+    first = re.sub(r"[^A-Za-z0-9_]+", "-", members(job)[0].rule.name).strip("-_")[:40] or "job"
+    return f"{first}-{_hash(sorted(made, key=str))[:12]}"
+
+
+def fingerprint_of(job) -> str:
+    """Name how a job makes it: another fingerprint in the same slot means that the older one is outdated."""
+    how = [
+        [
+            part.rule.name,
+            str(part.rule.shellcmd),
+            sorted(map(_where, part.input)),
+            str(part.params),
+            str(part.threads),
+        ]
+        for part in members(job)
+    ]
+    return _hash(sorted(how, key=str))[:16]
+
+
+def label_of(job) -> str:
+    """Name a job for people, in one line whatever its wildcards hold."""
+    part = members(job)[0]
+    words = [part.rule.name, *(f"{key}={value}" for key, value in part.wildcards.items())]
+    return re.sub(r"[^\x20-\x7e]", "?", " ".join(map(str, words)))[:80]
+
+
+def check_files(job) -> None:
+    """Refuse outputs that could not get back from the pod."""
+    if job.is_group():
+        return
+    local = [str(file) for file in job.output if not file.is_storage]
+    if local:
+        raise WorkflowError(
+            f"Rule {job.rule.name} would write {local[0]} on the pod, where nobody finds it: wrap it as "
+            f'storage.gcs("gs://BUCKET/{local[0]}"), set default-storage-provider: gcs, or make the rule a localrule.'
+        )

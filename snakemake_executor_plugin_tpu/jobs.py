@@ -1,0 +1,259 @@
+"""One job from its submission to its end, through as many launches as the pod makes necessary."""
+
+import asyncio
+import contextlib
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from .allocation import Allocator, libtpu_variables
+from .errors import PodError, TaskLost, Unreachable
+from .launch import Launch, LaunchResult
+from .lifecycle import LEAST_DISK, Pod, PodManager
+from .notify import ran_out_of_memory
+from .pod import Worker
+from .records import JobRecord
+from .settings import ExecutorSettings
+
+TERMINATED = 143
+
+
+@dataclass(frozen=True)
+class JobRequest:
+    """What is to be run. `slot` names the outputs it makes, `fingerprint` just how it makes them."""
+
+    slot: str
+    fingerprint: str
+    label: str
+    hosts: int
+    command: str
+    environment: dict[str, str]
+    sources: bytes
+
+
+@dataclass
+class Outcome:
+    """How a job ended."""
+
+    ok: bool
+    message: str = ""
+    logs: list[Path] = field(default_factory=list)
+    out_of_memory: bool = False
+
+
+class JobRun:
+    """Drives one job: finds or launches it, follows it, and launches it again when the pod was lost."""
+
+    def __init__(
+        self,
+        request: JobRequest,
+        *,
+        manager: PodManager,
+        allocator: Allocator,
+        record: JobRecord,
+        logs: Path,
+        settings: ExecutorSettings,
+        say: Callable[[str], None],
+        show: Callable[[str], None],
+    ):
+        self.request, self.manager, self.allocator, self.record = request, manager, allocator, record
+        self.logs, self.settings, self.say, self.show = logs, settings, say, show
+        self.launch: Launch | None = None
+        self.launches: list[Launch] = []
+
+    async def run(self) -> Outcome:
+        """Run the job to its end. Cancelling this stops the job on the pod."""
+        try:
+            while True:
+                pod = await self.manager.ready()
+                try:
+                    result = await self._attempt(pod)
+                    lost = await self._why_lost(pod, result) if result.code else None
+                    if not lost:
+                        self.record.finish()
+                        return self._outcome(result)
+                except (TaskLost, Unreachable) as error:
+                    lost = str(error)
+                await self._abandon()
+                self.allocator.release(self.request.slot)
+                if lost not in ("stopped", "lease"):
+                    settings = self.settings
+                    budgets = {
+                        "preemptions": settings.preemptions,
+                        "stalled": settings.relaunches_without_progress,
+                    }
+                    if message := self.record.count_loss(lost, **budgets):
+                        self.record.finish()
+                        return Outcome(False, message, self._log_files())
+                    self.say(f"{self.request.label}: {lost}; launching it again")
+                    await self.manager.recover(pod, lost)
+        except PodError as error:
+            return Outcome(False, str(error), self._log_files())
+        finally:
+            self.allocator.release(self.request.slot)
+
+    async def cancel(self) -> None:
+        """Stop the job's processes on every host, now."""
+        if self.launch is not None:
+            await self.launch.stop(self.settings.grace, self.settings.cancelled_lease)
+
+    async def collect(self) -> None:
+        """Delete what the ended job left on the hosts."""
+        removals = (worker.call("remove", tasks=tasks) for worker, tasks in self.leftovers())
+        await asyncio.gather(*removals, return_exceptions=True)
+
+    def leftovers(self) -> list[tuple[Worker, list[str]]]:
+        """Return the tasks of all launches, by worker."""
+        return [item for launch in self.launches for item in launch.tasks.items()]
+
+    async def _attempt(self, pod: Pod) -> LaunchResult:
+        request = self.request
+        found = await self._find(pod)
+        if found:
+            hosts = self._hosts_of(found)
+            number = found["launch"]
+        else:
+            hosts = await self.allocator.acquire(request.slot, request.hosts)
+            seen = [task["launch"] for task in pod.found() if task.get("slot") == request.slot]
+            number = self.record.next_launch(max(seen, default=0))
+        workers = [pod.workers[host] for host in hosts]
+        name = f"{request.slot}.l{number}"
+        spec = await self._spec(pod, workers, name, number)
+        self.launch = Launch(
+            name=name,
+            number=number,
+            workers=workers,
+            spec=spec,
+            attached=found is not None,
+            logs=self.logs / f"launch-{number}",
+            settings=self.settings,
+            is_gone=self.manager.why_gone,
+            on_progress=self.record.report,
+            on_line=self._show,
+        )
+        self.launches.append(self.launch)
+        return await self.launch.run()
+
+    def _show(self, rank: int, line: str) -> None:
+        if self.settings.stream == "all" or (self.settings.stream == "first" and rank == 0):
+            self.show(f"[{self.request.label} {rank}] {line}")
+
+    async def _find(self, pod: Pod) -> dict | None:
+        """Return this job's task if it is on the pod already, and clear away what is in its way."""
+        mine = [task for task in pod.found() if task.get("slot") == self.request.slot]
+        mains = [task for task in mine if task["role"] == "main" and self._is_usable(task)]
+        best = max(mains, key=lambda task: task["launch"], default=None)
+        stale = [task for task in mine if best is None or task["launch"] != best["launch"]]
+        for task in stale:
+            worker = pod.workers[task["host"]]
+            if task["state"] == "running":
+                self.say(
+                    f"{self.request.label}: stopping launch {task['launch']} on {worker.host}: it is outdated"
+                )
+                await worker.stop([task["task"]], self.settings.grace)
+            if task["state"] == "exited" and task["role"] == "main":
+                self.say(
+                    f"{self.request.label}: launch {task['launch']} ended while nobody looked: {task['exit']}"
+                )
+            await worker.call("remove", tasks=[task["task"]])
+        if best:
+            self.allocator.take(self.request.slot, self._hosts_of(best) if best["state"] == "running" else [])
+            self.say(f"{self.request.label}: found on {pod.workers[best['host']].host}, re-attaching")
+        for status in pod.status:
+            names = [name for name, task in status["tasks"].items() if task.get("slot") == self.request.slot]
+            for name in names:
+                del status["tasks"][name]
+        return best
+
+    def _is_usable(self, task: dict) -> bool:
+        if task["fingerprint"] != self.request.fingerprint:
+            return False
+        return task["state"] == "running" or (task["state"] == "exited" and task["exit"]["code"] == 0)
+
+    def _hosts_of(self, task: dict) -> list[int]:
+        return [task["host"]] if task["hosts"] == 1 else list(range(task["hosts"]))
+
+    async def _spec(self, pod: Pod, workers: list, name: str, number: int) -> dict:
+        archives = await asyncio.gather(*(worker.push_sources(self.request.sources) for worker in workers))
+        chips = self.manager.chips_per_host
+        port = 20000 + int(hashlib.sha256(name.encode()).hexdigest(), 16) % 20000
+        environment = {
+            "PYTHONUNBUFFERED": "1",
+            **libtpu_variables(len(workers), self.manager.hosts, chips),
+            "TPURUN_SIZE": str(len(workers)),
+            "TPURUN_ADDRESS": workers[0].address if len(workers) > 1 else "localhost",
+            "TPURUN_PORT": str(port),
+            "TPURUN_GRACE": str(self.settings.grace),
+            "TPU_JOB": self.request.slot,
+            "TPU_LAUNCH": str(number),
+            "TPU_PYTHON": pod.python,
+            **self.request.environment,
+        }
+        about = {
+            "slot": self.request.slot,
+            "launch": number,
+            "hosts": len(workers),
+            "label": self.request.label,
+        }
+        return {
+            "argv": ["/bin/bash", "-c", self.request.command],
+            "environment": environment,
+            "path": pod.path,
+            "sources": archives[0],
+            "grace": self.settings.grace,
+            "lease": self.settings.lease,
+            "about": {**about, "fingerprint": self.request.fingerprint, "role": "main"},
+        }
+
+    async def _why_lost(self, pod: Pod, result: LaunchResult) -> str | None:
+        """Tell a lost pod from a failed job: when a host goes, the others' jobs fail before ssh notices."""
+        if result.reason in ("shutdown", "stopped", "lease"):
+            return "its host was shut down" if result.reason == "shutdown" else result.reason
+        notice = self.settings.preemption_notice if TERMINATED in result.codes else 0
+        deadline = asyncio.get_running_loop().time() + notice
+        while True:
+            if why := await self.manager.why_gone() or await self._what_is_wrong(pod):
+                return why
+            if asyncio.get_running_loop().time() >= deadline:
+                return None
+            await asyncio.sleep(1.0)
+
+    async def _what_is_wrong(self, pod: Pod) -> str | None:
+        launch = self.launch
+        statuses = await asyncio.gather(
+            *(worker.status() for worker in launch.workers), return_exceptions=True
+        )
+        for worker, status in zip(launch.workers, statuses, strict=True):
+            if isinstance(status, Exception):
+                return str(status)
+            if status["disk_free"] < LEAST_DISK:
+                return f"{worker.host} has no space left on its disk"
+            if any(
+                task["state"] == "vanished" for name, task in status["tasks"].items() if name in launch.names
+            ):
+                return f"{worker.host} was restarted"
+        return None
+
+    async def _abandon(self) -> None:
+        """Make sure that nothing of a lost launch runs on where a host still answers."""
+        if self.launch is not None:
+            with contextlib.suppress(TaskLost, Unreachable, PodError):
+                await self.launch.stop(self.settings.grace, self.settings.cancelled_lease)
+            self.launch = None
+
+    def _outcome(self, result: LaunchResult) -> Outcome:
+        if result.code == 0:
+            return Outcome(True)
+        lines = "".join(f"\n        {line}" for line in result.tail if line.strip())
+        where = f"rank {result.rank} on {result.host}" if self.request.hosts > 1 else result.host
+        out_of_memory = ran_out_of_memory(result.code, result.tail)
+        message = f"{where} ended with exit code {result.code} ({result.reason})."
+        if out_of_memory:
+            message += " It ran out of memory: use fewer rows for each chip, or rematerialise."
+        message += f" Its last lines:{lines}\n" if lines else ""
+        return Outcome(False, message, self._log_files(), out_of_memory)
+
+    def _log_files(self) -> list[Path]:
+        folders = sorted(self.logs.glob("launch-*"), key=lambda path: path.stat().st_mtime)
+        return [path for path in sorted(folders[-1].glob("*.log")) if path.stat().st_size] if folders else []

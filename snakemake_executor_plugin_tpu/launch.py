@@ -1,0 +1,216 @@
+"""One launch of a job on its hosts: Snakemake on the first, and the ranks that `tpurun` asks for on the others."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from .errors import TaskLost, Unreachable
+from .pod import Followed, Worker
+from .settings import ExecutorSettings
+from .worker.tpurun import rank_variables
+
+
+@dataclass
+class LaunchResult:
+    """How a launch ended: the exit code, and of the rank that failed first its host, code and last lines."""
+
+    code: int
+    reason: str
+    rank: int
+    host: str
+    tail: list[str]
+    codes: set[int] = field(default_factory=set)
+
+
+class Launch:
+    """Runs one launch; every way out of `run` other than a result leaves stopping to `stop`."""
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        number: int,
+        workers: list[Worker],
+        spec: dict,
+        attached: bool,
+        logs: Path,
+        settings: ExecutorSettings,
+        is_gone: Callable[[], Awaitable[str | None]],
+        on_progress: Callable[[str | None], None],
+        on_line: Callable[[int, str], None],
+    ):
+        self.name, self.number, self.workers, self.spec, self.attached = name, number, workers, spec, attached
+        self.logs, self.settings, self.is_gone = logs, settings, is_gone
+        self.on_progress, self.on_line = on_progress, on_line
+        self.fans: dict[str, asyncio.Task] = {}
+        self.rank0: dict[str, asyncio.Future] = {}
+        self.tasks: dict[Worker, list[str]] = {workers[0]: [name]}
+        self.failed: Followed | None = None
+        self.failed_rank = 0
+        self.codes: set[int] = set()
+
+    @property
+    def names(self) -> set[str]:
+        """Return the names of the tasks of this launch."""
+        return {name for names in self.tasks.values() for name in names}
+
+    async def run(self) -> LaunchResult:
+        """Follow the launch to its end; TaskLost where part of the pod went away."""
+        self.logs.mkdir(parents=True, exist_ok=True)
+        lost = asyncio.get_running_loop().create_future()
+        main = asyncio.ensure_future(
+            self._follow(
+                0, self.name, None if self.attached else self.spec, lambda frame: self._on_frame(frame, lost)
+            )
+        )
+        try:
+            await asyncio.wait({main, lost}, return_when="FIRST_COMPLETED")
+            if not main.done():
+                raise lost.result()
+            followed = main.result()
+            await self._end_fans()
+        finally:
+            lost.cancel()
+            for task in (main, *self.fans.values()):
+                task.cancel()
+            await asyncio.gather(main, *self.fans.values(), return_exceptions=True)
+        code = followed.exit["code"]
+        failed = self.failed if self.failed is not None and code else followed
+        return LaunchResult(
+            code=failed.exit["code"] if code else 0,
+            reason=followed.exit["reason"],
+            rank=self.failed_rank if failed is not followed else 0,
+            host=failed.host,
+            tail=list(failed.tail),
+            codes=self.codes | {code},
+        )
+
+    async def stop(self, grace: float, lease: float) -> None:
+        """Stop the launch on all hosts that answer."""
+        stops = (worker.stop(names, grace, lease) for worker, names in self.tasks.items())
+        await asyncio.gather(*stops, return_exceptions=True)
+
+    async def _follow(
+        self, rank: int, task: str, spec: dict | None, on_frame: Callable[[dict], None]
+    ) -> Followed:
+        def frame(received: dict) -> None:
+            self.on_progress(received.get("progress"))
+            on_frame(received)
+
+        return await self.workers[rank].follow(
+            task,
+            spec,
+            self.logs / f"rank{rank}.log",
+            patience=self.settings.reconnect,
+            lease=self.settings.lease,
+            is_gone=self.is_gone,
+            on_frame=frame,
+            on_line=lambda line: self.on_line(rank, line),
+        )
+
+    def _on_frame(self, frame: dict, lost: asyncio.Future) -> None:
+        if name := frame.get("request"):
+            if name not in self.fans:
+                self.rank0[name] = asyncio.get_running_loop().create_future()
+                self.fans[name] = asyncio.ensure_future(self._fan(frame))
+                self.fans[name].add_done_callback(lambda fan: self._on_fan_end(fan, lost))
+        elif name := frame.get("rank0"):
+            self.codes.add(frame["code"])
+            if not self.rank0[name].done():
+                self.rank0[name].set_result(frame["code"])
+
+    def _on_fan_end(self, fan: asyncio.Task, lost: asyncio.Future) -> None:
+        # The main task would wait for ever for a rank that is gone.
+        if not fan.cancelled() and (error := fan.exception()) and not lost.done():
+            lost.set_result(error)
+
+    async def _fan(self, request: dict) -> None:
+        """Run one `tpurun` on the other hosts, and tell it how they ended."""
+        silent = set(range(1, len(self.workers)))
+        everyone = asyncio.Event()
+
+        def hello(rank: int, frame: dict) -> None:
+            silent.discard(rank if "hello" in frame else None)
+            if not silent:
+                everyone.set()
+
+        followers = {}
+        for rank in sorted(silent):
+            task = f"{self.name}.{request['request']}.r{rank}"
+            self.tasks.setdefault(self.workers[rank], []).append(task)
+            spec = None if request["started"] else self._rank_spec(rank, request)
+            follow = self._follow(rank, task, spec, lambda frame, rank=rank: hello(rank, frame))
+            followers[asyncio.ensure_future(follow)] = (rank, task)
+        announcing = asyncio.ensure_future(self._announce(request, everyone))
+        try:
+            code, failing = await self._first_failure(followers, self.rank0[request["request"]])
+            if code:
+                await self._stop_ranks(followers)
+            if failing is not None:
+                await self._reply(request["request"], "result", {"code": code, "rank": failing})
+        finally:
+            for task in (*followers, announcing):
+                task.cancel()
+            await asyncio.gather(*followers, announcing, return_exceptions=True)
+
+    async def _announce(self, request: dict, everyone: asyncio.Event) -> None:
+        # A later controller must find these ranks, not start them a second time.
+        await everyone.wait()
+        if not request["started"]:
+            await self._reply(request["request"], "started", True)
+
+    async def _first_failure(self, followers: dict, rank0: asyncio.Future) -> tuple[int, int | None]:
+        """Return the code and rank that failed first, (0, 0) when all is well, no rank when rank 0 failed itself."""
+        waiting = set(followers)
+        while waiting:
+            done, _ = await asyncio.wait({*waiting, *({rank0} - waiting)}, return_when="FIRST_COMPLETED")
+            for follower in done & waiting:
+                waiting.discard(follower)
+                followed, rank = follower.result(), followers[follower][0]
+                if code := followed.exit["code"]:
+                    self.codes.add(code)
+                    if self.failed is None:
+                        self.failed, self.failed_rank = followed, rank
+                    return code, rank
+            if rank0 in done:
+                if rank0.result():
+                    return rank0.result(), None
+                rank0 = asyncio.get_running_loop().create_future()
+        return 0, 0
+
+    async def _stop_ranks(self, followers: dict) -> None:
+        stops = (self.workers[rank].stop([task], self.settings.grace) for rank, task in followers.values())
+        await asyncio.gather(*stops, return_exceptions=True)
+
+    async def _end_fans(self) -> None:
+        """Rank 0 and Snakemake have ended: what still runs elsewhere has no purpose any more."""
+        if self.fans:
+            await asyncio.wait(self.fans.values(), timeout=2.0)
+        if not all(fan.done() for fan in self.fans.values()):
+            names = [(worker, names) for worker, names in self.tasks.items() if worker is not self.workers[0]]
+            stops = (worker.stop(names, self.settings.grace) for worker, names in names)
+            await asyncio.gather(*stops, return_exceptions=True)
+
+    async def _reply(self, request: str, kind: str, value) -> None:
+        while True:
+            try:
+                await self.workers[0].call("reply", task=self.name, request=request, kind=kind, value=value)
+                return
+            except Unreachable as error:
+                # Whether the host is lost is for the follower of the main task to say.
+                if why := await self.is_gone():
+                    raise TaskLost(why) from error
+                await asyncio.sleep(1.0)
+
+    def _rank_spec(self, rank: int, request: dict) -> dict:
+        environment = self.spec["environment"]
+        address, port = environment["TPURUN_ADDRESS"], environment["TPURUN_PORT"]
+        variables = rank_variables(rank, len(self.workers), address, port)
+        return {
+            **self.spec,
+            "argv": request["argv"],
+            "directory": request["directory"],
+            "environment": {**environment, **request["environment"], **variables},
+            "about": {**self.spec["about"], "role": "rank", "rank": rank},
+        }

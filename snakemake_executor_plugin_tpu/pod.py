@@ -1,0 +1,216 @@
+"""The hosts of the pod as the controller drives them: every call goes to the agent on a host, over ssh."""
+
+import asyncio
+import contextlib
+import gzip
+import hashlib
+import io
+import json
+import shlex
+import tarfile
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from .errors import PodError, TaskLost, Unreachable
+from .ssh import Ssh, refuse_for_good
+
+PACKAGE = Path(__file__).parent
+BEAT_SECONDS = 10.0
+TAIL_LINES = 20
+
+
+def pack(files: dict[str, Path]) -> bytes:
+    """Return an archive whose bytes depend on nothing but names, contents and the executable bit."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        for name, path in sorted(files.items()):
+            data = path.read_bytes()
+            info = tarfile.TarInfo(name)
+            info.size, info.mtime = len(data), 1_000_000_000
+            info.mode = 0o700 if path.stat().st_mode & 0o100 else 0o600
+            tar.addfile(info, io.BytesIO(data))
+    return gzip.compress(buffer.getvalue(), compresslevel=3, mtime=0)
+
+
+def content_name(data: bytes) -> str:
+    """Name something by its content."""
+    return hashlib.sha256(data).hexdigest()[:16]
+
+
+def agent_bundle() -> bytes:
+    """Return the archive of what runs on the hosts."""
+    files = {f"worker/{path.name}": path for path in (PACKAGE / "worker").glob("*.py")}
+    return pack({**files, "storage.py": PACKAGE / "storage.py"})
+
+
+@dataclass
+class Followed:
+    """What is known of a task while, and after, it is followed."""
+
+    task: str
+    host: str
+    log: Path
+    hello: str = ""
+    progress: str | None = None
+    exit: dict = field(default_factory=dict)
+    tail: deque = field(default_factory=lambda: deque(maxlen=TAIL_LINES))
+    rest: bytes = b""
+
+
+class Worker:
+    """One host of the pod."""
+
+    def __init__(self, ssh: Ssh, host: str, address: str, *, folder: str, python: str = "python3"):
+        self.ssh, self.host, self.address, self.folder, self.python = ssh, host, address, folder, python
+        self._bundle = agent_bundle()
+        self._pushed: set[str] = set()
+        self._push_lock = asyncio.Lock()
+
+    def _command(self, module: str, *arguments: str) -> str:
+        bundle = shlex.quote(f"{self.folder}/bin/{content_name(self._bundle)}")
+        words = [self.python, "-m", f"worker.{module}", *arguments]
+        return f"cd {bundle} && exec {shlex.join(words)}"
+
+    async def deploy(self, timeout: float = 60.0) -> None:
+        """Bring the agent to the host, unless just this version is there."""
+        name = content_name(self._bundle)
+        script = (
+            f"umask 077; mkdir -p {shlex.quote(self.folder)}/bin {shlex.quote(self.folder)}/sources && "
+            f"chmod 700 {shlex.quote(self.folder)} && cd {shlex.quote(self.folder)}/bin && "
+            f"{{ test -d {name} || {{ rm -rf new-{name}-$$ && mkdir new-{name}-$$ && tar -xzf - -C new-{name}-$$ && "
+            f"{{ mv -T new-{name}-$$ {name} 2>/dev/null || test -d {name}; }}; }}; }}"
+        )
+        await self.ssh.run(self.host, f"sh -c {shlex.quote(script)}", self._bundle, timeout)
+
+    async def push_sources(self, archive: bytes) -> str:
+        """Bring an archive to the host, once for each content; return its name."""
+        name = content_name(archive)
+        async with self._push_lock:
+            if name not in self._pushed:
+                path = f"{self.folder}/sources/{name}.tar.gz"
+                script = (
+                    f"umask 077; test -s {path} && touch {path} || {{ cat > {path}.$$ && "
+                    f"test $(wc -c < {path}.$$) -eq {len(archive)} && mv {path}.$$ {path}; }}"
+                )
+                await self.ssh.run(self.host, f"sh -c {shlex.quote(script)}", archive, timeout=600)
+                self._pushed.add(name)
+        return name
+
+    async def call(self, command: str, timeout: float = 60.0, **request) -> dict:
+        """Ask the agent and return its answer."""
+        return await self._ask("agent", command, request=request, timeout=timeout)
+
+    async def _ask(
+        self, *words: str, request: dict, timeout: float, say: Callable[[str], None] = lambda line: None
+    ):
+        connection = await self.ssh.connect(self.host, self._command(*words))
+        try:
+            async with asyncio.timeout(timeout):
+                await connection.send(json.dumps(request).encode() + b"\n")
+                async for frame, _ in connection.frames():
+                    if "answer" in frame:
+                        return frame["answer"]
+                    if "error" in frame:
+                        raise PodError(f"{self.host}: {frame['error']}")
+                    if "say" in frame:
+                        say(frame["say"])
+        except TimeoutError:
+            raise Unreachable(f"{self.host} has not answered for {timeout:.0f} s") from None
+        finally:
+            await connection.close()
+        reason = await connection.reason()
+        refuse_for_good(self.host, reason)
+        raise Unreachable(f"{self.host}: {reason}")
+
+    async def status(self, timeout: float = 15.0) -> dict:
+        """Return what the host says about itself and its tasks."""
+        return await self.call("status", timeout)
+
+    async def stop(self, tasks: list[str] | None, grace: float, lease: float | None = None) -> dict:
+        """Stop tasks (all, for None) and return their states."""
+        return await self.call("stop", grace + 20, tasks=tasks, grace=grace, lease=lease)
+
+    async def prepare_environment(self, name: str, lock: str, python: str, say: Callable[[str], None]) -> str:
+        """Build the jobs' environment on the host unless it is there, and return its folder."""
+        request = {"name": name, "lock": lock, "python": python}
+        answer = await self._ask("environment", request=request, timeout=3600, say=say)
+        return answer["folder"]
+
+    async def follow(
+        self,
+        task: str,
+        spec: dict | None,
+        log: Path,
+        *,
+        patience: float,
+        lease: float,
+        is_gone: Callable[[], Awaitable[str | None]],
+        on_frame: Callable[[dict], None] = lambda frame: None,
+        on_line: Callable[[str], None] = lambda line: None,
+    ) -> Followed:
+        """Start a task (given its spec) or find it, and stay with it to its end.
+
+        A dropped connection is taken up again at the byte where it broke. TaskLost is raised when the task is not
+        there any more, when the host stays silent for longer than `patience`, or when `is_gone` tells why.
+        """
+        followed = Followed(task, self.host, log)
+        down_since = None
+        with open(log, "ab") as file:
+            while True:
+                request = {"task": task, "spec": spec, "offset": file.tell(), "lease": lease}
+                connection = await self.ssh.connect(self.host, self._command("agent", "follow"))
+                beat = asyncio.ensure_future(self._beat(connection))
+                try:
+                    await connection.send(json.dumps(request).encode() + b"\n")
+                    async for frame, payload in connection.frames():
+                        down_since, spec = None, None
+                        if payload:
+                            file.write(payload)
+                            file.flush()
+                            self._lines(followed, payload, on_line)
+                        elif "exit" in frame:
+                            followed.exit = frame["exit"]
+                            return followed
+                        else:
+                            self._take(followed, frame)
+                            on_frame(frame)
+                finally:
+                    beat.cancel()
+                    with contextlib.suppress(asyncio.CancelledError):
+                        await beat
+                    await connection.close()
+                reason = await connection.reason()
+                refuse_for_good(self.host, reason)
+                if why := await is_gone():
+                    raise TaskLost(why)
+                now = time.monotonic()
+                down_since = now if down_since is None else down_since
+                if now - down_since > patience:
+                    raise TaskLost(f"{self.host} has been out of reach for {patience:.0f} s ({reason})")
+                await asyncio.sleep(min(0.1 + (now - down_since) / 4, 3.0))
+
+    def _take(self, followed: Followed, frame: dict) -> None:
+        if "hello" in frame:
+            followed.hello = frame["hello"]
+        if frame.get("hello") in ("absent", "vanished") or frame.get("vanished"):
+            raise TaskLost(f"{self.host} does not know the task any more: it was restarted or re-created")
+        if "No space left" in frame.get("error", ""):
+            raise TaskLost(f"{self.host} has no space left on its disk")
+        if "error" in frame:
+            raise PodError(f"{self.host}: {frame['error']}")
+        followed.progress = frame.get("progress", followed.progress)
+
+    def _lines(self, followed: Followed, payload: bytes, on_line: Callable[[str], None]) -> None:
+        *lines, followed.rest = (followed.rest + payload).split(b"\n")
+        for line in lines:
+            text = line.decode(errors="replace").rstrip("\r")
+            followed.tail.append(text)
+            on_line(text)
+
+    async def _beat(self, connection) -> None:
+        while True:
+            await asyncio.sleep(BEAT_SECONDS)
+            await connection.send(b"\n")

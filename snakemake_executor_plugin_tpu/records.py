@@ -1,0 +1,85 @@
+"""What the controller remembers of a job between its launches, and between two calls of Snakemake."""
+
+import json
+import os
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+
+
+def is_newer(progress: str | None, than: str | None) -> bool:
+    """Tell whether a job has come further: numbers are compared, other words count when they change."""
+    if progress is None or progress == than:
+        return False
+    try:
+        return than is None or float(progress) > float(than)
+    except ValueError:
+        return True
+
+
+@dataclass
+class JobRecord:
+    """Launches of one job, how it lost them, and how far it has come."""
+
+    path: Path
+    launch: int = 0
+    preemptions: int = 0
+    stalled: int = 0
+    progress: str | None = None
+    progress_at_loss: str | None = None
+    losses: list[str] = field(default_factory=list)
+
+    @classmethod
+    def load(cls, path: Path) -> "JobRecord":
+        """Read the record, or begin one."""
+        try:
+            known = json.loads(path.read_text())
+        except (OSError, ValueError):
+            known = {}
+        names = {f.name for f in fields(cls)} - {"path"}
+        return cls(path, **{key: value for key, value in known.items() if key in names})
+
+    def save(self) -> None:
+        """Write the record so that a crash leaves either the old or the new one."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        content = {key: value for key, value in asdict(self).items() if key != "path"}
+        temporary = self.path.with_suffix(".tmp")
+        temporary.write_text(json.dumps(content))
+        os.replace(temporary, self.path)
+
+    def next_launch(self, seen: int = 0) -> int:
+        """Return a launch number that was never used before, on this machine or on the pod."""
+        self.launch = max(self.launch, seen) + 1
+        self.save()
+        return self.launch
+
+    def report(self, progress: str | None) -> None:
+        """Note how far the job has come."""
+        if is_newer(progress, self.progress):
+            self.progress = progress
+            self.save()
+
+    def count_loss(self, why: str, *, preemptions: int, stalled: int) -> str | None:
+        """Count a lost launch against its budgets; return why the job has to give up, if it has to."""
+        self.losses = [*self.losses[-9:], why]
+        self.preemptions += 1
+        self.stalled = 0 if is_newer(self.progress, self.progress_at_loss) else self.stalled + 1
+        self.progress_at_loss = self.progress
+        self.save()
+        if self.stalled > stalled:
+            return (
+                f"relaunched {stalled} times in a row without a newer checkpoint (the last: {self.progress or 'none'}); "
+                f"this is not what preemption looks like. Look at the job's log, let it checkpoint more often, or raise "
+                f"tpu-relaunches-without-progress. What ended the launches: {'; '.join(self.losses[-stalled - 1 :])}"
+            )
+        if self.preemptions > preemptions:
+            return (
+                f"lost {self.preemptions} launches to preemption: raise tpu-preemptions to go on. Last: {why}"
+            )
+        return None
+
+    def finish(self) -> None:
+        """Begin the budgets anew: the job has ended, and another attempt is another story."""
+        self.preemptions = self.stalled = 0
+        self.progress = self.progress_at_loss = None
+        self.losses = []
+        self.save()

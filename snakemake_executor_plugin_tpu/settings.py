@@ -1,0 +1,177 @@
+"""The plugin's settings: each field is a `--tpu-...` option of Snakemake, and a `tpu-...` key of a profile."""
+
+import re
+from dataclasses import dataclass, field, fields
+
+from snakemake_interface_common.exceptions import WorkflowError
+from snakemake_interface_executor_plugins.settings import CommonSettings, ExecutorSettingsBase
+
+from .allocation import slice_of
+from .storage import improve_gcs
+
+PROVISIONING = ("spot", "on-demand", "reserved")
+
+
+def _setting(default, help: str, type=None, **metadata):
+    metadata = {"help": help, "required": False, "env_var": False, **metadata}
+    return field(default=default, metadata={**metadata, "type": type} if type else metadata)
+
+
+@dataclass
+class ExecutorSettings(ExecutorSettingsBase):
+    """Where the pod is, what may be created, and how patient to be."""
+
+    project: str | None = _setting(None, "Google Cloud project of the pod.", str, env_var=True)
+    zone: str | None = _setting(None, "Zone of the pod, such as us-central2-b.", str, env_var=True)
+    name: str | None = _setting(
+        None, "Name of the pod: node and queued resource carry it.", str, env_var=True
+    )
+    accelerator_type: str = _setting("v4-64", "Slice to create; v4-64 has 32 chips on 8 hosts.", str)
+    runtime_version: str = _setting("tpu-ubuntu2204-base", "Software image of the hosts.", str)
+    create: bool = _setting(
+        False,
+        "Create the pod when it is absent and re-create it after preemption. Without it nothing is created.",
+    )
+    provisioning: str = _setting("spot", "How to pay for the pod: spot, on-demand or reserved.", str)
+    reservation: str | None = _setting(
+        None, "Reservation to use, projects/P/locations/Z/reservations/R.", str, env_var=True
+    )
+    network: str | None = _setting(None, "VPC network of the pod (default: the project's default).", str)
+    subnetwork: str | None = _setting(None, "Subnetwork of the pod.", str)
+    internal_ips: bool = _setting(
+        False, "Give the hosts no external addresses, and reach them by internal ones."
+    )
+    service_account: str | None = _setting(None, "Service account that the hosts act as.", str, env_var=True)
+    labels: str = _setting("", "Labels of the pod, 'key=value key=value': they appear on the bill.", str)
+    queue_timeout: int = _setting(0, "Seconds to wait for capacity; 0 waits for ever.", int)
+    idle_delete: int = _setting(0, "Delete the pod once it has been idle for so many minutes; 0 never.", int)
+    api_endpoint: str | None = _setting(
+        None, "host:port of an emulated TPU API on this machine.", str, env_var=True
+    )
+
+    workers: str = _setting(
+        "", "Hosts of a pod that is not managed here, 'w0 w1 ...', as ssh knows them.", str, env_var=True
+    )
+    ssh_config: str | None = _setting(
+        None, "ssh configuration to read as well (host names, ProxyJump, ProxyCommand).", str, env_var=True
+    )
+    ssh_user: str | None = _setting(None, "User on the hosts (default: ssh's own).", str, env_var=True)
+    ssh_key: str | None = _setting(
+        None, "Private key; NAME.pub is put onto pods created here (default: ssh's own).", str, env_var=True
+    )
+    ssh_port: int = _setting(22, "Port of the hosts' ssh servers.", int, env_var=True)
+    boot_timeout: int = _setting(900, "Seconds that hosts of a ready pod have to answer ssh.", int)
+
+    folder: str = _setting(
+        ".snakemake-tpu", "The plugin's folder on the hosts, relative to the home folder or absolute.", str
+    )
+    python: str = _setting(
+        "python3", "Python on the hosts that has Snakemake, when no lock file is given.", str, env_var=True
+    )
+    requirements: str | None = _setting(
+        None, "Lock file of the jobs' environment, installed once on each host and kept by content.", str
+    )
+    environment_python: str = _setting("python3", "Python on the hosts that makes the environment.", str)
+    agent_python: str = _setting(
+        "python3", "Python (3.10 or newer) on the hosts that runs the agent.", str, env_var=True
+    )
+    sources: str = _setting(
+        "", "Files and folders to send besides the workflow's own sources, 'package data.json'.", str
+    )
+    forward_env: str = _setting(
+        "STORAGE_EMULATOR_HOST",
+        "Names of variables to hand to the jobs, besides the workflow's envvars.",
+        str,
+    )
+
+    lease: int = _setting(43200, "Seconds that a job may run with no controller before it is stopped.", int)
+    cancelled_lease: int = _setting(120, "The same, once Snakemake has been cancelled.", int)
+    grace: int = _setting(30, "Seconds between SIGTERM and SIGKILL: enough to write a checkpoint.", int)
+    reconnect: int = _setting(60, "Seconds without connection after which a host counts as lost.", int)
+    recovery: int = _setting(300, "Seconds that a lost host of a ready pod has to come back.", int)
+    preemptions: int = _setting(
+        50, "Relaunches of one job after preemption; they do not count as retries.", int
+    )
+    relaunches_without_progress: int = _setting(
+        3, "Relaunches in a row without a newer checkpoint after which a job has failed.", int
+    )
+    preemption_notice: int = _setting(30, "Seconds to wait for word of preemption after exit code 143.", int)
+    poll: float = _setting(0.2, "Seconds between looks at the jobs.", float)
+    prune_days: int = _setting(7, "Days after which unused folders on the hosts are deleted.", int)
+    stream: str = _setting("all", "Whose log to show live: all ranks, the first, or none.", str)
+
+    notify_command: str | None = _setting(
+        None, "Command run on failure, out of memory, preemption and finish; JSON on its input.", str
+    )
+    notify_webhook: str | None = _setting(None, "URL that gets the same JSON by POST.", str, env_var=True)
+
+    def __post_init__(self):
+        """Refuse what cannot work while it costs nothing, and make GCS fit for many files."""
+        for name in ("project", "zone", "name"):
+            if self.workers and getattr(self, name):
+                raise WorkflowError(f"tpu-workers names a pod that is not managed here: remove tpu-{name}.")
+        if self.provisioning not in PROVISIONING:
+            raise WorkflowError(f"tpu-provisioning is {self.provisioning!r}: use {', '.join(PROVISIONING)}.")
+        if self.stream not in ("all", "first", "none"):
+            raise WorkflowError(f"tpu-stream is {self.stream!r}: use all, first or none.")
+        if not re.fullmatch(r"[A-Za-z0-9._/-]+", self.folder) or ".." in self.folder:
+            raise WorkflowError(f"tpu-folder is {self.folder!r}: use letters, digits and . _ - / only.")
+        for name in (
+            "lease",
+            "cancelled_lease",
+            "grace",
+            "reconnect",
+            "recovery",
+            "preemptions",
+            "idle_delete",
+        ):
+            if getattr(self, name) < 0:
+                raise WorkflowError(
+                    f"tpu-{name.replace('_', '-')} is {getattr(self, name)}: it cannot be negative."
+                )
+        slice_of(self.accelerator_type)
+        improve_gcs()
+
+    def check_pod(self) -> None:
+        """Refuse to start without knowing where the pod is."""
+        if self.workers:
+            return
+        missing = [name for name in ("project", "zone", "name") if not getattr(self, name)]
+        if missing:
+            raise WorkflowError(
+                f"The pod is unknown: set {', '.join('tpu-' + name for name in missing)} in the profile (or "
+                f"{', '.join('SNAKEMAKE_TPU_' + name.upper() for name in missing)} in the environment), or "
+                "tpu-workers for hosts that ssh knows already."
+            )
+
+    def parsed_labels(self) -> dict[str, str]:
+        """Return the labels as a mapping."""
+        pairs = [item.partition("=") for item in self.labels.replace(",", " ").split()]
+        return {key: value for key, _, value in pairs}
+
+
+def as_arguments(settings: ExecutorSettings) -> list[str]:
+    """Return the settings that differ from their defaults as command-line arguments of this package."""
+    arguments = []
+    for item in fields(settings):
+        value = getattr(settings, item.name)
+        # What may be secret comes from the environment, which the other process inherits.
+        if value != item.default and item.name != "notify_webhook":
+            name = f"--{item.name.replace('_', '-')}"
+            arguments += [name] if value is True else [name, str(value)]
+    return arguments
+
+
+common_settings = CommonSettings(
+    non_local_exec=True,
+    implies_no_shared_fs=True,
+    job_deploy_sources=True,
+    pass_default_storage_provider_args=True,
+    pass_default_resources_args=True,
+    # Variables travel inside the request to the agent: on a command line everybody could read them.
+    pass_envvar_declarations_to_cmd=False,
+    # The environment on the hosts is complete; installing for each job would take longer than most jobs.
+    auto_deploy_default_storage_provider=False,
+    # Sources go to every host, not only to the one that runs Snakemake.
+    can_transfer_local_files=True,
+)

@@ -1,0 +1,196 @@
+"""OpenSSH as the way to the hosts: a configuration for each incarnation of the pod, and processes under asyncio."""
+
+import asyncio
+import contextlib
+import json
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+from .cloud import Endpoint
+from .errors import PodError, Unreachable
+from .worker.agent import MAGIC
+
+OPTIONS = """\
+Host *
+  BatchMode yes
+  ConnectTimeout 10
+  ServerAliveInterval 5
+  ServerAliveCountMax 3
+  ControlMaster auto
+  ControlPath {control}/%C
+  ControlPersist 60
+  ForwardAgent no
+  ForwardX11 no
+  LogLevel ERROR
+"""
+
+
+def quoted(path: Path | str) -> str:
+    """Quote a path for an ssh configuration."""
+    if '"' in str(path) or "\n" in str(path):
+        raise PodError(f"ssh cannot be given the path {str(path)!r}: it holds a quote.")
+    return f'"{path}"'
+
+
+def host_name(rank: int) -> str:
+    """Return the name by which ssh knows a host of a managed pod."""
+    return f"w{rank}"
+
+
+def write_config(
+    folder: Path,
+    endpoints: Sequence[Endpoint],
+    *,
+    pod: str = "pod",
+    user: str | None = None,
+    key: Path | None = None,
+    port: int = 22,
+    include: Path | None = None,
+) -> Path:
+    """Write ssh_config and known_hosts for the pod as it is now, and return the configuration's path.
+
+    Each incarnation has a known_hosts of its own: addresses come back with other keys. Where the API has told a
+    host's keys only these are accepted; where it has not, the first key seen is, and no other after it.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    control = Path(tempfile.mkdtemp(prefix="tpu-"))  # socket paths have to be short
+    lines = [OPTIONS.format(control=control)]
+    known = []
+    for rank, endpoint in enumerate(endpoints):
+        alias = f"{pod}-{host_name(rank)}"
+        known += [f"{alias} {host_key}" for host_key in endpoint.host_keys]
+        lines += [
+            f"Host {host_name(rank)}",
+            f"  HostName {endpoint.address}",
+            f"  Port {port}",
+            f"  HostKeyAlias {alias}",
+            f"  UserKnownHostsFile {quoted(folder / 'known_hosts')}",
+            "  GlobalKnownHostsFile /dev/null",
+            f"  StrictHostKeyChecking {'yes' if endpoint.host_keys else 'accept-new'}",
+        ]
+        lines += [f"  User {user}"] if user else []
+        lines += [f"  IdentityFile {quoted(key)}", "  IdentitiesOnly yes"] if key else []
+    if include:
+        lines += ["Host *", f"  Include {quoted(Path(include).resolve())}"]
+    (folder / "known_hosts").write_text("".join(f"{line}\n" for line in known))
+    config = folder / "ssh_config"
+    config.write_text("\n".join(lines) + "\n")
+    return config
+
+
+class Connection:
+    """One ssh process and the frames that the agent sends through it."""
+
+    def __init__(self, host: str, process: asyncio.subprocess.Process):
+        self.host, self.process = host, process
+        self._errors = asyncio.ensure_future(process.stderr.read())
+
+    async def send(self, data: bytes) -> None:
+        """Send bytes to the agent; a broken connection shows when its frames end."""
+        with contextlib.suppress(ConnectionError, RuntimeError):
+            self.process.stdin.write(data)
+            await self.process.stdin.drain()
+
+    async def frames(self) -> AsyncIterator[tuple[dict, bytes]]:
+        """Yield frames until the connection ends; a login shell's chatter before the first is skipped."""
+        seen = b""
+        try:
+            while not seen.endswith(MAGIC):
+                if not (byte := await self.process.stdout.readline()):
+                    return
+                seen = (seen + byte)[-4096:]
+            while line := await self.process.stdout.readline():
+                frame = json.loads(line)
+                payload = await self.process.stdout.readexactly(frame["bytes"]) if "bytes" in frame else b""
+                yield frame, payload
+        except (asyncio.IncompleteReadError, ValueError, ConnectionError):
+            return  # cut off in the middle of a frame: the connection is gone
+
+    async def reason(self) -> str:
+        """Say why the connection ended."""
+        errors = (await self._errors).decode(errors="replace").strip()
+        return (errors.splitlines() or [f"ssh ended with exit code {await self.process.wait()}"])[-1][:300]
+
+    async def close(self) -> None:
+        """End the process, whatever state it is in."""
+        with contextlib.suppress(ProcessLookupError):
+            self.process.kill()
+        self.process.stdin.close()
+        with contextlib.suppress(Exception):
+            await self._errors
+        await self.process.wait()
+        # The transport closes its pipes in callbacks of its own: leave it the time, or it complains later.
+        self.process._transport.close()
+
+
+class Ssh:
+    """Reaches the hosts of one incarnation of the pod."""
+
+    def __init__(self, config: Path, hosts: Sequence[str]):
+        self.config, self.hosts = config, list(hosts)
+        self.closed = False
+
+    async def connect(self, host: str, command: str) -> Connection:
+        """Start a command on a host. Everything secret goes through its input, never through `command`."""
+        if self.closed:
+            raise Unreachable(f"{host} belongs to a pod that is gone")
+        process = await asyncio.create_subprocess_exec(
+            "ssh",
+            "-F",
+            str(self.config),
+            "-T",
+            host,
+            command,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            limit=1 << 24,
+            start_new_session=True,  # Ctrl-C in the terminal is for Snakemake, not for ssh
+        )
+        return Connection(host, process)
+
+    async def run(self, host: str, command: str, data: bytes = b"", timeout: float = 60.0) -> bytes:
+        """Run a command to its end, give it data, and return its output."""
+        connection = await self.connect(host, command)
+        try:
+            async with asyncio.timeout(timeout):
+                await connection.send(data)
+                connection.process.stdin.close()
+                output = await connection.process.stdout.read()
+                code = await connection.process.wait()
+        except TimeoutError:
+            raise Unreachable(f"{host} has not answered for {timeout:.0f} s") from None
+        finally:
+            await connection.close()
+        if code:
+            reason = await connection.reason()
+            refuse_for_good(host, reason)
+            raise Unreachable(f"{host}: {reason}")
+        return output
+
+    async def close(self) -> None:
+        """End the shared connections and remove their sockets."""
+        self.closed = True
+        for host in self.hosts:
+            process = await asyncio.create_subprocess_exec(
+                *("ssh", "-F", str(self.config), "-O", "exit", host),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.DEVNULL,
+                stderr=asyncio.subprocess.DEVNULL,
+                start_new_session=True,
+            )
+            await process.wait()
+        for line in self.config.read_text().splitlines():
+            if line.strip().startswith("ControlPath "):
+                shutil.rmtree(Path(line.split(None, 1)[1]).parent, ignore_errors=True)
+
+
+def refuse_for_good(host: str, reason: str) -> None:
+    """Raise where a host is not the one it should be: waiting would not change that."""
+    if "host key verification failed" in reason.lower() or "IDENTIFICATION HAS CHANGED" in reason:
+        raise PodError(
+            f"{host} shows another host key than the TPU API told: somebody may be in between. If the host was "
+            "re-imaged, delete the pod by `python -m snakemake_executor_plugin_tpu down` and create it anew."
+        )

@@ -1,0 +1,107 @@
+"""What happens beside the jobs: hosts of jobs that nobody asked for are freed, ended jobs cleared away."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+
+from .allocation import Allocator
+from .errors import PodError, Unreachable
+from .lifecycle import Pod, PodManager
+from .settings import ExecutorSettings
+
+LOOK_SECONDS = 10.0
+COLLECT_SECONDS = 2.0
+
+
+class Watch:
+    """Looks after the pod for as long as Snakemake runs."""
+
+    def __init__(
+        self,
+        manager: PodManager,
+        allocator: Allocator,
+        runs: dict,
+        settings: ExecutorSettings,
+        say: Callable[[str], None],
+    ):
+        self.manager, self.allocator, self.runs, self.settings, self.say = (
+            manager,
+            allocator,
+            runs,
+            settings,
+            say,
+        )
+        self._ended: list = []
+        self._tasks: list[asyncio.Task] = []
+        self._unclaimed: set[str] = set()
+        manager.on_up = self._on_up
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._tasks = [asyncio.ensure_future(self._collector()), asyncio.ensure_future(self._freer())]
+
+    async def stop(self) -> None:
+        """Clear away what is left and stop looking."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._clear()
+
+    def collect(self, run) -> None:
+        """Clear an ended job away, soon: together with others, and not in anybody's way."""
+        self._ended.append(run)
+
+    async def _collector(self) -> None:
+        while True:
+            await asyncio.sleep(COLLECT_SECONDS)
+            await self._clear()
+
+    async def _clear(self) -> None:
+        ended, self._ended = self._ended, []
+        names: dict = {}
+        for run in ended:
+            for worker, tasks in run.leftovers():
+                names.setdefault(worker, []).extend(tasks)
+        removals = (
+            worker.call("remove", tasks=tasks) for worker, tasks in names.items() if not worker.ssh.closed
+        )
+        await asyncio.gather(*removals, return_exceptions=True)
+
+    async def _on_up(self, pod: Pod) -> None:
+        """Hold the hosts on which something runs, and end ranks that have lost their main task."""
+        found = pod.found()
+        mains = {
+            task["slot"]: task for task in found if task.get("role") == "main" and task["state"] == "running"
+        }
+        for slot, task in mains.items():
+            hosts = [task["host"]] if task["hosts"] == 1 else list(range(task["hosts"]))
+            self.allocator.take(slot, hosts)
+            self._unclaimed.add(slot)
+        for task in found:
+            if task.get("role") == "rank" and task["state"] == "running" and task["slot"] not in mains:
+                self.say(
+                    f"{pod.workers[task['host']].host}: stopping a rank of {task['label']} that was left alone"
+                )
+                await pod.workers[task["host"]].stop([task["task"]], self.settings.grace)
+
+    async def _freer(self) -> None:
+        told: set[str] = set()
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            self._unclaimed -= set(self.runs)
+            if not self._unclaimed or (pod := self.manager.current) is None:
+                continue
+            with contextlib.suppress(Unreachable, PodError):
+                statuses = await asyncio.gather(*(worker.status() for worker in pod.workers))
+                tasks = [task for status in statuses for task in status["tasks"].values()]
+                running = {task["slot"] for task in tasks if "slot" in task and task["state"] == "running"}
+                for slot in sorted(self._unclaimed - set(self.runs)):
+                    if slot not in running:
+                        self._unclaimed.discard(slot)
+                        self.allocator.release(slot)
+                    elif slot not in told:
+                        told.add(slot)
+                        self.say(
+                            f"The pod runs {slot}, which an earlier call started and this one has not asked for: its "
+                            f"hosts are busy. `python -m snakemake_executor_plugin_tpu stop {slot}` ends it."
+                        )

@@ -1,0 +1,220 @@
+"""The agent: answers the controller on a worker. Each command reads one JSON line from standard input.
+
+    follow   start a task unless it exists, then send its log, progress and end as frames
+    stop     stop tasks: SIGTERM, a grace time, SIGKILL
+    status   tell about this worker and its tasks
+    reply    answer a request that `tpurun` made inside a task
+    remove   delete the folders of tasks that have ended
+    prune    delete what nothing has used for some days
+
+The first bytes sent are MAGIC (whatever a login shell printed comes before them), then frames follow: one JSON
+line each, and as many bytes after it as its `bytes` says.
+"""
+
+import contextlib
+import json
+import os
+import select
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+
+from .tasks import (
+    TASK_NAME,
+    create,
+    is_supervised,
+    read,
+    read_exit,
+    read_progress,
+    renew_lease,
+    root,
+    state_of,
+    task_folder,
+    task_folders,
+    write_atomically,
+)
+
+MAGIC = b"\x1etpu-agent\n"
+POLL_SECONDS = 0.1
+CONTROLLER_SILENCE_SECONDS = 60.0
+
+
+def boot_id() -> str:
+    """Identify this boot of the worker: another one means that its processes are gone."""
+    init_started = Path("/proc/1/stat").read_text().rpartition(")")[2].split()[19]
+    return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()}-{init_started}"
+
+
+def send(frame: dict, payload: bytes = b"") -> None:
+    """Send one frame to the controller."""
+    view = memoryview(json.dumps(frame).encode() + b"\n" + payload)
+    while view:
+        view = view[os.write(1, view) :]
+
+
+def read_line() -> bytes:
+    """Read the request; what may follow it are the controller's beats, which carry nothing."""
+    line = b""
+    while b"\n" not in line:
+        block = os.read(0, 1 << 16)
+        if not block:
+            break
+        line += block
+    return line.partition(b"\n")[0]
+
+
+def follow(request: dict) -> None:
+    """Start the task if asked and needed, then send frames until it ends or the controller goes away."""
+    folder, spec = task_folder(request["task"]), request.get("spec")
+    started = spec is not None and create(request["task"], spec)
+    send({"hello": "started" if started else state_of(folder), "boot": boot_id()})
+    if not folder.is_dir():
+        return
+    renew_lease(folder, request.get("lease"))
+    told, heard = {}, time.monotonic()
+    with open(folder / "log", "rb") as log:
+        log.seek(int(request.get("offset", 0)))
+        while True:
+            state = state_of(folder)
+            while block := log.read(1 << 16):
+                send({"bytes": len(block)}, block)
+            _send_news(folder, told)
+            if state != "running":
+                send({"exit": read_exit(folder)} if state == "exited" else {"vanished": True})
+                return
+            if select.select([0], [], [], POLL_SECONDS)[0]:
+                if not os.read(0, 4096):
+                    return
+                # Only the controller's own beat renews the lease: a half-open connection must not.
+                heard = time.monotonic()
+                renew_lease(folder)
+            elif time.monotonic() - heard > CONTROLLER_SILENCE_SECONDS:
+                return
+
+
+def _send_news(folder: Path, told: dict) -> None:
+    progress = read_progress(folder)
+    if progress and told.get("progress") != progress:
+        told["progress"] = progress
+        send({"progress": progress})
+    for path in sorted((folder / "requests").glob("*.json")):
+        if path.name not in told:
+            told[path.name] = True
+            started = path.with_suffix(".started").exists()
+            send({"request": path.stem, "started": started, **json.loads(path.read_text())})
+    for path in sorted((folder / "requests").glob("*.rank0")):
+        if path.name not in told:
+            told[path.name] = True
+            send({"rank0": path.stem, "code": int(path.read_text())})
+
+
+def stop(request: dict) -> dict:
+    """Stop the named tasks (or all) and return their states once they have ended."""
+    grace, lease = float(request.get("grace", 10)), request.get("lease")
+    names = request.get("tasks")
+    folders = task_folders() if names is None else [task_folder(name) for name in names]
+    running = [folder for folder in folders if state_of(folder) == "running"]
+    for folder in running:
+        number = signal.SIGUSR1
+        try:
+            # Should this very process die now, the shortened lease still ends the task.
+            if lease is not None:
+                write_atomically(folder / "lease", str(lease))
+            write_atomically(folder / "stop", str(grace))
+        except OSError:
+            number = signal.SIGTERM  # a full disk takes no files, but a signal says the same
+        if pid := read(folder / "pid"):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(pid), number)
+    deadline = time.monotonic() + grace + 10
+    while time.monotonic() < deadline and any(state_of(folder) == "running" for folder in running):
+        time.sleep(0.05)
+    return {folder.name: state_of(folder) for folder in folders}
+
+
+def status(_request: dict) -> dict:
+    """Tell about this worker and every task on it."""
+    memory = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+    return {
+        "boot": boot_id(),
+        "load": os.getloadavg()[0],
+        "cpus": os.cpu_count(),
+        "memory_free": int(memory["MemAvailable"].split()[0]) << 10,
+        "memory": int(memory["MemTotal"].split()[0]) << 10,
+        "disk_free": shutil.disk_usage(root()).free,
+        "tasks": {folder.name: _describe(folder) for folder in task_folders()},
+    }
+
+
+def _describe(folder: Path) -> dict:
+    about = json.loads(read(folder / "spec.json") or "{}").get("about", {})
+    state = {"state": state_of(folder), "exit": read_exit(folder), "progress": read_progress(folder)}
+    return {**about, **state, "unattended": round(time.time() - _touched(folder / "lease"), 1)}
+
+
+def _touched(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def reply(request: dict) -> dict:
+    """Pass the controller's answer on to the `tpurun` that waits for it inside a task."""
+    if not TASK_NAME.fullmatch(request["request"]) or request["kind"] not in ("started", "result"):
+        raise ValueError("a reply names a request and is `started` or `result`")
+    folder = task_folder(request["task"]) / "requests"
+    write_atomically(folder / f"{request['request']}.{request['kind']}", json.dumps(request.get("value")))
+    return {}
+
+
+def remove(request: dict) -> dict:
+    """Delete the folders of tasks that do not run any more."""
+    for name in request["tasks"]:
+        folder = task_folder(name)
+        if folder.is_dir() and not is_supervised(folder):
+            shutil.rmtree(folder, ignore_errors=True)
+    return {}
+
+
+def prune(request: dict) -> dict:
+    """Delete ended tasks, sources, environments and agents that nothing has touched for `days`."""
+    limit = time.time() - 86400 * float(request["days"])
+    own = Path(__file__).resolve().parents[1].name
+    removed = []
+    for kind in ("tasks", "sources", "environments", "bin"):
+        for path in sorted((root() / kind).glob("*")):
+            kept = path.name == own or path.name in request.get("keep", ()) or is_supervised(path)
+            if not kept and max(_touched(path), _touched(path / "lease")) < limit:
+                removed.append(f"{kind}/{path.name}")
+                if path.is_dir():
+                    shutil.rmtree(path, ignore_errors=True)
+                else:
+                    path.unlink(missing_ok=True)
+    return {"removed": removed}
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command that the controller asked for."""
+    os.umask(0o077)
+    request = json.loads(read_line() or b"{}")
+    (root() / "tasks").mkdir(exist_ok=True)
+    try:
+        os.write(1, MAGIC)
+        if arguments[0] == "follow":
+            follow(request)
+        else:
+            commands = {command.__name__: command for command in (stop, status, reply, remove, prune)}
+            send({"answer": commands[arguments[0]](request)})
+    except BrokenPipeError:
+        os._exit(0)
+    except Exception as error:
+        send({"error": f"{type(error).__name__}: {error}"})
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

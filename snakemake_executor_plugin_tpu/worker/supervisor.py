@@ -1,0 +1,179 @@
+"""The supervisor: runs one task to its end, on the worker, whatever becomes of the connection to it."""
+
+import contextlib
+import ctypes
+import fcntl
+import json
+import os
+import select
+import signal
+import subprocess
+import tarfile
+import time
+from pathlib import Path
+
+from .tasks import lease_has_expired, read, root, write_atomically, write_exit
+
+LIBTPU_LOCK = Path("/tmp/libtpu_lockfile")
+PR_SET_CHILD_SUBREAPER = 36
+
+
+def descendants(pid: int) -> list[int]:
+    """Return every living process below pid, whatever session or process group it moved itself to."""
+    children: dict[int, list[int]] = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                stat = Path("/proc", entry, "stat").read_text(errors="replace")
+            except OSError:
+                continue
+            state, parent = stat.rpartition(")")[2].split()[:2]
+            if state != "Z":
+                children.setdefault(int(parent), []).append(int(entry))
+    found, queue = [], [pid]
+    while queue:
+        below = children.get(queue.pop(), [])
+        found += below
+        queue += below
+    return found
+
+
+def clear_libtpu_lock(lock: Path = LIBTPU_LOCK) -> bool:
+    """Remove the lock file that a killed process left behind, unless a living one holds it."""
+    try:
+        with open(lock, "r+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock.unlink()
+            return True
+    except OSError:
+        return False
+
+
+class Supervisor:
+    """Starts one task, keeps its lease, stops it when asked, and leaves no process behind."""
+
+    def __init__(self, folder: Path, spec: dict):
+        self.folder, self.spec = folder, spec
+        self.shutting_down = False
+        self.process: subprocess.Popen | None = None
+
+    def run(self) -> None:
+        """Run the task and write how it ended."""
+        started = time.time()
+        try:
+            self._prepare()
+            self._start()
+            code, reason = self._supervise()
+        except Exception as error:
+            code, reason = 127, f"the agent could not run it: {type(error).__name__}: {error}"[:300]
+        self._signal_until_gone(signal.SIGTERM, 1)
+        self._signal_until_gone(signal.SIGKILL, 30)
+        clear_libtpu_lock()
+        record = {"code": code, "reason": reason, "seconds": round(time.time() - started, 3)}
+        write_exit(self.folder, record)
+
+    def _prepare(self) -> None:
+        # Orphans of the task become children of the supervisor, so that none escapes.
+        with contextlib.suppress(OSError):
+            ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        self.wakeup, wakeup_write = os.pipe()
+        for descriptor in (self.wakeup, wakeup_write):
+            os.set_blocking(descriptor, False)
+        signal.set_wakeup_fd(wakeup_write, warn_on_full_buffer=False)
+        for number in (signal.SIGCHLD, signal.SIGUSR1, signal.SIGHUP, signal.SIGINT):
+            signal.signal(number, lambda *_: None)
+        signal.signal(signal.SIGTERM, self._on_sigterm)
+        write_atomically(self.folder / "pid", str(os.getpid()))
+
+    def _on_sigterm(self, *_) -> None:
+        # The worker is being shut down: a preemption begins like this.
+        self.shutting_down = True
+
+    def _start(self) -> None:
+        work = self.folder / "work"
+        work.mkdir(exist_ok=True)
+        if archive := self.spec.get("sources"):
+            with tarfile.open(root() / "sources" / f"{archive}.tar.gz") as tar:
+                if hasattr(tarfile, "data_filter"):
+                    tar.extraction_filter = tarfile.data_filter
+                tar.extractall(work)
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("SSH_")}
+        environment.update(self.spec.get("environment", {}))
+        path = [str(self.folder / "bin"), *self.spec.get("path", []), environment.get("PATH", os.defpath)]
+        environment["PATH"] = os.pathsep.join(path)
+        environment["TPU_AGENT"] = str(Path(__file__).resolve().parents[1])
+        environment["TPU_TASK_FOLDER"] = str(self.folder)
+        environment["TPU_PROGRESS_FILE"] = str(self.folder / "progress")
+        # `tpurun` compares with this to find what the job itself exported.
+        write_atomically(self.folder / "environment.json", json.dumps(environment))
+        directory = work / self.spec.get("directory", ".")
+        directory.mkdir(parents=True, exist_ok=True)
+        with open(self.folder / "log", "ab", buffering=0) as log:
+            self.process = subprocess.Popen(
+                self.spec["argv"],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=directory,
+                env=environment,
+                start_new_session=True,
+            )
+
+    def _supervise(self) -> tuple[int, str]:
+        while True:
+            if (code := self._reap()) is not None:
+                # A shutdown signals the job too, which may well end before the supervisor looks.
+                return code, "shutdown" if self.shutting_down and code else "exited"
+            if (why := self._reason_to_stop()) is not None:
+                self._log(f"stopping the job: {why}")
+                return self._stop(), why
+            self._wait(1.0)
+
+    def _wait(self, seconds: float) -> None:
+        select.select([self.wakeup], [], [], seconds)
+        with contextlib.suppress(BlockingIOError):
+            os.read(self.wakeup, 4096)
+
+    def _reap(self) -> int | None:
+        """Collect ended children; return the job's exit code once it is among them."""
+        code = self.process.poll()
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        return None if code is None else code if code >= 0 else 128 - code
+
+    def _reason_to_stop(self) -> str | None:
+        if self.shutting_down:
+            return "shutdown"
+        if (self.folder / "stop").exists():
+            return "stopped"
+        return "lease" if lease_has_expired(self.folder) else None
+
+    def _stop(self) -> int:
+        grace = float(read(self.folder / "stop") or self.spec.get("grace", 10))
+        # One signal for each process: jobs take a second SIGTERM for impatience.
+        self._signal_all(signal.SIGTERM)
+        deadline = time.monotonic() + grace
+        while descendants(os.getpid()) and time.monotonic() < deadline:
+            self.process.poll()
+            self._wait(0.1)
+        self._signal_until_gone(signal.SIGKILL, 30)
+        self.process.wait(10)
+        return self._reap()
+
+    def _signal_all(self, number: int) -> None:
+        for pid in descendants(os.getpid()):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, number)
+
+    def _signal_until_gone(self, number: int, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        self._signal_all(number)
+        while descendants(os.getpid()) and time.monotonic() < deadline:
+            time.sleep(0.02)
+            if number == signal.SIGKILL:
+                self._signal_all(number)
+
+    def _log(self, sentence: str) -> None:
+        with contextlib.suppress(OSError), open(self.folder / "log", "ab") as log:
+            log.write(f"\n[agent] {sentence}\n".encode())

@@ -1,0 +1,163 @@
+"""A task is one supervised tree of processes on one worker, and a private folder that tells all about it.
+
+spec.json   what to run                    log        its output, stdout and stderr
+lease       seconds it may run unattended  progress   what the job wrote last (its newest checkpoint)
+alive       locked by the supervisor       exit       how it ended
+stop        grace time, once asked to stop requests/  what `tpurun` asks of the controller
+bin/        first on the job's PATH        work/      the job's working directory
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import shutil
+import sys
+import time
+from pathlib import Path
+
+TASK_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
+EXIT_BYTES = 512
+
+
+def root() -> Path:
+    """Return the agent's folder on this worker: the one that holds `bin/<hash>/worker/tasks.py`."""
+    return Path(os.environ.get("TPU_AGENT_ROOT") or Path(__file__).resolve().parents[3])
+
+
+def task_folder(name: str) -> Path:
+    """Return the folder of a task, refusing names that could lead out of the agent's folder."""
+    if not TASK_NAME.fullmatch(name):
+        raise ValueError(f"{name!r} is no task name")
+    return root() / "tasks" / name
+
+
+def task_folders() -> list[Path]:
+    """Return the folders of all tasks on this worker."""
+    return sorted((root() / "tasks").glob("[A-Za-z0-9]*"))
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a file that readers see either whole or not at all."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(text)
+    os.replace(temporary, path)
+
+
+def read(path: Path) -> str | None:
+    """Return a small file's text, or None where it does not exist (yet)."""
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return None
+
+
+def read_progress(folder: Path) -> str | None:
+    """Return what the job reported last about how far it has come."""
+    return (read(folder / "progress") or "").strip()[:200] or None
+
+
+def write_exit(folder: Path, record: dict) -> None:
+    """Write how a task ended, over blocks that were reserved at its start: a full disk must not hide it."""
+    with open(folder / "exit", "r+b", buffering=0) as file:
+        file.write(json.dumps(record).encode().ljust(EXIT_BYTES - 1)[: EXIT_BYTES - 1] + b"\n")
+
+
+def read_exit(folder: Path) -> dict | None:
+    """Return how a task ended, or None while it has not."""
+    text = read(folder / "exit") or ""
+    return json.loads(text) if text.startswith("{") and text.endswith("\n") else None
+
+
+def is_supervised(folder: Path) -> bool:
+    """Tell whether the task's supervisor lives: it holds a lock for as long as it does."""
+    try:
+        with open(folder / "alive") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return False
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+
+
+def state_of(folder: Path) -> str:
+    """Return `running`, `exited`, `vanished` (died without a word: a reboot, say) or `absent`."""
+    if not folder.is_dir():
+        return "absent"
+    # Liveness first: a task that ends between the two looks must come out as exited.
+    supervised = is_supervised(folder)
+    if read_exit(folder) is not None:
+        return "exited"
+    return "running" if supervised else "vanished"
+
+
+def renew_lease(folder: Path, seconds: float | None = None) -> None:
+    """Let the task run on unattended for its lease, counted from now."""
+    with contextlib.suppress(OSError):
+        if seconds is not None and not (folder / "stop").exists():
+            write_atomically(folder / "lease", str(seconds))
+        os.utime(folder / "lease")
+
+
+def lease_has_expired(folder: Path) -> bool:
+    """Tell whether the task has been unattended for longer than its lease; a lease of 0 never ends."""
+    try:
+        seconds = float(read(folder / "lease") or 0)
+        return bool(seconds) and time.time() - (folder / "lease").stat().st_mtime > seconds
+    except (OSError, ValueError):
+        return False
+
+
+def create(name: str, spec: dict) -> bool:
+    """Start a task under a supervisor of its own; return False where it exists already."""
+    from .supervisor import Supervisor
+
+    folder = task_folder(name)
+    if folder.exists():
+        return False
+    new = folder.with_name(f".new-{name}-{os.getpid()}")
+    shutil.rmtree(new, ignore_errors=True)
+    try:
+        alive = _fill(new, spec)
+        try:
+            # Renaming is what makes the task exist: of two starters only one gets here.
+            os.rename(new, folder)
+        except OSError:
+            alive.close()
+            if folder.is_dir():
+                return False
+            raise
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            devnull = os.open(os.devnull, os.O_RDWR)
+            for descriptor in (0, 1, 2):
+                os.dup2(devnull, descriptor)
+            with contextlib.suppress(BaseException):
+                Supervisor(folder, spec).run()
+        os._exit(0)
+    os.wait()
+    alive.close()
+    return True
+
+
+def _fill(folder: Path, spec: dict):
+    """Write a new task's folder and return the locked file that its supervisor will inherit."""
+    for part in (folder, folder / "bin", folder / "requests"):
+        part.mkdir(parents=True)
+    tpurun = folder / "bin" / "tpurun"
+    tpurun.write_text(
+        f'#!/bin/sh\nexec "{sys.executable}" -I "{Path(__file__).with_name("tpurun.py")}" "$@"\n'
+    )
+    tpurun.chmod(0o700)
+    (folder / "spec.json").write_text(json.dumps(spec))
+    (folder / "lease").write_text(str(spec.get("lease", 0)))
+    (folder / "log").touch()
+    (folder / "exit").write_bytes(b"\0" * EXIT_BYTES)
+    alive = open(folder / "alive", "w")  # noqa: SIM115 (held to the supervisor's end)
+    fcntl.flock(alive, fcntl.LOCK_EX)
+    return alive

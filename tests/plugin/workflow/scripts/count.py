@@ -1,0 +1,83 @@
+"""Counts steps the way training runs do: checkpoints into a bucket, resumes, reports progress, stops on SIGTERM."""
+
+import argparse
+import json
+import os
+import signal
+import sys
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+
+URL = os.environ["STORAGE_EMULATOR_HOST"]
+RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+LAUNCH = os.environ["TPU_LAUNCH"]
+
+
+def request(url, data=None):
+    for attempt in range(20):
+        try:
+            with urllib.request.urlopen(urllib.request.Request(url, data=data), timeout=20) as answer:
+                return answer.read()
+        except urllib.error.HTTPError as error:
+            if error.code == 404:
+                return None
+        except OSError:
+            pass
+        time.sleep(0.1 * (attempt + 1))
+    raise SystemExit("the bucket does not answer")
+
+
+def put(path, text):
+    bucket, _, name = path.partition("/")
+    name = urllib.parse.quote(name, safe="")
+    request(f"{URL}/upload/storage/v1/b/{bucket}/o?uploadType=media&name={name}", str(text).encode())
+
+
+def get(path):
+    bucket, _, name = path.partition("/")
+    return request(f"{URL}/storage/v1/b/{bucket}/o/{urllib.parse.quote(name, safe='')}?alt=media")
+
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--steps", type=int)
+parser.add_argument("--seconds", type=float)
+parser.add_argument("--checkpoint")
+parser.add_argument("--seed")
+parser.add_argument("--out")
+parser.add_argument("--fail-rank", type=int, default=-1)
+parser.add_argument("--mute", action="store_true")
+parser.add_argument("--stubborn", action="store_true")
+args = parser.parse_args()
+
+stopping = False
+
+
+def stop(*_):
+    global stopping
+    stopping = True
+
+
+signal.signal(signal.SIGTERM, signal.SIG_IGN if args.stubborn else stop)
+step = int(get(f"{args.checkpoint}/step") or 0)
+variables = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "COUNT_OPTION")
+seen = {key: value for key, value in os.environ.items() if key.startswith("TPU_") or key in variables}
+put(f"{args.checkpoint}/launches/{LAUNCH}-{RANK}", json.dumps({"from": step, "environment": seen}))
+print(f"launch {LAUNCH}, rank {RANK} of {SIZE}: from step {step}", flush=True)
+while step < args.steps:
+    time.sleep(args.seconds)
+    step += 1
+    if RANK == args.fail_rank and step == 2:
+        print(f"rank {RANK} cannot go on", file=sys.stderr, flush=True)
+        sys.exit(3)
+    if RANK == 0 and not args.mute:
+        put(f"{args.checkpoint}/step", step)
+        with open(os.environ["TPU_PROGRESS_FILE"], "w") as file:
+            file.write(str(step))
+    print(f"step {step}", flush=True)
+    if stopping:
+        sys.exit(143)
+if RANK == 0:
+    with open(args.seed) as file, open(args.out, "w") as out:
+        out.write(f"{args.checkpoint.rpartition('/')[2]} counted to {step} with seed {file.read().strip()} on {SIZE}\n")
