@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import json
 from pathlib import Path
 
 import numpy as np
+
+from trm.data.dataset import Meta, one_example_set, write_split
+from trm.data.files import write_manifest
 
 
 def grids() -> np.ndarray:
@@ -38,43 +40,22 @@ def puzzles(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def write_dataset(
-    folder: Path, train: int = 200, validation: int = 40, test: int = 60, seed: int = 0
+    folder: Path,
+    train: int = 200,
+    validation: int = 40,
+    test: int = 60,
+    seed: int = 0,
+    augmentations: int = 0,
 ) -> Path:
     """A data set folder as `trm data build` makes it."""
     questions, answers = puzzles(train + validation + test, seed)
+    meta = Meta("sudoku", seq_len=16, vocab_size=6, num_puzzle_identifiers=1)
+    folder.mkdir(parents=True)
     first = 0
     for split, count in (("train", train), ("validation", validation), ("test", test)):
         part, first = slice(first, first + count), first + count
-        path = folder / split
-        path.mkdir(parents=True)
-        index = np.arange(count + 1, dtype=np.int32)
-        arrays = {
-            "inputs": questions[part] + 1,
-            "labels": answers[part] + 1,
-            "puzzle_identifiers": np.zeros(count, dtype=np.int32),
-            "puzzle_indices": index,
-            "group_indices": index,
-        }
-        for name, array in arrays.items():
-            np.save(path / f"all__{name}.npy", array)
-        meta = {
-            "pad_id": 0,
-            "ignore_label_id": 0,
-            "blank_identifier_id": 0,
-            "vocab_size": 6,
-            "seq_len": 16,
-            "num_puzzle_identifiers": 1,
-            "total_groups": count,
-            "mean_puzzle_examples": 1.0,
-            "total_puzzles": count,
-            "sets": ["all"],
-        }
-        (path / "dataset.json").write_text(json.dumps(meta))
-    (folder / "identifiers.json").write_text('["<blank>"]')
-    manifest = {
-        "format": 1,
-        "kind": "dataset",
-        "identity": {"task": "sudoku", "seed": seed, "train_puzzles": train},
-    }
-    (folder / "manifest.json").write_text(json.dumps(manifest))
+        write_split(folder / split, one_example_set(questions[part] + 1, answers[part] + 1, meta))
+    document = {"format": 1, "kind": "dataset", "name": folder.name, "identity": f"test-{train}-{seed}"}
+    document |= {"task": "sudoku", "augmentations": augmentations, "seed": seed, "box_rows": 2, "box_cols": 2}
+    write_manifest(folder, document)
     return folder

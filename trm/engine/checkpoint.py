@@ -68,6 +68,9 @@ class CheckpointFolder:
         (self.folder(step) / MANIFEST).unlink(missing_ok=True)
         shutil.rmtree(self.folder(step), ignore_errors=True)
 
+    def saved(self, step: int, score: float | None) -> None:
+        """Called by every worker once a checkpoint is whole; `score`: its validation accuracy if it is the best."""
+
     def write_extra(self, name: str, data: bytes) -> None:
         """A file beside the checkpoints (snapshots, the live history)."""
         write_atomically(self.root / name, data)
@@ -128,7 +131,8 @@ def prune(folder: CheckpointFolder, keep: int, best: int | None) -> None:
             folder.delete(step)
 
 
-def _read(folder: CheckpointFolder, step: int) -> Loaded:
+def read_checkpoint(folder: CheckpointFolder, step: int) -> Loaded:
+    """One checkpoint, its checksums compared. Raises OSError, ValueError, KeyError or TypeError where it is broken."""
     manifest = json.loads(folder.read(step, MANIFEST))
     if manifest["format"] != FORMAT:
         raise ValueError(f"its format is {manifest['format']}, not {FORMAT}")
@@ -159,7 +163,7 @@ def load_newest(folder: CheckpointFolder) -> Loaded | None:
     """The newest checkpoint that is whole, or None; a broken one is passed over with a warning."""
     for step in reversed(folder.steps()):
         try:
-            return _read(folder, step)
+            return read_checkpoint(folder, step)
         except (OSError, ValueError, KeyError, TypeError) as error:
             log.warning(
                 "checkpoint %s is broken (%s); falling back to the one before", folder.folder(step), error

@@ -1,8 +1,8 @@
-"""A built data set as the engine uses it: originals for the device, a sampler for the host."""
+"""A built data set as the engine uses it: originals on the device, maps of augmented copies from the host."""
 
 from __future__ import annotations
 
-import json
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -10,59 +10,84 @@ import numpy as np
 import torch
 
 from trm.backends.base import Backend
+from trm.data.augment import Augmenter
+from trm.data.dataset import PuzzleSet, load
+from trm.data.sampler import Sampler
 from trm.engine.state import Puzzles
 from trm.engine.step import Originals
 from trm.errors import UserError
 from trm.study.schema import RunConfig
 
+NO_LABEL = -1  # equals no symbol: nothing is ignored
+
 
 class Dataset:
-    """One data set folder."""
+    """One data set folder; splits are read, and checked, when first asked for."""
 
-    def __init__(self, folder: Path, config: RunConfig):
-        self.folder = folder
-        try:
-            manifest = json.loads((folder / "manifest.json").read_text())
-            meta = json.loads((folder / "train" / "dataset.json").read_text())
-        except FileNotFoundError as error:
-            raise UserError(f"{error.filename} does not exist: build the data set first") from None
-        self.identity = manifest["identity"]
-        self.puzzles = Puzzles(
-            meta["seq_len"], meta["vocab_size"], meta["num_puzzle_identifiers"], meta["ignore_label_id"]
-        )
-        self.summary: dict[str, Any] = {"name": folder.name, "identity": self.identity}
-        self._arrays: dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
+    def __init__(self, folder: Path):
+        self.folder = Path(folder)
+        self._splits: dict[str, PuzzleSet] = {}
 
-    def arrays(self, split: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        if split not in self._arrays:
+    def split(self, name: str) -> PuzzleSet:
+        """`train`, `validation` or `test`."""
+        if name not in self._splits:
+            self._splits[name] = load(self.folder, name)
+        return self._splits[name]
 
-            def read(name):
-                return np.load(self.folder / split / f"all__{name}.npy")
+    @cached_property
+    def puzzles(self) -> Puzzles:
+        """Sizes that the model is built for."""
+        meta = self.split("train").meta
+        ignore = NO_LABEL if meta.ignore_label_id is None else meta.ignore_label_id
+        return Puzzles(meta.seq_len, meta.vocab_size, meta.num_puzzle_identifiers, ignore)
 
-            self._arrays[split] = (
-                read("inputs").astype(np.uint8),
-                read("labels").astype(np.uint8),
-                read("puzzle_identifiers").astype(np.int32),
-            )
-        return self._arrays[split]
+    @cached_property
+    def summary(self) -> dict[str, Any]:
+        """What training.json says of the data set."""
+        train = self.split("train")
+        return {
+            "name": train.meta.name,
+            "identity": train.meta.identity,
+            "train_puzzles": train.groups,
+            "augmentations": train.meta.augmentations,
+        }
 
-    def count(self, split: str) -> int:
-        return len(self.arrays(split)[0]) if (self.folder / split).is_dir() else 0
+    def has(self, name: str) -> bool:
+        """Whether the split is there and not empty."""
+        return (self.folder / name).is_dir() and self.split(name).examples > 0
 
-    def originals(self, split: str, backend: Backend) -> Originals:
-        return Originals(*(backend.place(torch.from_numpy(a)) for a in self.arrays(split)))
+    def check_fits(self, config: RunConfig) -> None:
+        """Make sure that this is the data set that the run's configuration describes.
 
-    def sampler(self, config: RunConfig):
-        n, s, v = self.count("train"), self.puzzles.seq_len, self.puzzles.vocab
-
-        class S:
-            def batch(self, step, first, count):
-                rng = np.random.default_rng([config.seed, step])
-                idx = rng.integers(0, n, config.training.batch_size)[first : first + count]
-                return (
-                    idx,
-                    np.tile(np.arange(v, dtype=np.uint8), (count, 1)),
-                    np.tile(np.arange(s, dtype=np.uint16), (count, 1)),
+        Raises:
+            UserError: names what differs.
+        """
+        train, data = self.split("train"), config.data
+        if not train.groups:
+            raise UserError(f"{self.folder} holds no training puzzles: build it again")
+        found = {"task": train.meta.task}
+        if train.meta.identity:
+            found |= {"augmentations": train.meta.augmentations}
+        for field, value in found.items():
+            if value != getattr(data, field):
+                raise UserError(
+                    f"{self.folder} has {field} {value!r}, and the run's data.{field} is {getattr(data, field)!r}: "
+                    "give the data set that was built for this run"
                 )
+        if data.task == "sudoku" and train.meta.seq_len != (data.box_rows * data.box_cols) ** 2:
+            raise UserError(
+                f"{self.folder} has puzzles of {train.meta.seq_len} cells, and the run asks for boxes of "
+                f"{data.box_rows} by {data.box_cols}: give the data set that was built for this run"
+            )
 
-        return S()
+    def originals(self, name: str, backend: Backend, first: int | None = None) -> Originals:
+        """A split's rows on the device; `first`: those of the first groups only."""
+        puzzles = self.split(name) if first is None else self.split(name).first(first)
+        identifiers = puzzles.puzzle_identifiers[puzzles.puzzle_of_example].astype(np.int32)
+        arrays = (puzzles.inputs, puzzles.labels, identifiers)
+        return Originals(*(backend.place(torch.from_numpy(np.ascontiguousarray(array))) for array in arrays))
+
+    def sampler(self, config: RunConfig) -> tuple[Sampler, Augmenter]:
+        """Which rows a step sees, and in which guise."""
+        train = self.split("train")
+        return Sampler.of(train, config.training.batch_size, config.seed), Augmenter(train.meta)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import numpy as np
 import torch
 
 from trm.backends.base import Backend
+from trm.data.augment import Augmenter
+from trm.data.sampler import Sampler
 from trm.engine.step import Batch
 from trm.model.parameters import uniform
 from trm.optim.schedule import exploration_at
@@ -28,28 +28,23 @@ def exploration_minimum(
     return np.where(explored < probability, minimum, 0).astype(np.int32)
 
 
-class Sampler(Protocol):
-    """Which puzzle, in which guise, is row b of step s: a pure function (`trm.data.sampler.Sampler`)."""
-
-    def batch(self, step: int, first: int, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Puzzle index [count], token map [count, V], cell map [count, S] of rows first.. of the step's batch."""
-
-
 class Feed:
     """Batches for this worker."""
 
-    def __init__(self, config: RunConfig, sampler: Sampler, backend: Backend):
-        self._config, self._sampler, self._backend = config, sampler, backend
+    def __init__(self, config: RunConfig, sampler: Sampler, augmenter: Augmenter, backend: Backend):
+        self._config, self._backend = config, backend
+        self._sampler, self._augmenter = sampler, augmenter
         self._count = config.training.batch_size // backend.world
         self._first = backend.rank * self._count
 
     def batch(self, step: int) -> Batch:
         """This worker's rows of the global batch of `step` (from 1), on the device."""
         training, config = self._config.training, self._config
-        index, token_map, cell_map = self._sampler.batch(step, self._first, self._count)
+        drawn = self._sampler.batch(step - 1, self._backend.rank, self._backend.world)
+        token_map, cell_map = self._augmenter.maps(drawn.puzzles, drawn.copies)
         probability = exploration_at(step, training.steps, training.exploration, training.exploration_final)
         minimum = exploration_minimum(
             config.seed, step, training.batch_size, probability, config.model.halt_max_steps
         )[self._first : self._first + self._count]
-        arrays = (index.astype(np.int32), token_map, cell_map.astype(np.int32), minimum)
+        arrays = (drawn.rows.astype(np.int32), token_map, cell_map, minimum)
         return Batch(*(self._backend.place_rows(torch.from_numpy(array), 0) for array in arrays))

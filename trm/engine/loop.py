@@ -44,7 +44,7 @@ class Trainer:
         config: RunConfig,
         dataset: Dataset,
         out: Path,
-        checkpoints: Path,
+        checkpoints: Path | CheckpointFolder,
         backend: Backend,
         runtime: RuntimeConfig,
         started: float,
@@ -60,13 +60,13 @@ class Trainer:
         )
         self.started, self.started_at = started, now()
         self.fingerprint = run_fingerprint(config)
-        folder = CheckpointFolder(checkpoints)
+        folder = CheckpointFolder(checkpoints) if isinstance(checkpoints, Path) else checkpoints
         loaded = load_newest(folder)
         requested = config.training.precision
         if requested == "auto" and loaded:
             requested = loaded.meta["identity"]["precision"]  # a resumed run goes on as it began
         self.precision = backend.precision(requested)
-        identity = run_identity(config, RECIPE_VERSION, dataset.identity, self.precision.name)
+        identity = run_identity(config, RECIPE_VERSION, dataset.summary, self.precision.name)
         self.saver = Saver(folder, backend, runtime, identity)
         self.state = TrainState(config, dataset.puzzles, self.precision, backend)
         self.record = Record()
@@ -78,10 +78,10 @@ class Trainer:
                 self.state.load_weights(initial, backend)
         self.step = TrainStep(self.state, dataset.originals("train", backend), backend)
         self.program = backend.program(self.step)
-        self.feed = Feed(config, dataset.sampler(config), backend)
+        self.feed = Feed(config, *dataset.sampler(config), backend)
         self.stages = recursion_stages(config.model, config.training)
         self.threads, self.profile_steps = torch.get_num_threads(), profile_steps
-        self.validation = dataset.originals("validation", backend) if dataset.count("validation") else None
+        self.validation = dataset.originals("validation", backend) if dataset.has("validation") else None
         self.setup_seconds = 0.0
         self.loop_started = self.reported_at = time.monotonic()
         self.reported_step = self._resumed_at = self.record.done

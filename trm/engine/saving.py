@@ -105,6 +105,8 @@ class Saver:
         save_checkpoint(self.folder, self.backend, record.done, state.shared_tensors(), carry, meta)
         if self.backend.rank == 0:
             prune(self.folder, self.runtime.keep_checkpoints, record.best["step"] if record.best else None)
+        best = record.best is not None and record.best["step"] == record.done
+        self.folder.saved(record.done, record.best["eval/exact_accuracy"] if best else None)
         self.saved_at = time.monotonic()
 
 

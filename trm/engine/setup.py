@@ -33,9 +33,8 @@ def prepare(
         probe = out / ".writable"
         write_atomically(probe, b"")
         probe.unlink()
-    data = Dataset(dataset, config)
-    if data.count("train") == 0:
-        raise UserError(f"{dataset} holds no training puzzles")
+    data = Dataset(dataset)
+    data.check_fits(config)
     return data, _initial_weights(config, data, out, init_from)
 
 

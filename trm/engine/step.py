@@ -28,7 +28,7 @@ class Batch(NamedTuple):
     token_map: Tensor
     """uint8 [B, V]: the symbol that replaces each symbol."""
     cell_map: Tensor
-    """int32 [B, S]: the cell that each cell's symbol is taken from."""
+    """int16 [B, S]: the cell that each cell's symbol is taken from."""
     minimum: Tensor
     """int32 [B]: exploration's least number of steps, 0 for none."""
 

@@ -1,0 +1,48 @@
+"""`python -m trm evaluate`: measure a trained model.
+
+python -m trm evaluate --run results/runs/NAME --dataset results/datasets/NAME --evaluation '{}' --out FILE
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+
+def add_parser(subparsers: Any) -> None:
+    """Declare the command's options."""
+    parser = subparsers.add_parser(
+        "evaluate", help="measure a trained model", description=__doc__.split("\n")[0]
+    )
+    parser.add_argument("--run", required=True, dest="run_folder", help="folder of the finished run")
+    parser.add_argument("--dataset", required=True, help="data set folder")
+    parser.add_argument(
+        "--evaluation", default="{}", help="EvaluationConfig: JSON text or a path to a JSON file"
+    )
+    parser.add_argument("--out", required=True, help="JSON file of the measurements")
+    parser.add_argument("--predictions", help="also write every answer to this .npz file")
+    parser.add_argument("--backend", default="auto", help="auto, cpu, cuda or xla")
+    parser.add_argument("--threads", type=int, help="CPU threads (default: all)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Evaluate; 0 when the file is written."""
+    from pathlib import Path
+
+    from trm.cli.arguments import load_config
+    from trm.study.schema import EvaluationConfig
+
+    evaluation = load_config(EvaluationConfig, args.evaluation, "--evaluation")
+
+    from trm.backends import open_backend
+    from trm.engine.evaluate import evaluate_run
+
+    backend = open_backend(args.backend, args.threads)
+    try:
+        predictions = Path(args.predictions) if args.predictions else None
+        evaluate_run(
+            Path(args.run_folder), Path(args.dataset), evaluation, Path(args.out), predictions, backend
+        )
+    finally:
+        backend.close()
+    return 0

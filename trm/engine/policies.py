@@ -1,0 +1,205 @@
+"""Ways to spend inference compute: fixed depth, stopping when confident, noisy restarts.
+
+Shapes: B rows, L tokens, S cells, D width, V symbols, N puzzles of this worker.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from trm.engine.score import Score
+from trm.engine.step import Originals
+from trm.model.inference import InferenceNetwork, inference_batch
+
+NewScore = Callable[[], Score]
+
+
+class Timed(NamedTuple):
+    """A score and the seconds it took."""
+
+    score: Score
+    seconds: float
+
+
+class FixedResult(NamedTuple):
+    """What a pass over all depths yields."""
+
+    depths: dict[int, Timed]
+    first_positive: Tensor
+    """First step with a positive halt logit, int32 [N]; 0: never."""
+    answers: Tensor
+    """After the last step, uint8 [N, S]."""
+    halt_logits: Tensor
+    """After the last step, float32 [N]."""
+
+
+def batches(net: InferenceNetwork, data: Originals) -> Iterable[slice]:
+    """Slices of the puzzles that are run together."""
+    count = len(data.inputs)
+    size = inference_batch(data.inputs.shape[1] + net.arch.puzzle_tokens, len(net.h_init), data.inputs.device)
+    return (slice(first, min(count, first + size)) for first in range(0, count, size))
+
+
+def _restart_noise(z: Tensor, noise: float, restart: int, first: int, which: int) -> Tensor:
+    """Start states plus normal noise that depends on (restart, first row of the batch) alone."""
+    generator = torch.Generator(device=z.device)
+    generator.manual_seed((restart * 2 + which) * (1 << 32) + first)
+    noisy = torch.randn(z.shape, generator=generator, device=z.device, dtype=torch.float32) * noise
+    return z + noisy.to(z.dtype)
+
+
+@torch.no_grad()
+def fixed(
+    net: InferenceNetwork,
+    data: Originals,
+    depths: tuple[int, ...],
+    new_score: NewScore,
+    wait: Callable[[], None],
+) -> FixedResult:
+    """Every puzzle gets every step; answers are scored at each of `depths` (one pass for all)."""
+    scores = {depth: new_score() for depth in sorted(depths)}
+    seconds = dict.fromkeys(scores, 0.0)
+    firsts, answers, halts = [], [], []
+    for part in batches(net, data):
+        inputs, labels = data.inputs[part], data.labels[part]
+        x = net.embed(inputs, data.puzzle[part])
+        z_H, z_L = net.start(len(inputs), len(x))
+        first = torch.zeros(len(inputs), dtype=torch.int32, device=x.device)
+        wait()
+        begun = time.perf_counter()
+        for step in range(1, max(depths) + 1):
+            z_H, z_L, logits, halt = net.step(z_H, z_L, x)
+            first = torch.where((first == 0) & (halt > 0), step, first)
+            if step in scores:
+                wait()
+                paused = time.perf_counter()
+                seconds[step] += paused - begun
+                scores[step].add(logits, inputs, labels, step)
+                wait()
+                begun += time.perf_counter() - paused
+        firsts.append(first)
+        answers.append(logits.argmax(-1).t().to(torch.uint8))
+        halts.append(halt.float())
+    timed = {depth: Timed(scores[depth], seconds[depth]) for depth in scores}
+    return FixedResult(timed, torch.cat(firsts), torch.cat(answers), torch.cat(halts))
+
+
+@torch.no_grad()
+def confident(net: InferenceNetwork, data: Originals, depth: int, score: Score) -> tuple[Timed, Tensor]:
+    """A puzzle leaves the batch at its first positive halt logit, or after `depth` steps; the next one takes its slot.
+
+    When none is left to come, the batch shrinks by halves. Returns the score and the answers, uint8 [N, S]; they
+    equal those of a full pass, because rows do not influence each other.
+    """
+    begun = time.perf_counter()
+    count, cells = data.inputs.shape
+    slots = min(count, next(iter(batches(net, data))).stop)
+    device = data.inputs.device
+    answers = torch.zeros(count, cells, dtype=torch.uint8, device=device)
+    which = torch.arange(slots, device=device)
+    incoming = slots
+    x = net.embed(data.inputs[which], data.puzzle[which]).contiguous()
+    z_H, z_L = (z.clone() for z in net.start(slots, len(x)))
+    steps = torch.zeros(slots, dtype=torch.int32, device=device)
+    live = torch.ones(slots, dtype=torch.bool, device=device)
+    while True:
+        z_H, z_L, logits, halt = net.step(z_H, z_L, x)
+        steps += 1
+        left = torch.nonzero(live & ((halt > 0) | (steps >= depth))).squeeze(1)
+        if len(left):
+            rows = which[left]
+            chosen = logits[:, left]
+            answers[rows] = chosen.argmax(-1).t().to(torch.uint8)
+            score.add(chosen, data.inputs[rows], data.labels[rows], steps[left])
+            fresh = torch.arange(incoming, min(count, incoming + len(left)), device=device)
+            incoming += len(fresh)
+            taken, closed = left[: len(fresh)], left[len(fresh) :]
+            if len(fresh):
+                which[taken], steps[taken] = fresh, 0
+                x[:, taken] = net.embed(data.inputs[fresh], data.puzzle[fresh])
+                start_H, start_L = net.start(len(fresh), len(x))
+                z_H[:, taken], z_L[:, taken] = start_H, start_L
+            live[closed] = False
+            open_slots = int(live.sum()) if len(closed) else len(live)
+            if open_slots == 0:
+                break
+            if open_slots <= len(live) // 2:
+                kept = torch.nonzero(live).squeeze(1)
+                z_H, z_L, x = z_H[:, kept], z_L[:, kept], x[:, kept]
+                which, steps, live = which[kept], steps[kept], live[kept]
+    return Timed(score, time.perf_counter() - begun), answers
+
+
+class Restarts(NamedTuple):
+    """Scores of K restarts by K."""
+
+    best: dict[int, Score]
+    """The answer with the highest halt logit."""
+    majority: dict[int, Score]
+    """The most frequent answer; among equals the one with the highest halt logit."""
+    oracle: dict[int, Score]
+    """The right answer where any restart found it: what picking could reach at best."""
+    seconds: dict[int, float]
+
+
+@torch.no_grad()
+def restarts(
+    net: InferenceNetwork,
+    data: Originals,
+    depth: int,
+    counts: tuple[int, ...],
+    noise: float,
+    new_score: NewScore,
+) -> Restarts:
+    """K runs of `depth` steps, all but the first from start states with normal noise of deviation `noise`."""
+    result = Restarts(
+        *({k: new_score() for k in sorted(counts)} for _ in range(3)), dict.fromkeys(sorted(counts), 0.0)
+    )
+    for part in batches(net, data):
+        inputs, labels = data.inputs[part], data.labels[part]
+        x = net.embed(inputs, data.puzzle[part])
+        begun = time.perf_counter()
+        answers, halts = [], []
+        for restart in range(max(counts)):
+            z_H, z_L = net.start(len(inputs), len(x))
+            if restart and noise:
+                z_H = _restart_noise(z_H, noise, restart, part.start, 0)
+                z_L = _restart_noise(z_L, noise, restart, part.start, 1)
+            for _ in range(depth):
+                z_H, z_L, logits, halt = net.step(z_H, z_L, x)
+            answers.append(logits.argmax(-1).t().to(torch.uint8))
+            halts.append(halt.float())
+            k = restart + 1
+            if k in result.best:
+                answers_KBS, halts_KB = torch.stack(answers), torch.stack(halts)
+                for scores, choose in (
+                    (result.best, _most_confident),
+                    (result.majority, _most_frequent),
+                    (result.oracle, _right_one),
+                ):
+                    index_B = choose(answers_KBS, halts_KB, labels)
+                    chosen = answers_KBS[index_B, torch.arange(len(inputs), device=x.device)]
+                    scores[k].add_answers(chosen, inputs, labels, depth)
+                result.seconds[k] += time.perf_counter() - begun
+    return result
+
+
+def _most_confident(answers_KBS: Tensor, halts_KB: Tensor, labels_BS: Tensor) -> Tensor:
+    return halts_KB.argmax(0)
+
+
+def _most_frequent(answers_KBS: Tensor, halts_KB: Tensor, labels_BS: Tensor) -> Tensor:
+    votes_KB = torch.stack([(answers_KBS == answer).all(-1).sum(0) for answer in answers_KBS])
+    top = votes_KB == votes_KB.max(0).values
+    return torch.where(top, halts_KB, -torch.inf).argmax(0)
+
+
+def _right_one(answers_KBS: Tensor, halts_KB: Tensor, labels_BS: Tensor) -> Tensor:
+    ignored = labels_BS == 0
+    right_KB = ((answers_KBS == labels_BS) | ignored).all(-1)
+    return torch.where(right_KB.any(0), right_KB.float().argmax(0), halts_KB.argmax(0))
