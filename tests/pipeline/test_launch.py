@@ -12,7 +12,7 @@ from trm.pipeline.cleanup import clean, survey
 from trm.pipeline.workflow import RUN_FILES
 
 
-@pytest.fixture()
+@pytest.fixture
 def fresh(tmp_path):
     return new_project(tmp_path, STUDY)
 

@@ -1,0 +1,51 @@
+"""Project, zone, bucket and pod are checked before anything starts."""
+
+import pytest
+
+from trm.errors import UserError
+from trm.pipeline.cloud import VARIABLES, cloud_settings
+
+GOOD = {"project": "my-project-1", "zone": "us-central2-b", "bucket": "gs://my-bucket/trm/", "pod": "trm-study"}
+
+
+@pytest.fixture(autouse=True)
+def no_variables(monkeypatch):
+    for variable in VARIABLES.values():
+        monkeypatch.delenv(variable, raising=False)
+
+
+def write(tmp_path, settings):
+    path = tmp_path / "cloud.yaml"
+    path.write_text("".join(f"{name}: {value}\n" for name, value in settings.items()))
+    return path
+
+
+def test_file_and_environment(tmp_path, monkeypatch):
+    path = write(tmp_path, GOOD)
+    assert cloud_settings(path)["bucket"] == "gs://my-bucket/trm"
+    monkeypatch.setenv("TRM_BUCKET", "gs://other")
+    assert cloud_settings(path)["bucket"] == "gs://other"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "sentence"),
+    [
+        ("project", "null", "project is not set: write it there, or set GOOGLE_CLOUD_PROJECT"),
+        ("project", "My Project", "project is 'My Project', but must be 6 to 30"),
+        ("zone", "us-central2", "zone is 'us-central2', but must be a zone such as"),
+        ("bucket", "my-bucket", "bucket is 'my-bucket', but must be gs://"),
+        ("bucket", "'gs://b$(reboot)'", "must be gs://bucket"),
+        ("pod", "'a; rm'", "pod is 'a; rm'"),
+    ],
+)
+def test_what_is_wrong_is_said(tmp_path, name, value, sentence):
+    path = write(tmp_path, GOOD | {name: value})
+    with pytest.raises(UserError) as caught:
+        cloud_settings(path)
+    assert sentence in str(caught.value)
+    assert str(path) in str(caught.value)
+
+
+def test_unknown_key(tmp_path):
+    with pytest.raises(UserError, match="unknown key 'buckets'"):
+        cloud_settings(write(tmp_path, GOOD | {"buckets": "x"}))
