@@ -1,0 +1,95 @@
+"""Step-by-step puzzles for the page and the steps figure: tokens to characters, grids, what is wrong when."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+MAZE = {1: "#", 2: " ", 3: "S", 4: "G", 5: "o"}
+MOST = 12
+"""Most puzzles in the page."""
+
+
+def glyph(token: int, task: str) -> str:
+    """The character of a token in the data set's own encoding (docs/contracts.md).
+
+    Sudoku: value + 1, blank 1; maze: `# SGo` from 1; ARC: colour + 2, 1 ends a row; 0 pads.
+    """
+    if task == "maze":
+        return MAZE.get(token, "")
+    if task == "arc":
+        return str(token - 2) if token >= 2 else ""
+    return str(token - 1) if token >= 2 else ""
+
+
+def shape(trace: Mapping[str, Any]) -> tuple[int, int]:
+    """Rows and columns of a trace's grid: square."""
+    side = math.isqrt(len(trace["answer"]))
+    return side, max(1, len(trace["answer"]) // max(1, side))
+
+
+def boxes(data: Mapping[str, Any]) -> tuple[int, int]:
+    """Rows and columns of a Sudoku box; (0, 0) for other tasks."""
+    if data.get("task", "sudoku") != "sudoku":
+        return 0, 0
+    return int(data["box_rows"]), int(data["box_cols"])
+
+
+def wrong(trace: Mapping[str, Any]) -> np.ndarray:
+    """Wrong cells [steps, cells]: where an answer is defined and the model's differs."""
+    answer = np.array(trace["answer"])
+    steps = np.array(trace["steps"])
+    return (steps != answer) & (answer > 0)
+
+
+def interesting(traces: Sequence[Mapping[str, Any]], most: int) -> list[Mapping[str, Any]]:
+    """Puzzles worth looking at, in a stable order: solved after several steps first, then unsolved, then the rest."""
+
+    def rank(trace: Mapping[str, Any]) -> tuple[int, int]:
+        errors = wrong(trace).sum(axis=1)
+        solved = int(errors[-1] == 0)
+        late = int(np.flatnonzero(errors == 0)[0]) if (errors == 0).any() else len(errors)
+        return (0 if solved and late > 0 else 1 if not solved else 2, -late)
+
+    ranked = sorted(range(len(traces)), key=lambda i: (*rank(traces[i]), i))
+    kept: list[int] = []
+    for kind in (0, 1, 2):
+        kept += [i for i in ranked if rank(traces[i])[0] == kind][: max(1, most // 3)]
+    kept += [i for i in ranked if i not in kept]
+    return [traces[i] for i in kept[:most]]
+
+
+def puzzles(traces: Sequence[Mapping[str, Any]], most: int = MOST) -> list[dict[str, Any]]:
+    """What the page's viewer reads, as plain JSON."""
+    found = []
+    for trace in interesting(traces, most):
+        task = str(trace["data"].get("task", "sudoku"))
+        rows, columns = shape(trace)
+        box = boxes(trace["data"])
+        found.append(
+            {
+                "label": trace["label"],
+                "run": trace["run"],
+                "task": task,
+                "rows": rows,
+                "columns": columns,
+                "box": list(box),
+                "given": [
+                    glyph(int(token), task) if _clue(int(token), task) else "" for token in trace["question"]
+                ],
+                "steps": [[glyph(int(token), task) for token in step] for step in trace["steps"]],
+                "wrong": [[int(i) for i in np.flatnonzero(row)] for row in wrong(trace)],
+                "halt": [round(float(value), 2) for value in trace.get("halt", [])],
+            }
+        )
+    return found
+
+
+def _clue(token: int, task: str) -> bool:
+    """Whether a question's token is given, not asked for."""
+    if task == "maze":
+        return token in (1, 3, 4)
+    return token >= 2

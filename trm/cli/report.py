@@ -1,0 +1,43 @@
+"""`python -m trm report`: write the report from tables, fits and figures.
+
+    python -m trm report --spec report.json --out results/report.html --pdf results/report.pdf
+
+The HTML file needs nothing beside it and no network. What is missing is said in red; it never stops the report.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+
+def add_parser(subparsers: argparse._SubParsersAction) -> None:
+    """Options of `report`."""
+    parser = subparsers.add_parser(
+        "report",
+        help="write the report",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--spec", required=True, metavar="JSON", help="ReportSpec: JSON text or a file")
+    parser.add_argument("--out", required=True, metavar="FILE.html")
+    parser.add_argument("--pdf", metavar="FILE.pdf", help="also write a PDF")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Build and write."""
+    from trm.analysis.files import json_argument, parse, write_bytes, write_text
+    from trm.analysis.report import build, page
+    from trm.analysis.specs import ReportSpec
+
+    report = build(parse(ReportSpec, json_argument(args.spec), "--spec"))
+    if args.pdf:
+        from trm.analysis.report.document import document
+
+        write_bytes(args.pdf, document(report))
+    write_text(args.out, page(report))
+    states = [item.state for item in report.criteria]
+    shown = ", ".join(f"{states.count(state)} {state}" for state in ("met", "not met", "not run"))
+    print(
+        f"{args.out}: {len(report.sections)} experiments; criteria: {shown}; {len(report.problems)} problems"
+    )
+    return 0
