@@ -46,4 +46,7 @@ def test_output_goes_to_the_bucket_only_when_all_went_well(gcs: GcsStore, tmp_pa
     assert not list(gcs.list("b"))
     with output_folder(str(tmp_path / "plain")) as folder:
         assert folder == tmp_path / "plain"
-        assert folder.is_dir()
+    with output_folder(gcs.uri + "/c", upload=False, patience=QUICK) as folder:
+        (folder / "x").write_text("x")
+        assert folder.name == "c"
+    assert not list(gcs.list("c"))

@@ -74,8 +74,6 @@ def test_a_holder_that_lets_go_meanwhile_is_followed_at_once(store: Store):
 
 
 def test_a_dead_process_of_this_machine_is_not_waited_for(store: Store):
-    if sys.platform != "linux":
-        pytest.skip("only Linux's /proc tells whether the process lives: elsewhere the term is waited for")
     script = (
         "import sys; from trm.storage import open_store; from trm.storage.lease import Lease;"
         "Lease(open_store(sys.argv[1]), 'tiny').acquire()"

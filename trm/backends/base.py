@@ -48,16 +48,25 @@ class Backend(ABC):
     name: str
     device: torch.device
     rank: int = 0
-    """This worker's place among `world`; rank 0 writes the files."""
+    """This process's place among `processes`; rank 0 writes the files."""
     world: int = 1
-    """Workers whose gradients `all_reduce` sums. Under SPMD one process drives many devices and this counts
-    processes that hold different rows."""
+    """Workers whose gradients `all_reduce` sums. Under SPMD 1: all devices of all hosts are one worker."""
     network: str = "plain"
     """Implementation of the network: `plain` (autograd, float32 leaves) or `fused` (hand-written backward)."""
     chunk: int = 1 << 62
     """Elements of one pass of the optimiser."""
     stop_every: int = 1
     """Steps between looks at the workers' stop requests (a look waits for the device)."""
+
+    @property
+    def worker(self) -> int:
+        """This process's place among `world`: which rows of the global batch are its own."""
+        return self.rank
+
+    @property
+    def processes(self) -> int:
+        """Processes of the job, which `gather` and `broadcast` reach."""
+        return self.world
 
     @abstractmethod
     def precision(self, requested: str) -> Precision:
@@ -77,6 +86,10 @@ class Backend(ABC):
 
     def all_reduce(self, flat: Tensor) -> None:
         """Sum `flat` over the workers, in place. Called once a step."""
+
+    def request_stop(self, stop: Tensor, requested: int) -> None:
+        """Put this process's stop request into the step's vector, before it is reduced."""
+        stop.fill_(float(bool(requested)))
 
     def stop_agreed(self, stop: Tensor, step: int, requested: int) -> bool:
         """Whether all workers stop after this step. `stop`: the summed stop requests [1] of the step."""

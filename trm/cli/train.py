@@ -16,10 +16,12 @@ def add_parser(subparsers: Any) -> None:
     """Declare the command's options."""
     parser = subparsers.add_parser("train", help="train one model", description=__doc__.split("\n")[0])
     parser.add_argument("--config", required=True, help="RunConfig: JSON text or a path to a JSON file")
-    parser.add_argument("--dataset", required=True, help="data set folder, as from `trm data build`")
-    parser.add_argument("--out", required=True, help="folder of the finished run's files")
     parser.add_argument(
-        "--checkpoints", required=True, help="folder of the checkpoints, kept between attempts"
+        "--dataset", required=True, help="data set folder, as from `trm data build`, or gs://..."
+    )
+    parser.add_argument("--out", required=True, help="folder of the finished run's files, or gs://...")
+    parser.add_argument(
+        "--checkpoints", required=True, help="folder of the checkpoints, kept between attempts, or gs://..."
     )
     parser.add_argument("--backend", default="auto", help="auto, cpu, cuda or xla")
     parser.add_argument("--threads", type=int, help="CPU threads (default: all)")
@@ -31,8 +33,6 @@ def add_parser(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Train; 0 when finished, 143 after SIGTERM with a checkpoint written."""
     started = time.monotonic()
-    from pathlib import Path
-
     from trm.cli.arguments import load_config
     from trm.study.schema import RunConfig, RuntimeConfig
 
@@ -40,23 +40,37 @@ def run(args: argparse.Namespace) -> int:
     runtime = load_config(RuntimeConfig, args.runtime, "--runtime")
 
     from trm.backends import open_backend
+    from trm.engine.checkpoint import CheckpointFolder
     from trm.engine.loop import Trainer
     from trm.engine.setup import prepare
+    from trm.engine.shared import open_checkpoints
+    from trm.storage.cache import fetch
+    from trm.storage.files import output_folder
 
+    name = args.out.rstrip("/").rpartition("/")[2]
     backend = open_backend(args.backend, args.threads)
     try:
-        dataset, initial = prepare(config, Path(args.dataset), Path(args.out), args.init_from, backend)
-        trainer = Trainer(
-            config,
-            dataset,
-            Path(args.out),
-            Path(args.checkpoints),
-            backend,
-            runtime,
-            started,
-            initial,
-            args.profile_steps,
-        )
-        return trainer.run()
+        dataset_folder = fetch(args.dataset)
+        init_from = _initial_run(config.training.init_from, args)
+        with (
+            output_folder(args.out, last=("training.json",), upload=backend.rank == 0) as out,
+            open_checkpoints(args.checkpoints, name, backend, runtime.keep_checkpoints) as checkpoints,
+        ):
+            dataset, initial = prepare(config, dataset_folder, out, init_from, backend)
+            trainer = Trainer(
+                config, dataset, out, checkpoints, backend, runtime, started, initial, args.profile_steps
+            )
+            return trainer.run()
     finally:
         backend.close()
+
+
+def _initial_run(name: str | None, args: argparse.Namespace) -> str | None:
+    """Local folder of the run to start from where it, or this run, lies in a bucket; else --init-from as it is."""
+    from trm.storage import is_remote
+    from trm.storage.cache import fetch
+
+    place = args.init_from
+    if place is None and name is not None and is_remote(args.out):
+        place = f"{args.out.rstrip('/').rpartition('/')[0]}/{name}"
+    return str(fetch(place)) if place and is_remote(place) else place

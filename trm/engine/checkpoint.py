@@ -106,14 +106,18 @@ def save_checkpoint(
     checksum = torch.zeros(32, dtype=torch.uint8)
     if carry is not None:
         data = save(_host(carry))
-        folder.write(step, f"carry-{backend.rank}.safetensors", data)
+        if (
+            backend.rank == backend.worker
+        ):  # under SPMD every process has fetched all rows: the first one writes
+            folder.write(step, f"carry-{backend.worker}.safetensors", data)
         checksum = _checksum(data)
     checksums = backend.gather(checksum)
     if backend.rank == 0:
         sums = {}
         if carry is not None:
             sums = {
-                f"carry-{rank}.safetensors": bytes(sha.tolist()).hex() for rank, sha in enumerate(checksums)
+                f"carry-{worker}.safetensors": bytes(sha.tolist()).hex()
+                for worker, sha in enumerate(checksums[: backend.world])
             }
         files = {"state.safetensors": save(_host(state)), "meta.json": json.dumps(meta).encode()}
         for name, data in files.items():

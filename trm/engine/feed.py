@@ -35,7 +35,7 @@ class Feed:
         self._config, self._backend = config, backend
         self._sampler, self._augmenter = sampler, augmenter
         self._count = config.training.batch_size // backend.world
-        self._first = backend.rank * self._count
+        self._first = backend.worker * self._count
 
     def batch(self, step: int) -> Batch:
         """This worker's rows of the global batch of `step` (from 1), on the device."""

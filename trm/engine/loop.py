@@ -126,10 +126,10 @@ class Trainer:
 
         def before_update() -> None:
             stop.commit()
-            self.state.stop.fill_(float(bool(stop.requested)))
+            self.backend.request_stop(self.state.stop, stop.requested)
 
         self.step.before_update = before_update
-        with stop.abandonable(self.backend.world == 1):
+        with stop.abandonable(self.backend.processes == 1):
             batch = self.feed.batch(self.record.done + 1)
             self.program(batch, stage.h_cycles, stage.l_cycles)
         self.record.done += 1
@@ -146,7 +146,7 @@ class Trainer:
         if evaluated or step % runtime.log_every == 0 or last:
             scores: dict[str, float] = {}
             if evaluated:
-                with stop.abandonable(self.backend.world == 1):
+                with stop.abandonable(self.backend.processes == 1):
                     scores = self._validate()
                 improved = (
                     record.best is None or scores["eval/exact_accuracy"] > record.best["eval/exact_accuracy"]
@@ -162,7 +162,7 @@ class Trainer:
 
     def _checkpoint_due(self) -> bool:
         """Whether enough time has passed; the first worker's clock decides."""
-        if self.backend.world > 1 and self.record.done % 10:
+        if self.backend.processes > 1 and self.record.done % 10:
             return False
         due = torch.tensor([time.monotonic() - self.saver.saved_at >= 60 * self.runtime.checkpoint_minutes])
         due = due.to(torch.uint8)
@@ -298,7 +298,7 @@ class Trainer:
             model.h_cycles,
             model.l_cycles,
         )
-        share = (tensor[backend.rank :: backend.world] for tensor in self.validation)
+        share = (tensor[backend.worker :: backend.world] for tensor in self.validation)
         own = validate(net, *share, model.halt_max_steps, self.dataset.puzzles.ignore)
         total = Score(*torch.stack(backend.gather(torch.tensor(own, dtype=torch.float64))).sum(0).tolist())
         return {
@@ -313,7 +313,7 @@ class Trainer:
         Raises:
             UserError: names the first worker that differs, and the step.
         """
-        if self.backend.world == 1:
+        if self.backend.processes == 1:
             return
         state = self.state
         tensors = [state.params, state.ema, state.puzzle_table]

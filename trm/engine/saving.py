@@ -59,7 +59,7 @@ class Saver:
         for name, tensor in state.shared_tensors().items():
             tensor.copy_(self.backend.place(loaded.state[name]))
         if loaded.carry is not None:
-            first = self.backend.rank * state.local_batch
+            first = self.backend.worker * state.local_batch
             part = {
                 name: tensor.narrow(1 if name in ("z_H", "z_L") else 0, first, state.local_batch)
                 for name, tensor in loaded.carry.items()

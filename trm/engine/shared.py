@@ -1,7 +1,8 @@
-"""A run's checkpoints under a lease, and their copy in a bucket: what keeps a run whole across jobs and machines.
+"""A run's checkpoints under a lease, and their copy in a bucket: what keeps a run whole across jobs and
+machines.
 
-Checkpoints are always written to a local folder first; for a gs:// address they are copied to the bucket in the
-background, and a job on another machine begins with the newest whole one found there.
+Checkpoints are always written to a local folder first; for a gs:// address they are copied to the bucket in
+the background, and a job on another machine begins with the newest whole one found there.
 """
 
 from __future__ import annotations
@@ -9,9 +10,10 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 
@@ -20,10 +22,11 @@ from trm.engine.checkpoint import CheckpointFolder, read_checkpoint
 from trm.errors import UserError
 from trm.storage import is_remote, open_store
 from trm.storage.cache import default_folder
-from trm.storage.lease import Lease
+from trm.storage.lease import Lease, LeaseLost
 from trm.storage.mirror import Mirror, Snapshot
 
 log = logging.getLogger("trm")
+Result = TypeVar("Result")
 
 
 class SharedFolder(CheckpointFolder):
@@ -56,28 +59,40 @@ class SharedFolder(CheckpointFolder):
             self.mirror.put_extra(f"tensorboard/{path.name}", path)
         self.mirror.push(self.folder(step), step=step, score=score)
         if self.mirror.part:  # the first host's folder is pruned by its own rule
-            for old in sorted(self.root.glob("step-*"))[: -self.mirror.keep]:
-                self.delete(int(old.name.split("-")[1]))
+            for old in self._local_steps()[: -self.mirror.keep]:
+                self.delete(old)
 
     def bring_newest(self, backend: Backend) -> None:
         """Have the newest whole checkpoint of the bucket in the local folder, unless the local one is newer.
 
-        Called by the first worker of each host at the same time; all take the same step.
+        Called by all workers; all hosts take the same step.
         """
-        mirror = self.mirror
-        chosen = torch.tensor([-1])
-        if backend.rank == 0:
-            chosen[0] = self._choose(mirror)
+        mirror, chosen = self.mirror, torch.tensor([-1])
+        found = together(
+            backend, lambda: self._choose(mirror) if mirror and not backend.rank else None, "resume"
+        )
+        if found is not None:
+            chosen[0] = found
         backend.broadcast(chosen)
         step = int(chosen)
-        if mirror.parts > 1:
-            # this host's own later files are a part of a checkpoint that the others lack
-            for path in self.root.glob("step-*"):
-                if int(path.name.split("-")[1]) > step:
-                    self.delete(int(path.name.split("-")[1]))
-        if backend.rank and step >= 0:
-            mirror.fetch(next(s for s in mirror.list() if s.step == step), self.root)
-        mirror.fetch_extras(self.root)
+
+        def copy() -> None:
+            if mirror is None:
+                return
+            if mirror.parts > 1:
+                # this host's own later files are a part of a checkpoint that the others lack
+                for later in self._local_steps():
+                    if later > step:
+                        self.delete(later)
+            if backend.rank and step >= 0:
+                mirror.fetch(next(s for s in mirror.list() if s.step == step), self.root)
+            mirror.fetch_extras(self.root)
+
+        together(backend, copy, "resume")
+
+    def _local_steps(self) -> list[int]:
+        """Steps with a folder here, whole or not, oldest first."""
+        return sorted(int(path.name.split("-")[1]) for path in self.root.glob("step-*"))
 
     def _choose(self, mirror: Mirror) -> int:
         """Make the newest whole checkpoint local and return its step; -1 where there is none."""
@@ -121,35 +136,65 @@ def local_copy(uri: str) -> Path:
     return default_folder() / "checkpoints" / f"{name}-{hashlib.sha256(uri.encode()).hexdigest()[:8]}"
 
 
+def together(backend: Backend, action: Callable[[], Result], what: str) -> Result:
+    """Do something in every worker; if it fails in one, all stop instead of waiting for each other.
+
+    Raises its own error in the worker where it failed, a UserError in the others.
+    """
+    error: Exception | None = None
+    try:
+        result = action()
+    except Exception as caught:
+        error = caught
+    failed = [bool(flag) for flag in backend.gather(torch.tensor([float(error is not None)]))]
+    if error is not None:
+        raise error
+    if any(failed):
+        raise UserError(f"worker {failed.index(True)} could not {what}: see its own message.")
+    return result
+
+
 @contextmanager
 def open_checkpoints(uri: str, run: str, backend: Backend, keep: int) -> Iterator[CheckpointFolder]:
-    """The checkpoint folder of a run, claimed for this job; on leaving, uploads are awaited and the claim is given up.
+    """The checkpoint folder of a run, claimed for this job; on leaving, uploads are awaited and the claim is
+    given up.
 
     Called by all workers. `keep`: newest checkpoints kept in the bucket besides the best.
 
-    Raises:
-        LeaseHeld: another job is writing this run. UserError: the bucket's troubles; no checkpoint there is whole.
+    Raises: LeaseHeld: another job is writing this run. UserError: the bucket's troubles; no checkpoint there
+    is whole.
     """
     remote = is_remote(uri)
-    root = local_copy(uri) if remote else Path(uri)
     store = open_store(uri)
     lease = Lease(store, run) if backend.rank == 0 else None
-    _together(backend, lambda: lease and lease.acquire(), "claim the run")
-    folder: SharedFolder | None = None
+    together(backend, lambda: lease and lease.acquire(), "claim the run")
+    mirror = None
     try:
         if lease:
             lease.keep()
-        local_world = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-        first_here = int(os.environ.get("LOCAL_RANK", "0")) == 0
-        mirror = _mirror(store, keep, backend, local_world, lease) if remote and first_here else None
-        folder = SharedFolder(root, lease, mirror)
+        if remote and int(os.environ.get("LOCAL_RANK", "0")) == 0:
+            here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+            part, parts = backend.rank // here, backend.processes // here
+            mirror = Mirror(store, keep=keep, part=part, parts=parts, lease=lease)
+        folder = SharedFolder(local_copy(uri) if remote else Path(uri), lease, mirror)
         if remote:
-            _bring(folder, backend)
+            folder.bring_newest(backend)
         yield folder
     finally:
         try:
-            if folder is not None and folder.mirror is not None:
-                _finish_uploads(folder.mirror)
+            if mirror is not None:
+                _finish_uploads(mirror)
         finally:
             if lease:
                 lease.release()
+
+
+def _finish_uploads(mirror: Mirror) -> None:
+    """Wait for the uploads. A failed one is a warning: the checkpoint is on this machine's disk and the
+    result, which is uploaded by itself, does not need it."""
+    try:
+        mirror.close()
+    except LeaseLost:
+        raise
+    except UserError as error:
+        log.warning("the last checkpoint is on this machine only: %s", error)

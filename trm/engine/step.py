@@ -149,7 +149,7 @@ class TrainStep:
             gradient = puzzle.dense_gradient(ids_B, grads_BD, state.puzzles.num_ids)
             state.puzzle_grads.view(-1, width + 1).add_(gradient)
         else:
-            first = self.backend.rank * state.local_batch + k * len(ids_B)
+            first = self.backend.worker * state.local_batch + k * len(ids_B)
             part = state.puzzle_grads.view(-1, width + 1)[first : first + len(ids_B)]
             part.copy_(torch.cat((grads_BD, ids_B[:, None].to(grads_BD.dtype)), dim=1))
 

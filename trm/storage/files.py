@@ -44,18 +44,24 @@ def download_folder(store: Store, folder: Path) -> int:
 
 
 @contextlib.contextmanager
-def output_folder(uri: str, last: Sequence[str] = (), patience: Patience | None = None) -> Iterator[Path]:
-    """A local folder to write results into. For a path it is that folder; for gs:// a temporary one that is
-    uploaded when the block ends without an error, the files in `last` after the others."""
+def output_folder(
+    uri: str, last: Sequence[str] = (), upload: bool = True, patience: Patience | None = None
+) -> Iterator[Path]:
+    """A local folder to write results into, of the same name as the URI's last part.
+
+    For a path it is that folder; for gs:// a temporary one that is uploaded when the block ends without an
+    error (and `upload` holds: one process of a job), the files in `last` after the others.
+    """
     if not is_remote(uri):
-        folder = Path(uri)
-        folder.mkdir(parents=True, exist_ok=True)
-        yield folder
+        yield Path(uri)
         return
     store = open_store(uri, patience)
-    folder = Path(tempfile.mkdtemp(prefix="trm-out-"))
+    parent = Path(tempfile.mkdtemp(prefix="trm-out-"))
+    folder = parent / uri.rstrip("/").rpartition("/")[2]
     try:
+        folder.mkdir()
         yield folder
-        upload_folder(folder, store, last)
+        if upload:
+            upload_folder(folder, store, last)
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(parent, ignore_errors=True)

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from uuid import uuid4
+from uuid import getnode, uuid4
 
 from trm.storage.base import Conflict, ObjectInfo, ObjectMissing, StorageError, Store
 
@@ -31,21 +31,29 @@ class LeaseLost(StorageError):
 
 
 def _process_start(pid: int) -> str | None:
-    """Start time of a process in clock ticks since boot; tells a reused process id apart. None: no such
-    process."""
+    """What tells a process from a later one with its number: clock ticks since boot; "alive" where there is
+    no /proc. None: no such process."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except (OSError, IndexError):
+        if Path("/proc/self/stat").exists():
+            return None
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
         return None
+    except PermissionError:
+        pass
+    return "alive"
 
 
-def _machine() -> str | None:
-    """Identity of this boot and process namespace; None where the system does not tell (no /proc)."""
+def _machine() -> str:
+    """Identity of this boot and process namespace, or of the host where there is no /proc."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot}/{os.readlink('/proc/self/ns/pid')}"
     except OSError:
-        return None
+        return f"{socket.gethostname()}/{getnode():x}"
 
 
 class Lease:
@@ -182,8 +190,7 @@ class Lease:
 
     def _dead(self, holder: dict) -> bool:
         """Whether the holder certainly no longer runs: a process of this machine that is gone."""
-        here = _machine()
-        if here is None or holder.get("machine") != here or not isinstance(holder.get("pid"), int):
+        if holder.get("machine") != _machine() or not isinstance(holder.get("pid"), int):
             return False
         return _process_start(holder["pid"]) != holder.get("started")
 

@@ -25,6 +25,7 @@ from trm.storage.lease import Lease
 from trm.storage.uploader import Uploader
 
 _MANIFEST = re.compile(r"^(?P<name>[^/]+)/part-(?P<part>\d{5})-of-(?P<parts>\d{5})\.json$")
+_EXTRA = "extra/"
 _FORMAT = 1
 
 
@@ -58,6 +59,19 @@ class Mirror:
     ) -> None:
         self.store, self.keep, self.part, self.parts, self.lease = store, keep, part, parts, lease
         self.uploader = uploader or Uploader()
+        self._extras: dict[str, Path] = {}
+
+    def put_extra(self, name: str, path: Path) -> None:
+        """Have the file `path` (read then) copied to `extra/<name>` before the next checkpoint is
+        published."""
+        self._extras[name] = path
+
+    def fetch_extras(self, folder: Path) -> None:
+        """Bring the extra files that `folder` lacks."""
+        for info in self.store.list(_EXTRA):
+            path = folder / info.name.removeprefix(_EXTRA)
+            if not path.exists():
+                self.store.get_file(info.name, path)
 
     def push(self, folder: Path, *, step: int, score: float | None = None) -> None:
         """Upload the finished checkpoint `folder` in the background and return at once.
@@ -151,6 +165,9 @@ class Mirror:
     def _upload(self, folder: Path, name: str, step: int, score: float | None) -> None:
         token = uuid4().hex[:12]
         entries = []
+        for extra, path in list(self._extras.items()):
+            self.store.put_file(_EXTRA + extra, path)
+            self._extras.pop(extra)
         for relative in local_files(folder):
             path = folder / relative
             self.store.put_file(f"{name}/{token}/{relative}", path)
@@ -187,7 +204,12 @@ class Mirror:
             name = info.name.partition("/")[0]
             # An unfinished checkpoint may still be on its way from another host unless it is older than a
             # whole one.
-            if "/" in info.name and name not in kept and (name in done or name < snapshots[0].name):
+            if (
+                "/" in info.name
+                and name != "extra"
+                and name not in kept
+                and (name in done or name < snapshots[0].name)
+            ):
                 doomed.setdefault(name, []).append(info.name)
         for names in doomed.values():
             # The manifests first: a half-deleted checkpoint must not look whole.
