@@ -5,7 +5,12 @@ import pytest
 from trm.errors import UserError
 from trm.pipeline.cloud import VARIABLES, cloud_settings
 
-GOOD = {"project": "my-project-1", "zone": "us-central2-b", "bucket": "gs://my-bucket/trm/", "pod": "trm-study"}
+GOOD = {
+    "project": "my-project-1",
+    "zone": "us-central2-b",
+    "bucket": "gs://my-bucket/trm/",
+    "pod": "trm-study",
+}
 
 
 @pytest.fixture(autouse=True)

@@ -41,16 +41,22 @@ def test_a_stale_lock_is_removed_and_the_launch_recorded(fresh):
     assert json.loads(record.read_text())["state"] == "finished"
 
 
-def test_a_second_run_beside_a_living_one_is_refused(fresh):
+def test_a_second_run_waits_for_a_living_one(fresh):
     lock = fresh.folder / ".snakemake/trm-run.lock"
     lock.parent.mkdir()
     with lock.open("w") as handle:
         handle.write("4711")
         handle.flush()
         fcntl.flock(handle, fcntl.LOCK_EX)
-        result = launch(fresh, "-n")
-    assert result.returncode == 2
-    assert "another run (process 4711) is at work in this folder" in result.stderr
+        command = [sys.executable, "-m", "trm", "study", "run", "--profile", "profiles/local", "-n"]
+        second = subprocess.Popen(
+            command, cwd=fresh.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        assert "another run (process 4711) is at work in this folder" in second.stderr.readline()
+        assert second.poll() is None
+    out, error = second.communicate(timeout=120)
+    assert second.returncode == 0, error
+    assert "html_report" in out
 
 
 def test_only_checkpoints_that_nobody_can_need_are_removed(tmp_path):

@@ -43,8 +43,12 @@ def main(argv: list[str] | None = None) -> int:
     module = importlib.import_module(f"trm.cli.{name.replace('-', '_')}")
     parser = argparse.ArgumentParser(prog="python -m trm")
     module.add_parser(parser.add_subparsers(dest="command", required=True))
+    args, rest = parser.parse_known_args(argv)
+    if rest and not hasattr(args, "arguments"):
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    args.arguments = rest
     try:
-        return module.run(parser.parse_args(argv)) or 0
+        return module.run(args) or 0
     except UserError as error:
         logging.getLogger("trm").debug("traceback", exc_info=True)
         print(f"trm {name}: {error}", file=sys.stderr)

@@ -68,7 +68,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     launch = commands.add_parser(
         "run", help="run snakemake; ends a stale lock first, writes results/launches/"
     )
-    launch.add_argument("arguments", nargs=argparse.REMAINDER, help="handed to snakemake")
+    launch.set_defaults(arguments=[])  # whatever follows is handed to snakemake
 
 
 def run(args: argparse.Namespace) -> int:

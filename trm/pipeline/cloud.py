@@ -14,7 +14,10 @@ VARIABLES = {"project": "GOOGLE_CLOUD_PROJECT", "zone": "TRM_ZONE", "bucket": "T
 SHAPES = {
     "project": (r"[a-z][a-z0-9-]{4,28}[a-z0-9]", "6 to 30 lower-case letters, digits and dashes"),
     "zone": (r"[a-z]+-[a-z]+\d+-[a-z]", "a zone such as us-central2-b"),
-    "bucket": (r"gs://[a-z0-9][a-z0-9._-]{1,61}[a-z0-9](/[A-Za-z0-9._/-]*)?", "gs://bucket or gs://bucket/prefix"),
+    "bucket": (
+        r"gs://[a-z0-9][a-z0-9._-]{1,61}[a-z0-9](/[A-Za-z0-9._/-]*)?",
+        "gs://bucket or gs://bucket/prefix",
+    ),
     "pod": (r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?", "lower-case letters, digits and dashes"),
 }
 

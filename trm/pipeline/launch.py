@@ -7,13 +7,13 @@ a lock that Snakemake left behind is stale and is removed. Each launch leaves on
 from __future__ import annotations
 
 import fcntl
-import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import TextIO
 
 from trm.errors import UserError
 from trm.pipeline.files import write_json
@@ -22,10 +22,11 @@ LOCK = Path(".snakemake/trm-run.lock")
 
 
 def launch(arguments: list[str]) -> int:
-    """Run `snakemake ARGUMENTS` and record how it ended; returns its exit code.
+    """Run `snakemake ARGUMENTS` and record how it ended; returns its exit code. Waits for another launch that is
+    still alive in this folder, be it one whose terminal was closed or whose `make` was killed.
 
     Raises:
-        UserError: if another launch is alive in this folder, or the folder cannot be written.
+        UserError: if the folder cannot be written.
     """
     try:
         LOCK.parent.mkdir(exist_ok=True)
@@ -38,18 +39,16 @@ def launch(arguments: list[str]) -> int:
         except BlockingIOError:
             lock.seek(0)
             owner = lock.read().strip() or "unknown"
-            raise UserError(
-                f"another run (process {owner}) is at work in this folder; wait for it or end it"
-            ) from None
-        lock.seek(0)
-        lock.truncate()
-        lock.write(str(os.getpid()))
-        lock.flush()
+            print(
+                f"another run (process {owner}) is at work in this folder: waiting for its end",
+                file=sys.stderr,
+            )
+            fcntl.flock(lock, fcntl.LOCK_EX)
         shutil.rmtree(".snakemake/locks", ignore_errors=True)
-        return _run(arguments)
+        return _run(arguments, lock)
 
 
-def _run(arguments: list[str]) -> int:
+def _run(arguments: list[str], lock: TextIO) -> int:
     snakemake = Path(sys.executable).with_name("snakemake")
     started = time.time()
     record = Path("results/launches") / time.strftime("%Y%m%dT%H%M%SZ.json", time.gmtime(started))
@@ -57,11 +56,16 @@ def _run(arguments: list[str]) -> int:
     # Ctrl-C reaches Snakemake by itself (same terminal group); it stops its jobs, and we wait for it.
     previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        code = subprocess.run(
+        process = subprocess.Popen(
             [str(snakemake), *arguments],
-            check=False,
+            pass_fds=[lock.fileno()],  # Snakemake holds the lock too: it may outlive us
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-        ).returncode
+        )
+        lock.seek(0)
+        lock.truncate()
+        lock.write(str(process.pid))
+        lock.flush()
+        code = process.wait()
     finally:
         signal.signal(signal.SIGINT, previous)
     log = _newest_log()

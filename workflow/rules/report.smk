@@ -10,6 +10,7 @@ rule html_report:
     output:
         html=report("results/report.html", caption="../report/report.rst", category="Report"),
         pdf="results/report.pdf",
+        spec="results/report.spec.json",
         stamp="results/report.json",
     log:
         "logs/report.log",
@@ -18,5 +19,6 @@ rule html_report:
     message:
         "results/report.html"
     shell:
-        '(python -m trm study spec report --options "$TRM_STUDY_OPTIONS" --out {output.stamp:q} && '
-        "python -m trm report --spec {output.stamp:q} --out {output.html:q} --pdf {output.pdf:q}) 2>&1 | tee {log:q}"
+        '(python -m trm study spec report --options "$TRM_STUDY_OPTIONS" --out {output.spec:q} && '
+        "python -m trm report --spec {output.spec:q} --out {output.html:q} --pdf {output.pdf:q} && "
+        'echo \'{{"identity": "{params.identity}"}}\' > {output.stamp:q}) 2>&1 | tee {log:q}'
