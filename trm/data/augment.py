@@ -1,7 +1,7 @@
 """Augmented copies as pure functions of (seed, puzzle, copy); copy 0 is the original.
 
-A copy is two maps: cell i of the copy shows `token_map[row[cell_map[i]]]`. NumPy, PyTorch (on the device, by gathers) and
-the compiled writer of `expand.py` apply the same maps, so what is trained on equals what would be written.
+A copy is two maps: cell i of the copy shows `token_map[row[cell_map[i]]]`. NumPy, PyTorch (on the device, by gathers)
+and the compiled writer of `expand.py` apply the same maps, so what is trained on equals what would be written.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def _lines(keys: np.ndarray, position: int, blocks: int, size: int) -> tuple[np.
 def dihedral_cells(side: int) -> np.ndarray:
     """The 8 symmetries of a square as source cells, int16 [8, side * side]; the first is the identity.
 
-    Numbers 0-3: turned counter-clockwise by 0-3 quarters; 4: mirrored left-right; 5: mirrored top-bottom; 6: transposed;
-    7: transposed along the other diagonal.
+    Numbers 0-3: turned counter-clockwise by 0-3 quarters; 4: mirrored left-right; 5: mirrored top-bottom; 6:
+    transposed; 7: transposed along the other diagonal.
     """
     cell = np.arange(side * side).reshape(side, side)
     views = [np.rot90(cell, quarter) for quarter in range(4)]

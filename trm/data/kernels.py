@@ -332,3 +332,60 @@ def canonical_batch(questions, symmetries, out):
                 if smaller:
                     best[j] = value
             started = True
+
+
+@njit
+def climb_batch(root, first, min_rating, restarts, steps, add, units, peers, questions, answers, ratings):
+    """Minimal puzzles first, first+1, ... rated at least `min_rating`: each a pure function of (root, its number).
+
+    From a random minimal puzzle, `add` random clues are shown again and the others removed in random order; what is
+    rated no lower is kept, until the bound is reached. After `steps` tries a new grid is begun, at most `restarts`
+    times; then ratings[i] stays below the bound.
+    """
+    cells = questions.shape[1]
+    work = workspace(cells)
+    stack, queue, branch, left, solution = work
+    full = (1 << units.shape[1]) - 1
+    order = np.empty(cells, np.int64)
+    shown = np.empty(cells, np.int64)
+    trial = np.empty(cells, np.uint8)
+    for row in range(len(questions)):
+        for attempt in range(restarts):
+            key = child_key(child_key(root, first + row), attempt)
+            random_grid(key, work, units, peers, answers[row])
+            best = -1
+            for step in range(steps):
+                own = child_key(key, 2 + step)
+                for cell in range(cells):
+                    order[cell] = cell
+                shuffle(order, own, 0)
+                if step == 0:
+                    trial[:] = answers[row]
+                else:
+                    # the clues shown again stand last in the order, so that others are removed first
+                    trial[:] = questions[row]
+                    front, back = 0, cells
+                    for j in range(cells):
+                        cell = order[j]
+                        if trial[cell] == 0 and cells - back < add:
+                            trial[cell] = answers[row, cell]
+                            back -= 1
+                            shown[back] = cell
+                        else:
+                            shown[front] = cell
+                            front += 1
+                    order[:] = shown
+                dig(trial, answers[row], order, 0, work, units, peers)
+                filled = start(trial, stack[0], queue, full)
+                left[0] = 0
+                rating = search(stack, queue, filled, branch, left, units, peers, 1, np.uint64(0), solution)[
+                    1
+                ]
+                if rating >= best:
+                    best = rating
+                    questions[row] = trial
+                if best >= min_rating:
+                    break
+            ratings[row] = best
+            if best >= min_rating:
+                break

@@ -16,12 +16,14 @@ def threads() -> int:
     return os.cpu_count() or 1
 
 
-def over_rows(work: Callable[[int, int], None], rows: int, chunk: int, name: str, unit: str) -> None:
+def over_rows(
+    work: Callable[[int, int], None], rows: int, chunk: int, name: str = "", unit: str = "rows"
+) -> None:
     """Call work(start, stop) for consecutive ranges of at most `chunk` rows; the order of calls must not matter.
 
-    The first call runs alone, so that code is compiled once.
+    The first call runs alone, so that code is compiled once. Without a name nothing is printed.
     """
-    progress = Progress(name, rows, unit)
+    progress = Progress(name, rows, unit, every=5.0 if name else float("inf"))
     ranges = [(start, min(start + chunk, rows)) for start in range(0, rows, chunk)]
     if not ranges:
         return

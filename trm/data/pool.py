@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from trm.data import rng
 from trm.data.files import load_npz, new_folder, read_manifest, save_npz, verify, write_manifest
 from trm.errors import UserError
 
@@ -19,8 +20,8 @@ FREE, TRAIN, TEST = 0, 1, 2
 class Pool:
     """Puzzles as tokens.
 
-    questions, answers: uint8 [examples, cells]. The other arrays have one entry a puzzle; a puzzle has one example unless
-    `puzzle_indices` (int64 [puzzles + 1]) says otherwise, as for ARC.
+    questions, answers: uint8 [examples, cells]. The other arrays have one entry a puzzle; a puzzle has one example
+    unless `puzzle_indices` (int64 [puzzles + 1]) says otherwise, as for ARC.
     """
 
     questions: np.ndarray
@@ -108,20 +109,15 @@ def histogram(ratings: np.ndarray) -> dict[str, Any]:
     }
 
 
-def group_by_class(classes: np.ndarray, ranks: np.ndarray) -> np.ndarray:
-    """Puzzle numbers sorted by their class's first rank, then by their own: int32. `ranks` is a permutation."""
+def split_order(classes: np.ndarray, seed: int) -> np.ndarray:
+    """Puzzle numbers in split order, int32: classes in random order whatever their size, classmates in random order.
+
+    Args:
+        classes: int [puzzles], numbers 0, 1, ...
+    """
+    root = rng.root_key(seed, "split")
     count = int(classes.max()) + 1 if len(classes) else 0
-    first = np.full(count, len(classes), dtype=np.int64)
-    np.minimum.at(first, classes, ranks)
-    return np.lexsort((ranks, first[classes])).astype(np.int32)
-
-
-def number_rows(rows: np.ndarray) -> np.ndarray:
-    """Equal rows get equal numbers 0, 1, ... in the order of first appearance: int32 [len(rows)]."""
-    if not len(rows):
-        return np.zeros(0, dtype=np.int32)
-    packed = np.ascontiguousarray(rows).view(np.dtype((np.void, rows.shape[1] * rows.itemsize))).ravel()
-    _, first, inverse = np.unique(packed, return_index=True, return_inverse=True)
-    numbers = np.empty(len(first), dtype=np.int32)
-    numbers[np.argsort(first, kind="stable")] = np.arange(len(first), dtype=np.int32)
-    return numbers[inverse]
+    ranks = np.empty(count, dtype=np.int64)
+    ranks[rng.shuffled(root, count)] = np.arange(count)
+    own = rng.draw(rng.key(root, 1), np.arange(len(classes)))
+    return np.lexsort((own, ranks[classes])).astype(np.int32)

@@ -72,7 +72,7 @@ def bounded(draws: np.ndarray, bound: int | np.ndarray) -> np.ndarray:
 
 
 def permutations(keys: np.ndarray, position: int, length: int) -> np.ndarray:
-    """One permutation of 0..length-1 per key [len(keys), length], by Fisher-Yates on draws position..position+length-2."""
+    """One permutation of 0..length-1 per key [len(keys), length], by Fisher-Yates on draws position, position+1, ..."""
     order = np.tile(np.arange(length, dtype=np.int64), (len(keys), 1))
     rows = np.arange(len(keys))
     for step, last in enumerate(range(length - 1, 0, -1)):

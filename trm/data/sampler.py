@@ -1,8 +1,8 @@
 """Which rows a training step sees: a pure function of (seed, step), the same for any number of workers.
 
 An epoch visits every group once, in random order, and takes one random puzzle (copy) of it with all its examples in
-random order. Epochs are joined into one stream; batches cut across them. With `stream_epochs` the stream ends after that
-many epochs, its last partial batch is dropped and the next stream starts, as in the reference trainer.
+random order. Epochs are joined into one stream; batches cut across them. With `stream_epochs` the stream ends after
+that many epochs, its last partial batch is dropped and the next stream starts, as in the reference trainer.
 """
 
 from __future__ import annotations

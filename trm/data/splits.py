@@ -1,8 +1,8 @@
 """Cuts a pool into train, validation and test with no class in two of them.
 
-Train is taken from the front of the seeded order (so a smaller training set is part of a larger one), validation from the
-back, test just before it; with `test_puzzles: null` everything between is the test set. A class that a cut would divide
-stays whole on the side of train (front) or of validation and test (back); what is left of it is used by neither.
+Train is taken from the front of the seeded order (so a smaller training set is part of a larger one), validation from
+the back, test just before it; with `test_puzzles: null` everything between is the test set. A class that a cut would
+divide stays on one side; its puzzles beyond the cut are used by neither.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def split(pool: Pool, config: DataConfig, name: str) -> Splits:
 
 
 def _own_division(pool: Pool, config: DataConfig, name: str, test: np.ndarray) -> Splits:
-    """The source's own test puzzles; train and validation from the others, less those with a class that is tested on."""
+    """The source's own test puzzles; train and validation from the others, less those of a tested class."""
     free = pool.order[pool.part[pool.order] != TEST]
     shared = np.isin(pool.classes[free], np.unique(pool.classes[test]))
     free = free[~shared]
