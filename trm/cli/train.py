@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
     runtime = load_config(RuntimeConfig, args.runtime, "--runtime")
 
     from trm.backends import open_backend
-    from trm.engine.checkpoint import CheckpointFolder
+    from trm.engine.exclusive import only_trainer
     from trm.engine.loop import Trainer
     from trm.engine.setup import prepare
     from trm.engine.shared import open_checkpoints
@@ -53,6 +53,7 @@ def run(args: argparse.Namespace) -> int:
         dataset_folder = fetch(args.dataset)
         init_from = _initial_run(config.training.init_from, args)
         with (
+            only_trainer(args.checkpoints, backend.rank),
             output_folder(args.out, last=("training.json",), upload=backend.rank == 0) as out,
             open_checkpoints(args.checkpoints, name, backend, runtime.keep_checkpoints) as checkpoints,
         ):
