@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote, urlsplit
 
@@ -54,7 +54,7 @@ class Patience:
     """How long a remote store is retried: exponential backoff from `first` to `longest` seconds, given up
     after `minutes`. `request_seconds` is the time one request may stay silent."""
 
-    minutes: float = 10.0
+    minutes: float = field(default_factory=lambda: float(os.environ.get("TRM_STORAGE_MINUTES", "10")))
     first: float = 0.5
     longest: float = 30.0
     request_seconds: float = 60.0

@@ -19,6 +19,7 @@ from uuid import getnode, uuid4
 
 from trm.storage.base import Conflict, ObjectInfo, ObjectMissing, StorageError, Store
 
+TERM_VARIABLE = "TRM_LEASE_SECONDS"
 TERM_SECONDS = 60.0
 
 
@@ -70,13 +71,14 @@ class Lease:
         run: str,
         *,
         name: str = "lease.json",
-        term: float = TERM_SECONDS,
+        term: float | None = None,
         beat: float | None = None,
         clock: Callable[[], float] = time.monotonic,
         pause: Callable[[float], object] = time.sleep,
     ) -> None:
-        self.store, self.run, self.name, self.term = store, run, name, term
-        self._interval = term / 3 if beat is None else beat
+        self.store, self.run, self.name = store, run, name
+        self.term = float(os.environ.get(TERM_VARIABLE, TERM_SECONDS)) if term is None else term
+        self._interval = self.term / 3 if beat is None else beat
         self._clock, self._pause = clock, pause
         self._token = uuid4().hex
         self._generation: int | None = None

@@ -1,0 +1,149 @@
+"""`trm train` with its data, checkpoints and results in a bucket: the same weights as on a local disk."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from safetensors.numpy import load_file
+
+from tests.engine.puzzles import write_dataset
+from trm.storage import Store, open_store
+from trm.storage.files import download_folder, upload_folder
+from trm.storage.lease import Lease
+from trm.storage.mirror import Mirror
+
+from .cloud import Server
+from .conftest import BUCKET, QUICK
+
+CONFIG = {
+    "model": {"d_model": 16, "h_cycles": 2, "l_cycles": 2, "halt_max_steps": 4, "puzzle_tokens": 1},
+    "data": {"source": "generate", "augmentations": 0, "box_rows": 2, "box_cols": 2},
+    "training": {
+        "batch_size": 8,
+        "steps": 40,
+        "warmup_steps": 4,
+        "lr": 1e-3,
+        "precision": "float32",
+        "snapshots": 2,
+    },
+}
+EAGER = {"log_every": 1, "evals": 2, "checkpoint_minutes": 1e-9}
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_dataset(tmp_path_factory.mktemp("data") / "tiny", train=40, validation=8, test=8)
+
+
+@pytest.fixture(scope="module")
+def expected(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> dict:
+    """Weights of the run on a local disk, never interrupted."""
+    folder = tmp_path_factory.mktemp("local")
+    job = train(dataset, folder / "runs/tiny", folder / "checkpoints/tiny", folder)
+    assert finish(job) == 0
+    return load_file(folder / "runs/tiny/weights.safetensors")
+
+
+def train(
+    dataset: Path | str, out: Path | str, checkpoints: Path | str, home: Path, **more: str
+) -> subprocess.Popen:
+    command = [sys.executable, "-u", "-m", "trm", "train", "--backend", "cpu", "--threads", "1"]
+    command += ["--config", json.dumps(CONFIG), "--runtime", json.dumps(EAGER)]
+    command += ["--dataset", str(dataset), "--out", str(out), "--checkpoints", str(checkpoints)]
+    env = {**os.environ, "TRM_CACHE": str(home / "cache"), "TRM_LEASE_SECONDS": "3", **more}
+    return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def finish(job: subprocess.Popen) -> int:
+    """Exit code; what the job said goes to the test's output."""
+    out, err = job.communicate(timeout=120)
+    print(out, err)
+    job.said = out + err
+    return job.returncode
+
+
+def until(job: subprocess.Popen, seen: Callable[[str], bool]) -> str:
+    """Read the job's lines up to the first that is `seen`."""
+    for line in job.stdout:
+        if seen(line):
+            return line
+    raise AssertionError(f"the job ended: {job.stderr.read()}")
+
+
+def same(left: dict, right: dict) -> bool:
+    return left.keys() == right.keys() and all((left[name] == right[name]).all() for name in left)
+
+
+@pytest.fixture
+def bucket(gcs: Store) -> Callable[[str], str]:
+    """Address of a name below this test's own prefix."""
+    return gcs.url
+
+
+def test_everything_in_a_bucket_and_a_machine_lost_on_the_way(
+    dataset: Path, expected: dict, bucket: Callable[[str], str], tmp_path: Path
+):
+    upload_folder(dataset, open_store(bucket("data/tiny"), QUICK))
+    where = (bucket("data/tiny"), bucket("runs/tiny"), bucket("checkpoints/tiny"))
+    job = train(*where, tmp_path / "machine1")
+    mirror = Mirror(open_store(where[2], QUICK))
+    until(job, lambda line: "step 30/40" in line)
+    while not any(snapshot.step > 20 for snapshot in mirror.list()):
+        assert job.poll() is None or job.returncode == 0
+    job.kill()
+    job.communicate()
+
+    job = train(*where, tmp_path / "machine2")
+    assert finish(job) == 0
+    assert "resumed from" in job.said
+    download_folder(open_store(where[1], QUICK), tmp_path / "result")
+    assert sorted(path.name for path in (tmp_path / "result").iterdir()) == [
+        "history.csv",
+        "training.json",
+        "weights.safetensors",
+    ]
+    assert same(load_file(tmp_path / "result/weights.safetensors"), expected)
+    assert json.loads((tmp_path / "result/training.json").read_text())["run"] == "tiny"
+    assert mirror.list()[0].step == 40
+    assert not open_store(where[2], QUICK).exists("lease.json")
+
+
+def test_training_itself_needs_no_bucket(dataset: Path, expected: dict, tmp_path: Path, monkeypatch):
+    server = Server(tmp_path / "objects")
+    server.start()
+    server.make_bucket(BUCKET)
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+    upload_folder(dataset, open_store(f"gs://{BUCKET}/data/tiny", QUICK))
+    where = (f"gs://{BUCKET}/data/tiny", tmp_path / "runs/tiny", f"gs://{BUCKET}/checkpoints/tiny")
+    job = train(*where, tmp_path, TRM_STORAGE_MINUTES="0.02")
+    until(job, lambda line: "step 1/40" in line)
+    server.kill()
+    assert finish(job) == 0
+    assert "the last checkpoint is on this machine only" in job.said
+    assert same(load_file(tmp_path / "runs/tiny/weights.safetensors"), expected)
+
+
+def test_a_stop_leaves_a_checkpoint_here_and_in_the_bucket(
+    dataset: Path, expected: dict, bucket: Callable[[str], str], tmp_path: Path
+):
+    job = train(dataset, tmp_path / "runs/tiny", bucket("checkpoints/tiny"), tmp_path / "machine1")
+    until(job, lambda line: "step 10/40" in line)
+    job.send_signal(signal.SIGTERM)
+    assert finish(job) == 143
+    (local,) = (tmp_path / "machine1/cache/checkpoints").glob("tiny-*")
+    newest = Mirror(open_store(bucket("checkpoints/tiny"), QUICK)).list()[0]
+    assert (local / newest.name / "manifest.json").exists()
+    assert newest.step >= 10
+
+
+def test_a_second_job_for_a_run_is_refused(dataset: Path, bucket: Callable[[str], str], tmp_path: Path):
+    with Lease(open_store(bucket("checkpoints/tiny"), QUICK), "tiny", beat=0.2):
+        job = train(dataset, tmp_path / "runs/tiny", bucket("checkpoints/tiny"), tmp_path)
+        assert finish(job) == 2
+    assert f"trm train: The run tiny is being written by process {os.getpid()} on" in job.said
+    assert not (tmp_path / "runs/tiny").exists()
