@@ -22,13 +22,15 @@ class Label:
     """Letter standing for the quantity in equations."""
     offset: float = 0.0
     """Added before a logarithm is taken: 1 turns copies beside the original into versions of a puzzle."""
+    binary: bool = False
+    """Written in binary units: KiB, MiB, GiB."""
     percent: bool = False
     """Shares of one, written in per cent."""
 
     @property
     def axis(self) -> str:
         text = self.name[:1].upper() + self.name[1:]
-        unit = "%" if self.percent else self.unit
+        unit = "%" if self.percent else "" if self.binary else self.unit
         return f"{text} ({unit})" if unit else text
 
 
@@ -44,7 +46,7 @@ METRICS: dict[str, Label] = {
     "wall_seconds": Label("training time", "s", log=True),
     "rows_per_second": Label("training throughput", "puzzles/s", log=True),
     "flops_per_second": Label("training speed", "FLOP/s", log=True),
-    "peak_memory_bytes": Label("peak memory", "bytes", log=True),
+    "peak_memory_bytes": Label("peak memory", "bytes", log=True, binary=True),
     "steps_to_target": Label("steps to the target accuracy", "steps", log=True, symbol="S"),
     "rows_to_target": Label("puzzles to the target accuracy", "puzzles", log=True),
     "flops_to_target": Label("training compute to the target accuracy", "FLOPs", log=True),

@@ -39,14 +39,23 @@ def percent(share: float | None, digits: int = 1) -> str:
 
 
 def compact(value: float) -> str:
-    """A tick label: 100, 1k, 2.5M; powers of ten above that."""
+    """A tick label with SI prefixes: 100, 1k, 2.5M, 4G (10^9), 1T (10^12), 3P, 2E, 1Z."""
     size = abs(value)
-    for scale, suffix in ((1e6, "M"), (1e3, "k")):
-        if scale <= size < 1e9:
-            return f"{value / scale:.3g}{suffix}"
-    if size >= 1e9:
-        return number(value, 2)
+    for power, prefix in ((21, "Z"), (18, "E"), (15, "P"), (12, "T"), (9, "G"), (6, "M"), (3, "k")):
+        if size >= 10**power * (1 - 1e-9):
+            return f"{value / 10**power:.3g}{prefix}"
     return f"{value:.3g}"
+
+
+def memory(size: float | None, digits: int = 3) -> str:
+    """Bytes in binary units."""
+    if size is None or not math.isfinite(size):
+        return "–"
+    for unit in ("B", "KiB", "MiB"):
+        if size < 1024:
+            return f"{number(size, digits)} {unit}"
+        size /= 1024
+    return f"{number(size, digits)} GiB"
 
 
 def interval(bounds: Sequence[float | None] | None, digits: int = 2, scale: float = 1.0) -> str:

@@ -28,13 +28,16 @@ def run(args: argparse.Namespace) -> int:
     from trm.analysis.files import json_argument, parse, write_bytes, write_text
     from trm.analysis.report import build, page
     from trm.analysis.specs import ReportSpec
+    from trm.errors import UserError
 
     report = build(parse(ReportSpec, json_argument(args.spec), "--spec"))
-    if args.pdf:
-        from trm.analysis.report.document import document
-
-        write_bytes(args.pdf, document(report))
     write_text(args.out, page(report))
+    if args.pdf:
+        try:
+            from trm.analysis.report.document import document
+        except ModuleNotFoundError as error:
+            raise UserError(f"--pdf needs the package {error.name}: pip install reportlab pypdf") from None
+        write_bytes(args.pdf, document(report))
     states = [item.state for item in report.criteria]
     shown = ", ".join(f"{states.count(state)} {state}" for state in ("met", "not met", "not run"))
     print(

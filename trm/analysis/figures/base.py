@@ -23,7 +23,7 @@ from trm.analysis.files import dump, write_bytes, write_text
 from trm.analysis.labels import Label, label
 from trm.analysis.specs import Figure, FitSpec
 from trm.analysis.tables import Table
-from trm.analysis.words import compact, count, listed, value_name
+from trm.analysis.words import compact, count, listed, memory, value_name
 from trm.errors import UserError
 
 ONE, TWO = 3.4, 7.0
@@ -255,6 +255,8 @@ def axis_scale(axes: Axes, which: str, text: Label, values: np.ndarray, *, log: 
             axis.set_major_locator(FixedLocator(nice(min(low, values.min()), max(high, values.max()))))
     if text.percent:
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.3g}"))
+    elif text.binary:
+        axis.set_major_formatter(FuncFormatter(lambda value, _: memory(value)))
     elif use_log or (len(values) and np.abs(values).max() >= 1e4):
         axis.set_major_formatter(FuncFormatter(lambda value, _: compact(value)))
 

@@ -19,7 +19,17 @@ from trm.analysis.sentences.comparisons import points
 from trm.analysis.specs import ReportExperiment, ReportSpec
 from trm.analysis.stats.intervals import mean
 from trm.analysis.tables import Table, load
-from trm.analysis.words import count, duration, interval, listed, number, percent, percents, value_name
+from trm.analysis.words import (
+    count,
+    duration,
+    interval,
+    listed,
+    memory,
+    number,
+    percent,
+    percents,
+    value_name,
+)
 from trm.errors import UserError
 
 
@@ -195,17 +205,6 @@ def _share(bounds: tuple[float, float] | None) -> tuple[float, float] | None:
 def _mean(column: pd.Series) -> float | None:
     values = pd.to_numeric(column, errors="coerce").dropna()
     return float(values.mean()) if len(values) else None
-
-
-def memory(size: float | None) -> str:
-    """Bytes in binary units."""
-    if size is None:
-        return "–"
-    for unit in ("B", "KiB", "MiB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}"
-        size /= 1024
-    return f"{size:.2f} GiB"
 
 
 def _fit_block(fit: dict[str, Any]) -> FitBlock:

@@ -7,7 +7,7 @@ from typing import Any
 
 from trm.analysis.labels import label
 from trm.analysis.stats.intervals import Mean
-from trm.analysis.words import count, interval, listed, number, percent, value_name
+from trm.analysis.words import count, interval, listed, memory, number, percent, value_name
 
 
 def points(share: float | None, bounds: Sequence[float] | None = None) -> str:
@@ -122,9 +122,12 @@ def pareto_sentence(kept: Sequence[tuple[str, float, float]], total: int, cost: 
     """The frontier in words. kept: (name, cost, value) by rising cost."""
     show = percent if label(y).percent else number
     unit = label(cost).unit or label(cost).name
-    parts = [f"{name} ({show(value)} at {number(price)} {unit})" for name, price, value in kept[:4]]
-    if len(kept) > 4:
-        name, price, value = kept[-1]
-        parts = [*parts[:3], f"… {name} ({show(value)} at {number(price)} {unit})"]
+
+    def paid(price: float) -> str:
+        return memory(price) if label(cost).binary else f"{number(price)} {unit}"
+
+    parts = [f"{name} ({show(value)} at {paid(price)})" for name, price, value in kept]
+    if len(parts) > 4:
+        parts = [*parts[:2], "…", parts[-1]]
     verb = "lies" if len(kept) == 1 else "lie"
     return f"Of {count(total, 'point')}, {len(kept)} {verb} on the frontier of {label(cost).name}: {', '.join(parts)}."
