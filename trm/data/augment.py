@@ -73,7 +73,7 @@ class Augmenter:
         if meta.task == "sudoku":
             self._geometry = Geometry(meta.box_rows, meta.box_cols)
         elif meta.task == "maze":
-            self._turns = dihedral_cells(round(meta.seq_len**0.5))
+            self.turns = dihedral_cells(round(meta.seq_len**0.5))
 
     def maps(self, puzzles: np.ndarray, copies: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Maps of copy `copies[i]` of puzzle `puzzles[i]` (numbers in the data set).
@@ -85,7 +85,7 @@ class Augmenter:
         tokens = np.tile(np.arange(self.meta.vocab_size, dtype=np.uint8), (len(puzzles), 1))
         cells = np.tile(np.arange(self.meta.seq_len, dtype=np.int16), (len(puzzles), 1))
         if self.meta.task == "maze":
-            return tokens, self._turns[copies % 8]
+            return tokens, self.turns[copies % 8]
         changed = np.flatnonzero(copies)
         if self.meta.task == "sudoku" and len(changed):
             keys = rng.key(self._root, puzzles[changed], copies[changed])

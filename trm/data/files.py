@@ -25,7 +25,7 @@ def new_folder(target: str | os.PathLike[str]) -> Iterator[Path]:
     """A temporary folder whose files become those of `target` when the block ends without an error.
 
     The old manifest goes first and the new one, which holds the checksums, comes last, so that a folder with a manifest
-    is a finished one. Call `write_manifest` inside the block.
+    is a finished one (a power cut can still empty files; their checksums tell). Call `write_manifest` inside the block.
 
     Raises:
         UserError: if the place is read-only or full.
@@ -55,11 +55,6 @@ def _replace(source: Path, target: Path) -> None:
         for name in os.listdir(source):
             _replace(source / name, target / name)
     else:
-        descriptor = os.open(source, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
         source.replace(target)
 
 

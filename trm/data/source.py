@@ -43,6 +43,10 @@ def _pool(config: DataConfig, files: list[tuple[str, Path]]) -> Pool:
         if config.source == "generate":
             return sudoku_pool.generated_pool(config)
         return sudoku_pool.csv_pool(config, files)
+    if config.task == "maze":
+        from trm.data import maze
+
+        return maze.generated_pool(config) if config.source == "generate" else maze.csv_pool(config, files)
     raise UserError(f"data.task={config.task} is not available yet")
 
 

@@ -80,6 +80,8 @@ def source_identity(data: DataConfig) -> dict[str, Any]:
             }
         else:
             identity["min_path"] = data.min_path
+            if data.unique_path:  # a later field: the names of older data sets stay as they were
+                identity["unique_path"] = True
     return identity
 
 

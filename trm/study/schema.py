@@ -76,6 +76,8 @@ class DataConfig(Section):
     """Maze: side of the square grid."""
     min_path: Annotated[int, Field(ge=0)] = 110
     """Maze: fewest cells of the shortest path."""
+    unique_path: bool = False
+    """Generated maze: only mazes with one shortest path."""
     train_puzzles: Annotated[int, Field(ge=1)] | None = 1000
     """Original training puzzles (nested: a smaller set is a subset of a larger one). null: all there are."""
     augmentations: Annotated[int, Field(ge=0)] = 1000
