@@ -62,8 +62,16 @@ def interval(bounds: Sequence[float | None] | None, digits: int = 2, scale: floa
     """` [low, high]` with a leading space; nothing where there is no interval."""
     if bounds is None or any(bound is None or not math.isfinite(bound) for bound in bounds):
         return ""
-    low, high = (number(scale * float(bound or 0), digits) for bound in bounds)
+    # In per cent, below 0.001 there is nothing to tell from nothing.
+    least = 1e-3 if scale == 100 else 0.0
+    low, high = (scale * float(bound or 0) for bound in bounds)
+    low, high = (number(bound if abs(bound) >= least else 0.0, digits) for bound in (low, high))
     return f" [{low}, {high}]"
+
+
+def share(value: float | None, digits: int = 2) -> str:
+    """A share in per cent, without the sign; what is below 0.001 % is 0."""
+    return number(100 * value if value is not None and abs(value) >= 1e-5 else value and 0.0, digits)
 
 
 def percents(bounds: Sequence[float | None] | None, digits: int = 1) -> str:

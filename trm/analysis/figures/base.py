@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -141,13 +142,17 @@ def finish(
 def provenance(tables: Sequence[Table], rows: pd.DataFrame) -> dict[str, str]:
     """The footer's words: study and scale, runs and seeds, data fingerprint, commit."""
     info = tables[0].info
-    names = listed(list(dict.fromkeys(table.experiment for table in tables)))
+    distinct = list(dict.fromkeys(table.experiment for table in tables))
+    names = listed(distinct) if len(distinct) <= 4 else count(len(distinct), "experiment")
     commits = sorted({commit for table in tables for commit in table.info.get("commits", [])})
     runs = rows.drop_duplicates("run")
     seeds = runs["seed"].nunique()
     points = rows[["experiment", "point"]].drop_duplicates().shape[0]
     shown = ", ".join(commits[:2]) + (f" and {len(commits) - 2} more" if len(commits) > 2 else "")
-    fingerprint = ", ".join(str(table.info.get("fingerprint", ""))[:8] for table in tables[:5])
+    prints = [str(table.info.get("fingerprint", "")) for table in tables]
+    fingerprint = ", ".join(text[:8] for text in prints)
+    if len(prints) > 4:
+        fingerprint = hashlib.sha256("".join(prints).encode()).hexdigest()[:8]
     return {
         "study": f"study {info.get('study')}, scale {info.get('scale')}: {names}",
         "size": f"{count(points, 'point')}, {count(len(runs), 'run')}, {count(seeds, 'seed')}",

@@ -31,7 +31,7 @@ from trm.analysis.figures.base import (
 from trm.analysis.labels import label
 from trm.analysis.sentences.laws import equation, law_sentence
 from trm.analysis.specs import Figure, LawFigure
-from trm.analysis.stats.intervals import pooled_log_intervals, wilson
+from trm.analysis.stats.intervals import pooled_log_intervals, pooled_spread, wilson
 from trm.analysis.stats.pareto import frontier
 from trm.analysis.tables import Table
 from trm.analysis.words import count, listed
@@ -141,11 +141,12 @@ def panel(axes: Axes, spec: LawFigure, table: Table, fit: dict[str, Any] | None)
     palette = colours(values)
     low, high = np.inf, -np.inf
     places = rows[spec.x].to_numpy(float) + label(spec.x).offset
+    spread = _spread(rows, spec)
     for index, value in enumerate(values):
         part = rows[is_value(rows[spec.hue], value)] if spec.hue else rows
         group = _group(fit, value, bool(spec.hue))
         name = hue_name(spec.hue, value) if spec.hue else None
-        marks = _marks(axes, spec, part, group, palette[value], MARKERS[index % len(MARKERS)], name)
+        marks = _marks(axes, spec, part, group, palette[value], MARKERS[index % len(MARKERS)], name, spread)
         low, high = min(low, *marks), max(high, *marks)
         if group and "forms" in group:
             _curve(axes, group, palette[value], spec.extrapolate)
@@ -166,6 +167,16 @@ def panel(axes: Axes, spec: LawFigure, table: Table, fit: dict[str, Any] | None)
     return rows
 
 
+def _spread(rows: pd.DataFrame, spec: LawFigure) -> tuple[float, int] | None:
+    """Seed spread pooled over every point of the figure: (standard deviation of the log, degrees of freedom)."""
+    values = rows[spec.y].to_numpy(float)
+    if spec.y == "error":
+        values = np.where(values <= 0, 0.5 / rows["puzzles"].to_numpy(float), values)
+    keys = [rows[name].astype("object").where(rows[name].notna(), "") for name in (spec.x, spec.hue) if name]
+    points = np.array(["|".join(map(str, cells)) for cells in zip(*keys)])
+    return pooled_spread(values[values > 0], points[values > 0])
+
+
 def _group(fit: dict[str, Any] | None, value: Any, by_hue: bool) -> dict[str, Any] | None:
     for group in fit["groups"] if fit else []:
         if not by_hue or group["hue"] == value or (group["hue"] is None and value is None):
@@ -181,6 +192,7 @@ def _marks(
     colour: str,
     marker: str,
     name: str | None,
+    spread: tuple[float, int] | None,
 ) -> tuple[float, float]:
     """Seeds, means and intervals of one colour; returns the lowest and highest value shown."""
     x = rows[spec.x].to_numpy(float) + label(spec.x).offset
@@ -206,7 +218,7 @@ def _marks(
         zorder=3,
     )
     low, high = float(shown.min()), float(shown.max())
-    means = pooled_log_intervals(shown, x)
+    means = pooled_log_intervals(shown, x, spread=spread)
     for place, (centre, lower, upper) in means.items():
         here = x == place
         if spec.y == "error":

@@ -4,7 +4,6 @@ build.py      files -> Report: what each section says
 contents.py   the data classes of a report
 criteria.py   the study's criteria: met, not met, not run
 contrasts.py  paired contrasts over all tables (ablations, the paper's numbers)
-viewer.py     step-by-step puzzles for the page
 page.py       Report -> HTML (template.html, style.css, viewer.js)
 document.py   Report -> PDF
 """

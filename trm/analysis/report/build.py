@@ -14,11 +14,11 @@ from trm.analysis.paper import REPORTED
 from trm.analysis.report.contents import FigureBlock, FitBlock, Report, Section
 from trm.analysis.report.contrasts import accuracy, matching, primary
 from trm.analysis.report.criteria import criteria
-from trm.analysis.report.viewer import puzzles
 from trm.analysis.sentences.comparisons import points
 from trm.analysis.specs import ReportExperiment, ReportSpec
 from trm.analysis.stats.intervals import mean
 from trm.analysis.tables import Table, load
+from trm.analysis.traces import puzzles
 from trm.analysis.words import (
     count,
     duration,

@@ -8,7 +8,7 @@ import numpy as np
 
 from trm.analysis.labels import label
 from trm.analysis.specs import LawFigure
-from trm.analysis.words import compact, interval, number, percent, percents, value_name
+from trm.analysis.words import compact, interval, number, percent, percents, share, value_name
 
 
 def equation(group: dict[str, Any], x: str, y: str = "error", width: int = 72) -> str:
@@ -44,7 +44,7 @@ def equation(group: dict[str, Any], x: str, y: str = "error", width: int = 72) -
 
 def _parameter(key: str, values: dict[str, float], bounds: dict[str, Any], y: str) -> str:
     if key != "a" and label(y).percent:
-        return f"{number(100 * values[key], 2)}{interval(bounds.get(key), 2, 100)} %"
+        return f"{share(values[key])}{interval(bounds.get(key), 2, 100)} %"
     return number(values[key], 2) + interval(bounds.get(key))
 
 

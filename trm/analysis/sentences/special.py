@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trm.analysis.labels import label
-from trm.analysis.words import interval, number, percent, value_name
+from trm.analysis.stats.batch import Cost
+from trm.analysis.words import compact, count, interval, number, percent, percents, value_name
 
 
 def optimum_sentence(group: Mapping[str, Any], x: str, second: str) -> str:
@@ -88,3 +89,124 @@ def halting_sentence(numbers: Mapping[str, Mapping[str, float]]) -> str:
         )
     low, high = ranked[0], ranked[-1]
     return f"Puzzles halt after {shown(low)} on average with {low}, and after {shown(high)} with {high}."
+
+
+def batch_sentence(
+    groups: Mapping[float, Mapping[str, Any]],
+    costs: Mapping[float, Sequence[Cost]],
+    noise: Sequence[tuple[float, str]],
+) -> str:
+    """Critical batch for every target, what is never reached, and the noise scale."""
+    parts = []
+    for target, group in groups.items():
+        goal = percent(target, 0)
+        reached = [cost for cost in costs[target] if cost.reached]
+        if not reached:
+            parts.append(f"No batch size reaches {goal} validation accuracy.")
+            continue
+        if "forms" not in group:
+            parts.append(f"The critical batch for {goal} could not be fitted: {group['error']}.")
+            continue
+        form = group["forms"]["critical_batch"]
+        bounds = form.get("intervals") or {}
+        value = form["parameters"]["B*"]
+        parts.append(
+            f"To {goal}, the critical batch is {number(value)}{interval(bounds.get('B*'))} puzzles and no batch takes "
+            f"fewer than {number(form['parameters']['Smin'])}{interval(bounds.get('Smin'))} steps."
+            + _doubts(form, group)
+        )
+        partly = [cost for cost in costs[target] if cost.reached < cost.runs]
+        if partly:
+            shown = ", ".join(f"{value_name(cost.batch)} ({cost.reached} of {cost.runs})" for cost in partly)
+            parts.append(f"Not every seed reaches {goal} at batch size {shown}.")
+    for value, how in noise:
+        parts.append(f"The gradient noise scale is about {number(value, 2)} puzzles ({how}).")
+    return " ".join(parts)
+
+
+def repeated_sentence(group: Mapping[str, Any]) -> str:
+    """What copies are worth."""
+    if "forms" not in group:
+        return f"The repeated-data law could not be fitted: {group['error']}."
+    form = group["forms"]["repeated_data"]
+    worth, bounds = form["parameters"]["R*"], (form.get("intervals") or {}).get("R*")
+    slope, slopes = form["parameters"]["a"], (form.get("intervals") or {}).get("a")
+    text = (
+        f"Augmented copies of a puzzle are worth at most {number(worth)}{interval(bounds)} fresh puzzles, however "
+        f"many; the error falls with the power {number(-slope, 2)}{interval(_flip(slopes))} of the effective number "
+        "of puzzles."
+    )
+    return text + _doubts(form, group)
+
+
+def joint_sentence(group: Mapping[str, Any]) -> str:
+    """How the error falls in parameters and in compute."""
+    if "forms" not in group:
+        return f"No joint law of parameters and compute could be fitted: {group['error']}."
+    form = group["forms"]["joint"]
+    values, bounds = form["parameters"], form.get("intervals") or {}
+    size, compute = (f"{number(-values[key], 2)}{interval(_flip(bounds.get(key)))}" for key in ("a", "b"))
+    if form["at_bound"]:
+        text = (
+            "The joint law of parameters and training compute is not determined by these points: an exponent ran into "
+            f"its bound (parameters {size}, compute {compute})."
+        )
+    else:
+        text = (
+            f"The reducible error falls with the power {size} of the parameters and {compute} of the training compute, "
+            f"towards a floor of {percent(values['E'])}{percents(bounds.get('E'))}."
+        )
+    return text + _doubts(form, group)
+
+
+def _flip(bounds: Sequence[float | None] | None) -> list[float] | None:
+    if bounds is None or bounds[0] is None or bounds[1] is None:
+        return None
+    return [-bounds[1], -bounds[0]]
+
+
+def _doubts(form: Mapping[str, Any], group: Mapping[str, Any]) -> str:
+    """What weakens a law with many parameters."""
+    said = []
+    if not form["borne"]:
+        said.append(
+            f"{count(group['points'], 'point')} do not test a law with {len(form['parameters'])} parameters"
+        )
+    if (form.get("failed_share") or 0) > 0.05:
+        said.append(f"{100 * form['failed_share']:.0f} % of the refits failed")
+    if (form.get("bound_share") or 0) > 0.05:
+        said.append(f"in {100 * form['bound_share']:.0f} % of the refits an exponent ran into its bound")
+    if group.get("interval") is None:
+        said.append("one seed a point gives no interval")
+    text = "; ".join(said)
+    return f" ({text[:1].upper()}{text[1:]}.)" if said else ""
+
+
+def steps_sentence(errors: Sequence[Sequence[int]]) -> str:
+    """errors: wrong cells after each step, one list a puzzle."""
+    solved = [puzzle for puzzle in errors if puzzle[-1] == 0]
+    text = f"Of {count(len(errors), 'recorded puzzle')}, {len(solved)} end solved"
+    if solved:
+        first = [next(step for step, wrong in enumerate(puzzle, 1) if wrong == 0) for puzzle in solved]
+        text += (
+            f", after {min(first)} to {max(first)} steps"
+            if min(first) != max(first)
+            else f", after {first[0]} steps"
+        )
+    lost = [puzzle for puzzle in errors if 0 in puzzle[:-1] and puzzle[-1] > 0]
+    if lost:
+        text += f"; {len(lost)} were right on the way and were lost again"
+    return text + "."
+
+
+def frontier_sentence(kept: Sequence[tuple[str, float, float]], column: str) -> str:
+    """The two ends and the best of a study-wide frontier."""
+    what = "training compute" if column == "train_flops" else "test-time compute a puzzle"
+    if not kept:
+        return f"Nothing was measured against {what}."
+    name, cost, value = kept[-1]
+    first = kept[0]
+    return (
+        f"On the frontier of {what}, accuracy rises from {percent(first[2])} at {compact(first[1])}FLOP ({first[0]}) "
+        f"to {percent(value)} at {compact(cost)}FLOP ({name})."
+    )

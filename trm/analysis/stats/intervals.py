@@ -46,8 +46,19 @@ def mean(values: np.ndarray | pd.Series | list[float], level: float = LEVEL) -> 
     return Mean(centre, centre - half, centre + half, n)
 
 
+def pooled_spread(values: np.ndarray, group: np.ndarray) -> tuple[float, int] | None:
+    """Standard deviation of the logarithms within groups, and its degrees of freedom; None: no group has two values."""
+    logs = np.log(values)
+    keys = pd.unique(group)
+    freedom = len(logs) - len(keys)
+    if freedom <= 0:
+        return None
+    squares = sum(((logs[group == key] - logs[group == key].mean()) ** 2).sum() for key in keys)
+    return float(np.sqrt(squares / freedom)), freedom
+
+
 def pooled_log_intervals(
-    values: np.ndarray, group: np.ndarray, level: float = LEVEL
+    values: np.ndarray, group: np.ndarray, level: float = LEVEL, spread: tuple[float, int] | None = None
 ) -> dict[object, tuple[float, float, float]]:
     """Geometric mean of each group with an interval from the seed spread pooled over all groups.
 
@@ -60,11 +71,10 @@ def pooled_log_intervals(
     logs = np.log(values)
     keys = pd.unique(group)
     means = {key: logs[group == key].mean() for key in keys}
-    freedom = len(logs) - len(keys)
-    if not freedom:
+    spread = spread or pooled_spread(values, group)
+    if spread is None:
         return {key: (float(np.exp(centre)), np.nan, np.nan) for key, centre in means.items()}
-    spread = np.sqrt(sum(((logs[group == key] - means[key]) ** 2).sum() for key in keys) / freedom)
-    factor = stats.t.ppf(0.5 + level / 2, freedom) * spread
+    factor = stats.t.ppf(0.5 + level / 2, spread[1]) * spread[0]
     result = {}
     for key, centre in means.items():
         half = factor / np.sqrt((group == key).sum())

@@ -78,7 +78,7 @@ def puzzles(traces: Sequence[Mapping[str, Any]], most: int = MOST) -> list[dict[
                 "columns": columns,
                 "box": list(box),
                 "given": [
-                    glyph(int(token), task) if _clue(int(token), task) else "" for token in trace["question"]
+                    glyph(int(token), task) if clue(int(token), task) else "" for token in trace["question"]
                 ],
                 "steps": [[glyph(int(token), task) for token in step] for step in trace["steps"]],
                 "wrong": [[int(i) for i in np.flatnonzero(row)] for row in wrong(trace)],
@@ -88,7 +88,7 @@ def puzzles(traces: Sequence[Mapping[str, Any]], most: int = MOST) -> list[dict[
     return found
 
 
-def _clue(token: int, task: str) -> bool:
+def clue(token: int, task: str) -> bool:
     """Whether a question's token is given, not asked for."""
     if task == "maze":
         return token in (1, 3, 4)
