@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shlex
 import subprocess
 import sys
 import threading
@@ -11,6 +12,7 @@ from pathlib import Path
 from snakemake_interface_common.exceptions import WorkflowError
 from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
+from snakemake_interface_executor_plugins.utils import encode_target_jobs_cli_args, format_cli_arg
 
 from .allocation import Allocator, hosts_wanted
 from .identity import check_files, fingerprint_of, label_of, members, slot_of
@@ -23,6 +25,7 @@ from .watch import Watch
 
 PYTHON = '"$TPU_PYTHON"'
 ENTRY = '"$TPU_AGENT/worker/snakemake_job.py"'
+LARGEST_SOURCE = 10 << 20
 LARGEST_LOCAL_INPUT = 50 << 20
 
 
@@ -40,6 +43,7 @@ class Executor(RemoteExecutor):
         self.futures: dict[str, Future] = {}
         self.slots: dict[int, str] = {}
         self.failed = self.cancelled = False
+        self._workflow_sources: dict[str, Path] | None = None
         self._sources: dict[frozenset, bytes] = {}
         self.loop = asyncio.new_event_loop()
         self.thread = threading.Thread(target=self.loop.run_forever, daemon=True, name="tpu-pod")
@@ -63,9 +67,26 @@ class Executor(RemoteExecutor):
         """Return the jobs' Python: which one it is the host knows, once the environment is ready."""
         return PYTHON
 
-    def additional_general_args(self) -> list[str]:
+    def additional_general_args(self) -> str:
         """Keep the Snakemake on the hosts from repeating what the one here has said."""
-        return ["--quiet host progress reason"]
+        return "--quiet host progress reason"
+
+    def get_job_args(self, job, **kwargs) -> str:
+        """Quote what wildcards may hold for a shell: Snakemake quotes as Python does, and `$(...)` would be run."""
+        arguments = super().get_job_args(job, **kwargs)
+        unneeded = list(self.workflow.dag.get_unneeded_temp_files(job))
+        for flag, values in (
+            ("--target-jobs", encode_target_jobs_cli_args(job.get_target_spec())),
+            ("--unneeded-temp-files", unneeded),
+        ):
+            risky = format_cli_arg(flag, values, skip=not values)
+            if risky not in arguments:
+                raise WorkflowError(
+                    f"This version of Snakemake states {flag} in a way unknown here: {arguments[:200]}"
+                )
+            if risky:
+                arguments = arguments.replace(risky, shlex.join([flag, *map(str, values)]), 1)
+        return arguments
 
     def run_job(self, job) -> None:
         """Submit a job."""
@@ -114,7 +135,10 @@ class Executor(RemoteExecutor):
 
     def _archive(self, job) -> bytes:
         """Pack what the job needs besides storage: the workflow's sources, extra ones, and its local inputs."""
-        files = {name: Path(name) for name in self.dag.get_sources() if Path(name).is_file()}
+        if self._workflow_sources is None:
+            names = [name for name in self.dag.get_sources() if Path(name).is_file()]
+            self._workflow_sources = {name: Path(name) for name in names if Path(name).stat().st_size < LARGEST_SOURCE}
+        files = dict(self._workflow_sources)
         for item in self.settings.sources.split():
             if not Path(item).exists():
                 raise WorkflowError(f"tpu-sources names {item}, which does not exist in {os.getcwd()}.")

@@ -1,13 +1,15 @@
 """Runs Snakemake for one job on a worker, with the same improvements of GCS transfers as on the controller."""
 
+import atexit
 import importlib.util
+import logging
+import os
 import sys
 from pathlib import Path
 
 
-def main() -> None:
-    """Do what `python -m snakemake` does."""
-    # Loaded by its path: the plugin need not be installed on the workers.
+def improve_gcs() -> None:
+    """Load the plugin's storage module by its path: the plugin need not be installed on the workers."""
     path = Path(__file__).resolve().parents[1] / "storage.py"
     spec = importlib.util.spec_from_file_location("tpu_plugin_storage", path)
     storage = importlib.util.module_from_spec(spec)
@@ -15,11 +17,27 @@ def main() -> None:
     spec.loader.exec_module(storage)
     storage.improve_gcs()
 
+
+def main() -> None:
+    """Do what `python -m snakemake` does, and end at once when it is done."""
+    improve_gcs()
     # Started by path, Python put this folder first; `-m snakemake` would have put the working directory there.
     sys.path[0] = ""
     from snakemake.cli import main as snakemake
 
-    snakemake()
+    code: object = 0
+    try:
+        snakemake()
+    except SystemExit as end:
+        code = end.code
+    if isinstance(code, str):
+        print(code, file=sys.stderr)
+    # Everything is stored by now. Python would spend another second on taking its modules apart.
+    atexit._run_exitfuncs()
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code if isinstance(code, int) else int(code is not None))
 
 
 if __name__ == "__main__":

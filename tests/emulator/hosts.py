@@ -170,7 +170,11 @@ class Host:
 
     def drop_connections(self) -> int:
         """End every ssh session with the host; what runs there stays."""
-        sessions = [pid for pid, line in self.processes().items() if line.startswith("sshd:")]
+        sessions = [
+            pid
+            for pid, line in self.processes().items()
+            if line.startswith("sshd:") and "[listener]" not in line
+        ]
         for pid in sessions:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

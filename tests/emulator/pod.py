@@ -173,6 +173,20 @@ class EmulatedPod:
         """Boot one host again, with the disk and the keys that it had."""
         self.hosts[rank].boot(self.folder / "authorized_keys", fresh=False)
 
+    def reset(self) -> None:
+        """Bring the pod back to all hosts up, nothing running and no faults in wait."""
+        with self.api.lock:
+            self.api.failures.clear()
+            if self.gcs.proxy:
+                self.gcs.proxy.failures, self.gcs.proxy.latency = 0, 0.0
+            ready = [node for node in self.api.nodes.values() if node.state.name == "READY"]
+            if not ready or not all(host.is_up for host in self.hosts):
+                self.api.nodes.clear()
+                self.api.queued.clear()
+                self.create()
+        for host in self.hosts:
+            host.signal_jobs(signal.SIGKILL)
+
     def jobs(self) -> dict[int, str]:
         """Return every process of jobs and agents on all hosts."""
         return {pid: line for host in self.hosts for pid, line in host.jobs().items()}

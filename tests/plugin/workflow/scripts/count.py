@@ -60,7 +60,15 @@ def stop(*_):
 
 
 signal.signal(signal.SIGTERM, signal.SIG_IGN if args.stubborn else stop)
-step = int(get(f"{args.checkpoint}/step") or 0)
+# All ranks begin where rank 0 does, as a collective would have it.
+begin = f"{args.checkpoint}/begin-{LAUNCH}"
+if RANK == 0:
+    step = int(get(f"{args.checkpoint}/step") or 0)
+    put(begin, step)
+else:
+    while (found := get(begin)) is None and not stopping:
+        time.sleep(0.05)
+    step = int(found or 0)
 variables = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "COUNT_OPTION")
 seen = {key: value for key, value in os.environ.items() if key.startswith("TPU_") or key in variables}
 put(f"{args.checkpoint}/launches/{LAUNCH}-{RANK}", json.dumps({"from": step, "environment": seen}))
@@ -80,4 +88,6 @@ while step < args.steps:
         sys.exit(143)
 if RANK == 0:
     with open(args.seed) as file, open(args.out, "w") as out:
-        out.write(f"{args.checkpoint.rpartition('/')[2]} counted to {step} with seed {file.read().strip()} on {SIZE}\n")
+        out.write(
+            f"{args.checkpoint.rpartition('/')[2]} counted to {step} with seed {file.read().strip()} on {SIZE}\n"
+        )

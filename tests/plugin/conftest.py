@@ -1,0 +1,177 @@
+"""One emulated pod of four hosts for all tests, and studies that run on it as users run them."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import uuid
+from pathlib import Path
+
+import pytest
+
+from tests.emulator import EmulatedPod, why_not
+from tests.emulator.pod import BUCKET
+
+HERE = Path(__file__).parent
+PROFILE = {
+    "executor": "tpu",
+    "jobs": 4,
+    "scheduler": "greedy",
+    "shared-fs-usage": "none",
+    "resources": {"tpu_hosts": 4},
+    "default-resources": {"tpu_hosts": 1},
+    "rerun-triggers": ["mtime", "params", "input"],
+    "rerun-incomplete": True,
+    "latency-wait": 1,
+    "tpu-accelerator-type": "v4-32",
+    "tpu-sources": "scripts",
+    "tpu-create": True,
+    "tpu-grace": 5,
+    "tpu-reconnect": 5,
+    "tpu-recovery": 2,
+    "tpu-preemption-notice": 5,
+}
+
+
+@pytest.fixture(scope="session")
+def pod(tmp_path_factory):
+    """Return the emulated pod; tests that break it leave the mending to the plugin or to `healthy_pod`."""
+    if reason := why_not():
+        pytest.skip(reason)
+    with EmulatedPod(tmp_path_factory.mktemp("pod"), "v4-32", gcs_faults=True) as pod:
+        yield pod
+
+
+@pytest.fixture
+def healthy_pod(pod):
+    """Return the pod with all hosts up and nothing running on them."""
+    pod.reset()
+    return pod
+
+
+class Study:
+    """A copy of the test workflow with jobs of its own, and the Snakemake calls made on it."""
+
+    def __init__(self, folder: Path, pod: EmulatedPod, jobs: dict, **profile):
+        shutil.copytree(HERE / "workflow", folder)
+        self.folder, self.pod, self.jobs = folder, pod, jobs
+        self.prefix = f"study-{uuid.uuid4().hex[:8]}"
+        (folder / "config.yaml").write_text(json.dumps({"jobs": jobs, "prefix": self.prefix}))
+        (folder / "profile").mkdir()
+        (folder / "profile" / "config.yaml").write_text(json.dumps(PROFILE | profile))
+        self.calls: list[Call] = []
+
+    def start(self, *arguments: str, **environment: str) -> "Call":
+        """Begin a call of Snakemake."""
+        call = Call(self, arguments, environment)
+        self.calls.append(call)
+        return call
+
+    def run(self, *arguments: str, code: int = 0, **environment: str) -> str:
+        """Make a call of Snakemake and return what it said."""
+        call = self.start(*arguments, **environment)
+        assert call.wait() == code, call.said
+        return call.said
+
+    @property
+    def table(self) -> list[str]:
+        """Return the lines of the final result."""
+        return (self.folder / "results" / "table.txt").read_text().splitlines()
+
+    def step(self, job: str) -> int:
+        """Return how far a job has come by its checkpoint."""
+        return int(self.pod.bucket.blob(f"{self.prefix}/checkpoints/{job}/step").download_as_bytes())
+
+    def launches(self, job: str) -> dict[str, dict]:
+        """Return what each rank of each launch saw, by 'launch-rank'."""
+        prefix = f"{self.prefix}/checkpoints/{job}/launches/"
+        blobs = self.pod.client().list_blobs(BUCKET, prefix=prefix)
+        return {blob.name.removeprefix(prefix): json.loads(blob.download_as_bytes()) for blob in blobs}
+
+
+class Call:
+    """A running call of Snakemake, whose output can be waited on."""
+
+    def __init__(self, study: Study, arguments: tuple[str, ...], environment: dict[str, str]):
+        self.lines: list[str] = []
+        self.news = threading.Condition()
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "snakemake", "--profile", "profile", *arguments],
+            cwd=study.folder,
+            env={
+                **os.environ,
+                **study.pod.environment,
+                "PYTHONPATH": str(HERE.parents[1]),
+                "XDG_CACHE_HOME": str(study.folder / "cache"),
+                **environment,
+            },
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.reader.start()
+
+    def _read(self) -> None:
+        for line in self.process.stdout:
+            with self.news:
+                self.lines.append(line)
+                self.news.notify_all()
+        with self.news:
+            self.lines.append("")
+            self.news.notify_all()
+
+    @property
+    def said(self) -> str:
+        """Return the output so far."""
+        return "".join(self.lines)
+
+    def wait_for(self, pattern: str, timeout: float = 60) -> str:
+        """Wait until the output matches and return the matching line."""
+        with self.news:
+            found = lambda: next((line for line in self.lines if re.search(pattern, line)), None)  # noqa: E731
+            assert self.news.wait_for(lambda: found() or self.lines[-1:] == [""], timeout), (
+                f"{pattern}: {self.said}"
+            )
+            assert found(), f"{pattern}: {self.said}"
+            return found()
+
+    def wait(self, timeout: float = 100) -> int:
+        """Wait for the end and return the exit code."""
+        code = self.process.wait(timeout)
+        self.reader.join(10)
+        return code
+
+    def signal(self, number: int) -> None:
+        """Signal the controller itself, as kill(1) does."""
+        self.process.send_signal(number)
+
+    def end(self) -> None:
+        """Make sure that nothing is left of it."""
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        self.reader.join(10)
+        self.process.stdout.close()
+
+
+@pytest.fixture
+def study(healthy_pod, tmp_path):
+    """Return a maker of studies, all of whose calls end with the test."""
+    made = []
+
+    def make(jobs: dict, **profile) -> Study:
+        made.append(Study(tmp_path / f"study{len(made)}", healthy_pod, jobs, **profile))
+        return made[-1]
+
+    yield make
+    for one in made:
+        for call in one.calls:
+            call.end()

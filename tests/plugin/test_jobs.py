@@ -1,0 +1,130 @@
+"""Jobs on a pod where nothing goes wrong but the jobs themselves."""
+
+import json
+import os
+import re
+import signal
+from pathlib import Path
+
+HOSTILE = """x'; touch pwned; $(touch pwned) `touch pwned` "&y"""
+
+
+def read(path) -> str:
+    try:
+        return Path(path).read_text(errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
+def test_packed_and_whole_pod_jobs_give_their_results_to_the_caller(study):
+    one = study({"a": {}, "b": {}, "all": {"hosts": 4}})
+    said = one.run()
+    assert one.table == [
+        "a counted to 3 with seed 7 on 1",
+        "b counted to 3 with seed 7 on 1",
+        "all counted to 3 with seed 7 on 4",
+    ]
+    # Logs were shown live, with the rank, and kept for each rank.
+    assert {f"[count job=all {rank}] step 3" for rank in range(4)} <= {
+        line.strip() for line in said.splitlines()
+    }
+    logs = sorted((one.folder / ".snakemake" / "tpu" / "logs").glob("*/launch-1/rank*.log"))
+    assert [path.name for path in logs].count("rank0.log") == 3
+    assert all("step 3" in path.read_text() for path in logs)
+
+    # What each rank saw of its place in the world, and what the rule exported.
+    seen = {rank: entry["environment"] for rank, entry in one.launches("all").items()}
+    assert sorted(seen) == ["1-0", "1-1", "1-2", "1-3"]
+    address, port = seen["1-0"]["MASTER_ADDR"], seen["1-0"]["MASTER_PORT"]
+    for rank in range(4):
+        entry = seen[f"1-{rank}"]
+        assert (entry["RANK"], entry["WORLD_SIZE"], entry["LOCAL_RANK"]) == (str(rank), "4", "0")
+        assert (entry["MASTER_ADDR"], entry["MASTER_PORT"]) == (address, port)
+        assert entry["COUNT_OPTION"] == "all"
+        # A job for the whole pod leaves the pod's own description alone.
+        assert not {"TPU_PROCESS_BOUNDS", "TPU_SKIP_MDS_QUERY", "TPU_WORKER_ID"} & set(entry)
+    assert address == one.pod.hosts[0].address
+
+    # A job for one host tells libtpu that there is no other.
+    alone = one.launches("a")["1-0"]["environment"]
+    assert {
+        key: alone[key]
+        for key in alone
+        if key.startswith(("TPU_SKIP", "TPU_PROC", "TPU_CHIPS", "TPU_WORKER"))
+    } == {
+        "TPU_SKIP_MDS_QUERY": "1",
+        "TPU_PROCESS_BOUNDS": "1,1,1",
+        "TPU_CHIPS_PER_PROCESS_BOUNDS": "2,2,1",
+        "TPU_WORKER_HOSTNAMES": "localhost",
+        "TPU_WORKER_ID": "0",
+    }
+    assert (alone["RANK"], alone["WORLD_SIZE"]) == ("0", "1")
+    assert one.pod.jobs() == {}
+    assert not any(list((host.home / ".snakemake-tpu" / "tasks").iterdir()) for host in one.pod.hosts)
+    assert {host.home.joinpath(".snakemake-tpu").stat().st_mode & 0o777 for host in one.pod.hosts} == {0o700}
+
+
+def test_failing_rank_ends_all_ranks_and_is_quoted(study):
+    one = study({"bad": {"hosts": 4, "steps": 10000, "options": "--fail-rank 2"}})
+    said = one.run(code=1)
+    assert "rank 2 on w2 ended with exit code 3" in said
+    assert "rank 2 cannot go on" in said.partition("ended with exit code 3")[2]
+    assert one.pod.jobs() == {}
+    (log,) = (one.folder / ".snakemake" / "tpu" / "logs").glob("*/launch-1/rank2.log")
+    assert "rank 2 cannot go on" in log.read_text()
+    assert sorted(one.launches("bad")) == ["1-0", "1-1", "1-2", "1-3"]
+
+
+def test_output_outside_of_storage_is_refused(study):
+    one = study({"a": {}})
+    snakefile = one.folder / "Snakefile"
+    snakefile.write_text(
+        snakefile.read_text().replace('remote("counts/{job}.txt"),\n    params', '"c/{job}.txt",\n    params')
+    )
+    said = one.run("c/a.txt", code=1)
+    assert "Rule count would write c/a.txt on the pod, where nobody finds it" in said
+
+
+def test_hostile_names_are_data_and_nothing_else(study):
+    one = study({HOSTILE: {"hosts": 4}})
+    one.run()
+    assert one.table == [f"{HOSTILE} counted to 3 with seed 7 on 4"]
+    assert {entry["environment"]["COUNT_OPTION"] for entry in one.launches(HOSTILE).values()} == {HOSTILE}
+    places = [one.folder, *(host.folder for host in one.pod.hosts)]
+    assert not [path for place in places for path in place.rglob("pwned*")]
+
+
+def test_secrets_are_in_no_command_line_and_no_log(study):
+    one = study({"a": {"steps": 30}})
+    secret = "s3cr3t-token"
+    (one.folder / "Snakefile").write_text("envvars: 'API_TOKEN'\n" + (one.folder / "Snakefile").read_text())
+    call = one.start(API_TOKEN=secret)
+    call.wait_for(r"\] step 1$")
+    inside = [pid for host in one.pod.hosts for pid in host.processes()]
+    assert any(secret in read(f"/proc/{pid}/environ") for pid in inside)
+    assert not [
+        pid for pid in os.listdir("/proc") if pid.isdigit() and secret in read(f"/proc/{pid}/cmdline")
+    ]
+    assert call.wait() == 0, call.said
+    assert secret not in call.said
+    kept = [path for path in (one.folder / ".snakemake").rglob("*") if path.is_file()]
+    assert kept and not [path for path in kept if secret in read(path)]
+
+
+def test_ctrl_c_leaves_nothing_on_the_pod(study):
+    one = study({"a": {"steps": 10000}, "b": {"steps": 10000, "options": "--stubborn"}}, **{"tpu-grace": 1})
+    call = one.start()
+    call.wait_for(r"job=a 0\] step 1$")
+    call.wait_for(r"job=b 0\] step 1$")
+    call.signal(signal.SIGINT)
+    assert call.wait() == 1
+    assert one.pod.jobs() == {}
+    assert not any(list((host.home / ".snakemake-tpu" / "tasks").iterdir()) for host in one.pod.hosts)
+    # The same call goes on from the checkpoint.
+    one.jobs["a"]["steps"] = one.jobs["b"]["steps"] = (
+        int(re.findall(r"job=a 0\] step (\d+)", call.said)[-1]) + 20
+    )
+    config = {"jobs": one.jobs, "prefix": one.prefix}
+    (one.folder / "config.yaml").write_text(json.dumps(config))
+    one.run()
+    assert one.launches("a")["2-0"]["from"] > 0

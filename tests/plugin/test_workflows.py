@@ -1,0 +1,53 @@
+"""Snakemake's own tests for executor plugins, with nothing mocked: a real pod but for its hardware."""
+
+import uuid
+
+import pytest
+import snakemake.common.tests
+from snakemake_interface_common.plugin_registry.plugin import TaggedSettings
+from snakemake_storage_plugin_gcs import StorageProviderSettings
+
+from snakemake_executor_plugin_tpu import ExecutorSettings
+from tests.emulator.pod import BUCKET, NAME, PORT, PROJECT, ZONE
+
+
+class TestWorkflows(snakemake.common.tests.TestWorkflowsBase):
+    __test__ = True
+
+    @pytest.fixture(autouse=True)
+    def _pod(self, healthy_pod, monkeypatch):
+        self.pod = healthy_pod
+        for key, value in healthy_pod.environment.items():
+            monkeypatch.setenv(key, value)
+
+    def get_executor(self):
+        return "tpu"
+
+    def get_executor_settings(self):
+        return ExecutorSettings(
+            project=PROJECT,
+            zone=ZONE,
+            name=NAME,
+            accelerator_type=self.pod.accelerator_type,
+            create=True,
+            api_endpoint=f"127.0.0.1:{self.pod.api.port}",
+            ssh_user="root",
+            ssh_key=str(self.pod.key),
+            ssh_port=PORT,
+            python=self.pod.python,
+            agent_python=self.pod.python,
+        )
+
+    def get_default_storage_provider(self):
+        return "gcs"
+
+    def get_default_storage_prefix(self):
+        return f"gs://{BUCKET}/workflows-{uuid.uuid4().hex[:8]}"
+
+    def get_default_storage_provider_settings(self):
+        settings = TaggedSettings()
+        settings.register_settings(StorageProviderSettings(project=PROJECT))
+        return {"gcs": settings}
+
+    def get_assume_shared_fs(self):
+        return False
