@@ -16,6 +16,8 @@ try:
     STUDY = Workflow(config)
     PLAN = Estimates(STUDY)
     STUDY.figures  # every figure is checked before anything runs
+    if workflow.is_main_process:
+        STUDY.age_stale_files()
 except UserError as error:
     raise WorkflowError(str(error)) from None
 
@@ -49,7 +51,6 @@ localrules:
     fit,
     plot,
     publish,
-    stale,
     html_report,
 
 

@@ -94,7 +94,7 @@ class Project:
 
     def would_run(self, *words: str) -> dict[str, int]:
         """Rule -> number of jobs of a dry run."""
-        text = self.snakemake("-n", *words).stdout
+        text = self.snakemake(*words, "-n").stdout
         stats = text.partition("Job stats:")[2].partition("total")[0]
         return {rule: int(count) for rule, count in re.findall(r"^(\w+)\s+(\d+)$", stats, re.MULTILINE)}
 

@@ -7,7 +7,7 @@ import shutil
 import pytest
 import yaml
 
-DRAWING = {"plot", "publish", "html_report", "all", "stale"}
+DRAWING = {"plot", "publish", "html_report", "all"}
 
 
 def set_in(*path):
@@ -123,13 +123,10 @@ def test_another_scale_never_passes_for_this_one(project):
 
 def test_experiments_are_targets_by_name_and_old_id(project):
     shutil.rmtree(project.folder / "results/plots")
-    assert (
-        project.would_run("data_size") == project.would_run("E3.2") | {"data_size": 1} - {"E3.2": 1}.keys()
-        or True
-    )
-    jobs = project.would_run("E3.2")
-    assert jobs["publish"] == 1
-    assert "html_report" not in jobs
+    for target in ("data_size", "E3.2"):
+        jobs = project.would_run(target)
+        assert jobs["publish"] == 1
+        assert "html_report" not in jobs
 
 
 def test_a_failed_run_leaves_a_report_of_the_others(project):
@@ -146,7 +143,6 @@ def test_a_failed_run_leaves_a_report_of_the_others(project):
     assert list((project.folder / "results/runs").glob(f"{other}-*/training.json")), "the other seed went on"
     page = (project.folder / "results/report.html").read_text()
     assert run in page
-    assert "scaling_laws" in page
     assert json.loads((project.folder / "results/report.json").read_text())["identity"] == "partial"
     blocked.unlink()
     project.snakemake("--cores", "2")

@@ -25,7 +25,7 @@ rule publish:
         pdf=lambda wildcards: f"results/figures/{STUDY.figure(wildcards.stem).name}.pdf",
         png=lambda wildcards: f"results/figures/{STUDY.figure(wildcards.stem).name}.png",
         caption=lambda wildcards: f"results/figures/{STUDY.figure(wildcards.stem).name}.json",
-        stale=lambda wildcards: STUDY.stale_figure(wildcards.stem),
+        stale=lambda wildcards: STUDY.reason_to_publish(wildcards.stem),
     output:
         pdf=report(
             "results/plots/{stem}.pdf",
@@ -43,16 +43,3 @@ rule publish:
     shell:
         "python -m trm study publish --figure {input.pdf:q} --identity {params.identity} --out {output.pdf:q} "
         "> {log:q} 2>&1"
-
-
-# A file of a fixed name that was made from something else than is asked for now needs this one, which is never there:
-# so it is made again whatever the files' times are and even if Snakemake's records are lost.
-rule stale:
-    output:
-        temp("results/.stale/{file}"),
-    log:
-        "logs/stale/{file}.log",
-    message:
-        "{wildcards.file} shows another study, scale or selection: it is made again"
-    shell:
-        "touch {output:q} > {log:q} 2>&1"

@@ -6,7 +6,7 @@ rule html_report:
         tables=STUDY.report_tables(),
         fits=STUDY.report_fits(),
         figures=STUDY.report_figures(),
-        stale=STUDY.stale_report(),
+        stale=STUDY.reason_to_report(),
     output:
         html=report("results/report.html", caption="../report/report.rst", category="Report"),
         pdf="results/report.pdf",
