@@ -18,12 +18,19 @@ BLOCK = 8 << 20
 _COMMA, _NEWLINE = 44, 10
 
 
-def read_csv(path: Path, cells: int, name: str | None = None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Questions and answers as characters (uint8 [puzzles, cells]) and ratings (int32; -1 where there is none).
+Convert = Callable[[np.ndarray, np.ndarray, int], tuple[np.ndarray, np.ndarray]]
+
+
+def read_csv(
+    path: Path, cells: int, convert: Convert, name: str | None = None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Questions and answers, uint8 [puzzles, cells], and ratings (int32; -1 where there is none).
 
     Puzzle i stands in line i + 2. Columns may stand in any order; `source` and `rating` may be missing.
 
     Args:
+        convert: what turns a block's characters (questions, answers, number of its first line) into values; raises
+            UserError for those it refuses.
         name: what messages call the file (its path).
 
     Raises:
@@ -40,7 +47,8 @@ def read_csv(path: Path, cells: int, name: str | None = None) -> tuple[np.ndarra
             header, _, block = block.partition(b"\n")
             columns = _header(header, name)
         if block:
-            part = _parse(block, columns, cells, name, lines + 1)
+            questions, answers, ratings = _parse(block, columns, cells, name, lines + 1)
+            part = (*convert(questions, answers, lines + 1), ratings)
             lines += len(part[0])
             parts.append(part)
         progress.update(done >> 20)
@@ -151,8 +159,8 @@ def _unquoted(block: bytes, name: str, first: int) -> bytes:
     return ("\n".join(lines) + "\n").encode()
 
 
-def refuse(bad: np.ndarray, name: str, sentence: Callable[[int], str]) -> None:
-    """Raise a UserError for the first True of `bad` (one entry a puzzle), naming file and line."""
+def refuse(bad: np.ndarray, name: str, first: int, sentence: Callable[[int], str]) -> None:
+    """Raise a UserError for the first True of `bad` (one entry a puzzle from line `first` on), naming file and line."""
     if bad.any():
         at = int(np.flatnonzero(bad)[0])
-        raise UserError(f"{name} line {at + 2}: {sentence(at)}")
+        raise UserError(f"{name} line {first + at}: {sentence(at)}")

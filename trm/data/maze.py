@@ -15,7 +15,7 @@ from trm.data.augment import dihedral_cells
 from trm.data.classes import number_rows
 from trm.data.csv_source import read_csv, refuse
 from trm.data.parallel import over_rows
-from trm.data.pool import FREE, TEST, Pool, histogram, split_order
+from trm.data.pool import FREE, TEST, TRAIN, Pool, histogram, split_order
 from trm.data.progress import Progress
 from trm.errors import UserError
 from trm.study.schema import DataConfig
@@ -86,50 +86,65 @@ def csv_pool(config: DataConfig, files: list[tuple[str, Path]]) -> Pool:
     return read_pool(config, questions, answers, np.full(len(questions), FREE, dtype=np.uint8))
 
 
-def read_mazes(name: str, path: Path, side: int, strict: bool = True) -> tuple[np.ndarray, np.ndarray]:
+def official_pool(config: DataConfig, files: list[tuple[str, Path]]) -> Pool:
+    """Maze-Hard with its own division (files: train, test)."""
+    read = [read_mazes(name, path, 30) for name, path in files]
+    part = np.repeat(np.array([TRAIN, TEST], dtype=np.uint8), [len(arrays[0]) for arrays in read])
+    return read_pool(config, *(np.concatenate(arrays) for arrays in zip(*read)), part)
+
+
+def read_mazes(name: str, path: Path, side: int) -> tuple[np.ndarray, np.ndarray]:
     """Tokens of a CSV file's questions and answers, uint8 [mazes, side * side].
 
-    Args:
-        strict: also demand that the answer is a shortest path.
-
     Raises:
-        UserError: naming file and line of the first maze that is malformed.
+        UserError: naming file and line of the first maze that is malformed, or whose answer is no shortest path.
     """
+    return read_csv(path, side * side, lambda *block: _check(name, side, *block), name)[:2]
+
+
+def _check(name: str, side: int, *block) -> tuple[np.ndarray, np.ndarray]:
+    """Tokens of a block's characters (questions, answers, number of the first line)."""
+    *texts, first = block
     table = np.zeros(256, dtype=np.uint8)
     for token, character in enumerate(CHARACTERS, start=1):
         table[ord(character)] = token
-    texts = read_csv(path, side * side, name)[:2]
-    questions, answers = (table[column] for column in texts)
+    questions, answers = (table[text] for text in texts)
     for column, tokens, text in (("question", questions, texts[0]), ("answer", answers, texts[1])):
-        wrong = tokens == 0
 
-        def sentence(
-            at: int, column: str = column, wrong: np.ndarray = wrong, text: np.ndarray = text
+        def symbol(
+            at: int, column: str = column, tokens: np.ndarray = tokens, text: np.ndarray = text
         ) -> str:
-            cell = int(wrong[at].argmax())
+            cell = int((tokens[at] == 0).argmax())
             return (
                 f"the {column} has {chr(text[at, cell])!r} at character {cell + 1}: use only '{CHARACTERS}'"
             )
 
-        refuse(wrong.any(axis=1), name, sentence)
-    if strict:
-        for token, what in ((START, "S (start)"), (GOAL, "G (goal)")):
-            count = (questions == token).sum(axis=1)
-            refuse(
-                count != 1,
-                name,
-                lambda at, count=count, what=what: f"the maze has {count[at]} {what}, not one",
-            )
-        refuse((questions == PATH).any(axis=1), name, lambda at: "the question shows a path (o)")
-        same = (answers == questions) | ((answers == PATH) & (questions == OPEN))
-        refuse(~same.all(axis=1), name, lambda at: "the answer is of another maze than the question")
-        faults = examine(side, questions, answers)[0]
-        words = {
-            1: "no way leads from S to G",
-            2: "the answer is no shortest path",
-            3: "the answer's path is broken",
-        }
-        refuse(faults > 0, name, lambda at: f"{words[int(faults[at])]}: correct or remove it")
+        refuse((tokens == 0).any(axis=1), name, first, symbol)
+    for token, what in ((START, "S (start)"), (GOAL, "G (goal)")):
+        count = (questions == token).sum(axis=1)
+        refuse(
+            count != 1,
+            name,
+            first,
+            lambda at, count=count, what=what: f"the maze has {count[at]} {what}, not one",
+        )
+    refuse(
+        (questions == PATH).any(axis=1), name, first, lambda at: "the question shows a path (o): remove it"
+    )
+    same = (answers == questions) | ((answers == PATH) & (questions == OPEN))
+    refuse(
+        ~same.all(axis=1),
+        name,
+        first,
+        lambda at: "the answer is of another maze than the question: correct it",
+    )
+    faults = examine(side, questions, answers)[0]
+    words = {
+        1: "no way leads from S to G",
+        2: "the answer is no shortest path",
+        3: "the answer's path is broken",
+    }
+    refuse(faults > 0, name, first, lambda at: f"{words[int(faults[at])]}: correct or remove it")
     return questions, answers
 
 

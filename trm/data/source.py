@@ -9,6 +9,7 @@ from trm.errors import UserError
 from trm.storage import is_remote, open_store
 from trm.storage.files import sha256_file
 from trm.study.dataset_identity import source_identity
+from trm.study.official_files import OFFICIAL
 from trm.study.schema import DataConfig
 
 
@@ -32,21 +33,34 @@ def build_source(config: DataConfig, out: Path) -> Pool:
     config = config.model_copy(update={"pool": identity.get("pool", config.pool)})
     pool = _pool(config, files)
     pool.report.setdefault("files", [name for name, _ in files])
+    if config.source == "official":
+        pool.report |= {
+            "repository": OFFICIAL[config.task].repository,
+            "revision": OFFICIAL[config.task].revision,
+        }
     save_pool(pool, identity, out)
     return pool
 
 
 def _pool(config: DataConfig, files: list[tuple[str, Path]]) -> Pool:
+    if config.source == "official":
+        from trm.data.official import official_files
     if config.task == "sudoku":
         from trm.data import sudoku_pool
 
         if config.source == "generate":
             return sudoku_pool.generated_pool(config)
+        if config.source == "official":
+            return sudoku_pool.official_pool(config, official_files("sudoku"))
         return sudoku_pool.csv_pool(config, files)
     if config.task == "maze":
         from trm.data import maze
 
-        return maze.generated_pool(config) if config.source == "generate" else maze.csv_pool(config, files)
+        if config.source == "generate":
+            return maze.generated_pool(config)
+        if config.source == "official":
+            return maze.official_pool(config, official_files("maze"))
+        return maze.csv_pool(config, files)
     raise UserError(f"data.task={config.task} is not available yet")
 
 

@@ -8,9 +8,9 @@ import numpy as np
 
 from trm.data import rng
 from trm.data.classes import class_keys, number_rows, pairs
-from trm.data.csv_source import read_csv, refuse
+from trm.data.csv_source import Convert, read_csv, refuse
 from trm.data.parallel import over_rows
-from trm.data.pool import FREE, TEST, Pool, histogram, split_order
+from trm.data.pool import FREE, TEST, TRAIN, Pool, histogram, split_order
 from trm.data.progress import Progress
 from trm.data.sudoku import Geometry, broken_rule, symbol_values
 from trm.data.sudoku_small import FOUR, classes_4x4, solved_by_singles
@@ -178,19 +178,32 @@ def csv_pool(config: DataConfig, files: list[tuple[str, Path]]) -> Pool:
     geometry = Geometry(config.box_rows, config.box_cols)
     parts = []
     for name, path in files:
-        questions, answers, ratings = read_csv(path, geometry.cells, name)
-        questions, answers = check_values(geometry, questions, answers, name)
+        questions, answers, ratings = read_csv(path, geometry.cells, value_check(geometry, name), name)
         parts.append((questions, answers, check_unique(geometry, questions, ratings, name)))
     questions, answers, ratings = (np.concatenate(arrays) for arrays in zip(*parts))
-    return read_pool(
-        geometry, config.seed, questions, answers, ratings, np.full(len(questions), FREE, dtype=np.uint8)
-    )
+    part = np.full(len(questions), FREE, dtype=np.uint8)
+    return read_pool(geometry, config.seed, questions, answers, ratings, part)
+
+
+def official_pool(config: DataConfig, files: list[tuple[str, Path]]) -> Pool:
+    """Sudoku-Extreme with its own division (files: train, test). Its digest vouches for unique solutions."""
+    geometry = Geometry(3, 3)
+    read = [read_csv(path, 81, value_check(geometry, name), name) for name, path in files]
+    part = np.repeat(np.array([TRAIN, TEST], dtype=np.uint8), [len(arrays[2]) for arrays in read])
+    questions, answers, ratings = (np.concatenate(arrays) for arrays in zip(*read))
+    del read
+    return read_pool(geometry, config.seed, questions, answers, ratings, part)
+
+
+def value_check(geometry: Geometry, name: str) -> Convert:
+    """Turns characters of the CSV file `name` into checked values."""
+    return lambda questions, answers, first: check_values(geometry, questions, answers, name, first)
 
 
 def check_values(
-    geometry: Geometry, questions: np.ndarray, answers: np.ndarray, name: str
+    geometry: Geometry, questions: np.ndarray, answers: np.ndarray, name: str, first: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Values of the characters of a CSV file.
+    """Values of the characters of a CSV file, from its line `first` on.
 
     Raises:
         UserError: naming file and line of the first puzzle with a wrong character, or with an answer that breaks a
@@ -208,7 +221,7 @@ def check_values(
             cell = int(wrong[at].argmax())
             return f"the {column} has {chr(texts[at, cell])!r} at character {cell + 1}: only digits may stand there"
 
-        refuse(wrong.any(axis=1), name, sentence)
+        refuse(wrong.any(axis=1), name, first, sentence)
     questions, answers = table[questions], table[answers]
     contradicts, broken = (
         ((questions > 0) & (questions != answers)).any(axis=1),
@@ -225,7 +238,7 @@ def check_values(
             f"the answer {what}; {advice.get(solutions, 'the puzzle has more than one solution: remove it')}"
         )
 
-    refuse(contradicts | broken, name, verdict)
+    refuse(contradicts | broken, name, first, verdict)
     return questions, answers
 
 
@@ -236,7 +249,7 @@ def check_unique(geometry: Geometry, questions: np.ndarray, ratings: np.ndarray,
         UserError: naming file and line of the first puzzle with several solutions.
     """
     _, solutions, own = solve(geometry, questions)
-    refuse(solutions != 1, name, lambda at: "the puzzle has more than one solution: remove it")
+    refuse(solutions != 1, name, 2, lambda at: "the puzzle has more than one solution: remove it")
     return np.where(ratings < 0, own, ratings).astype(np.int32)
 
 
@@ -282,5 +295,6 @@ def _pool(questions, answers, ratings, classes, order, part, report) -> Pool:
         "ratings": histogram(ratings),
         "clues": {str(number): int(count) for number, count in enumerate(clues) if count},
     }
-    tokens = (questions + np.uint8(TOKEN), answers + np.uint8(TOKEN))
-    return Pool(*tokens, ratings.astype(np.int32), classes, order, part, report=found | report)
+    questions += np.uint8(TOKEN)  # in place: the official pool has 4.3 million
+    answers += np.uint8(TOKEN)
+    return Pool(questions, answers, ratings.astype(np.int32), classes, order, part, report=found | report)

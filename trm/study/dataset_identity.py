@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trm.errors import UserError
+from trm.study.official_files import OFFICIAL
 from trm.study.schema import DataConfig
 
 _SPLIT_FIELDS = ("train_puzzles", "augmentations", "validation_puzzles", "test_puzzles")
@@ -70,6 +71,8 @@ def source_identity(data: DataConfig) -> dict[str, Any]:
                 f"data.sha256 has {len(data.sha256)} checksums for {len(data.files)} data.files: give one for each file"
             )
         identity["sha256"] = list(data.sha256)
+    elif data.source == "official":
+        identity["sha256"] = list(OFFICIAL[data.task].sha256.values())  # a later revision is another data set
     elif data.source == "generate":
         identity["pool"] = _resolved_pool(data)
         if data.task == "sudoku":
