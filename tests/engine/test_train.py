@@ -44,7 +44,7 @@ def test_equals_the_independent_trainer(dataset_folder, tmp_path):
         ours.state.meter.sums.zero_()
     views = ours.state.layout.views(ours.state.params)
     averaged = ours.state.layout.views(ours.state.ema)
-    names = {name: p for name, p in net.named_parameters()}
+    names = dict(net.named_parameters())
     averages = dict(zip(names, theirs.ema))
     for name in views:
         key = name if name in names else f"{name}.weight"
@@ -59,11 +59,14 @@ def test_a_run_learns_and_writes_its_files(dataset_folder, tmp_path):
     rows = list(csv.DictReader((tmp_path / "run" / "history.csv").read_text().splitlines()))
     assert [int(row["step"]) for row in rows] == [20, 30, 40, 60]
     assert float(rows[-1]["train/loss"]) < 0.8 * float(rows[0]["train/loss"])
-    assert rows[0]["eval/accuracy"] == "" and 0 < float(rows[-1]["eval/accuracy"]) <= 1
+    assert rows[0]["eval/accuracy"] == ""
+    assert 0 < float(rows[-1]["eval/accuracy"]) <= 1
     shares = sum(float(rows[-1][f"train/halt_share/{k}"]) for k in range(1, 5))
     assert shares == pytest.approx(1)
     document = json.loads((tmp_path / "run" / "training.json").read_text())
-    assert document["outcome"] == "finished" and document["steps"] == 60 and document["rows"] == 1920
+    assert document["outcome"] == "finished"
+    assert document["steps"] == 60
+    assert document["rows"] == 1920
     assert document["fingerprint"] == run_fingerprint(run)
     assert document["final"]["train/loss"] == float(rows[-1]["train/loss"])
     assert document["best"]["step"] in (30, 60)

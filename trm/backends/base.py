@@ -52,7 +52,7 @@ class Backend(ABC):
     world: int = 1
     """Workers whose gradients `all_reduce` sums. Under SPMD 1: all devices of all hosts are one worker."""
     network: str = "plain"
-    """Implementation of the network: `plain` (autograd, float32 leaves) or `fused` (hand-written backward)."""
+    """Implementation of the network: `plain` (autograd, float32 leaves), `fused` (hand-written backward) or `xla`."""
     chunk: int = 1 << 62
     """Elements of one pass of the optimiser."""
     stop_every: int = 1
@@ -120,6 +120,14 @@ class Backend(ABC):
     def memory_limit(self) -> int:
         """Bytes of memory that a run may fill."""
         return 0
+
+    def counters(self) -> dict[str, float]:
+        """Columns of the history that only this backend has (xla/*)."""
+        return {}
+
+    def report(self) -> str:
+        """The backend's own account of what it did, in many lines; empty where it keeps none."""
+        return ""
 
     def close(self) -> None:
         """Leave the workers."""

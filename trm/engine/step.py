@@ -53,9 +53,17 @@ class Network(Protocol):
 
 def network_class(name: str) -> type:
     """The implementation that a backend asks for."""
+    if name == "xla":
+        from trm.backends.xla_network import XlaNetwork
+
+        return XlaNetwork
+    if name == "fused":
+        from trm.model.fused import FusedNetwork
+
+        return FusedNetwork
     from trm.model.plain import PlainNetwork
 
-    return {"plain": PlainNetwork}[name]
+    return PlainNetwork
 
 
 def transformed(originals: Originals, batch: Batch) -> Rows:

@@ -20,10 +20,10 @@ class PlainNetwork:
         self._arch, self._params, self._grads = arch, params, grads
         # gradients of all uses are summed in the leaf's dtype: float32, even for bfloat16 weights
         self._leaf = params if params.dtype == grads.dtype else torch.empty_like(grads)
-        self._weights = {}
+        self.weights: dict[str, Tensor] = {}
         for name, view in layout.views(self._leaf).items():
-            self._weights[name] = view.detach().requires_grad_()
-            self._weights[name].grad = layout.views(grads)[name]
+            self.weights[name] = view.detach().requires_grad_()
+            self.weights[name].grad = layout.views(grads)[name]
 
     def prepare(self) -> None:
         """Take the weights as they are now and zero the gradients."""
@@ -36,5 +36,5 @@ class PlainNetwork:
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """As `network.supervision_step`."""
         return network.supervision_step(
-            z_H, z_L, inputs, puzzle, self._weights, self._arch, h_cycles, l_cycles
+            z_H, z_L, inputs, puzzle, self.weights, self._arch, h_cycles, l_cycles
         )
