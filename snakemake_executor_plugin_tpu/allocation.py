@@ -61,7 +61,8 @@ def hosts_wanted(resource, pod_hosts: int) -> int:
     if wanted in (1, pod_hosts):
         return wanted
     raise WorkflowError(
-        f"tpu_hosts is {resource!r}, and this pod has {pod_hosts} host(s): a job gets 1 host, or all {pod_hosts} of them."
+        f"tpu_hosts is {resource!r}, and this pod has {pod_hosts} host(s): "
+        f"a job gets 1 host, or all {pod_hosts} of them."
     )
 
 

@@ -249,8 +249,8 @@ class TpuCloud:
                 if not create:
                     what = "does not exist" if state.is_absent else f"is gone ({state})"
                     raise CloudError(
-                        f"TPU pod {self.name} {what}, and the profile does not allow creating it: set tpu-create: true, "
-                        "or run `python -m snakemake_executor_plugin_tpu up`."
+                        f"TPU pod {self.name} {what}, and the profile does not allow creating it: "
+                        "set tpu-create: true, or run `python -m snakemake_executor_plugin_tpu up`."
                     )
                 if state.is_gone:
                     await self.delete()

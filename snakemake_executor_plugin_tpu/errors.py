@@ -46,7 +46,7 @@ def explain(error: Exception, project: str, zone: str, action: str, spec=None) -
     text = str(getattr(error, "message", "") or error)
     low = text.lower()
     wanted = getattr(spec, "accelerator_type", "TPU")
-    if isinstance(error, auth.GoogleAuthError) or isinstance(error, gx.Unauthenticated):
+    if isinstance(error, (auth.GoogleAuthError, gx.Unauthenticated)):
         return f"Google Cloud does not know who asks: run `gcloud auth application-default login` ({text})."
     if (
         "has not been used in project" in low
@@ -65,10 +65,13 @@ def explain(error: Exception, project: str, zone: str, action: str, spec=None) -
     if "quota" in low:
         return (
             f"Project {project} has no quota for {getattr(spec, 'provisioning', '')} {wanted} in {zone}: see "
-            f"`gcloud beta quotas info list --service=tpu.googleapis.com --project={project}` and ask for more ({text})."
+            f"`gcloud beta quotas info list --service=tpu.googleapis.com --project={project}` and ask for more "
+            f"({text})."
         )
     if "capacity" in low or "stockout" in low or isinstance(error, gx.ResourceExhausted):
-        return f"Zone {zone} has no {wanted} free at the moment: run the same command later, or use another zone ({text})."
+        return (
+            f"Zone {zone} has no {wanted} free now: run the same command later, or use another zone ({text})."
+        )
     if "runtime version" in low or "runtime_version" in low:
         return (
             f"Zone {zone} has no runtime version {getattr(spec, 'runtime_version', '')}: run "

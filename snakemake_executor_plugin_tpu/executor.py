@@ -137,7 +137,9 @@ class Executor(RemoteExecutor):
         """Pack what the job needs besides storage: the workflow's sources, extra ones, and its local inputs."""
         if self._workflow_sources is None:
             names = [name for name in self.dag.get_sources() if Path(name).is_file()]
-            self._workflow_sources = {name: Path(name) for name in names if Path(name).stat().st_size < LARGEST_SOURCE}
+            self._workflow_sources = {
+                name: Path(name) for name in names if Path(name).stat().st_size < LARGEST_SOURCE
+            }
         files = dict(self._workflow_sources)
         for item in self.settings.sources.split():
             if not Path(item).exists():

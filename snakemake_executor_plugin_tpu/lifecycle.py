@@ -213,8 +213,9 @@ class PodManager:
             pod.status = await asyncio.gather(*tasks)
         except Unreachable as error:
             raise PodError(
-                f"A host of the pod does not answer by ssh: {error}. Try `python -m snakemake_executor_plugin_tpu ssh`; "
-                "tpu-ssh-user, tpu-ssh-key and the firewall decide who may."
+                f"A host of the pod does not answer by ssh: {error}. "
+                "Try `python -m snakemake_executor_plugin_tpu ssh`; tpu-ssh-user, tpu-ssh-key and the firewall "
+                "decide who may."
             ) from None
         finally:
             for task in tasks:

@@ -22,6 +22,8 @@ def ran_out_of_memory(code: int, lines: list[str]) -> bool:
 class Notifier:
     """Runs the user's command and calls the user's webhook; neither can disturb the workflow."""
 
+    pauses = (1.0, 5.0)
+
     def __init__(self, command: str | None, webhook: str | None, say: Callable[[str], None]):
         self.command, self.webhook, self.say = command, webhook, say
         self._running: set[asyncio.Task] = set()
@@ -45,16 +47,16 @@ class Notifier:
             except Exception as error:
                 self.say(f"The notification command did not work: {error}")
         if self.webhook:
-            for attempt in range(3):
+            for pause in (*self.pauses, None):
                 try:
                     await asyncio.to_thread(self._post, event)
                     break
                 except Exception as error:
-                    # The address may hold a token: it is not repeated here.
-                    if attempt == 2:
+                    if pause is None:
+                        # The address may hold a token: it is not repeated here.
                         self.say(f"The notification webhook did not answer: {type(error).__name__}")
                     else:
-                        await asyncio.sleep(2**attempt)
+                        await asyncio.sleep(pause)
 
     async def _run(self, event: dict) -> None:
         process = await asyncio.create_subprocess_exec(

@@ -67,9 +67,10 @@ class JobRecord:
         self.save()
         if self.stalled > stalled:
             return (
-                f"relaunched {stalled} times in a row without a newer checkpoint (the last: {self.progress or 'none'}); "
-                f"this is not what preemption looks like. Look at the job's log, let it checkpoint more often, or raise "
-                f"tpu-relaunches-without-progress. What ended the launches: {'; '.join(self.losses[-stalled - 1 :])}"
+                f"relaunched {stalled} times in a row without a newer checkpoint (the last: "
+                f"{self.progress or 'none'}); this is not what preemption looks like. Look at the job's log, let it "
+                "checkpoint more often, or raise tpu-relaunches-without-progress. What ended the launches: "
+                f"{'; '.join(self.losses[-stalled - 1 :])}"
             )
         if self.preemptions > preemptions:
             return (

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import os
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Sequence
@@ -39,6 +40,15 @@ def host_name(rank: int) -> str:
     return f"w{rank}"
 
 
+def control_folder() -> Path:
+    """Make a folder for the sockets of shared connections, and remove those of processes that were killed."""
+    for path in Path(tempfile.gettempdir()).glob("tpu-ssh-*"):
+        owner = path.name.split("-")[2]
+        if path.stat().st_uid == os.getuid() and not Path("/proc", owner).exists():
+            shutil.rmtree(path, ignore_errors=True)
+    return Path(tempfile.mkdtemp(prefix=f"tpu-ssh-{os.getpid()}-"))  # short: socket paths have a limit
+
+
 def write_config(
     folder: Path,
     endpoints: Sequence[Endpoint],
@@ -55,7 +65,7 @@ def write_config(
     host's keys only these are accepted; where it has not, the first key seen is, and no other after it.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    control = Path(tempfile.mkdtemp(prefix="tpu-"))  # socket paths have to be short
+    control = control_folder()
     lines = [OPTIONS.format(control=control)]
     known = []
     for rank, endpoint in enumerate(endpoints):

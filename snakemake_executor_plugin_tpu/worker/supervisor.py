@@ -68,6 +68,7 @@ class Supervisor:
             code, reason = 127, f"the agent could not run it: {type(error).__name__}: {error}"[:300]
         self._signal_until_gone(signal.SIGTERM, 1)
         self._signal_until_gone(signal.SIGKILL, 30)
+        self._reap_orphans()
         clear_libtpu_lock()
         record = {"code": code, "reason": reason, "seconds": round(time.time() - started, 3)}
         write_exit(self.folder, record)
@@ -137,10 +138,13 @@ class Supervisor:
     def _reap(self) -> int | None:
         """Collect ended children; return the job's exit code once it is among them."""
         code = self.process.poll()
+        self._reap_orphans()
+        return None if code is None else code if code >= 0 else 128 - code
+
+    def _reap_orphans(self) -> None:
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
-        return None if code is None else code if code >= 0 else 128 - code
 
     def _reason_to_stop(self) -> str | None:
         if self.shutting_down:

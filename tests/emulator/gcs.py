@@ -76,6 +76,7 @@ class FaultProxy:
     def __init__(self, backend_port: int):
         self.failures, self.latency = 0, 0.0
         self.counts: dict[str, int] = {}
+        self.uploads: list[str] = []
         self.lock = threading.Lock()
         proxy = self
 
@@ -92,6 +93,8 @@ class FaultProxy:
                 body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
                 with proxy.lock:
                     proxy.counts[self.command] = proxy.counts.get(self.command, 0) + 1
+                    if self.path.startswith("/upload/"):
+                        proxy.uploads.append(self.path)
                     fail = proxy.failures > 0
                     proxy.failures -= fail
                 time.sleep(proxy.latency)

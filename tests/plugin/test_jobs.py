@@ -108,7 +108,8 @@ def test_secrets_are_in_no_command_line_and_no_log(study):
     assert call.wait() == 0, call.said
     assert secret not in call.said
     kept = [path for path in (one.folder / ".snakemake").rglob("*") if path.is_file()]
-    assert kept and not [path for path in kept if secret in read(path)]
+    assert kept
+    assert not [path for path in kept if secret in read(path)]
 
 
 def test_ctrl_c_leaves_nothing_on_the_pod(study):

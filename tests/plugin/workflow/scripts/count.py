@@ -76,7 +76,7 @@ print(f"launch {LAUNCH}, rank {RANK} of {SIZE}: from step {step}", flush=True)
 while step < args.steps:
     time.sleep(args.seconds)
     step += 1
-    if RANK == args.fail_rank and step == 2:
+    if args.fail_rank == RANK and step == 2:
         print(f"rank {RANK} cannot go on", file=sys.stderr, flush=True)
         sys.exit(3)
     if RANK == 0 and not args.mute:

@@ -1,0 +1,226 @@
+"""python -m snakemake_executor_plugin_tpu COMMAND [--profile DIR] [--SETTING VALUE ...]    the pod, for people
+
+    up        create the pod if it is absent, and wait until every host answers
+    status    state and health, load and memory of each host, the jobs that run
+    ssh       log in to a host, or run a command there:  ssh [RANK] [-- COMMAND ...]
+    logs      show a job's log as it grows:              logs JOB [RANK]
+    stop      stop a job on the pod:                     stop JOB
+    down      delete the pod
+    idle      wait until the pod has been idle for so many minutes (--idle-delete), then delete it
+
+Settings are those of the plugin without the prefix `tpu-`. They come from the profile, then from the environment
+(SNAKEMAKE_TPU_PROJECT and so on), then from the command line.
+"""
+
+import argparse
+import asyncio
+import os
+import shlex
+import sys
+import time
+from dataclasses import fields
+from pathlib import Path
+
+import yaml
+from snakemake_interface_common.exceptions import WorkflowError
+
+from .errors import PodError, Unreachable
+from .lifecycle import Pod, PodManager
+from .notify import Notifier
+from .settings import ExecutorSettings
+from .worker.tasks import TASK_NAME
+
+COMMANDS = ("up", "status", "ssh", "logs", "stop", "down", "idle")
+
+
+def parse(arguments: list[str]) -> tuple[argparse.Namespace, ExecutorSettings]:
+    """Read the command line and put the settings together."""
+    parser = argparse.ArgumentParser(
+        prog="python -m snakemake_executor_plugin_tpu",
+        description=__doc__.partition("\n\n")[2],
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("command", choices=COMMANDS)
+    parser.add_argument("words", nargs="*", metavar="WORD", help="job, rank or command: see above")
+    parser.add_argument("--profile", type=Path, help="folder of a Snakemake profile, or its config.yaml")
+    for item in fields(ExecutorSettings):
+        option = {"action": "store_true"} if item.type is bool else {"type": item.metadata["type"]}
+        name = f"--{item.name.replace('_', '-')}"
+        parser.add_argument(name, dest=item.name, default=None, help=argparse.SUPPRESS, **option)
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    before, command = arguments[:end], arguments[end + 1 :]
+    args = parser.parse_intermixed_args(before)
+    args.words += command
+    values = read_profile(args.profile) if args.profile else {}
+    for item in fields(ExecutorSettings):
+        variable = os.environ.get(f"SNAKEMAKE_TPU_{item.name.upper()}")
+        if item.metadata["env_var"] and variable:
+            values[item.name] = item.metadata["type"](variable)
+        if (given := getattr(args, item.name)) is not None:
+            values[item.name] = given
+    return args, ExecutorSettings(**values)
+
+
+def read_profile(path: Path) -> dict:
+    """Return the plugin's settings in a Snakemake profile."""
+    candidates = [path] if path.is_file() else [path / "config.yaml", *sorted(path.glob("config.v*.yaml"))]
+    file = next((candidate for candidate in candidates if candidate.is_file()), None)
+    if file is None:
+        raise WorkflowError(
+            f"There is no Snakemake profile at {path}: give its folder, such as profiles/tpu."
+        )
+    content = yaml.safe_load(file.read_text()) or {}
+    known = {item.name for item in fields(ExecutorSettings)}
+    settings = {key[4:].replace("-", "_"): value for key, value in content.items() if key.startswith("tpu-")}
+    expanded = {
+        key: os.path.expandvars(value) if isinstance(value, str) else value for key, value in settings.items()
+    }
+    return {key: value for key, value in expanded.items() if key in known}
+
+
+class Cli:
+    """One command on one pod."""
+
+    def __init__(self, args: argparse.Namespace, settings: ExecutorSettings):
+        self.args, self.settings = args, settings
+        settings.check_pod()
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+        folder = cache / "snakemake-executor-plugin-tpu" / (settings.name or "hosts")
+        self.manager = PodManager(settings, folder, print, Notifier(None, None, print))
+
+    async def run(self) -> int:
+        """Run the command and return the exit code."""
+        try:
+            return await getattr(self, self.args.command)() or 0
+        finally:
+            await self.manager.close()
+
+    async def _existing(self) -> Pod:
+        """Return the pod without ever creating it."""
+        self.settings.create = False
+        if self.manager.cloud is not None:
+            # People look at whatever pod there is; only jobs depend on its size.
+            state = await self.manager.cloud.describe()
+            self.settings.accelerator_type = state.accelerator_type or self.settings.accelerator_type
+        return await self.manager.ready()
+
+    async def up(self) -> None:
+        """Create the pod: asking for it is the leave that the profile gives elsewhere."""
+        self.settings.create = True
+        await self.manager.ready()
+
+    async def status(self) -> int:
+        """Print all there is to know at a glance."""
+        if self.manager.cloud is not None:
+            state = await self.manager.cloud.describe()
+            print(f"{self.settings.name}: {state} {state.accelerator_type} {state.health}".rstrip())
+            if not state.is_ready or state.is_gone:
+                return 1
+        pod = await self._existing()
+        print(f"{'host':6} {'load':>6} {'cpus':>5} {'memory':>14} {'disk':>9}   tasks")
+        for worker, status in zip(pod.workers, pod.status, strict=True):
+            used, total = status["memory"] - status["memory_free"], status["memory"]
+            print(
+                f"{worker.host:6} {status['load']:6.1f} {status['cpus']:5d} {used / 2**30:6.1f}/{total / 2**30:5.1f} G "
+                f"{status['disk_free'] / 2**30:7.1f} G   {_describe(status['tasks'])}"
+            )
+        return 0
+
+    async def ssh(self) -> None:
+        """Become an ssh to a host."""
+        rank, *command = self.args.words or ["0"]
+        if not rank.isdigit():
+            rank, command = "0", self.args.words
+        pod = await self._existing()
+        if int(rank) >= len(pod.workers):
+            raise PodError(f"The pod has {len(pod.workers)} hosts, numbered from 0: there is no host {rank}.")
+        process = await asyncio.create_subprocess_exec(
+            *("ssh", "-F", str(pod.ssh.config), "-o", "ControlPath=none", pod.workers[int(rank)].host),
+            *([shlex.join(command)] if command else []),
+        )
+        return await process.wait()
+
+    async def logs(self) -> int:
+        """Show the log of a task as it grows."""
+        pod = await self._existing()
+        rank = int(self.args.words[1]) if len(self.args.words) > 1 else 0
+        found = [task for task in self._named(pod) if task.get("rank", 0) == rank]
+        if not found:
+            raise PodError(
+                f"No rank {rank} of {self.args.words[0]} is on the pod; ended jobs' logs are kept locally."
+            )
+        task = max(found, key=lambda task: task["launch"])
+        folder = shlex.quote(f"{self.settings.folder}/tasks/{task['task']}")
+        connection = await pod.ssh.connect(pod.workers[task["host"]].host, f"exec tail -n +1 -f {folder}/log")
+        try:
+            while block := await connection.process.stdout.read(1 << 16):
+                sys.stdout.buffer.write(block)
+                sys.stdout.flush()
+        finally:
+            await connection.close()
+        return 0
+
+    def _named(self, pod: Pod) -> list[dict]:
+        if not self.args.words or not TASK_NAME.fullmatch(self.args.words[0]):
+            raise PodError("Name a job as `status` shows it, such as train-0123456789ab.")
+        return [task for task in pod.found() if task.get("slot") == self.args.words[0]]
+
+    async def stop(self) -> None:
+        """Stop every task of a job."""
+        pod = await self._existing()
+        found = [task for task in self._named(pod) if task["state"] == "running"]
+        stops = (pod.workers[task["host"]].stop([task["task"]], self.settings.grace) for task in found)
+        await asyncio.gather(*stops)
+        print(f"stopped {len(found)} task(s) of {self.args.words[0]}")
+
+    async def down(self) -> None:
+        """Delete the pod."""
+        if self.manager.cloud is None:
+            raise PodError("These hosts are not managed here (tpu-workers): nothing can be deleted.")
+        await self.manager.cloud.delete()
+        print(f"TPU pod {self.settings.name} is deleted; nothing of it costs anything any more.")
+
+    async def idle(self) -> None:
+        """Delete the pod after so many minutes without a job."""
+        minutes = self.settings.idle_delete
+        idle_since = time.monotonic()
+        while time.monotonic() - idle_since < 60 * minutes:
+            try:
+                if self.manager.cloud is None or (await self.manager.cloud.describe()).is_absent:
+                    return
+                pod = await self._existing()
+                statuses = await asyncio.gather(*(worker.status() for worker in pod.workers))
+                if any(
+                    task["state"] == "running" for status in statuses for task in status["tasks"].values()
+                ):
+                    idle_since = time.monotonic()
+            except (PodError, Unreachable) as error:
+                print(f"{time.strftime('%F %T')} {error}", flush=True)
+            await asyncio.sleep(min(60, 60 * minutes))
+        await self.down()
+
+
+def _describe(tasks: dict) -> str:
+    running = [task for task in tasks.values() if task["state"] == "running" and "slot" in task]
+    words = [
+        f"{task['slot']} ({task['label']}, launch {task['launch']}, progress {task['progress'] or '-'}"
+        + (f", unattended for {task['unattended']:.0f} s)" if task["unattended"] > 30 else ")")
+        for task in running
+    ]
+    return "; ".join(words) or "-"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command; say what is wrong in one sentence."""
+    try:
+        args, settings = parse(sys.argv[1:] if arguments is None else arguments)
+        return asyncio.run(Cli(args, settings).run())
+    except (WorkflowError, Unreachable) as error:
+        print(error, file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,260 @@
+"""The agent and its supervisor, driven on this machine as the controller drives them over ssh."""
+
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import snakemake_executor_plugin_tpu
+from snakemake_executor_plugin_tpu.pod import agent_bundle, content_name, pack
+from snakemake_executor_plugin_tpu.worker import tasks
+from snakemake_executor_plugin_tpu.worker.agent import MAGIC
+from snakemake_executor_plugin_tpu.worker.supervisor import clear_libtpu_lock
+from snakemake_executor_plugin_tpu.worker.tpurun import exported, rank_variables
+
+PACKAGE = Path(snakemake_executor_plugin_tpu.__file__).parent
+
+
+class Agent:
+    """Calls the agent with a folder of its own."""
+
+    def __init__(self, root: Path):
+        self.root = root
+        (root / "tasks").mkdir()
+        (root / "sources").mkdir()
+
+    def open(self, *words: str) -> subprocess.Popen:
+        return subprocess.Popen(
+            [sys.executable, "-m", f"worker.{words[0]}", *words[1:]],
+            cwd=PACKAGE,
+            env={**os.environ, "TPU_AGENT_ROOT": str(self.root), "PYTHONDONTWRITEBYTECODE": "1"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+
+    def call(self, *words: str, **request) -> list[tuple[dict, bytes]]:
+        """Make a request and return the frames of the answer."""
+        with self.open(*words) as process:
+            output, _ = process.communicate(json.dumps(request).encode() + b"\n", timeout=30)
+        return frames(output)
+
+    def run(self, name: str, command: str, **spec) -> list[tuple[dict, bytes]]:
+        """Run a task to its end, staying with it."""
+        with self.open("agent", "follow") as process:
+            process.stdin.write(
+                json.dumps({"task": name, "spec": self.spec(command, **spec)}).encode() + b"\n"
+            )
+            process.stdin.flush()
+            output = process.stdout.read()
+        return frames(output)
+
+    def spec(self, command: str, **spec) -> dict:
+        return {"argv": ["/bin/bash", "-c", command], "lease": 60, "grace": 5, **spec}
+
+    def folder(self, name: str) -> Path:
+        return self.root / "tasks" / name
+
+
+def frames(output: bytes) -> list[tuple[dict, bytes]]:
+    _, _, output = output.partition(MAGIC)
+    found = []
+    while output:
+        line, _, output = output.partition(b"\n")
+        frame = json.loads(line)
+        size = frame.get("bytes", 0)
+        found.append((frame, output[:size]))
+        output = output[size:]
+    return found
+
+
+def log_of(found) -> str:
+    return b"".join(payload for _, payload in found).decode()
+
+
+def wait_for(condition, process=None) -> None:
+    """Wait for what another process is about to do."""
+    while not condition():
+        assert process is None or process.poll() is None
+
+
+@pytest.fixture
+def agent(tmp_path):
+    """Return an agent, and stop whatever it still runs in the end."""
+    agent = Agent(tmp_path)
+    yield agent
+    agent.call("agent", "stop", tasks=None, grace=0)
+
+
+def test_task_runs_in_a_private_folder_of_its_own(agent):
+    found = agent.run(
+        "t1",
+        "pwd; umask; echo $A; echo oops >&2; echo 7 > $TPU_PROGRESS_FILE; exit 3",
+        environment={"A": "b"},
+    )
+    assert found[0][0]["hello"] == "started"
+    assert log_of(found).split() == [str(agent.folder("t1") / "work"), "0077", "b", "oops"]
+    assert {"progress": "7"} in [frame for frame, _ in found]
+    assert found[-1][0]["exit"]["code"] == 3
+    assert found[-1][0]["exit"]["reason"] == "exited"
+    assert agent.folder("t1").stat().st_mode & 0o777 == 0o700
+
+
+def test_task_is_started_once_and_read_from_any_byte(agent):
+    agent.run("t1", "echo once >> $TPU_TASK_FOLDER/count; printf 0123456789")
+    again = agent.call("agent", "follow", task="t1", spec=agent.spec("echo twice"), offset=4)
+    assert again[0][0]["hello"] == "exited"
+    assert log_of(again) == "456789"
+    assert (agent.folder("t1") / "count").read_text() == "once\n"
+
+
+def test_two_starters_make_one_task(agent):
+    both = [agent.open("agent", "follow") for _ in range(2)]
+    request = (
+        json.dumps({"task": "t1", "spec": agent.spec("echo x >> $TPU_TASK_FOLDER/count")}).encode() + b"\n"
+    )
+    for process in both:
+        process.stdin.write(request)
+        process.stdin.flush()
+    greetings = sorted(frames(process.stdout.read())[0][0]["hello"] for process in both)
+    for process in both:
+        process.stdin.close()
+        process.stdout.close()
+        process.wait()
+    assert greetings[-1] == "started"
+    assert greetings.count("started") == 1
+    assert (agent.folder("t1") / "count").read_text() == "x\n"
+
+
+def test_task_outlives_its_controller_and_escaped_processes_do_not(agent):
+    agent.call(
+        "agent",
+        "follow",
+        task="t1",
+        spec=agent.spec("setsid sleep 1000 & echo $! > $TPU_TASK_FOLDER/escaped; sleep 0.3"),
+    )
+    # The controller left at once: nobody follows any more, and yet the task comes to its end.
+    wait_for(lambda: tasks.read_exit(agent.folder("t1")))
+    escaped = int((agent.folder("t1") / "escaped").read_text())
+    assert not Path(f"/proc/{escaped}").exists()
+
+
+def test_stop_signals_once_then_kills(agent):
+    command = "trap 'echo got TERM' TERM; echo up; while true; do sleep 0.05; done"
+    agent.call("agent", "follow", task="t1", spec=agent.spec(command))
+    wait_for(lambda: "up" in (agent.folder("t1") / "log").read_text())
+    ((answer, _),) = agent.call("agent", "stop", tasks=["t1"], grace=0.5, lease=120)
+    assert answer == {"answer": {"t1": "exited"}}
+    assert (agent.folder("t1") / "log").read_text().count("got TERM") == 1
+    record = tasks.read_exit(agent.folder("t1"))
+    assert (record["code"], record["reason"]) == (137, "stopped")
+
+
+def test_job_that_checkpoints_on_sigterm_says_so(agent):
+    script = "import signal, sys; signal.signal(15, lambda *a: sys.exit(143)); print('up', flush=True); signal.pause()"
+    command = f'exec python3 -c "{script}"'
+    agent.call("agent", "follow", task="t1", spec=agent.spec(command))
+    wait_for(lambda: "up" in (agent.folder("t1") / "log").read_text())
+    pid = int((agent.folder("t1") / "pid").read_text())
+    os.kill(pid, signal.SIGTERM)  # the worker is shut down
+    wait_for(lambda: tasks.read_exit(agent.folder("t1")))
+    record = tasks.read_exit(agent.folder("t1"))
+    assert (record["code"], record["reason"]) == (143, "shutdown")
+
+
+def test_lease_of_an_unattended_task_ends_it(agent):
+    agent.call("agent", "follow", task="t1", spec=agent.spec("sleep 1000", lease=0.2))
+    wait_for(lambda: tasks.read_exit(agent.folder("t1")))
+    assert tasks.read_exit(agent.folder("t1"))["reason"] == "lease"
+
+
+def test_task_whose_worker_died_has_vanished(agent):
+    agent.call("agent", "follow", task="t1", spec=agent.spec("echo $$ > $TPU_TASK_FOLDER/job; sleep 1000"))
+    wait_for(lambda: (agent.folder("t1") / "job").exists() and (agent.folder("t1") / "job").read_text())
+    os.kill(int((agent.folder("t1") / "pid").read_text()), signal.SIGKILL)
+    os.killpg(int((agent.folder("t1") / "job").read_text()), signal.SIGKILL)
+    wait_for(lambda: not tasks.is_supervised(agent.folder("t1")))
+    assert agent.call("agent", "follow", task="t1")[-1][0] == {"vanished": True}
+    ((answer, _),) = agent.call("agent", "status")
+    assert answer["answer"]["tasks"]["t1"]["state"] == "vanished"
+
+
+@pytest.mark.parametrize("name", ["../x", "a/b", "", ".hidden", "a\nb", "x" * 201, "a b"])
+def test_names_that_lead_elsewhere_are_refused(agent, name):
+    ((answer, _),) = agent.call("agent", "follow", task=name, spec=agent.spec("true"))
+    assert "is no task name" in answer["error"]
+    ((answer, _),) = agent.call("agent", "remove", tasks=[name])
+    assert "is no task name" in answer["error"]
+
+
+def test_sources_are_unpacked_and_cannot_leave_the_folder(agent, tmp_path):
+    source = tmp_path / "a.txt"
+    source.write_text("hello")
+    archive = pack({"deep/a.txt": source})
+    assert archive == pack({"deep/a.txt": source})  # its name is its content
+    (agent.root / "sources" / f"{content_name(archive)}.tar.gz").write_bytes(archive)
+    found = agent.run("t1", "cat deep/a.txt", sources=content_name(archive))
+    assert log_of(found) == "hello"
+    evil = pack({"../../evil": source})
+    (agent.root / "sources" / "evil.tar.gz").write_bytes(evil)
+    found = agent.run("t2", "true", sources="evil")
+    assert found[-1][0]["exit"]["code"] == 127
+    assert not list(agent.root.rglob("evil"))
+
+
+def test_remove_and_prune_spare_what_runs(agent):
+    agent.run("old", "true")
+    agent.call("agent", "follow", task="live", spec=agent.spec("sleep 1000"))
+    agent.call("agent", "remove", tasks=["old", "live"])
+    assert [path.name for path in sorted((agent.root / "tasks").iterdir())] == ["live"]
+    agent.run("old", "true")
+    ((answer, _),) = agent.call("agent", "prune", days=0)
+    assert answer["answer"]["removed"] == ["tasks/old"]
+
+
+def test_libtpu_lock_of_the_dead_is_cleared_that_of_the_living_kept(tmp_path):
+    lock = tmp_path / "libtpu_lockfile"
+    assert not clear_libtpu_lock(lock)
+    with open(lock, "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert not clear_libtpu_lock(lock)
+    assert clear_libtpu_lock(lock)
+    assert not lock.exists()
+
+
+def test_environment_is_built_once_for_each_lock(agent, tmp_path):
+    wheel = tmp_path / "tiny-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as file:
+        file.writestr("tiny.py", "ANSWER = 42\n")
+        file.writestr("tiny-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n")
+        file.writestr(
+            "tiny-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        file.writestr("tiny-1.0.dist-info/RECORD", "")
+    request = {"name": "abc", "lock": f"--no-index\n{wheel}\n", "python": sys.executable}
+    found = [frame for frame, _ in agent.call("environment", **request)]
+    folder = found[-1]["answer"]["folder"]
+    assert any("Successfully installed tiny-1.0" in frame.get("say", "") for frame in found)
+    answer = subprocess.run(
+        [f"{folder}/bin/python", "-c", "import tiny; print(tiny.ANSWER)"], capture_output=True
+    )
+    assert answer.stdout == b"42\n"
+    assert [frame for frame, _ in agent.call("environment", **request)] == [{"answer": {"folder": folder}}]
+    ((answer, _),) = agent.call("environment", name="bad", lock="", python="/no/python")
+    assert "/no/python" in answer["error"]
+
+
+def test_what_the_other_ranks_get():
+    base = {"PATH": "/bin", "HOME": "/root"}
+    now = {**base, "LR": "1e-3", "PWD": "/x", "TPU_TASK_FOLDER": "/y", "PATH": "/env/bin:/bin"}
+    assert exported(base, now) == {"LR": "1e-3", "PATH": "/env/bin:/bin"}
+    assert rank_variables(2, 8, "10.0.0.2", "29500")["RANK"] == "2"
+
+
+def test_bundle_is_the_same_everywhere():
+    assert agent_bundle() == agent_bundle()

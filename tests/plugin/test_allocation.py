@@ -1,0 +1,77 @@
+"""Slices, hosts and the packing of jobs."""
+
+import asyncio
+
+import pytest
+from snakemake_interface_common.exceptions import WorkflowError
+
+from snakemake_executor_plugin_tpu.allocation import Allocator, hosts_wanted, libtpu_variables, slice_of
+
+
+@pytest.mark.parametrize(
+    ("name", "chips", "hosts"),
+    [
+        ("v4-8", 4, 1),
+        ("v4-16", 8, 2),
+        ("v4-32", 16, 4),
+        ("v4-64", 32, 8),
+        ("v3-8", 4, 1),
+        ("v5litepod-8", 8, 1),
+        ("v5litepod-16", 16, 4),
+        ("v6e-1", 1, 1),
+        ("v5p-128", 64, 16),
+    ],
+)
+def test_slices(name, chips, hosts):
+    found = slice_of(name)
+    assert (found.chips, found.hosts, found.chips_per_host) == (chips, hosts, chips // hosts)
+
+
+@pytest.mark.parametrize("name", ["v4-7", "v4-4", "v4-20", "v9-8", "", "v4", "v4-0", "v5litepod-3"])
+def test_slices_that_do_not_exist_are_refused(name):
+    with pytest.raises(WorkflowError):
+        slice_of(name)
+
+
+def test_a_job_gets_one_host_or_all():
+    assert [hosts_wanted(wanted, 8) for wanted in (None, 1, "1", 8, "all")] == [1, 1, 1, 8, 8]
+    with pytest.raises(WorkflowError, match="a job gets 1 host, or all 8"):
+        hosts_wanted(3, 8)
+
+
+def test_only_one_host_of_many_hides_the_others_from_libtpu():
+    assert libtpu_variables(8, 8) == {} == libtpu_variables(1, 1)
+    assert libtpu_variables(1, 8)["TPU_CHIPS_PER_PROCESS_BOUNDS"] == "2,2,1"
+
+
+def test_whole_pod_jobs_are_not_starved():
+    async def play():
+        allocator = Allocator(4)
+        assert await allocator.acquire("a", 1) == [0]
+        whole = asyncio.ensure_future(allocator.acquire("whole", 4))
+        small = asyncio.ensure_future(allocator.acquire("b", 1))
+        await asyncio.sleep(0)
+        assert not whole.done()
+        assert not small.done()  # it came after the job for the whole pod
+        allocator.release("a")
+        assert await whole == [0, 1, 2, 3]
+        allocator.release("whole")
+        assert await small == [0]
+
+    asyncio.run(play())
+
+
+def test_cancelled_and_found_jobs():
+    async def play():
+        allocator = Allocator(2)
+        allocator.take("found", [1])
+        assert await allocator.acquire("found", 1) == [1]
+        waiting = asyncio.ensure_future(allocator.acquire("whole", 2))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert await allocator.acquire("b", 1) == [0]
+        assert allocator.free == []
+
+    asyncio.run(play())

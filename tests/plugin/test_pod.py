@@ -1,0 +1,160 @@
+"""The way to the hosts: ssh configurations, host keys, environments, and the commands for people."""
+
+import asyncio
+import contextlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from snakemake_executor_plugin_tpu.__main__ import main
+from snakemake_executor_plugin_tpu.cloud import Endpoint
+from snakemake_executor_plugin_tpu.errors import PodError, TaskLost, Unreachable
+from snakemake_executor_plugin_tpu.pod import Worker
+from snakemake_executor_plugin_tpu.ssh import Ssh, control_folder, write_config
+from tests.emulator.hosts import PORT
+
+
+async def nobody_knows():
+    return None
+
+
+@contextlib.asynccontextmanager
+async def worker_of(pod, folder: Path, host_key: str | None = None, rank: int = 0):
+    """Give a worker of the emulated pod, with the agent on it."""
+    key = pod.hosts[rank].host_key if host_key is None else host_key
+    endpoint = Endpoint(pod.hosts[rank].address, "", (key,) if key else ())
+    ssh = Ssh(write_config(folder / "a folder", [endpoint], user="root", key=pod.key, port=PORT), ["w0"])
+    try:
+        yield Worker(ssh, "w0", endpoint.address, folder=".snakemake-tpu", python=sys.executable)
+    finally:
+        await ssh.close()
+
+
+def follow(worker, task, spec, log, **options):
+    return worker.follow(task, spec, log, patience=0.5, lease=60, is_gone=nobody_knows, **options)
+
+
+def spec(command: str) -> dict:
+    return {"argv": ["/bin/bash", "-c", command], "lease": 60, "grace": 1}
+
+
+def test_log_is_delivered_to_the_last_byte(healthy_pod, tmp_path):
+    lines = []
+
+    async def play():
+        async with worker_of(healthy_pod, tmp_path) as worker:
+            await worker.deploy()
+            await worker.deploy()  # it is there already
+            command = "seq 20000; echo 17 > $TPU_PROGRESS_FILE; exit 4"
+            return await follow(worker, "t1", spec(command), tmp_path / "log", on_line=lines.append)
+
+    followed = asyncio.run(play())
+    assert followed.exit["code"] == 4
+    assert followed.progress == "17"
+    assert lines == [str(number) for number in range(1, 20001)]
+    assert (tmp_path / "log").read_text().split() == lines
+    assert followed.tail[-1] == "20000"
+
+
+def test_another_host_key_is_refused_for_good(healthy_pod, tmp_path):
+    other = healthy_pod.hosts[1].host_key
+
+    async def play():
+        async with worker_of(healthy_pod, tmp_path, host_key=other) as worker:
+            await worker.deploy()
+
+    with pytest.raises(PodError, match="shows another host key"):
+        asyncio.run(play())
+
+
+def test_unknown_keys_are_kept_once_seen(healthy_pod, tmp_path):
+    async def play():
+        async with worker_of(healthy_pod, tmp_path, host_key="") as worker:
+            await worker.deploy()
+
+    asyncio.run(play())
+    known = (tmp_path / "a folder" / "known_hosts").read_text()
+    assert healthy_pod.hosts[0].host_key in known
+
+
+def test_lost_host_is_reported_in_words(healthy_pod, tmp_path):
+    async def play():
+        async with worker_of(healthy_pod, tmp_path) as worker:
+            await worker.deploy()
+            with pytest.raises(TaskLost, match="does not know the task"):
+                await follow(worker, "never-started", None, tmp_path / "log")
+            healthy_pod.kill_host(0)
+            with pytest.raises(Unreachable, match="w0"):
+                await worker.status(timeout=5)
+            with pytest.raises(TaskLost, match="out of reach"):
+                await follow(worker, "t1", spec("true"), tmp_path / "log")
+
+    asyncio.run(play())
+
+
+def test_sources_travel_once(healthy_pod, tmp_path):
+    async def play():
+        async with worker_of(healthy_pod, tmp_path) as worker:
+            await worker.deploy()
+            names = {await worker.push_sources(b"content") for _ in range(2)}
+            again = Worker(worker.ssh, "w0", "", folder=worker.folder, python=worker.python)
+            names.add(await again.push_sources(b"content"))
+            return names
+
+    (name,) = asyncio.run(play())
+    path = healthy_pod.hosts[0].home / ".snakemake-tpu" / "sources" / f"{name}.tar.gz"
+    assert path.read_bytes() == b"content"
+
+
+def test_environment_from_a_lock_file_on_a_host(healthy_pod, tmp_path):
+    said = []
+
+    async def play():
+        async with worker_of(healthy_pod, tmp_path) as worker:
+            await worker.deploy()
+            lock = "--no-index\nno-such-package==1\n"
+            with pytest.raises(PodError, match="No matching distribution"):
+                await worker.prepare_environment("bad", lock, sys.executable, said.append)
+
+    asyncio.run(play())
+
+
+def test_sockets_of_dead_controllers_are_removed(monkeypatch, tmp_path):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    dead = tmp_path / f"tpu-ssh-{ended.pid}-x"
+    dead.mkdir()
+    living = control_folder()
+    assert not dead.exists()
+    assert control_folder() != living
+    assert living.exists()
+
+
+def test_commands_for_people(healthy_pod, tmp_path, monkeypatch, capfd):
+    for key, value in {**healthy_pod.environment, "XDG_CACHE_HOME": str(tmp_path)}.items():
+        monkeypatch.setenv(key, value)
+    profile = tmp_path / "config.yaml"
+    profile.write_text("executor: tpu\ntpu-accelerator-type: v4-32\ntpu-grace: 1\n")
+    assert main(["status", "--profile", str(tmp_path)]) == 0
+    said = capfd.readouterr().out
+    assert "node READY" in said
+    assert all(f"w{rank}" in said for rank in range(4))
+    assert main(["ssh", "2", "--", "hostname"]) == 0
+    assert capfd.readouterr().out.strip().endswith("t1v-n-emulated-w-2")
+    assert main(["logs", "no-such-job"]) == 1
+    assert "No rank 0 of no-such-job is on the pod" in capfd.readouterr().err
+    assert main(["stop", "../etc"]) == 1
+    assert main(["down"]) == 0
+    assert main(["status"]) == 1
+    assert "node ABSENT" in capfd.readouterr().out
+    assert main(["ssh"]) == 1
+    assert "set tpu-create: true" in capfd.readouterr().err
+    assert main(["up", "--profile", str(tmp_path)]) == 0
+    assert "4 host(s) answer" in capfd.readouterr().out
+    assert main(["idle", "--idle-delete", "0"]) == 0
+    assert not any(host.is_up for host in healthy_pod.hosts)
+    assert main(["status", "--profile", str(tmp_path / "none")]) == 1
+    assert "no Snakemake profile" in capfd.readouterr().err

@@ -1,0 +1,114 @@
+"""The improved GCS storage plugin, against fake-gcs-server behind a proxy that counts and fails."""
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+from snakemake.io import IOCache
+from snakemake_interface_common.logging import get_logger
+from snakemake_storage_plugin_gcs import StorageProvider, StorageProviderSettings
+
+from snakemake_executor_plugin_tpu import storage
+from tests.emulator.gcs import GcsServer
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    """Return a server with an empty bucket."""
+    server = GcsServer(tmp_path_factory.mktemp("gcs") / "log", proxied=True)
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def provider(server, tmp_path, monkeypatch):
+    """Return a storage provider that talks to it."""
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+    monkeypatch.setattr(storage, "RETRY_DEADLINE", 20.0)
+    assert storage.improve_gcs()
+    provider = StorageProvider(
+        local_prefix=tmp_path, logger=get_logger(), settings=StorageProviderSettings(project="p")
+    )
+    if not provider.client.bucket("bucket").exists():
+        provider.client.create_bucket("bucket")
+    server.proxy.failures, server.proxy.latency = 0, 0.0
+    server.proxy.counts.clear()
+    yield provider
+    provider.client.close()
+
+
+def stored(provider, key: str, content: str):
+    """Return an object whose local copy has this content."""
+    item = provider.object(f"gs://bucket/{key}")
+    item.local_path().parent.mkdir(parents=True, exist_ok=True)
+    item.local_path().write_text(content)
+    return item
+
+
+def test_one_listing_tells_about_all_objects(provider, server):
+    for number in range(30):
+        provider.client.bucket("bucket").blob(f"many/deep/{number}").upload_from_string("x" * number)
+    server.proxy.counts.clear()
+    cache = IOCache(20)
+    items = [provider.object(f"gs://bucket/many/deep/{number}") for number in range(1000)]
+
+    async def look():
+        for item in items:
+            await item.inventory(cache)
+
+    asyncio.run(look())
+    assert sum(server.proxy.counts.values()) == 2  # is there a bucket, and what is in it
+    assert [cache.exists_in_storage[item.cache_key()] for item in items] == [True] * 30 + [False] * 970
+    assert items[500].get_inventory_parent() in cache.exists_in_storage.has_inventory
+    assert cache.size[items[29].cache_key()] == 29
+    assert cache.exists_in_storage[
+        provider.object("gs://bucket/many/deep").cache_key()
+    ]  # a folder is there, too
+
+
+def test_content_that_is_there_is_not_sent_again(provider, server):
+    item = stored(provider, "same/a", "content")
+    item.store_object()
+    first = item.mtime()
+    server.proxy.uploads.clear()
+    item.store_object()
+    assert not server.proxy.uploads
+    assert item.mtime() > first  # yet it counts as made now
+    item.local_path().write_text("another")
+    item.store_object()
+    assert provider.client.bucket("bucket").blob("same/a").download_as_bytes() == b"another"
+
+
+def test_outages_pass(provider, server):
+    item = stored(provider, "retry/a", "content")
+    server.proxy.failures = 1
+    item.store_object()
+    server.proxy.failures = 1
+    assert item.exists()
+    item.local_path().unlink()
+    server.proxy.failures = 1
+    item.retrieve_object()
+    assert item.local_path().read_text() == "content"
+    assert not provider.object("gs://bucket/retry/none").exists()
+
+
+def test_folders_go_up_and_come_down(provider):
+    item = provider.object("gs://bucket/folder/out")
+    for name in ("x", "deep/y"):
+        path = item.local_path() / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name)
+    item.store_object()
+    assert provider.object("gs://bucket/folder/out").exists()
+    names = {blob.name for blob in provider.client.list_blobs("bucket", prefix="folder/")}
+    assert names == {"folder/out/x", "folder/out/deep/y"}
+
+
+def test_worker_loads_the_same_module_by_its_path():
+    path = Path(storage.__file__)
+    assert "from ." not in path.read_text()
+    assert (
+        os.path.relpath(path.parent / "worker" / "snakemake_job.py", path.parent) == "worker/snakemake_job.py"
+    )
