@@ -22,10 +22,10 @@ from torch import Tensor
 from trm.backends.base import Backend, Precision, precision_of
 from trm.backends.cpu import peak_resident_bytes
 from trm.backends.workers import Workers, world_from_environment
+from trm.backends.xla_network import HBM_BYTES
 from trm.errors import UserError
 
 SETTLED = 5  # calls of a step after which a further compilation is a fault
-HBM_BYTES = 30.75 * 2**30  # what a program may fill of a v4 chip's 32 GiB
 CACHE_VARIABLE = "TRM_XLA_CACHE"
 
 
@@ -49,8 +49,8 @@ class XlaBackend(Backend):
         self.on_tpu = choose_device() == "TPU"
         if not self.on_tpu and self._processes > 1:
             raise UserError(
-                f"XLA on CPU cannot join {self._processes} processes (their sums are silently wrong): use --backend cpu "
-                "under torchrun, or one process with CPU_NUM_DEVICES=N"
+                f"XLA on CPU cannot join {self._processes} processes (their sums are silently wrong): use "
+                "--backend cpu under torchrun, or one process with CPU_NUM_DEVICES=N"
             )
         import torch_xla
         import torch_xla.debug.metrics as metrics
@@ -65,8 +65,8 @@ class XlaBackend(Backend):
             self.devices = runtime.global_runtime_device_count()
         except RuntimeError as error:
             raise UserError(
-                f"PJRT_DEVICE={os.environ['PJRT_DEVICE']} has no usable device ({str(error).splitlines()[0]}): free the "
-                "TPU from other processes, or set PJRT_DEVICE=CPU"
+                f"PJRT_DEVICE={os.environ['PJRT_DEVICE']} has no usable device ({str(error).splitlines()[0]}): free "
+                "the TPU from other processes, or set PJRT_DEVICE=CPU"
             ) from error
         if runtime.process_count() != self._processes:
             raise UserError(

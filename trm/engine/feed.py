@@ -40,7 +40,7 @@ class Feed:
     def batch(self, step: int) -> Batch:
         """This worker's rows of the global batch of `step` (from 1), on the device."""
         training, config = self._config.training, self._config
-        drawn = self._sampler.batch(step - 1, self._backend.rank, self._backend.world)
+        drawn = self._sampler.batch(step - 1, self._backend.worker, self._backend.world)
         token_map, cell_map = self._augmenter.maps(drawn.puzzles, drawn.copies)
         probability = exploration_at(step, training.steps, training.exploration, training.exploration_final)
         minimum = exploration_minimum(

@@ -157,6 +157,8 @@ class Trainer:
         record.pending = False
         if runtime.checksum_every and step % runtime.checksum_every == 0:
             self.compare_workers()
+        if backend_report := step % runtime.xla_metrics_every == 0 and self.backend.report():
+            self.saver.folder.write_extra(f"xla-metrics-{self.backend.rank}.txt", backend_report.encode())
         if improved or last or self._checkpoint_due():
             self.save()
 
@@ -235,6 +237,7 @@ class Trainer:
             "perf/rows_per_second": round(rate, 3),
             "perf/flops_per_second": round(rate * flops, 1),
             "perf/peak_memory_bytes": self.backend.peak_memory(),
+            **self.backend.counters(),
         }
         record.rows.append(row)
         self.state.meter.sums.zero_()

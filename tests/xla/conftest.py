@@ -1,0 +1,19 @@
+"""The XLA tests need the environment envs/tpu (torch 2.9.0, torch_xla 2.9.0); elsewhere they are skipped."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+REASON = "torch_xla is not installed here: the XLA tests run in the environment envs/tpu (Linux x86-64 only)"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip, with one sentence, what lies in this folder."""
+    if importlib.util.find_spec("torch_xla") is not None:
+        return
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.skip(reason=REASON))

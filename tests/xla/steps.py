@@ -1,0 +1,73 @@
+"""Train a few steps on one backend and print what came out, as JSON: the device count is fixed for a whole process.
+
+CPU_NUM_DEVICES=4 python -m tests.xla.steps xla DATASET '[{"mixer": "mlp", "steps": 5}]'
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from trm.backends import open_backend
+from trm.backends.base import Backend
+from trm.engine.dataset import Dataset
+from trm.engine.feed import Feed
+from trm.engine.metrics import named_means
+from trm.engine.state import TrainState
+from trm.engine.step import TrainStep
+from trm.study.schema import RunConfig
+
+
+def config(mixer: str, **training: Any) -> RunConfig:
+    """A tiny run on 4x4 Sudoku."""
+    model = {"mixer": mixer, "d_model": 32, "heads": 2, "h_cycles": 2, "l_cycles": 2, "halt_max_steps": 4}
+    model |= {"puzzle_tokens": 2, "position": "rope" if mixer == "attention" else "none"}
+    data = {"source": "generate", "augmentations": 0, "box_rows": 2, "box_cols": 2}
+    training = {
+        "batch_size": 16,
+        "steps": 100,
+        "lr": 1e-3,
+        "warmup_steps": 5,
+        "precision": "float32",
+    } | training
+    return RunConfig.model_validate({"model": model, "data": data, "training": training})
+
+
+def train(
+    backend: Backend, run: RunConfig, dataset: Dataset, steps: int, remat: bool | None
+) -> dict[str, Any]:
+    """Per-step losses, compilations of the step, and a checksum of the weights after `steps` steps."""
+    state = TrainState(run, dataset.puzzles, backend.precision(run.training.precision), backend)
+    state.initialise(backend)
+    step = TrainStep(state, dataset.originals("train", backend), backend)
+    if remat is not None:
+        step.network.remat = remat
+    program, feed = backend.program(step), Feed(run, *dataset.sampler(run), backend)
+    losses, compiled = [], []
+    for number in range(1, steps + 1):
+        batch = feed.batch(number)
+        backend.synchronize()  # the metric sums set to zero below are a program of their own
+        before = backend.counters().get("xla/compilations", 0)
+        program(batch, run.model.h_cycles, run.model.l_cycles)
+        compiled.append(backend.counters().get("xla/compilations", 0) - before)
+        means = named_means(backend.fetch(state.meter.sums).tolist(), 1, run.training.batch_size)
+        losses.append([means["train/lm_loss"], means["train/halt_loss"], means["train/grad_norm"]])
+        state.meter.sums.zero_()
+    weights = backend.fetch(state.params)
+    return {"losses": losses, "compiled": compiled, "weights": weights.double().square().sum().item()}
+
+
+def main() -> None:
+    backend = open_backend(sys.argv[1], 1)
+    dataset = Dataset(Path(sys.argv[2]))
+    results = []
+    for case in json.loads(sys.argv[3]):
+        steps, remat = case.pop("steps"), case.pop("remat", None)
+        results.append(train(backend, config(**case), dataset, steps, remat))
+    print(json.dumps(results))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+"""What the XLA backend refuses and warns of, and a whole run with it."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.engine.puzzles import write_dataset
+
+from .steps import config
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    home = tmp_path_factory.mktemp("runs")
+    write_dataset(home / "tiny", train=40, validation=8, test=8)
+    return home
+
+
+def python(*arguments: str, **more: str) -> subprocess.CompletedProcess:
+    env = {**os.environ, "PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": "2", **more}
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, timeout=600)
+
+
+def train(folder: Path, name: str, backend: str, **more: str) -> subprocess.CompletedProcess:
+    run = config("mlp", steps=6).model_dump_json()
+    runtime = {
+        "log_every": 1,
+        "evals": 1,
+        "checkpoint_minutes": 1e-9,
+        "xla_metrics_every": 3,
+        "keep_checkpoints": 9,
+    }
+    places = ["--dataset", f"{folder}/tiny", "--out", f"{folder}/runs/{name}"]
+    places += ["--checkpoints", f"{folder}/checkpoints/{name}"]
+    options = ["--backend", backend, "--threads", "1", "--config", run, "--runtime", json.dumps(runtime)]
+    return python("-m", "trm", "train", *places, *options, **more)
+
+
+def test_a_run_on_xla_resumed_and_compared(folder: Path):
+    from safetensors.numpy import load_file
+
+    done = train(folder, "xla", "xla")
+    assert done.returncode == 0, done.stderr
+    assert "compiled the training step again" not in done.stderr
+    result = json.loads((folder / "runs/xla/training.json").read_text())
+    assert (result["backend"], result["device_name"], result["workers"]) == ("xla", "2 x XLA CPU", 1)
+    assert "Metric: CompileTime" in (folder / "checkpoints/xla/xla-metrics-0.txt").read_text()
+    history = (folder / "runs/xla/history.csv").read_text().splitlines()
+    assert "xla/compilations" in history[0]
+    weights = load_file(folder / "runs/xla/weights.safetensors")
+
+    # killed after step 3, gone on with: the same weights to the bit
+    for step in (4, 5, 6):
+        shutil.rmtree(folder / f"checkpoints/xla/step-{step:08d}")
+    shutil.rmtree(folder / "runs/xla")
+    done = train(folder, "xla", "xla")
+    assert done.returncode == 0, done.stderr
+    assert "step-00000003" in done.stdout
+    resumed = load_file(folder / "runs/xla/weights.safetensors")
+    assert all((resumed[name] == tensor).all() for name, tensor in weights.items())
+
+    # and plain torch ends where XLA does
+    assert train(folder, "cpu", "cpu").returncode == 0
+    plain = load_file(folder / "runs/cpu/weights.safetensors")
+    assert all(abs(plain[name] - tensor).max() < 2e-3 for name, tensor in weights.items())
+
+
+def test_several_processes_on_cpu_are_refused(folder: Path):
+    done = train(folder, "two", "xla", RANK="0", WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT="1")
+    assert done.returncode == 2
+    assert done.stderr.strip().splitlines()[-1].startswith("trm train: XLA on CPU cannot join 2 processes")
+
+
+def test_a_batch_that_does_not_divide_is_refused(folder: Path):
+    done = train(folder, "three", "xla", CPU_NUM_DEVICES="3")
+    assert done.returncode == 2
+    assert "16 rows do not divide over 3 XLA devices" in done.stderr
+
+
+LATE = """
+import warnings
+import torch
+from trm.backends.xla import XlaBackend
+backend = XlaBackend()
+total = backend.place(torch.zeros(4))
+program = backend.program(lambda batch, h, l: total.add_(batch))
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    for call in range(8):
+        program(backend.place(torch.ones(4)), 1, 1)
+    assert not caught, [str(warning.message) for warning in caught]
+    total = backend.place(torch.zeros(1))  # another shape: another program
+    program(backend.place(torch.ones(1)), 1, 1)
+print(*[warning.message for warning in caught])
+assert backend.counters()["xla/late_compilations"] == 1
+"""
+
+
+def test_a_late_compilation_is_warned_of():
+    done = python("-c", LATE)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("XLA compiled the training step again at call 9")

@@ -1,0 +1,63 @@
+"""The XLA step against the plain one, on 1, 4 and 8 of XLA's CPU devices: same numbers, one program."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.engine.puzzles import write_dataset
+
+CASES = [
+    {"mixer": "mlp", "steps": 5},
+    {"mixer": "attention", "steps": 5},
+    {"mixer": "mlp", "steps": 3, "remat": True},
+    {"mixer": "attention", "steps": 3, "remat": True},
+]
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_dataset(tmp_path_factory.mktemp("data") / "tiny", train=40, validation=8, test=8)
+
+
+def train(dataset: Path, backend: str, devices: int, cases: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Results of tests/xla/steps.py in a process of its own."""
+    env = {**os.environ, "PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": str(devices)}
+    command = [sys.executable, "-m", "tests.xla.steps", backend, str(dataset), json.dumps(cases)]
+    done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def close(left: list[list[float]], right: list[list[float]], tolerance: float) -> bool:
+    pairs = [pair for a, b in zip(left, right, strict=True) for pair in zip(a, b, strict=True)]
+    return all(abs(a - b) <= tolerance * max(1.0, abs(a)) for a, b in pairs)
+
+
+@pytest.fixture(scope="module")
+def plain(dataset: Path) -> list[dict[str, Any]]:
+    """The same runs in plain torch on the CPU."""
+    return train(dataset, "cpu", 1, [{**case, "remat": None} for case in CASES])
+
+
+@pytest.mark.parametrize("devices", [1, 4, 8])
+def test_losses_equal_plain_torch_on_any_number_of_devices(
+    dataset: Path, plain: list[dict[str, Any]], devices: int
+):
+    cases = CASES if devices == 1 else CASES[:2]
+    for case, expected, found in zip(cases, plain, train(dataset, "xla", devices, cases)):
+        assert close(expected["losses"], found["losses"], 3e-5), case
+        assert found["weights"] == pytest.approx(expected["weights"], rel=1e-5), case
+        assert found["compiled"] == [1] + [0] * (case["steps"] - 1), case
+
+
+def test_twenty_steps_are_one_program_in_bfloat16(dataset: Path):
+    case = {"mixer": "mlp", "precision": "bfloat16", "micro_batches": 2, "steps": 20}
+    (found,) = train(dataset, "xla", 4, [case])
+    assert found["compiled"] == [1] + [0] * 19
+    assert found["losses"][-1][0] < found["losses"][0][0]
