@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 from typing import Any
 
 from trm.pipeline.workflow import Workflow
@@ -24,13 +25,12 @@ class Estimates:
         return self._known[run]
 
     def hosts(self, wildcards: Any) -> int:
-        """Pod hosts of a job: one, or all where one host's memory does not hold the batch."""
-        if self.hardware.hosts == 1 or str(self._workflow.config.get("tpu_hosts", "")) == "1":
-            return 1
-        if str(self._workflow.config.get("tpu_hosts", "")) == "all":
-            return self.hardware.hosts
+        """Pod hosts of a job: one, so that as many runs as possible go on at once; all of them where the batch does
+        not fit one host's memory, or the config's `whole_pod` pattern names the run."""
+        pattern = str(self._workflow.config.get("whole_pod") or "")
         needed = self.of(wildcards.run).memory_bytes / 2**30
-        return 1 if needed <= self.hardware.memory_gib else self.hardware.hosts
+        whole = needed > self.hardware.memory_gib or fnmatch.fnmatch(wildcards.run, pattern)
+        return int(self._workflow.config.get("pod_hosts") or self.hardware.hosts) if whole else 1
 
     def launcher(self, wildcards: Any) -> str:
         """What stands before the command: `tpurun` starts it on every host of the job."""

@@ -1,0 +1,184 @@
+"""`make rehearsal`: the study on an emulated pod, with a preemption on the way, held against the same study run here.
+
+    python -m tests.rehearsal [--dir rehearsal] [--hosts v4-64] [--study FILE]
+
+Real OpenSSH servers in namespaces of their own are the hosts, fake-gcs-server is the bucket, a gRPC server speaks the TPU
+API. One run takes the whole pod, the others are packed one host each. Once the whole-pod run has a checkpoint, the pod is
+preempted; the plugin re-creates it and the run goes on. Then the results are compared with profiles/local.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.emulator import EmulatedPod, why_not
+
+ROOT = Path(__file__).parents[1]
+PREFIX = "study"
+FIRST_STEPS = 5
+
+
+@dataclass
+class Outcome:
+    """What the rehearsal saw; `failures` is empty if all is well."""
+
+    seconds: float = 0.0
+    preempted_at: int = 0
+    rows: list[str] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+
+    def check(self, holds: bool, sentence: str) -> None:
+        """Note a statement that must hold."""
+        self.rows.append(f"{'ok  ' if holds else 'FAIL'}  {sentence}")
+        if not holds:
+            self.failures.append(sentence)
+
+
+def checkout(folder: Path, study: Path | None) -> Path:
+    """A copy of the pipeline, without results, in a folder of its own."""
+    folder.mkdir(parents=True)
+    ignore = shutil.ignore_patterns("__pycache__")
+    for name in ("Snakefile", "workflow", "profiles", "config", "trm"):
+        source = ROOT / name
+        if source.is_dir():
+            shutil.copytree(source, folder / name, ignore=ignore)
+        else:
+            shutil.copy2(source, folder / name)
+    if study:
+        shutil.copy2(study, folder / "config/experiments.yaml")
+    return folder
+
+
+def snakemake(folder: Path, environment: dict[str, str], log: Path, *words: str) -> int:
+    """Run Snakemake in a checkout, its output in a log."""
+    with log.open("ab") as out:
+        command = [sys.executable, "-m", "snakemake", *words]
+        return subprocess.run(
+            command, cwd=folder, env=os.environ | environment, stdout=out, stderr=out, check=False
+        ).returncode
+
+
+def preempt_once(pod: EmulatedPod, pattern: str, outcome: Outcome, done: threading.Event) -> None:
+    """Preempt the pod as soon as the whole-pod run has a checkpoint in the bucket."""
+    bucket, shape = pod.bucket, re.compile(pattern)
+    while not done.wait(0.2):
+        names = [blob.name for blob in bucket.list_blobs(prefix=f"{PREFIX}/results/checkpoints/")]
+        steps = [int(found[1]) for name in names if (found := shape.search(name))]
+        if steps and max(steps) > 0:
+            outcome.preempted_at = max(steps)
+            pod.preempt()
+            return
+
+
+def rehearse(folder: Path, accelerator: str = "v4-64", study: Path | None = None) -> Outcome:
+    """Run the study on the emulated pod and here, and compare."""
+    outcome, started = Outcome(), time.monotonic()
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    here = checkout(folder / "here", study)
+    code = snakemake(here, {}, folder / "here.log", "--profile", "profiles/local", "--config", "scale=rehearsal")
+    outcome.check(code == 0, f"the study runs here ({time.monotonic() - started:.0f} s)")
+    there, done = checkout(folder / "there", study), threading.Event()
+    hosts_started = time.monotonic()
+    # the pod's sockets need a short path
+    with tempfile.TemporaryDirectory(prefix="pod-") as short, EmulatedPod(Path(short), accelerator) as pod:
+        environment = pod.environment | {"TRM_BUCKET": f"gs://{pod.bucket.name}/{PREFIX}"}
+        whole = r"-d16-.*p300a0.*-s0-[0-9a-f]{8}/step-(\d+)/manifest\.json$"
+        watcher = threading.Thread(target=preempt_once, args=(pod, whole, outcome, done))
+        watcher.start()
+        try:
+            count = str(len(pod.hosts))
+            words = ("--profile", "profiles/pod", "--tpu-accelerator-type", accelerator)
+            words += ("--jobs", count, "--resources", f"tpu_hosts={count}", "--config", f"pod_hosts={count}")
+            words += (f"storage_prefix={environment['TRM_BUCKET']}", "scale=rehearsal")
+            code = snakemake(there, environment, folder / "there.log", *words)
+        finally:
+            done.set()
+            watcher.join()
+        outcome.check(code == 0, f"the study runs on the pod ({time.monotonic() - hosts_started:.0f} s)")
+        compare(here, there, pod, (folder / "there.log").read_text(errors="replace"), outcome)
+    outcome.seconds = time.monotonic() - started
+    return outcome
+
+
+def compare(here: Path, there: Path, pod: EmulatedPod, log: str, outcome: Outcome) -> None:
+    """Check what came back from the pod, against the same study run here."""
+    for name in ("results/plots/scaling_laws.pdf", "results/plots/scaling_laws.png", "results/report.html"):
+        file = there / name
+        outcome.check(file.exists() and file.stat().st_size > 5000, f"{name} is on the caller's disk")
+    outcome.check(outcome.preempted_at > 0, f"the pod was preempted after step {outcome.preempted_at}'s checkpoint")
+    outcome.check("Trying to restart job" not in log, "no Snakemake attempt was used up")
+    runs = sorted(path.parent.name for path in (here / "results/runs").glob("*/training.json"))
+    accuracies: dict[str, dict[str, list[float]]] = {}
+    for run in runs:
+        base = f"{PREFIX}/results/runs/{run}"
+        blob = pod.bucket.blob(f"{base}/training.json")
+        if not blob.exists():
+            outcome.check(False, f"{run} is in the bucket")
+            continue
+        training = json.loads(blob.download_as_bytes())
+        history = pod.bucket.blob(f"{base}/history.csv").download_as_text()
+        ours, theirs = losses((here / f"results/runs/{run}/history.csv").read_text()), losses(history)
+        worst = max(abs(a - b) for a, b in zip(ours[:FIRST_STEPS], theirs[:FIRST_STEPS], strict=True))
+        kind = f"{training['workers']} workers, {training['resumes']} resumes"
+        outcome.check(worst < 1e-5, f"{run} ({kind}): losses of the first {FIRST_STEPS} steps agree to {worst:.1e}")
+        if training["workers"] > 1:
+            outcome.check(training["resumes"] >= 1, f"{run} went on from a checkpoint after the preemption")
+        point = re.sub(r"-s\d+-[0-9a-f]{8}$", "", run)
+        seeds = accuracies.setdefault(point, {"here": [], "there": []})
+        (evaluation,) = (here / f"results/runs/{run}").glob("evaluation-*.json")
+        seeds["here"].append(accuracy(evaluation.read_text()))
+        seeds["there"].append(accuracy(pod.bucket.blob(f"{base}/{evaluation.name}").download_as_text()))
+    outcome.check(len(runs) >= 6, f"{len(runs)} training runs")
+    for point, seeds in accuracies.items():
+        mine, other = seeds["here"], seeds["there"]
+        spread = max(0.02, max(mine) - min(mine))
+        gap = abs(sum(mine) / len(mine) - sum(other) / len(other))
+        outcome.check(gap <= spread, f"{point}: accuracy {_mean(other):.3f} there, {_mean(mine):.3f} here")
+
+
+def losses(history: str) -> list[float]:
+    """Training loss of every step, from a history.csv."""
+    return [float(row["train/loss"]) for row in csv.DictReader(history.splitlines()) if row["train/loss"]]
+
+
+def accuracy(evaluation: str) -> float:
+    """Exact accuracy on unseen puzzles, from an evaluation."""
+    results = json.loads(evaluation)["results"]
+    return next(row["exact_accuracy"] for row in results if row["split"] == "test" and row["policy"] == "fixed")
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values)
+
+
+def main() -> int:
+    """Run the rehearsal and print what was seen."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--dir", type=Path, default=Path("rehearsal"))
+    parser.add_argument("--hosts", default="v4-64", help="slice to emulate (default: %(default)s, 8 hosts)")
+    args = parser.parse_args()
+    if reason := why_not():
+        print(f"No rehearsal is possible: {reason}.", file=sys.stderr)
+        return 1
+    print(f"Rehearsing in {args.dir}: follow {args.dir}/here.log, then {args.dir}/there.log (about ten minutes)")
+    outcome = rehearse(args.dir, args.hosts)
+    print("\n".join(outcome.rows))
+    print(f"\n{len(outcome.failures)} failures, {outcome.seconds:.0f} s")
+    return 1 if outcome.failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
