@@ -28,7 +28,7 @@ from trm.analysis.figures.base import (
     wrap,
 )
 from trm.analysis.labels import label
-from trm.analysis.sentences.comparisons import ablation_sentence, interaction_sentence
+from trm.analysis.sentences.comparisons import ablation_answer, ablation_sentence, interaction_sentence
 from trm.analysis.specs import AblationFigure
 from trm.analysis.stats.intervals import Mean, interaction, mean, paired
 from trm.analysis.tables import Table
@@ -94,6 +94,7 @@ def draw(spec: AblationFigure, tables: list[Table], fits: list[dict[str, Any]]) 
         title=title,
         caption=CAPTION.format(baseline=base_name),
         sentence=" ".join(sentences),
+        answer=ablation_answer(changes, base_name, spec.y, crossed),
         numbers={
             "baseline": baseline,
             "x": spec.x,

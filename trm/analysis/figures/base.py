@@ -48,6 +48,8 @@ class Drawing:
     """What the marks mean, and how the numbers were made."""
     sentence: str
     """What the figure shows, from its numbers."""
+    answer: str = ""
+    """The same in one sentence, for the report's summary."""
     alt: str = ""
     """For readers who cannot see it."""
     numbers: dict[str, Any] = field(default_factory=dict)
@@ -110,9 +112,10 @@ def finish(
     title: str,
     caption: str,
     sentence: str,
+    answer: str = "",
     numbers: dict[str, Any] | None = None,
 ) -> Drawing:
-    """Add the footer and make the Drawing."""
+    """Add the footer and make the Drawing. Without an `answer`, it is the sentence itself."""
     facts = provenance(tables, rows)
     figure.text(
         0.008,
@@ -136,7 +139,8 @@ def finish(
             va="bottom",
         )
     alt = f"{title}. {sentence}"
-    return Drawing(figure, title, caption.strip(), sentence.strip(), alt, numbers or {}, facts)
+    answer = answer or sentence.strip()
+    return Drawing(figure, title, caption.strip(), sentence.strip(), answer, alt, numbers or {}, facts)
 
 
 def provenance(tables: Sequence[Table], rows: pd.DataFrame) -> dict[str, str]:
@@ -186,6 +190,7 @@ def save(drawing: Drawing, out: str | Path) -> list[Path]:
         "title": drawing.title,
         "caption": drawing.caption,
         "sentence": drawing.sentence,
+        "answer": drawing.answer,
         "alt": drawing.alt,
         "numbers": drawing.numbers,
         "provenance": drawing.provenance,

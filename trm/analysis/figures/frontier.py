@@ -26,7 +26,7 @@ from trm.analysis.figures.base import (
 )
 from trm.analysis.labels import label
 from trm.analysis.sentences.laws import group_sentence
-from trm.analysis.sentences.special import inference_sentence
+from trm.analysis.sentences.special import inference_answer, inference_sentence
 from trm.analysis.specs import FrontierFigure
 from trm.analysis.stats.intervals import mean
 from trm.analysis.tables import Table
@@ -86,6 +86,7 @@ def draw(spec: FrontierFigure, tables: list[Table], fits: list[dict[str, Any]]) 
             "along the blue line: supervision steps."
         ),
         sentence=sentence,
+        answer=inference_answer(gains(rows)),
         numbers={"best": best, "gains": gains(rows)},
     )
 

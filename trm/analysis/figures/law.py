@@ -277,6 +277,7 @@ def _envelope(axes: Axes, rows: pd.DataFrame, spec: LawFigure) -> None:
         color="black",
         linewidth=0.9,
         linestyle=":",
+        drawstyle="steps-post",
         label="envelope",
         zorder=6,
     )

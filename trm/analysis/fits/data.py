@@ -103,7 +103,7 @@ def observations(rows: pd.DataFrame, spec: FitSpec) -> Data:
     x = rows[names].to_numpy(float).T + np.array([[label(name).offset] for name in names])
     if spec.form == "repeated_data":
         x[1] -= label(spec.second or "").offset
-    y = pd.to_numeric(rows[spec.y], errors="coerce").to_numpy(float)
+    y = pd.to_numeric(rows[spec.y], errors="coerce").to_numpy(float, copy=True)
     is_share = spec.y == "error"
     tested = rows["puzzles"].to_numpy(float) if is_share else np.zeros(len(rows))
     _, group = np.unique(x, axis=1, return_inverse=True)

@@ -39,7 +39,11 @@ def optimum(table: Table, spec: FitSpec) -> dict[str, Any]:
             "notes": data.notes,
             "error": "fewer than two rows of usable points: no optimum to follow",
         }
-    samples = resample(data.log_y, data.group, spec.bootstrap, spec.seed) if spread else data.log_y[None]
+    samples = (
+        resample(data.log_y, data.group, spec.bootstrap, spec.seed, level=spec.level)
+        if spread
+        else data.log_y[None]
+    )
     tail = 50 * (1 - spec.level)
     found, inside = [], []
     logs, weights = [], []

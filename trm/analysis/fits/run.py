@@ -75,7 +75,9 @@ def _group(data: Data, spec: FitSpec) -> dict[str, Any]:
 def _forms(data: Data, spec: FitSpec, names: list[str]) -> dict[str, Any]:
     spread = seed_spread(data.log_y, data.group)
     delta = spec.delta or delta_for(spread)
-    samples = resample(data.log_y, data.group, spec.bootstrap, spec.seed) if spread else None
+    samples = (
+        resample(data.log_y, data.group, spec.bootstrap, spec.seed, level=spec.level) if spread else None
+    )
     results = {name: _form(name, data, spec, delta, samples) for name in names}
     if spec.form == "auto" or spec.form not in results:
         chosen, why = choose(results)

@@ -14,8 +14,8 @@ import numpy as np
 
 from trm.analysis.fits.forms import Array, Form
 
-ITERATIONS = 80
-TOLERANCE = 1e-9
+ITERATIONS = 120
+TOLERANCE = 1e-8
 
 
 @dataclass(frozen=True)

@@ -108,7 +108,7 @@ def _section(spec: ReportExperiment) -> tuple[Section, Table | None, list[dict[s
     ]
     if table is not None:
         problems += _table_problems(table)
-    said = [block.sentence for block in blocks if block.sentence]
+    said = [block.answer for block in blocks if block.answer]
     runs = table.info["runs"] if table else {}
     section = Section(
         name=spec.name,
@@ -156,7 +156,14 @@ def figure(path: str | Path) -> FigureBlock:
     except (UserError, OSError):
         return FigureBlock(path)
     return FigureBlock(
-        path, facts["title"], facts["caption"], facts["sentence"], facts["alt"], facts["numbers"], png
+        path,
+        facts["title"],
+        facts["caption"],
+        facts["sentence"],
+        facts["answer"],
+        facts["alt"],
+        facts["numbers"],
+        png,
     )
 
 

@@ -27,6 +27,7 @@ class FigureBlock:
     title: str = ""
     caption: str = ""
     sentence: str = ""
+    answer: str = ""
     alt: str = ""
     numbers: dict[str, Any] = field(default_factory=dict)
     png: bytes | None = None

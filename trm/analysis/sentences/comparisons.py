@@ -66,6 +66,47 @@ def ablation_sentence(
     return text
 
 
+def ablation_answer(
+    changes: Mapping[Any, Mapping[str, Mean]],
+    baseline: str,
+    column: str,
+    crossed: Sequence[Mapping[str, Any]],
+) -> str:
+    """One sentence: the largest certain difference, how many others there are, and whether they hold elsewhere.
+
+    changes: for each place (batch or model size; None: only one) the differences by name.
+    """
+    first = next(iter(changes.values()), {})
+    known = {name: change for name, change in first.items() if change.n}
+    if not known:
+        return f"Nothing was measured beside {baseline}."
+    sure = {name: change for name, change in known.items() if change.sign}
+    if sure:
+        name = max(sure, key=lambda key: abs(sure[key].value))
+        text = difference(name, baseline, sure[name], column)
+        others = len(known) - 1
+        if others:
+            also = len(sure) - 1
+            text += (
+                f"; of {count(others, 'other')}, {also or 'none'} differ{'s' if also == 1 else ''} certainly"
+            )
+    else:
+        largest = max(known, key=lambda key: abs(known[key].value))
+        text = difference(largest, baseline, known[largest], column)
+        if len(known) > 1:
+            text = f"No value differs certainly from {baseline}; the largest difference: {text}"
+    tested = [item for item in crossed if item["low"] is not None]
+    if tested:
+        changed = sum(item["low"] > 0 or item["high"] < 0 for item in tested)
+        place = (
+            tested[0]["elsewhere"]
+            if len({item["elsewhere"] for item in tested}) == 1
+            else "the other settings"
+        )
+        text += f"; at {place} {changed or 'none'} of {count(len(tested), 'effect')} changes certainly"
+    return text[:1].upper() + text[1:] + "."
+
+
 def interaction_sentence(effect: str, where: str, elsewhere: str, change: Mean, column: str) -> str:
     """Does an effect hold elsewhere (a larger batch, a larger model)?"""
     share = label(column).percent

@@ -61,9 +61,7 @@ def inference_sentence(gains: Mapping[str, Any]) -> str:
             (item["low"], item["high"]), 2, 100
         )
         sure = item["low"] is not None and (item["low"] > 0 or item["high"] < 0)
-        verb = (
-            ("adds" if item["change"] > 0 else "loses") if sure else "changes accuracy by no certain amount:"
-        )
+        verb = ("adds" if item["change"] > 0 else "loses") if sure else "makes no certain difference:"
         text += f" {name} {verb} {shown} percentage points at {number(ratio, 2)} times the compute"
         text += (
             f" ({item['restarts']} restarts)."
@@ -71,6 +69,27 @@ def inference_sentence(gains: Mapping[str, Any]) -> str:
             else f" (at most {item['steps']} steps)."
         )
     return text
+
+
+def inference_answer(gains: Mapping[str, Any]) -> str:
+    """The best that a user could run, against the reference evaluation."""
+    known = {name: gains[name] for name in ("fixed", "confident", "restarts") if name in gains}
+    reference = gains["reference"]
+    if not known or reference["flops"] is None:
+        return inference_sentence(gains)
+    name = max(known, key=lambda key: known[key]["value"])
+    item = known[name]
+    ways = {"fixed": "more steps", "confident": "stopping on the halt logit", "restarts": "restarts"}
+    sure = item["low"] is not None and (item["low"] > 0 or item["high"] < 0)
+    ratio = number(item["flops"] / reference["flops"], 2)
+    shown = f"{percent(reference['value'])} to {percent(item['value'])}"
+    bounds = interval((item["low"], item["high"]), 2, 100)
+    if not sure:
+        return f"Test-time compute makes no certain difference: {shown} ({100 * item['change']:+.1f}{bounds} points)."
+    return (
+        f"Test-time compute lifts accuracy from {shown} ({100 * item['change']:+.1f}{bounds} points) by {ways[name]}, "
+        f"at {ratio} times the compute."
+    )
 
 
 def halting_sentence(numbers: Mapping[str, Mapping[str, float]]) -> str:

@@ -63,7 +63,7 @@ def pooled_log_intervals(
     """Geometric mean of each group with an interval from the seed spread pooled over all groups.
 
     Three seeds alone give a Student factor of 4.3; pooling the logarithms' variance over the points, which
-    the fits assume too, steadies the bars.
+    the fits assume too, steadies the bars. `spread`: pooled over more than these values (default: over them).
 
     Returns:
         group -> (mean, low, high); low = high = NaN if no group has two values.

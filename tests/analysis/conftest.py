@@ -1,0 +1,57 @@
+"""One small study of synthetic results, shared by all tests of the analysis."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.analysis.synthetic import experiment
+from trm.analysis.specs import FIGURE, TableSpec
+from trm.analysis.tables import Table, collect, load, save
+from trm.study.schema import EvaluationConfig
+
+GRIDS = {
+    "data_size": [{"data.train_puzzles": n} for n in (10, 30, 100, 300, 1000)],
+    "augmentation": [{"data.train_puzzles": 30, "data.augmentations": n} for n in (0, 2, 5, 10, 50)],
+    "model_size": [{"model.d_model": d} for d in (16, 32, 64, 96)],
+    "recursion": [{"model.h_cycles": t, "model.l_cycles": n} for t in (1, 2) for n in (1, 2)],
+    "compute": [{"training.steps": s, "model.d_model": d} for d in (16, 32, 64) for s in (100, 400, 1600)],
+    "mixer": [{"model.mixer": "mlp"}, {"model.mixer": "attention"}],
+    "ema": [{"training.ema": e, "training.batch_size": b} for b in (128, 512) for e in (0.0, 0.99)],
+    "inference": [{"data.train_puzzles": 100}],
+    "batch_size": [
+        {"training.batch_size": b, "training.steps": 600 + 600 * 128 // b} for b in (32, 64, 128, 256)
+    ],
+    "lr_batch": [
+        {"training.lr": r, "training.batch_size": b} for r in (4e-4, 8e-4, 16e-4, 32e-4) for b in (64, 256)
+    ],
+}
+EVALUATIONS = {
+    "inference": (EvaluationConfig(unroll=(1, 2, 4, 8, 16), confident=True, restarts=(2, 4), noise=0.3),),
+    "ema": (EvaluationConfig(), EvaluationConfig(weights="raw")),
+}
+
+
+@pytest.fixture(scope="session")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with `specs/<experiment>.json` and `tables/<experiment>.csv`."""
+    root = tmp_path_factory.mktemp("study")
+    (root / "specs").mkdir()
+    for name, points in GRIDS.items():
+        spec = experiment(root, name, points, evaluations=EVALUATIONS.get(name, (EvaluationConfig(),)))
+        (root / "specs" / f"{name}.json").write_text(json.dumps(spec))
+        save(collect(TableSpec.model_validate(spec)), root / "tables" / f"{name}.csv")
+    return root
+
+
+@pytest.fixture(scope="session")
+def tables(study: Path) -> dict[str, Table]:
+    """The tables, loaded."""
+    return {name: load(study / "tables" / f"{name}.csv") for name in GRIDS}
+
+
+def figure(**spec: object) -> object:
+    """A validated figure spec."""
+    return FIGURE.validate_python(spec)

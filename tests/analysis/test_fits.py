@@ -1,0 +1,237 @@
+"""Fits against known laws, scipy, and finite differences."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.optimize import least_squares
+
+from tests.analysis.synthetic import experiment
+from trm.analysis.fits import fit_table
+from trm.analysis.fits.bootstrap import resample, seed_spread, within
+from trm.analysis.fits.compare import choose
+from trm.analysis.fits.coverage import Truth, coverage
+from trm.analysis.fits.forms import FORMS, Form, normalise
+from trm.analysis.fits.run import round_number
+from trm.analysis.fits.solve import solve
+from trm.analysis.specs import FitSpec, TableSpec
+from trm.analysis.tables import Table, collect
+
+PUZZLES = np.array([[100.0, 250, 500, 1000, 2000, 5000, 10000]])
+TRUTHS = {
+    "constant": Truth("constant", (0.2,), PUZZLES),
+    "power_law": Truth("power_law", (20.0, 0.6), PUZZLES),
+    "power_law_floor": Truth("power_law_floor", (0.05, 20.0, 0.7), PUZZLES),
+    "repeated_data": Truth(
+        "repeated_data",
+        (0.03, 20.0, 0.6, 15.0),
+        np.array([[100.0, 300, 1000, 3000, 300, 300, 300, 300], [0.0, 0, 0, 0, 3, 10, 30, 300]]),
+    ),
+    "joint": Truth(
+        "joint",
+        (0.03, 3e3, 0.7, 3e9, 0.58),
+        np.array([[n, c] for n in (1e6, 5e6, 2e7) for c in (1e17, 1e18, 1e19)]).T,
+    ),
+    "critical_batch": Truth("critical_batch", (500.0, 1000.0), PUZZLES),
+}
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+def test_jacobians_agree_with_finite_differences(form: Form) -> None:
+    truth = TRUTHS[form.name]
+    u, _ = normalise(form, truth.x)
+    rng = np.random.default_rng(0)
+    phi = rng.normal(0, 0.4, (5, len(form.parameters)))
+    value, jacobian = form.value(phi, u)
+    for index in range(phi.shape[1]):
+        step = np.zeros(phi.shape[1])
+        step[index] = 1e-6
+        slope = (form.log_value(phi + step, u) - form.log_value(phi - step, u)) / 2e-6
+        np.testing.assert_allclose(jacobian[..., index], slope, atol=1e-6)
+    assert value.shape == (5, truth.x.shape[1])
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_exact_data_give_back_their_law(name: str) -> None:
+    truth, form = TRUTHS[name], FORMS[name]
+    log_y = np.log(truth.value(truth.x))
+    u, scale = normalise(form, truth.x)
+    found = solve(form, u, log_y[None], 0.1, form.starts(u, np.exp(log_y)), refine=12)
+    assert found.converged[0]
+    assert found.cost[0] < 1e-8
+    np.testing.assert_allclose(form.public(found.phi, scale)[0], truth.parameters, rtol=0.02)
+
+
+@pytest.mark.parametrize("name", ["power_law", "power_law_floor", "critical_batch"])
+def test_the_solver_agrees_with_scipy(name: str) -> None:
+    truth, form = TRUTHS[name], FORMS[name]
+    u, _ = normalise(form, truth.x)
+    log_y = np.log(truth.value(truth.x)) + 0.1 * np.random.default_rng(1).standard_normal(truth.x.shape[1])
+    delta = 0.08
+    ours = solve(form, u, log_y[None], delta, form.starts(u, np.exp(log_y)), refine=12)
+
+    def residual(phi: np.ndarray) -> np.ndarray:
+        return form.log_value(phi[None], u)[0] - log_y
+
+    best = min(
+        least_squares(residual, start, loss="huber", f_scale=delta, xtol=1e-12, ftol=1e-12).cost
+        for start in form.starts(u, np.exp(log_y))[::4]
+    )
+    assert ours.cost[0] == pytest.approx(best, rel=1e-4)
+
+
+def test_an_outlying_seed_hardly_moves_the_law() -> None:
+    truth, form = TRUTHS["power_law"], FORMS["power_law"]
+    x = np.repeat(truth.x, 3, axis=1)
+    log_y = np.log(truth.value(x))
+    log_y[4] += 2.0
+    u, scale = normalise(form, x)
+    found = solve(form, u, log_y[None], 0.05, form.starts(u, np.exp(log_y)))
+    assert form.public(found.phi, scale)[0, 1] == pytest.approx(0.6, abs=0.03)
+
+
+@pytest.mark.parametrize("seeds", [3, 5])
+def test_intervals_cover_the_truth(seeds: int) -> None:
+    """The full study is benchmarks/fits.py; 60 simulations bound the share within +-6 %."""
+    found = coverage(TRUTHS["power_law_floor"], seeds, 60, refits=200)
+    for share in (*found.parameters.values(), found.curve):
+        assert 0.86 <= share <= 1.0
+
+
+def test_uncorrected_bootstraps_cover_less() -> None:
+    truth = TRUTHS["constant"]
+    plain = coverage(truth, 3, 200, refits=200, scaled=False, pool=0.0).curve
+    assert plain < coverage(truth, 3, 200, refits=200).curve
+
+
+def test_residuals_are_scaled_and_single_seeds_borrow() -> None:
+    log_y, group = np.array([0.0, 1.0, 2.0, 5.0]), np.array([0, 0, 0, 1])
+    residuals, _ = within(log_y, group)
+    np.testing.assert_allclose(residuals[:3], np.array([-1, 0, 1]) * np.sqrt(3 / 2))
+    assert seed_spread(log_y, group) == pytest.approx(1.0)
+    samples = resample(log_y, group, 200, seed=0)
+    assert samples.shape == (200, 4)
+    assert samples[:, 3].std() > 0
+    np.testing.assert_array_equal(samples, resample(log_y, group, 200, seed=0))
+    assert (resample(log_y[[0, 3]], group[[0, 3]], 5, 0) == log_y[[0, 3]]).all()
+
+
+def group_of(table: Table, **spec: Any) -> dict[str, Any]:
+    return fit_table(table, FitSpec.model_validate({"bootstrap": 200, **spec}))["groups"][0]
+
+
+def test_a_fit_holds_everything_a_reader_needs(tables: dict[str, Table]) -> None:
+    group = group_of(tables["data_size"], target=0.85)
+    assert set(group["forms"]) == {"constant", "power_law", "power_law_floor"}
+    best = group["forms"][group["chosen"]]
+    low, high = best["intervals"]["a"]
+    assert low < best["parameters"]["a"] < high
+    assert best["aicc"] < group["forms"]["constant"]["aicc"]
+    assert best["held_out"]["x"] == 1000
+    assert set(best["sensitivity"]) == {"0.5 delta", "2 delta"}
+    assert best["failed_share"] < 0.02
+    assert best["refits"] == 200
+    assert 100 < best["target"]["x"] < 400
+    assert 0.03 < group["seed_spread"] < 0.2
+    assert 0 < group["binomial_spread"] < 0.2
+
+
+def test_a_fit_is_the_same_twice(tables: dict[str, Table]) -> None:
+    assert group_of(tables["data_size"]) == group_of(tables["data_size"])
+
+
+def test_one_bad_group_does_not_take_the_others_down(tables: dict[str, Table]) -> None:
+    fit = fit_table(
+        tables["compute"],
+        FitSpec(x="train_flops", hue="model.d_model", bootstrap=50, where={"training.steps": 100}),
+    )
+    assert [group["hue"] for group in fit["groups"]] == [16, 32, 64]
+    assert all("too few" in group["error"] for group in fit["groups"])
+
+
+def table_with(root: Any, error: Any, points: Any = None, seeds: int = 3) -> Table:
+    points = points or [{"data.train_puzzles": n} for n in (30, 100, 300, 1000)]
+    return collect(TableSpec.model_validate(experiment(root, "t", points, seeds, error)))
+
+
+def test_perfect_and_hopeless_points_are_shown_but_not_fitted(tmp_path: Any) -> None:
+    errors = {10: 2.0, 30: 0.4, 100: 0.1, 300: 0.003, 1000: 0.0}
+    points = [{"data.train_puzzles": n} for n in errors]
+    table = table_with(tmp_path, lambda config: errors[config.data.train_puzzles or 0], points)
+    group = group_of(table)
+    reasons = {item["x"][0]: item["why"] for item in group["exclusions"]}
+    assert "nothing learned" in reasons[10]
+    assert "test set resolves" in reasons[1000]
+    assert group["points"] == 3
+    assert any("half a test puzzle" in note for note in group["notes"])
+
+
+def test_flat_data_choose_the_constant(tmp_path: Any) -> None:
+    group = group_of(table_with(tmp_path, lambda config: 0.3))
+    assert group["chosen"] == "constant"
+    assert group["forms"]["constant"]["parameters"]["E"] == pytest.approx(0.3, rel=0.1)
+
+
+def test_too_many_parameters_are_said(tmp_path: Any) -> None:
+    points = [{"data.train_puzzles": n} for n in (30, 100, 300)]
+    group = group_of(
+        table_with(tmp_path, lambda c: 5 * (c.data.train_puzzles or 1) ** -0.7, points),
+        form="power_law_floor",
+    )
+    assert not group["forms"]["power_law_floor"]["borne"]
+    assert "bear fewer" in group["why"]
+
+
+def test_one_seed_gives_a_law_without_interval(tmp_path: Any) -> None:
+    group = group_of(table_with(tmp_path, lambda c: 5 * (c.data.train_puzzles or 1) ** -0.7, seeds=1))
+    assert group["interval"] is None
+    assert "intervals" not in group["forms"][group["chosen"]]
+
+
+def test_the_best_learning_rate_follows_the_batch(tmp_path: Any) -> None:
+    """The optimum lies at 1e-3 (B / 128)^0.5; at the largest batch it is outside the grid."""
+
+    def error(config: Any) -> float:
+        best = 1e-3 * (config.training.batch_size / 128) ** 0.5
+        return 0.1 * (1 + 0.8 * np.log2(config.training.lr / best) ** 2)
+
+    rates, batches = (3e-4, 6e-4, 12e-4, 24e-4), (64, 128, 256, 2048)
+    points = [{"training.lr": rate, "training.batch_size": batch} for rate in rates for batch in batches]
+    spec = FitSpec(form="optimum", x="training.lr", second="training.batch_size", bootstrap=200)
+    group = fit_table(table_with(tmp_path, error, points), spec)["groups"][0]
+    assert [item["edge"] for item in group["optima"]] == [False, False, False, True]
+    low, high = group["law"]["intervals"]["a"]
+    assert low < 0.5 < high
+    assert group["law"]["points"] == 3
+
+
+def test_the_repeated_data_law_is_fitted_over_both_experiments(tables: dict[str, Table]) -> None:
+    from trm.analysis.tables.store import merge
+
+    spec = FitSpec(form="repeated_data", x="data.train_puzzles", second="data.augmentations", bootstrap=100)
+    group = fit_table(merge([tables["data_size"], tables["augmentation"]]), spec)["groups"][0]
+    low, high = group["forms"]["repeated_data"]["intervals"]["R*"]
+    assert low < 15 < high
+
+
+def test_choosing_a_form() -> None:
+    def form(aicc: float | None, out: float | None, borne: bool = True) -> dict[str, Any]:
+        return {
+            "aicc": aicc,
+            "held_out": {"log_error": out} if out is not None else None,
+            "borne": borne,
+            "parameters": {},
+        }
+
+    assert choose({"a": form(-5, 0.1), "b": form(-3, 0.2)})[0] == "a"
+    name, why = choose({"a": form(-5, 0.3), "b": form(-3, 0.1)})
+    assert name == "a"
+    assert "b comes nearer" in why
+    assert choose({"a": form(-5, 0.3, borne=False), "b": form(-3, 0.1)})[0] == "b"
+
+
+@pytest.mark.parametrize(("value", "rounded"), [(173.0, 200.0), (0.0123, 0.01), (4.1e5, 5e5), (9.0, 10.0)])
+def test_round_numbers(value: float, rounded: float) -> None:
+    assert round_number(value) == pytest.approx(rounded)

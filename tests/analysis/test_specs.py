@@ -1,0 +1,63 @@
+"""Specs: typed, hashable by their JSON, and light enough for the Snakefile."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from pydantic import ValidationError
+
+from trm.analysis.specs import FIGURE, FitSpec, Panel, ScalingLawsFigure
+
+
+def test_importing_the_specs_imports_no_numpy() -> None:
+    code = "import sys, trm.analysis.specs; print([m for m in ('numpy', 'pandas', 'matplotlib') if m in sys.modules])"
+    assert (
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+        == "[]\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ({"kind": "law", "x": "data.train_puzles"}, "did you mean data.train_puzzles?"),
+        ({"kind": "law", "x": "parameters", "y": "eror"}, "did you mean error?"),
+        ({"kind": "law", "x": "parameters", "colour": "red"}, "Extra inputs"),
+        ({"kind": "pie"}, "does not match any of the expected tags"),
+        ({"kind": "law", "x": "parameters", "where": {"training.steps_": 3}}, "did you mean training.steps?"),
+        ({"kind": "scaling_laws", "panels": []}, "at least 1 item"),
+    ],
+)
+def test_wrong_specs_are_refused_with_the_reason(spec: dict[str, object], words: str) -> None:
+    with pytest.raises(ValidationError) as raised:
+        FIGURE.validate_python(spec)
+    assert words in str(raised.value)
+
+
+def test_slugs_tell_figures_apart() -> None:
+    specs = [
+        {"kind": "law", "x": "parameters"},
+        {"kind": "law", "x": "train_flops", "hue": "model.d_model"},
+        {"kind": "curves"},
+        {"kind": "curves", "metric": "train/loss"},
+        {"kind": "heatmap", "x": "model.l_cycles", "y": "model.h_cycles"},
+        {"kind": "law", "name": "mine", "x": "parameters"},
+    ]
+    slugs = [FIGURE.validate_python(spec).slug for spec in specs]
+    assert slugs[:2] == ["law-parameters", "law-train_flops-d_model"]
+    assert slugs[-1] == "mine"
+    assert len(set(slugs)) == len(specs)
+
+
+def test_a_panel_and_the_same_law_figure_share_one_fit() -> None:
+    law = FIGURE.validate_python({"kind": "law", "x": "parameters"})
+    laws = ScalingLawsFigure(panels=(Panel(experiment="model_size", x="parameters"),) * 2)
+    assert laws.fits() == law.fits("model_size")
+    assert laws.experiments() == ("model_size",)
+
+
+def test_two_variable_laws_need_their_second_variable() -> None:
+    with pytest.raises(ValidationError, match="second"):
+        FitSpec(form="joint", x="parameters")

@@ -1,0 +1,112 @@
+"""Intervals, paired differences, frontiers, batch size; numbers in words."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from trm.analysis.stats.batch import logged_noise_scale, noise_scale
+from trm.analysis.stats.intervals import interaction, mean, paired, pooled_log_intervals, wilson
+from trm.analysis.stats.pareto import frontier
+from trm.analysis.words import compact, count, duration, interval, listed, memory, number, percent, value_name
+
+
+def test_mean_is_students() -> None:
+    found = mean([0.1, 0.2, 0.4, float("nan")])
+    low, high = stats.t.interval(0.95, 2, np.mean([0.1, 0.2, 0.4]), stats.sem([0.1, 0.2, 0.4]))
+    assert (found.low, found.high, found.n) == (pytest.approx(low), pytest.approx(high), 3)
+    assert mean([0.3]).bounds is None
+    assert mean([]).n == 0
+    assert mean([1.0, 1.1, 1.05]).sign == 1
+    assert mean([-1.0, 1.0, 0.1]).sign == 0
+
+
+def test_wilson_agrees_with_scipy() -> None:
+    for correct, total in ((0, 50), (37, 50), (50, 50)):
+        expected = stats.binomtest(correct, total).proportion_ci(method="wilson")
+        assert wilson(correct, total) == (
+            pytest.approx(expected.low, abs=1e-12),
+            pytest.approx(expected.high),
+        )
+
+
+def test_paired_differences_use_common_seeds_only() -> None:
+    left = pd.Series([0.1, 0.2, 0.9], index=[0, 1, 7])
+    right = pd.Series([0.4, 0.3], index=[1, 0])
+    found = paired(left, right)
+    assert (found.value, found.n) == (pytest.approx(0.2), 2)
+    assert interaction(left, right, left, right).value == pytest.approx(0.0)
+
+
+def test_pooling_steadies_the_intervals() -> None:
+    values = np.exp(np.array([0.0, 0.1, 1.0, 1.0, 2.0, 2.2]))
+    found = pooled_log_intervals(values, np.repeat([1, 2, 3], 2))
+    widths = [np.log(high / low) for _, low, high in found.values()]
+    assert max(widths) == pytest.approx(min(widths))
+    assert np.isnan(pooled_log_intervals(values, np.arange(6))[0][1])
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.floats(0, 10), st.floats(0, 1)), min_size=1, max_size=20))
+def test_the_frontier_is_what_nothing_dominates(points: list[tuple[float, float]]) -> None:
+    cost, value = (np.array(column) for column in zip(*points))
+    kept = frontier(cost, value)
+    assert list(cost[kept]) == sorted(cost[kept])
+    for i in range(len(points)):
+        beaten = ((cost <= cost[i]) & (value >= value[i]) & ((cost < cost[i]) | (value > value[i]))).any()
+        twin = any(cost[j] == cost[i] and value[j] == value[i] for j in kept)
+        assert beaten != twin
+
+
+def test_the_noise_scale_comes_from_logs_or_gradient_norms() -> None:
+    """|G_B|^2 = 0.5 + 200 / B: the scale is 400 puzzles."""
+    steps = np.arange(1, 101)
+    rows = pd.DataFrame({"run": ["a", "b", "c"], "training.batch_size": [32, 128, 512], "seed": 0})
+    curves = pd.concat(
+        pd.DataFrame({"run": run, "step": steps, "train/grad_norm": np.sqrt(0.5 + 200 / batch)})
+        for run, batch in zip(rows["run"], rows["training.batch_size"])
+    )
+    assert [scale for _, scale in noise_scale(rows, curves, "training.batch_size")] == pytest.approx(
+        [400.0] * 3
+    )
+    assert logged_noise_scale(rows, curves, "training.batch_size") == []
+    logged = curves.assign(**{"train/noise_scale": 123.0})
+    found = logged_noise_scale(rows, logged, "training.batch_size")
+    assert [(batch, item.value) for batch, item in found] == [(32, 123.0), (128, 123.0), (512, 123.0)]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (number(0.01234), "0.0123"),
+        (number(1234.5), "1,234"),
+        (number(1.25e12), "1.25 × 10¹²"),
+        (number(9.999e6, 2), "10⁷"),
+        (number(-0.5), "−0.5"),
+        (number(0), "0"),
+        (number(float("nan")), "–"),
+        (percent(0.874), "87.4 %"),
+        (compact(1000), "1k"),
+        (compact(2.5e6), "2.5M"),
+        (compact(3e15), "3P"),
+        (interval((0.1, 0.25)), " [0.1, 0.25]"),
+        (interval(None), ""),
+        (interval((1e-12, 0.02), 2, 100), " [0, 2]"),
+        (value_name("adam_atan2"), "Adam-atan2"),
+        (value_name(0.999), "0.999"),
+        (value_name(True), "on"),
+        (value_name(None), "none"),
+        (duration(0.01), "36 s"),
+        (duration(0.5), "30.0 min"),
+        (duration(100), "4.2 d"),
+        (memory(2**20), "1 MiB"),
+        (count(1, "run"), "1 run"),
+        (listed(["a", "b", "c"]), "a, b and c"),
+    ],
+)
+def test_numbers_in_words(text: str, expected: str) -> None:
+    assert text == expected

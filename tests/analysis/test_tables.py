@@ -1,0 +1,115 @@
+"""Result files -> tidy tables."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from tests.analysis.synthetic import experiment
+from trm.analysis.specs import TableSpec
+from trm.analysis.stats.targets import first_reach
+from trm.analysis.tables import Table, collect, load, save
+from trm.analysis.tables.store import merge
+from trm.errors import UserError
+from trm.study.schema import EvaluationConfig
+
+
+def small(root: Path, **options: object) -> TableSpec:
+    points = [{"data.train_puzzles": 100}, {"data.train_puzzles": 300}]
+    return TableSpec.model_validate(experiment(root, "data_size", points, seeds=2, **options))
+
+
+def test_one_primary_row_a_run_with_derived_columns(tables: dict[str, Table]) -> None:
+    rows = tables["recursion"].select()
+    assert len(rows) == rows["run"].nunique() == 12
+    one = rows[(rows["model.h_cycles"] == 2) & (rows["model.l_cycles"] == 1)].iloc[0]
+    assert one["effective_depth"] == 2 * (1 + 1) * 2
+    assert one["error"] == pytest.approx(1 - one["correct"] / one["puzzles"])
+    assert one["train_test_gap"] == pytest.approx(100 * (one["train_exact_accuracy"] - one["exact_accuracy"]))
+    assert one["policy"] == "fixed"
+    assert one["eval_steps"] == one["model.halt_max_steps"]
+
+
+def test_selection_follows_what_is_asked_for(tables: dict[str, Table]) -> None:
+    assert set(tables["ema"].select(columns=["evaluation.weights"])["evaluation.weights"]) == {"ema", "raw"}
+    assert len(tables["ema"].select({"training.ema": 0.99, "training.batch_size": 512})) == 3
+    restarts = tables["inference"].select({"policy": "restarts"})
+    assert sorted(restarts["restarts"].unique()) == [2, 4]
+    assert len(tables["inference"].select(columns=["flops_per_puzzle"])) == 3 * 5
+    with pytest.raises(UserError, match=r"no column model\.colour"):
+        tables["ema"].select({"model.colour": 1})
+
+
+def test_saved_tables_are_read_back_and_written_the_same(tmp_path: Path) -> None:
+    table = collect(small(tmp_path))
+    save(table, tmp_path / "a.csv")
+    again = load(tmp_path / "a.csv")
+    pd.testing.assert_frame_equal(
+        table.rows[["error", "label", "primary"]],
+        again.rows[["error", "label", "primary"]],
+        check_dtype=False,
+    )
+    save(again, tmp_path / "b.csv")
+    assert (tmp_path / "a.csv").read_bytes() == (tmp_path / "b.csv").read_bytes()
+    assert json.loads((tmp_path / "a.csv.json").read_text())["fingerprint"] == again.info["fingerprint"]
+
+
+def test_missing_files_stop_the_table_or_are_listed(tmp_path: Path) -> None:
+    spec = small(tmp_path)
+    lost, late = spec.points[0].runs[0], spec.points[1].runs[1]
+    shutil.rmtree(lost.directory)
+    (Path(late.directory) / late.evaluations[0]).unlink()
+    with pytest.raises(UserError, match="does not exist.*--allow-missing"):
+        collect(spec)
+    table = collect(spec, allow_missing=True)
+    assert {item["run"] for item in table.info["missing"]} == {lost.run, late.run}
+    assert table.rows["run"].nunique() == 2
+    for point in spec.points:
+        for run in point.runs:
+            shutil.rmtree(run.directory, ignore_errors=True)
+    with pytest.raises(UserError, match="no finished run"):
+        collect(spec, allow_missing=True)
+
+
+def test_a_broken_file_is_named(tmp_path: Path) -> None:
+    spec = small(tmp_path)
+    broken = Path(spec.points[0].runs[0].directory) / "training.json"
+    broken.write_text("{")
+    with pytest.raises(UserError, match=r"training\.json is not JSON"):
+        collect(spec)
+
+
+def test_a_run_that_two_experiments_share_counts_once(tables: dict[str, Table]) -> None:
+    both = merge([tables["data_size"], tables["augmentation"]])
+    shared = set(tables["data_size"].rows["run"]) & set(tables["augmentation"].rows["run"])
+    assert len(shared) == 3
+    assert len(both.select()) == 15 + 15 - 3
+
+
+def test_infinite_losses_are_seen(tmp_path: Path) -> None:
+    spec = small(tmp_path)
+    path = Path(spec.points[0].runs[0].directory) / "history.csv"
+    history = pd.read_csv(path)
+    history.loc[len(history) - 1, "train/loss"] = float("nan")
+    history.to_csv(path, index=False)
+    broken = [key for key, run in collect(spec).info["runs"].items() if run["broken"]]
+    assert broken == [spec.points[0].runs[0].run]
+
+
+def test_where_a_curve_first_reaches_a_target() -> None:
+    history = pd.DataFrame({"step": [10, 20, 30, 40], "eval/exact_accuracy": [0.2, None, 0.6, 0.9]})
+    assert first_reach(history, 0.4) == pytest.approx(20.0)
+    assert first_reach(history, 0.1) == 10.0
+    assert first_reach(history, 0.95) is None
+    assert first_reach(history, 0.4, metric="eval/none") is None
+
+
+def test_evaluations_of_several_kinds_share_a_run(tmp_path: Path) -> None:
+    kinds = (EvaluationConfig(), EvaluationConfig(weights="average", average=3))
+    table = collect(small(tmp_path, evaluations=kinds))
+    assert len(table.select()) == 4
+    assert len(table.select(columns=["evaluation.average"])) == 8
