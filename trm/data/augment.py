@@ -82,6 +82,8 @@ class Augmenter:
             token_map uint8 [b, vocab] and cell_map int16 [b, cells].
         """
         puzzles, copies = np.asarray(puzzles), np.asarray(copies)
+        if self.meta.task == "arc" and copies.any():
+            raise ValueError("the copies of ARC tasks are made by arc_augment.ArcAugmenter")
         tokens = np.tile(np.arange(self.meta.vocab_size, dtype=np.uint8), (len(puzzles), 1))
         cells = np.tile(np.arange(self.meta.seq_len, dtype=np.int16), (len(puzzles), 1))
         if self.meta.task == "maze":

@@ -124,7 +124,13 @@ def build_dataset(config: DataConfig, source: Path, out: Path) -> dict[str, Any]
         )
     identity = dataset_identity(config)
     splits = split(pool, config, str(source))
-    sets = _puzzle_sets(pool, config, splits)
+    if config.task == "arc":
+        from trm.data import arc_dataset
+
+        sets, tasks = arc_dataset.puzzle_sets(pool, splits, config.augmentations, config.seed)
+        identifiers = list(arc_dataset.identifier_names(tasks, config.augmentations, config.seed))
+    else:
+        sets, tasks, identifiers = _puzzle_sets(pool, config, splits), [], ["<blank>"]
     counts = {
         name: {"puzzles": len(members), "classes": len(np.unique(pool.classes[members]))}
         | {"ratings": histogram(pool.ratings[members])}
@@ -147,10 +153,12 @@ def build_dataset(config: DataConfig, source: Path, out: Path) -> dict[str, Any]
             key: value for key, value in source_manifest.items() if key not in ("names", "format", "kind")
         },
     }
+    if tasks:
+        document["tasks"] = tasks
     with new_folder(out) as folder:
         for name, puzzles in zip(SPLITS, sets):
             write_split(folder / name, puzzles)
-        write_json(folder / "identifiers.json", ["<blank>"], indent=None)
+        write_json(folder / "identifiers.json", identifiers, indent=None)
         write_manifest(folder, document)
     return document
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -40,13 +41,24 @@ def expand(directory: Path, out: Path, copies: int | None = None) -> int:
         "augmentations": 0,
         "expanded": copies,
     }
-    if train.meta.task == "arc":
-        raise NotImplementedError
+    arc = train.meta.task == "arc"
+    if arc and copies > train.meta.augmentations:
+        raise UserError(
+            f"--copies {copies}: {directory} has identifiers for {train.meta.augmentations} copies of a task: "
+            "ask for no more, or build it with more data.augmentations"
+        )
     with new_folder(out) as folder:
-        _write_train(folder / "train", train, copies)
-        for name in SPLITS[1:]:
-            write_split(folder / name, sets[name])
-        write_json(folder / "identifiers.json", ["<blank>"], indent=None)
+        if arc:
+            from trm.data.arc_dataset import write_expanded
+
+            for name in SPLITS:
+                write_expanded(folder / name, sets[name], copies, shifted=name == "train")
+            shutil.copyfile(directory / "identifiers.json", folder / "identifiers.json")
+        else:
+            _write_train(folder / "train", train, copies)
+            for name in SPLITS[1:]:
+                write_split(folder / name, sets[name])
+            write_json(folder / "identifiers.json", ["<blank>"], indent=None)
         write_manifest(folder, document)
     return train.puzzles * (copies + 1)
 

@@ -61,7 +61,9 @@ def _pool(config: DataConfig, files: list[tuple[str, Path]]) -> Pool:
         if config.source == "official":
             return maze.official_pool(config, official_files("maze"))
         return maze.csv_pool(config, files)
-    raise UserError(f"data.task={config.task} is not available yet")
+    from trm.data import arc
+
+    return arc.json_pool(config, files)
 
 
 def local_copies(config: DataConfig, out: Path) -> list[tuple[str, Path]]:

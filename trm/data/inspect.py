@@ -1,0 +1,143 @@
+"""Describes a data set or a pool in words, and draws samples as text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trm.data import rng
+from trm.data.dataset import SPLITS, PuzzleSet, load
+from trm.data.files import MANIFEST, read_json, read_manifest
+from trm.data.maze import CHARACTERS
+from trm.data.sudoku import SYMBOLS, Geometry
+from trm.errors import UserError
+
+BAR = 40
+"""Characters of the longest bar of a histogram."""
+
+
+def describe(directory: Path, samples: int = 2) -> str:
+    """Identity, counts, difficulty and `samples` drawn puzzles of each split.
+
+    Raises:
+        UserError: for a folder that is neither a data set nor a pool, or a damaged file, which it names.
+    """
+    if not directory.is_dir():
+        raise UserError(f"{directory} is no folder: give one of a data set or of a pool")
+    kind = ""
+    if (directory / MANIFEST).exists():
+        document = read_json(directory / MANIFEST)
+        kind = document.get("kind", "") if isinstance(document, dict) else ""
+    if kind == "source":
+        return _pool(directory, samples)
+    manifest = read_manifest(directory, "dataset") if kind else {}
+    lines = _heading(directory, manifest)
+    for name in SPLITS:
+        if not (directory / name).is_dir():
+            continue
+        puzzles = load(directory, name)
+        counts = manifest.get("counts", {}).get(name, {})
+        classes = f" in {counts['classes']:,} classes" if counts else ""
+        lines.append(
+            f"\n{name}: {puzzles.groups:,} originals{classes}, {puzzles.puzzles:,} puzzles, {puzzles.examples:,} rows"
+        )
+        lines += _histogram(counts.get("ratings", {}), puzzles.meta.task)
+        lines += _samples(puzzles, samples)
+    return "\n".join(lines)
+
+
+def _heading(directory: Path, manifest: dict[str, Any]) -> list[str]:
+    if not manifest:
+        return [f"{directory}: built by other tools (no {MANIFEST}); checked for consistency only"]
+    source = manifest.get("source", {})
+    lines = [
+        f"{manifest['name']}: {manifest['task']}, identity {manifest['identity'][:16]}, checksums right",
+        f"  seed {manifest['seed']}, {manifest['augmentations']} copies of each training puzzle on the fly"
+        + (f", {manifest['expanded']} written out" if manifest.get("expanded") else ""),
+        f"  left out to keep classes apart: {manifest.get('left_out_to_keep_classes_apart', 0)}",
+    ]
+    for key in ("repository", "revision", "read", "equivalent_removed", "one_shortest_path"):
+        if source.get(key) is not None:
+            lines.append(f"  source {key}: {source[key]}")
+    return lines
+
+
+def _pool(directory: Path, samples: int) -> str:
+    from trm.data.pool import load_pool
+
+    pool, manifest = load_pool(directory)
+    identity = manifest["identity"]
+    lines = [
+        f"{directory.name}: pool of {pool.puzzles:,} puzzles in {manifest['classes']:,} classes, checksums right"
+    ]
+    lines += [f"  {key}: {value}" for key, value in identity.items()]
+    lines += [
+        f"  {key}: {manifest[key]}"
+        for key in ("read", "equivalent_removed", "one_shortest_path")
+        if key in manifest
+    ]
+    lines += _histogram(manifest.get("ratings", {}), identity["task"])
+    for puzzle in _chosen(pool.puzzles, samples):
+        row = int(pool.puzzle_indices[puzzle]) if pool.puzzle_indices is not None else puzzle
+        geometry = Geometry(identity.get("box_rows", 0), identity.get("box_cols", 0))
+        lines += ["", f"  puzzle {puzzle}"]
+        lines += _side_by_side(pool.questions[row], pool.answers[row], identity["task"], geometry)
+    return "\n".join(lines)
+
+
+def _histogram(ratings: dict[str, Any], task: str) -> list[str]:
+    if not ratings.get("known"):
+        return []
+    unit = {"sudoku": "guesses", "maze": "cells of the shortest path"}.get(task, "rating")
+    low, _, middle, _, high = ratings["quartiles"]
+    counts = {label: count for label, count in ratings["counts"].items() if count}
+    most = max(counts.values())
+    lines = [f"  {unit}: mean {ratings['mean']:.1f}, median {middle:g}, {low:g} to {high:g}"]
+    return lines + [
+        f"  {label:>11} {count:>9,} {'#' * max(1, round(BAR * count / most))}"
+        for label, count in counts.items()
+    ]
+
+
+def _chosen(count: int, samples: int) -> list[int]:
+    return sorted(rng.shuffled(rng.root_key(0, "inspect"), count)[:samples].tolist())
+
+
+def _samples(puzzles: PuzzleSet, samples: int) -> list[str]:
+    lines = []
+    geometry = Geometry(puzzles.meta.box_rows, puzzles.meta.box_cols)
+    for row in _chosen(puzzles.examples, samples):
+        lines += ["", f"  row {row}"]
+        lines += _side_by_side(puzzles.inputs[row], puzzles.labels[row], puzzles.meta.task, geometry)
+    return lines
+
+
+def _side_by_side(question: np.ndarray, answer: np.ndarray, task: str, geometry: Geometry) -> list[str]:
+    left, right = (draw(tokens, task, geometry) for tokens in (question, answer))
+    width = max(len(line) for line in left)
+    rows = max(len(left), len(right))
+    left, right = (lines + [""] * (rows - len(lines)) for lines in (left, right))
+    return [f"    {a:<{width}}    {b}".rstrip() for a, b in zip(left, right)]
+
+
+def draw(tokens: np.ndarray, task: str, geometry: Geometry) -> list[str]:
+    """A puzzle's tokens as lines of text; Sudoku boxes are set apart where their shape is known."""
+    side = round(len(tokens) ** 0.5)
+    if task == "arc":
+        from trm.data.arc import decode
+
+        grid = decode(tokens)
+        return (
+            ["(nothing)"]
+            if grid is None
+            else ["".join(map(str, row)).replace("0", ".") for row in grid.tolist()]
+        )
+    symbols = {"maze": "?" + CHARACTERS, "sudoku": "?." + SYMBOLS}[task]
+    lines = ["".join(symbols[token] for token in row) for row in tokens.reshape(side, side).tolist()]
+    if task == "maze" or geometry.side != side:
+        return lines
+    height, width = geometry.box_rows, geometry.box_cols
+    lines = [" ".join(line[k : k + width] for k in range(0, side, width)) for line in lines]
+    return [text for k, line in enumerate(lines) for text in ([""] if k and k % height == 0 else []) + [line]]
