@@ -169,8 +169,9 @@ class Executor(RemoteExecutor):
     async def check_active_jobs(self, active_jobs):
         """Report the jobs that have ended and yield the others."""
         for info in active_jobs:
-            future = self.futures[info.external_jobid]
-            if not future.done():
+            # A job is announced before its request is put together: the polling thread may be here in between.
+            future = self.futures.get(info.external_jobid)
+            if future is None or not future.done():
                 yield info
                 continue
             # Whatever happens here must not end the polling thread: that would end the workflow without a word.
