@@ -14,8 +14,8 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "evaluate", help="measure a trained model", description=__doc__.split("\n")[0]
     )
-    parser.add_argument("--run", required=True, dest="run_folder", help="folder of the finished run")
-    parser.add_argument("--dataset", required=True, help="data set folder")
+    parser.add_argument("--run", required=True, dest="run_folder", help="folder of the finished run, or its gs:// URI")
+    parser.add_argument("--dataset", required=True, help="data set folder, or its gs:// URI")
     parser.add_argument(
         "--evaluation", default="{}", help="EvaluationConfig: JSON text or a path to a JSON file"
     )
@@ -36,13 +36,13 @@ def run(args: argparse.Namespace) -> int:
 
     from trm.backends import open_backend
     from trm.engine.evaluate import evaluate_run
+    from trm.storage.cache import fetch
 
     backend = open_backend(args.backend, args.threads)
     try:
         predictions = Path(args.predictions) if args.predictions else None
-        evaluate_run(
-            Path(args.run_folder), Path(args.dataset), evaluation, Path(args.out), predictions, backend
-        )
+        run_folder, dataset = (Path(fetch(place)) for place in (args.run_folder, args.dataset))
+        evaluate_run(run_folder, dataset, evaluation, Path(args.out), predictions, backend)
     finally:
         backend.close()
     return 0
