@@ -109,7 +109,7 @@ def draw(spec: AblationFigure, tables: list[Table], fits: list[dict[str, Any]]) 
 
 
 def baseline_of(spec: AblationFigure, values: list[Any]) -> Any:
-    """The named baseline, else the paper's value if it is among the points, else the first.
+    """The named baseline, else the paper's value or the nearest number to it, else the first.
 
     Raises:
         UserError: the named baseline is not a value of the grid.
@@ -122,9 +122,11 @@ def baseline_of(spec: AblationFigure, values: list[Any]) -> Any:
     section, _, field = spec.x.partition(".")
     recipe: Any = EvaluationConfig() if section == "evaluation" else getattr(RunConfig(), section, None)
     paper = getattr(recipe, field, None)
-    for value in values:
-        if value == paper:
-            return value
+    if paper in values:
+        return paper
+    numbers = [value for value in values if isinstance(value, (int, float)) and not isinstance(value, bool)]
+    if isinstance(paper, (int, float)) and numbers:
+        return min(numbers, key=lambda value: abs(value - paper))
     return values[0]
 
 
