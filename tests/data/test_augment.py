@@ -1,0 +1,135 @@
+"""Augmentation: valid, exact, pure, and the same in NumPy, PyTorch and in the written files."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trm.data import rng
+from trm.data.augment import Augmenter, apply_numpy, apply_torch, dihedral_cells, sudoku_maps
+from trm.data.dataset import Meta, load
+from trm.data.expand import expand
+from trm.data.kernels import solve_batch
+from trm.data.maze import examine
+from trm.data.sudoku import Geometry, broken_rule
+from trm.data.sudoku_pool import solve
+from trm.errors import UserError
+
+SHAPES = st.sampled_from([(2, 2), (2, 3), (3, 2), (3, 3), (2, 4), (4, 4), (3, 5)])
+
+
+@settings(max_examples=60, deadline=None)
+@given(SHAPES, st.integers(0, 2**63))
+def test_a_map_is_a_symmetry_of_the_rules(shape, key):
+    geometry = Geometry(*shape)
+    tokens, cells = sudoku_maps(geometry, rng.key(key, np.arange(8)))
+    assert (np.sort(tokens, axis=1) == np.arange(geometry.side + 2)).all()
+    assert (tokens[:, :2] == [0, 1]).all()  # padding and blank stay
+    assert (np.sort(cells, axis=1) == np.arange(geometry.cells)).all()
+    units = {tuple(sorted(unit)) for unit in geometry.units.tolist()}
+    for row in cells:
+        assert {tuple(sorted(row[unit].tolist())) for unit in geometry.units} == units
+
+
+def test_all_symmetries_of_4x4_occur_equally_often():
+    tokens, cells = sudoku_maps(Geometry(2, 2), rng.key(1, np.arange(30_000)))
+    assert {row.tobytes() for row in cells} == {
+        row.astype(np.int16).tobytes() for row in Geometry(2, 2).cell_symmetries
+    }
+    counts = np.unique(cells, axis=0, return_counts=True)[1]
+    assert abs(counts - 30_000 / 128).max() < 5.5 * np.sqrt(30_000 / 128)
+    assert len(np.unique(tokens, axis=0)) == 24
+
+
+def test_copies_are_pure_and_the_first_is_the_original(set_4x4):
+    train = load(set_4x4, "train")
+    augmenter = Augmenter(train.meta)
+    puzzles, copies = np.repeat(np.arange(40), 4), np.tile(np.arange(4), 40)
+    tokens, cells = augmenter.maps(puzzles, copies)
+    assert (tokens[copies == 0] == np.arange(6)).all()
+    assert (cells[copies == 0] == np.arange(16)).all()
+    order = rng.shuffled(5, 160)
+    again = Augmenter(train.meta).maps(puzzles[order], copies[order])
+    assert (again[0] == tokens[order]).all()
+    assert (again[1] == cells[order]).all()
+    questions, answers = (
+        apply_numpy(grids[puzzles], tokens, cells) for grids in (train.inputs, train.labels)
+    )
+    assert not broken_rule(Geometry(2, 2), answers - 1).any()
+    solved, solutions, _ = solve(Geometry(2, 2), questions - 1)
+    assert (solutions == 1).all()
+    assert (solved == answers - 1).all()
+    other = Augmenter(Meta("sudoku", 16, 6, 1, augmentations=3, seed=1, box_rows=2, box_cols=2))
+    assert (other.maps(puzzles, copies)[1] != cells).any()
+
+
+@pytest.mark.parametrize("kind", ["sudoku", "maze"])
+def test_torch_numpy_and_files_agree(tmp_path, set_4x4, mazes, kind):
+    folder = set_4x4 if kind == "sudoku" else mazes
+    train = load(folder, "train")
+    copies = train.meta.augmentations
+    assert expand(folder, tmp_path / "out") == train.puzzles * (copies + 1)
+    written = load(tmp_path / "out", "train")
+    assert (written.groups, written.puzzles) == (train.groups, train.puzzles * (copies + 1))
+    puzzles, copy = np.divmod(np.arange(written.puzzles), copies + 1)
+    maps = Augmenter(train.meta).maps(puzzles, copy)
+    assert (apply_numpy(train.inputs[puzzles], *maps) == written.inputs).all()
+    assert (apply_numpy(train.labels[puzzles], *maps) == written.labels).all()
+    device = [torch.from_numpy(array) for array in (train.inputs, train.labels, puzzles, *maps)]
+    inputs, labels = apply_torch(*device)
+    assert (inputs.numpy() == written.inputs).all()
+    assert (labels.numpy() == written.labels).all()
+    for split in ("validation", "test"):
+        assert (load(tmp_path / "out", split).inputs == load(folder, split).inputs).all()
+
+
+@pytest.mark.parametrize("shape", [(2, 3), (3, 3), (3, 2), (4, 4)])
+def test_compiled_maps_equal_numpys_at_other_sizes(shape):
+    from trm.data.expand_kernels import expand_sudoku
+
+    geometry = Geometry(*shape)
+    # any tokens will do: rows are moved, not read
+    rows = rng.bounded(
+        rng.draw(rng.key(3, np.arange(3))[:, None], np.arange(geometry.cells)), geometry.side + 2
+    )
+    rows = rows.astype(np.uint8)
+    out = [np.empty((18, geometry.cells), dtype=np.uint8) for _ in range(2)]
+    root = rng.root_key(4, "augment")
+    expand_sudoku(np.uint64(root), 7, 5, *shape, rows, rows[::-1].copy(), *out)
+    meta = Meta("sudoku", geometry.cells, geometry.side + 2, 1, 5, 4, *shape)
+    puzzles, copies = np.divmod(np.arange(18), 6)
+    maps = Augmenter(meta).maps(puzzles + 7, copies)
+    assert (out[0] == apply_numpy(rows[puzzles], *maps)).all()
+    assert (out[1] == apply_numpy(rows[::-1][puzzles], *maps)).all()
+
+
+def test_mazes_have_eight_forms(mazes):
+    train = load(mazes, "train")
+    turns = dihedral_cells(8)
+    assert (turns[0] == np.arange(64)).all()
+    assert len({row.tobytes() for row in turns}) == 8
+    tokens, cells = Augmenter(train.meta).maps(np.zeros(8, dtype=int), np.arange(8))
+    assert len({row.tobytes() for row in cells}) == 8
+    questions, answers = (
+        apply_numpy(grids[[0] * 8], tokens, cells) for grids in (train.inputs, train.labels)
+    )
+    faults, lengths, _ = examine(8, questions, answers)
+    assert not faults.any()
+    assert len(set(lengths.tolist())) == 1
+
+
+def test_expand_other_numbers_of_copies(tmp_path, set_4x4):
+    assert expand(set_4x4, tmp_path / "more", 5) == 40 * 6
+    assert expand(set_4x4, tmp_path / "none", 0) == 40
+    few, more = load(tmp_path / "none", "train"), load(tmp_path / "more", "train")
+    assert (few.inputs == more.inputs[::6]).all()
+    assert few.meta.identity != more.meta.identity != load(set_4x4, "train").meta.identity
+    with pytest.raises(UserError, match="already holds augmented copies"):
+        expand(tmp_path / "more", tmp_path / "again")
+    with pytest.raises(UserError, match="below 0"):
+        expand(set_4x4, tmp_path / "again", -1)
+
+
+def test_compiled_code_releases_the_lock():
+    assert solve_batch.targetoptions["nogil"]

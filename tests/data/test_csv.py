@@ -1,0 +1,159 @@
+"""CSV sources: layouts that are read, and a table of what is refused, by file and line."""
+
+import gzip
+
+import numpy as np
+import pytest
+
+from tests.data.conftest import small
+from trm.data import csv_source
+from trm.data.pool import load_pool
+from trm.data.source import build_source
+from trm.data.sudoku import to_text
+from trm.errors import UserError
+from trm.study.schema import DataConfig
+
+HEADER = "source,question,answer,rating\n"
+
+
+def lines(pool_folder, count, start=0):
+    """CSV lines of puzzles of the 4x4 pool."""
+    pool, _ = load_pool(pool_folder)
+    return [
+        f"made,{to_text(q - 1)},{to_text(a - 1)},{i}\n"
+        for i, (q, a) in enumerate(
+            zip(pool.questions[start : start + count], pool.answers[start : start + count])
+        )
+    ]
+
+
+def csv_config(*paths, **changes) -> DataConfig:
+    return small(source="csv", files=tuple(str(path) for path in paths), clues_min=0, clues_max=0, **changes)
+
+
+def test_plain_gzipped_and_several_files(tmp_path, pool_4x4, monkeypatch):
+    rows = lines(pool_4x4, 60)
+    (tmp_path / "a.csv").write_text(HEADER + "".join(rows[:30]).rstrip("\n"))  # no newline at the end
+    with gzip.open(tmp_path / "b.csv.gz", "wt", newline="") as out:
+        out.write(HEADER.replace("\n", "\r\n") + "".join(rows[30:]).replace("\n", "\r\n"))
+    (tmp_path / "all.csv").write_text(HEADER + "".join(rows))
+    monkeypatch.setattr(csv_source, "BLOCK", 256)  # many blocks
+    parted = build_source(csv_config(tmp_path / "a.csv", tmp_path / "b.csv.gz"), tmp_path / "parted")
+    whole = build_source(csv_config(tmp_path / "all.csv"), tmp_path / "whole")
+    assert (parted.questions == whole.questions).all()
+    assert (parted.answers == whole.answers).all()
+    assert parted.ratings.tolist() == list(range(60))
+    assert parted.report["classes"] == 60
+    assert "made" not in (tmp_path / "parted" / "manifest.json").read_text()
+
+
+def test_other_orders_of_columns_and_missing_ratings(tmp_path, pool_4x4):
+    source, question, answer, _ = lines(pool_4x4, 1)[0].rstrip("\n").split(",")
+    (tmp_path / "a.csv").write_text(f'﻿answer,question,rating\n"{answer}",{question},\n')
+    pool = build_source(csv_config(tmp_path / "a.csv"), tmp_path / "out")
+    assert to_text(pool.answers[0] - 1) == answer
+    assert pool.ratings.tolist() == [0]  # solved by ourselves
+    assert source == "made"
+
+
+def test_equivalent_puzzles_are_kept_once(tmp_path, pool_4x4):
+    row = lines(pool_4x4, 1)[0]
+    renamed = row.translate(str.maketrans("1234", "2341"))
+    swapped = ",".join(
+        "".join(text[4 * r : 4 * r + 4] for r in (1, 0, 2, 3)) if len(text) == 16 else text
+        for text in row.split(",")
+    )
+    renamed = ",".join(
+        a if i in (0, 3) else b for i, (a, b) in enumerate(zip(row.split(","), renamed.split(",")))
+    )
+    (tmp_path / "a.csv").write_text(HEADER + row + renamed + swapped + lines(pool_4x4, 1, start=5)[0])
+    pool = build_source(csv_config(tmp_path / "a.csv"), tmp_path / "out")
+    assert pool.puzzles == 2
+    assert pool.report["equivalent_removed"] == 2
+    assert pool.report["equivalent_puzzle_pairs"] == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "holds no puzzles"),
+        (HEADER, "holds no puzzles"),
+        ("puzzle,solution\n12,12\n", "line 1: no column `question`"),
+        (HEADER + "made,12,1234341221434321,0\n", "line 2: the question has 2 characters instead of 16"),
+        (HEADER + "made,................,1234,0\n", "line 2: the answer has 4 characters instead of 16"),
+        (HEADER + "made,................\n", "line 2 has 2 fields instead of 4"),
+        (HEADER + "\nmade,................,1234341221434321,0\n", "line 2 is empty"),
+        (HEADER + "a,b,c,d,e\n", "line 2 has 5 fields instead of 4"),
+        (
+            HEADER + "made,1..5............,1234341221434321,0\n",
+            "line 2: the question has '5' at character 4",
+        ),
+        (HEADER + "made,1...............,123434122143432.,0\n", "line 2: the answer has '.' at character 16"),
+        (HEADER + "made,2...34122143432.,1234341221434321,0\n", "line 2: the answer contradicts a clue"),
+        (
+            HEADER + "made,.234341221434321,1234341221434322,0\n",
+            "line 2: the answer repeats a digit.*another one",
+        ),
+        (
+            HEADER + "made,123434122143....,1234341221431234,0\n",
+            "line 2: the answer repeats a digit.*another one",
+        ),
+        (
+            HEADER + "made,11..............,1134341221434321,0\n",
+            "line 2: the answer repeats.*has no solution",
+        ),
+        (
+            HEADER + "made,12..............,1234341221434321,0\n",
+            "line 2: the puzzle has more than one solution",
+        ),
+        (
+            HEADER + "made,.234341221434321,1234341221434321,hard\n",
+            "line 2: the rating 'hard' is no whole number",
+        ),
+        (HEADER + "made,.234341221434321,1234341221434321,-3\n", "line 2: the rating '-3'"),
+        (HEADER + '"made,.234341221434321,1234341221434321,0\n', "line 2: unexpected end of data"),
+    ],
+)
+def test_malformed_files_are_refused_by_line(tmp_path, text, words):
+    path = tmp_path / "bad.csv"
+    path.write_text(text)
+    with pytest.raises(UserError, match=words) as caught:
+        build_source(csv_config(path), tmp_path / "out")
+    assert str(path) in str(caught.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_lines_count_through_blocks(tmp_path, pool_4x4, monkeypatch):
+    monkeypatch.setattr(csv_source, "BLOCK", 128)
+    rows = lines(pool_4x4, 40)
+    (tmp_path / "bad.csv").write_text(HEADER + "".join(rows) + "made,12,12,0\n")
+    with pytest.raises(UserError, match=r"bad.csv line 42: "):
+        build_source(csv_config(tmp_path / "bad.csv"), tmp_path / "out")
+    fields = rows[30].split(",")
+    answer = fields[2][1:] + fields[2][:1]
+    (tmp_path / "bad.csv").write_text(
+        HEADER + "".join(rows[:30]) + f"made,{'.' * 16},{answer},0\n" + "".join(rows[31:])
+    )
+    with pytest.raises(UserError, match=r"bad.csv line 32: "):
+        build_source(csv_config(tmp_path / "bad.csv"), tmp_path / "out")
+
+
+def test_broken_gzip_missing_file_and_wrong_checksum(tmp_path, pool_4x4):
+    good = tmp_path / "a.csv"
+    good.write_text(HEADER + "".join(lines(pool_4x4, 3)))
+    packed = tmp_path / "a.csv.gz"
+    packed.write_bytes(gzip.compress(good.read_bytes())[:-9])
+    with pytest.raises(UserError, match=r"no complete gzip file"):
+        build_source(csv_config(packed), tmp_path / "out")
+    with pytest.raises(UserError, match="does not exist"):
+        build_source(csv_config(tmp_path / "none.csv"), tmp_path / "out")
+    with pytest.raises(UserError, match="has the SHA-256"):
+        build_source(csv_config(good, sha256=("0" * 64,)), tmp_path / "out")
+    with pytest.raises(UserError, match=r"give its checksum in data.sha256"):
+        build_source(csv_config("gs://bucket/a.csv"), tmp_path / "out")
+
+
+def test_integers_of_any_width():
+    data = np.frombuffer(b"0,12,,123456789,\n", dtype=np.uint8)
+    begin, end = np.array([0, 2, 5, 6]), np.array([1, 4, 5, 15])
+    assert csv_source._integers(data, begin, end, "f", 2).tolist() == [0, 12, -1, 123456789]

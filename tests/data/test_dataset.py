@@ -1,0 +1,223 @@
+"""Data sets on disk: the reference's layout, checksums, damage, nothing half-written."""
+
+import json
+import os
+import shutil
+
+import numpy as np
+import pytest
+
+from tests.data.conftest import small
+from trm.data import files
+from trm.data.dataset import ARRAYS, SPLITS, build_dataset, load
+from trm.data.pool import load_pool
+from trm.data.source import build_source
+from trm.errors import UserError
+
+
+def test_layout_is_the_references(set_4x4):
+    for split, count in (("train", 40), ("validation", 20), ("test", 100)):
+        arrays = {name: np.load(set_4x4 / split / f"all__{name}.npy") for name in ARRAYS}
+        assert arrays["inputs"].shape == arrays["labels"].shape == (count, 16)
+        assert arrays["inputs"].dtype == arrays["labels"].dtype == np.uint8
+        for name in ARRAYS[2:]:
+            assert arrays[name].dtype == np.int32
+        assert arrays["puzzle_indices"].tolist() == list(range(count + 1))
+        assert arrays["group_indices"].tolist() == list(range(count + 1))
+        assert not arrays["puzzle_identifiers"].any()
+        assert json.loads((set_4x4 / split / "dataset.json").read_text()) == {
+            "pad_id": 0,
+            "ignore_label_id": 0,
+            "blank_identifier_id": 0,
+            "vocab_size": 6,
+            "seq_len": 16,
+            "num_puzzle_identifiers": 1,
+            "total_groups": count,
+            "mean_puzzle_examples": 1.0,
+            "total_puzzles": count,
+            "sets": ["all"],
+        }
+    assert json.loads((set_4x4 / "identifiers.json").read_text()) == ["<blank>"]
+
+
+def test_load_and_first(set_4x4):
+    train = load(set_4x4, "train")
+    assert (train.groups, train.puzzles, train.examples) == (40, 40, 40)
+    assert train.meta.augmentations == 3
+    assert train.meta.name == set_4x4.name
+    assert len(train.meta.identity) == 64
+    fewer = train.first(7)
+    assert (fewer.groups, fewer.puzzles, fewer.examples) == (7, 7, 7)
+    assert (fewer.inputs == train.inputs[:7]).all()
+    assert train.first(1000).groups == 40
+    assert train.puzzle_of_example.tolist() == list(range(40))
+
+
+def test_smaller_training_sets_are_nested(tmp_path, pool_4x4, set_4x4):
+    build_dataset(small(train_puzzles=15), pool_4x4, tmp_path / "b")
+    assert (load(tmp_path / "b", "train").inputs == load(set_4x4, "train").inputs[:15]).all()
+    for split in SPLITS[1:]:
+        assert (load(tmp_path / "b", split).inputs == load(set_4x4, split).inputs).all()
+
+
+def test_equal_builds_give_equal_bytes(tmp_path, pool_4x4, set_4x4):
+    build_source(small(), tmp_path / "source")
+    assert (tmp_path / "source" / "puzzles.npz").read_bytes() == (pool_4x4 / "puzzles.npz").read_bytes()
+    build_dataset(small(), tmp_path / "source", tmp_path / set_4x4.name)
+    assert (tmp_path / set_4x4.name / "manifest.json").read_bytes() == (
+        set_4x4 / "manifest.json"
+    ).read_bytes()
+
+
+def test_a_reference_data_set_loads_as_it_is(tmp_path):
+    """Two groups of one puzzle and two augmentations, inputs of another integer type, no manifest."""
+    folder = tmp_path / "reference"
+    for split in ("train", "test"):
+        (folder / split).mkdir(parents=True)
+        count = 6 if split == "train" else 2
+        grids = np.full((count, 81), 2, dtype=np.int64)
+        np.save(folder / split / "all__inputs.npy", grids)
+        np.save(folder / split / "all__labels.npy", grids)
+        np.save(folder / split / "all__puzzle_identifiers.npy", np.zeros(count, dtype=np.int32))
+        np.save(folder / split / "all__puzzle_indices.npy", np.arange(count + 1, dtype=np.int32))
+        np.save(
+            folder / split / "all__group_indices.npy", np.arange(0, count + 1, count // 2, dtype=np.int32)
+        )
+        document = {
+            "pad_id": 0,
+            "ignore_label_id": 0,
+            "blank_identifier_id": 0,
+            "vocab_size": 11,
+            "seq_len": 81,
+        }
+        document |= {
+            "num_puzzle_identifiers": 1,
+            "total_groups": 2,
+            "mean_puzzle_examples": 1,
+            "sets": ["all"],
+        }
+        (folder / split / "dataset.json").write_text(json.dumps(document))
+    (folder / "identifiers.json").write_text('["<blank>"]')
+    train = load(folder, "train")
+    assert (train.groups, train.puzzles) == (2, 6)
+    assert train.inputs.dtype == np.uint8
+    assert train.meta.task == "sudoku"
+    assert train.meta.augmentations == 0
+    with pytest.raises(UserError, match="no validation split, only train, test"):
+        load(folder, "validation")
+
+
+@pytest.mark.parametrize(
+    "name", ["train/all__inputs.npy", "train/dataset.json", "train/all__group_indices.npy"]
+)
+@pytest.mark.parametrize("damage", ["changed", "missing", "short"])
+def test_damage_is_refused_by_name(tmp_path, set_4x4, name, damage):
+    folder = tmp_path / "copy"
+    shutil.copytree(set_4x4, folder)
+    content = bytearray((folder / name).read_bytes())
+    content[-3] ^= 1
+    if damage == "missing":
+        (folder / name).unlink()
+    else:
+        (folder / name).write_bytes(content if damage == "changed" else content[:50])
+    with pytest.raises(UserError, match=name):
+        load(folder, "train")
+    load(folder, "test")  # the others still can be read
+
+
+def test_a_damaged_pool_is_refused(tmp_path, pool_4x4):
+    folder = tmp_path / "pool"
+    shutil.copytree(pool_4x4, folder)
+    content = bytearray((folder / "puzzles.npz").read_bytes())
+    content[5000] ^= 1
+    (folder / "puzzles.npz").write_bytes(content)
+    with pytest.raises(UserError, match=r"puzzles\.npz was changed or damaged"):
+        load_pool(folder)
+    with pytest.raises(UserError, match=r"puzzles\.npz was changed or damaged"):
+        build_dataset(small(), folder, tmp_path / "out")
+    with pytest.raises(UserError, match="was built from"):
+        build_dataset(small(seed=1), pool_4x4, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (
+            lambda d: np.save(d / "all__group_indices.npy", np.array([0, 41], dtype=np.int32)),
+            "must rise from 0 to 40",
+        ),
+        (lambda d: np.save(d / "all__puzzle_indices.npy", np.arange(41)[::-1]), "must rise from 0 to 40"),
+        (lambda d: np.save(d / "all__inputs.npy", np.full((40, 16), 6)), "holds 6, above 5"),
+        (lambda d: np.save(d / "all__inputs.npy", np.full((40, 16), -1)), r"holds values outside 0\.\.255"),
+        (lambda d: np.save(d / "all__inputs.npy", np.full((40, 16), 1.5)), "not integers"),
+        (lambda d: np.save(d / "all__inputs.npy", np.full(40, 1)), "has 1 dimensions"),
+        (lambda d: np.save(d / "all__inputs.npy", np.full((40, 15), 1)), "do not fit seq_len 16"),
+        (lambda d: np.save(d / "all__puzzle_identifiers.npy", np.zeros(3, dtype=np.int32)), "has 3 entries"),
+        (lambda d: (d / "all__labels.npy").write_bytes(b"no array"), "no readable NumPy array"),
+        (lambda d: (d / "dataset.json").write_text("{}"), "no whole number `seq_len`"),
+        (lambda d: (d / "dataset.json").write_text("{"), "is not JSON"),
+    ],
+)
+def test_inconsistent_data_sets_of_other_tools(tmp_path, set_4x4, change, words):
+    folder = tmp_path / "copy"
+    shutil.copytree(set_4x4, folder)
+    (folder / "manifest.json").unlink()
+    change(folder / "train")
+    with pytest.raises(UserError, match=words):
+        load(folder, "train")
+
+
+def test_manifests_of_other_kinds(tmp_path, pool_4x4, set_4x4):
+    (tmp_path / "x" / "train").mkdir(parents=True)
+    shutil.copy(pool_4x4 / "manifest.json", tmp_path / "x")
+    with pytest.raises(UserError, match="no dataset manifest"):
+        load(tmp_path / "x", "train")
+    with pytest.raises(UserError, match="no source manifest"):
+        load_pool(set_4x4)
+    with pytest.raises(UserError, match="is no data set"):
+        load(tmp_path / "none", "train")
+    document = json.loads((pool_4x4 / "manifest.json").read_text()) | {"format": 2}
+    (tmp_path / "x" / "manifest.json").write_text(json.dumps(document))
+    with pytest.raises(UserError, match="format 2"):
+        load_pool(tmp_path / "x")
+
+
+def test_an_interrupted_write_leaves_nothing_that_passes_for_done(tmp_path, pool_4x4, monkeypatch):
+    target = tmp_path / "set"
+    build_dataset(small(), pool_4x4, target)
+
+    def full(path, *_):
+        raise OSError(28, "No space left on device", str(path))
+
+    monkeypatch.setattr(files, "_replace", full)
+    with pytest.raises(UserError, match="No space left on device; free space"):
+        build_dataset(small(train_puzzles=10), pool_4x4, target)
+    assert not (target / "manifest.json").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["set"]  # no temporary folder stays
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_read_only_places(tmp_path, pool_4x4):
+    tmp_path.chmod(0o500)
+    with pytest.raises(UserError, match="Permission denied; free space, or choose"):
+        build_dataset(small(), pool_4x4, tmp_path / "set")
+    tmp_path.chmod(0o700)
+
+
+def test_a_file_where_the_folder_should_be(tmp_path, pool_4x4):
+    (tmp_path / "set").write_text("in the way")
+    with pytest.raises(UserError, match="set: "):
+        build_dataset(small(), pool_4x4, tmp_path / "set")
+    assert (tmp_path / "set").read_text() == "in the way"
+
+
+def test_manifest_reports_counts_of_puzzles_and_classes(set_4x4):
+    manifest = json.loads((set_4x4 / "manifest.json").read_text())
+    assert manifest["counts"]["train"]["puzzles"] == manifest["counts"]["train"]["classes"] == 40
+    assert manifest["source"]["puzzles"] == 2236
+    assert set(manifest["sha256"]) == {
+        "identifiers.json",
+        *(f"{split}/all__{name}.npy" for split in SPLITS for name in ARRAYS),
+        *(f"{split}/dataset.json" for split in SPLITS),
+    }

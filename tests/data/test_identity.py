@@ -1,0 +1,109 @@
+"""Identities name what data depend on, all of it and nothing else."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.data.conftest import maze_config, small
+from trm.errors import UserError
+from trm.study.dataset_identity import dataset_identity, expected_train_puzzles, shape, source_identity
+from trm.study.schema import DataConfig
+
+CONFIGS = [
+    small(),
+    small(box_cols=3, test_puzzles=30),
+    DataConfig(),
+    DataConfig(source="csv", sha256=("a" * 64,), files=("a.csv",)),
+    maze_config(),
+    maze_config(unique_path=True),
+    DataConfig(task="maze", source="official"),
+    DataConfig(task="arc", source="json", sha256=("a" * 64, "b" * 64)),
+]
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_an_identity_is_a_config_of_the_same_identity(config):
+    for identity in (source_identity, dataset_identity):
+        found = identity(config)
+        assert identity(DataConfig(**found)) == found
+
+
+def test_fields_that_nothing_reads_are_no_part():
+    assert source_identity(small()) == source_identity(small(maze_size=12, train_puzzles=5, augmentations=9))
+    assert dataset_identity(small()) == dataset_identity(small(min_path=3))
+    one, other = (
+        DataConfig(source="csv", sha256=("a" * 64,), files=(name,)) for name in ("here.csv", "there.csv")
+    )
+    assert dataset_identity(one) == dataset_identity(other)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"seed": 1},
+        {"clues_max": 9},
+        {"pool": 300},
+        {"box_cols": 3},
+        {"min_rating": 1},
+        {"source": "official"},
+    ],
+)
+def test_every_field_that_matters_is(change):
+    config = small()
+    changed = small(**(change | ({"box_rows": 3, "box_cols": 3} if change.get("source") else {})))
+    assert source_identity(config) != source_identity(changed)
+
+
+@pytest.mark.parametrize("field", ["train_puzzles", "validation_puzzles", "test_puzzles", "augmentations"])
+def test_splits_are_part_of_the_data_sets_alone(field):
+    changed = small(**{field: 7})
+    assert source_identity(small()) == source_identity(changed)
+    assert dataset_identity(small()) != dataset_identity(changed)
+
+
+def test_a_pool_of_zero_is_what_the_splits_ask_for():
+    config = small(box_rows=3, box_cols=3)
+    assert source_identity(config)["pool"] == 160
+    assert source_identity(config) == source_identity(config.model_copy(update={"pool": 160}))
+    assert source_identity(small())["pool"] == 0  # every class
+
+
+def test_shapes():
+    assert shape(small()).seq_len == 16
+    assert (shape(DataConfig()).seq_len, shape(DataConfig()).vocab_size) == (81, 11)
+    assert shape(DataConfig()).num_puzzle_identifiers == 1
+    assert (shape(maze_config(maze_size=30)).seq_len, shape(maze_config()).vocab_size) == (900, 6)
+    arc = shape(DataConfig(task="arc", source="json"))
+    assert (arc.seq_len, arc.vocab_size, arc.num_puzzle_identifiers) == (900, 12, None)
+
+
+def test_expected_train_puzzles():
+    assert expected_train_puzzles(small()) == 40
+    assert expected_train_puzzles(small(train_puzzles=None, pool=200)) == 80
+    assert expected_train_puzzles(small(train_puzzles=None)) is None
+    assert expected_train_puzzles(DataConfig(train_puzzles=None)) is None
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        (DataConfig(task="arc", source="generate"), "has no arc puzzles: use json"),
+        (DataConfig(task="maze", source="json"), "has no maze puzzles"),
+        (DataConfig(box_rows=2), "official Sudoku are 9x9"),
+        (DataConfig(task="maze", maze_size=10), "official mazes are 30x30"),
+        (small(clues_max=16), "nothing to solve"),
+        (DataConfig(source="generate", clues_min=5, clues_max=4), "above data.clues_max"),
+        (DataConfig(source="csv", files=("a.csv", "b.csv"), sha256=("a" * 64,)), "1 checksums for 2"),
+        (DataConfig(source="csv", files=("a.csv",)), "0 checksums for 1"),
+        (DataConfig(source="generate"), "nothing says how many"),
+    ],
+)
+def test_impossible_combinations(config, words):
+    with pytest.raises(UserError, match=words):
+        dataset_identity(config)
+
+
+def test_identities_need_no_numpy():
+    code = "import sys, trm.study.dataset_identity; print([m for m in ('numpy', 'torch', 'numba') if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"

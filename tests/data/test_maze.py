@@ -1,0 +1,88 @@
+"""Mazes: long shortest paths, the official character form, what is refused."""
+
+import numpy as np
+import pytest
+
+from tests.data.conftest import maze_config
+from trm.data.maze import CHARACTERS, canonical_mazes, examine, generated_pool
+from trm.data.source import build_source
+from trm.errors import UserError
+
+SMALL = maze_config(pool=40)
+
+
+def text(tokens: np.ndarray) -> str:
+    return "".join(CHARACTERS[token - 1] for token in tokens.tolist())
+
+
+@pytest.mark.parametrize("unique", [False, True])
+def test_generated_mazes(unique):
+    pool = generated_pool(SMALL.model_copy(update={"unique_path": unique}))
+    faults, lengths, single = examine(8, pool.questions, pool.answers)
+    assert pool.puzzles == 40
+    assert not faults.any()
+    assert lengths.min() >= 14
+    assert (pool.ratings == lengths).all()
+    assert ((pool.answers == 5).sum(axis=1) == lengths - 2).all()
+    assert pool.report["one_shortest_path"] == single.sum()
+    assert single.all() or not unique
+    assert len(np.unique(canonical_mazes(8, pool.questions), axis=0)) == 40
+
+
+def test_a_hard_30x30_maze():
+    pool = generated_pool(maze_config(maze_size=30, min_path=110, pool=2))
+    assert pool.ratings.min() >= 110
+    again = generated_pool(maze_config(maze_size=30, min_path=110, pool=1))
+    assert (again.questions == pool.questions[:1]).all()
+
+
+def test_too_long_a_path_is_said():
+    with pytest.raises(UserError, match="8x8 mazes had a shortest path of 60 cells"):
+        generated_pool(maze_config(pool=1, min_path=60))
+
+
+def write(path, rows):
+    path.write_text("source,question,answer,rating\n" + "".join(f"made,{q},{a},1\n" for q, a in rows))
+
+
+def test_official_form_is_read(tmp_path):
+    made = generated_pool(SMALL)
+    rows = [(text(q), text(a)) for q, a in zip(made.questions, made.answers)]
+    write(tmp_path / "a.csv", rows)
+    config = maze_config(source="csv", files=(str(tmp_path / "a.csv"),))
+    pool = build_source(config, tmp_path / "out")
+    assert (pool.questions == made.questions).all()
+    assert (pool.answers == made.answers).all()
+    assert (pool.ratings == made.ratings).all()
+    mirrored = (rows[0][0][::-1], rows[0][1][::-1])  # turned by half
+    write(tmp_path / "a.csv", [*rows, mirrored])
+    pool = build_source(config, tmp_path / "out")
+    assert pool.puzzles == 40
+    assert pool.report["equivalent_removed"] == 1
+
+
+OPEN = "S    G   "
+BENT = "S#  #G   "
+
+
+@pytest.mark.parametrize(
+    ("question", "answer", "words"),
+    [
+        ("S" + " " * 24, "S" + " " * 24, "0 G"),
+        ("SSG" + " " * 22, "SSG" + " " * 22, "2 S"),
+        ("S G" + "x" + " " * 21, "S G" + "x" + " " * 21, "'x' at character 4"),
+        ("SoG" + " " * 22, "SoG" + " " * 22, "the question shows a path"),
+        ("S G" + " " * 22, "SoG" + "#" + " " * 21, "of another maze"),
+        ("S G" + " " * 22, "S G" + " " * 22, "no shortest path"),
+        ("S G" + " " * 22, "S G" + "oooooo" + " " * 16, "no shortest path"),
+        ("S G" + " " * 22, "S G" + "o" + " " * 21, "path is broken"),
+        ("S#G  " + "###  " + " " * 15, "S#G  " + "###  " + " " * 15, "no way leads"),
+        ("S G", "SoG", "3 characters instead of 25"),
+    ],
+)
+def test_malformed_mazes_are_refused_by_line(tmp_path, question, answer, words):
+    write(tmp_path / "a.csv", [("S G" + " " * 22, "SoG" + " " * 22), (question, answer)])
+    config = maze_config(source="csv", maze_size=5, files=(str(tmp_path / "a.csv"),))
+    with pytest.raises(UserError, match=r"a\.csv line 3: ") as caught:
+        build_source(config, tmp_path / "out")
+    assert words in str(caught.value)

@@ -1,0 +1,219 @@
+"""The official source against a local HTTP server that plays the hub: pinned, checked, cached, resumed."""
+
+import hashlib
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import numpy as np
+import pytest
+
+from tests.data.conftest import maze_config
+from trm.data import official
+from trm.data.dataset import build_dataset, load
+from trm.data.maze import CHARACTERS, generated_pool
+from trm.data.pool import TEST, load_pool
+from trm.data.source import build_source
+from trm.data.sudoku import to_text
+from trm.data.sudoku_pool import generated_pool as generated_sudoku
+from trm.errors import UserError
+from trm.study.official_files import OFFICIAL, OfficialFiles
+from trm.study.schema import DataConfig
+
+REPOSITORY, REVISION = "team/puzzles", "a" * 40
+
+
+class Hub(ThreadingHTTPServer):
+    """Serves files by Range requests; a connection breaks after `cut` bytes, `refuse` are statuses to answer first."""
+
+    daemon_threads = True
+
+    def __init__(self):
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.files, self.asked, self.cut, self.refuse, self.ranges = {}, [], None, [], True
+
+
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self):
+        hub = self.server
+        hub.asked.append((self.path, self.headers.get("Range")))
+        content = hub.files.get(self.path)
+        if hub.refuse or content is None:
+            self.send_error(hub.refuse.pop(0) if hub.refuse else 404)
+            return
+        start = 0
+        if hub.ranges and (wanted := self.headers.get("Range")):
+            start = int(wanted.removeprefix("bytes=").rstrip("-"))
+            if start >= len(content):
+                self.send_response(416)
+                self.send_header("Content-Range", f"bytes */{len(content)}")
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+                return
+        self.send_response(206 if start else 200)
+        self.send_header("Content-Length", str(len(content) - start))
+        self.end_headers()
+        body = content[start:]
+        if hub.cut is not None and len(body) > hub.cut:
+            body, self.close_connection = body[: hub.cut], True
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def hub(monkeypatch, tmp_path):
+    server = Hub()
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    thread.start()
+    monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+    monkeypatch.setenv("TRM_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    monkeypatch.setattr(official, "PAUSE", 0.0)
+    yield server
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def publish(hub, monkeypatch, task, train: str, test: str) -> None:
+    """Put two files on the hub and pin them."""
+    contents = {"train.csv": train.encode(), "test.csv": test.encode()}
+    digests = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
+    monkeypatch.setitem(OFFICIAL, task, OfficialFiles(REPOSITORY, REVISION, digests))
+    for name, content in contents.items():
+        hub.files[f"/datasets/{REPOSITORY}/resolve/{REVISION}/{name}"] = content
+
+
+def sudoku_csv(questions, answers) -> str:
+    rows = [
+        f"here,{to_text(q - 1)},{to_text(a - 1)},{i}\n" for i, (q, a) in enumerate(zip(questions, answers))
+    ]
+    return "source,question,answer,rating\n" + "".join(rows)
+
+
+@pytest.fixture(scope="module")
+def puzzles():
+    return generated_sudoku(DataConfig(source="generate", pool=60))
+
+
+@pytest.fixture
+def sudoku_hub(hub, monkeypatch, puzzles):
+    """40 training and 20 test puzzles, and one training puzzle that is a test puzzle with digits renamed."""
+    q, a = puzzles.questions, puzzles.answers
+    renamed = np.array([0, 1, 3, 4, 5, 6, 7, 8, 9, 10, 2], dtype=np.uint8)
+    train = sudoku_csv(
+        np.concatenate([q[:40], renamed[q[45:46]]]), np.concatenate([a[:40], renamed[a[45:46]]])
+    )
+    publish(hub, monkeypatch, "sudoku", train, sudoku_csv(q[40:], a[40:]))
+    return hub
+
+
+CONFIG = DataConfig(train_puzzles=30, validation_puzzles=8, augmentations=2)
+
+
+def test_own_division_is_kept_and_leaks_are_left_out(sudoku_hub, tmp_path, puzzles):
+    build_source(CONFIG, tmp_path / "source")
+    pool, manifest = load_pool(tmp_path / "source")
+    assert manifest["revision"] == REVISION
+    assert manifest["read"] == 61
+    assert manifest["equivalent_removed"] == 1
+    assert (pool.part == TEST).sum() == 20
+    build_dataset(CONFIG, tmp_path / "source", tmp_path / "set")
+    test = load(tmp_path / "set", "test")
+    assert {row.tobytes() for row in test.inputs} == {row.tobytes() for row in puzzles.questions[40:]}
+    trained = {
+        row.tobytes() for name in ("train", "validation") for row in load(tmp_path / "set", name).inputs
+    }
+    assert len(trained) == 38
+    assert trained <= {row.tobytes() for row in puzzles.questions[:40]}
+
+
+def test_downloads_once(sudoku_hub, tmp_path):
+    build_source(CONFIG, tmp_path / "a")
+    assert len(sudoku_hub.asked) == 2
+    build_source(CONFIG, tmp_path / "b")
+    assert len(sudoku_hub.asked) == 2
+    damaged = next(tmp_path.glob("cache/**/test.csv"))
+    damaged.write_text("damaged")
+    build_source(CONFIG, tmp_path / "b")
+    assert len(sudoku_hub.asked) == 3
+
+
+@pytest.mark.parametrize("ranges", [True, False])
+def test_broken_connections_are_resumed(sudoku_hub, tmp_path, ranges):
+    sudoku_hub.cut, sudoku_hub.ranges, sudoku_hub.refuse = (1500 if ranges else None), ranges, [503]
+    build_source(CONFIG, tmp_path / "a")
+    resumed = [wanted for path, wanted in sudoku_hub.asked if "train" in path and wanted]
+    assert bool(resumed) == ranges
+    assert resumed == sorted(resumed, key=lambda wanted: int(wanted[6:-1]))
+
+
+def test_a_partial_file_of_an_earlier_run_is_continued(sudoku_hub, tmp_path):
+    content = sudoku_hub.files[f"/datasets/{REPOSITORY}/resolve/{REVISION}/train.csv"]
+    for kept, wanted in ((100, "bytes=100-"), (len(content), f"bytes={len(content)}-")):
+        folder = tmp_path / "cache" / "official" / REPOSITORY.replace("/", "--") / REVISION
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "train.csv.part").write_bytes(content[:kept])
+        (folder / "train.csv").unlink(missing_ok=True)
+        sudoku_hub.asked.clear()
+        build_source(CONFIG, tmp_path / "a")
+        assert sudoku_hub.asked[0][1] == wanted
+
+
+def test_a_server_that_ignores_ranges(sudoku_hub, tmp_path):
+    folder = tmp_path / "cache" / "official" / REPOSITORY.replace("/", "--") / REVISION
+    folder.mkdir(parents=True)
+    (folder / "train.csv.part").write_bytes(b"begun")
+    sudoku_hub.ranges = False
+    build_source(CONFIG, tmp_path / "a")
+    assert load_pool(tmp_path / "a")[0].puzzles == 60
+
+
+def test_other_bytes_are_refused(sudoku_hub, tmp_path):
+    sudoku_hub.files[f"/datasets/{REPOSITORY}/resolve/{REVISION}/train.csv"] += b"\n"
+    with pytest.raises(UserError, match=r"train\.csv gave a file with the SHA-256 .*, not ") as caught:
+        build_source(CONFIG, tmp_path / "a")
+    assert "data.source=csv" in str(caught.value)
+    assert not list((tmp_path / "cache").glob("**/*.part"))
+
+
+@pytest.mark.parametrize("how", ["status", "status at every try", "nobody listens", "offline"])
+def test_no_network_offers_the_other_sources(sudoku_hub, tmp_path, monkeypatch, how):
+    if how == "status":
+        sudoku_hub.refuse = [404]
+    elif how == "status at every try":
+        sudoku_hub.refuse = [500] * 20
+    elif how == "nobody listens":
+        monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    else:
+        monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(UserError, match="cannot be fetched") as caught:
+        build_source(CONFIG, tmp_path / "a")
+    assert "data.source=generate" in str(caught.value)
+    assert "data.source=csv" in str(caught.value)
+    assert not (tmp_path / "a").exists()
+
+
+def test_mazes(hub, monkeypatch, tmp_path):
+    made = generated_pool(maze_config(maze_size=30, min_path=60, pool=12))
+    rows = [
+        ",".join(["", *("".join(CHARACTERS[t - 1] for t in grid.tolist()) for grid in pair), "1\n"])
+        for pair in zip(made.questions, made.answers)
+    ]
+    header = "source,question,answer,rating\n"
+    publish(hub, monkeypatch, "maze", header + "".join(rows[:8]), header + "".join(rows[8:]))
+    config = maze_config(
+        source="official", maze_size=30, train_puzzles=5, validation_puzzles=2, test_puzzles=None
+    )
+    build_source(config, tmp_path / "a")
+    build_dataset(config, tmp_path / "a", tmp_path / "set")
+    test = load(tmp_path / "set", "test")
+    assert {row.tobytes() for row in test.inputs} == {row.tobytes() for row in made.questions[8:]}
+
+
+def test_pins_are_whole():
+    for source in OFFICIAL.values():
+        assert len(source.revision) == 40
+        assert list(source.sha256) == ["train.csv", "test.csv"]
+        assert all(len(digest) == 64 for digest in source.sha256.values())
