@@ -32,6 +32,10 @@ def describe(directory: Path, samples: int = 2) -> str:
         kind = document.get("kind", "") if isinstance(document, dict) else ""
     if kind == "source":
         return _pool(directory, samples)
+    if not any((directory / name).is_dir() for name in SPLITS):
+        raise UserError(
+            f"{directory} is no data set and no pool: it has neither {MANIFEST} nor a folder `train`"
+        )
     manifest = read_manifest(directory, "dataset") if kind else {}
     lines = _heading(directory, manifest)
     for name in SPLITS:

@@ -1,0 +1,256 @@
+"""ARC tasks: layout, canvases, copies and their inverses, voting."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as npst
+
+from trm.data import arc
+from trm.data.arc_augment import AT_EOS, AT_PAD, ArcAugmenter, apply, copy_transforms, undo
+from trm.data.arc_voting import solved, vote, vote_rows
+from trm.data.dataset import build_dataset, load
+from trm.data.expand import expand
+from trm.data.sampler import Sampler
+from trm.data.source import build_source
+from trm.errors import UserError
+from trm.study.schema import DataConfig
+
+FILES = tuple(str(path) for path in sorted((Path(__file__).parent / "arc").glob("*.json")))
+COPIES = 8
+GRIDS = npst.arrays(np.uint8, st.tuples(st.integers(1, 30), st.integers(1, 30)), elements=st.integers(0, 9))
+
+
+def arc_config(files=FILES, **changes) -> DataConfig:
+    settings_ = {"train_puzzles": 3, "validation_puzzles": 0, "augmentations": COPIES}
+    return DataConfig(task="arc", source="json", files=tuple(map(str, files)), **(settings_ | changes))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A data set of the five hand-made tasks: three trained on whole, two tested on."""
+    root = tmp_path_factory.mktemp("arc")
+    build_source(arc_config(), root / "source")
+    build_dataset(arc_config(), root / "source", root / "set")
+    return root / "set"
+
+
+@settings(max_examples=50, deadline=None)
+@given(GRIDS)
+def test_encode_and_decode(grid):
+    tokens = arc.encode(grid)
+    assert (arc.decode(tokens) == grid).all()
+    canvas = tokens.reshape(30, 30)
+    height, width = grid.shape
+    assert (tokens >= 2).sum() == grid.size
+    assert (tokens == 1).sum() == (width if height < 30 else 0) + (height if width < 30 else 0)
+    if height < 30:
+        assert (canvas[height, :width] == 1).all()
+
+
+def test_decode_of_any_prediction():
+    assert arc.decode(np.zeros(900, dtype=np.uint8)) is None
+    ragged = np.zeros((30, 30), dtype=np.uint8)
+    ragged[0, :2], ragged[1, :5], ragged[2, :4] = 3, 4, 5
+    assert arc.decode(ragged.reshape(-1)).tolist() == [[1, 1], [2, 2], [3, 3]]
+
+
+@pytest.mark.parametrize("number", range(8))
+def test_turns_have_inverses(number):
+    grid = np.arange(6).reshape(2, 3)
+    assert (arc.turn(arc.turn(grid, number), arc.INVERSE_TURN[number]) == grid).all()
+    from trm.data.augment import dihedral_cells
+
+    square = np.arange(16).reshape(4, 4)
+    assert (arc.turn(square, number).reshape(-1) == dihedral_cells(4)[number]).all()
+
+
+def test_training_and_test_sets(folder):
+    train, test = load(folder, "train"), load(folder, "test")
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert train.groups == train.puzzles == 5
+    assert set(manifest["tasks"][3:]) == {"mirror", "fill"}
+    assert np.diff(train.puzzle_indices)[:3].sum() == 4 + 5 + 3  # with their own test pairs
+    assert np.diff(train.puzzle_indices)[3:].sum() == 5  # demonstrations only
+    assert test.puzzles == 2
+    assert train.puzzle_identifiers.tolist() == [1 + k * (COPIES + 1) for k in range(5)]
+    assert test.puzzle_identifiers.tolist() == train.puzzle_identifiers[3:].tolist()
+    assert train.meta.num_puzzle_identifiers == 1 + 5 * (COPIES + 1)
+    hidden = {row.tobytes() for row in test.inputs}
+    assert not hidden & {row.tobytes() for row in train.inputs}
+    names = json.loads((folder / "identifiers.json").read_text())
+    assert len(names) == train.meta.num_puzzle_identifiers
+    assert names[0] == "<blank>"
+    assert names[1] == manifest["tasks"][0]
+    task, turn, colours = names[2].split("|||")
+    assert task == names[1]
+    assert 0 <= int(turn[1:]) < 8
+    assert sorted(colours) == list("0123456789")
+    assert colours[0] == "0"
+
+
+def test_copies_are_the_turned_recoloured_shifted_pairs(folder):
+    train = load(folder, "train")
+    augmenter = ArcAugmenter(train)
+    rows, copies = (
+        np.repeat(np.arange(train.examples), COPIES + 1),
+        np.tile(np.arange(COPIES + 1), train.examples),
+    )
+    tokens, inputs, labels = augmenter.maps(rows, copies)
+    tasks = train.puzzle_of_example[rows]
+    from trm.data import rng
+
+    turns, colours, _ = copy_transforms(rng.root_key(0, "augment"), tasks, copies)
+    moved = 0
+    for maps, grids in ((inputs, train.inputs), (labels, train.labels)):
+        found = apply(grids[rows], tokens, maps)
+        assert (found[copies == 0] == grids[rows][copies == 0]).all()
+        for i in range(len(rows)):
+            wanted = colours[i][arc.turn(arc.decode(grids[rows[i]]), int(turns[i]))]
+            canvas = found[i].reshape(30, 30)
+            at = np.argwhere(canvas >= 2)
+            top, left = at.min(axis=0)
+            moved += int(top + left > 0)
+            height, width = wanted.shape
+            assert (canvas[top : top + height, left : left + width] == wanted + 2).all()
+            assert (canvas >= 2).sum() == wanted.size
+            assert (canvas[top + height : top + height + 1, left : left + width] == 1).all()
+            assert (canvas == 1).sum() == width * (top + height < 30) + height * (left + width < 30)
+            back = undo(wanted, int(turns[i]), colours[i])
+            assert (back == arc.decode(grids[rows[i]])).all()
+    assert moved > len(rows) / 2
+    assert set(np.unique(inputs[:, -1])) <= {AT_PAD, AT_EOS, *range(900)}
+    assert augmenter.identifiers(rows, copies).max() == train.meta.num_puzzle_identifiers - 1
+    # in every copy one example of each task stays where test inputs stand
+    corner = (inputs[:, 0] < 900) & (labels[:, 0] < 900)
+    for task in range(5):
+        for copy in range(1, COPIES + 1):
+            assert corner[(tasks == task) & (copies == copy)].any()
+
+
+def test_written_copies_equal_those_on_the_fly(tmp_path, folder):
+    assert expand(folder, tmp_path / "out") == 5 * (COPIES + 1)
+    kept, written = load(folder, "train"), load(tmp_path / "out", "train")
+    assert written.groups == 5
+    assert written.puzzle_identifiers.tolist() == list(range(1, 1 + 5 * (COPIES + 1)))
+    sampler, from_files = Sampler.of(kept, 16, seed=2), Sampler.of(written, 16, seed=2)
+    augmenter = ArcAugmenter(kept)
+    for step in range(4):
+        made, read = sampler.batch(step), from_files.batch(step)
+        tokens, inputs, labels = augmenter.maps(made.rows, made.copies)
+        assert (apply(kept.inputs[made.rows], tokens, inputs) == written.inputs[read.rows]).all()
+        assert (apply(kept.labels[made.rows], tokens, labels) == written.labels[read.rows]).all()
+        assert (
+            augmenter.identifiers(made.rows, made.copies) == written.puzzle_identifiers[read.puzzles]
+        ).all()
+    test = load(tmp_path / "out", "test")
+    assert test.puzzles == 2 * (COPIES + 1)
+    with pytest.raises(UserError, match="has identifiers for 8 copies"):
+        expand(folder, tmp_path / "more", COPIES + 1)
+
+
+def test_two_votes_beat_the_single_best_prediction(folder):
+    """The most confident prediction of each input is wrong; most copies agree on the right one."""
+    test = load(folder, "test")
+    rows, copies = np.repeat(np.arange(test.examples), 5), np.tile(np.arange(5), test.examples)
+    tokens, _, labels = ArcAugmenter(test, shifted=False).maps(rows, copies)
+    predictions = apply(test.labels[rows], tokens, labels)
+    wrong = copies >= 3
+    predictions[wrong, 0] = np.where(predictions[wrong, 0] == 11, 2, predictions[wrong, 0] + 1)
+    confidences = np.where(copies == 4, 9.0, np.where(wrong, 3.0, 1.0))
+    best = {
+        row: vote(*best_only(test, rows, copies, predictions, confidences, row))
+        for row in range(test.examples)
+    }
+    assert solved(test, best).sum() == 0
+    answers = vote_rows(test, rows, copies, predictions, confidences)
+    assert solved(test, answers).tolist() == [1.0] * test.puzzles
+    assert all(ranked[0].votes == 3 for ranked in answers.values())
+    assert solved(test, {}).sum() == 0
+
+
+def best_only(test, rows, copies, predictions, confidences, row):
+    """The single most confident prediction of a row, undone."""
+    own = np.flatnonzero(rows == row)
+    top = own[confidences[own].argmax()]
+    one = vote_rows(test, rows[[top]], copies[[top]], predictions[[top]], confidences[[top]])
+    return [one[row][0].grid], [1.0]
+
+
+def test_votes_are_ranked_by_count_then_confidence():
+    a, b, c = (np.full((1, 1), value, dtype=np.uint8) for value in (1, 2, 3))
+    wide = np.full((1, 2), 1, dtype=np.uint8)
+    ranked = vote([a, b, b, c, wide], [0.9, 0.1, 0.2, 0.5, 0.95])
+    assert [answer.grid.tolist() for answer in ranked] == [[[2]], [[1, 1]], [[1]], [[3]]]
+    assert ranked[0].votes == 2
+    assert ranked[0].confidence == pytest.approx(0.15)
+
+
+def test_equivalent_tasks_share_a_class(tmp_path):
+    document = json.loads(Path(FILES[2]).read_text())
+    name, task = next(iter(document.items()))
+
+    def changed(rows):
+        return [[(9 - cell) for cell in row] for row in np.rot90(np.array(rows), 3).tolist()]
+
+    twin = {
+        "train": [{key: changed(pair[key]) for key in pair} for pair in reversed(task["train"])],
+        "test": [{key: changed(pair[key]) for key in pair} for pair in task["test"]],
+    }
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps({name: task, "twin": twin}))
+    first, second = arc.read_tasks([("a.json", path)])
+    assert arc.class_key(first) == arc.class_key(second)
+    others = arc.read_tasks([(file, Path(file)) for file in FILES])
+    assert len({tuple(arc.class_key(task)) for task in others}) == 5
+
+
+def test_single_task_files_and_seeded_splits(tmp_path):
+    for number in range(6):
+        pair = {"input": [[number, 1]], "output": [[1], [number]]}
+        (tmp_path / f"task{number}.json").write_text(
+            json.dumps({"train": [pair] * (number + 1), "test": [pair]})
+        )
+    config = arc_config(
+        sorted(tmp_path.glob("*.json")), train_puzzles=2, validation_puzzles=1, test_puzzles=2
+    )
+    build_source(config, tmp_path / "source")
+    build_dataset(config, tmp_path / "source", tmp_path / "set")
+    assert load(tmp_path / "set", "train").puzzles == 5
+    assert load(tmp_path / "set", "validation").puzzles == 1
+
+
+PAIR = '{"input": [[1]], "output": [[2]]}'
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{\n'a': 1}", "line 2 is not JSON"),
+        ("[1]", "line 1: not an object of tasks"),
+        ("{}", "no tasks"),
+        ('{\n"a": {"train": []}}', "line 2: task a has no list `train`"),
+        ('{\n"a": {"train": [PAIR]}}', "line 2: task a has no list `test`"),
+        ('{"a": {"train": [{"input": [[1]]}], "test": [PAIR]}}', "line 1: task a train 1 is no pair"),
+        (
+            '{"a": {"train": [PAIR], "test": [{"input": [[1], [1, 2]]}]}}',
+            "task a test 1 input is no grid",
+        ),
+        ('{"a": {"train": [PAIR], "test": [{"input": [[10]]}]}}', "a cell that is no colour"),
+        ('{"a": {"train": [PAIR], "test": [{"input": [[true]]}]}}', "a cell that is no colour"),
+        ('{"a": {"train": [PAIR], "test": [{"input": [[1]]}]}}', "task a has no solution"),
+        ('{"mirror": {"train": [PAIR], "test": [PAIR]}}', "task mirror stands in .* too"),
+        ('{"b": [[[1]]]}', "line 1: task b is in no file of challenges"),
+        ('{"mirror": [[[1]], [[2]]]}', "line 1: task mirror has 2 solutions for 1 test inputs"),
+    ],
+)
+def test_malformed_files_are_refused(tmp_path, text, words):
+    path = tmp_path / "a.json"
+    path.write_text(text.replace("PAIR", PAIR))
+    files = (path, *FILES) if "mirror" in text or '"b"' in text else (path,)
+    with pytest.raises(UserError, match=words) as caught:
+        build_source(arc_config(files), tmp_path / "out")
+    assert "a.json" in str(caught.value)

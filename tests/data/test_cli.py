@@ -1,0 +1,96 @@
+"""The command line of the data, through `python -m trm`'s own entry."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.data.conftest import small
+from trm.cli import main
+from trm.data.dataset import load
+
+
+def config_text(**changes) -> str:
+    return small(**changes).model_dump_json(exclude_defaults=True)
+
+
+def test_source_build_expand_inspect(tmp_path, capsys):
+    config, out = config_text(), str(tmp_path / "set")
+    (tmp_path / "config.json").write_text(config)
+    assert main(["data", "source", "--config", config, "--files", "", "--out", str(tmp_path / "source")]) == 0
+    build = ["data", "build", "--config", str(tmp_path / "config.json"), "--source", str(tmp_path / "source")]
+    assert main([*build, "--out", out]) == 0
+    assert main(["data", "expand", out, "--out", str(tmp_path / "expanded")]) == 0
+    assert "160 training puzzles" in capsys.readouterr().out
+    assert load(tmp_path / "expanded", "train").puzzles == 160
+    for folder, words in (
+        ("source", "pool of 2,236 puzzles in 2,236 classes"),
+        ("set", "train: 40 originals in 40 classes"),
+        ("expanded", "3 written out"),
+    ):
+        assert main(["data", "inspect", str(tmp_path / folder), "--samples", "1"]) == 0
+        assert words in capsys.readouterr().out
+
+
+def test_snakemakes_empty_output_folder_is_used(tmp_path):
+    (tmp_path / "source").mkdir()
+    assert main(["data", "source", "--config", config_text(), "--out", str(tmp_path / "source")]) == 0
+    assert (tmp_path / "source" / "manifest.json").exists()
+
+
+def test_files_stand_apart_from_the_identity(tmp_path, capsys):
+    path = tmp_path / "a.csv"
+    path.write_text("source,question,answer,rating\nx,.234341221434321,1234341221434321,0\n")
+    config = '{"source": "csv", "box_rows": 2, "box_cols": 2}'
+    assert (
+        main(["data", "source", "--config", config, "--files", str(path), "--out", str(tmp_path / "out")])
+        == 0
+    )
+    assert "1 puzzles in 1 classes" in capsys.readouterr().out
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert len(manifest["identity"]["sha256"][0]) == 64
+    assert str(tmp_path) not in json.dumps(manifest["identity"])
+
+
+@pytest.mark.parametrize("kind", ["mazes", "reference"])
+def test_inspect_draws(tmp_path, capsys, mazes, set_4x4, kind):
+    folder = mazes
+    if kind == "reference":
+        folder = tmp_path / "reference"
+        (folder / "test").mkdir(parents=True)
+        for path in (set_4x4 / "test").iterdir():
+            (folder / "test" / path.name).write_bytes(path.read_bytes())
+    assert main(["data", "inspect", str(folder)]) == 0
+    text = capsys.readouterr().out
+    if kind == "mazes":
+        row = load(mazes, "test").labels[0]
+        assert "cells of the shortest path: mean" in text
+        assert "S" in text
+        assert set(np.unique(row)) <= {1, 2, 3, 4, 5}
+    else:
+        assert "built by other tools" in text
+        assert "test: 100 originals" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["source", "--config", "{", "--out", "o"], "--config is no JSON object"),
+        (["source", "--config", "[1]", "--out", "o"], "[1]: No such file"),
+        (["source", "--config", '{"taks": "maze"}', "--out", "o"], "taks"),
+        (["source", "--config", '{"seed": "x"}', "--out", "o"], "seed"),
+        (["source", "--config", "none.json", "--out", "o"], "none.json: No such file"),
+        (["build", "--config", "{}", "--source", "none", "--out", "o"], "none/manifest.json does not exist"),
+        (["expand", "none", "--out", "o"], "none/manifest.json does not exist"),
+        (["inspect", "none"], "none is no folder"),
+        (["inspect", "."], "is no data set"),
+    ],
+)
+def test_bad_input_is_one_sentence(tmp_path, monkeypatch, capsys, arguments, words):
+    monkeypatch.chdir(tmp_path)
+    assert main(["data", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert words in error
+    assert error.count("\n") == 1
+    assert not Path("o").exists()
