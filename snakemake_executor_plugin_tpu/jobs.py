@@ -208,15 +208,17 @@ class JobRun:
 
     async def _why_lost(self, pod: Pod, result: LaunchResult) -> str | None:
         """Tell a lost pod from a failed job: when a host goes, the others' jobs fail before ssh notices."""
-        if result.reason in ("shutdown", "stopped", "lease"):
-            return "its host was shut down" if result.reason == "shutdown" else result.reason
-        notice = self.settings.preemption_notice if TERMINATED in result.codes else 0
-        deadline = asyncio.get_running_loop().time() + notice
+        if result.reason in ("stopped", "lease"):
+            return result.reason
+        # Whoever was asked to stop has some seconds left: the host goes after it, and nothing is to start on it.
+        asked = result.reason == "shutdown" or TERMINATED in result.codes
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + (self.settings.preemption_notice if asked else 0)
         while True:
             if why := await self.manager.why_gone() or await self._what_is_wrong(pod):
                 return why
-            if asyncio.get_running_loop().time() >= deadline:
-                return None
+            if loop.time() >= deadline:
+                return "its host was shut down" if result.reason == "shutdown" else None
             await asyncio.sleep(1.0)
 
     async def _what_is_wrong(self, pod: Pod) -> str | None:

@@ -65,7 +65,11 @@ class Watch:
         removals = (
             worker.call("remove", tasks=tasks) for worker, tasks in names.items() if not worker.ssh.closed
         )
-        await asyncio.gather(*removals, return_exceptions=True)
+        try:
+            await asyncio.gather(*removals, return_exceptions=True)
+        except asyncio.CancelledError:
+            self._ended = ended + self._ended  # the last clearing, at the end, does it
+            raise
 
     async def _on_up(self, pod: Pod) -> None:
         """Hold the hosts on which something runs, and end ranks that have lost their main task."""

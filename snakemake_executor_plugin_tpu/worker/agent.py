@@ -172,8 +172,11 @@ def reply(request: dict) -> dict:
 
 def remove(request: dict) -> dict:
     """Delete the folders of tasks that do not run any more."""
-    for name in request["tasks"]:
-        folder = task_folder(name)
+    for folder in [task_folder(name) for name in request["tasks"]]:
+        deadline = time.monotonic() + 5
+        # A supervisor that has just written the exit record needs a moment to be gone.
+        while state_of(folder) == "exited" and is_supervised(folder) and time.monotonic() < deadline:
+            time.sleep(0.01)
         if folder.is_dir() and not is_supervised(folder):
             shutil.rmtree(folder, ignore_errors=True)
     return {}

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import uuid
 from pathlib import Path
 
@@ -31,8 +32,8 @@ PROFILE = {
     "tpu-sources": "scripts",
     "tpu-create": True,
     "tpu-grace": 5,
-    "tpu-reconnect": 5,
-    "tpu-recovery": 2,
+    "tpu-reconnect": 2,
+    "tpu-recovery": 1,
     "tpu-preemption-notice": 5,
 }
 
@@ -51,6 +52,14 @@ def healthy_pod(pod):
     """Return the pod with all hosts up and nothing running on them."""
     pod.reset()
     return pod
+
+
+def until(condition) -> None:
+    """Wait until a condition holds; the test's own time limit is Snakemake's."""
+    deadline = time.monotonic() + 100
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 class Study:
@@ -81,6 +90,10 @@ class Study:
     def table(self) -> list[str]:
         """Return the lines of the final result."""
         return (self.folder / "results" / "table.txt").read_text().splitlines()
+
+    def release(self, job: str) -> None:
+        """Let a job that holds go on."""
+        self.pod.bucket.blob(f"{self.prefix}/checkpoints/{job}/release").upload_from_string("go")
 
     def step(self, job: str) -> int:
         """Return how far a job has come by its checkpoint."""

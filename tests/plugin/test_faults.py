@@ -3,9 +3,10 @@
 import re
 import signal
 
-import pytest
+from .conftest import until
 
-LONG = {"steps": 40, "seconds": 0.05}
+# These jobs wait at step 6 of 12 in their first launch, so that faults find them in the middle.
+LONG = {"steps": 12, "options": "--hold 6"}
 
 
 def steps_of(call, job="a", rank=0):
@@ -15,15 +16,17 @@ def steps_of(call, job="a", rank=0):
 def test_preempted_pod_is_created_anew_and_the_job_resumes(study):
     one = study({"a": {**LONG, "hosts": 4}, "b": LONG})
     call = one.start()
-    call.wait_for(r"job=[ab] 0\] step 5$")
+    call.wait_for(r"job=[ab] 0\] step 6$")
     keys = [host.host_key for host in one.pod.hosts]
     one.pod.preempt()
+    one.release("a")
+    one.release("b")
     assert call.wait() == 0, call.said
     assert [host.host_key for host in one.pod.hosts] != keys  # the plugin had to learn other host keys
     assert "Trying to restart job" not in call.said
     (resumed,) = [launches for job in "ab" if "2-0" in (launches := one.launches(job))]
     assert resumed["1-0"]["from"] == 0
-    assert resumed["2-0"]["from"] >= 5
+    assert resumed["2-0"]["from"] == 6
     assert len(one.table) == 2
     assert one.pod.jobs() == {}
 
@@ -31,56 +34,54 @@ def test_preempted_pod_is_created_anew_and_the_job_resumes(study):
 def test_preemption_with_notice_is_no_failure(study):
     one = study({"a": LONG})
     call = one.start()
-    call.wait_for(r"job=a 0\] step 5$")
+    call.wait_for(r"job=a 0\] step 6$")
     one.pod.preempt(notice=1.0)
     assert call.wait() == 0, call.said
     assert "ended with exit code" not in call.said
-    assert one.launches("a")["2-0"]["from"] >= 5
+    assert one.launches("a")["2-0"]["from"] == 6, call.said
 
 
 def test_one_lost_host_recovers_the_pod(study):
     one = study({"a": {**LONG, "hosts": 4}})
     call = one.start()
-    call.wait_for(r"job=a 0\] step 5$")
+    call.wait_for(r"job=a 0\] step 6$")
     one.pod.kill_host(2)
     assert call.wait() == 0, call.said
-    assert one.launches("a")["2-0"]["from"] >= 5
+    assert one.launches("a")["2-0"]["from"] == 6
     assert one.pod.jobs() == {}
 
 
 def test_frozen_then_killed_controller_stops_nothing(study):
-    one = study({"a": {"steps": 120, "seconds": 0.05, "hosts": 4}})
+    one = study({"a": {"steps": 70, "options": "--hold 60", "hosts": 4}})
     call = one.start()
     call.wait_for(r"job=a 0\] step 3$")
     call.signal(signal.SIGSTOP)
-    # Ten looks at the jobs are 2 s: the job does 40 steps in them, and more than ten here.
-    while one.step("a") < 50:
-        pass
+    # Ten looks at the jobs are 2 s, and these steps take longer.
+    until(lambda: one.step("a") == 60)
     call.signal(signal.SIGKILL)
     call.wait()
-    again = one.start("--unlock")
-    assert again.wait() == 0, again.said
+    one.run("--unlock")
     again = one.start()
     again.wait_for("re-attaching")
+    one.release("a")
     assert again.wait() == 0, again.said
     assert set(one.launches("a")) == {"1-0", "1-1", "1-2", "1-3"}
-    assert one.table == ["a counted to 120 with seed 7 on 4"]
+    assert one.table == ["a counted to 70 with seed 7 on 4"]
     # Each rank's log was taken up where the first controller had left it.
     (log,) = (one.folder / ".snakemake" / "tpu" / "logs").glob("*/launch-1/rank3.log")
     counted = [int(line.split()[1]) for line in log.read_text().splitlines() if line.startswith("step")]
-    assert counted == list(range(counted[0], 121))
+    assert counted == list(range(1, 71))
 
 
 def test_job_that_ended_unattended_is_collected_not_repeated(study):
-    one = study({"a": {"steps": 40, "seconds": 0.05}})
+    one = study({"a": LONG})
     call = one.start()
-    call.wait_for(r"job=a 0\] step 3$")
+    call.wait_for(r"job=a 0\] step 6$")
     call.signal(signal.SIGKILL)
     call.wait()
-    while one.pod.jobs():
-        pass
-    one.run("--unlock")
-    said = one.run()
+    one.release("a")
+    until(lambda: not one.pod.jobs())
+    said = one.run("--nolock")
     assert "re-attaching" in said
     assert set(one.launches("a")) == {"1-0"}
     assert one.table
@@ -89,13 +90,14 @@ def test_job_that_ended_unattended_is_collected_not_repeated(study):
 def test_dropped_connections_lose_no_byte(study):
     one = study({"a": {**LONG, "hosts": 4}})
     call = one.start()
-    call.wait_for(r"job=a 3\] step 5$")
+    call.wait_for(r"job=a 3\] step 6$")
     assert sum(host.drop_connections() for host in one.pod.hosts) >= 4
+    one.release("a")
     assert call.wait() == 0, call.said
     assert set(one.launches("a")) == {"1-0", "1-1", "1-2", "1-3"}
     for rank in range(4):
         steps = steps_of(call, rank=rank)
-        assert steps == list(range(steps[0], 41))
+        assert steps == list(range(1, 13))
 
 
 def test_relaunches_without_a_newer_checkpoint_are_capped(study):
@@ -117,18 +119,11 @@ def test_nothing_is_created_without_leave(study):
     assert not any(host.is_up for host in one.pod.hosts)
 
 
-@pytest.mark.parametrize(
-    ("code", "message", "expected"),
-    [
-        ("PERMISSION_DENIED", "no tpu.nodes.get", "--role=roles/tpu.admin"),
-        ("RESOURCE_EXHAUSTED", "Quota limit 'TPUV4' exceeded", "gcloud beta quotas info list"),
-    ],
-)
-def test_api_refusals_are_one_sentence_with_a_command(study, code, message, expected):
+def test_api_refusal_is_one_sentence_with_a_command(study):
     one = study({"a": {}})
-    one.pod.api.fail(1, code, message, method="GetNode")
+    one.pod.api.fail(1, "PERMISSION_DENIED", "no tpu.nodes.get", method="GetNode")
     said = one.run(code=1)
-    assert expected in said
+    assert "--role=roles/tpu.admin" in said
     assert "Traceback" not in said
 
 

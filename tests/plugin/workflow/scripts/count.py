@@ -47,6 +47,9 @@ parser.add_argument("--checkpoint")
 parser.add_argument("--seed")
 parser.add_argument("--out")
 parser.add_argument("--fail-rank", type=int, default=-1)
+parser.add_argument(
+    "--hold", type=int, default=-1, help="in launch 1, wait at this step for the object `release`"
+)
 parser.add_argument("--mute", action="store_true")
 parser.add_argument("--stubborn", action="store_true")
 args = parser.parse_args()
@@ -84,6 +87,8 @@ while step < args.steps:
         with open(os.environ["TPU_PROGRESS_FILE"], "w") as file:
             file.write(str(step))
     print(f"step {step}", flush=True)
+    while args.hold == step and LAUNCH == "1" and not stopping and get(f"{args.checkpoint}/release") is None:
+        time.sleep(0.05)
     if stopping:
         sys.exit(143)
 if RANK == 0:
