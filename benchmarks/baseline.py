@@ -165,7 +165,7 @@ class EagerTrainer:
         self, inputs: Tensor, labels: Tensor, puzzle_ids: Tensor, minimum: Tensor | None = None
     ) -> float:
         """One supervision and optimiser step; labels int64 with -100 for ignored cells. Returns the loss."""
-        net, training, batch = self.net, self.training, len(inputs)
+        net, _training, batch = self.net, self.training, len(inputs)
         reset = self.halted.view(-1, 1, 1)
         z_H = torch.where(reset, net.h_init, self.z_H)
         z_L = torch.where(reset, net.l_init, self.z_L)

@@ -27,7 +27,8 @@ def test_draws_depend_on_seed_name_and_step_alone():
 
 def test_initial_weights():
     weights = initial_weights(MODEL, seq_len=16, vocab=6, seed=0)
-    assert (weights["halt.weight"] == 0).all() and (weights["halt.bias"] == -5).all()
+    assert (weights["halt.weight"] == 0).all()
+    assert (weights["halt.bias"] == -5).all()
     gate_up = weights["blocks.0.channel_mlp.gate_up"]
     assert gate_up.std().item() == pytest.approx(32**-0.5, rel=0.03)
     assert weights["embed.weight"].std().item() == pytest.approx(32**-0.5, rel=0.15)

@@ -63,7 +63,8 @@ def test_adamw_equals_torch():
 def test_chunks_change_nothing(optimizer):
     training = TrainingConfig(optimizer=optimizer, lr=0.01)
     whole, parts = steps(training), steps(training, chunk=96)
-    assert torch.equal(whole[1], parts[1]) and torch.equal(whole[2], parts[2])
+    assert torch.equal(whole[1], parts[1])
+    assert torch.equal(whole[2], parts[2])
 
 
 def test_bfloat16_weights_are_rounded_once_a_step():

@@ -39,6 +39,7 @@ def inference_network(
         arch,
         trained.config.model.h_cycles,
         trained.config.model.l_cycles,
+        backend.network == "fused",
     )
     return net, precision.name
 

@@ -28,6 +28,8 @@ def only_trainer(checkpoints: str, rank: int) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            print(f"{folder}: another process trains this run; waiting for its end", file=sys.stderr, flush=True)
+            print(
+                f"{folder}: another process trains this run; waiting for its end", file=sys.stderr, flush=True
+            )
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield

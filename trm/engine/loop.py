@@ -300,6 +300,7 @@ class Trainer:
             state.arch,
             model.h_cycles,
             model.l_cycles,
+            backend.network == "fused",
         )
         share = (tensor[backend.worker :: backend.world] for tensor in self.validation)
         own = validate(net, *share, model.halt_max_steps, self.dataset.puzzles.ignore)

@@ -177,7 +177,9 @@ class LastRound(torch.autograd.Function):
     """The round that is backpropagated: differentiable in x; the weights' gradients are added on the side."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, z_H: Tensor, z_L: Tensor, rounds: Rounds, l_cycles: int) -> tuple[Tensor, Tensor]:
+    def forward(
+        ctx: Any, x: Tensor, z_H: Tensor, z_L: Tensor, rounds: Rounds, l_cycles: int
+    ) -> tuple[Tensor, Tensor]:
         ctx.rounds, ctx.saved = rounds, []
         z_H, z_L = rounds.forward(z_H, z_L, x, l_cycles, ctx.saved)
         ctx.mark_non_differentiable(z_L)
@@ -246,12 +248,12 @@ class Rounds:
         for i, (mixer, channel) in enumerate(zip(self._mixers, self._channels)):
             place = (use, i) if saved is not None else ()
             if isinstance(mixer, SwiGLU):
-                total, mixed = swiglu(x_LBD.view(length, -1), mixer, self._buffers, (*place, "t"))
+                total, mixed = swiglu(x_LBD.reshape(length, -1), mixer, self._buffers, (*place, "t"))
                 y, scale = normalise(total, 0)
             else:
                 total, mixed = self._attention(x_LBD, mixer, saved is not None)
                 y, scale = normalise(total, -1)
-            flat = y.view(length * batch, width)
+            flat = y.reshape(length * batch, width)
             total, squeezed = swiglu(flat, channel, self._buffers, (*place, "c"))
             out, out_scale = normalise(total, -1)
             x_LBD = out.view(length, batch, width)
@@ -279,7 +281,7 @@ class Rounds:
 
     def _attention(self, x_LBD: Tensor, layer: Attention, keep: bool) -> tuple[Tensor, Any]:
         """x + attention(x) as [N, D]; the core's own graph is kept for backward."""
-        flat = x_LBD.view(-1, x_LBD.shape[-1])
+        flat = x_LBD.reshape(-1, x_LBD.shape[-1])
         qkv = (flat @ layer.qkv.t()).view(*x_LBD.shape[:2], -1)
         with torch.set_grad_enabled(keep):
             leaf = qkv.detach().requires_grad_(keep)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from trm.model import network
+from trm.model.fused import Rounds
 from trm.model.network import Architecture
 
 
@@ -13,7 +14,7 @@ class InferenceNetwork:
     """Runs supervision steps with fixed weights.
 
     `weights`: parameters by name on the device, any float dtype; `h_init`, `l_init`: start vectors [D];
-    `puzzle_table` [num_ids, D] or None.
+    `puzzle_table` [num_ids, D] or None; `fused`: use the operations of `trm.model.fused`.
     """
 
     def __init__(
@@ -25,6 +26,7 @@ class InferenceNetwork:
         arch: Architecture,
         h_cycles: int,
         l_cycles: int,
+        fused: bool = False,
     ):
         self.arch, self.h_cycles, self.l_cycles = arch, h_cycles, l_cycles
         self._weights = {
@@ -32,7 +34,11 @@ class InferenceNetwork:
             for name, tensor in weights.items()
         }
         self.h_init, self.l_init = h_init.to(arch.dtype), l_init.to(arch.dtype)
+        self._round = Rounds(self._weights, None, arch).forward if fused else self._plain_round
         self._puzzle_table = puzzle_table if arch.puzzle_tokens else None
+
+    def _plain_round(self, z_H: Tensor, z_L: Tensor, x: Tensor, l_cycles: int) -> tuple[Tensor, Tensor]:
+        return network.recursion_round(z_H, z_L, x, self._weights, self.arch, l_cycles)
 
     def embed(self, inputs_BS: Tensor, puzzle_ids_B: Tensor) -> Tensor:
         """Input embeddings [L, B, D], the same for every step of a row."""
@@ -47,7 +53,7 @@ class InferenceNetwork:
     def step(self, z_H: Tensor, z_L: Tensor, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """One supervision step: z_H, z_L [L, B, D], answer logits [S, B, V], halt logits [B]."""
         for _ in range(self.h_cycles):
-            z_H, z_L = network.recursion_round(z_H, z_L, x, self._weights, self.arch, self.l_cycles)
+            z_H, z_L = self._round(z_H, z_L, x, self.l_cycles)
         return (z_H, z_L, *network.heads(z_H, self._weights, self.arch))
 
 
