@@ -78,7 +78,7 @@ def test_every_class_of_4x4():
 
 def test_random_4x4_puzzles_fall_into_the_enumerated_classes():
     known = {form.tobytes() for form in canonical_small(FOUR, classes_4x4(4, 8)[0])}
-    from trm.data.kernels import generate_batch
+    from trm.data.generate_kernels import generate_batch
 
     questions = np.empty((200, 16), dtype=np.uint8)
     answers, clues = np.empty_like(questions), np.empty(200, dtype=np.int64)
@@ -88,7 +88,7 @@ def test_random_4x4_puzzles_fall_into_the_enumerated_classes():
 
 def test_singles_in_numpy_agree_with_the_solver():
     geometry = Geometry(2, 3)
-    from trm.data.kernels import generate_batch
+    from trm.data.generate_kernels import generate_batch
 
     questions = np.empty((150, 36), dtype=np.uint8)
     answers, clues = np.empty_like(questions), np.empty(150, dtype=np.int64)
@@ -147,7 +147,7 @@ def test_automorphic_grids_tell_clues_apart_only_up_to_symmetry():
 @given(st.integers(0, 2**32), st.sampled_from([(2, 2), (2, 3), (3, 2), (2, 4), (3, 4)]))
 def test_equivalent_puzzles_share_a_class_at_every_size(key, shape):
     geometry = Geometry(*shape)
-    from trm.data.kernels import generate_batch
+    from trm.data.generate_kernels import generate_batch
 
     questions = np.empty((6, geometry.cells), dtype=np.uint8)
     answers, clues = np.empty_like(questions), np.empty(6, dtype=np.int64)

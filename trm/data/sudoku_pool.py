@@ -20,7 +20,7 @@ from trm.study.schema import DataConfig
 TOKEN = 1
 """Token of a value: value + 1 (0 is padding)."""
 RESTARTS, STEPS, SHOWN_AGAIN = 40, 50, 3
-"""Of `kernels.climb_batch`: the fastest found for ratings of 20 and more (100 puzzles/s on one core)."""
+"""Of `generate_kernels.climb_batch`: the fastest found for ratings of 20 and more (100 puzzles/s on one core)."""
 
 
 def solve(
@@ -137,7 +137,7 @@ def _candidates(
     geometry: Geometry, config: DataConfig, root: int, first: int, count: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Those of the random puzzles first..first+count-1 that meet the demands on clues and rating."""
-    from trm.data.kernels import climb_batch, generate_batch
+    from trm.data.generate_kernels import climb_batch, generate_batch
 
     questions = np.empty((count, geometry.cells), dtype=np.uint8)
     answers, found = np.empty_like(questions), np.zeros(count, dtype=np.int64)
