@@ -1,0 +1,63 @@
+"""`python -m trm convert`: exchange weights with the public implementation.
+
+python -m trm convert from-reference STEP_FILE --config RUNCONFIG --out results/runs/NAME
+python -m trm convert to-reference results/runs/NAME --out model.pt [--weights ema|raw]
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+
+def add_parser(subparsers: Any) -> None:
+    """Declare the command's options."""
+    parser = subparsers.add_parser(
+        "convert",
+        help="exchange weights with the reference implementation",
+        description=__doc__.split("\n")[0],
+    )
+    ways = parser.add_subparsers(dest="way", required=True)
+    read = ways.add_parser("from-reference", help="read a public state dict")
+    read.add_argument("file", help="state dict (torch or .safetensors)")
+    read.add_argument("--config", required=True, help="RunConfig that describes it: JSON text or a path")
+    read.add_argument("--out", required=True, help="run folder to write weights.safetensors into")
+    write = ways.add_parser("to-reference", help="write a public state dict")
+    write.add_argument("run_folder", help="folder of a finished run")
+    write.add_argument("--out", required=True, help="file to write with torch.save")
+    write.add_argument(
+        "--weights", default="ema", choices=("ema", "raw"), help="which weights (default: ema)"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Convert; 0 when the file is written."""
+    import io
+    from pathlib import Path
+
+    from trm.cli.arguments import load_config
+    from trm.study.schema import RunConfig
+
+    out = Path(args.out)
+    if args.way == "from-reference":
+        config = load_config(RunConfig, args.config, "--config")
+
+        from trm.engine.interchange import from_reference, read_state
+        from trm.engine.outputs import WEIGHTS, save_weights
+
+        tensors, meta = from_reference(read_state(Path(args.file)), config, out.name)
+        save_weights(out / WEIGHTS, tensors, config, meta)
+        print(f"{out / WEIGHTS}: {len(tensors)} tensors")
+        return 0
+
+    import torch
+
+    from trm.engine.interchange import to_reference
+    from trm.engine.outputs import load_weights, write_bytes
+
+    buffer = io.BytesIO()
+    state = to_reference(load_weights(Path(args.run_folder)), args.weights)
+    torch.save(state, buffer)
+    write_bytes(out, buffer.getvalue())
+    print(f"{out}: {len(state)} tensors")
+    return 0
