@@ -91,7 +91,7 @@ def test_every_kind_is_drawn_with_its_words_and_provenance(
     page = PdfReader(out)
     assert page.metadata is not None
     assert page.metadata.title == facts["title"]
-    for word in ("study synthetic, scale laptop", "seeds", "data ", "commit 0123456789ab"):
+    for word in ("study synthetic, scale laptop", " seed", "data ", "commit 0123456789ab"):
         assert word in page.metadata.subject
         assert word in page.pages[0].extract_text()
     with Image.open(files[1]) as picture:

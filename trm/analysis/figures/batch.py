@@ -81,6 +81,7 @@ def draw(spec: BatchFigure, tables: list[Table], fits: list[dict[str, Any]]) -> 
             "gradient noise scale."
         ),
         sentence=sentence,
+        answer=batch_sentence({t: groups[t] for t in spec.targets[:1]}, known, []),
         numbers={"noise_scale": scales},
     )
 

@@ -29,7 +29,7 @@ from trm.analysis.figures.base import (
     wrap,
 )
 from trm.analysis.labels import label
-from trm.analysis.sentences.laws import equation, law_sentence
+from trm.analysis.sentences.laws import equation, law_answer, law_sentence
 from trm.analysis.specs import Figure, LawFigure
 from trm.analysis.stats.intervals import pooled_log_intervals, pooled_spread, wilson
 from trm.analysis.stats.pareto import frontier
@@ -69,6 +69,7 @@ def draw(spec: LawFigure, tables: list[Table], fits: list[dict[str, Any]]) -> Dr
         title=title,
         caption=caption(fit),
         sentence=law_sentence(fit, spec) if fit else plain_sentence(rows, spec),
+        answer=law_answer(fit, spec) if fit else "",
         numbers={"fit": summary(fit)} if fit else {},
     )
 

@@ -21,10 +21,10 @@ from reportlab.pdfbase import pdfmetrics
 from reportlab.pdfbase.ttfonts import TTFont
 from reportlab.platypus import (
     BaseDocTemplate,
+    CondPageBreak,
     Flowable,
     Frame,
     KeepTogether,
-    PageBreak,
     PageTemplate,
     Paragraph,
     Spacer,
@@ -205,7 +205,7 @@ def _summary(sections: Sequence[Section]) -> Table:
 
 def _section(section: Section, placed: list[tuple[int, float, float, float, Path]]) -> list[Flowable]:
     title = section.name + (f" ({', '.join(section.aliases)})" if section.aliases else "")
-    story: list[Flowable] = [PageBreak(), _text(title, SECTION)]
+    story: list[Flowable] = [CondPageBreak(130 * mm), _text(title, SECTION)]
     for name, text in (("Question", section.question), ("Hypothesis", section.hypothesis)):
         if text:
             story.append(_text(f"{name}. {text}"))
@@ -238,14 +238,26 @@ def _fit(block: FitBlock) -> list[Flowable]:
 
 
 def _grid(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    """A table whose columns share the width by what they hold."""
-    longest = [
-        max([len(name) * 0.8, *(min(len(str(row[i])), 46) for row in rows)]) for i, name in enumerate(columns)
-    ]
-    scale = WIDTH / sum(max(5.0, size) for size in longest)
-    widths = [max(5.0, size) * scale for size in longest]
+    """A table whose columns are as wide as their longest word, and share the rest by what they hold."""
+    used = [i for i in range(len(columns)) if any(str(row[i]) for row in rows)] or list(range(len(columns)))
+    columns, rows = [columns[i] for i in used], [[str(row[i]) for i in used] for row in rows]
+    least, wanted = [], []
+    for i, name in enumerate(columns):
+        cells = [(name, HEAD), *((row[i], CELL) for row in rows)]
+        least.append(6 + max(_width(word, style) for text, style in cells for word in text.split() or [""]))
+        wanted.append(6 + max(min(_width(text, style), 0.4 * WIDTH) for text, style in cells))
+    room = max(0.0, WIDTH - sum(least))
+    more = [max(0.0, wish - base) for wish, base in zip(wanted, least)]
+    share = min(1.0, room / sum(more)) if sum(more) else 0.0
+    widths = [base + share * extra for base, extra in zip(least, more)]
+    if sum(widths) > WIDTH:
+        widths = [width * WIDTH / sum(widths) for width in widths]
     body = [[_text(cell, CELL) for cell in row] for row in rows]
     return _table([[_text(name, HEAD) for name in columns], *body], widths, header=True)
+
+
+def _width(text: str, style: ParagraphStyle) -> float:
+    return float(pdfmetrics.stringWidth(text, style.fontName, style.fontSize))
 
 
 def _table(rows: list[list[Any]], widths: list[float], *, header: bool = False) -> Table:
@@ -257,4 +269,4 @@ def _table(rows: list[list[Any]], widths: list[float], *, header: bool = False) 
         ("TOPPADDING", (0, 0), (-1, -1), 2),
         ("BOTTOMPADDING", (0, 0), (-1, -1), 2.5),
     ]
-    return Table(rows, widths, repeatRows=int(header), style=TableStyle(style))
+    return Table(rows, widths, repeatRows=int(header), style=TableStyle(style), hAlign="LEFT")

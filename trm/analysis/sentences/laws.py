@@ -67,6 +67,24 @@ def law_sentence(fit: dict[str, Any], spec: LawFigure) -> str:
     return " ".join(sentences)
 
 
+def law_answer(fit: dict[str, Any], spec: LawFigure) -> str:
+    """One sentence for several colours: their exponents side by side. For one, its own sentence."""
+    groups = [group for group in fit["groups"] if "forms" in group]
+    if not spec.hue or len(groups) < 2:
+        return law_sentence(fit, spec)
+    parts, signs = [], set()
+    for group in groups:
+        form = group["forms"][group["chosen"]]
+        slope, bounds = form["parameters"].get("a", 0.0), (form.get("intervals") or {}).get("a")
+        signs.add(0 if group["chosen"] == "constant" else direction(slope, bounds))
+        shown = "none" if group["chosen"] == "constant" else f"{number(-slope, 2)}{interval(_flip(bounds))}"
+        parts.append(f"{shown} at {value_name(group['hue'])}")
+    verbs = {frozenset({1}): "falls", frozenset({-1}): "rises", frozenset({0}): "shows no certain trend"}
+    verb = verbs.get(frozenset(signs), "does not move alike")
+    thing, over = _short(spec.y).capitalize(), label(spec.x).name.split(" (")[0]
+    return f"{thing} {verb} with {over} for all values of {label(spec.hue).name}; powers: {', '.join(parts)}."
+
+
 def group_sentence(group: dict[str, Any], x: str, y: str = "error") -> str:
     """One law in words: how fast, between which bounds, towards which floor; or that there is none."""
     thing, over = _short(y), label(x).name.split(" (")[0]
