@@ -76,6 +76,8 @@ variables = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "
 seen = {key: value for key, value in os.environ.items() if key.startswith("TPU_") or key in variables}
 put(f"{args.checkpoint}/launches/{LAUNCH}-{RANK}", json.dumps({"from": step, "environment": seen}))
 print(f"launch {LAUNCH}, rank {RANK} of {SIZE}: from step {step}", flush=True)
+if RANK == 0:
+    put(f"{args.checkpoint}/owner", LAUNCH)
 while step < args.steps:
     time.sleep(args.seconds)
     step += 1
@@ -83,6 +85,10 @@ while step < args.steps:
         print(f"rank {RANK} cannot go on", file=sys.stderr, flush=True)
         sys.exit(3)
     if RANK == 0 and not args.mute:
+        # Two launches of one job at a time would be the worst that a fault can do.
+        if (owner := get(f"{args.checkpoint}/owner").decode()) != LAUNCH:
+            put(f"{args.checkpoint}/duplicates/{LAUNCH}", owner)
+            sys.exit("another launch runs beside this one")
         put(f"{args.checkpoint}/step", step)
         with open(os.environ["TPU_PROGRESS_FILE"], "w") as file:
             file.write(str(step))

@@ -1,0 +1,219 @@
+"""Fault campaign: real faults at random moments on the emulated pod, and how long it takes to recover from each.
+
+    python -m benchmarks.pod_faults                       56 faults, about ten minutes on two cores, as root
+    python -m benchmarks.pod_faults --faults 8 --seed 2   a short one
+
+Jobs of a generic workflow count steps and checkpoint them into the emulated bucket. While they run: hosts are
+killed, the pod is preempted (with and without notice), the controller is killed, ssh connections are dropped, disks
+are filled, the TPU API and Cloud Storage answer 503. A fault counts as recovered when every job that was running has
+a newer checkpoint, or its result. In the end every study must have its table, no attempt of Snakemake may be used up,
+no job may have run twice at a time, and no process may be left on the hosts.
+"""
+
+import argparse
+import random
+import signal
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.emulator import EmulatedPod, why_not
+from tests.emulator.pod import BUCKET, PROJECT
+from tests.plugin.conftest import Call, Study
+
+KINDS = ("kill host", "preempt", "preempt with notice", "kill controller", "drop connections")
+KINDS += ("fill disk", "TPU API 503", "GCS 503")
+LIMIT_SECONDS = 180
+
+
+class Campaign:
+    """Does faults to studies until there were enough of them."""
+
+    def __init__(self, pod: EmulatedPod, folder: Path, seed: int, faults: int, steps: int):
+        self.pod, self.folder, self.steps = pod, folder, steps
+        self.random = random.Random(seed)
+        self.kinds = [KINDS[number % len(KINDS)] for number in range(faults)]
+        self.random.shuffle(self.kinds)
+        self.recoveries: dict[str, list[float]] = {kind: [] for kind in KINDS}
+        self.studies = 0
+        self.call: Call | None = None
+        self.said: list[str] = []
+
+    def run(self) -> None:
+        """Run studies one after the other until all faults are done."""
+        while self.kinds:
+            self.studies += 1
+            jobs = {f"j{number}": {"steps": self.steps, "seconds": 0.05} for number in range(4)}
+            jobs["whole"] = {"steps": self.steps // 2, "seconds": 0.05, "hosts": len(self.pod.hosts)}
+            study = Study(self.folder / f"study{self.studies}", self.pod, jobs, retries=1)
+            self.said = []
+            self.call = study.start()
+            while self.kinds and self._wait_for_jobs(study):
+                self._fault(study)
+            assert self.call.wait(600) == 0, self.call.said[-3000:]
+            self._check(study)
+            self.call.end()
+
+    def _steps(self, study: Study) -> dict[str, int]:
+        blobs = self.client.list_blobs(BUCKET, prefix=f"{study.prefix}/")
+        names = {blob.name.removeprefix(f"{study.prefix}/"): blob for blob in blobs}
+        steps = {}
+        for job in study.jobs:
+            if f"counts/{job}.txt" in names:
+                steps[job] = sys.maxsize
+            elif blob := names.get(f"checkpoints/{job}/step"):
+                steps[job] = int(blob.download_as_bytes())
+        return steps
+
+    @property
+    def client(self):
+        """Return a client that goes past the proxy: what it sees is no part of the campaign."""
+        from google.auth.credentials import AnonymousCredentials
+        from google.cloud import storage
+
+        if not hasattr(self, "_client"):
+            self._client = storage.Client(
+                project=PROJECT,
+                credentials=AnonymousCredentials(),
+                client_options={"api_endpoint": f"http://127.0.0.1:{self.pod.gcs.backend_port}"},
+            )
+        return self._client
+
+    def _running(self, study: Study) -> dict[str, int]:
+        before = self._steps(study)
+        time.sleep(self.random.uniform(0.3, 1.5))
+        now = self._steps(study)
+        return {
+            job: step
+            for job, step in now.items()
+            if before.get(job, 0) < step < study.jobs[job]["steps"] - 20
+        }
+
+    def _wait_for_jobs(self, study: Study) -> dict[str, int]:
+        while self.call.process.poll() is None:
+            if running := self._running(study):
+                return running
+        return {}
+
+    def _fault(self, study: Study) -> None:
+        kind = self.kinds.pop()
+        begin = time.monotonic()
+        undo = self._strike(kind, study)
+        # What counts is what comes after it: two more steps, for one may have been under way.
+        at_stake = self._steps(study)
+        at_stake = {job: step + 1 for job, step in at_stake.items() if step < study.jobs[job]["steps"] - 1}
+        try:
+            while any(self._steps(study).get(job, 0) <= step for job, step in at_stake.items()):
+                assert time.monotonic() - begin < LIMIT_SECONDS, f"{kind}: {self.call.said[-4000:]}"
+                assert self.call.process.poll() is None or not self._unfinished(study), self.call.said[-4000:]
+                time.sleep(0.05)
+        finally:
+            undo()
+        seconds = time.monotonic() - begin
+        self.recoveries[kind].append(seconds)
+        print(
+            f"{len(self.kinds):3d} to go: {kind:20} {len(at_stake)} job(s) went on after {seconds:5.1f} s",
+            flush=True,
+        )
+
+    def _unfinished(self, study: Study) -> bool:
+        return any(step != sys.maxsize for step in self._steps(study).values())
+
+    def _strike(self, kind: str, study: Study):
+        pod, rank = self.pod, self.random.randrange(len(self.pod.hosts))
+        undo = lambda: None  # noqa: E731
+        if kind == "kill host":
+            pod.kill_host(rank)
+        elif kind == "preempt":
+            pod.preempt()
+        elif kind == "preempt with notice":
+            pod.preempt(notice=1.0)
+        elif kind == "kill controller":
+            self.call.signal(signal.SIGKILL)
+            self.call.wait()
+            self.said.append(self.call.said)
+            unlock = study.start("--unlock")
+            assert unlock.wait() == 0, unlock.said
+            self.call = study.start()
+            self.call.wait_for("re-attaching|Nothing to be done|rule ")
+        elif kind == "drop connections":
+            for host in pod.hosts:
+                host.drop_connections()
+        elif kind == "fill disk":
+            host = pod.hosts[rank]
+            host.fill_disk()
+            undo = lambda: host.is_up and host.clear_disk()  # noqa: E731
+        elif kind == "TPU API 503":
+            pod.api.fail(3)
+            pod.hosts[rank].drop_connections()
+        elif kind == "GCS 503":
+            pod.gcs.proxy.failures = 3
+        return undo
+
+    def _check(self, study: Study) -> None:
+        said = "".join([*self.said, self.call.said])
+        assert "Trying to restart job" not in said, "an attempt of Snakemake was used up"
+        expected = {
+            f"{job} counted to {given['steps']} with seed 7 on {given.get('hosts', 1)}"
+            for job, given in study.jobs.items()
+        }
+        assert set(study.table) == expected, study.table
+        duplicates = [
+            blob.name
+            for blob in self.client.list_blobs(BUCKET, prefix=study.prefix)
+            if "/duplicates/" in blob.name
+        ]
+        assert not duplicates, duplicates
+        assert not self.pod.jobs(), self.pod.jobs()
+        launches = {job: study.launches(job) for job in study.jobs}
+        for job, seen in launches.items():
+            begins = [
+                seen[f"{number}-0"]["from"]
+                for number in sorted({int(key.split("-")[0]) for key in seen})
+                if f"{number}-0" in seen
+            ]
+            assert begins == sorted(begins), f"{job} went back: {begins}"
+
+    def report(self) -> None:
+        """Print the table of recovery times."""
+        print(f"\n{'fault':22} {'times':>5} {'median s':>9} {'worst s':>8}")
+        for kind, seconds in self.recoveries.items():
+            if seconds:
+                print(f"{kind:22} {len(seconds):5d} {statistics.median(seconds):9.1f} {max(seconds):8.1f}")
+        every = [second for seconds in self.recoveries.values() for second in seconds]
+        print(f"{'all':22} {len(every):5d} {statistics.median(every):9.1f} {max(every):8.1f}")
+        print(
+            f"{self.studies} studies finished; no attempt used up, no job run twice at a time, no process left behind"
+        )
+
+
+def main() -> int:
+    """Run the campaign."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--faults", type=int, default=56)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--steps", type=int, default=400, help="steps of 0.05 s that each job counts")
+    args = parser.parse_args()
+    if reason := why_not():
+        print(f"The campaign cannot run: {reason}.", file=sys.stderr)
+        return 1
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        EmulatedPod(Path(folder) / "pod", "v4-32", disk_mb=160, gcs_faults=True) as pod,
+    ):
+        campaign = Campaign(pod, Path(folder), args.seed, args.faults, args.steps)
+        try:
+            campaign.run()
+        finally:
+            if campaign.call is not None:
+                campaign.call.end()
+            campaign.report()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
