@@ -118,7 +118,7 @@ class ArcAugmenter:
         self._task = (self._first_identifier - 1) // self._copies
         self._example = np.arange(puzzles.examples) - puzzles.puzzle_indices[puzzle]
         self._count = np.diff(puzzles.puzzle_indices)[puzzle].astype(np.int64)
-        self._input_sizes, self._label_sizes = sizes(puzzles.inputs), sizes(puzzles.labels)
+        self.input_sizes, self.label_sizes = sizes(puzzles.inputs), sizes(puzzles.labels)
 
     def maps(self, rows: np.ndarray, copies: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Maps of copy `copies[i]` of example `rows[i]`.
@@ -126,16 +126,24 @@ class ArcAugmenter:
         Returns:
             token_map uint8 [n, 12]; cell maps of inputs and of labels, int16 [n, 900], to be used by `apply`.
         """
+        rows = np.asarray(rows)
+        turns, colours, shift = self.transforms(rows, copies)
+        inputs, labels = (
+            cell_maps(shapes[rows], turns, shift) for shapes in (self.input_sizes, self.label_sizes)
+        )
+        return token_maps(colours), inputs, labels
+
+    def transforms(self, rows: np.ndarray, copies: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Turn (int64 [n]), recolouring (uint8 [n, 10]) and shift (int64 [n, 2]) of copies of examples."""
         rows, copies = np.asarray(rows), np.asarray(copies)
         turns, colours, keys = copy_transforms(self._root, self._task[rows], copies)
-        inputs, labels = self._input_sizes[rows], self._label_sizes[rows]
         shift = np.zeros((len(rows), 2), dtype=np.int64)
         if self._shifted:
-            larger = np.maximum(inputs, labels)
+            larger = np.maximum(self.input_sizes[rows], self.label_sizes[rows])
             larger = np.where(np.isin(turns, (1, 3, 6, 7))[:, None], larger[:, ::-1], larger)
             drawn = shifts(keys, self._example[rows], self._count[rows], SIDE - larger)
             shift = np.where(copies[:, None] > 0, drawn, 0)
-        return token_maps(colours), cell_maps(inputs, turns, shift), cell_maps(labels, turns, shift)
+        return turns, colours, shift
 
     def identifiers(self, rows: np.ndarray, copies: np.ndarray) -> np.ndarray:
         """Puzzle identifier of each copy, int32 [n]: every augmented task has its own."""

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from trm.data import rng
-from trm.data.arc_augment import ArcAugmenter, apply, copy_name, copy_transforms
+from trm.data.arc_augment import ArcAugmenter, copy_name, copy_transforms
 from trm.data.dataset import Meta, PuzzleSet, dataset_json
 from trm.data.files import write_json
 from trm.data.pool import TEST, TRAIN, Pool
@@ -73,6 +73,8 @@ def identifier_names(tasks: list[str], augmentations: int, seed: int) -> Iterato
 
 def write_expanded(folder: Path, puzzles: PuzzleSet, copies: int, shifted: bool) -> int:
     """Write a split with copies 0..copies of every task, each a puzzle of its own; returns the number of puzzles."""
+    from trm.data.expand_kernels import move_grids
+
     folder.mkdir()
     augmenter = ArcAugmenter(puzzles, shifted)
     counts = np.diff(puzzles.puzzle_indices).astype(np.int64)
@@ -88,14 +90,12 @@ def write_expanded(folder: Path, puzzles: PuzzleSet, copies: int, shifted: bool)
     at = 0
     for puzzle in range(puzzles.puzzles):
         own = np.arange(puzzles.puzzle_indices[puzzle], puzzles.puzzle_indices[puzzle + 1])
-        for start in range(0, copies + 1, 128):
-            block = np.arange(start, min(start + 128, copies + 1))
-            rows, copy = np.tile(own, len(block)), np.repeat(block, len(own))
-            tokens, inputs, labels = augmenter.maps(rows, copy)
-            stop = at + len(rows)
-            arrays[0][at:stop] = apply(puzzles.inputs[rows], tokens, inputs)
-            arrays[1][at:stop] = apply(puzzles.labels[rows], tokens, labels)
-            at = stop
+        rows, copy = np.tile(own, copies + 1), np.repeat(np.arange(copies + 1), len(own))
+        moves = augmenter.transforms(rows, copy)
+        stop = at + len(rows)
+        move_grids(puzzles.inputs[rows], augmenter.input_sizes[rows], *moves, arrays[0][at:stop])
+        move_grids(puzzles.labels[rows], augmenter.label_sizes[rows], *moves, arrays[1][at:stop])
+        at = stop
         progress.update(puzzle + 1)
     progress.close(puzzles.puzzles)
     identifiers = puzzles.puzzle_identifiers[:, None] + np.arange(copies + 1, dtype=np.int32)[None]

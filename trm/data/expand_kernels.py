@@ -75,3 +75,32 @@ def expand_turns(turns, copies, inputs, labels, out_inputs, out_labels):
                 out_inputs[row, j] = inputs[puzzle, cells[j]]
                 out_labels[row, j] = labels[puzzle, cells[j]]
             row += 1
+
+
+@njit
+def move_grids(canvases, shapes, turns, colours, shift, out):
+    """`arc_augment.apply` with its maps, for 30x30 canvases: turn, recolour and shift each grid into out[i].
+
+    shapes, shift int64 [n, 2]; turns int64 [n]; colours uint8 [n, 10].
+    """
+    for i in range(len(canvases)):
+        canvas, target = canvases[i], out[i]
+        height, width, number = shapes[i, 0], shapes[i, 1], turns[i]
+        swapped = number == 1 or number == 3 or number >= 6
+        new_height, new_width = (width, height) if swapped else (height, width)
+        top, left = shift[i, 0], shift[i, 1]
+        target[:] = 0
+        for row in range(new_height):
+            for column in range(new_width):
+                across, down = (row, column) if swapped else (column, row)
+                if number == 2 or number == 3 or number == 5 or number == 7:
+                    down = height - 1 - down
+                if number == 1 or number == 2 or number == 4 or number == 7:
+                    across = width - 1 - across
+                target[(top + row) * 30 + left + column] = colours[i, canvas[down * 30 + across] - 2] + 2
+        if top + new_height < 30:
+            for column in range(new_width):
+                target[(top + new_height) * 30 + left + column] = 1
+        if left + new_width < 30:
+            for row in range(new_height):
+                target[(top + row) * 30 + left + new_width] = 1
