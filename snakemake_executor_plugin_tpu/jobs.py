@@ -40,6 +40,8 @@ class Outcome:
     message: str = ""
     logs: list[Path] = field(default_factory=list)
     out_of_memory: bool = False
+    started: float = 0.0
+    ended: float = 0.0
 
 
 class JobRun:
@@ -177,7 +179,8 @@ class JobRun:
     async def _spec(self, pod: Pod, workers: list, name: str, number: int) -> dict:
         archives = await asyncio.gather(*(worker.push_sources(self.request.sources) for worker in workers))
         chips = self.manager.chips_per_host
-        port = 20000 + int(hashlib.sha256(name.encode()).hexdigest(), 16) % 20000
+        # below Linux's range for outgoing connections (32768 and up): none of those can hold the port
+        port = 20000 + int(hashlib.sha256(name.encode()).hexdigest(), 16) % 12000
         environment = {
             "PYTHONUNBUFFERED": "1",
             **libtpu_variables(len(workers), self.manager.hosts, chips),
@@ -246,7 +249,7 @@ class JobRun:
 
     def _outcome(self, result: LaunchResult) -> Outcome:
         if result.code == 0:
-            return Outcome(True)
+            return Outcome(True, started=result.started, ended=result.ended)
         lines = "".join(f"\n        {line}" for line in result.tail if line.strip())
         where = f"rank {result.rank} on {result.host}" if self.request.hosts > 1 else result.host
         out_of_memory = ran_out_of_memory(result.code, result.tail)
@@ -254,7 +257,7 @@ class JobRun:
         if out_of_memory:
             message += " It ran out of memory: use fewer rows for each chip, or rematerialise."
         message += f" Its last lines:{lines}\n" if lines else ""
-        return Outcome(False, message, self._log_files(), out_of_memory)
+        return Outcome(False, message, self._log_files(), out_of_memory, result.started, result.ended)
 
     def _log_files(self) -> list[Path]:
         folders = sorted(self.logs.glob("launch-*"), key=lambda path: path.stat().st_mtime)
