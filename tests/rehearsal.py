@@ -2,9 +2,9 @@
 
     python -m tests.rehearsal [--dir rehearsal] [--hosts v4-64] [--study FILE]
 
-Real OpenSSH servers in namespaces of their own are the hosts, fake-gcs-server is the bucket, a gRPC server speaks the TPU
-API. One run takes the whole pod, the others are packed one host each. Once the whole-pod run has a checkpoint, the pod is
-preempted; the plugin re-creates it and the run goes on. Then the results are compared with profiles/local.
+Real OpenSSH servers in namespaces of their own are the hosts, fake-gcs-server is the bucket, a gRPC server speaks the
+TPU API. One run takes the whole pod, the others are packed one host each. Once the whole-pod run has a checkpoint, the
+pod is preempted; the plugin re-creates it and the run goes on. Then the results are compared with profiles/local.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -70,32 +71,37 @@ def snakemake(folder: Path, environment: dict[str, str], log: Path, *words: str)
         ).returncode
 
 
-def preempt_once(pod: EmulatedPod, pattern: str, outcome: Outcome, done: threading.Event) -> None:
-    """Preempt the pod as soon as the whole-pod run has a checkpoint in the bucket."""
-    bucket, shape = pod.bucket, re.compile(pattern)
+def preempt_once(pod: EmulatedPod, run: str, outcome: Outcome, done: threading.Event) -> None:
+    """Preempt the pod as soon as every host's part of a checkpoint of the whole-pod run is in the bucket."""
+    shape = re.compile(run + r"/step-(?P<step>\d+)/part-\d+-of-(?P<parts>\d+)\.json$")
     while not done.wait(0.2):
-        names = [blob.name for blob in bucket.list_blobs(prefix=f"{PREFIX}/results/checkpoints/")]
-        steps = [int(found[1]) for name in names if (found := shape.search(name))]
-        if steps and max(steps) > 0:
-            outcome.preempted_at = max(steps)
+        names = [blob.name for blob in pod.bucket.list_blobs(prefix=f"{PREFIX}/results/checkpoints/")]
+        found = Counter((int(m["step"]), int(m["parts"])) for name in names if (m := shape.search(name)))
+        whole = [step for (step, parts), count in found.items() if count == parts and step > 0]
+        if whole:
+            outcome.preempted_at = max(whole)
             pod.preempt()
             return
 
 
-def rehearse(folder: Path, accelerator: str = "v4-64", study: Path | None = None) -> Outcome:
-    """Run the study on the emulated pod and here, and compare."""
+def rehearse(
+    folder: Path, accelerator: str = "v4-64", study: Path | None = None, least_runs: int = 6
+) -> Outcome:
+    """Run the study on the emulated pod and here, and compare; `study`: another experiments.yaml."""
     outcome, started = Outcome(), time.monotonic()
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     here = checkout(folder / "here", study)
-    code = snakemake(here, {}, folder / "here.log", "--profile", "profiles/local", "--config", "scale=rehearsal")
+    code = snakemake(
+        here, {}, folder / "here.log", "--profile", "profiles/local", "--config", "scale=rehearsal"
+    )
     outcome.check(code == 0, f"the study runs here ({time.monotonic() - started:.0f} s)")
     there, done = checkout(folder / "there", study), threading.Event()
     hosts_started = time.monotonic()
     # the pod's sockets need a short path
     with tempfile.TemporaryDirectory(prefix="pod-") as short, EmulatedPod(Path(short), accelerator) as pod:
         environment = pod.environment | {"TRM_BUCKET": f"gs://{pod.bucket.name}/{PREFIX}"}
-        whole = r"-d16-.*p300a0.*-s0-[0-9a-f]{8}/step-(\d+)/manifest\.json$"
+        whole = r"-d16-[^/]*p300a0-[^/]*-s0-[0-9a-f]{8}"  # as in profiles/pod/workflow.yaml
         watcher = threading.Thread(target=preempt_once, args=(pod, whole, outcome, done))
         watcher.start()
         try:
@@ -108,6 +114,11 @@ def rehearse(folder: Path, accelerator: str = "v4-64", study: Path | None = None
             done.set()
             watcher.join()
         outcome.check(code == 0, f"the study runs on the pod ({time.monotonic() - hosts_started:.0f} s)")
+        outcome.check(
+            outcome.preempted_at > 0, f"the pod was preempted after step {outcome.preempted_at}'s checkpoint"
+        )
+        runs = len(list((here / "results/runs").glob("*/training.json")))
+        outcome.check(runs >= least_runs, f"{runs} training runs")
         compare(here, there, pod, (folder / "there.log").read_text(errors="replace"), outcome)
     outcome.seconds = time.monotonic() - started
     return outcome
@@ -118,7 +129,6 @@ def compare(here: Path, there: Path, pod: EmulatedPod, log: str, outcome: Outcom
     for name in ("results/plots/scaling_laws.pdf", "results/plots/scaling_laws.png", "results/report.html"):
         file = there / name
         outcome.check(file.exists() and file.stat().st_size > 5000, f"{name} is on the caller's disk")
-    outcome.check(outcome.preempted_at > 0, f"the pod was preempted after step {outcome.preempted_at}'s checkpoint")
     outcome.check("Trying to restart job" not in log, "no Snakemake attempt was used up")
     runs = sorted(path.parent.name for path in (here / "results/runs").glob("*/training.json"))
     accuracies: dict[str, dict[str, list[float]]] = {}
@@ -133,7 +143,9 @@ def compare(here: Path, there: Path, pod: EmulatedPod, log: str, outcome: Outcom
         ours, theirs = losses((here / f"results/runs/{run}/history.csv").read_text()), losses(history)
         worst = max(abs(a - b) for a, b in zip(ours[:FIRST_STEPS], theirs[:FIRST_STEPS], strict=True))
         kind = f"{training['workers']} workers, {training['resumes']} resumes"
-        outcome.check(worst < 1e-5, f"{run} ({kind}): losses of the first {FIRST_STEPS} steps agree to {worst:.1e}")
+        outcome.check(
+            worst < 1e-5, f"{run} ({kind}): losses of the first {FIRST_STEPS} steps agree to {worst:.1e}"
+        )
         if training["workers"] > 1:
             outcome.check(training["resumes"] >= 1, f"{run} went on from a checkpoint after the preemption")
         point = re.sub(r"-s\d+-[0-9a-f]{8}$", "", run)
@@ -141,7 +153,6 @@ def compare(here: Path, there: Path, pod: EmulatedPod, log: str, outcome: Outcom
         (evaluation,) = (here / f"results/runs/{run}").glob("evaluation-*.json")
         seeds["here"].append(accuracy(evaluation.read_text()))
         seeds["there"].append(accuracy(pod.bucket.blob(f"{base}/{evaluation.name}").download_as_text()))
-    outcome.check(len(runs) >= 6, f"{len(runs)} training runs")
     for point, seeds in accuracies.items():
         mine, other = seeds["here"], seeds["there"]
         spread = max(0.02, max(mine) - min(mine))
@@ -157,7 +168,9 @@ def losses(history: str) -> list[float]:
 def accuracy(evaluation: str) -> float:
     """Exact accuracy on unseen puzzles, from an evaluation."""
     results = json.loads(evaluation)["results"]
-    return next(row["exact_accuracy"] for row in results if row["split"] == "test" and row["policy"] == "fixed")
+    return next(
+        row["exact_accuracy"] for row in results if row["split"] == "test" and row["policy"] == "fixed"
+    )
 
 
 def _mean(values: list[float]) -> float:
@@ -166,14 +179,18 @@ def _mean(values: list[float]) -> float:
 
 def main() -> int:
     """Run the rehearsal and print what was seen."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--dir", type=Path, default=Path("rehearsal"))
     parser.add_argument("--hosts", default="v4-64", help="slice to emulate (default: %(default)s, 8 hosts)")
     args = parser.parse_args()
     if reason := why_not():
         print(f"No rehearsal is possible: {reason}.", file=sys.stderr)
         return 1
-    print(f"Rehearsing in {args.dir}: follow {args.dir}/here.log, then {args.dir}/there.log (about ten minutes)")
+    print(
+        f"Rehearsing in {args.dir}: follow {args.dir}/here.log, then {args.dir}/there.log (about ten minutes)"
+    )
     outcome = rehearse(args.dir, args.hosts)
     print("\n".join(outcome.rows))
     print(f"\n{len(outcome.failures)} failures, {outcome.seconds:.0f} s")

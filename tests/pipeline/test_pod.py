@@ -1,0 +1,27 @@
+"""The whole pipeline on an emulated pod of two hosts with a preemption: the short form of `make rehearsal`."""
+
+from copy import deepcopy
+
+import pytest
+import yaml
+
+from tests.emulator import why_not
+from tests.pipeline.conftest import ROOT
+from tests.rehearsal import rehearse
+
+
+@pytest.mark.skipif(bool(why_not()), reason=why_not() or "")
+def test_a_figure_asked_for_comes_back_through_a_preemption(tmp_path):
+    document = deepcopy(yaml.safe_load((ROOT / "config/experiments.yaml").read_text()))
+    scale = document["scales"]["rehearsal"] | {"seeds": [0], "report": ["data_size"], "study": ["data_size"]}
+    scale["base"]["training"]["steps"] = 100
+    scale["base"]["data"]["test_puzzles"] = 100
+    document["scales"] = {"rehearsal": scale, "laptop": scale}
+    document["experiments"] = {"data_size": document["experiments"]["data_size"]}
+    document["experiments"]["data_size"]["scales"]["laptop"] = document["experiments"]["data_size"]["scales"]["rehearsal"]
+    for other in set(document["experiments"]["data_size"]["scales"]) - set(document["scales"]):
+        del document["experiments"]["data_size"]["scales"][other]
+    study = tmp_path / "experiments.yaml"
+    study.write_text(yaml.safe_dump(document, sort_keys=False))
+    outcome = rehearse(tmp_path / "rehearsal", "v4-16", study, least_runs=2)
+    assert outcome.failures == [], "\n".join(outcome.rows)
