@@ -122,7 +122,9 @@ class Campaign:
         return any(step != sys.maxsize for step in self._steps(study).values())
 
     def _strike(self, kind: str, study: Study):
-        pod, rank = self.pod, self.random.randrange(len(self.pod.hosts))
+        pod = self.pod
+        busy = [host.rank for host in pod.hosts if host.jobs()]
+        rank = self.random.choice(busy or range(len(pod.hosts)))
         undo = lambda: None  # noqa: E731
         if kind == "kill host":
             pod.kill_host(rank)

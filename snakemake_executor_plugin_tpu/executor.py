@@ -1,11 +1,13 @@
 """The executor: what Snakemake calls. Jobs are driven on an event loop of their own, in a thread of their own."""
 
 import asyncio
+import csv
 import os
 import shlex
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -91,7 +93,7 @@ class Executor(RemoteExecutor):
     def run_job(self, job) -> None:
         """Submit a job."""
         slot = slot_of(job)
-        info = SubmittedJobInfo(job, external_jobid=slot)
+        info = SubmittedJobInfo(job, external_jobid=slot, aux={"submitted": time.time()})
         self.report_job_submission(info)
         try:
             check_files(job)
@@ -180,6 +182,7 @@ class Executor(RemoteExecutor):
             except BaseException as error:
                 self.logger.debug("the job's driver failed", exc_info=error)
                 outcome = Outcome(False, f"The plugin failed on it: {type(error).__name__}: {error}")
+            self._account(info, outcome)
             if outcome.ok:
                 self.report_job_success(info)
             elif not self.cancelled:
@@ -192,6 +195,21 @@ class Executor(RemoteExecutor):
                     msg=f"TPU job {label}: {outcome.message} ",
                     aux_logs=[str(path) for path in outcome.logs],
                 )
+
+    def _account(self, info: SubmittedJobInfo, outcome: Outcome) -> None:
+        """Note in jobs.csv when the job was submitted, ran and was reported."""
+        path = self.folder / "jobs.csv"
+        run = self.runs.get(info.external_jobid)
+        names = ("job", "label", "launches", "ok", "submitted", "started", "ended", "reported")
+        times = (info.aux["submitted"], outcome.started, outcome.ended, time.time())
+        with open(path, "a", newline="") as file:
+            writer = csv.writer(file)
+            if not file.tell():
+                writer.writerow(names)
+            launches = len(run.launches) if run else 0
+            writer.writerow(
+                [info.external_jobid, label_of(info.job), launches, outcome.ok, *map("{:.3f}".format, times)]
+            )
 
     def handle_job_success(self, job) -> None:
         """Clear the pod of a job whose outputs are there."""

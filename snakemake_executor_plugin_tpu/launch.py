@@ -21,6 +21,8 @@ class LaunchResult:
     host: str
     tail: list[str]
     codes: set[int] = field(default_factory=set)
+    started: float = 0.0
+    ended: float = 0.0
 
 
 class Launch:
@@ -84,6 +86,8 @@ class Launch:
             host=failed.host,
             tail=list(failed.tail),
             codes=self.codes | {code},
+            started=followed.exit.get("started", 0.0),
+            ended=followed.exit.get("ended", 0.0),
         )
 
     async def stop(self, grace: float, lease: float) -> None:

@@ -70,7 +70,7 @@ class Supervisor:
         self._signal_until_gone(signal.SIGKILL, 30)
         self._reap_orphans()
         clear_libtpu_lock()
-        record = {"code": code, "reason": reason, "seconds": round(time.time() - started, 3)}
+        record = {"code": code, "reason": reason, "started": started, "ended": time.time()}
         write_exit(self.folder, record)
 
     def _prepare(self) -> None:

@@ -10,6 +10,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from socket import create_server
 
+from .hosts import dying_with_us
+
 
 def free_port() -> int:
     """Return a port that nobody listens on."""
@@ -33,6 +35,7 @@ class GcsServer:
         with open(self.log, "ab") as log:
             self.process = subprocess.Popen(
                 [
+                    *dying_with_us(),
                     *(
                         str(_server._get_binary_path()),
                         "-scheme",

@@ -34,6 +34,11 @@ def sshd() -> str:
     return shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin") or "/usr/sbin/sshd"
 
 
+def dying_with_us() -> tuple[str, ...]:
+    """Return a prefix for commands that are to end when this process does, however it ends."""
+    return ("setpriv", "--pdeathsig", "KILL") if shutil.which("setpriv") else ()
+
+
 def make_key(path: Path) -> str:
     """Make an ssh key unless it is there, and return its public half: type and value."""
     if not path.exists():
@@ -95,6 +100,7 @@ class Host:
         with open(self.folder / "sshd.log", "ab") as log:
             self.process = subprocess.Popen(
                 [
+                    *dying_with_us(),
                     *("unshare", "--mount", "--uts", "--pid", "--ipc", "--fork", "--kill-child=KILL"),
                     *("--mount-proc", "--propagation", "private", "sh", "-c", script),
                 ],
