@@ -162,7 +162,7 @@ def test_perfect_and_hopeless_points_are_shown_but_not_fitted(tmp_path: Any) -> 
     table = table_with(tmp_path, lambda config: errors[config.data.train_puzzles or 0], points)
     group = group_of(table)
     reasons = {item["x"][0]: item["why"] for item in group["exclusions"]}
-    assert "nothing learned" in reasons[10]
+    assert "hardly anything learned" in reasons[10]
     assert "test set resolves" in reasons[1000]
     assert group["points"] == 3
     assert any("half a test puzzle" in note for note in group["notes"])
@@ -182,6 +182,16 @@ def test_too_many_parameters_are_said(tmp_path: Any) -> None:
     )
     assert not group["forms"]["power_law_floor"]["borne"]
     assert "bear fewer" in group["why"]
+
+
+def test_a_form_with_more_parameters_than_points_gives_way(tmp_path: Any) -> None:
+    points = [{"data.train_puzzles": n} for n in (30, 300)]
+    group = group_of(
+        table_with(tmp_path, lambda c: 5 * (c.data.train_puzzles or 1) ** -0.7, points),
+        form="power_law_floor",
+    )
+    assert group["chosen"] == "power_law"
+    assert "power law floor was asked for but needs more than 2 points" in group["why"]
 
 
 def test_one_seed_gives_a_law_without_interval(tmp_path: Any) -> None:

@@ -91,7 +91,8 @@ def choose(results: dict[str, dict[str, Any]]) -> tuple[str, str]:
         results: per form its `aicc`, `held_out`, `borne` as in fit.json.
     """
     borne = [name for name, item in results.items() if item["borne"]]
-    pool = borne or [min(results, key=lambda name: len(results[name]["parameters"]))]
+    # Two points bear a constant only; if they clearly differ, saying "no change" would be wrong.
+    pool = borne if set(borne) - {"constant"} else list(results)
     known = [name for name in pool if results[name]["aicc"] is not None]
     if not known:
         return pool[0], "too few runs for AICc"

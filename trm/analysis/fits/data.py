@@ -14,7 +14,7 @@ from trm.analysis.stats.targets import first_reach
 from trm.analysis.tables import Table
 from trm.errors import UserError
 
-SATURATED = 0.95
+SATURATED = 0.90
 """Points whose mean error is above this solve almost nothing: the law has not begun; they are shown, not
 fitted."""
 
@@ -134,7 +134,9 @@ def _shares(data: Data) -> None:
         rows = data.group == key
         mean = float(np.nanmean(data.y[rows])) if np.isfinite(data.y[rows]).any() else np.nan
         if mean > SATURATED:
-            _exclude(data, rows, f"error above {SATURATED:.0%}: nothing learned yet, the law has not begun")
+            _exclude(
+                data, rows, f"error above {SATURATED:.0%}: hardly anything learned yet, the law has not begun"
+            )
         elif mean == 0:
             _exclude(data, rows, "no seed makes an error: below what the test set resolves")
     zero = (data.y == 0) & (data.tested > 0)

@@ -14,6 +14,7 @@ from trm.analysis.fits.optimum import optimum
 from trm.analysis.fits.solve import Solution, solve
 from trm.analysis.specs import FitSpec
 from trm.analysis.tables import Table
+from trm.analysis.words import count
 from trm.errors import UserError
 
 CURVE = 80
@@ -64,9 +65,9 @@ def _group(data: Data, spec: FitSpec) -> dict[str, Any]:
     names = list(dict.fromkeys([*(spec.forms if spec.form in (*spec.forms, "auto") else ()), spec.form]))
     names = [name for name in names if name != "auto"]
     try:
-        usable = [name for name in names if data.points >= max(1, len(FORMS[name].parameters) - 1)]
+        usable = [name for name in names if data.points >= len(FORMS[name].parameters)]
         if data.points < 2 or not usable:
-            raise UserError(f"{data.points} usable point(s): too few for a law")
+            raise UserError(f"{count(data.points, 'usable point')}: too few for a law")
         return {**base, **_forms(data, spec, usable)}
     except UserError as error:
         return {**base, "error": str(error)}
@@ -81,6 +82,10 @@ def _forms(data: Data, spec: FitSpec, names: list[str]) -> dict[str, Any]:
     results = {name: _form(name, data, spec, delta, samples) for name in names}
     if spec.form == "auto" or spec.form not in results:
         chosen, why = choose(results)
+        if spec.form != "auto":
+            why = (
+                f"{spec.form.replace('_', ' ')} was asked for but needs more than {data.points} points; {why}"
+            )
     else:
         chosen, why = spec.form, "asked for"
     if not results[chosen]["borne"]:
