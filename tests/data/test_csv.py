@@ -157,3 +157,28 @@ def test_integers_of_any_width():
     data = np.frombuffer(b"0,12,,123456789,\n", dtype=np.uint8)
     begin, end = np.array([0, 2, 5, 6]), np.array([1, 4, 5, 15])
     assert csv_source._integers(data, begin, end, "f", 2).tolist() == [0, 12, -1, 123456789]
+
+
+def test_remote_files_are_fetched_once_and_checked(tmp_path, pool_4x4, monkeypatch):
+    """gs:// goes through the package's own store, here a folder that plays the bucket."""
+    from trm.data import source
+    from trm.storage import open_store
+    from trm.storage.files import sha256_file
+
+    (tmp_path / "bucket").mkdir()
+    path = tmp_path / "bucket" / "a.csv"
+    path.write_text(HEADER + "".join(lines(pool_4x4, 12)))
+    opened = []
+
+    def bucket(uri):
+        opened.append(uri)
+        return open_store(tmp_path / "bucket")
+
+    monkeypatch.setattr(source, "open_store", bucket)
+    monkeypatch.setenv("TRM_CACHE", str(tmp_path / "cache"))
+    config = csv_config("gs://team/puzzles/a.csv", sha256=(sha256_file(path),))
+    assert build_source(config, tmp_path / "out").puzzles == 12
+    assert build_source(config, tmp_path / "again").puzzles == 12
+    assert opened == ["gs://team/puzzles"]
+    with pytest.raises(UserError, match="gs://team/puzzles/a.csv has the SHA-256"):
+        build_source(csv_config("gs://team/puzzles/a.csv", sha256=("1" * 64,)), tmp_path / "other")

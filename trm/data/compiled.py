@@ -8,22 +8,27 @@ import tempfile
 from pathlib import Path
 
 
-def _choose_cache() -> None:
-    # numba looks beside the source and then in the home folder, and fails when it can write to neither
-    if os.environ.get("NUMBA_CACHE_DIR"):
-        return
-    here = Path(__file__).parent / "__pycache__"
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    for folder in (here, home / "trm" / "numba", Path(tempfile.gettempdir()) / f"trm-numba-{os.getuid()}"):
+def first_writable(folders: list[Path]) -> Path | None:
+    """The first folder that can be made and written to."""
+    for folder in folders:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=folder):
-                pass
+                return folder
         except OSError:
             continue
-        if folder != here:
-            os.environ["NUMBA_CACHE_DIR"] = str(folder)
-        return
+    return None
+
+
+def _choose_cache() -> None:
+    # numba looks beside the source and then in the home folder, and fails when it can write to neither
+    here = Path(__file__).parent / "__pycache__"
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    chosen = first_writable(
+        [here, home / "trm" / "numba", Path(tempfile.gettempdir()) / f"trm-numba-{os.getuid()}"]
+    )
+    if chosen not in (here, None):
+        os.environ.setdefault("NUMBA_CACHE_DIR", str(chosen))
 
 
 _choose_cache()

@@ -7,7 +7,7 @@ import time
 
 
 class Progress:
-    """Counts units of work; prints at most once in `every` seconds, and only work that lasts longer is mentioned."""
+    """Counts units of work. The first line comes after `every` seconds, each next one a little later (at most 30 s)."""
 
     def __init__(self, name: str, total: int, unit: str, every: float = 5.0):
         self.name, self.total, self.unit, self.every = name, total, unit, every
@@ -19,7 +19,7 @@ class Progress:
         now = time.monotonic()
         if now - self.last < self.every:
             return
-        self.last, self.printed = now, True
+        self.last, self.printed, self.every = now, True, min(self.every * 1.5, max(self.every, 30.0))
         rate = done / (now - self.start)
         left = f"{(self.total - done) / rate:.0f} s left" if done and self.total else "time left unknown"
         share = f"{100 * done / self.total:.0f} %" if self.total else ""

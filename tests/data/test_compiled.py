@@ -1,0 +1,28 @@
+"""Compiled code is imported only where it is needed, and cached where it can be."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from trm.data.compiled import first_writable
+
+
+def test_the_first_folder_that_can_be_written_is_chosen(tmp_path):
+    (tmp_path / "file").write_text("no folder")
+    wanted = tmp_path / "deep" / "cache"
+    assert first_writable([Path("/proc/none"), tmp_path / "file" / "x", wanted]) == wanted
+    assert wanted.is_dir()
+    assert first_writable([tmp_path / "file" / "x"]) is None
+
+
+def test_the_trainers_imports_need_no_compiler():
+    code = """if True:
+        import sys
+        from trm.data import augment, dataset, sampler, source, sudoku_pool
+        from trm.study.schema import DataConfig
+        config = DataConfig(source="generate", box_rows=2, box_cols=2, clues_min=4, clues_max=8)
+        assert sudoku_pool.generated_pool(config).puzzles == 2236
+        print([name for name in ("numba", "torch", "scipy", "pandas", "google.cloud.storage") if name in sys.modules])
+    """
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "[]\n", done.stderr
