@@ -1,4 +1,5 @@
-"""The network as XLA's TPU compiler likes it: same function as `trm.model.network`, other order of the same products.
+"""The network as XLA's TPU compiler likes it: same function as `trm.model.network`, other order of the same
+products.
 
 Shapes as there: L tokens, B rows, D width, H heads, K head width, I inner width.
 """
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from trm.errors import UserError
 from trm.model import network
-from trm.model.network import Architecture, Weights, rms_norm
+from trm.model.network import Architecture, Weights
 from trm.model.parameters import Layout
 
 REMAT_VARIABLE = "TRM_XLA_REMAT"
@@ -22,39 +23,87 @@ HBM_BYTES = 30.75 * 2**30  # what a program may fill of a v4 chip's 32 GiB
 HBM_SHARE = 0.9  # of it that may be filled by estimate
 
 
+def product(a: Tensor, b: Tensor) -> Tensor:
+    """a @ b in float32. Of operands that were bfloat16 a TPU takes the product as fast as in bfloat16 (its
+    default precision) and hands the float32 sums on, which saves it the costly packing of results into
+    bfloat16."""
+    return torch.matmul(a.float(), b.float())
+
+
+def normalised(x: Tensor, dim: int, size: int, dtype: torch.dtype) -> Tensor:
+    """x / rms(x) along `dim`, whose first `size` entries count; the others are zero and stay so."""
+    return (x * torch.rsqrt(x.square().sum(dim, keepdim=True) / size + network.EPS)).to(dtype)
+
+
+def swiglu_tokens(x_LBD: Tensor, gate_up_IL: Tensor, down_LI: Tensor) -> Tensor:
+    """SwiGLU over the token axis as products of two matrices; float32. The token axis may be padded with
+    zeros."""
+    dtype, pad = x_LBD.dtype, x_LBD.shape[0] - gate_up_IL.shape[1]
+    x_LN = x_LBD.flatten(1)
+    gate, up = F.pad(gate_up_IL.to(dtype), (0, pad)).chunk(2)
+    inner = F.silu(product(gate, x_LN)) * product(up, x_LN)
+    return product(F.pad(down_LI.to(dtype), (0, 0, 0, pad)), inner.to(dtype)).view(x_LBD.shape)
+
+
+def swiglu_channels(x_LBD: Tensor, gate_up_ID: Tensor, down_DI: Tensor) -> Tensor:
+    """SwiGLU over the channel axis; float32."""
+    dtype = x_LBD.dtype
+    gate, up = gate_up_ID.to(dtype).t().chunk(2, dim=1)
+    inner = F.silu(product(x_LBD, gate)) * product(x_LBD, up)
+    return product(inner.to(dtype), down_DI.to(dtype).t())
+
+
 def attention(x_LBD: Tensor, qkv: Tensor, out: Tensor, heads: int, rope: bool) -> Tensor:
-    """Bidirectional attention by two einsums; scores and softmax stay in the forward dtype."""
+    """Bidirectional attention by two einsums; scores and softmax stay in the forward dtype. Returns
+    float32."""
     q, k, v = F.linear(x_LBD, qkv.to(x_LBD.dtype)).unflatten(-1, (3, heads, -1)).unbind(2)
     if rope:
         cos, sin = network.rope_tables(x_LBD.shape[0], q.shape[-1], x_LBD.device)
         q, k = network.rotate(q, cos, sin), network.rotate(k, cos, sin)
     scores = torch.einsum("qbhk,sbhk->bhqs", q * q.shape[-1] ** -0.5, k)
     y_LBHK = torch.einsum("bhqs,sbhk->qbhk", scores.softmax(-1), v)
-    return F.linear(y_LBHK.flatten(2), out.to(x_LBD.dtype))
+    return product(y_LBHK.flatten(2), out.to(x_LBD.dtype).t())
 
 
-def block(x_LBD: Tensor, w: Weights, prefix: str, arch: Architecture) -> Tensor:
-    """One post-norm block."""
+def block(x_LBD: Tensor, w: Weights, prefix: str, arch: Architecture, length: int) -> Tensor:
+    """One post-norm block; `length`: tokens that are not padding."""
+    dtype, width = x_LBD.dtype, x_LBD.shape[-1]
     if prefix + "token_mlp.down" in w:
-        mixed = network.swiglu_tokens(x_LBD, w[prefix + "token_mlp.gate_up"], w[prefix + "token_mlp.down"])
-        x_LBD = rms_norm(x_LBD + mixed, dim=0)
+        mixed = swiglu_tokens(x_LBD, w[prefix + "token_mlp.gate_up"], w[prefix + "token_mlp.down"])
+        x_LBD = normalised(x_LBD + mixed, 0, length, dtype)
     else:
         qkv, out = w[prefix + "attention.qkv"], w[prefix + "attention.out"]
-        x_LBD = rms_norm(x_LBD + attention(x_LBD, qkv, out, arch.heads, arch.rope), dim=-1)
-    mixed = network.swiglu_channels(x_LBD, w[prefix + "channel_mlp.gate_up"], w[prefix + "channel_mlp.down"])
-    return rms_norm(x_LBD + mixed, dim=-1)
+        x_LBD = normalised(x_LBD + attention(x_LBD, qkv, out, arch.heads, arch.rope), -1, width, dtype)
+    mixed = swiglu_channels(x_LBD, w[prefix + "channel_mlp.gate_up"], w[prefix + "channel_mlp.down"])
+    return normalised(x_LBD + mixed, -1, width, dtype)
 
 
-def stack(x_LBD: Tensor, w: Weights, arch: Architecture) -> Tensor:
+def stack(x_LBD: Tensor, w: Weights, arch: Architecture, length: int) -> Tensor:
     """The block stack."""
     for i in range(arch.layers):
-        x_LBD = block(x_LBD, w, f"blocks.{i}.", arch)
+        x_LBD = block(x_LBD, w, f"blocks.{i}.", arch, length)
     return x_LBD
 
 
+def embed(inputs_BS: Tensor, puzzle_BD: Tensor | None, w: Weights, arch: Architecture) -> Tensor:
+    """As `network.embed`. Cells are looked up by a product with one-hot rows: a lookup's backward is a
+    scatter, for which the partitioner would gather all rows on every chip."""
+    table = w["embed.weight"]
+    symbols = torch.arange(table.shape[0], device=inputs_BS.device, dtype=torch.int32)
+    one_hot_SBV = (inputs_BS.t().to(torch.int32)[..., None] == symbols).to(table.dtype)
+    x = torch.matmul(one_hot_SBV, table).to(arch.dtype)
+    if arch.puzzle_tokens:
+        rows, width = x.shape[1:]
+        first = x.new_zeros(1, rows, width) if puzzle_BD is None else puzzle_BD.to(arch.dtype)[None]
+        x = torch.cat((first, x.new_zeros(arch.puzzle_tokens - 1, rows, width), x))
+    if "position.weight" in w:
+        x = (x + w["position.weight"].to(arch.dtype)[:, None]) * 0.5**0.5
+    return x * table.shape[1] ** 0.5
+
+
 class Rematerialised(torch.autograd.Function):
-    """Calls `function(*tensors)` and keeps only the tensors: backward computes it again, behind a barrier that stops
-    the compiler from merging the second computation with the first."""
+    """Calls `function(*tensors)` and keeps only the tensors: backward computes it again, behind a barrier
+    that stops the compiler from merging the second computation with the first."""
 
     @staticmethod
     def forward(ctx, function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
@@ -76,32 +125,33 @@ class Rematerialised(torch.autograd.Function):
         return None, *torch.autograd.grad(output, leaves, grad)
 
 
-def application(x_LBD: Tensor, w: Weights, arch: Architecture, remat: bool) -> Tensor:
+def application(x_LBD: Tensor, w: Weights, arch: Architecture, length: int, remat: bool) -> Tensor:
     """The stack, with or without keeping its inner activations for backward."""
     if not (remat and torch.is_grad_enabled()):
-        return stack(x_LBD, w, arch)
+        return stack(x_LBD, w, arch, length)
     names = [name for name in w if name.startswith("blocks.")]
 
     def again(x: Tensor, *tensors: Tensor) -> Tensor:
-        return stack(x, dict(zip(names, tensors, strict=True)), arch)
+        return stack(x, dict(zip(names, tensors, strict=True)), arch, length)
 
     return Rematerialised.apply(again, x_LBD, *(w[name] for name in names))
 
 
 def recursion_round(
-    z_H: Tensor, z_L: Tensor, x: Tensor, w: Weights, arch: Architecture, l_cycles: int, remat: bool
+    z_H: Tensor, z_L: Tensor, x: Tensor, apply: Callable[[Tensor], Tensor], l_cycles: int
 ) -> tuple[Tensor, Tensor]:
     """n updates of the latent z_L, then one of the answer z_H; all [L, B, D]."""
     inject = z_H + x
     for _ in range(l_cycles):
-        z_L = application(z_L + inject, w, arch, remat)
-    return application(z_H + z_L, w, arch, remat), z_L
+        z_L = apply(z_L + inject)
+    return apply(z_H + z_L), z_L
 
 
 def kept_bytes(w: Weights, arch: Architecture, length: int, rows: int, l_cycles: int) -> float:
     """Bytes that backward keeps on one device without rematerialisation, for `rows` rows of `length` tokens.
 
-    Inner activations of each block application of the last round; within 15 % of what libtpu's compiler reports.
+    Inner activations of each block application of the last round; within 15 % of what libtpu's compiler
+    reports.
     """
     width, inner = w["blocks.0.channel_mlp.down"].shape
     values = length * (3 * inner + 6 * width)
@@ -142,11 +192,19 @@ class XlaNetwork:
         w, arch = self._weights, self._arch
         if self.remat is None:
             self.remat = self._choose_remat(z_H, l_cycles)
-        x = network.embed(inputs, puzzle, w, arch)
+        length = z_H.shape[0]
+        # whole tiles of eight tokens, or the two-dimensional token products would copy at every turn
+        pad = -length % 8 if "blocks.0.token_mlp.down" in w else 0
+        z_H, z_L, x = (F.pad(t, (0, 0, 0, 0, 0, pad)) for t in (z_H, z_L, embed(inputs, puzzle, w, arch)))
         with torch.no_grad():
             for _ in range(h_cycles - 1):
-                z_H, z_L = recursion_round(z_H, z_L, x, w, arch, l_cycles, False)
-        z_H, z_L = recursion_round(z_H, z_L, x, w, arch, l_cycles, self.remat)
+                z_H, z_L = recursion_round(
+                    z_H, z_L, x, lambda z: application(z, w, arch, length, False), l_cycles
+                )
+        z_H, z_L = recursion_round(
+            z_H, z_L, x, lambda z: application(z, w, arch, length, self.remat), l_cycles
+        )
+        z_H, z_L = z_H[:length], z_L[:length]
         return (z_H, z_L, *network.heads(z_H, w, arch))
 
     def _choose_remat(self, z_H: Tensor, l_cycles: int) -> bool:

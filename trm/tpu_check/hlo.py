@@ -1,0 +1,100 @@
+"""Reads a compiled TPU program's text: the compiler's own cycle estimates, and what is sent between chips."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from math import prod
+from typing import NamedTuple
+
+COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
+_BYTES = {"pred": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "s16": 2, "u16": 2, "f64": 8, "s64": 8, "u64": 8}
+_CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
+_INSTRUCTION = re.compile(r"^\s*(?:ROOT )?%?[\w.\-]+ = (?P<type>\(.*?\)|\S+) (?P<op>[a-z][\w\-]*)\(")
+_SHAPE = re.compile(r"\b([a-z]+\d+|pred)\[([\d,]*)\]")
+
+
+class Collective(NamedTuple):
+    """All instructions of one kind: how many a step, and bytes of their results."""
+
+    count: int
+    bytes: int
+
+
+class Program(NamedTuple):
+    """What the text tells."""
+
+    cycles: int
+    """Sum over the scheduled instructions, loop bodies times their trip counts; collectives count nothing."""
+    by_kind: dict[str, int]
+    """Cycles by kind: matrix products, other fusions, copies, ..."""
+    collectives: dict[str, Collective]
+
+
+def computations(text: str) -> dict[str, list[str]]:
+    """Lines of each computation by name; the entry computation is called ENTRY."""
+    found: dict[str, list[str]] = {}
+    current: list[str] | None = None
+    for line in text.splitlines():
+        if (
+            line
+            and not line[0].isspace()
+            and line.rstrip().endswith("{")
+            and not line.startswith("HloModule")
+        ):
+            name = re.match(r"(?:ENTRY )?%?([\w.\-]+)", line)
+            current = found.setdefault("ENTRY" if line.startswith("ENTRY") else name.group(1), [])
+        elif line.startswith("}"):
+            current = None
+        elif current is not None:
+            current.append(re.sub(r"/\*.*?\*/", "", line))
+    return found
+
+
+def shape_bytes(text: str) -> int:
+    """Bytes of all arrays named in an HLO type."""
+    return sum(
+        _BYTES.get(kind, 4) * prod(int(size) for size in sizes.split(",") if size)
+        for kind, sizes in _SHAPE.findall(text)
+    )
+
+
+def read_program(text: str) -> Program:
+    """Cycles and collectives of a scheduled, optimised HLO module."""
+    parts = computations(text)
+    kinds: dict[str, int] = defaultdict(int)
+    sent: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+
+    def visit(name: str, times: int) -> None:
+        for line in parts.get(name, ()):
+            match = _INSTRUCTION.match(line)
+            if match is None:
+                continue
+            op = match["op"].removesuffix("-start")
+            if op == "while":
+                trips = re.search(r'"known_trip_count":\{"n":"(\d+)"', line)
+                body = re.search(r"body=%?([\w.\-]+)", line)
+                visit(body.group(1), times * int(trips.group(1) if trips else 1))
+            elif op == "conditional":
+                for branch in re.findall(
+                    r"(?:computation=|\{|, )%?([\w.\-]+)", line.partition("branch_comp")[2]
+                ):
+                    visit(branch, times)
+            elif op == "call":
+                visit(re.search(r"to_apply=%?([\w.\-]+)", line).group(1), times)
+            elif op in COLLECTIVES:
+                sent[op][0] += times
+                sent[op][1] += times * shape_bytes(match["type"])
+            elif cycles := _CYCLES.search(line):
+                kinds[_kind(op, line, parts)] += times * int(cycles.group(1))
+
+    visit("ENTRY", 1)
+    return Program(sum(kinds.values()), dict(kinds), {kind: Collective(*pair) for kind, pair in sent.items()})
+
+
+def _kind(op: str, line: str, parts: dict[str, list[str]]) -> str:
+    if op != "fusion":
+        return op
+    called = re.search(r"calls=%?([\w.\-]+)", line)
+    body = parts.get(called.group(1), ()) if called else ()
+    return "matrix product" if any(" convolution(" in inner for inner in body) else "elementwise"

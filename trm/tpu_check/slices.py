@@ -1,0 +1,43 @@
+"""TPU v4 slices: what a name means in chips, hosts and libtpu's topology strings.
+
+The number in an API name counts TensorCores, two to a chip: v4-64 has 32 chips on 8 hosts
+(https://cloud.google.com/tpu/docs/v4).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from trm.errors import UserError
+
+CHIPS_PER_HOST = 4
+PEAK_FLOPS = 275e12
+"""bfloat16 operations a second of one v4 chip."""
+HBM_GIB = 30.75
+"""What a program may fill of a chip's 32 GiB."""
+CLOCK_HZ = 1.05e9
+"""Clock at which the compiler's cycle estimates give its 255 of 275 TFLOP/s for a large matrix product."""
+SHAPES = {8: "2x2x1", 16: "2x2x2", 32: "2x2x4", 64: "2x4x4", 128: "4x4x4", 256: "4x4x8", 512: "4x8x8"}
+
+
+class Slice(NamedTuple):
+    """A part of a TPU v4 pod."""
+
+    name: str
+    chips: int
+    topology: str
+    """As libtpu names it: v4:2x4x4."""
+
+    @property
+    def hosts(self) -> int:
+        """Machines, of four chips each."""
+        return self.chips // CHIPS_PER_HOST
+
+
+def parse_slice(name: str) -> Slice:
+    """The slice called v4-8, v4-16, ... Raises UserError for another name."""
+    known = {f"v4-{cores}": cores for cores in SHAPES}
+    if name not in known:
+        raise UserError(f"no TPU slice {name!r} is known here: {', '.join(known)} are")
+    cores = known[name]
+    return Slice(name, cores // 2, f"v4:{SHAPES[cores]}")

@@ -1,0 +1,164 @@
+"""Traces and compiles one program; started by `trm.tpu_check.check` in the environment envs/tpu.
+
+    echo '{"config": {...}, "puzzles": [81, 11, 1, 0], "slice": "v4-64", "what": "train"}' |
+        python -m trm.tpu_check.worker
+
+The number of virtual devices is fixed when torch_xla starts, so each program has a process of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from typing import Any
+
+from trm.study.schema import RunConfig
+from trm.tpu_check.slices import Slice, parse_slice
+
+
+def environment(where: Slice) -> dict[str, str]:
+    """What torch_xla and libtpu must find: CPU devices to trace on, and no search for a TPU or its metadata
+    server."""
+    return {
+        "PJRT_DEVICE": "CPU",
+        "CPU_NUM_DEVICES": str(where.chips),
+        "JAX_PLATFORMS": "cpu",
+        "TPU_SKIP_MDS_QUERY": "1",
+        "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+        "TPU_WORKER_HOSTNAMES": "localhost",
+        "TPU_WORKER_ID": "0",
+        "TPU_STDERR_LOG_LEVEL": "3",
+        "TPU_MIN_LOG_LEVEL": "3",
+    }
+
+
+def trace_training(
+    config: RunConfig, puzzles: Any, backend: Any, remat: bool | None
+) -> tuple[str, float, bool]:
+    """StableHLO of one training step, seconds that tracing it takes once warm, and whether it
+    rematerialises."""
+    import torch
+
+    from trm.engine.state import TrainState, flatten_carry
+    from trm.engine.step import Batch, Originals, TrainStep
+
+    model, training = config.model, config.training
+    state = TrainState(config, puzzles, backend.precision(training.precision), backend)
+    count, seq_len = 1000, puzzles.seq_len
+    cells = torch.ones(count, seq_len, dtype=torch.uint8)
+    originals = Originals(
+        backend.place(cells),
+        backend.place(cells.clone()),
+        backend.place(torch.zeros(count, dtype=torch.int32)),
+    )
+    step = TrainStep(state, originals, backend)
+    if remat is not None:
+        step.network.remat = remat
+    rows = training.batch_size
+    host = (
+        torch.zeros(rows, dtype=torch.int32),
+        torch.zeros(rows, puzzles.vocab, dtype=torch.uint8),
+        torch.zeros(rows, seq_len, dtype=torch.int32),
+        torch.zeros(rows, dtype=torch.int32),
+    )
+    batch = Batch(*(backend.place_rows(tensor, 0) for tensor in host))
+    backend.synchronize()
+    step(batch, model.h_cycles, model.l_cycles)
+    changed = [*state.shared_tensors().values(), state.reduce]
+    changed += [tensor for carry in state.carries for tensor in flatten_carry(carry).values()]
+    module = stablehlo(changed, backend)
+    started = time.perf_counter()
+    step(batch, model.h_cycles, model.l_cycles)  # traced upon the first one, never run
+    return module, time.perf_counter() - started, bool(step.network.remat)
+
+
+def trace_evaluation(config: RunConfig, puzzles: Any, backend: Any) -> tuple[str, float, bool]:
+    """The same for one supervision step of evaluation, with as many rows a device as evaluation takes."""
+    import torch
+
+    from trm.model.inference import InferenceNetwork, inference_batch
+    from trm.model.parameters import Layout, architecture
+
+    model = config.model
+    layout = Layout.of(model, puzzles.seq_len, puzzles.vocab)
+    arch = architecture(model, backend.precision(config.training.precision).forward)
+    weights = layout.views(backend.place(torch.ones(layout.size)))
+    table = torch.zeros(puzzles.num_ids, model.d_model) if model.puzzle_tokens else None
+    start = backend.place(torch.zeros(model.d_model))
+    network = InferenceNetwork(
+        weights,
+        start,
+        start,
+        None if table is None else backend.place(table),
+        arch,
+        model.h_cycles,
+        model.l_cycles,
+    )
+    length = puzzles.seq_len + model.puzzle_tokens
+    rows = inference_batch(length, model.d_model, backend.device) * backend.devices
+    shape = (length, rows, model.d_model)
+    z_H, z_L, x = (backend.place_rows(torch.ones(shape, dtype=arch.dtype), 1) for _ in range(3))
+    backend.synchronize()
+    with torch.no_grad():
+        module = stablehlo(list(network.step(z_H, z_L, x)), backend)
+        started = time.perf_counter()
+        network.step(z_H, z_L, x)
+    return module, time.perf_counter() - started, False
+
+
+def stablehlo(outputs: list[Any], backend: Any) -> str:
+    """The pending computation of the tensors as text."""
+    import torch_xla
+
+    return torch_xla._XLAC._get_stablehlo(outputs, str(backend.device), [], False).decode()
+
+
+def run(request: dict[str, Any]) -> dict[str, Any]:
+    """Trace, compile, read. The answer's fields are told in `trm.tpu_check.check.Result`."""
+    where = parse_slice(request["slice"])
+    os.environ.update(environment(where))
+    from trm.backends.xla import XlaBackend
+    from trm.engine.state import Puzzles
+    from trm.tpu_check.compiler import compile_for
+    from trm.tpu_check.hlo import read_program
+
+    config, puzzles = RunConfig.model_validate(request["config"]), Puzzles(*request["puzzles"])
+    backend = XlaBackend()
+    if request["what"] == "train":
+        module, trace, remat = trace_training(config, puzzles, backend, request.get("remat"))
+    else:
+        module, trace, remat = trace_evaluation(config, puzzles, backend)
+    started = time.perf_counter()
+    compiled = compile_for(module, where)
+    answer: dict[str, Any] = {
+        "fits": compiled.text is not None,
+        "needs_gib": compiled.needs_gib,
+        "remat": remat,
+        "trace_ms": round(1000 * trace, 2),
+        "compile_seconds": round(time.perf_counter() - started, 2),
+    }
+    if compiled.text is not None:
+        program = read_program(compiled.text)
+        if request.get("hlo"):
+            with open(request["hlo"], "w") as file:
+                file.write(compiled.text)
+        answer |= {
+            "peak_gib": compiled.peak_bytes / 2**30,
+            "argument_gib": compiled.argument_bytes / 2**30,
+            "compiled_flops": compiled.flops,
+            "cycles": program.cycles,
+            "cycles_by_kind": program.by_kind,
+            "collectives": {kind: item._asdict() for kind, item in program.collectives.items()},
+        }
+    return answer
+
+
+def main() -> None:
+    answer = run(json.load(sys.stdin))
+    print("\n" + json.dumps(answer))
+
+
+if __name__ == "__main__":
+    main()
