@@ -20,7 +20,7 @@ TRAINING = {"batch_size": 16, "steps": 12, "lr": 1e-3, "warmup_steps": 4, "weigh
 TRAINING |= {"precision": "float32"}
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="session")
 def one_thread():
     """Sums are made in the same order on every machine, and busy neighbours cannot stall a parallel region."""
     before = torch.get_num_threads()

@@ -173,7 +173,8 @@ class Trainer:
 
     def save(self) -> None:
         """Write a checkpoint, after making sure that the weights are sound."""
-        self._check_finite(self._fetch()[0])
+        sums, _, weight_norm = self._fetch()
+        self._check_finite(sums, weight_norm)
         self.saver.save(self.state, self.record, self._wall_seconds())
 
     def _stopped(self, stop: StopSignal) -> int:
@@ -251,14 +252,14 @@ class Trainer:
         self.reported_at, self.reported_step = time.monotonic(), record.done
 
     def _check_finite(self, sums: list[float], weight_norm: float = 0.0) -> None:
-        """Stop where the loss or the gradient was no number since the last report."""
+        """Stop where the loss or the gradient was no number since the last report, or a weight is none."""
         step = int(sums[INDEX["bad_step"]])
         if not step and math.isfinite(weight_norm):
             return
         good = self.saver.folder.steps()
-        from_loss = bool(sums[INDEX["bad_loss"]])
+        what = "a weight" if not step else "the loss" if sums[INDEX["bad_loss"]] else "the gradient norm"
         raise UserError(
-            not_a_number_sentence(self, step or self.record.done, from_loss, good[-1] if good else None)
+            not_a_number_sentence(self, what, step or self.record.done, good[-1] if good else None)
         )
 
     def _out_of_memory(self) -> str:
@@ -349,17 +350,17 @@ def is_evaluation_step(step: int, steps: int, evals: int) -> bool:
     return step * evals // steps > (step - 1) * evals // steps
 
 
-def not_a_number_sentence(trainer: Trainer, step: int, from_loss: bool, good: int | None) -> str:
+def not_a_number_sentence(trainer: Trainer, what: str, step: int, good: int | None) -> str:
     """Where the run broke, from where it can go on, and the likeliest reason."""
     training = trainer.config.training
-    what = "the loss" if from_loss else "the gradient norm"
     last = f"the last good checkpoint is step {good}" if good else "there is no checkpoint yet"
     if step <= max(1, training.warmup_steps):
         suspect = f"it broke during the warm-up, so the data or training.lr={training.lr:g} are the suspects"
     elif trainer.precision.name == "float16":
         suspect = "float16's range is the suspect: try training.precision=bfloat16"
     else:
-        suspect = f"training.lr={training.lr:g} is the suspect (weight norm {trainer.weight_norm:.4g} at the last report)"
+        before = f"the weight norm was {trainer.weight_norm:.4g} at the last report"
+        suspect = f"training.lr={training.lr:g} is the suspect ({before})"
     return f"training stopped: {what} is no number at step {step}; {last}; {suspect}"
 
 

@@ -1,0 +1,103 @@
+"""Several processes over gloo: the same result as one, and an end instead of a hang."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from tests.engine.conftest import config, first_losses
+
+SCRIPT = """
+import json, os, sys
+from pathlib import Path
+import torch
+torch.set_num_threads(1)
+from tests.engine.conftest import first_losses, trainer
+from trm.errors import UserError
+from trm.study.schema import RunConfig
+task, text, data, root = sys.argv[1:]
+run, rank = RunConfig.model_validate_json(text), int(os.environ["RANK"])
+try:
+    if task == "train":
+        print(json.dumps(first_losses(run, Path(data), Path(root), 5, "first")), flush=True)
+        torch.distributed.destroy_process_group()
+    if task != "losses":
+        found = trainer(run, Path(data), Path(root), log_every=2, checksum_every=2)
+        original = found.program
+        def program(batch, h_cycles, l_cycles):
+            original(batch, h_cycles, l_cycles)
+            if task == "perturb" and rank == 1 and found.record.done == 2:
+                found.state.params[3] += 1e-6
+            if task == "die" and rank == 1 and found.record.done == 2:
+                os._exit(9)
+        found.program = program
+        code = found.run()
+        if task == "train":
+            found.compare_workers()
+        found.backend.close()
+        sys.exit(code)
+    print(json.dumps(first_losses(run, Path(data), Path(root), 5)))
+except UserError as error:
+    print("UserError:", error)
+    sys.exit(2)
+"""
+
+
+def run_workers(world, task, run, data, root):
+    """Outputs and exit codes of `world` workers, by rank."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    processes = []
+    for rank in range(world):
+        environment = os.environ | {"RANK": str(rank), "WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1"}
+        environment |= {"MASTER_PORT": str(port), "TRM_WORKER_TIMEOUT": "60"}
+        command = [sys.executable, "-c", SCRIPT, task, run.model_dump_json(), str(data), str(root)]
+        processes.append(
+            subprocess.Popen(
+                command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            )
+        )
+    outputs = [process.communicate()[0] for process in processes]
+    return outputs, [process.returncode for process in processes]
+
+
+RUN = config(training={"micro_batches": 2, "puzzle_lr": 1e-2, "steps": 6})
+
+
+def test_four_workers_give_the_losses_of_one(dataset_folder, tmp_path):
+    expected = first_losses(RUN, dataset_folder, tmp_path, 5)
+    outputs, codes = run_workers(4, "losses", RUN, dataset_folder, tmp_path / "many")
+    assert codes == [0] * 4, outputs
+    losses = [json.loads(output.strip().splitlines()[-1]) for output in outputs]
+    assert losses[0] == pytest.approx(expected, abs=1e-5)
+    assert all(other == losses[0] for other in losses)
+
+
+def test_two_workers_end_equal_and_one_writes(dataset_folder, tmp_path):
+    expected = first_losses(RUN, dataset_folder, tmp_path, 5, "one")
+    outputs, codes = run_workers(2, "train", RUN, dataset_folder, tmp_path)
+    assert codes == [0, 0], outputs
+    losses = [next(line for line in output.splitlines() if line.startswith("[1.")) for output in outputs]
+    assert json.loads(losses[0]) == pytest.approx(expected, abs=1e-5)
+    assert losses[0] == losses[1]
+    assert json.loads((tmp_path / "run" / "training.json").read_text())["workers"] == 2
+    assert "step 6/6" in outputs[0]
+    assert "step" not in outputs[1]
+
+
+def test_a_worker_with_other_weights_is_named(dataset_folder, tmp_path):
+    outputs, codes = run_workers(2, "perturb", config(), dataset_folder, tmp_path)
+    assert codes == [2, 2], outputs
+    assert all(
+        "worker 1 does not hold the same weights as worker 0 at step 4" in output for output in outputs
+    )
+
+
+def test_a_dead_worker_ends_the_job_with_one_sentence(dataset_folder, tmp_path):
+    outputs, codes = run_workers(2, "die", config(), dataset_folder, tmp_path)
+    assert codes == [2, 9], outputs
+    assert outputs[0].count("UserError: worker 0 of 2 stops: another worker died") == 1
