@@ -59,6 +59,17 @@ def test_training_sets_are_nested_and_the_rest_stays(one, other):
     assert (first.test == second.test).all()
 
 
+def test_a_larger_generated_pool_adds_training_puzzles_only():
+    """`pool: 0` makes as many puzzles as the splits ask for: the others must not move with the training set's size."""
+    small_pool, large_pool = pool_of(np.arange(30)), pool_of(np.arange(60))
+    for pool in (small_pool, large_pool):
+        pool.order = np.arange(pool.puzzles, dtype=np.int32)
+    first, second = split(small_pool, wanted(10, 8, 12), "a"), split(large_pool, wanted(40, 8, 12), "b")
+    assert (first.validation == second.validation).all()
+    assert (first.test == second.test).all()
+    assert (first.train == second.train[:10]).all()
+
+
 def test_all_that_is_left():
     pool = pool_of(np.arange(30))
     found = split(pool, wanted(10, 5, None), "pool")
@@ -95,11 +106,12 @@ def test_a_sources_own_division_is_kept():
 @pytest.mark.parametrize(
     ("numbers", "words"),
     [
-        ((31, 0, None), "data.train_puzzles"),
-        ((30, 0, None), "at least one for testing"),
+        ((31, 0, None), "30 puzzles left for data.train_puzzles, at least 31"),
+        ((30, 0, None), "0 puzzles left for data.test_puzzles, at least 1"),
+        ((None, 0, 30), "0 puzzles left for data.train_puzzles, at least 1"),
         ((10, 31, 1), "data.validation_puzzles"),
-        ((10, 5, 30), "data.test_puzzles"),
-        ((20, 5, 10), "data.train_puzzles"),
+        ((10, 5, 30), "25 puzzles left for data.test_puzzles"),
+        ((20, 5, 10), "15 puzzles left for data.train_puzzles"),
         ((None, 5, None), "both null"),
     ],
 )

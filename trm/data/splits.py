@@ -1,8 +1,8 @@
 """Cuts a pool into train, validation and test with no class in two of them.
 
-Train is taken from the front of the seeded order (so a smaller training set is part of a larger one), validation from
-the back, test just before it; with `test_puzzles: null` everything between is the test set. A class that a cut would
-divide stays on one side; its puzzles beyond the cut are used by neither.
+Along the seeded order stand validation, test, train: a larger training set, or a larger generated pool, adds puzzles at
+the end and leaves all others where they were. With `test_puzzles: null` train comes before test, which is all the rest.
+A class that a cut would divide goes to the earlier side; its puzzles beyond the cut are used by neither.
 """
 
 from __future__ import annotations
@@ -32,82 +32,61 @@ def split(pool: Pool, config: DataConfig, name: str) -> Splits:
     Raises:
         UserError: when the pool `name` is too small.
     """
-    tested = pool.part[pool.order] == TEST
-    if tested.any():
-        return _own_division(pool, config, name, pool.order[tested])
-    order, classes = pool.order, pool.classes[pool.order]
-    wanted_train = config.train_puzzles
-    back = _start_of_class(
-        classes, _from_back(len(order), config.validation_puzzles, name, "validation_puzzles")
-    )
-    validation = order[len(order) - config.validation_puzzles :] if config.validation_puzzles else order[:0]
-    left_out = len(order) - len(validation) - back
-    if config.test_puzzles is not None:
-        start = _from_back(back, config.test_puzzles, name, "test_puzzles")
-        test, front = order[start:back], _start_of_class(classes, start)
-        left_out += start - front
-        train = order[:front] if wanted_train is None else order[:wanted_train]
-        if len(train) > front or not front:
-            raise UserError(_too_few(name, "train_puzzles", wanted_train or 1, front))
-        return Splits(train, validation, test, left_out)
-    if wanted_train is None:
-        raise UserError("data.train_puzzles and data.test_puzzles are both null: give one of the numbers")
-    if wanted_train >= back:
-        raise UserError(
-            _too_few(name, "train_puzzles (and at least one for testing)", wanted_train + 1, back)
-        )
-    rest = _end_of_class(classes, wanted_train)
-    if rest >= back:
-        raise UserError(
-            _too_few(name, "train_puzzles (and at least one for testing)", wanted_train + 1, back)
-        )
-    return Splits(order[:wanted_train], validation, order[rest:back], left_out + rest - wanted_train)
+    own_test = pool.part[pool.order] == TEST
+    if own_test.any():
+        return _own_division(pool, config, name, pool.order[own_test])
+    cutter = _Cutter(pool.order, pool.classes, name)
+    validation = cutter.take(config.validation_puzzles, "validation_puzzles")
+    if config.test_puzzles is None:
+        if config.train_puzzles is None:
+            raise UserError("data.train_puzzles and data.test_puzzles are both null: give one of the numbers")
+        train = cutter.take(config.train_puzzles, "train_puzzles")
+        test = cutter.take(None, "test_puzzles")
+    else:
+        test = cutter.take(config.test_puzzles, "test_puzzles")
+        train = cutter.take(config.train_puzzles, "train_puzzles")
+    return Splits(train, validation, test, cutter.left_out)
 
 
 def _own_division(pool: Pool, config: DataConfig, name: str, test: np.ndarray) -> Splits:
     """The source's own test puzzles; train and validation from the others, less those of a tested class."""
     free = pool.order[pool.part[pool.order] != TEST]
     shared = np.isin(pool.classes[free], np.unique(pool.classes[test]))
-    free = free[~shared]
-    classes = pool.classes[free]
-    back = _start_of_class(
-        classes, _from_back(len(free), config.validation_puzzles, name, "validation_puzzles")
-    )
-    validation = free[len(free) - config.validation_puzzles :] if config.validation_puzzles else free[:0]
-    train = free[:back] if config.train_puzzles is None else free[: config.train_puzzles]
-    if len(train) > back or not back:
-        raise UserError(_too_few(name, "train_puzzles", config.train_puzzles or 1, back))
+    cutter = _Cutter(free[~shared], pool.classes, name)
+    validation = cutter.take(config.validation_puzzles, "validation_puzzles")
+    train = cutter.take(config.train_puzzles, "train_puzzles")
     if config.test_puzzles is not None:
         if config.test_puzzles > len(test):
             raise UserError(_too_few(name, "test_puzzles", config.test_puzzles, len(test)))
         test = test[: config.test_puzzles]
-    return Splits(train, validation, test, int(shared.sum()) + len(free) - len(validation) - back)
+    return Splits(train, validation, test, cutter.left_out + int(shared.sum()))
 
 
-def _from_back(stop: int, count: int, name: str, field: str) -> int:
-    if count > stop:
-        raise UserError(_too_few(name, field, count, stop))
-    return stop - count
+class _Cutter:
+    """Takes puzzles from the front of an order in which classmates stand together."""
+
+    def __init__(self, order: np.ndarray, classes: np.ndarray, name: str):
+        self._order, self._classes, self._name = order, classes[order], name
+        self._at = self.left_out = 0
+
+    def take(self, count: int | None, field: str) -> np.ndarray:
+        """The next `count` puzzles (None: all that are left, at least one)."""
+        left = len(self._order) - self._at
+        if (count if count is not None else 1) > left:
+            raise UserError(_too_few(self._name, field, 1 if count is None else count, left))
+        stop = self._at + (left if count is None else count)
+        taken = self._order[self._at : stop]
+        self._at = stop
+        if len(taken) and stop < len(self._order):
+            others = np.flatnonzero(self._classes[stop:] != self._classes[stop - 1])
+            cut = int(others[0]) if len(others) else len(self._order) - stop
+            self._at += cut
+            self.left_out += cut
+        return taken
 
 
 def _too_few(name: str, field: str, wanted: int, found: int) -> str:
     return (
-        f"{name} has {found} puzzles left for data.{field}, {wanted} are asked for: "
+        f"{name} has {found} puzzles left for data.{field}, at least {wanted} are needed: "
         "lower the numbers of puzzles, or give a larger source (data.pool)"
     )
-
-
-def _start_of_class(classes: np.ndarray, at: int) -> int:
-    """The first position of the class that stands at `at` (classmates stand together)."""
-    if at >= len(classes):
-        return at
-    others = np.flatnonzero(classes[:at] != classes[at])
-    return int(others[-1]) + 1 if len(others) else 0
-
-
-def _end_of_class(classes: np.ndarray, at: int) -> int:
-    """The first position from `at` on that is of another class than the one before `at`."""
-    if at == 0 or at >= len(classes):
-        return at
-    others = np.flatnonzero(classes[at:] != classes[at - 1])
-    return at + int(others[0]) if len(others) else len(classes)
