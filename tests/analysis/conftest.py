@@ -43,13 +43,31 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
         spec = experiment(root, name, points, evaluations=EVALUATIONS.get(name, (EvaluationConfig(),)))
         (root / "specs" / f"{name}.json").write_text(json.dumps(spec))
         save(collect(TableSpec.model_validate(spec)), root / "tables" / f"{name}.csv")
+    sizes = [{"model.d_model": d} for d in (16, 32, 64)]
+    batches = [{"training.batch_size": b, "training.steps": 600 + 600 * 128 // b} for b in (32, 64, 128)]
+    for name, points, key, value in (
+        ("blocks", sizes, "training.batch_size", 512),
+        ("batch_blocks", batches, "training.lr", 1.5e-3),
+    ):
+        table = collect(TableSpec.model_validate(blocks(root, name, points, key, value)))
+        save(table, root / "tables" / f"{name}.csv")
     return root
+
+
+def blocks(
+    root: Path, name: str, points: list[dict[str, object]], key: str, value: float
+) -> dict[str, object]:
+    """A grid of two blocks, the second with another value of `key` throughout, as the study labels it."""
+    spec = experiment(root, name, [*points, *({key: value, **point} for point in points)])
+    for point in spec["points"][len(points) :]:
+        point["label"] = f"point ({key.split('.')[1]}={value})"
+    return spec
 
 
 @pytest.fixture(scope="session")
 def tables(study: Path) -> dict[str, Table]:
     """The tables, loaded."""
-    return {name: load(study / "tables" / f"{name}.csv") for name in GRIDS}
+    return {name: load(study / "tables" / f"{name}.csv") for name in (*GRIDS, "blocks", "batch_blocks")}
 
 
 def figure(**spec: object) -> object:

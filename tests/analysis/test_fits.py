@@ -138,6 +138,15 @@ def test_a_fit_holds_everything_a_reader_needs(tables: dict[str, Table]) -> None
     assert 0 < group["binomial_spread"] < 0.2
 
 
+def test_blocks_of_a_grid_are_fitted_apart(tables: dict[str, Table]) -> None:
+    """Points "also at batch 512" must not be averaged with the recipe's."""
+    fit = fit_table(tables["blocks"], FitSpec(x="parameters", bootstrap=50))
+    assert fit["hue"] == "series"
+    assert [(group["hue"], group["runs"]) for group in fit["groups"]] == [("batch_size=512", 9), (None, 9)]
+    both = fit_table(tables["blocks"], FitSpec(x="parameters", bootstrap=50, hue="training.batch_size"))
+    assert [group["hue"] for group in both["groups"]] == [128, 512]
+
+
 def test_a_fit_is_the_same_twice(tables: dict[str, Table]) -> None:
     assert group_of(tables["data_size"]) == group_of(tables["data_size"])
 

@@ -96,7 +96,14 @@ def test_laws_need_size_and_batch_with_intervals() -> None:
 
 
 def test_effects_hold_at_scale_or_not() -> None:
-    item = {"effect": "no EMA", "where": "768", "elsewhere": "4096", "mean": 0.0, "low": -0.1, "high": 0.1}
+    item = {
+        "effect": "no EMA",
+        "where": "768",
+        "elsewhere": "batch size 4096",
+        "mean": 0.0,
+        "low": -0.1,
+        "high": 0.1,
+    }
     assert scale([item]).state == "met"
     assert scale([item, {**item, "mean": 0.2, "low": 0.1, "high": 0.3}]).state == "not met"
     assert scale([]).state == "not run"

@@ -68,6 +68,7 @@ DERIVED: dict[str, Label] = {
     "workers": Label("workers"),
     "experiment": Label("experiment"),
     "label": Label("grid point"),
+    "series": Label("setting"),
 }
 """What can stand on the x axis beside the keys of the configuration."""
 

@@ -397,6 +397,7 @@ class TablePoint(Spec):
 
     coords: dict[str, Any] = {}
     label: str = ""
+    """Words for the point. Brackets at its end say what is set for a whole block of the grid."""
     runs: tuple[TableRun, ...] = Field(min_length=1)
 
 

@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from trm.analysis.labels import label
+
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
@@ -96,6 +98,14 @@ def value_name(value: Any) -> str:
     text = str(value)
     names = {"mlp": "MLP", "adam_atan2": "Adam-atan2", "adamw": "AdamW", "lion": "Lion", "ema": "EMA"}
     return names.get(text, text.replace("_", " "))
+
+
+def place(column: str, value: Any) -> str:
+    """One value of a column in a sentence: `batch size 256`, `the recipe`, `rows 1,000`."""
+    if column == "series":
+        text = str(value) if isinstance(value, str) and value else ""
+        return text.replace("_", " ").replace("=", " ") or "the recipe"
+    return f"{label(column).name} {value_name(value)}"
 
 
 def duration(hours: float | None) -> str:

@@ -25,6 +25,7 @@ from trm.analysis.figures.base import (
     ordered,
     strip_of,
     table_of,
+    with_hue,
     wrap,
 )
 from trm.analysis.labels import label
@@ -32,7 +33,7 @@ from trm.analysis.sentences.comparisons import ablation_answer, ablation_sentenc
 from trm.analysis.specs import AblationFigure
 from trm.analysis.stats.intervals import Mean, interaction, mean, paired
 from trm.analysis.tables import Table
-from trm.analysis.words import value_name
+from trm.analysis.words import place, value_name
 from trm.errors import UserError
 from trm.study.schema import EvaluationConfig, RunConfig
 
@@ -45,6 +46,7 @@ CAPTION = (
 def draw(spec: AblationFigure, tables: list[Table], fits: list[dict[str, Any]]) -> Drawing:
     """Values left, paired differences right, further metrics beside."""
     table = table_of(tables, tables[0].experiment)
+    spec = with_hue(spec, table, table.select(spec.where, [spec.x]), [spec.x])
     columns = [spec.x, spec.y, *([spec.hue] if spec.hue else [])]
     rows = table.select(spec.where, columns)
     rows = rows[pd.to_numeric(rows[spec.y], errors="coerce").notna()]
@@ -55,8 +57,9 @@ def draw(spec: AblationFigure, tables: list[Table], fits: list[dict[str, Any]]) 
     hues = ordered(rows[spec.hue]) if spec.hue else [None]
     extra = [name for name in spec.second if rows[name].notna().any()]
     panels = 2 + len(extra)
+    across = 2 if spec.hue == "series" else 6
     height = 0.9 + (0.26 + 0.16 * len(hues)) * len(values)
-    strip = strip_of(len(hues), 6, title=True) if spec.hue else 0.0
+    strip = strip_of(len(hues), across, title=True) if spec.hue else 0.0
     figure, axes = canvas(TWO, max(1.7, height), 1, panels, sharey=True, strip=strip)
     shades = colours(hues)
     names = [value_name(value) for value in values]
@@ -76,13 +79,13 @@ def draw(spec: AblationFigure, tables: list[Table], fits: list[dict[str, Any]]) 
         handles = [
             axes[0, 0].plot([], [], "o", color=shades[h], label=hue_name(spec.hue, h))[0] for h in hues
         ]
-        legend(figure, handles, 6, legend_title(spec.hue, rows))
+        legend(figure, handles, across, legend_title(spec.hue, rows))
     title = spec.title or f"{label(spec.y).name.split(' on ')[0].capitalize()} by {label(spec.x).name}"
     heading(axes[0, 0], title)
     sentences = []
     for hue in hues:
         text = ablation_sentence(changes[hue], base_name, spec.y, levels[hue])
-        head = f"At {label(spec.hue).name} {value_name(hue)}: " if spec.hue else ""
+        head = f"At {place(spec.hue, hue)}: " if spec.hue else ""
         sentences.append(head + (text[:1].lower() + text[1:] if head else text))
     crossed = interactions(rows, spec, values, baseline, hues)
     sentences += [item["sentence"] for item in crossed]
@@ -146,17 +149,18 @@ def interactions(
             if value == baseline:
                 continue
             series = [
-                by_seed(rows[is_value(rows[spec.hue], place)], spec, level)
-                for place in (hues[0], hue)
+                by_seed(rows[is_value(rows[spec.hue], where)], spec, level)
+                for where in (hues[0], hue)
                 for level in (baseline, value)
             ]
             if min(map(len, series)) == 0:
                 continue
             change = interaction(*series)
             effect = f"{label(spec.x).name} {value_name(value)}"
-            here, there = (f"{label(spec.hue).name} {value_name(place)}" for place in (hues[0], hue))
+            here, there = (place(spec.hue, level) for level in (hues[0], hue))
             found.append(
                 {
+                    "hue": spec.hue,
                     "effect": effect,
                     "where": here,
                     "elsewhere": there,
@@ -173,12 +177,12 @@ def interactions(
 def _values(
     axes: Axes, rows: pd.DataFrame, x: str, y: str, values: list[Any], colour: str, shift: float
 ) -> None:
-    for place, value in enumerate(values):
+    for row, value in enumerate(values):
         data = rows[is_value(rows[x], value)][y].dropna().to_numpy(float)
         if not len(data):
             continue
         summary = mean(data)
-        where = place + shift
+        where = row + shift
         axes.plot(data, [where] * len(data), "o", color=colour, alpha=0.4, markersize=3, markeredgewidth=0)
         if summary.bounds:
             axes.plot(_within(summary.bounds, label(y).percent), [where, where], color=colour, linewidth=1.2)
@@ -201,8 +205,8 @@ def _differences(
 ) -> dict[str, Mean]:
     reference = by_seed(rows, spec, baseline)
     found = {}
-    for place, value in enumerate(values):
-        where = place + shift
+    for row, value in enumerate(values):
+        where = row + shift
         if value == baseline:
             axes.plot(0, where, "|", color=colour, markersize=8)
             if not shift:

@@ -23,8 +23,8 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLo
 from trm.analysis.files import dump, write_bytes, write_text
 from trm.analysis.labels import Label, label
 from trm.analysis.specs import Figure, FitSpec
-from trm.analysis.tables import Table
-from trm.analysis.words import compact, count, listed, memory, value_name
+from trm.analysis.tables import Table, implied_hue
+from trm.analysis.words import compact, count, listed, memory, place, value_name
 from trm.errors import UserError
 
 ONE, TWO = 3.4, 7.0
@@ -315,12 +315,21 @@ def heading(axes: Axes, title: str, lines: str = "", size: float = 6.5) -> None:
 
 def hue_name(column: str, value: Any) -> str:
     """A legend entry: the value alone; `legend_title` names the column."""
+    if column == "series":
+        return wrap(place(column, value), 44)
     return value_name(value) if column != "label" else str(value)
 
 
 def legend_title(column: str, rows: pd.DataFrame) -> str:
     """What the entries of a legend are values of; nothing where they are words that speak for themselves."""
-    return "" if column == "label" else label(column).name
+    return "" if column in ("label", "series") else label(column).name
+
+
+def with_hue(spec: Figure, table: Table, rows: pd.DataFrame, taken: Sequence[str]) -> Any:
+    """The spec with the hue that its table calls for, where it names none."""
+    if getattr(spec, "hue", None):
+        return spec
+    return spec.model_copy(update={"hue": implied_hue(table, rows, taken)})
 
 
 def wrap(text: str, width: int) -> str:

@@ -17,7 +17,10 @@ from trm.analysis.figures.base import (
     finish,
     fit_of,
     heading,
+    hue_name,
+    is_value,
     legend,
+    ordered,
     strip_of,
     table_of,
 )
@@ -26,8 +29,8 @@ from trm.analysis.sentences.special import batch_sentence
 from trm.analysis.specs import BatchFigure
 from trm.analysis.stats.batch import Cost, costs, logged_noise_scale, noise_scale
 from trm.analysis.stats.intervals import Mean
-from trm.analysis.tables import Table
-from trm.analysis.words import percent
+from trm.analysis.tables import Table, implied_hue
+from trm.analysis.words import percent, place
 
 
 def draw(spec: BatchFigure, tables: list[Table], fits: list[dict[str, Any]]) -> Drawing:
@@ -35,22 +38,30 @@ def draw(spec: BatchFigure, tables: list[Table], fits: list[dict[str, Any]]) -> 
     table = table_of(tables, tables[0].experiment)
     rows = table.select(spec.where, [spec.x])
     wanted = [fit_of(fits, item) for item in spec.fits(table.experiment)]
-    figure, axes = canvas(7.0, 5.0, 2, 2, strip=strip_of(len(spec.targets), 4))
+    hue = implied_hue(table, rows, [spec.x])
+    settings = ordered(rows[hue]) if hue else [None]
+    across = 2 if hue else 4
+    entries = len(spec.targets) + (len(settings) if hue else 0)
+    figure, axes = canvas(7.0, 5.0, 2, 2, strip=strip_of(entries, across))
     batches = np.sort(rows[spec.x].unique().astype(float))
-    handles, known = [], {}
+    handles: list[Any] = []
+    known: dict[Any, dict[float, list[Cost]]] = {value: {} for value in settings}
+    groups: dict[Any, dict[float, Any]] = {value: {} for value in settings}
     for index, (target, fit) in enumerate(zip(spec.targets, wanted)):
-        colour, marker = OKABE_ITO[index], MARKERS[index]
-        found = costs(rows, table.curves, target, spec.x)
-        known[target] = found
-        for axis, field in zip(axes.flat, ("steps", "rows", "flops")):
-            _marks(axis, found, field, colour, marker)
-        _law(axes[0, 0], axes[0, 1], fit["groups"][0], batches, colour)
-        handles.append(
-            axes[0, 0].plot(
-                [], [], marker=marker, color=colour, label=f"to {percent(target, 0)} validation accuracy"
-            )[0]
-        )
-    legend(figure, handles, 4)
+        for number, value in enumerate(settings):
+            part = rows[is_value(rows[hue], value)] if hue else rows
+            found = costs(part, table.curves, target, spec.x)
+            group = next(item for item in fit["groups"] if not hue or item["hue"] == value)
+            known[value][target], groups[value][target] = found, group
+            for axis, field in zip(axes.flat, ("steps", "rows", "flops")):
+                _marks(axis, found, field, OKABE_ITO[index], MARKERS[number])
+            _law(axes[0, 0], axes[0, 1], group, part[spec.x].to_numpy(float), OKABE_ITO[index])
+        name = f"to {percent(target, 0)} validation accuracy"
+        handles += axes[0, 0].plot([], [], color=OKABE_ITO[index], label=name)
+    for number, value in enumerate(settings if hue else []):
+        name = hue_name(hue or "", value)
+        handles += axes[0, 0].plot([], [], MARKERS[number], color=GREY, label=name)
+    legend(figure, handles, across)
     _throughput(axes[1, 1], rows, spec)
     scales = _noise(rows, table, spec)
     for value, _ in scales:
@@ -62,13 +73,23 @@ def draw(spec: BatchFigure, tables: list[Table], fits: list[dict[str, Any]]) -> 
         heading(axis, text)
         axis_scale(axis, "x", label(spec.x), batches, log=True)
     for axis, text, field in zip(axes.flat, names, ("steps", "rows", "flops")):
-        values = np.array([getattr(cost, field).value for found in known.values() for cost in found])
+        values = np.array(
+            [
+                getattr(cost, field).value
+                for found in known.values()
+                for item in found.values()
+                for cost in item
+            ]
+        )
         if np.isfinite(values).any():
             axis_scale(axis, "y", Label(text.replace(" (log)", "").replace(", log", ""), log=True), values)
         else:
             axis.text(0.5, 0.5, "no run reached a target", transform=axis.transAxes, ha="center", color=GREY)
-    groups = {target: fit["groups"][0] for target, fit in zip(spec.targets, wanted)}
-    sentence = batch_sentence(groups, known, scales)
+    parts = []
+    for value in settings:
+        text = batch_sentence(groups[value], known[value], scales if value == settings[-1] else [])
+        parts.append(f"With {place(hue, value)}: {text}" if hue else text)
+    first = settings[0]
     return finish(
         figure,
         spec,
@@ -80,8 +101,8 @@ def draw(spec: BatchFigure, tables: list[Table], fits: list[dict[str, Any]]) -> 
             "Lines: S = Smin (1 + B*/B) fitted to the steps, and the puzzles it implies (arXiv 1812.06162). Dotted: "
             "gradient noise scale."
         ),
-        sentence=sentence,
-        answer=batch_sentence({t: groups[t] for t in spec.targets[:1]}, known, []),
+        sentence=" ".join(parts),
+        answer=batch_sentence({t: groups[first][t] for t in spec.targets[:1]}, known[first], []),
         numbers={"noise_scale": scales},
     )
 

@@ -17,7 +17,6 @@ from trm.analysis.figures.base import (
     finish,
     fit_of,
     heading,
-    hue_name,
     is_value,
     legend,
     ordered,
@@ -30,6 +29,7 @@ from trm.analysis.sentences.special import inference_answer, inference_sentence
 from trm.analysis.specs import FrontierFigure
 from trm.analysis.stats.intervals import mean
 from trm.analysis.tables import Table
+from trm.analysis.words import place
 from trm.errors import UserError
 
 POLICIES = {
@@ -64,7 +64,7 @@ def draw(spec: FrontierFigure, tables: list[Table], fits: list[dict[str, Any]]) 
         part = rows[is_value(rows[spec.hue], hue)] if spec.hue else rows
         best = panel(axis, part) if hue == hues[0] else {**best, **panel(axis, part)}
         if spec.hue:
-            heading(axis, f"{label(spec.hue).name} {hue_name(spec.hue, hue)}")
+            heading(axis, place(spec.hue, hue))
     for axis in list(axes.flat)[len(hues) :]:
         axis.set_axis_off()
     legend(figure, handles(axes[0, 0], shown), 2)

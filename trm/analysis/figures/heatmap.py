@@ -18,10 +18,10 @@ from trm.analysis.figures.base import (
     finish,
     fit_of,
     heading,
-    hue_name,
     is_value,
     ordered,
     table_of,
+    with_hue,
     wrap,
 )
 from trm.analysis.labels import label
@@ -30,13 +30,14 @@ from trm.analysis.sentences.special import optimum_sentence
 from trm.analysis.specs import HeatmapFigure
 from trm.analysis.stats.intervals import mean
 from trm.analysis.tables import Table
-from trm.analysis.words import number, value_name
+from trm.analysis.words import number, place, value_name
 from trm.errors import UserError
 
 
 def draw(spec: HeatmapFigure, tables: list[Table], fits: list[dict[str, Any]]) -> Drawing:
     """One map for each hue value, all on one colour scale; the optimum's law in a panel beside."""
     table = table_of(tables, tables[0].experiment)
+    spec = with_hue(spec, table, table.select(spec.where, [spec.x]), [spec.x, spec.y])
     rows = table.select(spec.where, [spec.x, spec.y, spec.z, *([spec.hue] if spec.hue else [])])
     rows = rows[pd.to_numeric(rows[spec.z], errors="coerce").notna()]
     if not len(rows):
@@ -54,7 +55,7 @@ def draw(spec: HeatmapFigure, tables: list[Table], fits: list[dict[str, Any]]) -
     for axis, hue, cells in zip(axes[0], hues, maps):
         image = _map(axis, cells, spec, xs, ys, norm)
         if spec.hue:
-            heading(axis, f"{label(spec.hue).name} {hue_name(spec.hue, hue)}")
+            heading(axis, place(spec.hue, hue))
     bar = figure.colorbar(image, ax=list(axes[0, : len(hues)]), shrink=0.9, pad=0.02)
     bar.outline.set_visible(False)
     _bar(bar, spec)

@@ -27,14 +27,14 @@ from trm.analysis.sentences.special import joint_sentence
 from trm.analysis.specs import JointFigure
 from trm.analysis.stats.intervals import pooled_log_intervals
 from trm.analysis.stats.pareto import frontier
-from trm.analysis.tables import Table
+from trm.analysis.tables import Table, plain
 from trm.analysis.words import compact, interval, number, share
 
 
 def draw(spec: JointFigure, tables: list[Table], fits: list[dict[str, Any]]) -> Drawing:
     """One colour a size; the law's curve at each size and the lower envelope of the means."""
     table = table_of(tables, tables[0].experiment)
-    rows = table.select(spec.where, [spec.x, spec.second])
+    rows = plain(table.select(spec.where, [spec.x, spec.second]))
     group = fit_of(fits, spec.fits(table.experiment)[0])["groups"][0]
     sizes = ordered(rows[spec.x])
     shades = colours(sizes)

@@ -26,6 +26,7 @@ from trm.analysis.figures.base import (
     ordered,
     strip_of,
     table_of,
+    with_hue,
     wrap,
 )
 from trm.analysis.labels import label
@@ -52,13 +53,15 @@ def draw(spec: LawFigure, tables: list[Table], fits: list[dict[str, Any]]) -> Dr
     table = table_of(tables, tables[0].experiment)
     found = spec.fits(table.experiment)
     fit = fit_of(fits, found[0]) if found else None
+    spec = with_hue(spec, table, table.select(spec.where, [spec.x]), [spec.x])
     groups = len(ordered(table.select(spec.where, [spec.hue])[spec.hue])) if spec.hue else 0
+    across = 1 if spec.hue == "series" else 3
     entries = groups + (spec.envelope and groups > 0)
-    figure, axes = canvas(1.35 * ONE, 3.0, strip=strip_of(entries, 3, title=bool(spec.hue)))
+    figure, axes = canvas(1.35 * ONE, 3.0, strip=strip_of(entries, across, title=bool(spec.hue)))
     rows = panel(axes[0, 0], spec, table, fit)
     if spec.hue:
         handles = axes[0, 0].get_legend_handles_labels()[0]
-        legend(figure, handles, 3, legend_title(spec.hue, rows))
+        legend(figure, handles, across, legend_title(spec.hue, rows))
     title = spec.title or title_of(spec)
     heading(axes[0, 0], title, subtitle(fit, spec))
     return finish(
@@ -134,6 +137,7 @@ def summary(fit: dict[str, Any]) -> list[dict[str, Any]]:
 
 def panel(axes: Axes, spec: LawFigure, table: Table, fit: dict[str, Any] | None) -> pd.DataFrame:
     """Draw one law into `axes`; returns the rows shown. Shared with scaling_laws."""
+    spec = with_hue(spec, table, table.select(spec.where, [spec.x]), [spec.x])
     rows = table.select(spec.where, [spec.x, spec.y, *([spec.hue] if spec.hue else [])])
     rows = rows[pd.to_numeric(rows[spec.y], errors="coerce").notna()]
     if not len(rows):

@@ -24,6 +24,7 @@ from trm.analysis.figures.base import (
     ordered,
     strip_of,
     table_of,
+    with_hue,
 )
 from trm.analysis.labels import label
 from trm.analysis.sentences.comparisons import pareto_sentence
@@ -40,6 +41,7 @@ MOST_NAMES = 8
 def draw(spec: ParetoFigure, tables: list[Table], fits: list[dict[str, Any]]) -> Drawing:
     """One panel a cost."""
     table = table_of(tables, tables[0].experiment)
+    spec = with_hue(spec, table, table.select(spec.where), [])
     rows = table.select(spec.where, [spec.y, *([spec.hue] if spec.hue else [])])
     costs = [
         name for name in (spec.cost, *spec.costs) if pd.to_numeric(rows[name], errors="coerce").notna().any()
@@ -47,9 +49,10 @@ def draw(spec: ParetoFigure, tables: list[Table], fits: list[dict[str, Any]]) ->
     if not costs:
         raise UserError(f"no run of {table.experiment} has {spec.cost}: nothing to draw against")
     hues = ordered(rows[spec.hue]) if spec.hue else [None]
+    across = 2 if spec.hue == "series" else 6
     shades = colours(hues)
     wide = min(3, len(costs))
-    strip = strip_of(len(hues), 6, title=True) if spec.hue else 0.0
+    strip = strip_of(len(hues), across, title=True) if spec.hue else 0.0
     width = 1.35 * ONE if wide == 1 else 2.75 * wide
     figure, axes = canvas(width, 2.7 * -(-len(costs) // wide), -(-len(costs) // wide), wide, strip=strip)
     kept: dict[str, list[tuple[str, float, float]]] = {}
@@ -68,7 +71,7 @@ def draw(spec: ParetoFigure, tables: list[Table], fits: list[dict[str, Any]]) ->
             )[0]
             for i, hue in enumerate(hues)
         ]
-        legend(figure, handles, 6, legend_title(spec.hue, rows))
+        legend(figure, handles, across, legend_title(spec.hue, rows))
     total = rows["point"].nunique()
     return finish(
         figure,

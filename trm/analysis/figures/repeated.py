@@ -28,7 +28,7 @@ from trm.analysis.labels import Label, label
 from trm.analysis.sentences.special import repeated_sentence
 from trm.analysis.specs import RepeatedFigure
 from trm.analysis.stats.intervals import pooled_log_intervals
-from trm.analysis.tables import Table
+from trm.analysis.tables import Table, plain
 from trm.analysis.tables.store import merge
 from trm.analysis.words import interval, number, share, value_name
 
@@ -36,7 +36,7 @@ from trm.analysis.words import interval, number, share, value_name
 def draw(spec: RepeatedFigure, tables: list[Table], fits: list[dict[str, Any]]) -> Drawing:
     """Left: error against effective data, all experiments on one curve. Right: effective data against copies."""
     table = merge([table_of(tables, name) for name in spec.sources])
-    rows = table.select(spec.where, [spec.x, spec.second])
+    rows = plain(table.select(spec.where, [spec.x, spec.second]))
     group = fit_of(fits, spec.fits("")[0])["groups"][0]
     levels = ordered(rows[spec.x])
     shades = colours(levels)

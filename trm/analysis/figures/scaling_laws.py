@@ -33,6 +33,8 @@ def draw(spec: ScalingLawsFigure, tables: list[Table], fits: list[dict[str, Any]
             heading(axis, title)
             axis.set_axis_off()
             continue
+        if axis.get_legend_handles_labels()[0]:
+            axis.legend(fontsize=5.5, loc="best", handlelength=1.2)
         if place % columns:
             axis.set_ylabel("")
         heading(axis, title, law.subtitle(fit, panel, 48), 6)

@@ -11,7 +11,7 @@ from trm.analysis.fits.forms import Array
 from trm.analysis.labels import label
 from trm.analysis.specs import FitSpec
 from trm.analysis.stats.targets import first_reach
-from trm.analysis.tables import Table
+from trm.analysis.tables import Table, implied_hue, plain
 from trm.errors import UserError
 
 SATURATED = 0.90
@@ -77,11 +77,19 @@ def gather(table: Table, spec: FitSpec) -> list[tuple[object, Data]]:
         rows[spec.y] = reach(table, rows, spec.target or 0.8)
     if not len(rows):
         raise UserError(f"no row of {table.experiment} matches {spec.where}: nothing to fit")
-    if spec.hue is None:
+    if spec.second:
+        return [(None, observations(plain(rows), spec))]
+    hue = hue_of(table, spec)
+    if hue is None:
         return [(None, observations(rows, spec))]
-    return [
-        (value, observations(part, spec)) for value, part in rows.groupby(spec.hue, sort=True, dropna=False)
-    ]
+    return [(value, observations(part, spec)) for value, part in rows.groupby(hue, sort=True, dropna=False)]
+
+
+def hue_of(table: Table, spec: FitSpec) -> str | None:
+    """The column that splits the fit: the spec's, or what the table calls for (laws of two variables: none)."""
+    if spec.hue or spec.second:
+        return spec.hue
+    return implied_hue(table, table.select(spec.where, [spec.x]), [spec.x])
 
 
 def reach(table: Table, rows: pd.DataFrame, target: float, axis: str = "step") -> Array:

@@ -16,7 +16,7 @@ from trm.analysis.fits.bootstrap import resample, seed_spread
 from trm.analysis.fits.data import Data, observations
 from trm.analysis.fits.forms import Array
 from trm.analysis.specs import FitSpec
-from trm.analysis.tables import Table
+from trm.analysis.tables import Table, plain
 from trm.errors import UserError
 
 
@@ -26,7 +26,7 @@ def optimum(table: Table, spec: FitSpec) -> dict[str, Any]:
     Raises:
         UserError: no row matches.
     """
-    rows = table.select(spec.where, [spec.x, str(spec.second)])
+    rows = plain(table.select(spec.where, [spec.x, str(spec.second)]))
     if not len(rows):
         raise UserError(f"no row of {table.experiment} matches {spec.where}: nothing to fit")
     data = observations(rows, spec)

@@ -8,7 +8,7 @@ import numpy as np
 
 from trm.analysis.fits.bootstrap import resample, seed_spread
 from trm.analysis.fits.compare import Fitted, aicc, bears, choose, delta_for, fit_form, held_out
-from trm.analysis.fits.data import Data, gather
+from trm.analysis.fits.data import Data, gather, hue_of
 from trm.analysis.fits.forms import FORMS, Array
 from trm.analysis.fits.optimum import optimum
 from trm.analysis.fits.solve import Solution, solve
@@ -34,8 +34,10 @@ def fit_table(table: Table, spec: FitSpec) -> dict[str, Any]:
         UserError: the table lacks a column, or no row matches.
     """
     if spec.form == "optimum":
+        hue = None
         groups = [optimum(table, spec)]
     else:
+        hue = hue_of(table, spec)
         groups = [{"hue": _plain(value), **_group(data, spec)} for value, data in gather(table, spec)]
     info = table.info
     return {
@@ -44,6 +46,7 @@ def fit_table(table: Table, spec: FitSpec) -> dict[str, Any]:
         "study": info.get("study"),
         "scale": info.get("scale"),
         "experiment": table.experiment,
+        "hue": hue,
         "data_fingerprint": info.get("fingerprint"),
         "commits": info.get("commits", []),
         "groups": groups,
@@ -51,7 +54,8 @@ def fit_table(table: Table, spec: FitSpec) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    return value.item() if hasattr(value, "item") else value
+    value = value.item() if hasattr(value, "item") else value
+    return None if value != value else value
 
 
 def _group(data: Data, spec: FitSpec) -> dict[str, Any]:

@@ -162,7 +162,7 @@ def _first(fits: Sequence[Mapping[str, Any]], wanted: Any, parameter: str) -> st
 def scale(interactions: Sequence[Mapping[str, Any]]) -> Criterion:
     """Effects at the recipe's size against the same effects at another batch or model size."""
     name = "Effects hold at scale (larger batch or model)"
-    known = [item for item in interactions if item["low"] is not None]
+    known = [item for item in interactions if item["low"] is not None and _size(item)]
     if not known:
         return Criterion(name, "not run", "no experiment repeats its grid at another batch or model size")
     changed = [item for item in known if item["low"] > 0 or item["high"] < 0]
@@ -174,3 +174,9 @@ def scale(interactions: Sequence[Mapping[str, Any]]) -> Criterion:
         shown += f"; {first['effect']} at {first['elsewhere']} differs by "
         shown += f"{points(first['mean'], (first['low'], first['high']))} points"
     return Criterion(name, "not met" if changed else "met", shown)
+
+
+def _size(item: Mapping[str, Any]) -> bool:
+    """Whether an interaction is one with the size of batch or model (and not with another task, say)."""
+    words = ("batch", "d model", "d_model", "layers", "width", "parameters")
+    return any(word in f"{item.get('hue')} {item['elsewhere']}" for word in words)

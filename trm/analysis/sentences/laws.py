@@ -8,7 +8,7 @@ import numpy as np
 
 from trm.analysis.labels import label
 from trm.analysis.specs import LawFigure
-from trm.analysis.words import compact, interval, number, percent, percents, share, value_name
+from trm.analysis.words import compact, interval, number, percent, percents, place, share, value_name
 
 
 def equation(group: dict[str, Any], x: str, y: str = "error", width: int = 72) -> str:
@@ -61,7 +61,7 @@ def law_sentence(fit: dict[str, Any], spec: LawFigure) -> str:
     """What the fit says, for every colour."""
     sentences = []
     for group in fit["groups"]:
-        head = f"At {label(spec.hue).name} {value_name(group['hue'])}: " if spec.hue else ""
+        head = f"At {place(fit['hue'], group['hue'])}: " if fit.get("hue") else ""
         body = group_sentence(group, spec.x, spec.y)
         sentences.append(head + (body[:1].lower() + body[1:] if head else body))
     return " ".join(sentences)
@@ -70,7 +70,8 @@ def law_sentence(fit: dict[str, Any], spec: LawFigure) -> str:
 def law_answer(fit: dict[str, Any], spec: LawFigure) -> str:
     """One sentence for several colours: their exponents side by side. For one, its own sentence."""
     groups = [group for group in fit["groups"] if "forms" in group]
-    if not spec.hue or len(groups) < 2:
+    hue = fit.get("hue")
+    if not hue or len(groups) < 2:
         return law_sentence(fit, spec)
     parts, signs = [], set()
     for group in groups:
@@ -78,11 +79,13 @@ def law_answer(fit: dict[str, Any], spec: LawFigure) -> str:
         slope, bounds = form["parameters"].get("a", 0.0), (form.get("intervals") or {}).get("a")
         signs.add(0 if group["chosen"] == "constant" else direction(slope, bounds))
         shown = "none" if group["chosen"] == "constant" else f"{number(-slope, 2)}{interval(_flip(bounds))}"
-        parts.append(f"{shown} at {value_name(group['hue'])}")
+        parts.append(
+            f"{shown} at {place(hue, group['hue']) if hue == 'series' else value_name(group['hue'])}"
+        )
     verbs = {frozenset({1}): "falls", frozenset({-1}): "rises", frozenset({0}): "shows no certain trend"}
     verb = verbs.get(frozenset(signs), "does not move alike")
     thing, over = _short(spec.y).capitalize(), label(spec.x).name.split(" (")[0]
-    return f"{thing} {verb} with {over} for all values of {label(spec.hue).name}; powers: {', '.join(parts)}."
+    return f"{thing} {verb} with {over} for every {label(hue).name}; powers: {', '.join(parts)}."
 
 
 def group_sentence(group: dict[str, Any], x: str, y: str = "error") -> str:

@@ -2,6 +2,6 @@
 (histories)."""
 
 from trm.analysis.tables.collect import collect
-from trm.analysis.tables.store import Table, load, load_all, save
+from trm.analysis.tables.store import Table, implied_hue, load, load_all, plain, save
 
-__all__ = ["Table", "collect", "load", "load_all", "save"]
+__all__ = ["Table", "collect", "implied_hue", "load", "load_all", "plain", "save"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -103,6 +104,12 @@ def _label(point: TablePoint) -> str:
         ", ".join(f"{key.rsplit('.', 1)[-1]}={_cell(value)}" for key, value in point.coords.items())
         or "recipe"
     )
+
+
+def _series(point: TablePoint) -> str:
+    """What is set for the point's whole block of the grid: the brackets at the end of its label; empty: the recipe."""
+    found = re.search(r"\(([^()]*)\)$", _label(point))
+    return found[1] if found else ""
 
 
 def _run(
@@ -209,6 +216,7 @@ def _result_rows(
         row = {
             "experiment": spec.name,
             "label": _label(point),
+            "series": _series(point),
             "point": index,
             **{key: _cell(value) for key, value in point.coords.items()},
             "seed": base["seed"],

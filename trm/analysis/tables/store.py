@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from trm.analysis.files import dump, read_json, write_text
@@ -62,6 +63,33 @@ class Table:
         for name, value in where.items():
             rows = rows[_equal(rows[name], value)]
         return rows.copy()
+
+
+def implied_hue(table: Table, rows: pd.DataFrame, taken: Sequence[str]) -> str | None:
+    """What must tell rows apart beside the variables `taken`, or unlike points would be averaged; None: nothing.
+
+    Blocks of a grid that set something throughout ("also at batch 4096") differ in `series`; points that differ in
+    how a run is evaluated, in an `evaluation.*` coordinate.
+    """
+    if "label" in taken:
+        return None
+    if "series" not in taken and rows["series"].nunique(dropna=False) > 1:
+        return "series"
+    known = [name for name in taken if name in rows]
+    for name in table.info.get("coordinates", []):
+        if name.startswith("evaluation.") and name in rows and name not in taken:
+            groups = rows.groupby(known, dropna=False)[name] if known else rows[name]
+            if np.max(groups.nunique(dropna=False)) > 1:
+                return str(name)
+    return None
+
+
+def plain(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows of the recipe itself where blocks of the grid set something else (laws of two variables mix no blocks)."""
+    own = rows[rows["series"].isna()]
+    if len(own):
+        return own
+    return rows[rows["series"] == rows["series"].mode().iloc[0]] if len(rows) else rows
 
 
 def _equal(column: pd.Series, value: Any) -> pd.Series:
