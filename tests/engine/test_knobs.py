@@ -5,6 +5,7 @@ import torch
 
 from tests.engine.conftest import config, first_losses, train, trainer
 from trm.engine.outputs import load_weights
+from trm.engine.profile import Profile
 from trm.study.schema import CurriculumStage, ModelConfig, RuntimeConfig, TrainingConfig
 
 EFFECTS = {
@@ -180,3 +181,10 @@ def test_losses_depend_on_nothing_but_the_run(dataset_folder, tmp_path):
     assert first_losses(config(), dataset_folder, tmp_path, 3, "a") == first_losses(
         config(), dataset_folder, tmp_path, 3, "b"
     )
+
+
+def test_profiled_steps_leave_a_trace(dataset_folder, tmp_path):
+    found = trainer(config(training={"steps": 3}), dataset_folder, tmp_path)
+    found.profile = Profile("2:2", tmp_path / "trace.json", found.backend)
+    found.run()
+    assert '"aten::addmm"' in (tmp_path / "trace.json").read_text()

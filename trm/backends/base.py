@@ -84,7 +84,7 @@ class Backend(ABC):
         """The step, compiled or as it is."""
         return step
 
-    def all_reduce(self, flat: Tensor) -> None:
+    def all_reduce(self, flat: Tensor) -> None:  # noqa: B027 (nothing to do where there is one worker)
         """Sum `flat` over the workers, in place. Called once a step."""
 
     def request_stop(self, stop: Tensor, requested: int) -> None:
@@ -99,14 +99,14 @@ class Backend(ABC):
         """The host vectors (equal shape) of all workers, by rank; also a barrier."""
         return [vector]
 
-    def broadcast(self, tensor: Tensor) -> None:
+    def broadcast(self, tensor: Tensor) -> None:  # noqa: B027 (nothing to do where there is one worker)
         """Overwrite a host tensor by rank 0's."""
 
     def fetch(self, tensor: Tensor) -> Tensor:
         """The tensor on the host, once all that it depends on has run."""
         return tensor.detach().to("cpu")
 
-    def synchronize(self) -> None:
+    def synchronize(self) -> None:  # noqa: B027 (nothing to do where there is one worker)
         """Wait for the device."""
 
     @abstractmethod
@@ -129,5 +129,5 @@ class Backend(ABC):
         """The backend's own account of what it did, in many lines; empty where it keeps none."""
         return ""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 (nothing to do where there is one worker)
         """Leave the workers."""

@@ -86,7 +86,8 @@ def from_reference(
             )
         if tuple(plain[public].shape) != expected:
             raise UserError(
-                f"the checkpoint's {public} has shape {tuple(plain[public].shape)}, and this configuration's has {expected}"
+                f"the checkpoint's {public} has shape {tuple(plain[public].shape)}, and this configuration's "
+                f"has {expected}"
             )
         weights[name] = plain.pop(public).float()
     missing = [public for public in STATES.values() if public not in plain]

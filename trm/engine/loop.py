@@ -20,6 +20,7 @@ from trm.engine.history import TensorBoard, WeightsAndBiases, progress_line, si,
 from trm.engine.interrupt import StopRequested, StopSignal
 from trm.engine.memory import is_out_of_memory, out_of_memory_sentence
 from trm.engine.metrics import INDEX, named_means
+from trm.engine.profile import Profile
 from trm.engine.saving import Record, Saver, run_identity
 from trm.engine.state import TrainState
 from trm.engine.step import TrainStep
@@ -80,7 +81,8 @@ class Trainer:
         self.program = backend.program(self.step)
         self.feed = Feed(config, *dataset.sampler(config), backend)
         self.stages = recursion_stages(config.model, config.training)
-        self.threads, self.profile_steps = torch.get_num_threads(), profile_steps
+        self.threads = torch.get_num_threads()
+        self.profile = Profile(profile_steps, folder.root / f"profile-{backend.rank}.json", backend)
         self.validation = dataset.originals("validation", backend) if dataset.has("validation") else None
         self.setup_seconds = 0.0
         self.loop_started = self.reported_at = time.monotonic()
@@ -129,10 +131,12 @@ class Trainer:
             self.backend.request_stop(self.state.stop, stop.requested)
 
         self.step.before_update = before_update
+        self.profile.before(self.record.done + 1)
         with stop.abandonable(self.backend.processes == 1):
             batch = self.feed.batch(self.record.done + 1)
             self.program(batch, stage.h_cycles, stage.l_cycles)
         self.record.done += 1
+        self.profile.after(self.record.done)
 
     def _after_step(self, stop: StopSignal) -> None:
         """What is due at this step: snapshot, validation, a report, a comparison of workers, a checkpoint."""
