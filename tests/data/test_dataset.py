@@ -107,6 +107,14 @@ def test_a_reference_data_set_loads_as_it_is(tmp_path):
         load(folder, "validation")
 
 
+def test_the_task_of_a_reference_data_set(tmp_path, set_4x4, mazes):
+    for folder, task in ((set_4x4, "sudoku"), (mazes, "maze")):
+        copy = tmp_path / task
+        shutil.copytree(folder, copy)
+        (copy / "manifest.json").unlink()
+        assert load(copy, "train").meta.task == task
+
+
 @pytest.mark.parametrize(
     "name", ["train/all__inputs.npy", "train/dataset.json", "train/all__group_indices.npy"]
 )
@@ -197,12 +205,30 @@ def test_an_interrupted_write_leaves_nothing_that_passes_for_done(tmp_path, pool
     assert [path.name for path in tmp_path.iterdir()] == ["set"]  # no temporary folder stays
 
 
+def test_what_a_killed_process_left_is_removed(tmp_path, pool_4x4, monkeypatch):
+    (tmp_path / ".set.abc").mkdir()
+    build_dataset(small(), pool_4x4, tmp_path / "set")
+    assert (tmp_path / ".set.abc").exists()  # it may still be at work
+    monkeypatch.setattr(files, "STALE", -1.0)
+    build_dataset(small(), pool_4x4, tmp_path / "set")
+    assert [path.name for path in tmp_path.iterdir()] == ["set"]
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_read_only_places(tmp_path, pool_4x4):
     tmp_path.chmod(0o500)
     with pytest.raises(UserError, match="Permission denied; free space, or choose"):
         build_dataset(small(), pool_4x4, tmp_path / "set")
     tmp_path.chmod(0o700)
+
+
+def test_read_only_file_systems(tmp_path, pool_4x4, monkeypatch):
+    def refuse(*_, **__):
+        raise OSError(30, "Read-only file system", str(tmp_path))
+
+    monkeypatch.setattr(files.tempfile, "mkdtemp", refuse)
+    with pytest.raises(UserError, match="Read-only file system; free space, or choose"):
+        build_dataset(small(), pool_4x4, tmp_path / "set")
 
 
 def test_a_file_where_the_folder_should_be(tmp_path, pool_4x4):

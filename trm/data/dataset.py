@@ -268,10 +268,8 @@ def _meta(folder: Path, split: str, manifest: dict[str, Any]) -> Meta:
         if name in manifest
     }
     if not own:
-        own = {"task": {6: "maze", 12: "arc"}.get(document["vocab_size"], "sudoku")}
-        side = round(document["seq_len"] ** 0.5)
-        if document["vocab_size"] == 12 and side == 10:
-            own["task"] = "sudoku"
+        side, symbols = round(document["seq_len"] ** 0.5), document["vocab_size"]
+        own = {"task": "sudoku" if symbols == side + 2 else {6: "maze", 12: "arc"}.get(symbols, "sudoku")}
     return Meta(
         **{name: document[name] for name in fields},
         **own,

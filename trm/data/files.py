@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import tempfile
+import time
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,8 @@ from trm.errors import UserError
 from trm.storage.files import sha256_file
 
 MANIFEST = "manifest.json"
+STALE = 86400.0
+"""Seconds after which an unfinished folder is taken for left behind."""
 
 
 @contextlib.contextmanager
@@ -34,6 +37,9 @@ def new_folder(target: str | os.PathLike[str]) -> Iterator[Path]:
     temporary = None
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
+        for old in target.parent.glob(f".{target.name}.*"):  # of a process that was killed
+            if time.time() - old.stat().st_mtime > STALE:
+                shutil.rmtree(old, ignore_errors=True)
         temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
         yield temporary
         target.mkdir(exist_ok=True)
