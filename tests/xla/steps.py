@@ -22,7 +22,7 @@ from trm.study.schema import RunConfig
 
 def config(mixer: str, **training: Any) -> RunConfig:
     """A tiny run on 4x4 Sudoku."""
-    model = {"mixer": mixer, "d_model": 32, "heads": 2, "h_cycles": 2, "l_cycles": 2, "halt_max_steps": 4}
+    model = {"mixer": mixer, "d_model": 32, "heads": 2, "h_cycles": 2, "l_cycles": 1, "halt_max_steps": 4}
     model |= {"puzzle_tokens": 2, "position": "rope" if mixer == "attention" else "none"}
     data = {"source": "generate", "augmentations": 0, "box_rows": 2, "box_cols": 2}
     training = {

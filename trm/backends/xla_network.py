@@ -56,7 +56,8 @@ def swiglu_channels(x_LBD: Tensor, gate_up_ID: Tensor, down_DI: Tensor) -> Tenso
 def attention(x_LBD: Tensor, qkv: Tensor, out: Tensor, heads: int, rope: bool) -> Tensor:
     """Bidirectional attention by two einsums; scores and softmax stay in the forward dtype. Returns
     float32."""
-    q, k, v = F.linear(x_LBD, qkv.to(x_LBD.dtype)).unflatten(-1, (3, heads, -1)).unbind(2)
+    # cut before the heads are split off: the other way round the partitioner gathers all rows on every chip
+    q, k, v = (t.unflatten(-1, (heads, -1)) for t in F.linear(x_LBD, qkv.to(x_LBD.dtype)).chunk(3, dim=-1))
     if rope:
         cos, sin = network.rope_tables(x_LBD.shape[0], q.shape[-1], x_LBD.device)
         q, k = network.rotate(q, cos, sin), network.rotate(k, cos, sin)

@@ -74,8 +74,9 @@ def trace_training(
     return module, time.perf_counter() - started, bool(step.network.remat)
 
 
-def trace_evaluation(config: RunConfig, puzzles: Any, backend: Any) -> tuple[str, float, bool]:
-    """The same for one supervision step of evaluation, with as many rows a device as evaluation takes."""
+def trace_evaluation(config: RunConfig, puzzles: Any, backend: Any) -> tuple[str, float, int]:
+    """StableHLO of one supervision step of evaluation, seconds of tracing, and rows a device, as evaluation
+    takes."""
     import torch
 
     from trm.model.inference import InferenceNetwork, inference_batch
@@ -97,15 +98,15 @@ def trace_evaluation(config: RunConfig, puzzles: Any, backend: Any) -> tuple[str
         model.l_cycles,
     )
     length = puzzles.seq_len + model.puzzle_tokens
-    rows = inference_batch(length, model.d_model, backend.device) * backend.devices
-    shape = (length, rows, model.d_model)
+    rows = inference_batch(length, model.d_model, backend.device)
+    shape = (length, rows * backend.devices, model.d_model)
     z_H, z_L, x = (backend.place_rows(torch.ones(shape, dtype=arch.dtype), 1) for _ in range(3))
     backend.synchronize()
     with torch.no_grad():
         module = stablehlo(list(network.step(z_H, z_L, x)), backend)
         started = time.perf_counter()
         network.step(z_H, z_L, x)
-    return module, time.perf_counter() - started, False
+    return module, time.perf_counter() - started, rows
 
 
 def stablehlo(outputs: list[Any], backend: Any) -> str:
@@ -126,16 +127,18 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
 
     config, puzzles = RunConfig.model_validate(request["config"]), Puzzles(*request["puzzles"])
     backend = XlaBackend()
+    remat, rows = False, config.training.batch_size // where.chips
     if request["what"] == "train":
         module, trace, remat = trace_training(config, puzzles, backend, request.get("remat"))
     else:
-        module, trace, remat = trace_evaluation(config, puzzles, backend)
+        module, trace, rows = trace_evaluation(config, puzzles, backend)
     started = time.perf_counter()
     compiled = compile_for(module, where)
     answer: dict[str, Any] = {
         "fits": compiled.text is not None,
         "needs_gib": compiled.needs_gib,
         "remat": remat,
+        "rows_per_chip": rows,
         "trace_ms": round(1000 * trace, 2),
         "compile_seconds": round(time.perf_counter() - started, 2),
     }

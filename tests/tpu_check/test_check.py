@@ -1,0 +1,72 @@
+"""Verdicts, advice and the table from the numbers of compiled programs (kept ones, in the cache's own format)."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trm.errors import UserError
+from trm.study.schema import RunConfig
+from trm.tpu_check import check as module
+from trm.tpu_check.check import check, program_key, table, tpu_python
+from trm.tpu_check.slices import parse_slice
+
+HOST = parse_slice("v4-8")
+
+
+def run(**training: Any) -> RunConfig:
+    return RunConfig.model_validate({"training": {"batch_size": 3072, **training}})
+
+
+def keep(folder: Path, config: RunConfig, remat: bool | None = None, **numbers: Any) -> None:
+    answer = {"fits": True, "needs_gib": None, "remat": bool(remat), "rows_per_chip": 768, "trace_ms": 20.0}
+    answer |= {"peak_gib": 12.0, "cycles": 315_000_000, "collectives": {}} | numbers
+    (folder / f"{program_key(config, HOST, 'train', remat)}.json").write_text(json.dumps(answer))
+
+
+def test_a_program_that_fits(tmp_path: Path):
+    keep(tmp_path, run(), collectives={"all-reduce": {"count": 2, "bytes": 50_000_000}})
+    result = check(run(), HOST, "train", tmp_path)
+    assert (result.fits, result.rows_per_chip, result.advice) == (True, 768, "")
+    assert result.collective_ms == pytest.approx(1.0)
+    assert result.step_ms == pytest.approx(301.0)
+    assert result.utilisation == pytest.approx(768 * 42.72e9 / 0.301 / 275e12, rel=1e-3)
+    assert "fits" in table([("tiny", result)]).splitlines()[1]
+
+
+def test_programs_differ_by_shape_and_not_by_rates():
+    assert program_key(run(), HOST, "train") == program_key(run(lr=1e-3, steps=5), HOST, "train")
+    assert program_key(run(), HOST, "train") != program_key(run(micro_batches=2), HOST, "train")
+    assert program_key(run(), HOST, "train") != program_key(run(), parse_slice("v4-64"), "train")
+
+
+def test_what_makes_it_fit_is_said(tmp_path: Path):
+    keep(tmp_path, run(), fits=False, needs_gib=39.5)
+    keep(tmp_path, run(), remat=True, peak_gib=8.4)
+    result = check(run(), HOST, "train", tmp_path)
+    assert not result.fits
+    assert result.advice.startswith("TRM_XLA_REMAT=1 makes it fit (8.4 GiB)")
+    assert "DOES NOT FIT" in table([("big", result)])
+
+    keep(tmp_path, run(), fits=False, needs_gib=80.0, remat=None)
+    keep(tmp_path, run(), remat=True, fits=False, needs_gib=33.0)
+    keep(tmp_path, run(micro_batches=2), peak_gib=20.0)
+    assert check(run(), HOST, "train", tmp_path).advice == "training.micro_batches=2 makes it fit (20.0 GiB)"
+
+
+def test_a_host_slower_than_its_chips_is_said(tmp_path: Path):
+    keep(tmp_path, run(), trace_ms=400.0)
+    assert "tracing takes the host 400 ms" in check(run(), HOST, "train", tmp_path).advice
+
+
+def test_rows_must_divide_over_the_chips(tmp_path: Path):
+    with pytest.raises(UserError, match="30 rows .* do not divide over the 4 chips of v4-8"):
+        check(run(batch_size=30), HOST, "train", tmp_path)
+
+
+def test_a_missing_environment_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setattr(module.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setenv("TRM_TPU_PYTHON", str(tmp_path / "python"))
+    with pytest.raises(UserError, match="build the environment envs/tpu"):
+        tpu_python()

@@ -1,0 +1,272 @@
+"""Checks runs against a slice: one program per distinct shape, cached, with a verdict and a table.
+
+A program depends on the model, the batch and the code, not on learning rates or seeds, so a study of many
+runs needs few compilations.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from trm.errors import UserError
+from trm.study.fingerprint import canonical_json
+from trm.study.flops import forward_flops, step_flops
+from trm.study.schema import RunConfig
+from trm.tpu_check.slices import CLOCK_HZ, HBM_GIB, PEAK_FLOPS, Slice
+
+ROOT = Path(__file__).parents[2]
+CODE = (
+    "trm/model",
+    "trm/optim",
+    "trm/tpu_check",
+    "trm/backends",
+    "trm/engine/step.py",
+    "trm/engine/state.py",
+)
+LINK_BYTES_PER_SECOND = 100e9
+"""Assumed rate of an all-reduce on a chip's links; not measured."""
+FREE = ("steps", "lr", "puzzle_lr", "warmup_steps", "weight_decay", "puzzle_weight_decay", "beta1", "beta2")
+FREE += ("exploration", "exploration_final", "init_from", "snapshots", "curriculum")
+"""Training fields that only change constants of the program."""
+PYTHON_VARIABLE = "TRM_TPU_PYTHON"
+
+
+class Sizes(NamedTuple):
+    """What a program must know of a data set."""
+
+    seq_len: int
+    vocab: int
+    num_ids: int
+    ignore: int
+
+
+class Result(NamedTuple):
+    """One program on one slice; times in milliseconds, memory in GiB a chip."""
+
+    what: str
+    """train or eval."""
+    chips: int
+    rows_per_chip: int
+    fits: bool
+    peak_gib: float | None
+    needs_gib: float | None
+    """Where it does not fit."""
+    remat: bool
+    step_ms: float | None
+    """The compiler's cycles at 1.05 GHz, plus `collective_ms`."""
+    collective_ms: float | None
+    """Bytes sent at an assumed 100 GB/s."""
+    trace_ms: float
+    """What the host takes to trace a step, on the machine of this check."""
+    utilisation: float | None
+    """Model FLOPs over estimated time and 275 TFLOP/s."""
+    gflop_per_chip: float
+    """Operations of the model's mathematics, as `plan` counts them."""
+    collectives: dict[str, dict[str, int]]
+    advice: str
+    """What to change: where it does not fit, or where the host is slower than the chip."""
+
+
+def sizes_of(config: RunConfig) -> Sizes:
+    """Sizes of the data set a run will have: puzzle identifiers are one but for ARC, whose count is only
+    known once it is built (a table of 1 row is checked)."""
+    if config.data.task == "sudoku":
+        side = config.data.box_rows * config.data.box_cols
+        return Sizes(side * side, side + 2, 1, 0)
+    if config.data.task == "maze":
+        return Sizes(config.data.maze_size**2, 6, 1, 0)
+    return Sizes(900, 12, 1, 0)
+
+
+def tpu_python() -> str:
+    """The interpreter that has torch_xla and libtpu: this one, $TRM_TPU_PYTHON, or that of .venv-tpu.
+
+    Raises UserError where there is none.
+    """
+    if importlib.util.find_spec("torch_xla") is not None:
+        return sys.executable
+    chosen = os.environ.get(PYTHON_VARIABLE) or str(ROOT / ".venv-tpu" / "bin" / "python")
+    if not Path(chosen).exists():
+        raise UserError(
+            f"{chosen} does not exist, and this Python has no torch_xla: build the environment envs/tpu "
+            f"(`make env-tpu`, Linux x86-64) or set {PYTHON_VARIABLE}"
+        )
+    return chosen
+
+
+@cache
+def code_digest() -> str:
+    """Checksum of the code that a program is made from."""
+    digest = hashlib.sha256()
+    for place in CODE:
+        path = ROOT / place
+        for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
+            digest.update(file.relative_to(ROOT).as_posix().encode() + b"\0" + file.read_bytes())
+    return digest.hexdigest()
+
+
+def program_key(config: RunConfig, where: Slice, what: str, remat: bool | None = None) -> str:
+    """Fingerprint of a program: shapes, slice, code and the environment's lock file."""
+    training = config.training.model_dump(mode="json")
+    for field in FREE:
+        training.pop(field)
+    training["ema"] = training["ema"] > 0
+    identity = {
+        "model": config.model.model_dump(mode="json"),
+        "training": training if what == "train" else config.training.precision,
+        "sizes": list(sizes_of(config)),
+        "slice": where.name,
+        "what": what,
+        "remat": remat,
+        "code": code_digest(),
+        "lock": hashlib.sha256((ROOT / "envs/tpu/requirements.lock").read_bytes()).hexdigest(),
+    }
+    return hashlib.sha256(canonical_json(identity).encode()).hexdigest()
+
+
+def ask(
+    config: RunConfig, where: Slice, what: str, cache_folder: Path, remat: bool | None = None
+) -> dict[str, Any]:
+    """The worker's answer, from the cache if the same program was compiled before.
+
+    Raises UserError where the worker fails; the last line of its error is in the sentence.
+    """
+    kept = cache_folder / f"{program_key(config, where, what, remat)}.json"
+    if kept.exists():
+        return json.loads(kept.read_text())
+    request = {
+        "config": config.model_dump(mode="json"),
+        "puzzles": list(sizes_of(config)),
+        "slice": where.name,
+        "what": what,
+        "remat": remat,
+    }
+    done = subprocess.run(
+        [tpu_python(), "-m", "trm.tpu_check.worker"],
+        input=json.dumps(request),
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    if done.returncode != 0:
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        raise UserError(f"the TPU program of this run could not be compiled: {last}")
+    answer = json.loads(done.stdout.strip().splitlines()[-1])
+    cache_folder.mkdir(parents=True, exist_ok=True)
+    temporary = kept.with_suffix(f".{os.getpid()}")
+    temporary.write_text(json.dumps(answer))
+    os.replace(temporary, kept)
+    return answer
+
+
+def check(config: RunConfig, where: Slice, what: str, cache_folder: Path) -> Result:
+    """Compile the run's training or evaluation step for the slice. Raises UserError: rows that do not divide
+    over the chips, no environment, a program that libtpu refuses."""
+    rows = config.training.batch_size // config.training.micro_batches
+    if what == "train" and rows % where.chips:
+        raise UserError(
+            f"{rows} rows (training.batch_size / micro_batches) do not divide over the {where.chips} chips of "
+            f"{where.name}: choose a smaller slice or a multiple of {where.chips}"
+        )
+    answer = ask(config, where, what, cache_folder)
+    sizes, model = sizes_of(config), config.model
+    if what == "train":
+        per_chip = config.training.batch_size // where.chips
+        flops = step_flops(model, sizes.seq_len, sizes.vocab) * per_chip
+    else:
+        per_chip = answer["rows_per_chip"]
+        flops = forward_flops(model, sizes.seq_len, sizes.vocab) * per_chip
+    step_ms = collective_ms = utilisation = None
+    if answer["fits"]:
+        sent = sum(item["bytes"] for item in answer["collectives"].values())
+        collective_ms = 2 * sent / LINK_BYTES_PER_SECOND * 1e3
+        step_ms = answer["cycles"] / CLOCK_HZ * 1e3 + collective_ms
+        utilisation = flops / (step_ms / 1e3) / PEAK_FLOPS
+    return Result(
+        what,
+        where.chips,
+        per_chip,
+        answer["fits"],
+        answer.get("peak_gib"),
+        answer["needs_gib"],
+        answer["remat"],
+        step_ms,
+        collective_ms,
+        answer["trace_ms"],
+        utilisation,
+        flops / 1e9,
+        answer.get("collectives", {}),
+        _advice(config, where, what, answer, step_ms, cache_folder),
+    )
+
+
+def _advice(
+    config: RunConfig,
+    where: Slice,
+    what: str,
+    answer: dict[str, Any],
+    step_ms: float | None,
+    cache_folder: Path,
+) -> str:
+    if answer["fits"]:
+        if what == "train" and step_ms is not None and answer["trace_ms"] > step_ms:
+            return (
+                f"tracing takes the host {answer['trace_ms']:.0f} ms, longer than the chips' {step_ms:.0f} ms: use "
+                "fewer chips for this run"
+            )
+        return ""
+    if what != "train":
+        return f"needs {answer['needs_gib']:.1f} of {HBM_GIB} GiB: lower the evaluation batch"
+    if not answer["remat"]:
+        again = ask(config, where, what, cache_folder, remat=True)
+        if again["fits"]:
+            return f"TRM_XLA_REMAT=1 makes it fit ({again['peak_gib']:.1f} GiB), with the same result"
+    batch, micro = config.training.batch_size, config.training.micro_batches
+    for count in range(micro + 1, batch // where.chips + 1):
+        if batch % count or (batch // count) % where.chips:
+            continue
+        smaller = config.model_copy(
+            update={"training": config.training.model_copy(update={"micro_batches": count})}
+        )
+        again = ask(smaller, where, what, cache_folder)
+        if again["fits"]:
+            return f"training.micro_batches={count} makes it fit ({again['peak_gib']:.1f} GiB)"
+    return "nothing makes it fit on this slice: use more chips or a smaller model"
+
+
+def table(rows: list[tuple[str, Result]]) -> str:
+    """A line a program: run, what, rows a chip, memory, time, utilisation, traffic, verdict."""
+    head = ("run", "step", "rows/chip", "GiB", "remat", "ms", "util", "host ms", "sent MiB", "verdict")
+    lines = [head]
+    for name, result in rows:
+        sent = " ".join(
+            f"{kind} {item['bytes'] / 2**20:.1f}" for kind, item in sorted(result.collectives.items())
+        )
+        gib = result.peak_gib if result.fits else result.needs_gib
+        lines.append(
+            (
+                name,
+                result.what,
+                str(result.rows_per_chip),
+                f"{gib:.2f}",
+                "yes" if result.remat else "no",
+                "-" if result.step_ms is None else f"{result.step_ms:.1f}",
+                "-" if result.utilisation is None else f"{100 * result.utilisation:.0f} %",
+                f"{result.trace_ms:.0f}",
+                sent or "-",
+                ("fits" if result.fits else f"DOES NOT FIT ({HBM_GIB} GiB)")
+                + (f": {result.advice}" if result.advice else ""),
+            )
+        )
+    widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in lines
+    )
