@@ -82,7 +82,8 @@ def gather(table: Table, spec: FitSpec) -> list[tuple[object, Data]]:
     hue = hue_of(table, spec)
     if hue is None:
         return [(None, observations(rows, spec))]
-    return [(value, observations(part, spec)) for value, part in rows.groupby(hue, sort=True, dropna=False)]
+    groups = [(value, observations(part, spec)) for value, part in rows.groupby(hue, sort=True, dropna=False)]
+    return sorted(groups, key=lambda item: not pd.isna(item[0]))  # the recipe itself (empty) comes first
 
 
 def hue_of(table: Table, spec: FitSpec) -> str | None:
