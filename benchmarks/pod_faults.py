@@ -99,11 +99,24 @@ class Campaign:
 
     def _fault(self, study: Study) -> None:
         kind = self.kinds.pop()
+        lines = {host.rank: list(host.jobs().values()) for host in self.pod.hosts}
+        where = {
+            job: [rank for rank in lines if any(f"checkpoints/{job} " in line for line in lines[rank])]
+            for job in study.jobs
+        }
+        rank = self.random.choice([rank for ranks in where.values() for rank in ranks] or [0])
+        hit = [
+            job
+            for job, ranks in where.items()
+            if rank in ranks or (ranks and kind not in ("kill host", "fill disk"))
+        ]
         begin = time.monotonic()
-        undo = self._strike(kind, study)
+        undo = self._strike(kind, study, rank)
         # What counts is what comes after it: two more steps, for one may have been under way.
-        at_stake = self._steps(study)
-        at_stake = {job: step + 1 for job, step in at_stake.items() if step < study.jobs[job]["steps"] - 1}
+        steps = self._steps(study)
+        at_stake = {
+            job: steps[job] + 1 for job in hit if 0 < steps.get(job, 0) < study.jobs[job]["steps"] - 1
+        }
         try:
             while any(self._steps(study).get(job, 0) <= step for job, step in at_stake.items()):
                 assert time.monotonic() - begin < LIMIT_SECONDS, f"{kind}: {self.call.said[-4000:]}"
@@ -121,10 +134,8 @@ class Campaign:
     def _unfinished(self, study: Study) -> bool:
         return any(step != sys.maxsize for step in self._steps(study).values())
 
-    def _strike(self, kind: str, study: Study):
+    def _strike(self, kind: str, study: Study, rank: int):
         pod = self.pod
-        busy = [host.rank for host in pod.hosts if host.jobs()]
-        rank = self.random.choice(busy or range(len(pod.hosts)))
         undo = lambda: None  # noqa: E731
         if kind == "kill host":
             pod.kill_host(rank)

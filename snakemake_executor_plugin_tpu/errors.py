@@ -13,6 +13,10 @@ class CloudError(PodError):
     """The cloud refuses what was asked of it."""
 
 
+class HostKeyError(PodError):
+    """A host is not the one that it should be."""
+
+
 class Unreachable(Exception):
     """A host does not answer (now)."""
 

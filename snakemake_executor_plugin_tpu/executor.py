@@ -94,14 +94,17 @@ class Executor(RemoteExecutor):
         """Submit a job."""
         slot = slot_of(job)
         info = SubmittedJobInfo(job, external_jobid=slot, aux={"submitted": time.time()})
-        self.report_job_submission(info)
         try:
             check_files(job)
-            request = self._request(job, slot)
+            self._start(self._request(job, slot))
         except WorkflowError as error:
             self.futures[slot] = Future()
             self.futures[slot].set_result(Outcome(False, str(error)))
-            return
+        # Only now: the polling thread looks at what is submitted at once.
+        self.report_job_submission(info)
+
+    def _start(self, request: JobRequest) -> None:
+        slot = request.slot
         run = JobRun(
             request,
             manager=self.manager,

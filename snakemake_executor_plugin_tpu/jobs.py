@@ -77,9 +77,11 @@ class JobRun:
                         return self._outcome(result)
                 except (TaskLost, Unreachable) as error:
                     lost = str(error)
-                await self._abandon()
+                launched = await self._abandon()
                 self.allocator.release(self.request.slot)
-                if lost not in ("stopped", "lease"):
+                if not launched:
+                    await self.manager.recover(pod, lost)
+                elif lost not in ("stopped", "lease"):
                     settings = self.settings
                     budgets = {
                         "preemptions": settings.preemptions,
@@ -111,13 +113,15 @@ class JobRun:
 
     async def _attempt(self, pod: Pod) -> LaunchResult:
         request = self.request
+        seen = [task["launch"] for task in pod.found() if task.get("slot") == request.slot]
         found = await self._find(pod)
         if found:
             hosts = self._hosts_of(found)
             number = found["launch"]
         else:
             hosts = await self.allocator.acquire(request.slot, request.hosts)
-            seen = [task["launch"] for task in pod.found() if task.get("slot") == request.slot]
+            if self.manager.current is not pod:
+                raise Unreachable("the pod was lost while the job waited for a host")
             number = self.record.next_launch(max(seen, default=0))
         workers = [pod.workers[host] for host in hosts]
         name = f"{request.slot}.l{number}"
@@ -240,12 +244,13 @@ class JobRun:
                 return f"{worker.host} was restarted"
         return None
 
-    async def _abandon(self) -> None:
-        """Make sure that nothing of a lost launch runs on where a host still answers."""
-        if self.launch is not None:
+    async def _abandon(self) -> bool:
+        """Make sure that nothing of a lost launch runs where a host still answers; tell whether there was one."""
+        launch, self.launch = self.launch, None
+        if launch is not None and not await self.manager.why_gone():
             with contextlib.suppress(TaskLost, Unreachable, PodError):
-                await self.launch.stop(self.settings.grace, self.settings.cancelled_lease)
-            self.launch = None
+                await launch.stop(self.settings.grace, self.settings.cancelled_lease)
+        return launch is not None
 
     def _outcome(self, result: LaunchResult) -> Outcome:
         if result.code == 0:

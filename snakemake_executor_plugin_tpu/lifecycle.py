@@ -10,7 +10,7 @@ from pathlib import Path
 
 from .allocation import slice_of
 from .cloud import PodSpec, PodState, TpuCloud
-from .errors import CloudError, PodError, Unreachable
+from .errors import CloudError, HostKeyError, PodError, Unreachable
 from .notify import Notifier
 from .pod import Worker, content_name
 from .settings import ExecutorSettings
@@ -137,20 +137,39 @@ class PodManager:
         return None if state.is_ready and not state.is_gone else f"the pod is gone: {state}"
 
     async def _bring_up(self) -> Pod:
-        settings = self.settings
-        if self.cloud is not None:
-            state = await self.cloud.ensure(settings.create, self.say, settings.queue_timeout)
-            if state.accelerator_type and state.accelerator_type != settings.accelerator_type:
-                raise PodError(
-                    f"TPU pod {self.cloud.name} is a {state.accelerator_type}, and the profile says "
-                    f"{settings.accelerator_type}: set tpu-accelerator-type to what it is, or use another tpu-name."
-                )
+        if self.cloud is None:
+            return await self._meet(self.settings.boot_timeout)
+        state = await self.cloud.describe()
+        if state.is_ready and not state.is_gone:
+            # Adopted: its hosts have booted long ago, and one that is silent now is lost.
+            self._check_type(state)
+            try:
+                return await self._meet(self.settings.recovery)
+            except PodError as error:
+                if not self.settings.create or isinstance(error, HostKeyError):
+                    raise
+                if not await self.why_gone():
+                    self.say(f"{error} Deleting the pod and creating it anew.")
+                    await self.cloud.delete()
+        self._check_type(await self.cloud.ensure(self.settings.create, self.say, self.settings.queue_timeout))
+        return await self._meet(self.settings.boot_timeout)
+
+    def _check_type(self, state: PodState) -> None:
+        if state.accelerator_type not in ("", self.settings.accelerator_type):
+            raise PodError(
+                f"TPU pod {self.cloud.name} is a {state.accelerator_type}, and the profile says "
+                f"{self.settings.accelerator_type}: set tpu-accelerator-type to what it is, or use another tpu-name."
+            )
+
+    async def _meet(self, patience: float) -> Pod:
+        """Reach every host of a pod that is there, and make it fit for jobs."""
+        self._state = None
         workers, ssh = await self._reach()
         self._count += 1
-        pod = Pod(self._count, ssh, workers, settings.python)
+        pod = Pod(self._count, ssh, workers, self.settings.python)
         try:
-            await self._until_up(pod, settings.boot_timeout)
-            await asyncio.gather(*(worker.call("prune", days=settings.prune_days) for worker in workers))
+            await self._until_up(pod, patience)
+            await asyncio.gather(*(worker.call("prune", days=self.settings.prune_days) for worker in workers))
             await self._prepare_environment(pod)
         except BaseException:
             await ssh.close()
@@ -197,10 +216,10 @@ class PodManager:
                     status = await worker.status()
                     if status["disk_free"] >= LEAST_DISK:
                         return status
-                    await worker.call("prune", days=0)
+                    await worker.call("prune", days=0, tasks_only=True)
                     error = f"{worker.host} has {status['disk_free'] >> 20} MB of disk left"
                 except (Unreachable, PodError) as problem:
-                    if isinstance(problem, PodError) and "host key" in str(problem):
+                    if isinstance(problem, HostKeyError):
                         raise
                     error = str(problem)
                 if time.monotonic() > deadline or await self.why_gone():

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 from .cloud import Endpoint
-from .errors import PodError, Unreachable
+from .errors import HostKeyError, PodError, Unreachable
 from .worker.agent import MAGIC
 
 OPTIONS = """\
@@ -200,7 +200,7 @@ class Ssh:
 def refuse_for_good(host: str, reason: str) -> None:
     """Raise where a host is not the one it should be: waiting would not change that."""
     if "host key verification failed" in reason.lower() or "IDENTIFICATION HAS CHANGED" in reason:
-        raise PodError(
+        raise HostKeyError(
             f"{host} shows another host key than the TPU API told: somebody may be in between. If the host was "
             "re-imaged, delete the pod by `python -m snakemake_executor_plugin_tpu down` and create it anew."
         )

@@ -22,6 +22,7 @@ import time
 from pathlib import Path
 
 from .tasks import (
+    EXIT_BYTES,
     TASK_NAME,
     create,
     is_supervised,
@@ -34,6 +35,7 @@ from .tasks import (
     task_folder,
     task_folders,
     write_atomically,
+    write_exit,
 )
 
 MAGIC = b"\x1etpu-agent\n"
@@ -115,6 +117,8 @@ def stop(request: dict) -> dict:
     grace, lease = float(request.get("grace", 10)), request.get("lease")
     names = request.get("tasks")
     folders = task_folders() if names is None else [task_folder(name) for name in names]
+    for folder in folders:
+        _bury(folder)
     running = [folder for folder in folders if state_of(folder) == "running"]
     for folder in running:
         number = signal.SIGUSR1
@@ -132,6 +136,16 @@ def stop(request: dict) -> dict:
     while time.monotonic() < deadline and any(state_of(folder) == "running" for folder in running):
         time.sleep(0.05)
     return {folder.name: state_of(folder) for folder in folders}
+
+
+def _bury(folder: Path) -> None:
+    """Occupy the name of a task that does not exist: a request to start it may still be on its way."""
+    with contextlib.suppress(OSError):
+        folder.mkdir()
+        (folder / "buried").touch()
+        (folder / "log").touch()
+        (folder / "exit").write_bytes(b"\0" * EXIT_BYTES)
+        write_exit(folder, {"code": 143, "reason": "stopped"})
 
 
 def status(_request: dict) -> dict:
@@ -177,25 +191,26 @@ def remove(request: dict) -> dict:
         # A supervisor that has just written the exit record needs a moment to be gone.
         while state_of(folder) == "exited" and is_supervised(folder) and time.monotonic() < deadline:
             time.sleep(0.01)
-        if folder.is_dir() and not is_supervised(folder):
+        if folder.is_dir() and not is_supervised(folder) and not (folder / "buried").exists():
             shutil.rmtree(folder, ignore_errors=True)
     return {}
 
 
 def prune(request: dict) -> dict:
-    """Delete ended tasks, sources, environments and agents that nothing has touched for `days`."""
+    """Delete what nothing has touched for `days`: ended tasks, and while none runs, what tasks are made of."""
     limit = time.time() - 86400 * float(request["days"])
     own = Path(__file__).resolve().parents[1].name
+    idle = not any(state_of(folder) == "running" for folder in task_folders())
+    kinds = ["tasks", *(("sources", "environments", "bin") if idle and not request.get("tasks_only") else ())]
     removed = []
-    for kind in ("tasks", "sources", "environments", "bin"):
-        for path in sorted((root() / kind).glob("*")):
-            kept = path.name == own or path.name in request.get("keep", ()) or is_supervised(path)
-            if not kept and max(_touched(path), _touched(path / "lease")) < limit:
-                removed.append(f"{kind}/{path.name}")
-                if path.is_dir():
-                    shutil.rmtree(path, ignore_errors=True)
-                else:
-                    path.unlink(missing_ok=True)
+    for path in [path for kind in kinds for path in sorted((root() / kind).glob("*"))]:
+        kept = path.name == own or is_supervised(path)
+        if not kept and max(_touched(path), _touched(path / "lease")) < limit:
+            removed.append(f"{path.parent.name}/{path.name}")
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
     return {"removed": removed}
 
 

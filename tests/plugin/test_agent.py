@@ -217,6 +217,25 @@ def test_remove_and_prune_spare_what_runs(agent):
     assert answer["answer"]["removed"] == ["tasks/old"]
 
 
+def test_task_that_was_stopped_before_it_began_never_begins(agent):
+    agent.call("agent", "stop", tasks=["late"], grace=0)
+    found = agent.call("agent", "follow", task="late", spec=agent.spec("touch $TPU_TASK_FOLDER/began"))
+    assert found[0][0]["hello"] == "exited"
+    assert found[-1][0]["exit"]["reason"] == "stopped"
+    agent.call("agent", "remove", tasks=["late"])
+    assert not (agent.folder("late") / "began").exists()
+    assert agent.folder("late").exists()  # a request may still be on its way
+
+
+def test_prune_spares_what_running_tasks_are_made_of(agent):
+    (agent.root / "environments" / "env").mkdir(parents=True)
+    agent.call("agent", "follow", task="live", spec=agent.spec("sleep 1000"))
+    assert agent.call("agent", "prune", days=0)[0][0]["answer"]["removed"] == []
+    agent.call("agent", "stop", tasks=["live"], grace=0)
+    removed = agent.call("agent", "prune", days=0)[0][0]["answer"]["removed"]
+    assert removed == ["tasks/live", "environments/env"]
+
+
 def test_libtpu_lock_of_the_dead_is_cleared_that_of_the_living_kept(tmp_path):
     lock = tmp_path / "libtpu_lockfile"
     assert not clear_libtpu_lock(lock)
