@@ -2,12 +2,14 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
 from tests.data.conftest import maze_config, small
 from trm.errors import UserError
 from trm.study.dataset_identity import dataset_identity, expected_train_puzzles, shape, source_identity
+from trm.study.official_files import OFFICIAL
 from trm.study.schema import DataConfig
 
 CONFIGS = [
@@ -67,6 +69,15 @@ def test_a_pool_of_zero_is_what_the_splits_ask_for():
     assert source_identity(config)["pool"] == 160
     assert source_identity(config) == source_identity(config.model_copy(update={"pool": 160}))
     assert source_identity(small())["pool"] == 0  # every class
+
+
+def test_another_revision_of_the_official_files_is_another_data_set(monkeypatch):
+    first = source_identity(DataConfig())
+    assert "sha256" not in first
+    later = replace(OFFICIAL["sudoku"], revision="b" * 40)
+    monkeypatch.setitem(OFFICIAL, "sudoku", later)
+    assert source_identity(DataConfig()) == first | {"sha256": list(later.sha256.values())}
+    assert source_identity(DataConfig(**source_identity(DataConfig()))) == source_identity(DataConfig())
 
 
 def test_shapes():

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trm.errors import UserError
-from trm.study.official_files import OFFICIAL
+from trm.study.official_files import FIRST_REVISIONS, OFFICIAL
 from trm.study.schema import DataConfig
 
 _SPLIT_FIELDS = ("train_puzzles", "augmentations", "validation_puzzles", "test_puzzles")
@@ -72,7 +72,9 @@ def source_identity(data: DataConfig) -> dict[str, Any]:
             )
         identity["sha256"] = list(data.sha256)
     elif data.source == "official":
-        identity["sha256"] = list(OFFICIAL[data.task].sha256.values())  # a later revision is another data set
+        official = OFFICIAL[data.task]
+        if official.revision != FIRST_REVISIONS[data.task]:  # a later revision is another data set
+            identity["sha256"] = list(official.sha256.values())
     elif data.source == "generate":
         identity["pool"] = _resolved_pool(data)
         if data.task == "sudoku":
