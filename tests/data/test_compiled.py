@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from trm.data.compiled import first_writable
+from trm.data.compiled import first_writable, sources_digest
 
 
 def test_the_first_folder_that_can_be_written_is_chosen(tmp_path):
@@ -13,6 +13,16 @@ def test_the_first_folder_that_can_be_written_is_chosen(tmp_path):
     assert first_writable([Path("/proc/none"), tmp_path / "file" / "x", wanted]) == wanted
     assert wanted.is_dir()
     assert first_writable([tmp_path / "file" / "x"]) is None
+
+
+def test_a_change_in_any_compiled_file_is_another_cache(tmp_path):
+    (tmp_path / "a.py").write_text("@njit\ndef f(): return 1")
+    (tmp_path / "b.py").write_text("nothing compiled")
+    first = sources_digest(tmp_path)
+    (tmp_path / "b.py").write_text("still nothing")
+    assert sources_digest(tmp_path) == first
+    (tmp_path / "a.py").write_text("@njit\ndef f(): return 2")
+    assert sources_digest(tmp_path) != first
 
 
 def test_the_trainers_imports_need_no_compiler():

@@ -3,9 +3,22 @@ about half a second."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import tempfile
 from pathlib import Path
+
+import numba
+
+
+def sources_digest(folder: Path) -> str:
+    """Digest of every source file that holds compiled code.
+
+    numba itself looks at a function's own file only, and would go on using code compiled with an older version of a
+    function from another file.
+    """
+    texts = [path.read_bytes() for path in sorted(folder.glob("*.py"))]
+    return hashlib.sha256(b"\0".join(text for text in texts if b"njit" in text)).hexdigest()[:12]
 
 
 def first_writable(folders: list[Path]) -> Path | None:
@@ -20,23 +33,19 @@ def first_writable(folders: list[Path]) -> Path | None:
     return None
 
 
-def _choose_cache() -> None:
-    # numba looks beside the source and then in the home folder, and fails when it can write to neither
-    here = Path(__file__).parent / "__pycache__"
+def _cache_folder() -> Path | None:
+    here = Path(__file__).parent
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    chosen = first_writable(
-        [here, home / "trm" / "numba", Path(tempfile.gettempdir()) / f"trm-numba-{os.getuid()}"]
-    )
-    if chosen not in (here, None):
-        os.environ.setdefault("NUMBA_CACHE_DIR", str(chosen))
+    places = [here / "__pycache__", home / "trm", Path(tempfile.gettempdir()) / f"trm-{os.getuid()}"]
+    if chosen := os.environ.get("NUMBA_CACHE_DIR"):
+        places.insert(0, Path(chosen))
+    name = f"numba-{sources_digest(here)}"
+    return first_writable([place / name for place in places])
 
 
-_choose_cache()
+_FOLDER = _cache_folder()
+if _FOLDER is not None:
+    numba.config.CACHE_DIR = str(_FOLDER)
 
-import numba  # noqa: E402
-
-njit = numba.njit(cache=True, nogil=True)
+njit = numba.njit(cache=_FOLDER is not None, nogil=True)
 """Compiled on first call for the types it meets; releases the interpreter lock, so threads run side by side."""
-
-inline = numba.njit(cache=True, nogil=True, inline="always")
-"""As `njit`, its body placed into the caller's."""
