@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from trm.model.fused import FusedNetwork, normalise, normalise_backward
+from trm.model.fused import Buffers, FusedNetwork, normalise, normalise_backward
 from trm.model.inference import InferenceNetwork
 from trm.model.parameters import Layout, architecture, initial_weights
 from trm.model.plain import PlainNetwork
@@ -80,11 +80,13 @@ def test_norm_and_its_backward(dim):
     def by_hand(x):
         return x / (x.square().mean(dim, keepdim=True) + 1e-5).sqrt()
 
-    y, scale = normalise(x, dim)
+    y, scale = normalise(x, dim, Buffers(), ())
     torch.testing.assert_close(y, by_hand(x))
     grad = torch.randn(6, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     (expected,) = torch.autograd.functional.vjp(by_hand, x, grad)[1:]
-    torch.testing.assert_close(normalise_backward(grad, y, scale, dim), expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(
+        normalise_backward(grad, y, scale, dim, Buffers()), expected, rtol=1e-5, atol=1e-5
+    )
 
 
 @pytest.mark.parametrize("variant", ["mlp", "rope"])

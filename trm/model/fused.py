@@ -23,16 +23,18 @@ aten = torch.ops.aten
 
 
 class Buffers:
-    """Scratch tensors by key, made once for each shape."""
+    """Scratch tensors by key, made once for each shape: fresh memory costs more than what is written into it."""
 
     def __init__(self) -> None:
         self._tensors: dict[tuple[Any, ...], Tensor] = {}
 
-    def get(self, key: tuple[Any, ...], like: Tensor, *shape: int) -> Tensor:
-        """A tensor of `shape` with the dtype and device of `like`; contents are left from its last use."""
+    def get(
+        self, key: tuple[Any, ...], like: Tensor, *shape: int, dtype: torch.dtype | None = None
+    ) -> Tensor:
+        """A tensor of `shape` with the device (and dtype) of `like`; contents are left from its last use."""
         found = self._tensors.get(key)
         if found is None or found.shape != shape:
-            found = self._tensors[key] = like.new_empty(shape)
+            found = self._tensors[key] = like.new_empty(shape, dtype=dtype)
         return found
 
 
@@ -47,26 +49,36 @@ class SwiGLU(NamedTuple):
     """Over tokens (x is [L, M], weights stand left) or channels (x is [N, D], weights stand right)."""
 
 
-def add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
+def add_product(total: Tensor, a: Tensor, b: Tensor, buffers: Buffers) -> None:
     """total += a @ b with the sum in the dtype of `total`."""
     if total.dtype == a.dtype:
         total.addmm_(a, b)
     else:
-        total.add_(a @ b)
+        shape = a.shape[0], b.shape[1]
+        total.add_(torch.mm(a, b, out=buffers.get(("product", *shape), a, *shape)))
 
 
-def normalise(x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+def widened(x: Tensor, buffers: Buffers, key: str) -> Tensor:
+    """x in at least float32: itself, or a copy in a buffer."""
+    wide = torch.promote_types(x.dtype, torch.float32)
+    return x if x.dtype == wide else buffers.get((key, *x.shape), x, *x.shape, dtype=wide).copy_(x)
+
+
+def normalise(x: Tensor, dim: int, buffers: Buffers, key: tuple[Any, ...]) -> tuple[Tensor, Tensor]:
     """RMSNorm of x and 1 / rms, in at least float32."""
-    wide = x.to(torch.promote_types(x.dtype, torch.float32))
-    scale = torch.rsqrt(wide.square().mean(dim, keepdim=True).add_(EPS))
-    return (wide * scale).to(x.dtype), scale
+    wide = widened(x, buffers, "wide")
+    scratch = buffers.get(("scratch", *x.shape), wide, *x.shape)
+    scale = torch.mul(wide, wide, out=scratch).mean(dim, keepdim=True).add_(EPS).rsqrt_()
+    return buffers.get((*key, "norm"), x, *x.shape).copy_(torch.mul(wide, scale, out=scratch)), scale
 
 
-def normalise_backward(grad: Tensor, y: Tensor, scale: Tensor, dim: int) -> Tensor:
+def normalise_backward(grad: Tensor, y: Tensor, scale: Tensor, dim: int, buffers: Buffers) -> Tensor:
     """Gradient before the norm from the one after it, the norm's output and 1 / rms."""
-    grad, wide = grad.to(scale.dtype), y.to(scale.dtype)
-    inner = (grad * wide).mean(dim, keepdim=True)
-    return torch.addcmul(grad, wide, inner, value=-1).mul_(scale).to(y.dtype)
+    grad, wide = widened(grad, buffers, "wide"), widened(y, buffers, "wide y")
+    scratch = buffers.get(("scratch", *y.shape), wide, *y.shape)
+    inner = torch.mul(grad, wide, out=scratch).mean(dim, keepdim=True)
+    torch.addcmul(grad, wide, inner, value=-1, out=scratch)
+    return buffers.get(("grad norm", *y.shape), y, *y.shape).copy_(scratch.mul_(scale))
 
 
 def halves(gate_up: Tensor, tokens: bool) -> tuple[Tensor, Tensor]:
@@ -96,7 +108,8 @@ def swiglu(x: Tensor, layer: SwiGLU, buffers: Buffers, key: tuple[Any, ...]) -> 
     shape = (inner, count) if layer.tokens else (count, inner)
     silu = aten.silu.out(gate, out=buffers.get((*key, "silu"), x, *shape))
     hidden = torch.mul(silu, up, out=buffers.get((*key, "h"), x, *shape))
-    total = torch.addmm(x, layer.down, hidden) if layer.tokens else torch.addmm(x, hidden, layer.down.t())
+    left, right = (layer.down, hidden) if layer.tokens else (hidden, layer.down.t())
+    total = torch.addmm(x, left, right, out=buffers.get(("total", *x.shape), x, *x.shape))
     return total, Activations(x, gate_up, silu, hidden)
 
 
@@ -106,19 +119,20 @@ def swiglu_backward(grad: Tensor, saved: Activations, layer: SwiGLU, buffers: Bu
     gate, up = halves(gate_up, layer.tokens)
     pushed = buffers.get(("grad h", layer.tokens), x, *hidden.shape)
     if layer.tokens:
-        add_product(layer.down_grad, grad, hidden.t())
+        add_product(layer.down_grad, grad, hidden.t(), buffers)
         torch.mm(layer.down.t(), grad, out=pushed)
     else:
-        add_product(layer.down_grad, grad.t(), hidden)
+        add_product(layer.down_grad, grad.t(), hidden, buffers)
         torch.mm(grad, layer.down, out=pushed)
     torch.mul(pushed, up, out=hidden)
     torch.mul(pushed, silu, out=up)
     aten.silu_backward.grad_input(hidden, gate, grad_input=gate)
+    out = buffers.get(("grad swiglu", *x.shape), x, *x.shape)
     if layer.tokens:
-        add_product(layer.gate_up_grad.t(), x, gate_up.t())
-        return torch.addmm(grad, layer.gate_up.t(), gate_up)
-    add_product(layer.gate_up_grad, gate_up.t(), x)
-    return torch.addmm(grad, gate_up, layer.gate_up)
+        add_product(layer.gate_up_grad.t(), x, gate_up.t(), buffers)
+        return torch.addmm(grad, layer.gate_up.t(), gate_up, out=out)
+    add_product(layer.gate_up_grad, gate_up.t(), x, buffers)
+    return torch.addmm(grad, gate_up, layer.gate_up, out=out)
 
 
 class Attention(NamedTuple):
@@ -182,6 +196,7 @@ class LastRound(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         ctx.rounds, ctx.saved = rounds, []
         z_H, z_L = rounds.forward(z_H, z_L, x, l_cycles, ctx.saved)
+        z_H, z_L = z_H.clone(), z_L.clone()  # what leaves must not lie in a buffer
         ctx.mark_non_differentiable(z_L)
         return z_H, z_L
 
@@ -223,11 +238,17 @@ class Rounds:
     def forward(
         self, z_H: Tensor, z_L: Tensor, x: Tensor, l_cycles: int, saved: list[Any] | None = None
     ) -> tuple[Tensor, Tensor]:
-        """As `network.recursion_round`; what backward needs is appended to `saved`."""
-        inject = z_H + x
+        """As `network.recursion_round`; what backward needs is appended to `saved`.
+
+        The results lie in buffers: they hold until the next call, which may read them.
+        """
+        buffers = self._buffers
+        inject = torch.add(z_H, x, out=buffers.get(("inject",), x, *x.shape))
         for use in range(l_cycles):
-            z_L = self._stack(z_L + inject, use, saved)
-        return self._stack(z_H + z_L, l_cycles, saved), z_L
+            key = ("into z_L",) if saved is None else ("into z_L", use)
+            z_L = self._stack(torch.add(z_L, inject, out=buffers.get(key, x, *x.shape)), use, "z_L", saved)
+        into = torch.add(z_H, z_L, out=buffers.get(("into z_H", saved is None), x, *x.shape))
+        return self._stack(into, l_cycles, "z_H", saved), z_L
 
     def backward(self, grad: Tensor, saved: list[Any]) -> Tensor:
         """Gradient of x from that of z_H; adds the weights' gradients."""
@@ -241,21 +262,22 @@ class Rounds:
                 total.add_(grad)
         return total.to(grad.dtype)
 
-    def _stack(self, x_LBD: Tensor, use: int, saved: list[Any] | None) -> Tensor:
+    def _stack(self, x_LBD: Tensor, use: int, role: str, saved: list[Any] | None) -> Tensor:
         # without backward one set of buffers serves every layer and use
         records = []
         length, batch, width = x_LBD.shape
         for i, (mixer, channel) in enumerate(zip(self._mixers, self._channels)):
             place = (use, i) if saved is not None else ()
+            last = role if i == len(self._mixers) - 1 else "between"
             if isinstance(mixer, SwiGLU):
                 total, mixed = swiglu(x_LBD.reshape(length, -1), mixer, self._buffers, (*place, "t"))
-                y, scale = normalise(total, 0)
+                y, scale = normalise(total, 0, self._buffers, (*place, "t"))
             else:
                 total, mixed = self._attention(x_LBD, mixer, saved is not None)
-                y, scale = normalise(total, -1)
+                y, scale = normalise(total, -1, self._buffers, (*place, "t"))
             flat = y.reshape(length * batch, width)
             total, squeezed = swiglu(flat, channel, self._buffers, (*place, "c"))
-            out, out_scale = normalise(total, -1)
+            out, out_scale = normalise(total, -1, self._buffers, (*place, last))
             x_LBD = out.view(length, batch, width)
             if saved is not None:
                 records.append((mixed, y, scale, squeezed, out, out_scale))
@@ -268,13 +290,13 @@ class Rounds:
         grad = grad_LBD.reshape(-1, shape[-1])
         for mixer, channel, record in zip(self._mixers[::-1], self._channels[::-1], records[::-1]):
             mixed, y, scale, squeezed, out, out_scale = record
-            grad = normalise_backward(grad, out, out_scale, -1)
+            grad = normalise_backward(grad, out, out_scale, -1, self._buffers)
             grad = swiglu_backward(grad, squeezed, channel, self._buffers)
             if isinstance(mixer, SwiGLU):
-                grad = normalise_backward(grad.view(y.shape), y, scale, 0)
+                grad = normalise_backward(grad.view(y.shape), y, scale, 0, self._buffers)
                 grad = swiglu_backward(grad, mixed, mixer, self._buffers)
             else:
-                grad = normalise_backward(grad, y, scale, -1)
+                grad = normalise_backward(grad, y, scale, -1, self._buffers)
                 grad = self._attention_backward(grad, mixed, mixer)
             grad = grad.view(-1, shape[-1])
         return grad.view(shape)
@@ -287,13 +309,16 @@ class Rounds:
             leaf = qkv.detach().requires_grad_(keep)
             attended = layer.core(leaf)
         mixed = attended.detach().reshape(flat.shape)
-        return torch.addmm(flat, mixed, layer.out.t()), (flat, leaf, attended, mixed)
+        total = torch.addmm(
+            flat, mixed, layer.out.t(), out=self._buffers.get(("total", *flat.shape), flat, *flat.shape)
+        )
+        return total, (flat, leaf, attended, mixed)
 
     def _attention_backward(self, grad: Tensor, saved: Any, layer: Attention) -> Tensor:
         flat, leaf, attended, mixed = saved
-        add_product(layer.out_grad, grad.t(), mixed)
+        add_product(layer.out_grad, grad.t(), mixed, self._buffers)
         pushed = (grad @ layer.out).view(attended.shape)
         (qkv_grad,) = torch.autograd.grad(attended, leaf, pushed)
         qkv_grad = qkv_grad.reshape(flat.shape[0], -1)
-        add_product(layer.qkv_grad, qkv_grad.t(), flat)
+        add_product(layer.qkv_grad, qkv_grad.t(), flat, self._buffers)
         return torch.addmm(grad, qkv_grad, layer.qkv)
