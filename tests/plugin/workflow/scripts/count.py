@@ -51,6 +51,7 @@ parser.add_argument(
     "--hold", type=int, default=-1, help="in launch 1, wait at this step for the object `release`"
 )
 parser.add_argument("--mute", action="store_true")
+parser.add_argument("--verbose", action="store_true")
 parser.add_argument("--stubborn", action="store_true")
 args = parser.parse_args()
 
@@ -93,6 +94,8 @@ while step < args.steps:
         with open(os.environ["TPU_PROGRESS_FILE"], "w") as file:
             file.write(str(step))
     print(f"step {step}", flush=True)
+    if args.verbose:
+        print("." * 300, flush=True)
     while args.hold == step and LAUNCH == "1" and not stopping and get(f"{args.checkpoint}/release") is None:
         time.sleep(0.05)
     if stopping:
