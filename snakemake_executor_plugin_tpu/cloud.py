@@ -116,7 +116,7 @@ class TpuCloud:
             client, self._client = self._client, None
             await client.transport.close()
 
-    async def _call(self, method: str, attempts: int = 8, **arguments):
+    async def _call(self, method: str, attempts: int = 40, **arguments):
         pause = 0.5
         for attempt in range(1, attempts + 1):
             try:
@@ -130,14 +130,14 @@ class TpuCloud:
             await asyncio.sleep(pause)
             pause = min(pause * 2, 30.0)
 
-    async def describe(self) -> PodState:
+    async def describe(self, attempts: int = 40) -> PodState:
         """Return the pod's state."""
         try:
-            node = await self._call("get_node", name=self.node_name)
+            node = await self._call("get_node", attempts, name=self.node_name)
         except gx.NotFound:
             node = None
         try:
-            queued = await self._call("get_queued_resource", name=self.queued_name)
+            queued = await self._call("get_queued_resource", attempts, name=self.queued_name)
         except gx.NotFound:
             queued = None
         state = {}

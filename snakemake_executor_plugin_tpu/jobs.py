@@ -68,7 +68,7 @@ class JobRun:
         """Run the job to its end. Cancelling this stops the job on the pod."""
         try:
             while True:
-                pod = await self.manager.ready()
+                pod = await self._pod()
                 try:
                     result = await self._attempt(pod)
                     lost = await self._why_lost(pod, result) if result.code else None
@@ -80,7 +80,7 @@ class JobRun:
                 launched = await self._abandon()
                 self.allocator.release(self.request.slot)
                 if not launched:
-                    await self.manager.recover(pod, lost)
+                    await self._recover(pod, lost)
                 elif lost not in ("stopped", "lease"):
                     settings = self.settings
                     budgets = {
@@ -91,11 +91,24 @@ class JobRun:
                         self.record.finish()
                         return Outcome(False, message, self._log_files())
                     self.say(f"{self.request.label}: {lost}; launching it again")
-                    await self.manager.recover(pod, lost)
+                    await self._recover(pod, lost)
         except PodError as error:
             return Outcome(False, str(error), self._log_files())
         finally:
             self.allocator.release(self.request.slot)
+
+    async def _pod(self) -> Pod:
+        while True:
+            try:
+                return await self.manager.ready()
+            except Unreachable as error:
+                # A host went away while the pod was made ready: the next look finds it gone.
+                self.say(f"{self.request.label}: {error}; looking again")
+                await asyncio.sleep(1.0)
+
+    async def _recover(self, pod: Pod, why: str) -> None:
+        with contextlib.suppress(Unreachable):
+            await self.manager.recover(pod, why)
 
     async def cancel(self) -> None:
         """Stop the job's processes on every host, now."""

@@ -129,7 +129,7 @@ class PodManager:
         now = time.monotonic()
         if self._state is None or now - self._state[0] > 1.0:
             try:
-                self._state = (now, await self.cloud.describe())
+                self._state = (now, await self.cloud.describe(attempts=4))
             except CloudError as error:
                 self.say(f"TPU pod {self.cloud.name}: its state is unknown ({error})")
                 return None

@@ -113,6 +113,9 @@ class Worker:
                 async for frame, _ in connection.frames():
                     if "answer" in frame:
                         return frame["answer"]
+                    if "[Errno" in frame.get("error", ""):
+                        # The host's trouble (a full disk, say) and not a mistake of ours.
+                        raise Unreachable(f"{self.host}: {frame['error']}")
                     if "error" in frame:
                         raise PodError(f"{self.host}: {frame['error']}")
                     if "say" in frame:
@@ -197,8 +200,8 @@ class Worker:
             followed.hello = frame["hello"]
         if frame.get("hello") in ("absent", "vanished") or frame.get("vanished"):
             raise TaskLost(f"{self.host} does not know the task any more: it was restarted or re-created")
-        if "No space left" in frame.get("error", ""):
-            raise TaskLost(f"{self.host} has no space left on its disk")
+        if "[Errno" in frame.get("error", ""):
+            raise TaskLost(f"{self.host}: {frame['error']}")
         if "error" in frame:
             raise PodError(f"{self.host}: {frame['error']}")
         followed.progress = frame.get("progress", followed.progress)

@@ -39,6 +39,10 @@ def prepare(name: str, lock: str, python: str) -> Path:
 
 
 def _run(argv: list[str]) -> None:
+    if shutil.which(argv[0]) is None:
+        raise RuntimeError(
+            f"there is no {argv[0]} on this host: set tpu-environment-python to a Python that is"
+        )
     process = subprocess.Popen(
         argv,
         stdin=subprocess.DEVNULL,
