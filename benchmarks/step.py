@@ -4,7 +4,8 @@
     python -m benchmarks.step --cases small --precisions bfloat16 --threads 2 --rounds 9
 
 Ours and the baseline (benchmarks/baseline.py) take turns, so that a busy machine slows both; the ratio is the median
-of the pairs' ratios, its spread their quartiles. `ceiling` is the matrix product rate measured beside them.
+of the pairs' ratios, its spread their quartiles; `processor_ratio` is that of the processor seconds used, which
+neighbours on the machine disturb least (one thread). `ceiling` is the matrix product rate measured beside them.
 """
 
 from __future__ import annotations
@@ -151,29 +152,30 @@ def paired(
 ) -> dict[str, Any]:
     """Seconds of each (medians) and the ratio theirs / ours with its quartiles, after warming both up."""
 
-    def seconds(call: Callable[[], None]) -> float:
+    def seconds(call: Callable[[], None]) -> tuple[float, float]:
         backend.synchronize()
-        begun = time.perf_counter()
+        begun, processor = time.perf_counter(), time.process_time()
         call()
         backend.synchronize()
-        return time.perf_counter() - begun
+        return time.perf_counter() - begun, time.process_time() - processor
 
     for call in (ours, theirs) * 3:
         call()
     # a round is long enough for the clock
-    repeat = max(1, int(0.1 / max(1e-4, seconds(ours))))
-    pairs = []
+    repeat = max(1, int(0.1 / max(1e-4, seconds(ours)[0])))
+    mine, its = [], []
     for _ in range(rounds):
-        mine = sum(seconds(ours) for _ in range(repeat)) / repeat
-        its = sum(seconds(theirs) for _ in range(repeat)) / repeat
-        pairs.append((mine, its))
-    ratios = sorted(its / mine for mine, its in pairs)
+        for call, times in ((ours, mine), (theirs, its)):
+            taken = [seconds(call) for _ in range(repeat)]
+            times.append([sum(column) / repeat for column in zip(*taken)])
+    ratios = sorted(b[0] / a[0] for a, b in zip(mine, its))
     quarters = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3
     return {
-        "ours_seconds": statistics.median(mine for mine, _ in pairs),
-        "baseline_seconds": statistics.median(its for _, its in pairs),
+        "ours_seconds": statistics.median(wall for wall, _ in mine),
+        "baseline_seconds": statistics.median(wall for wall, _ in its),
         "ratio": statistics.median(ratios),
         "ratio_quartiles": [quarters[0], quarters[2]],
+        "processor_ratio": statistics.median(b[1] / a[1] for a, b in zip(mine, its)),
     }
 
 
@@ -233,11 +235,11 @@ def main() -> None:
         for precision in args.precisions:
             for found in measure(case, precision, args.rounds, backend, args.batch):
                 low, high = found["ratio_quartiles"]
+                speed = f"ours {found['rows_per_second']:8.1f} baseline {found['baseline_rows_per_second']:8.1f} rows/s"
+                share = f"{100 * found['share_of_ceiling']:.0f} % of {found['ceiling'] / 1e9:.0f} GFLOP/s"
                 print(
-                    f"{case:16} {found['what']:9} {precision:9} batch {found['batch']:4}  ours {found['rows_per_second']:9.1f} "
-                    f"rows/s  baseline {found['baseline_rows_per_second']:9.1f}  ratio {found['ratio']:.2f} "
-                    f"({low:.2f}-{high:.2f})  {found['flops_per_second'] / 1e9:7.1f} GFLOP/s, "
-                    f"{100 * found['share_of_ceiling']:.0f} % of {found['ceiling'] / 1e9:.0f}",
+                    f"{case:16} {found['what']:9} {precision:9} batch {found['batch']:4}  {speed}  ratio "
+                    f"{found['ratio']:.2f} ({low:.2f}-{high:.2f}), processor {found['processor_ratio']:.2f}  {share}",
                     flush=True,
                 )
                 results.append(found)

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from trm.backends.base import Backend
-from trm.engine import outputs
 from trm.engine.checkpoint import CheckpointFolder, load_newest
 from trm.engine.dataset import Dataset
+from trm.engine.ending import finish_run, not_a_number_sentence
 from trm.engine.feed import Feed
 from trm.engine.history import TensorBoard, WeightsAndBiases, progress_line, si, to_csv
 from trm.engine.interrupt import StopRequested, StopSignal
@@ -28,9 +28,9 @@ from trm.engine.validate import Score, validate
 from trm.errors import UserError
 from trm.model.inference import InferenceNetwork
 from trm.optim.schedule import lr_factor
-from trm.provenance import now, provenance
+from trm.provenance import now
 from trm.study.fingerprint import RECIPE_VERSION, run_fingerprint
-from trm.study.flops import parameters, recursion_stages, step_flops, train_flops
+from trm.study.flops import parameters, recursion_stages, step_flops
 from trm.study.schema import RunConfig, RuntimeConfig
 
 
@@ -179,7 +179,7 @@ class Trainer:
         """Write a checkpoint, after making sure that the weights are sound."""
         sums, _, weight_norm = self._fetch()
         self._check_finite(sums, weight_norm)
-        self.saver.save(self.state, self.record, self._wall_seconds())
+        self.saver.save(self.state, self.record, self.wall_seconds_now())
 
     def _stopped(self, stop: StopSignal) -> int:
         if self.record.done:
@@ -192,7 +192,8 @@ class Trainer:
         self._close_writers()
         return stop.requested or 143
 
-    def _wall_seconds(self) -> float:
+    def wall_seconds_now(self) -> float:
+        """Seconds of the training loop so far, over all resumes."""
         return self.record.wall_seconds + time.monotonic() - self.loop_started
 
     # -- reports
@@ -234,7 +235,7 @@ class Trainer:
         row: dict[str, Any] = {
             "step": record.done,
             "rows": record.done * training.batch_size,
-            "seconds": round(self._wall_seconds(), 3),
+            "seconds": round(self.wall_seconds_now(), 3),
             **named_means(sums, parts, training.batch_size),
             "train/lr": lr,
             "train/weight_norm": weight_norm,
@@ -352,69 +353,3 @@ def snapshot_step(k: int, count: int, steps: int) -> int:
 def is_evaluation_step(step: int, steps: int, evals: int) -> bool:
     """Whether validation is due: `evals` times at equal distances, the last one at the last step."""
     return step * evals // steps > (step - 1) * evals // steps
-
-
-def not_a_number_sentence(trainer: Trainer, what: str, step: int, good: int | None) -> str:
-    """Where the run broke, from where it can go on, and the likeliest reason."""
-    training = trainer.config.training
-    last = f"the last good checkpoint is step {good}" if good else "there is no checkpoint yet"
-    if step <= max(1, training.warmup_steps):
-        suspect = f"it broke during the warm-up, so the data or training.lr={training.lr:g} are the suspects"
-    elif trainer.precision.name == "float16":
-        suspect = "float16's range is the suspect: try training.precision=bfloat16"
-    else:
-        before = f"the weight norm was {trainer.weight_norm:.4g} at the last report"
-        suspect = f"training.lr={training.lr:g} is the suspect ({before})"
-    return f"training stopped: {what} is no number at step {step}; {last}; {suspect}"
-
-
-def finish_run(trainer: Trainer) -> None:
-    """Write a finished run's files."""
-    config, state, record, backend = trainer.config, trainer.state, trainer.record, trainer.backend
-    puzzles, views = trainer.dataset.puzzles, state.layout.views
-    ema = None if state.ema is None else views(state.ema)
-    buffers = {"h_init": state.h_init, "l_init": state.l_init}
-    tensors = outputs.pack_weights(views(state.params), ema, buffers, state.puzzle_table, record.snapshots)
-    meta = {
-        "run": trainer.out.name,
-        "fingerprint": trainer.fingerprint,
-        "recipe_version": RECIPE_VERSION,
-        "precision": trainer.precision.name,
-        **puzzles._asdict(),
-    }
-    outputs.save_weights(trainer.out / outputs.WEIGHTS, tensors, config, meta)
-    outputs.write_bytes(trainer.out / "history.csv", to_csv(record.rows))
-    wall = trainer._wall_seconds()
-    rows = record.done * config.training.batch_size
-    final = {name: value for name, value in record.rows[-1].items() if name.startswith(("train/", "eval/"))}
-    model = config.model
-    training_json = {
-        "format": 1,
-        "run": trainer.out.name,
-        "fingerprint": trainer.fingerprint,
-        "recipe_version": RECIPE_VERSION,
-        "config": config.model_dump(mode="json"),
-        "seed": config.seed,
-        "dataset": trainer.dataset.summary,
-        "outcome": "finished",
-        "parameters": parameters(model, puzzles.seq_len, puzzles.vocab),
-        "flops_per_row": step_flops(model, puzzles.seq_len, puzzles.vocab),
-        "train_flops": train_flops(model, config.training, puzzles.seq_len, puzzles.vocab),
-        "steps": record.done,
-        "rows": rows,
-        "wall_seconds": round(wall, 3),
-        "setup_seconds": round(trainer.setup_seconds, 3),
-        "rows_per_second": round(rows / wall, 3),
-        "peak_memory_bytes": backend.peak_memory(),
-        "resumes": record.resumes,
-        "device": str(backend.device),
-        "device_name": backend.device_name(),
-        "backend": backend.name,
-        "workers": backend.world,
-        "threads": trainer.threads,
-        "precision": trainer.precision.name,
-        "final": {name: value for name, value in final.items() if value is not None},
-        "best": record.best,
-        "provenance": provenance(trainer.started_at),
-    }
-    outputs.write_json(trainer.out / "training.json", training_json)
