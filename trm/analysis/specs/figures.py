@@ -1,89 +1,13 @@
-"""What an experiment may ask of the analysis: figures and the fits they read. Typed, without numpy or pandas.
-
-The Snakefile validates and hashes these models; `python -m trm table|fit|plot|report` reads them as
-JSON. A figure names columns: metrics (`error`), derived quantities (`parameters`, `train_flops`) or
-configuration keys (`data.train_puzzles`). `figure.fits(experiment)` lists the FitSpecs whose fit.json
-the figure reads, so that a rule can make them first.
-"""
+"""What every figure kind may be asked for."""
 
 from __future__ import annotations
 
-import difflib
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, model_validator
+from pydantic import Field, TypeAdapter
 
-from trm.analysis.labels import DERIVED, METRICS, config_keys
-
-Scalar = bool | int | float | str | None
-Form = Literal["constant", "power_law", "power_law_floor"]
-"""constant: e = E; power_law: e = A x^-a; power_law_floor: e = E + A x^-a."""
-
-
-def _known(kind: str, names: tuple[str, ...]):
-    def check(value: str) -> str:
-        if value in names:
-            return value
-        near = difflib.get_close_matches(value, names, n=1, cutoff=0.4)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        raise ValueError(f"unknown {kind} {value!r}{hint}")
-
-    return AfterValidator(check)
-
-
-_X = tuple(DERIVED) + config_keys() + tuple(METRICS)
-_ROW = (*_X, "policy", "split", "restarts", "seed")
-Column = Annotated[str, _known("column", _X)]
-Metric = Annotated[str, _known("metric", tuple(METRICS))]
-Fraction = Annotated[float, Field(gt=0, lt=1)]
-Where = dict[Annotated[str, _known("column", _ROW)], Scalar]
-
-
-class Spec(BaseModel):
-    """Immutable and strict: an unknown key is an error."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
-
-
-class FitSpec(Spec):
-    """One fit: which rows, which law, how its interval is made. Its canonical JSON is the identity of a
-    fit.json."""
-
-    experiments: tuple[str, ...] = ()
-    """Experiments whose tables are read together; empty: every table given."""
-    form: Form | Literal["auto", "repeated_data", "joint", "critical_batch", "optimum"] = "auto"
-    """The law. auto: best of `forms` on the held-out largest point. repeated_data: Muennighoff 2023 with
-    U = `x` and R = `second`; joint: E + A N^-a + B C^-b with N = `x`, C = `second`; critical_batch:
-    S = Smin (1 + B*/B); optimum: the best `x` for every `second`, then a power law of it."""
-    forms: tuple[Form, ...] = ("constant", "power_law", "power_law_floor")
-    """Forms compared by held-out error and AICc (one-variable laws)."""
-    x: Column = "data.train_puzzles"
-    """The law's variable."""
-    y: Metric = "error"
-    """What is fitted, in log space."""
-    second: Column | None = None
-    """Second variable of repeated_data, joint and optimum."""
-    hue: Column | None = None
-    """One separate fit for each value of this column."""
-    where: Where = {}
-    """Only rows with these values."""
-    delta: Annotated[float, Field(gt=0)] | None = None
-    """Huber threshold in log units; null: 1.35 x the pooled seed spread, with half and twice as
-    sensitivity."""
-    bootstrap: Annotated[int, Field(ge=1)] = 1000
-    """Refits of the hierarchical bootstrap."""
-    level: Fraction = 0.95
-    """Two-sided level of every interval."""
-    seed: Annotated[int, Field(ge=0)] = 0
-    """Seed of the bootstrap."""
-    target: Fraction | None = None
-    """Accuracy whose cost the fit also answers (for batch laws: whose steps are counted)."""
-
-    @model_validator(mode="after")
-    def _second(self) -> FitSpec:
-        if self.form in ("repeated_data", "joint", "optimum") and not self.second:
-            raise ValueError(f"form={self.form} needs `second`, its second variable")
-        return self
+from trm.analysis.specs.base import Column, Form, Fraction, Metric, Scalar, Spec, Where
+from trm.analysis.specs.fits import FitSpec
 
 
 class Reported(Spec):
@@ -379,77 +303,3 @@ AnyFigure = Annotated[
 ]
 FIGURE: TypeAdapter[Figure] = TypeAdapter(AnyFigure)
 """Validates one entry of an experiment's `figures`: FIGURE.validate_python({"kind": "law", ...})."""
-
-
-class TableRun(Spec):
-    """One run of a grid point and where its files lie."""
-
-    run: str
-    seed: int
-    directory: str
-    """Folder with training.json, history.csv and the evaluations."""
-    evaluations: tuple[str, ...] = ()
-    """File names inside `directory`; the first is the one that counts."""
-
-
-class TablePoint(Spec):
-    """One point of the grid: its coordinates and its seeds."""
-
-    coords: dict[str, Any] = {}
-    label: str = ""
-    """Words for the point. Brackets at its end say what is set for a whole block of the grid."""
-    runs: tuple[TableRun, ...] = Field(min_length=1)
-
-
-class TableSpec(Spec):
-    """What `trm table` reads: one experiment at one scale of one study."""
-
-    name: str
-    scale: str
-    study: str
-    points: tuple[TablePoint, ...] = Field(min_length=1)
-
-
-class FailedRun(Spec):
-    """A run known to have failed, for the report's red lines."""
-
-    run: str
-    sentence: str = ""
-    log: str = ""
-
-
-class ReportExperiment(Spec):
-    """One experiment's section of the report. Files that do not exist are said to be missing, in red."""
-
-    name: str
-    aliases: tuple[str, ...] = ()
-    question: str = ""
-    hypothesis: str = ""
-    table: str
-    """Path of its table.csv (the two files beside it are found from the name)."""
-    fits: tuple[str, ...] = ()
-    figures: tuple[str, ...] = ()
-    """Paths of the figures' PDFs; the PNG and JSON beside them are read."""
-    planned_runs: Annotated[int, Field(ge=0)] = 0
-    planned_hours: Annotated[float, Field(ge=0)] | None = None
-    """Device-hours that the plan expected."""
-    failed: tuple[FailedRun, ...] = ()
-    rebuild: str = ""
-    """The command that builds this experiment."""
-
-
-class ReportSpec(Spec):
-    """What `trm report` reads."""
-
-    study: str
-    scale: str
-    title: str = "Scaling study of the Tiny Recursive Model"
-    intro: str = ""
-    """A sentence or two on the scale: what is small about it."""
-    experiments: tuple[ReportExperiment, ...] = Field(min_length=1)
-    figures: tuple[str, ...] = ()
-    """Study-wide figures (scaling_laws, compute_frontier)."""
-    rebuild: str = "snakemake --profile profiles/local"
-    """The command that builds the whole study."""
-    budget: str = ""
-    """The plan's words on what a budget buys, if any."""
