@@ -97,7 +97,7 @@ def tpu_python() -> str:
     if not Path(chosen).exists():
         raise UserError(
             f"{chosen} does not exist, and this Python has no torch_xla: build the environment envs/tpu "
-            f"(`make env-tpu`, Linux x86-64) or set {PYTHON_VARIABLE}"
+            f"(`make envs`, Linux x86-64) or set {PYTHON_VARIABLE}"
         )
     return chosen
 

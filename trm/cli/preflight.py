@@ -1,0 +1,59 @@
+"""`python -m trm preflight`: check a machine, or all hosts of a job, before trusting it with a run.
+
+python -m trm preflight --profile local
+torchrun --nproc-per-node 8 -m trm preflight --profile gpu --bucket gs://my-bucket/trm
+tpurun python -m trm preflight --profile tpu --bucket gs://my-bucket/trm --out results/preflight.json
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+
+def add_parser(subparsers: Any) -> None:
+    """Declare the command's options."""
+    parser = subparsers.add_parser(
+        "preflight", help="check a machine before trusting it with a run", description=__doc__.split("\n")[0]
+    )
+    parser.add_argument(
+        "--profile", required=True, choices=("local", "gpu", "tpu"), help="what is checked for"
+    )
+    parser.add_argument("--bucket", help="gs:// address that results will go to")
+    parser.add_argument("--scratch", default="results", help="folder where checkpoints will be written")
+    parser.add_argument("--devices", type=int, help="devices there must be")
+    parser.add_argument("--memory-gib", type=float, default=4.0, help="host memory there must be")
+    parser.add_argument("--disk-gib", type=float, default=5.0, help="free disk there must be")
+    parser.add_argument("--out", help="write the rows as JSON here if all are green")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the table; 0 if all rows are green, else 1."""
+    import sys
+    from pathlib import Path
+
+    from trm.preflight.checks import CHECKS
+    from trm.preflight.report import Site, run_checks, table
+
+    site = Site(
+        args.profile,
+        Path(args.scratch),
+        bucket=args.bucket,
+        devices=args.devices,
+        memory_gib=args.memory_gib,
+        disk_gib=args.disk_gib,
+    )
+    try:
+        rows = run_checks(site, CHECKS)
+        first = site.backend is None or site.backend.rank == 0
+        if first:
+            print(table(rows, sys.stdout.isatty()))
+        good = all(row.green for row in rows)
+        if good and first and args.out:
+            from trm.engine.outputs import write_json
+
+            write_json(Path(args.out), {"profile": args.profile, "rows": [row._asdict() for row in rows]})
+        return 0 if good else 1
+    finally:
+        if site.backend is not None:
+            site.backend.close()
