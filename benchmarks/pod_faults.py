@@ -207,9 +207,7 @@ class Campaign:
                 print(f"{kind:22} {len(seconds):5d} {statistics.median(seconds):9.1f} {max(seconds):8.1f}")
         every = [second for seconds in self.recoveries.values() for second in seconds]
         print(f"{'all':22} {len(every):5d} {statistics.median(every):9.1f} {max(every):8.1f}")
-        print(
-            f"{self.studies} studies finished; no attempt used up, no job run twice at a time, no process left behind"
-        )
+        print(f"{self.studies} studies")
 
 
 def main() -> int:
