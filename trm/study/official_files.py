@@ -1,6 +1,7 @@
 """The published data sets: where they lie, at which revision, and what their bytes are.
 
-Revisions and digests are those that several independent public projects pin; a download with another digest is refused.
+The Sudoku digests are those that several independent public projects pin, the maze ones those of a single project; a
+download with another digest is refused.
 """
 
 from __future__ import annotations
