@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from matplotlib.ticker import MaxNLocator
 
 from trm.analysis.figures.base import (
     TWO,
@@ -74,6 +75,7 @@ def draw(spec: HaltingFigure, tables: list[Table], fits: list[dict[str, Any]]) -
         axis_scale(axis, "x", Label("supervision step"), np.array([]), log=False)
         axis_scale(axis, "y", Label(text, percent=True), np.array([]), log=False)
         axis.set_ylim(bottom=0)
+        axis.xaxis.set_major_locator(MaxNLocator(8, integer=True))
     axes[0, 1].set_ylim(0, 1.02)
     title = spec.title or "When the model stops"
     heading(axes[0, 0], title)

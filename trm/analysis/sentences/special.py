@@ -210,7 +210,7 @@ def steps_sentence(errors: Sequence[Sequence[int]]) -> str:
         text += (
             f", after {min(first)} to {max(first)} steps"
             if min(first) != max(first)
-            else f", after {first[0]} steps"
+            else f", after {count(first[0], 'step')}"
         )
     lost = [puzzle for puzzle in errors if 0 in puzzle[:-1] and puzzle[-1] > 0]
     if lost:
