@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from trm.cli import main
 from trm.errors import UserError
 from trm.study.schema import RunConfig
 from trm.tpu_check import check as module
@@ -70,3 +71,10 @@ def test_a_missing_environment_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path
     monkeypatch.setenv("TRM_TPU_PYTHON", str(tmp_path / "python"))
     with pytest.raises(UserError, match="build the environment envs/tpu"):
         tpu_python()
+
+
+def test_the_command_knows_the_runs_of_the_study(capsys: pytest.CaptureFixture):
+    assert main(["tpu-check", "--run", "no-such-run"]) == 2
+    assert "the study has no run 'no-such-run'" in capsys.readouterr().err
+    assert main(["tpu-check", "--topology", "v5e-8"]) == 2
+    assert "no TPU slice 'v5e-8'" in capsys.readouterr().err

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.parametrize("mixer", ["mlp", "attention"])
 def test_a_tiny_step_fits_and_gathers_nothing(mixer: str, tmp_path: Path):
     run = config(mixer, batch_size=32, precision="bfloat16").model_dump_json()
-    options = ["--config", run, "--topology", "v4-8", "--cache", str(tmp_path), "--json"]
+    options = ["--run-config", run, "--topology", "v4-8", "--cache", str(tmp_path), "--json"]
     if mixer == "attention":
         options += ["--steps", "train"]
     command = [sys.executable, "-m", "trm", "tpu-check", *options]

@@ -2,7 +2,7 @@
 
 python -m trm tpu-check --scale tpu                        # every run of the study, on one host (4 chips)
 python -m trm tpu-check --scale tpu --run NAME --topology v4-64
-python -m trm tpu-check --config run.json --topology v4-64 --json
+python -m trm tpu-check --run-config run.json --topology v4-64 --json
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--run", action="append", help="name of a run of the study (default: all; may be repeated)"
     )
-    parser.add_argument("--config", help="check this RunConfig instead: JSON text or a path to a JSON file")
+    parser.add_argument(
+        "--run-config", help="check this RunConfig instead: JSON text or a path to a JSON file"
+    )
     parser.add_argument(
         "--topology", default="v4-8", help="slice that a job gets: v4-8 (one host), ..., v4-64"
     )
@@ -73,8 +75,8 @@ def _configs(args: argparse.Namespace) -> dict[str, Any]:
     from trm.study.overlay import nearest
     from trm.study.schema import RunConfig
 
-    if args.config:
-        config = load_config(RunConfig, args.config, "--config")
+    if args.run_config:
+        config = load_config(RunConfig, args.run_config, "--run-config")
         return {run_name(config): config}
     runs = workflow_of(args).runs
     for name in args.run or ():
