@@ -17,10 +17,9 @@ def test_a_figure_asked_for_comes_back_through_a_preemption(tmp_path):
     scale["base"]["training"]["steps"] = 100
     scale["base"]["data"]["test_puzzles"] = 100
     document["scales"] = {"rehearsal": scale, "laptop": scale}
-    document["experiments"] = {"data_size": document["experiments"]["data_size"]}
-    document["experiments"]["data_size"]["scales"]["laptop"] = document["experiments"]["data_size"]["scales"]["rehearsal"]
-    for other in set(document["experiments"]["data_size"]["scales"]) - set(document["scales"]):
-        del document["experiments"]["data_size"]["scales"][other]
+    data_size = document["experiments"]["data_size"]
+    short = data_size["scales"]["rehearsal"]
+    document["experiments"] = {"data_size": data_size | {"scales": {"rehearsal": short, "laptop": short}}}
     study = tmp_path / "experiments.yaml"
     study.write_text(yaml.safe_dump(document, sort_keys=False))
     outcome = rehearse(tmp_path / "rehearsal", "v4-16", study, least_runs=2)

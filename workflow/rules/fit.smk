@@ -7,6 +7,7 @@ rule table:
     output:
         table="results/tables/{table}.csv",
         sidecar="results/tables/{table}.csv.json",
+        curves="results/tables/{table}.csv.curves.csv",
         spec="results/tables/{table}.spec.json",
     log:
         "logs/table/{table}.log",

@@ -38,6 +38,7 @@ rule publish:
         "logs/publish/{stem}.log",
     params:
         identity=lambda wildcards: STUDY.figure(wildcards.stem).identity,
+        kind=lambda wildcards: STUDY.figure(wildcards.stem).spec.kind,
     message:
         "results/plots/{wildcards.stem}.pdf"
     shell:
