@@ -30,19 +30,9 @@ def product(a: Tensor, b: Tensor) -> Tensor:
     return torch.matmul(a.float(), b.float())
 
 
-def normalised(x: Tensor, dim: int, size: int, dtype: torch.dtype) -> Tensor:
-    """x / rms(x) along `dim`, whose first `size` entries count; the others are zero and stay so."""
-    return (x * torch.rsqrt(x.square().sum(dim, keepdim=True) / size + network.EPS)).to(dtype)
-
-
-def swiglu_tokens(x_LBD: Tensor, gate_up_IL: Tensor, down_LI: Tensor) -> Tensor:
-    """SwiGLU over the token axis as products of two matrices; float32. The token axis may be padded with
-    zeros."""
-    dtype, pad = x_LBD.dtype, x_LBD.shape[0] - gate_up_IL.shape[1]
-    x_LN = x_LBD.flatten(1)
-    gate, up = F.pad(gate_up_IL.to(dtype), (0, pad)).chunk(2)
-    inner = F.silu(product(gate, x_LN)) * product(up, x_LN)
-    return product(F.pad(down_LI.to(dtype), (0, 0, 0, pad)), inner.to(dtype)).view(x_LBD.shape)
+def normalised(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """x / rms(x) over the channels, from float32."""
+    return (x * torch.rsqrt(x.square().mean(-1, keepdim=True) + network.EPS)).to(dtype)
 
 
 def swiglu_channels(x_LBD: Tensor, gate_up_ID: Tensor, down_DI: Tensor) -> Tensor:
@@ -63,26 +53,26 @@ def attention(x_LBD: Tensor, qkv: Tensor, out: Tensor, heads: int, rope: bool) -
         q, k = network.rotate(q, cos, sin), network.rotate(k, cos, sin)
     scores = torch.einsum("qbhk,sbhk->bhqs", q * q.shape[-1] ** -0.5, k)
     y_LBHK = torch.einsum("bhqs,sbhk->qbhk", scores.softmax(-1), v)
-    return product(y_LBHK.flatten(2), out.to(x_LBD.dtype).t())
+    # the heads stay apart here too: joined, the weight's gradient would gather all rows on every chip
+    out_DHK = out.to(x_LBD.dtype).float().unflatten(1, (heads, -1))
+    return torch.einsum("qbhk,dhk->qbd", y_LBHK.float(), out_DHK)
 
 
-def block(x_LBD: Tensor, w: Weights, prefix: str, arch: Architecture, length: int) -> Tensor:
-    """One post-norm block; `length`: tokens that are not padding."""
-    dtype, width = x_LBD.dtype, x_LBD.shape[-1]
+def block(x_LBD: Tensor, w: Weights, prefix: str, arch: Architecture) -> Tensor:
+    """One post-norm block. With token mixing the plain order of products is the faster one by the compiler's estimate
+    (docs/tpu.md), with attention float32 sums are."""
     if prefix + "token_mlp.down" in w:
-        mixed = swiglu_tokens(x_LBD, w[prefix + "token_mlp.gate_up"], w[prefix + "token_mlp.down"])
-        x_LBD = normalised(x_LBD + mixed, 0, length, dtype)
-    else:
-        qkv, out = w[prefix + "attention.qkv"], w[prefix + "attention.out"]
-        x_LBD = normalised(x_LBD + attention(x_LBD, qkv, out, arch.heads, arch.rope), -1, width, dtype)
+        return network.block(x_LBD, w, prefix, arch)
+    dtype, qkv, out = x_LBD.dtype, w[prefix + "attention.qkv"], w[prefix + "attention.out"]
+    x_LBD = normalised(x_LBD + attention(x_LBD, qkv, out, arch.heads, arch.rope), dtype)
     mixed = swiglu_channels(x_LBD, w[prefix + "channel_mlp.gate_up"], w[prefix + "channel_mlp.down"])
-    return normalised(x_LBD + mixed, -1, width, dtype)
+    return normalised(x_LBD + mixed, dtype)
 
 
-def stack(x_LBD: Tensor, w: Weights, arch: Architecture, length: int) -> Tensor:
+def stack(x_LBD: Tensor, w: Weights, arch: Architecture) -> Tensor:
     """The block stack."""
     for i in range(arch.layers):
-        x_LBD = block(x_LBD, w, f"blocks.{i}.", arch, length)
+        x_LBD = block(x_LBD, w, f"blocks.{i}.", arch)
     return x_LBD
 
 
@@ -126,14 +116,14 @@ class Rematerialised(torch.autograd.Function):
         return None, *torch.autograd.grad(output, leaves, grad)
 
 
-def application(x_LBD: Tensor, w: Weights, arch: Architecture, length: int, remat: bool) -> Tensor:
+def application(x_LBD: Tensor, w: Weights, arch: Architecture, remat: bool) -> Tensor:
     """The stack, with or without keeping its inner activations for backward."""
     if not (remat and torch.is_grad_enabled()):
-        return stack(x_LBD, w, arch, length)
+        return stack(x_LBD, w, arch)
     names = [name for name in w if name.startswith("blocks.")]
 
     def again(x: Tensor, *tensors: Tensor) -> Tensor:
-        return stack(x, dict(zip(names, tensors, strict=True)), arch, length)
+        return stack(x, dict(zip(names, tensors, strict=True)), arch)
 
     return Rematerialised.apply(again, x_LBD, *(w[name] for name in names))
 
@@ -155,11 +145,10 @@ def kept_bytes(w: Weights, arch: Architecture, length: int, rows: int, l_cycles:
     reports.
     """
     width, inner = w["blocks.0.channel_mlp.down"].shape
-    values = length * (3 * inner + 6 * width)
     if "blocks.0.token_mlp.down" in w:
-        values += 3 * w["blocks.0.token_mlp.down"].shape[1] * width
-    else:
-        values += length * (4 * width + 2 * arch.heads * length)
+        values = length * (3 * inner + 6 * width) + 3 * w["blocks.0.token_mlp.down"].shape[1] * width
+    else:  # gate and up are kept in float32
+        values = length * (5 * inner + 10 * width + 2 * arch.heads * length)
     return float(arch.dtype.itemsize * rows * (l_cycles + 1) * arch.layers * values)
 
 
@@ -193,19 +182,11 @@ class XlaNetwork:
         w, arch = self._weights, self._arch
         if self.remat is None:
             self.remat = self._choose_remat(z_H, l_cycles)
-        length = z_H.shape[0]
-        # whole tiles of eight tokens, or the two-dimensional token products would copy at every turn
-        pad = -length % 8 if "blocks.0.token_mlp.down" in w else 0
-        z_H, z_L, x = (F.pad(t, (0, 0, 0, 0, 0, pad)) for t in (z_H, z_L, embed(inputs, puzzle, w, arch)))
+        x = embed(inputs, puzzle, w, arch)
         with torch.no_grad():
             for _ in range(h_cycles - 1):
-                z_H, z_L = recursion_round(
-                    z_H, z_L, x, lambda z: application(z, w, arch, length, False), l_cycles
-                )
-        z_H, z_L = recursion_round(
-            z_H, z_L, x, lambda z: application(z, w, arch, length, self.remat), l_cycles
-        )
-        z_H, z_L = z_H[:length], z_L[:length]
+                z_H, z_L = recursion_round(z_H, z_L, x, lambda z: application(z, w, arch, False), l_cycles)
+        z_H, z_L = recursion_round(z_H, z_L, x, lambda z: application(z, w, arch, self.remat), l_cycles)
         return (z_H, z_L, *network.heads(z_H, w, arch))
 
     def _choose_remat(self, z_H: Tensor, l_cycles: int) -> bool:
