@@ -22,6 +22,10 @@ except UserError as error:
     raise WorkflowError(str(error)) from None
 
 PLACE = Place(config, storage)
+if PLACE.prefix:
+    from snakemake_executor_plugin_tpu.storage import improve_gcs
+
+    improve_gcs()  # one listing instead of a question for each object, in dry runs too
 
 # What jobs need but no result depends on: set here, so that no change of it is a reason to run again.
 shell.prefix(job_environment(STUDY, PLACE))

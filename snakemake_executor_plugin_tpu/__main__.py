@@ -21,7 +21,7 @@ import time
 from dataclasses import fields
 from pathlib import Path
 
-import yaml
+import yte
 from snakemake_interface_common.exceptions import WorkflowError
 
 from .errors import PodError, Unreachable
@@ -69,7 +69,7 @@ def read_profile(path: Path) -> dict:
         raise WorkflowError(
             f"There is no Snakemake profile at {path}: give its folder, such as profiles/tpu."
         )
-    content = yaml.safe_load(file.read_text()) or {}
+    content = yte.process_yaml(file.read_text(), require_use_yte=True) or {}  # as Snakemake reads profiles
     known = {item.name for item in fields(ExecutorSettings)}
     settings = {key[4:].replace("-", "_"): value for key, value in content.items() if key.startswith("tpu-")}
     expanded = {

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from safetensors.torch import load, save
@@ -108,6 +110,9 @@ class Saver:
         best = record.best is not None and record.best["step"] == record.done
         self.folder.saved(record.done, record.best["eval/exact_accuracy"] if best else None)
         self.saved_at = time.monotonic()
+        # The TPU executor counts relaunches without a newer checkpoint: this file tells it of each one.
+        if self.backend.rank == 0 and (progress := os.environ.get("TPU_PROGRESS_FILE")):
+            Path(progress).write_text(str(record.done))
 
 
 def run_identity(config: RunConfig, recipe_version: int, dataset: Any, precision: str) -> dict[str, Any]:
