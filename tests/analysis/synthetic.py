@@ -1,4 +1,4 @@
-"""Results with known laws, written exactly as docs/contracts.md says: what the analysis is tried and
+"""Results with known laws, written exactly as docs/files.md says: what the analysis is tried and
 looked at with."""
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ MOST = 12
 
 
 def glyph(token: int, task: str) -> str:
-    """The character of a token in the data set's own encoding (docs/contracts.md).
+    """The character of a token in the data set's own encoding (docs/files.md).
 
     Sudoku: value + 1, blank 1; maze: `# SGo` from 1; ARC: colour + 2, 1 ends a row; 0 pads.
     """

@@ -1,4 +1,4 @@
-"""Collects the result files of one experiment (docs/contracts.md) into a tidy table."""
+"""Collects the result files of one experiment (docs/files.md) into a tidy table."""
 
 from __future__ import annotations
 
