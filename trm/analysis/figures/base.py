@@ -117,11 +117,13 @@ def finish(
 ) -> Drawing:
     """Add the footer and make the Drawing. Without an `answer`, it is the sentence itself."""
     facts = provenance(tables, rows)
+    words = "   ".join(facts[key] for key in ("study", "size", "data", "commit"))
     figure.text(
         0.008,
         0.012,
-        "   ".join(facts[key] for key in ("study", "size", "data", "commit")),
-        fontsize=5.5,
+        words,
+        # a narrow figure's footer is set smaller, not cut: a character is about 0.56 em wide
+        fontsize=min(5.5, 0.98 * 72 * figure.get_figwidth() / (0.56 * len(words))),
         color=GREY,
         ha="left",
         va="bottom",
