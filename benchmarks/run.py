@@ -1,6 +1,6 @@
 """`make bench`: every benchmark that runs on this machine, each with its own table; JSON under benchmarks/out/.
 
-    python benchmarks/run.py [NAME ...]      names: step data fits pipeline pod_load pod_faults
+python benchmarks/run.py [NAME ...]      names: step data fits pipeline pod_load pod_faults
 """
 
 from __future__ import annotations

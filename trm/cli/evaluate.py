@@ -14,7 +14,9 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "evaluate", help="measure a trained model", description=__doc__.split("\n")[0]
     )
-    parser.add_argument("--run", required=True, dest="run_folder", help="folder of the finished run, or its gs:// URI")
+    parser.add_argument(
+        "--run", required=True, dest="run_folder", help="folder of the finished run, or its gs:// URI"
+    )
     parser.add_argument("--dataset", required=True, help="data set folder, or its gs:// URI")
     parser.add_argument(
         "--evaluation", default="{}", help="EvaluationConfig: JSON text or a path to a JSON file"

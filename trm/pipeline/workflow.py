@@ -260,7 +260,9 @@ class Workflow:
         stamped = {_published(figure.stem): figure.identity for figure in self.figures.values()}
         for path, identity in {**stamped, REPORT: self.report_identity}.items():
             if self.is_stale(path, identity):
-                with suppress(OSError):  # a folder that cannot be written is named by the job that must write there
+                with suppress(
+                    OSError
+                ):  # a folder that cannot be written is named by the job that must write there
                     os.utime(path, (1, 1))
 
     def reason_to_publish(self, stem: str) -> list[str]:
