@@ -71,7 +71,7 @@ rehearsal: $(VENV)/.ready
 	$(BIN)/python -m tests.rehearsal
 
 bench: $(VENV)/.ready
-	$(BIN)/python benchmarks/run.py
+	$(BIN)/python -m benchmarks.run
 
 # after a change of envs/cpu/requirements.in
 lock:

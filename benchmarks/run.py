@@ -26,7 +26,9 @@ def main(names: list[str]) -> int:
     for name in names or FAST:
         print(f"== {name}", flush=True)
         started = time.perf_counter()
-        command = [sys.executable, str(HERE / f"{name}.py"), "--json", str(HERE / "out" / f"{name}.json")]
+        command = [sys.executable, "-m", f"benchmarks.{name}"]
+        if name in FAST:
+            command += ["--json", str(HERE / "out" / f"{name}.json")]
         failed += subprocess.run(command, check=False, cwd=HERE.parent).returncode != 0
         print(f"== {name}: {time.perf_counter() - started:.0f} s\n", flush=True)
     return failed
