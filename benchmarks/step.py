@@ -1,6 +1,6 @@
 """Speed of the training step and of evaluation, ours against plain eager PyTorch, paired in one process.
 
-    python -m benchmarks.step --out step.json                       # every case, both precisions
+    python -m benchmarks.step --json step.json                      # every case, both precisions
     python -m benchmarks.step --cases small --precisions bfloat16 --threads 2 --rounds 9
 
 Ours and the baseline (benchmarks/baseline.py) take turns, so that a busy machine slows both; the ratio is the median
@@ -227,7 +227,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--batch", type=int, help="rows of a training step instead of each case's own")
     parser.add_argument("--backend", default="auto")
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--json", dest="out", type=Path)
     args = parser.parse_args()
     backend = open_backend(args.backend, args.threads)
     results = []
