@@ -41,7 +41,9 @@ try:
         sys.exit(code)
     print(json.dumps(first_losses(run, Path(data), Path(root), 5)))
 except UserError as error:
-    print("UserError:", error)
+    print("UserError:", error, flush=True)
+    if torch.distributed.is_initialized():  # as `trm train` does: gloo's threads must not outlive the work
+        torch.distributed.destroy_process_group()
     sys.exit(2)
 """
 
