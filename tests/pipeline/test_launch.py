@@ -9,7 +9,7 @@ import pytest
 
 from tests.pipeline.conftest import STUDY, new_project
 from trm.pipeline.cleanup import clean, survey
-from trm.pipeline.workflow import RUN_FILES
+from trm.pipeline.naming import RUN_FILES
 
 
 @pytest.fixture

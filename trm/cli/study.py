@@ -28,7 +28,8 @@ def add_study_options(parser: argparse.ArgumentParser) -> None:
 
 def workflow_of(args: argparse.Namespace) -> Any:
     """The Workflow that the options name."""
-    from trm.pipeline.workflow import Workflow, parse_overrides
+    from trm.pipeline.naming import parse_overrides
+    from trm.pipeline.workflow import Workflow
 
     pairs = dict(pair.partition("=")[::2] for pair in args.config)
     overrides = parse_overrides(pairs.pop("set", "")) | parse_overrides(args.set)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trm.errors import UserError
-from trm.pipeline.workflow import RUN_FILES
+from trm.pipeline.naming import RUN_FILES
 
 
 @dataclass(frozen=True)

@@ -12,63 +12,32 @@ import json
 import os
 import shlex
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
 from trm.analysis.specs import FIGURE, FitSpec
-from trm.analysis.specs import Figure as FigureSpec
 from trm.errors import UserError
-from trm.study.dataset_identity import dataset_identity, source_identity
-from trm.study.fingerprint import canonical_json, digest, run_identity, task_slug
-from trm.study.grid import Point, ResolvedExperiment, Run, Study, error_sentence, load_study, parse_yaml
-from trm.study.overlay import nearest
-from trm.study.schema import DataConfig
-
-ANALYSIS_VERSION = 1
-"""Raised when tables, fits or figures are computed differently: all of them are then made anew, no run is."""
-DATASET_FILES = tuple(
-    f"{split}/{file}"
-    for split in ("train", "validation", "test")
-    for file in (
-        "dataset.json",
-        *(
-            f"all__{array}.npy"
-            for array in ("inputs", "labels", "puzzle_identifiers", "puzzle_indices", "group_indices")
-        ),
-    )
+from trm.pipeline.naming import (
+    ANALYSIS_VERSION,
+    DATASET_FILES,
+    REPORT,
+    RUN_FILES,
+    Figure,
+    Fit,
+    dataset_name,
+    parse_overrides,
+    points_identity,
+    published,
+    source_name,
+    style_digest,
 )
-
-REPORT = "results/report.html"
-RUN_FILES = ("training.json", "history.csv", "weights.safetensors")
-
-
-@dataclass(frozen=True)
-class Fit:
-    """One fit: the file by content, its specification and the tables it reads."""
-
-    name: str
-    spec: FitSpec
-    experiments: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Figure:
-    """One figure: its file stem, its specification, the experiments whose tables and the fits that it reads."""
-
-    stem: str
-    spec: FigureSpec
-    experiments: tuple[str, ...]
-    fits: tuple[Fit, ...]
-    identity: str
-
-    @property
-    def name(self) -> str:
-        """Name of the file by content."""
-        return f"{self.stem}-{self.identity[:8]}"
+from trm.study.dataset_identity import dataset_identity, source_identity
+from trm.study.fingerprint import canonical_json, digest, run_identity
+from trm.study.grid import ResolvedExperiment, Run, Study, error_sentence, load_study
+from trm.study.overlay import nearest
 
 
 class Workflow:
@@ -85,7 +54,7 @@ class Workflow:
         self.study: Study = load_study(self.path, self.scale, parse_overrides(config.get("set")), config)
         self.config = config
         self.runs: dict[str, Run] = self.study.runs
-        self.style = _style_digest("config/figures.mplstyle")
+        self.style = style_digest("config/figures.mplstyle")
 
     # names ------------------------------------------------------------------------------------------------
 
@@ -101,11 +70,11 @@ class Workflow:
 
     def source_of(self, run: Run) -> str:
         """Folder name of the pool of puzzles that a run's data set is cut from."""
-        return _source_name(run.config.data)
+        return source_name(run.config.data)
 
     def dataset_of(self, run: Run) -> str:
         """Folder name of a run's data set."""
-        return _dataset_name(run.config.data)
+        return dataset_name(run.config.data)
 
     def evaluations(self, experiment: str) -> list[str]:
         """`<run>/<file>` of every evaluation of an experiment, each once."""
@@ -117,7 +86,7 @@ class Workflow:
     def table_identity(self, experiment: str) -> str:
         """Digest of what an experiment's table depends on: its points, their runs and evaluations."""
         resolved = self.study.experiment(experiment)
-        content = [self.study.name, self.scale, ANALYSIS_VERSION, _points(resolved.points)]
+        content = [self.study.name, self.scale, ANALYSIS_VERSION, points_identity(resolved.points)]
         return digest(content)
 
     def table(self, experiment: str) -> str:
@@ -257,7 +226,7 @@ class Workflow:
         """Give files of fixed names that were made from something else a time long ago. Together with an input that
         exists (`reason_to_publish`) this makes Snakemake make them again although their times, and perhaps its lost
         records, say nothing. Their content is not touched."""
-        stamped = {_published(figure.stem): figure.identity for figure in self.figures.values()}
+        stamped = {published(figure.stem): figure.identity for figure in self.figures.values()}
         for path, identity in {**stamped, REPORT: self.report_identity}.items():
             if self.is_stale(path, identity):
                 with suppress(
@@ -267,7 +236,7 @@ class Workflow:
 
     def reason_to_publish(self, stem: str) -> list[str]:
         """A file newer than a published figure that was drawn from something else than is asked for now."""
-        return [self.path] if self.is_stale(_published(stem), self.figure(stem).identity) else []
+        return [self.path] if self.is_stale(published(stem), self.figure(stem).identity) else []
 
     def reason_to_report(self) -> list[str]:
         """The same for the report."""
@@ -385,7 +354,7 @@ class Workflow:
         for name, experiment in self.study.experiments.items():
             if not experiment.skip:
                 for target in (name, *experiment.definition.aliases):
-                    targets[target] = [_published(figure.stem) for figure in self.figures_of(name)]
+                    targets[target] = [published(figure.stem) for figure in self.figures_of(name)]
         return targets
 
     def _known(self, names: dict[str, Any], name: str, what: str) -> Any:
@@ -465,53 +434,3 @@ class Workflow:
                 for point in resolved.points
             ],
         }
-
-
-def _published(stem: str) -> str:
-    return f"results/plots/{stem}.pdf"
-
-
-def parse_overrides(value: Any) -> dict[str, Any]:
-    """`set` of Snakemake's config or `--set`: a mapping, or `key=value` texts separated by spaces.
-
-    Values are read as YAML, so 1e-3 is a number and [1, 2] a list.
-    """
-    if not value:
-        return {}
-    if isinstance(value, dict):
-        return value
-    pairs = value if isinstance(value, list) else str(value).split()
-    overrides = {}
-    for pair in pairs:
-        key, sign, text = str(pair).partition("=")
-        if not sign:
-            raise UserError(f"--set {pair}: must be key=value, such as training.steps=1000")
-        overrides[key] = parse_yaml(text, f"--set {key}")
-    return overrides
-
-
-@cache
-def _source_name(data: DataConfig) -> str:
-    return f"{task_slug(data)}-{data.source}-{digest(source_identity(data))[:8]}"
-
-
-@cache
-def _dataset_name(data: DataConfig) -> str:
-    size = f"p{data.train_puzzles or 'all'}a{data.augmentations}"
-    return f"{task_slug(data)}-{size}-{digest(dataset_identity(data))[:8]}"
-
-
-def _points(points: tuple[Point, ...]) -> list[Any]:
-    return [
-        [point.coords, point.label, [run.name for run in point.runs], point.evaluation_file]
-        for point in points
-    ]
-
-
-def _style_digest(path: str) -> str:
-    """Digest of a style file without comments and blank lines."""
-    try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError:
-        return ""
-    return digest([text for line in lines if (text := line.split("#", 1)[0].strip())])
