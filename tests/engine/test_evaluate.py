@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.engine.conftest import config, train
+from tests.engine.conftest import config, train, trainer
 from trm.backends.cpu import CpuBackend
 from trm.cli import main
 from trm.engine import policies
@@ -179,3 +179,13 @@ def test_rule_aware_guess():
         "uniform": None,
         "rules": None,
     }
+
+
+def test_validation_counts_blank_cells_apart(dataset_folder, tmp_path):
+    found = trainer(config(training={"steps": 2}), dataset_folder, tmp_path)
+    found.run()
+    row = found.record.rows[-1]
+    assert 0.0 <= row["eval/blank_accuracy"] <= 1.0
+    blanks = (found.validation[0] == 1).float().mean().item()
+    assert 0.0 < blanks < 1.0
+    assert row["eval/blank_accuracy"] != row["eval/accuracy"]

@@ -26,6 +26,7 @@ COLUMNS = (
     "train/weight_norm",
     "eval/exact_accuracy",
     "eval/accuracy",
+    "eval/blank_accuracy",
     "eval/cross_entropy",
     "perf/rows_per_second",
     "perf/flops_per_second",

@@ -16,6 +16,7 @@ from trm.engine.checkpoint import CheckpointFolder, load_newest
 from trm.engine.dataset import Dataset
 from trm.engine.ending import finish_run, not_a_number_sentence
 from trm.engine.feed import Feed
+from trm.engine.guess import blank_symbol
 from trm.engine.history import TensorBoard, WeightsAndBiases, progress_line, si, to_csv
 from trm.engine.interrupt import StopRequested, StopSignal
 from trm.engine.memory import is_out_of_memory, out_of_memory_sentence
@@ -309,11 +310,13 @@ class Trainer:
             backend.network == "fused",
         )
         share = (tensor[backend.worker :: backend.world] for tensor in self.validation)
-        own = validate(net, *share, model.halt_max_steps, self.dataset.puzzles.ignore)
+        blank = blank_symbol(self.config.data)
+        own = validate(net, *share, model.halt_max_steps, self.dataset.puzzles.ignore, blank)
         total = Score(*torch.stack(backend.gather(torch.tensor(own, dtype=torch.float64))).sum(0).tolist())
         return {
             "eval/exact_accuracy": total.exact / total.puzzles,
             "eval/accuracy": total.accuracy / total.puzzles,
+            "eval/blank_accuracy": total.blank / total.puzzles,
             "eval/cross_entropy": total.cross_entropy / total.puzzles,
         }
 

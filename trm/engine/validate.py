@@ -17,14 +17,25 @@ class Score(NamedTuple):
     puzzles: float
     exact: float
     accuracy: float
+    blank: float
+    """Accuracy on the cells that are blank in the question."""
     cross_entropy: float
 
 
 @torch.no_grad()
 def validate(
-    net: InferenceNetwork, inputs: Tensor, labels: Tensor, puzzle_ids: Tensor, steps: int, ignore: int
+    net: InferenceNetwork,
+    inputs: Tensor,
+    labels: Tensor,
+    puzzle_ids: Tensor,
+    steps: int,
+    ignore: int,
+    blank: int | None = None,
 ) -> Score:
-    """Score puzzles (uint8 [N, S], labels too; ids int32 [N]) after `steps` supervision steps."""
+    """Score puzzles (uint8 [N, S], labels too; ids int32 [N]) after `steps` supervision steps.
+
+    `blank`: the symbol of an unknown cell in a question; None: every cell is one.
+    """
     length = inputs.shape[1] + net.arch.puzzle_tokens
     batch = inference_batch(length, len(net.h_init), inputs.device)
     sums = torch.zeros(len(Score._fields), device=inputs.device)
@@ -35,6 +46,11 @@ def validate(
         for _ in range(steps):
             z_H, z_L, logits, _ = net.step(z_H, z_L, x)
         answer = judge(logits, labels[part], ignore)
-        measured = (answer.exact, answer.accuracy, answer.cross_entropy)
+        unknown_BS = labels[part] != ignore
+        if blank is not None:
+            unknown_BS &= inputs[part] == blank
+        right_BS = (logits.argmax(-1).t() == labels[part]) & unknown_BS
+        blank_B = right_BS.sum(1) / unknown_BS.sum(1).clamp(min=1)
+        measured = (answer.exact, answer.accuracy, blank_B, answer.cross_entropy)
         sums += torch.stack([answer.valid.sum(), *((value * answer.valid).sum() for value in measured)])
     return Score(*sums.cpu().tolist())

@@ -40,6 +40,7 @@ AXES = {
 COLUMNS = {
     "eval/exact_accuracy": Label("validation exact accuracy", percent=True),
     "eval/accuracy": Label("validation cell accuracy", percent=True),
+    "eval/blank_accuracy": Label("validation accuracy on blank cells", percent=True),
     "eval/cross_entropy": Label("validation cross entropy", "nats per cell"),
     "train/exact_accuracy": Label("training exact accuracy", percent=True),
     "train/accuracy": Label("training cell accuracy", percent=True),
