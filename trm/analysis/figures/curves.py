@@ -91,6 +91,8 @@ def draw(spec: CurvesFigure, tables: list[Table], fits: list[dict[str, Any]]) ->
     title = spec.title or f"{text[:1].upper()}{text[1:]} in training"
     heading(flat[0], title)
     sentence = curves_sentence(ends[spec.metric], spoken, text, COLUMNS.get(spec.metric, Label("")).percent)
+    if spec.metric == "eval/blank_accuracy":
+        sentence += _beside_guesses(flat[0], table, rows)
     if gap:
         sentence += " " + gap_sentence({spoken[value]: _gaps(rows, key, value) for value in values})
     caption = (
@@ -167,6 +169,41 @@ def _panel(
         axes.xaxis.set_major_locator(_few())
     axis_scale(axes, "y", text, np.concatenate(seen))
     return ends
+
+
+def _beside_guesses(axes: Axes, table: Table, rows: pd.DataFrame) -> str:
+    """Levels of blind guessing in the panel, and a sentence that holds the held-out accuracy against them (95 %
+    interval over puzzles, normal approximation; the mean over runs)."""
+    known = [
+        guess for guess in table.info.get("guess", {}).values() if guess and guess.get("rules") is not None
+    ]
+    if not known:
+        return ""
+    levels = {key: float(np.mean([guess[key] for guess in known])) for key in ("uniform", "rules")}
+    for key, name, dashes in (
+        ("uniform", "uniform guess", ":"),
+        ("rules", "guess among the rules' candidates", "--"),
+    ):
+        axes.axhline(levels[key], color=GREY, linestyle=dashes, linewidth=0.8)
+        axes.annotate(
+            name,
+            (0.02, levels[key]),
+            xycoords=("axes fraction", "data"),
+            fontsize=5.5,
+            color=GREY,
+            va="bottom",
+        )
+    low, high = axes.get_ylim()
+    axes.set_ylim(min(low, 0.9 * levels["uniform"]), max(high, 1.1 * levels["rules"]))
+    mean, error = float(rows["blank_accuracy"].mean()), rows["blank_error"].astype(float).mean()
+    interval = (
+        f" [{100 * (mean - 1.96 * error):.1f}, {100 * (mean + 1.96 * error):.1f}]" if error == error else ""
+    )
+    return (
+        f" On blank cells of held-out puzzles {100 * mean:.1f} %{interval} are right; a uniform guess gets "
+        f"{100 * levels['uniform']:.1f} %, a guess among the candidates that row, column and box leave "
+        f"{100 * levels['rules']:.1f} %."
+    )
 
 
 def _few() -> Any:

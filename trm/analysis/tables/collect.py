@@ -226,6 +226,7 @@ def _result_rows(
             "correct": result["correct"],
             "accuracy": result["accuracy"],
             "blank_accuracy": result.get("blank_accuracy"),
+            "blank_error": result.get("blank_error"),
             "cross_entropy": result.get("cross_entropy"),
             "train_exact_accuracy": trained["exact_accuracy"] if trained else None,
             "train_test_gap": 100 * (trained["exact_accuracy"] - result["exact_accuracy"])
