@@ -1,5 +1,5 @@
 # make report     the laptop-scale study: results/report.html and results/plots/scaling_laws.pdf
-# make study      every experiment of the laptop scale
+# make study      nine experiments of the laptop scale
 # make test       the tests; XLA=0 leaves those of the TPU backend out (their environment takes 7 GB)
 # make rehearsal  the pipeline on an emulated TPU pod, with a preemption on the way
 # make bench      ours against baselines
