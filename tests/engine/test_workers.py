@@ -42,9 +42,11 @@ try:
     print(json.dumps(first_losses(run, Path(data), Path(root), 5)))
 except UserError as error:
     print("UserError:", error, flush=True)
+    sys.exit(2)
+finally:
+    sys.stdout.flush()
     if torch.distributed.is_initialized():  # as `trm train` does: gloo's threads must not outlive the work
         torch.distributed.destroy_process_group()
-    sys.exit(2)
 """
 
 
