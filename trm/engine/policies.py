@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
+from zlib import crc32
 
 import torch
 from torch import Tensor
@@ -48,7 +49,8 @@ def batches(net: InferenceNetwork, data: Originals) -> Iterable[slice]:
 def _restart_noise(z: Tensor, noise: float, restart: int, first: int, which: int) -> Tensor:
     """Start states plus normal noise that depends on (restart, first row of the batch) alone."""
     generator = torch.Generator(device=z.device)
-    generator.manual_seed((restart * 2 + which) * (1 << 32) + first)
+    # hashed to 32 bits: torch's CPU generator ignores all higher bits of a seed
+    generator.manual_seed(crc32(f"{restart} {which} {first}".encode()))
     noisy = torch.randn(z.shape, generator=generator, device=z.device, dtype=torch.float32) * noise
     return z + noisy.to(z.dtype)
 
