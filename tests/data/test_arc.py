@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 from trm.data import arc
-from trm.data.arc_augment import AT_EOS, AT_PAD, ArcAugmenter, apply, copy_transforms, undo
+from trm.data.arc_augment import ArcAugmenter, apply, copy_transforms, undo
 from trm.data.arc_voting import solved, vote, vote_rows
 from trm.data.dataset import build_dataset, load
 from trm.data.expand import expand
@@ -39,15 +39,16 @@ def folder(tmp_path_factory):
 
 
 @settings(max_examples=50, deadline=None)
-@given(GRIDS)
-def test_encode_and_decode(grid):
-    tokens = arc.encode(grid)
-    assert (arc.decode(tokens) == grid).all()
-    canvas = tokens.reshape(30, 30)
+@given(GRIDS, st.integers(0, 20))
+def test_encode_and_decode(grid, larger):
     height, width = grid.shape
+    side = min(30, max(height, width) + larger)
+    tokens = arc.encode(grid, side)
+    assert (arc.decode(tokens) == grid).all()
+    canvas = tokens.reshape(side, side)
     assert (tokens >= 2).sum() == grid.size
-    assert (tokens == 1).sum() == (width if height < 30 else 0) + (height if width < 30 else 0)
-    if height < 30:
+    assert (tokens == 1).sum() == (width if height < side else 0) + (height if width < side else 0)
+    if height < side:
         assert (canvas[height, :width] == 1).all()
 
 
@@ -105,6 +106,9 @@ def test_copies_are_the_turned_recoloured_shifted_pairs(folder):
 
     turns, colours, _ = copy_transforms(rng.root_key(0, "augment"), tasks, copies)
     moved = 0
+    made = augmenter.canvases(rows, copies)  # what training sees
+    assert (made[0] == apply(train.inputs[rows], tokens, inputs)).all()
+    assert (made[1] == apply(train.labels[rows], tokens, labels)).all()
     for maps, grids in ((inputs, train.inputs), (labels, train.labels)):
         found = apply(grids[rows], tokens, maps)
         assert (found[copies == 0] == grids[rows][copies == 0]).all()
@@ -122,7 +126,7 @@ def test_copies_are_the_turned_recoloured_shifted_pairs(folder):
             back = undo(wanted, int(turns[i]), colours[i])
             assert (back == arc.decode(grids[rows[i]])).all()
     assert moved > len(rows) / 2
-    assert set(np.unique(inputs[:, -1])) <= {AT_PAD, AT_EOS, *range(900)}
+    assert set(np.unique(inputs[:, -1])) <= {*range(902)}
     assert augmenter.identifiers(rows, copies).max() == train.meta.num_puzzle_identifiers - 1
     # in every copy one example of each task stays where test inputs stand
     corner = (inputs[:, 0] < 900) & (labels[:, 0] < 900)

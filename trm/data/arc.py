@@ -1,4 +1,4 @@
-"""ARC-AGI tasks: the public JSON layout in, 30x30 canvases of tokens out.
+"""ARC-AGI tasks: the public JSON layout in, square canvases of tokens out (30x30, or `data.arc_side`).
 
 Files are challenges (`{task: {"train": [{"input", "output"}], "test": [{"input"}]}}`), solutions (`{task: [grid]}`) or
 single tasks (`{"train": [...], "test": [{"input", "output"}]}`). Tokens: colour + 2; 1 ends a grid (the row below it
@@ -21,6 +21,7 @@ from trm.errors import UserError
 from trm.study.schema import DataConfig
 
 SIDE = 30
+"""Rows and columns of a canvas, and the most that the layout allows a grid."""
 PAD, EOS, COLOUR = 0, 1, 2
 """Padding, end of grid, and the token of colour 0."""
 
@@ -35,6 +36,12 @@ class Task:
     train: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)
     test: list[tuple[np.ndarray, np.ndarray | None]] = field(default_factory=list)
 
+    @property
+    def side(self) -> int:
+        """Rows or columns of its largest grid."""
+        grids = [grid for pair in (*self.train, *self.test) for grid in pair if grid is not None]
+        return max(max(grid.shape) for grid in grids)
+
 
 def json_pool(config: DataConfig, files: list[tuple[str, Path]]) -> Pool:
     """All tasks of the files as one pool; a task that is another one turned, mirrored or recoloured is of its class.
@@ -43,6 +50,39 @@ def json_pool(config: DataConfig, files: list[tuple[str, Path]]) -> Pool:
         UserError: naming file, line and task of what is malformed, or the task without a solution.
     """
     tasks = read_tasks(files)
+    return task_pool(config, tasks)
+
+
+def generated_pool(config: DataConfig) -> Pool:
+    """`config.pool` small tasks made offline (`arc_tasks`), in turn of the five kinds; of equivalent ones the first.
+
+    Raises:
+        UserError: as `task_pool`.
+    """
+    from trm.data.arc_tasks import task
+
+    tasks: dict[tuple[int, ...], Task] = {}
+    number = 0
+    while len(tasks) < config.pool:
+        name, document = task(config.seed, number, config.arc_side)
+        made = _task(name, f"task {name}", document, False)
+        tasks.setdefault(tuple(class_key(made)), made)
+        number += 1
+    pool = task_pool(config, list(tasks.values()))
+    pool.order = np.arange(pool.puzzles, dtype=np.int32)  # any five in a row are of the five kinds
+    return pool
+
+
+def task_pool(config: DataConfig, tasks: list[Task]) -> Pool:
+    """Tasks as a pool of canvases of `config.arc_side`; those with a larger grid are left out and counted.
+
+    Raises:
+        UserError: for a task without a solution, and when none fits the canvas.
+    """
+    side = config.arc_side
+    found, tasks = len(tasks), [task for task in tasks if task.side <= side]
+    if not tasks:
+        raise UserError(f"all {found} tasks have grids larger than data.arc_side={side}: raise it")
     questions, answers, part, sizes = [], [], [], []
     for task in tasks:
         for pairs, kind in ((task.train, TRAIN), (task.test, TEST)):
@@ -51,8 +91,8 @@ def json_pool(config: DataConfig, files: list[tuple[str, Path]]) -> Pool:
                     raise UserError(
                         f"{task.where}: task {task.name} has no solution: add the file of solutions"
                     )
-                questions.append(encode(question))
-                answers.append(encode(answer))
+                questions.append(encode(question, side))
+                answers.append(encode(answer, side))
                 part.append(kind)
         sizes.append(len(task.train) + len(task.test))
     classes = number_rows(np.array([class_key(task) for task in tasks], dtype=np.uint64))
@@ -68,7 +108,8 @@ def json_pool(config: DataConfig, files: list[tuple[str, Path]]) -> Pool:
         puzzle_indices=np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64),
         example_part=np.array(part, dtype=np.uint8),
         names=[task.name for task in tasks],
-        report={"classes": int(classes.max()) + 1, "class_of": "task", "examples": len(part)},
+        report={"classes": int(classes.max()) + 1, "class_of": "task", "examples": len(part)}
+        | ({"too_large": found - len(tasks)} if found > len(tasks) else {}),
     )
 
 
@@ -163,25 +204,31 @@ def _grid(rows: Any, place: str) -> np.ndarray:
     return np.array(rows, dtype=np.uint8)
 
 
-def encode(grid: np.ndarray) -> np.ndarray:
-    """Tokens of a grid in the canvas's top left corner, uint8 [900]."""
+def encode(grid: np.ndarray, side: int = SIDE) -> np.ndarray:
+    """Tokens of a grid in the top left corner of a canvas, uint8 [side * side]."""
     height, width = grid.shape
-    canvas = np.full((SIDE, SIDE), PAD, dtype=np.uint8)
+    canvas = np.full((side, side), PAD, dtype=np.uint8)
     canvas[:height, :width] = grid + COLOUR
-    if height < SIDE:
+    if height < side:
         canvas[height, :width] = EOS
-    if width < SIDE:
+    if width < side:
         canvas[:height, width] = EOS
     return canvas.reshape(-1)
+
+
+def side_of(cells: int) -> int:
+    """Rows and columns of a canvas of so many cells."""
+    return round(cells**0.5)
 
 
 def decode(tokens: np.ndarray) -> np.ndarray | None:
     """The grid that stands in the top left corner: the largest rectangle of colours there, or None. Exact for encoded
     grids; defined for any prediction."""
-    canvas = tokens.reshape(SIDE, SIDE)
+    side = side_of(len(tokens))
+    canvas = tokens.reshape(side, side)
     inside = (canvas >= COLOUR) & (canvas < COLOUR + 10)
     widths = np.minimum.accumulate(np.cumprod(inside, axis=1).sum(axis=1))
-    areas = widths * np.arange(1, SIDE + 1)
+    areas = widths * np.arange(1, side + 1)
     best = int(areas.argmax())
     return (canvas[: best + 1, : widths[best]] - COLOUR).astype(np.uint8) if areas[best] else None
 

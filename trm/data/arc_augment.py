@@ -1,8 +1,9 @@
 """Augmented copies of ARC tasks: one turn and one recolouring a copy, a shift of its own for each example.
 
 A copy of an example is a token map and two cell maps (its input and output may differ in size): cell i of the copy
-shows `token_map[row[cell_map[i]]]`, where positions 900 and 901 stand for padding and the end-of-grid token. Colour 0
-stays; copy 0 is the original; in each copy one example is left unshifted, as test inputs are.
+shows `token_map[row[cell_map[i]]]`, where positions S and S + 1 (S cells of a canvas) stand for padding and the
+end-of-grid token. Colour 0 stays; copy 0 is the original; in each copy one example is left unshifted, as test inputs
+are.
 """
 
 from __future__ import annotations
@@ -10,11 +11,9 @@ from __future__ import annotations
 import numpy as np
 
 from trm.data import rng
-from trm.data.arc import COLOUR, EOS, INVERSE_TURN, PAD, SIDE, turn
+from trm.data.arc import COLOUR, EOS, INVERSE_TURN, PAD, side_of, turn
 from trm.data.dataset import PuzzleSet
-
-CELLS = SIDE * SIDE
-AT_PAD, AT_EOS = CELLS, CELLS + 1
+from trm.data.sampler import Batch
 
 
 def copy_transforms(
@@ -31,7 +30,8 @@ def copy_transforms(
 
 def sizes(canvases: np.ndarray) -> np.ndarray:
     """Rows and columns of the grid in the top left corner of each canvas: int64 [n, 2]."""
-    grids = canvases.reshape(-1, SIDE, SIDE) >= COLOUR
+    side = side_of(canvases.shape[1])
+    grids = canvases.reshape(-1, side, side) >= COLOUR
     return np.stack([grids[:, :, 0].sum(axis=1), grids[:, 0, :].sum(axis=1)], axis=1)
 
 
@@ -42,20 +42,21 @@ def token_maps(colours: np.ndarray) -> np.ndarray:
     )
 
 
-def cell_maps(shapes: np.ndarray, turns: np.ndarray, shift: np.ndarray) -> np.ndarray:
-    """Source positions of turned and shifted grids, int16 [n, 900].
+def cell_maps(shapes: np.ndarray, turns: np.ndarray, shift: np.ndarray, side: int) -> np.ndarray:
+    """Source positions of turned and shifted grids, int16 [n, side * side].
 
     Args:
         shapes: int [n, 2], rows and columns of the originals.
         turns: int [n], see `arc.turn`.
         shift: int [n, 2], rows and columns that the turned grid moves down and right.
+        side: rows and columns of a canvas.
     """
     height, width = (shapes[:, k, None].astype(np.int32) for k in range(2))
     number = turns[:, None]
     swapped = np.isin(number, (1, 3, 6, 7))
     new_height, new_width = np.where(swapped, width, height), np.where(swapped, height, width)
-    cell = np.arange(CELLS, dtype=np.int32)[None]
-    row, column = cell // SIDE - shift[:, 0, None], cell % SIDE - shift[:, 1, None]
+    cell = np.arange(side * side, dtype=np.int32)[None]
+    row, column = cell // side - shift[:, 0, None], cell % side - shift[:, 1, None]
     # the original's row: r, c, h-1-r or h-1-c; and its column alike
     down, across = height - 1, width - 1
     source_row = np.choose(
@@ -66,7 +67,8 @@ def cell_maps(shapes: np.ndarray, turns: np.ndarray, shift: np.ndarray) -> np.nd
     )
     in_rows, in_columns = (row >= 0) & (row < new_height), (column >= 0) & (column < new_width)
     ends = (row == new_height) & in_columns | (column == new_width) & in_rows
-    found = np.where(in_rows & in_columns, source_row * SIDE + source_column, np.where(ends, AT_EOS, AT_PAD))
+    found = np.where(in_rows & in_columns, source_row * side + source_column,
+                     np.where(ends, side * side + 1, side * side))  # fmt: skip
     return found.astype(np.int16)
 
 
@@ -85,7 +87,7 @@ def shifts(keys: np.ndarray, example: np.ndarray, count: np.ndarray, room: np.nd
 
 
 def apply(rows: np.ndarray, token_map: np.ndarray, cell_map: np.ndarray) -> np.ndarray:
-    """Augmented canvases, uint8 [n, 900]."""
+    """Augmented canvases, uint8 [n, S]."""
     ends = np.tile(np.array([PAD, EOS], dtype=np.uint8), (len(rows), 1))
     moved = np.take_along_axis(np.concatenate([rows, ends], axis=1), cell_map.astype(np.int64), axis=1)
     return np.take_along_axis(token_map, moved.astype(np.int64), axis=1)
@@ -119,19 +121,39 @@ class ArcAugmenter:
         self._example = np.arange(puzzles.examples) - puzzles.puzzle_indices[puzzle]
         self._count = np.diff(puzzles.puzzle_indices)[puzzle].astype(np.int64)
         self.input_sizes, self.label_sizes = sizes(puzzles.inputs), sizes(puzzles.labels)
+        self._inputs, self._labels = puzzles.inputs, puzzles.labels
+        self._side = side_of(meta.seq_len)
 
     def maps(self, rows: np.ndarray, copies: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Maps of copy `copies[i]` of example `rows[i]`.
 
         Returns:
-            token_map uint8 [n, 12]; cell maps of inputs and of labels, int16 [n, 900], to be used by `apply`.
+            token_map uint8 [n, 12]; cell maps of inputs and of labels, int16 [n, S], to be used by `apply`.
         """
         rows = np.asarray(rows)
         turns, colours, shift = self.transforms(rows, copies)
         inputs, labels = (
-            cell_maps(shapes[rows], turns, shift) for shapes in (self.input_sizes, self.label_sizes)
+            cell_maps(shapes[rows], turns, shift, self._side)
+            for shapes in (self.input_sizes, self.label_sizes)
         )
         return token_maps(colours), inputs, labels
+
+    def canvases(self, rows: np.ndarray, copies: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Inputs and labels of copy `copies[i]` of example `rows[i]`, uint8 [n, S] each, made on the host: the maps
+        that would make them on the device are larger than they are."""
+        from trm.data.expand_kernels import move_grids
+
+        moves = self.transforms(rows, copies)
+        found = []
+        for grids, shapes in ((self._inputs, self.input_sizes), (self._labels, self.label_sizes)):
+            out = np.empty((len(rows), self._side**2), dtype=np.uint8)
+            move_grids(grids[rows], shapes[rows], *moves, out, self._side)
+            found.append(out)
+        return found[0], found[1]
+
+    def rows(self, batch: Batch) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """What a training step sees of a sampler's batch: inputs, labels uint8 [n, S], puzzle identifiers int32 [n]."""
+        return *self.canvases(batch.rows, batch.copies), self.identifiers(batch.rows, batch.copies)
 
     def transforms(self, rows: np.ndarray, copies: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Turn (int64 [n]), recolouring (uint8 [n, 10]) and shift (int64 [n, 2]) of copies of examples."""
@@ -141,7 +163,7 @@ class ArcAugmenter:
         if self._shifted:
             larger = np.maximum(self.input_sizes[rows], self.label_sizes[rows])
             larger = np.where(np.isin(turns, (1, 3, 6, 7))[:, None], larger[:, ::-1], larger)
-            drawn = shifts(keys, self._example[rows], self._count[rows], SIDE - larger)
+            drawn = shifts(keys, self._example[rows], self._count[rows], self._side - larger)
             shift = np.where(copies[:, None] > 0, drawn, 0)
         return turns, colours, shift
 

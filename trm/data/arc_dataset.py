@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from trm.data import rng
+from trm.data.arc import side_of
 from trm.data.arc_augment import ArcAugmenter, copy_name, copy_transforms
 from trm.data.dataset import Meta, PuzzleSet, dataset_json
 from trm.data.files import write_json
@@ -27,7 +28,10 @@ def puzzle_sets(
     """Train, validation and test sets of originals, and the tasks' names in the order of their identifiers."""
     tasks = np.concatenate([splits.train, splits.validation, splits.test])
     number = {int(task): index for index, task in enumerate(tasks)}
-    meta = Meta("arc", 900, 12, 1 + len(tasks) * (augmentations + 1), augmentations=augmentations, seed=seed)
+    cells = pool.questions.shape[1]
+    meta = Meta(
+        "arc", cells, 12, 1 + len(tasks) * (augmentations + 1), augmentations=augmentations, seed=seed
+    )
     whole = set(splits.train.tolist())
     train = _set(pool, tasks, lambda task: None if task in whole else TRAIN, number, meta)
     held_out = [
@@ -78,23 +82,23 @@ def write_expanded(folder: Path, puzzles: PuzzleSet, copies: int, shifted: bool)
     folder.mkdir()
     augmenter = ArcAugmenter(puzzles, shifted)
     counts = np.diff(puzzles.puzzle_indices).astype(np.int64)
-    total = int(counts.sum()) * (copies + 1)
+    total, cells = int(counts.sum()) * (copies + 1), puzzles.meta.seq_len
     arrays = [
-        np.lib.format.open_memmap(folder / f"all__{name}.npy", mode="w+", dtype=np.uint8, shape=(total, 900))
+        np.lib.format.open_memmap(folder / f"all__{name}.npy", mode="w+", dtype=np.uint8, shape=(total, cells))
         for name in ("inputs", "labels")
     ] if total else []  # fmt: skip
     if not total:
         for name in ("inputs", "labels"):
-            np.save(folder / f"all__{name}.npy", np.empty((0, 900), dtype=np.uint8))
+            np.save(folder / f"all__{name}.npy", np.empty((0, cells), dtype=np.uint8))
     progress = Progress("augmenting", puzzles.puzzles, "tasks")
-    at = 0
+    at, side = 0, side_of(cells)
     for puzzle in range(puzzles.puzzles):
         own = np.arange(puzzles.puzzle_indices[puzzle], puzzles.puzzle_indices[puzzle + 1])
         rows, copy = np.tile(own, copies + 1), np.repeat(np.arange(copies + 1), len(own))
         moves = augmenter.transforms(rows, copy)
         stop = at + len(rows)
-        move_grids(puzzles.inputs[rows], augmenter.input_sizes[rows], *moves, arrays[0][at:stop])
-        move_grids(puzzles.labels[rows], augmenter.label_sizes[rows], *moves, arrays[1][at:stop])
+        move_grids(puzzles.inputs[rows], augmenter.input_sizes[rows], *moves, arrays[0][at:stop], side)
+        move_grids(puzzles.labels[rows], augmenter.label_sizes[rows], *moves, arrays[1][at:stop], side)
         at = stop
         progress.update(puzzle + 1)
     progress.close(puzzles.puzzles)

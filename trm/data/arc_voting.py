@@ -41,7 +41,7 @@ def vote_rows(
     Args:
         puzzles: the originals of a test split.
         rows, copies: int [n], which row and which copy of it each prediction is for.
-        predictions: tokens [n, 900].
+        predictions: tokens [n, S].
         confidences: float [n], e.g. the halt logit.
     """
     meta = puzzles.meta

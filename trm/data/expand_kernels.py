@@ -78,8 +78,8 @@ def expand_turns(turns, copies, inputs, labels, out_inputs, out_labels):
 
 
 @njit
-def move_grids(canvases, shapes, turns, colours, shift, out):
-    """`arc_augment.apply` with its maps, for 30x30 canvases: turn, recolour and shift each grid into out[i].
+def move_grids(canvases, shapes, turns, colours, shift, out, side):
+    """`arc_augment.apply` with its maps, for canvases of `side`: turn, recolour and shift each grid into out[i].
 
     shapes, shift int64 [n, 2]; turns int64 [n]; colours uint8 [n, 10].
     """
@@ -97,10 +97,10 @@ def move_grids(canvases, shapes, turns, colours, shift, out):
                     down = height - 1 - down
                 if number == 1 or number == 2 or number == 4 or number == 7:
                     across = width - 1 - across
-                target[(top + row) * 30 + left + column] = colours[i, canvas[down * 30 + across] - 2] + 2
-        if top + new_height < 30:
+                target[(top + row) * side + left + column] = colours[i, canvas[down * side + across] - 2] + 2
+        if top + new_height < side:
             for column in range(new_width):
-                target[(top + new_height) * 30 + left + column] = 1
-        if left + new_width < 30:
+                target[(top + new_height) * side + left + column] = 1
+        if left + new_width < side:
             for row in range(new_height):
-                target[(top + row) * 30 + left + new_width] = 1
+                target[(top + row) * side + left + new_width] = 1

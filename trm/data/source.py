@@ -63,6 +63,8 @@ def _pool(config: DataConfig, files: list[tuple[str, Path]]) -> Pool:
         return maze.csv_pool(config, files)
     from trm.data import arc
 
+    if config.source == "generate":
+        return arc.generated_pool(config)
     return arc.json_pool(config, files)
 
 

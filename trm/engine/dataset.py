@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from trm.backends.base import Backend
+from trm.data.arc_augment import ArcAugmenter
 from trm.data.augment import Augmenter
 from trm.data.dataset import PuzzleSet, load
 from trm.data.sampler import Sampler
@@ -74,6 +75,11 @@ class Dataset:
                     f"{self.folder} has {field} {value!r}, and the run's data.{field} is {getattr(data, field)!r}: "
                     "give the data set that was built for this run"
                 )
+        if data.task == "arc" and train.meta.seq_len != data.arc_side**2:
+            raise UserError(
+                f"{self.folder} has canvases of {train.meta.seq_len} cells, and the run's data.arc_side is "
+                f"{data.arc_side}: give the data set that was built for this run"
+            )
         if data.task == "sudoku" and train.meta.seq_len != (data.box_rows * data.box_cols) ** 2:
             raise UserError(
                 f"{self.folder} has puzzles of {train.meta.seq_len} cells, and the run asks for boxes of "
@@ -87,7 +93,9 @@ class Dataset:
         arrays = (puzzles.inputs, puzzles.labels, identifiers)
         return Originals(*(backend.place(torch.from_numpy(np.ascontiguousarray(array))) for array in arrays))
 
-    def sampler(self, config: RunConfig) -> tuple[Sampler, Augmenter]:
+    def sampler(self, config: RunConfig) -> tuple[Sampler, Augmenter | ArcAugmenter]:
         """Which rows a step sees, and in which guise."""
         train = self.split("train")
-        return Sampler.of(train, config.training.batch_size, config.seed), Augmenter(train.meta)
+        copied = train.meta.task == "arc" and train.meta.augmentations  # else as they stand in the files
+        augmenter = ArcAugmenter(train) if copied else Augmenter(train.meta)
+        return Sampler.of(train, config.training.batch_size, config.seed), augmenter

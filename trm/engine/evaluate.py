@@ -15,6 +15,7 @@ from trm.engine.outputs import PUZZLE, TrainedModel, load_weights, write_bytes, 
 from trm.engine.policies import confident, fixed, restarts
 from trm.engine.score import Score
 from trm.engine.step import Originals
+from trm.engine.votes import can_vote, vote_results
 from trm.errors import UserError
 from trm.model.inference import InferenceNetwork
 from trm.model.parameters import architecture
@@ -141,6 +142,14 @@ class Evaluation:
             ):
                 for count, score in scores.items():
                     self._add("test", policy, depth, count, score, found.seconds[count])
+        tasks: list[dict[str, Any]] = []
+        if can_vote(self.dataset):
+            depth = config.model.halt_max_steps
+            own_tasks = (evaluation.copies, evaluation.test_puzzles)
+            votes, tasks = vote_results(
+                self.net, self.dataset, *own_tasks, depth, self.step_flops, self.backend
+            )
+            self.results += votes
         if evaluation.train_puzzles:
             self._fixed(
                 "train", self._own(self.dataset.originals("train", self.backend, evaluation.train_puzzles))
@@ -159,6 +168,7 @@ class Evaluation:
             "train_flops": train_flops(config.model, config.training, meta["seq_len"], meta["vocab"]),
             "results": self.results,
             "halting": halting,
+            "tasks": tasks,
             "guess": guesses(config.data, questions),
             "traces": self._traces(test),
             "backend": self.backend.name,

@@ -6,9 +6,10 @@ import numpy as np
 import torch
 
 from trm.backends.base import Backend
+from trm.data.arc_augment import ArcAugmenter
 from trm.data.augment import Augmenter
 from trm.data.sampler import Sampler
-from trm.engine.step import Batch
+from trm.engine.step import Batch, RowBatch
 from trm.model.parameters import uniform
 from trm.optim.schedule import exploration_at
 from trm.study.schema import RunConfig
@@ -31,20 +32,28 @@ def exploration_minimum(
 class Feed:
     """Batches for this worker."""
 
-    def __init__(self, config: RunConfig, sampler: Sampler, augmenter: Augmenter, backend: Backend):
+    def __init__(
+        self, config: RunConfig, sampler: Sampler, augmenter: Augmenter | ArcAugmenter, backend: Backend
+    ):
         self._config, self._backend = config, backend
         self._sampler, self._augmenter = sampler, augmenter
         self._count = config.training.batch_size // backend.world
         self._first = backend.worker * self._count
 
-    def batch(self, step: int) -> Batch:
+    def batch(self, step: int) -> Batch | RowBatch:
         """This worker's rows of the global batch of `step` (from 1), on the device."""
         training, config = self._config.training, self._config
         drawn = self._sampler.batch(step - 1, self._backend.worker, self._backend.world)
-        token_map, cell_map = self._augmenter.maps(drawn.puzzles, drawn.copies)
         probability = exploration_at(step, training.steps, training.exploration, training.exploration_final)
         minimum = exploration_minimum(
             config.seed, step, training.batch_size, probability, config.model.halt_max_steps
         )[self._first : self._first + self._count]
-        arrays = (drawn.rows.astype(np.int32), token_map, cell_map, minimum)
-        return Batch(*(self._backend.place_rows(torch.from_numpy(array), 0) for array in arrays))
+        kind: type[Batch] | type[RowBatch]
+        if isinstance(self._augmenter, ArcAugmenter):
+            kind, arrays = RowBatch, self._augmenter.rows(drawn)
+        else:
+            kind, arrays = (
+                Batch,
+                (drawn.rows.astype(np.int32), *self._augmenter.maps(drawn.puzzles, drawn.copies)),
+            )
+        return kind(*(self._backend.place_rows(torch.from_numpy(array), 0) for array in (*arrays, minimum)))

@@ -33,6 +33,19 @@ class Batch(NamedTuple):
     """int32 [B]: exploration's least number of steps, 0 for none."""
 
 
+class RowBatch(NamedTuple):
+    """A batch whose copies were made on the host (ARC: their maps are larger than they are)."""
+
+    inputs: Tensor
+    """uint8 [B, S]."""
+    labels: Tensor
+    """uint8 [B, S]."""
+    puzzle: Tensor
+    """int32 [B]: puzzle-table row; every augmented task has its own."""
+    minimum: Tensor
+    """int32 [B]: as in `Batch`."""
+
+
 class Originals(NamedTuple):
     """The data set on the device: uint8 [N, S] cells and answers, int32 [N] puzzle-table rows."""
 
@@ -66,8 +79,10 @@ def network_class(name: str) -> type:
     return PlainNetwork
 
 
-def transformed(originals: Originals, batch: Batch) -> Rows:
-    """The batch's rows: each original with its cells permuted, then its symbols."""
+def transformed(originals: Originals, batch: Batch | RowBatch) -> Rows:
+    """The batch's rows: each original with its cells permuted, then its symbols; or the rows that it holds."""
+    if isinstance(batch, RowBatch):
+        return Rows(batch.inputs, batch.labels, batch.puzzle)
     index, cells, symbols = batch.index.long(), batch.cell_map.long(), batch.token_map
 
     def moved(grids: Tensor) -> Tensor:
@@ -87,13 +102,13 @@ class TrainStep:
         self.before_update: Callable[[], None] = lambda: None
         """Called when the state is about to change: until then a step may be abandoned."""
 
-    def __call__(self, batch: Batch, h_cycles: int, l_cycles: int) -> None:
+    def __call__(self, batch: Batch | RowBatch, h_cycles: int, l_cycles: int) -> None:
         self.network.prepare()
         self.state.reduce[self.state.layout.size :].zero_()
         rows = self.state.local_batch // self.state.micro
         carries = []
         for k in range(self.state.micro):
-            part = Batch(*(tensor[k * rows : (k + 1) * rows] for tensor in batch))
+            part = type(batch)(*(tensor[k * rows : (k + 1) * rows] for tensor in batch))
             carries.append(self._micro_batch(k, part, h_cycles, l_cycles))
         self.before_update()
         with torch.no_grad():
@@ -104,7 +119,7 @@ class TrainStep:
                 for name, tensor in flatten_carry(new).items():
                     target[name].copy_(tensor)
 
-    def _micro_batch(self, k: int, batch: Batch, h_cycles: int, l_cycles: int) -> Carry:
+    def _micro_batch(self, k: int, batch: Batch | RowBatch, h_cycles: int, l_cycles: int) -> Carry:
         """Forward and backward of one micro-batch; returns its slots' next carry."""
         state, config = self.state, self.state.config
         training, model = config.training, config.model

@@ -40,7 +40,7 @@ def shape(data: DataConfig) -> DataShape:
         return DataShape(side * side, side + 2, 1)
     if data.task == "maze":
         return DataShape(data.maze_size**2, 6, 1)
-    return DataShape(900, 12, None)
+    return DataShape(data.arc_side**2, 12, None)
 
 
 def expected_train_puzzles(data: DataConfig) -> int | None:
@@ -65,6 +65,10 @@ def source_identity(data: DataConfig) -> dict[str, Any]:
         identity |= {"box_rows": data.box_rows, "box_cols": data.box_cols}
     if data.task == "maze":
         identity["maze_size"] = data.maze_size
+    if (
+        data.task == "arc" and data.arc_side != 30
+    ):  # a later field: the names of older data sets stay as they were
+        identity["arc_side"] = data.arc_side
     if data.source in ("csv", "json"):
         if len(data.sha256) != len(data.files) and not (data.sha256 and not data.files):
             raise UserError(
@@ -83,7 +87,7 @@ def source_identity(data: DataConfig) -> dict[str, Any]:
                 "clues_max": data.clues_max,
                 "min_rating": data.min_rating,
             }
-        else:
+        elif data.task == "maze":
             identity["min_path"] = data.min_path
             if data.unique_path:  # a later field: the names of older data sets stay as they were
                 identity["unique_path"] = True
@@ -118,7 +122,7 @@ def _resolved_pool(data: DataConfig) -> int:
 _SOURCES = {
     "sudoku": ("generate", "csv", "official"),
     "maze": ("generate", "csv", "official"),
-    "arc": ("json",),
+    "arc": ("json", "generate"),
 }
 
 

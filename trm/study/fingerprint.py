@@ -84,8 +84,8 @@ def run_name(config: RunConfig) -> str:
 
 
 def task_slug(data: DataConfig) -> str:
-    """Task and size in one word, e.g. `sudoku9`, `maze30`, `arc`."""
-    side = {"sudoku": data.box_rows * data.box_cols, "maze": data.maze_size, "arc": ""}[data.task]
+    """Task and size in one word, e.g. `sudoku9`, `maze30`, `arc30`."""
+    side = {"sudoku": data.box_rows * data.box_cols, "maze": data.maze_size, "arc": data.arc_side}[data.task]
     return f"{data.task}{side}"
 
 

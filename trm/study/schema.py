@@ -54,8 +54,8 @@ class DataConfig(Section):
     task: Literal["sudoku", "maze", "arc"] = "sudoku"
     """Kind of puzzle."""
     source: Literal["generate", "csv", "official", "json"] = "official"
-    """`generate` offline; `csv` files in the official layout; `official`: the published data set (needs network);
-    `json`: ARC challenge and solution files."""
+    """`generate` offline (ARC: small tasks of five kinds); `csv` files in the official layout; `official`: the
+    published data set (needs network); `json`: ARC challenge and solution files."""
     files: tuple[str, ...] = ()
     """Paths or gs:// URIs read by `csv` and `json`. Not part of the identity: their checksums are."""
     sha256: tuple[str, ...] = ()
@@ -71,13 +71,16 @@ class DataConfig(Section):
     min_rating: Annotated[int, Field(ge=0)] = 0
     """Generated Sudoku: fewest guesses of the rating solver."""
     pool: Annotated[int, Field(ge=0)] = 0
-    """Generated puzzles or mazes before splitting (0: just as many as the splits ask for; 4x4 Sudoku: every class)."""
+    """Generated puzzles, mazes or tasks before splitting (0: just as many as the splits ask for; 4x4 Sudoku: every
+    class)."""
     maze_size: Annotated[int, Field(ge=5, le=64)] = 30
     """Maze: side of the square grid."""
     min_path: Annotated[int, Field(ge=0)] = 110
     """Maze: fewest cells of the shortest path."""
     unique_path: bool = False
     """Generated maze: only mazes with one shortest path."""
+    arc_side: Annotated[int, Field(ge=4, le=30)] = 30
+    """ARC: side of the square canvas; tasks with a larger grid are left out."""
     train_puzzles: Annotated[int, Field(ge=1)] | None = 1000
     """Original training puzzles (nested: a smaller set is a subset of a larger one). null: all there are."""
     augmentations: Annotated[int, Field(ge=0)] = 1000
@@ -215,6 +218,8 @@ class EvaluationConfig(Section):
     """Also measure the best of K noisy restarts, picked by the halt logit, for each K."""
     noise: NonNegative = 0.0
     """Standard deviation of the normal noise added to the initial state of every restart but the first."""
+    copies: Annotated[int, Field(ge=0)] | None = None
+    """ARC: augmented copies of each test input that vote beside the original; null: all that were trained."""
     train_puzzles: Annotated[int, Field(ge=0)] = 1000
     """Training puzzles (originals) measured too, for the train-test gap."""
     test_puzzles: Annotated[int, Field(ge=1)] | None = None

@@ -1,0 +1,143 @@
+"""Generated ARC tasks, and canvases smaller than 30x30."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from trm.data import arc
+from trm.data.arc_augment import ArcAugmenter
+from trm.data.arc_tasks import DEMONSTRATIONS, KINDS, task
+from trm.data.dataset import build_dataset, load
+from trm.data.expand import expand
+from trm.data.sampler import Sampler
+from trm.data.source import build_source
+from trm.errors import UserError
+from trm.study.dataset_identity import dataset_identity, shape
+from trm.study.schema import DataConfig
+
+FILES = tuple(str(path) for path in sorted((Path(__file__).parent / "arc").glob("*.json")))
+SMALL = {"arc_side": 6, "train_puzzles": 10, "validation_puzzles": 5, "test_puzzles": 5, "augmentations": 3}
+
+
+def generated(**changes) -> DataConfig:
+    return DataConfig(task="arc", source="generate", **(SMALL | changes))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    root = tmp_path_factory.mktemp("tasks")
+    build_source(generated(), root / "source")
+    build_dataset(generated(), root / "source", root / "set")
+    return root / "set"
+
+
+RULES = {
+    "flip": lambda grid: [row[::-1] for row in grid],
+    "transpose": lambda grid: [list(column) for column in zip(*grid)],
+    "fill": lambda grid: [[cell or row[0] for cell in row] for row in grid],
+    "move": lambda grid: [[0, *row[:-1]] for row in grid],
+}
+
+
+def test_every_pair_of_a_task_follows_its_rule():
+    for number in range(40):
+        name, document = task(seed=1, number=number, side=6)
+        kind = KINDS[number % 5]
+        assert name == f"{kind}-{number}"
+        assert len(document["train"]) == DEMONSTRATIONS
+        assert len(document["test"]) == 1
+        pairs = document["train"] + document["test"]
+        assert len({json.dumps(pair["input"]) for pair in pairs}) == len(
+            pairs
+        )  # the test is none of the shown
+        changed = set()
+        for pair in pairs:
+            question, answer = pair["input"], pair["output"]
+            assert 3 <= len(question) <= 5
+            assert 3 <= len(question[0]) <= 5
+            assert answer != question
+            if kind in RULES:
+                assert answer == RULES[kind](question)
+            else:
+                cells = [(a, b) for row, other in zip(question, answer) for a, b in zip(row, other)]
+                changed |= {(a, b) for a, b in cells if a != b}
+        if kind == "recolour":
+            assert len(changed) == 1
+
+
+def test_tasks_are_a_function_of_seed_and_number():
+    assert task(3, 7, 6) == task(3, 7, 6)
+    assert task(3, 7, 6) != task(4, 7, 6)
+
+
+def test_each_split_has_every_kind(folder):
+    manifest = json.loads((folder / "manifest.json").read_text())
+    kinds = [name.split("-")[0] for name in manifest["tasks"]]
+    assert sorted(kinds[-5:]) == sorted(kinds[-10:-5]) == sorted(KINDS)
+    train, test = load(folder, "train"), load(folder, "test")
+    assert (train.meta.seq_len, test.puzzles, train.puzzles) == (36, 5, 20)
+    assert np.diff(train.puzzle_indices).tolist() == [DEMONSTRATIONS + 1] * 10 + [DEMONSTRATIONS] * 10
+    assert shape(generated()).seq_len == 36
+    hidden = {row.tobytes() for row in test.inputs}
+    assert not hidden & {row.tobytes() for row in train.inputs}
+
+
+def test_a_larger_pool_moves_no_task(tmp_path, folder):
+    larger = generated(train_puzzles=20)
+    build_source(larger, tmp_path / "source")
+    build_dataset(larger, tmp_path / "source", tmp_path / "set")
+    before, after = (
+        json.loads((path / "manifest.json").read_text())["tasks"] for path in (folder, tmp_path / "set")
+    )
+    assert after[:10] == before[:10]
+    assert after[-10:] == before[-10:]
+
+
+def test_copies_on_a_small_canvas_equal_those_written_out(tmp_path, folder):
+    expand(folder, tmp_path / "out")
+    kept, written = load(folder, "train"), load(tmp_path / "out", "train")
+    augmenter, made, read = ArcAugmenter(kept), Sampler.of(kept, 64, 5), Sampler.of(written, 64, 5)
+    rows, files = made.batch(2), read.batch(2)
+    inputs, labels, identifiers = augmenter.rows(rows)
+    assert (inputs == written.inputs[files.rows]).all()
+    assert (labels == written.labels[files.rows]).all()
+    assert (identifiers == written.puzzle_identifiers[files.puzzles]).all()
+    assert len(set(identifiers.tolist())) > 10
+    assert inputs.dtype == labels.dtype == np.uint8
+    assert identifiers.dtype == np.int32
+
+
+def test_tasks_that_do_not_fit_the_canvas_are_left_out(tmp_path):
+    config = DataConfig(
+        task="arc",
+        source="json",
+        files=FILES,
+        arc_side=5,
+        train_puzzles=2,
+        validation_puzzles=0,
+        augmentations=1,
+    )
+    pool = build_source(config, tmp_path / "source")
+    assert pool.report["too_large"] == 1  # `stack` ends in six rows
+    assert set(pool.names) == {"mirror", "fill", "recolour", "middle"}
+    build_dataset(config, tmp_path / "source", tmp_path / "set")
+    assert load(tmp_path / "set", "train").inputs.shape[1] == 25
+    alone = tmp_path / "large.json"
+    pair = {"input": [[1] * 9], "output": [[2]]}
+    alone.write_text(json.dumps({"train": [pair], "test": [pair]}))
+    with pytest.raises(UserError, match="grids larger than data.arc_side=5: raise it"):
+        build_source(config.model_copy(update={"files": (str(alone),), "sha256": ()}), tmp_path / "other")
+
+
+def test_a_full_canvas_has_no_ends():
+    grid = np.full((4, 4), 3, dtype=np.uint8)
+    assert (arc.encode(grid, 4) == 5).all()
+    assert (arc.decode(arc.encode(grid, 4)) == grid).all()
+
+
+def test_the_side_is_part_of_a_data_sets_name_unless_it_is_the_official_one():
+    assert dataset_identity(generated()) != dataset_identity(generated(arc_side=7))
+    official = DataConfig(task="arc", source="json", sha256=("ab",))
+    assert "arc_side" not in dataset_identity(official)
