@@ -26,18 +26,21 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--backend", default="auto", help="auto, cpu, cuda or xla")
     parser.add_argument("--threads", type=int, help="CPU threads (default: all)")
     parser.add_argument("--runtime", default="{}", help="RuntimeConfig: JSON text or a path to a JSON file")
+    parser.add_argument("--log-every", type=int, help="steps between metrics rows, over --runtime's")
     parser.add_argument("--init-from", help="folder of the finished run that training.init_from names")
     parser.add_argument("--profile-steps", metavar="FIRST:LAST", help="write a profiler trace of these steps")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Train; 0 when finished, 143 after SIGTERM with a checkpoint written."""
+    """Train; 0 when finished, 143 after SIGTERM and 75 after stop_after_minutes, with a checkpoint written."""
     started = time.monotonic()
     from trm.cli.arguments import load_config
     from trm.study.schema import RunConfig, RuntimeConfig
 
     config = load_config(RunConfig, args.config, "--config")
     runtime = load_config(RuntimeConfig, args.runtime, "--runtime")
+    if args.log_every:
+        runtime = runtime.model_copy(update={"log_every": max(1, args.log_every)})
 
     from trm.backends import open_backend
     from trm.engine.exclusive import only_trainer

@@ -3,6 +3,7 @@
 `step-00000400/` holds `state.safetensors` (weights, average, moments, puzzle table, step count, metric sums),
 `carry-<worker>.safetensors` (each worker's batch slots), `meta.json` (config, history, resolved precision) and
 `manifest.json`. No random state is stored: sampling and exploration are pure functions of (seed, step).
+`trm.engine.compact` writes a smaller form of the same.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from trm.errors import UserError
 log = logging.getLogger("trm")
 MANIFEST = "manifest.json"
 FORMAT = 1
+COMPACT = 2  # trm.engine.compact
 
 
 class Loaded(NamedTuple):
@@ -138,13 +140,20 @@ def prune(folder: CheckpointFolder, keep: int, best: int | None) -> None:
 def read_checkpoint(folder: CheckpointFolder, step: int) -> Loaded:
     """One checkpoint, its checksums compared. Raises OSError, ValueError, KeyError or TypeError where it is broken."""
     manifest = json.loads(folder.read(step, MANIFEST))
-    if manifest["format"] != FORMAT:
-        raise ValueError(f"its format is {manifest['format']}, not {FORMAT}")
+    compact = manifest["format"] == COMPACT
+    if manifest["format"] != FORMAT and not compact:
+        raise ValueError(f"its format is {manifest['format']}, not {FORMAT} or {COMPACT}")
     contents = {}
     for name, sha in manifest["sha256"].items():
         contents[name] = folder.read(step, name)
         if hashlib.sha256(contents[name]).hexdigest() != sha:
             raise ValueError(f"{name} does not have the checksum of the manifest")
+    meta = json.loads(contents["meta.json"])
+    if compact:
+        from trm.engine.compact import STATE, unpacked
+
+        parts = sorted(name for name in contents if name.startswith(STATE))
+        return Loaded(step, unpacked(b"".join(contents[name] for name in parts)), None, meta)
     carries = [load(contents[name]) for name in sorted(_carry_names(contents), key=_carry_rank)]
     carry = None
     if carries:
@@ -152,7 +161,7 @@ def read_checkpoint(folder: CheckpointFolder, step: int) -> Loaded:
             name: torch.cat([part[name] for part in carries], dim=1 if name in ("z_H", "z_L") else 0)
             for name in carries[0]
         }
-    return Loaded(step, load(contents["state.safetensors"]), carry, json.loads(contents["meta.json"]))
+    return Loaded(step, load(contents["state.safetensors"]), carry, meta)
 
 
 def _carry_names(names: dict[str, bytes]) -> list[str]:

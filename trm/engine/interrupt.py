@@ -8,6 +8,7 @@ from types import FrameType, TracebackType
 
 EXIT_TERMINATED = 143
 EXIT_INTERRUPTED = 130
+EXIT_UNFINISHED = 75  # the stretch is over, the run is not: start it again (EX_TEMPFAIL of sysexits.h)
 
 
 class StopRequested(Exception):

@@ -18,7 +18,7 @@ from trm.engine.ending import finish_run, not_a_number_sentence
 from trm.engine.feed import Feed
 from trm.engine.guess import blank_symbol
 from trm.engine.history import TensorBoard, WeightsAndBiases, progress_line, si, to_csv
-from trm.engine.interrupt import StopRequested, StopSignal
+from trm.engine.interrupt import EXIT_UNFINISHED, StopRequested, StopSignal
 from trm.engine.memory import is_out_of_memory, out_of_memory_sentence
 from trm.engine.metrics import INDEX, named_means
 from trm.engine.profile import Profile
@@ -94,7 +94,7 @@ class Trainer:
     # -- the run
 
     def run(self) -> int:
-        """Train to the end. Returns 0, or the exit code of the signal that stopped it after a checkpoint.
+        """Train to the end. Returns 0, or after a checkpoint the exit code of the signal (or the time) that stopped it.
 
         Raises:
             UserError: no number in the loss, out of memory, differing workers, a lost worker, a full disk.
@@ -131,6 +131,7 @@ class Trainer:
             stop.commit()
             self.backend.request_stop(self.state.stop, stop.requested)
 
+        self._end_stretch(stop)
         self.step.before_update = before_update
         self.profile.before(self.record.done + 1)
         with stop.abandonable(self.backend.processes == 1):
@@ -138,6 +139,12 @@ class Trainer:
             self.program(batch, stage.h_cycles, stage.l_cycles)
         self.record.done += 1
         self.profile.after(self.record.done)
+
+    def _end_stretch(self, stop: StopSignal) -> None:
+        """Ask for a stop where the time that this process may take is over."""
+        limit = self.runtime.stop_after_minutes
+        if limit is not None and time.monotonic() - self.started >= 60 * limit:
+            stop.requested = stop.requested or EXIT_UNFINISHED
 
     def _after_step(self, stop: StopSignal) -> None:
         """What is due at this step: snapshot, validation, a report, a comparison of workers, a checkpoint."""
@@ -191,7 +198,7 @@ class Trainer:
             )
             print(f"stopped at step {self.record.done} of {self.config.training.steps}{kept}", flush=True)
         self._close_writers()
-        return stop.requested or 143
+        return stop.requested or (143 if self.runtime.stop_after_minutes is None else EXIT_UNFINISHED)
 
     def wall_seconds_now(self) -> float:
         """Seconds of the training loop so far, over all resumes."""

@@ -237,6 +237,8 @@ class RuntimeConfig(Section):
     """Validation passes in a run, at equal distances (the last one at the last step)."""
     checkpoint_minutes: Positive = 10.0
     """Minutes between checkpoints."""
+    stop_after_minutes: Positive | None = None
+    """Minutes after which a process ends with a checkpoint and exit code 75; the next start goes on. None: never."""
     keep_checkpoints: Count = 5
     """Newest checkpoints kept, besides the best."""
     carry_limit_mb: NonNegative = 512.0
