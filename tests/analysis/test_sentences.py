@@ -120,7 +120,7 @@ def test_inference_halting_and_steps() -> None:
     assert "makes no certain difference" in inference_sentence({**base, "fixed": unsure})
     item = {"mean_steps": 3.0, "low": 2.5, "high": 3.5, "halted": 0.9, "most": 16.0, "exact_accuracy": 0.8}
     assert "3 [2.5, 3.5] of 16 steps" in halting_sentence({"a": item})
-    assert "after 2 steps; 1 were right on the way" in steps_sentence([[3, 0], [0, 2]])
+    assert "after 2 steps; 1 was right on the way" in steps_sentence([[3, 0], [0, 2]])
 
 
 def test_laws_of_two_variables() -> None:

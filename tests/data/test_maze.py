@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.data.conftest import maze_config
-from trm.data.maze import CHARACTERS, canonical_mazes, examine, generated_pool
+from trm.data.maze import CHARACTERS, canonical_mazes, examine, fill_dead_ends, generated_pool
 from trm.data.source import build_source
 from trm.errors import UserError
 
@@ -27,6 +27,17 @@ def test_generated_mazes(unique):
     assert pool.report["one_shortest_path"] == single.sum()
     assert single.all() or not unique
     assert len(np.unique(canonical_mazes(8, pool.questions), axis=0)) == 40
+
+
+def tokens(*lines: str) -> np.ndarray:
+    return np.array([[CHARACTERS.index(letter) + 1 for letter in "".join(lines)]], dtype=np.uint8)
+
+
+def test_filling_dead_ends_finds_the_only_way_and_keeps_both_of_two():
+    alone = tokens("S #  ", "# # #", "#   #", "## ##", "## G#")
+    assert text(fill_dead_ends(alone)[0]) == "".join(["So#  ", "#o# #", "#oo #", "##o##", "##oG#"])
+    ring = tokens("S   #", " ## #", " ## #", "    #", "#  G#")
+    assert (fill_dead_ends(ring) == 5).sum() > examine(5, ring, ring)[1].item()
 
 
 def test_a_hard_30x30_maze():

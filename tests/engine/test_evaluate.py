@@ -172,10 +172,10 @@ def test_rule_aware_guess():
     row = np.array([[1, 2, 3, 4] + [1] * 12], dtype=np.uint8)  # 4x4: digits 1, 2, 3 given in the first row
     assert candidates(row, 2, 2)[0, 0] == 1
     assert candidates(row, 2, 2)[0, 15] == 3  # its column has 3; its box and row nothing
-    found = guesses(DataConfig(box_rows=2, box_cols=2), row)
+    found = guesses(DataConfig(box_rows=2, box_cols=2), row, row)
     assert found["uniform"] == 0.25
     assert found["rules"] > 0.25
-    assert guesses(DataConfig(task="arc", source="json", files=("x",)), row) == {
+    assert guesses(DataConfig(task="arc", source="json", files=("x",)), row, row) == {
         "uniform": None,
         "rules": None,
     }

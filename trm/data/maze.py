@@ -173,6 +173,40 @@ def canonical_mazes(side: int, questions: np.ndarray) -> np.ndarray:
     return best
 
 
+def fill_dead_ends(questions: np.ndarray) -> np.ndarray:
+    """The oldest way through a maze, with no search for the shortest path: cells with one open neighbour are filled
+    until none is left, and what still hangs together with the start is taken for the path.
+
+    Args:
+        questions: tokens, uint8 [mazes, side * side].
+
+    Returns:
+        Answers, uint8 as given; right where only one way is left.
+    """
+    side = round(questions.shape[1] ** 0.5)
+    grids = questions.reshape(-1, side, side)
+    ends = (grids == START) | (grids == GOAL)
+    left = grids != WALL
+    while True:
+        kept = left & (ends | (_open_neighbours(left) > 1))
+        if (kept == left).all():
+            break
+        left = kept
+    reached = grids == START
+    while True:
+        grown = left & (reached | (_open_neighbours(reached) > 0))
+        if (grown == reached).all():
+            break
+        reached = grown
+    return np.where(reached & ~ends, PATH, grids).reshape(questions.shape).astype(np.uint8)
+
+
+def _open_neighbours(cells: np.ndarray) -> np.ndarray:
+    """How many of the four neighbours of each cell are true, int64 [mazes, side, side]."""
+    wide = np.pad(cells, ((0, 0), (1, 1), (1, 1))).astype(np.int64)
+    return wide[:, :-2, 1:-1] + wide[:, 2:, 1:-1] + wide[:, 1:-1, :-2] + wide[:, 1:-1, 2:]
+
+
 def read_pool(config: DataConfig, questions: np.ndarray, answers: np.ndarray, part: np.ndarray) -> Pool:
     """A pool of mazes (tokens); of equivalent ones the first is kept, but a source's own test part stays as it is."""
     numbers = number_rows(canonical_mazes(config.maze_size, questions))

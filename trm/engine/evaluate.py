@@ -155,7 +155,7 @@ class Evaluation:
                 "train", self._own(self.dataset.originals("train", self.backend, evaluation.train_puzzles))
             )
         meta, data = self.trained.meta, self.dataset.split("test")
-        questions = data.first(evaluation.test_puzzles).inputs if evaluation.test_puzzles else data.inputs
+        measured = data.first(evaluation.test_puzzles) if evaluation.test_puzzles else data
         return {
             "format": 1,
             "run": meta["run"],
@@ -169,7 +169,7 @@ class Evaluation:
             "results": self.results,
             "halting": halting,
             "tasks": tasks,
-            "guess": guesses(config.data, questions),
+            "guess": guesses(config.data, measured.inputs, measured.labels),
             "traces": self._traces(test),
             "backend": self.backend.name,
             "device_name": self.backend.device_name(),

@@ -20,6 +20,7 @@ READING = {
     "pareto": "points on the line are beaten by none that costs less",
     "frontier": "accuracy bought by compute at test time: more steps, stopping when confident, restarts",
     "halting": "at which supervision step the model first says that it is done",
+    "votes": "tasks solved without voting, by the first answer of the vote, and with the two attempts that ARC allows",
     "batch": "where the curve leaves the line of perfect scaling lies the critical batch",
     "steps": "answers after each supervision step; wrong cells are marked",
     "joint": "one curve a size; the fitted surface joins them",

@@ -45,7 +45,8 @@ class Workflow:
 
     Args:
         config: Snakemake's config: `scale`, `study` (path of experiments.yaml), `experiments` (`report`, `study` or a
-            comma-separated list of names and patterns), `set` (dotted overrides), and variables such as `sudoku_csv`.
+            comma-separated list of names and patterns), `set` (dotted overrides), and the variables `sudoku_csv`,
+            `arc_files`.
     """
 
     def __init__(self, config: dict[str, Any]):
@@ -368,7 +369,7 @@ class Workflow:
     def options(self) -> str:
         """Options by which a `trm study` command sees the same study, quoted for a shell."""
         words = ["--study", self.path, "--scale", self.scale]
-        for key in ("experiments", "set", "sudoku_csv"):
+        for key in ("experiments", "set", "sudoku_csv", "arc_files"):
             if value := self.config.get(key):
                 text = (
                     " ".join(f"{k}={v}" for k, v in value.items()) if isinstance(value, dict) else str(value)

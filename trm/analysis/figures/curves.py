@@ -29,6 +29,7 @@ from trm.analysis.labels import Label, label
 from trm.analysis.sentences.comparisons import curves_sentence, gap_sentence
 from trm.analysis.specs import CurvesFigure
 from trm.analysis.tables import Table
+from trm.analysis.words import percent
 from trm.errors import UserError
 
 AXES = {
@@ -93,6 +94,8 @@ def draw(spec: CurvesFigure, tables: list[Table], fits: list[dict[str, Any]]) ->
     sentence = curves_sentence(ends[spec.metric], spoken, text, COLUMNS.get(spec.metric, Label("")).percent)
     if spec.metric == "eval/blank_accuracy":
         sentence += _beside_guesses(flat[0], table, rows)
+    if spec.metric == "eval/exact_accuracy":
+        sentence += _beside_filling(flat[0], table, rows)
     if gap:
         sentence += " " + gap_sentence({spoken[value]: _gaps(rows, key, value) for value in values})
     caption = (
@@ -203,6 +206,28 @@ def _beside_guesses(axes: Axes, table: Table, rows: pd.DataFrame) -> str:
         f" On blank cells of held-out puzzles {100 * mean:.1f} %{interval} are right; a uniform guess gets "
         f"{100 * levels['uniform']:.1f} %, a guess among the candidates that row, column and box leave "
         f"{100 * levels['rules']:.1f} %."
+    )
+
+
+def _beside_filling(axes: Axes, table: Table, rows: pd.DataFrame) -> str:
+    """Mazes: the exact accuracy of filling dead ends as a level in the panel, and a sentence beside it."""
+    known = [guess["exact"] for guess in table.info.get("guess", {}).values() if guess and "exact" in guess]
+    if not known:
+        return ""
+    level = float(np.mean(known))
+    axes.axhline(level, color=GREY, linestyle="--", linewidth=0.8)
+    axes.annotate(
+        "filling dead ends",
+        (0.02, level),
+        xycoords=("axes fraction", "data"),
+        fontsize=5.5,
+        color=GREY,
+        va="bottom",
+    )
+    best = rows.groupby("point")["exact_accuracy"].mean().max()
+    return (
+        f" Without learning, filling dead ends solves {percent(level)} of the test mazes; the model solves "
+        f"{percent(best)}" + (" at the best point." if rows["point"].nunique() > 1 else ".")
     )
 
 

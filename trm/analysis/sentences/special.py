@@ -7,7 +7,7 @@ from typing import Any
 
 from trm.analysis.labels import label
 from trm.analysis.stats.batch import Cost
-from trm.analysis.words import compact, count, interval, number, percent, percents, value_name
+from trm.analysis.words import compact, count, interval, listed, number, percent, percents, value_name
 
 
 def optimum_sentence(group: Mapping[str, Any], x: str, second: str) -> str:
@@ -214,8 +214,32 @@ def steps_sentence(errors: Sequence[Sequence[int]]) -> str:
         )
     lost = [puzzle for puzzle in errors if 0 in puzzle[:-1] and puzzle[-1] > 0]
     if lost:
-        text += f"; {len(lost)} were right on the way and were lost again"
+        was = "was" if len(lost) == 1 else "were"
+        text += f"; {len(lost)} {was} right on the way and {was} lost again"
     return text + "."
+
+
+def votes_sentence(
+    found: Mapping[str, Mapping[str, float | None]], tasks: float, by_task: Mapping[str, float]
+) -> str:
+    """found: way of answering -> share of the tasks solved with its interval; by_task: share of seeds that solve it."""
+
+    def shown(way: str) -> str:
+        item = found[way]
+        return percent(item["value"]) + interval((item["low"], item["high"]), 3, 100)
+
+    text = (
+        f"Of {count(int(tasks), 'task')}, two attempts by vote solve {shown('vote')}, the first one "
+        f"{shown('vote_first')}, the unaltered task alone {shown('fixed')}."
+    )
+    if 0 < len(by_task) <= 30:
+        always = [name for name, share in by_task.items() if share > 1 - 1e-6]
+        never = [name for name, share in by_task.items() if share < 1e-6]
+        if always:
+            text += f" Every seed solves {listed(always)}."
+        if never:
+            text += f" No seed solves {listed(never)}."
+    return text
 
 
 def frontier_sentence(kept: Sequence[tuple[str, float, float]], column: str) -> str:

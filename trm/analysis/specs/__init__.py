@@ -26,6 +26,7 @@ from trm.analysis.specs.figures import (
     Reported,
     ScalingLawsFigure,
     StepsFigure,
+    VotesFigure,
 )
 from trm.analysis.specs.files import FailedRun, ReportExperiment, ReportSpec, TablePoint, TableRun, TableSpec
 from trm.analysis.specs.fits import FitSpec
@@ -59,4 +60,5 @@ __all__ = [
     "TablePoint",
     "TableRun",
     "TableSpec",
+    "VotesFigure",
 ]

@@ -178,6 +178,12 @@ class HaltingFigure(Figure):
     hue: Column | None = None
 
 
+class VotesFigure(Figure):
+    """ARC tasks solved without voting, by the first answer of a vote, and with two attempts."""
+
+    kind: Literal["votes"] = "votes"
+
+
 class BatchFigure(Figure):
     """Steps, puzzles and FLOPs to the targets against batch size; critical batch; gradient noise scale."""
 
@@ -293,6 +299,7 @@ AnyFigure = Annotated[
     | ParetoFigure
     | FrontierFigure
     | HaltingFigure
+    | VotesFigure
     | BatchFigure
     | StepsFigure
     | RepeatedFigure

@@ -55,6 +55,7 @@ def collect(spec: TableSpec, *, allow_missing: bool = False) -> Table:
         "missing": [],
         "halting": {},
         "guess": {},
+        "tasks": {},
         "traces": [],
         "runs": {},
     }
@@ -74,6 +75,8 @@ def collect(spec: TableSpec, *, allow_missing: bool = False) -> Table:
                 if first == 0:
                     info["halting"][run.run] = evaluation.get("halting")
                     info["guess"][run.run] = evaluation.get("guess")
+                    if evaluation.get("tasks"):
+                        info["tasks"][run.run] = evaluation["tasks"]
                     for trace in (evaluation.get("traces") or [])[: TRACES_PER_POINT - traces]:
                         info["traces"].append(
                             {
