@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -117,9 +118,21 @@ class Backend(ABC):
     def peak_memory(self) -> int:
         """Most bytes in use so far, of the device where it has its own memory, else of the process."""
 
+    def peak_device_memory(self) -> int | None:
+        """Most bytes in use so far on the device itself; None where it does not tell."""
+        return self.peak_memory()
+
     def memory_limit(self) -> int:
         """Bytes of memory that a run may fill."""
         return 0
+
+    def compilations(self) -> int:
+        """Programs compiled so far in this process; 0 where steps run as they are."""
+        return 0
+
+    def compile_seconds(self) -> float:
+        """Seconds spent so far in compiling them."""
+        return 0.0
 
     def counters(self) -> dict[str, float]:
         """Columns of the history that only this backend has (xla/*)."""
@@ -128,6 +141,21 @@ class Backend(ABC):
     def report(self) -> str:
         """The backend's own account of what it did, in many lines; empty where it keeps none."""
         return ""
+
+    def start_trace(self, path: Path) -> Callable[[], Path]:
+        """Begin a profiler trace; what is returned ends it, writes it (to `path`, or beside it) and says where."""
+        from torch.profiler import profile
+
+        profiler = profile()
+        profiler.start()
+
+        def stop() -> Path:
+            profiler.stop()
+            path.parent.mkdir(parents=True, exist_ok=True)
+            profiler.export_chrome_trace(str(path))
+            return path
+
+        return stop
 
     def close(self) -> None:  # noqa: B027 (nothing to do where there is one worker)
         """Leave the workers."""

@@ -153,12 +153,15 @@ class XlaBackend(Backend):
         data = self._metrics.metric_data("CompileTime")
         return int(data[0]) if data else 0
 
-    def counters(self) -> dict[str, float]:
+    def compile_seconds(self) -> float:
         data = self._metrics.metric_data("CompileTime")
+        return data[1] / 1e9 if data else 0.0
+
+    def counters(self) -> dict[str, float]:
         transfers = self._metrics.metric_data("TransferToDeviceTime")
         return {
-            "xla/compilations": float(data[0]) if data else 0.0,
-            "xla/compile_seconds": data[1] / 1e9 if data else 0.0,
+            "xla/compilations": float(self.compilations()),
+            "xla/compile_seconds": self.compile_seconds(),
             "xla/transfer_seconds": transfers[1] / 1e9 if transfers else 0.0,
             "xla/late_compilations": float(self._late),
         }
@@ -173,6 +176,24 @@ class XlaBackend(Backend):
     def peak_memory(self) -> int:
         # of this process: torch_xla tells a device's memory only outside SPMD (tpu-check predicts it)
         return peak_resident_bytes()
+
+    def peak_device_memory(self) -> int | None:
+        return None if self.on_tpu else peak_resident_bytes()
+
+    def start_trace(self, path: Path) -> Callable[[], Path]:
+        """A trace of host and devices by XLA's own profiler, a folder that TensorBoard's profile plugin reads."""
+        import torch_xla.debug.profiler as profiler
+
+        folder = path.with_suffix("")
+        folder.mkdir(parents=True, exist_ok=True)
+        self.synchronize()
+        profiler.start_trace(str(folder))
+
+        def stop() -> Path:
+            profiler.stop_trace()
+            return folder
+
+        return stop
 
     def memory_limit(self) -> int:
         return int(HBM_BYTES) if self.on_tpu else super().memory_limit()

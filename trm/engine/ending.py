@@ -23,7 +23,7 @@ def not_a_number_sentence(trainer: Trainer, what: str, step: int, good: int | No
     elif trainer.precision.name == "float16":
         suspect = "float16's range is the suspect: try training.precision=bfloat16"
     else:
-        before = f"the weight norm was {trainer.weight_norm:.4g} at the last report"
+        before = f"the weight norm was {trainer.reporter.weight_norm:.4g} at the last report"
         suspect = f"training.lr={training.lr:g} is the suspect ({before})"
     return f"training stopped: {what} is no number at step {step}; {last}; {suspect}"
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import torch
 
@@ -39,10 +41,15 @@ class Feed:
         self._sampler, self._augmenter = sampler, augmenter
         self._count = config.training.batch_size // backend.world
         self._first = backend.worker * self._count
+        self.host_seconds = 0.0
+        """Time spent so far in making batches on the host."""
+        self.transfer_seconds = 0.0
+        """Time for which the host was held so far by moving batches to the device."""
 
     def batch(self, step: int) -> Batch | RowBatch:
         """This worker's rows of the global batch of `step` (from 1), on the device."""
         training, config = self._config.training, self._config
+        begun = time.perf_counter()
         drawn = self._sampler.batch(step - 1, self._backend.worker, self._backend.world)
         probability = exploration_at(step, training.steps, training.exploration, training.exploration_final)
         minimum = exploration_minimum(
@@ -56,4 +63,8 @@ class Feed:
                 Batch,
                 (drawn.rows.astype(np.int32), *self._augmenter.maps(drawn.puzzles, drawn.copies)),
             )
-        return kind(*(self._backend.place_rows(torch.from_numpy(array), 0) for array in (*arrays, minimum)))
+        made = time.perf_counter()
+        batch = kind(*(self._backend.place_rows(torch.from_numpy(array), 0) for array in (*arrays, minimum)))
+        self.host_seconds += made - begun
+        self.transfer_seconds += time.perf_counter() - made
+        return batch

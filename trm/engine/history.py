@@ -81,22 +81,26 @@ def progress_line(row: Row, steps: int, seconds_left: float) -> str:
 
 
 class TensorBoard:
-    """Event files in `folder`, one scalar series a column."""
+    """Event files in `folder`, one scalar series a column; what was written of later steps than `done` is hidden."""
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, done: int = 0):
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
             raise UserError(
                 "tensorboard logging needs the tensorboard package: pip install tensorboard"
             ) from None
-        self._writer = SummaryWriter(str(folder))
+        self._writer = SummaryWriter(str(folder), purge_step=done + 1 if done else None)
 
     def write(self, row: Row) -> None:
         """One history row."""
         for name, value in row.items():
             if value is not None and name != "step":
                 self._writer.add_scalar(name, value, int(row["step"]))
+
+    def flush(self) -> None:
+        """Have all rows in the files."""
+        self._writer.flush()
 
     def close(self) -> None:
         """Flush and close."""
@@ -114,12 +118,15 @@ class WeightsAndBiases:
                 "wandb logging needs the wandb package: pip install wandb, or set wandb to off"
             ) from None
         self._run = wandb.init(
-            mode=mode, dir=str(folder), id=fingerprint[:32], name=name, config=config, resume="allow"
+            mode=mode, dir=str(folder), id=fingerprint, name=name, config=config, resume="allow"
         )
 
     def write(self, row: Row) -> None:
         """One history row."""
         self._run.log({k: v for k, v in row.items() if v is not None}, step=int(row["step"]))
+
+    def flush(self) -> None:
+        """Nothing: W&B writes by itself."""
 
     def close(self) -> None:
         """Finish the run."""

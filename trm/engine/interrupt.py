@@ -59,3 +59,28 @@ class StopSignal:
     def commit(self) -> None:
         """From here on the work changes state: it is finished before stopping."""
         self._abandonable = False
+
+
+class ReportSignal:
+    """Remembers that SIGUSR1 asked for the backend's own report. Used as a context manager, in the main thread."""
+
+    def __init__(self) -> None:
+        self._asked = False
+        self._previous: object = None
+
+    def __enter__(self) -> ReportSignal:
+        self._previous = signal.signal(signal.SIGUSR1, self._handle)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        signal.signal(signal.SIGUSR1, self._previous)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        self._asked = True
+
+    def taken(self) -> bool:
+        """Whether a report was asked for since the last question."""
+        asked, self._asked = self._asked, False
+        return asked

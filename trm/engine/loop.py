@@ -6,7 +6,6 @@ import math
 import time
 import zlib
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,11 +16,11 @@ from trm.engine.dataset import Dataset
 from trm.engine.ending import finish_run, not_a_number_sentence
 from trm.engine.feed import Feed
 from trm.engine.guess import blank_symbol
-from trm.engine.history import TensorBoard, WeightsAndBiases, progress_line, si, to_csv
-from trm.engine.interrupt import EXIT_UNFINISHED, StopRequested, StopSignal
-from trm.engine.memory import is_out_of_memory, out_of_memory_sentence
-from trm.engine.metrics import INDEX, named_means
+from trm.engine.interrupt import EXIT_UNFINISHED, ReportSignal, StopRequested, StopSignal
+from trm.engine.memory import explained, out_of_memory_sentence
+from trm.engine.metrics import INDEX
 from trm.engine.profile import Profile
+from trm.engine.reporting import Reporter
 from trm.engine.saving import Record, Saver, run_identity
 from trm.engine.state import TrainState
 from trm.engine.step import TrainStep
@@ -31,7 +30,7 @@ from trm.model.inference import InferenceNetwork
 from trm.optim.schedule import lr_factor
 from trm.provenance import now
 from trm.study.fingerprint import RECIPE_VERSION, run_fingerprint
-from trm.study.flops import parameters, recursion_stages, step_flops
+from trm.study.flops import recursion_stages
 from trm.study.schema import RunConfig, RuntimeConfig
 
 
@@ -70,15 +69,16 @@ class Trainer:
         self.precision = backend.precision(requested)
         identity = run_identity(config, RECIPE_VERSION, dataset.summary, self.precision.name)
         self.saver = Saver(folder, backend, runtime, identity)
-        self.state = TrainState(config, dataset.puzzles, self.precision, backend)
         self.record = Record()
-        if loaded:
-            self.saver.resume(loaded, self.state, self.record)
-        else:
-            self.state.initialise(backend)
-            if initial:
-                self.state.load_weights(initial, backend)
-        self.step = TrainStep(self.state, dataset.originals("train", backend), backend)
+        with explained(self._out_of_memory):
+            self.state = TrainState(config, dataset.puzzles, self.precision, backend)
+            if loaded:
+                self.saver.resume(loaded, self.state, self.record)
+            else:
+                self.state.initialise(backend)
+                if initial:
+                    self.state.load_weights(initial, backend)
+            self.step = TrainStep(self.state, dataset.originals("train", backend), backend)
         self.program = backend.program(self.step)
         self.feed = Feed(config, *dataset.sampler(config), backend)
         self.stages = recursion_stages(config.model, config.training)
@@ -86,10 +86,9 @@ class Trainer:
         self.profile = Profile(profile_steps, folder.root / f"profile-{backend.rank}.json", backend)
         self.validation = dataset.originals("validation", backend) if dataset.has("validation") else None
         self.setup_seconds = 0.0
-        self.loop_started = self.reported_at = time.monotonic()
-        self.reported_step = self._resumed_at = self.record.done
-        self.weight_norm = math.nan
-        self.writers: list[Any] = []
+        self.loop_started = time.monotonic()
+        self.step_seconds = 0.0
+        self.reporter = Reporter(self)
 
     # -- the run
 
@@ -100,13 +99,14 @@ class Trainer:
             UserError: no number in the loss, out of memory, differing workers, a lost worker, a full disk.
         """
         record, steps = self.record, self.config.training.steps
-        with StopSignal() as stop:
+        with StopSignal() as stop, explained(self._out_of_memory), ReportSignal() as self._asked:
             try:
-                self._open_writers()
-                self._announce()
+                self.reporter.open()
+                self.reporter.announce()
                 self.compare_workers()
                 self.setup_seconds = time.monotonic() - self.started
-                self.loop_started = self.reported_at = self.saver.saved_at = time.monotonic()
+                self.loop_started = self.saver.saved_at = time.monotonic()
+                self.reporter.restart()
                 if record.pending:
                     self._after_step(stop)
                 while record.done < steps:
@@ -117,10 +117,6 @@ class Trainer:
                         return self._stopped(stop)
             except StopRequested:
                 return self._stopped(stop)
-            except (RuntimeError, MemoryError) as error:
-                if is_out_of_memory(error):
-                    raise UserError(self._out_of_memory()) from error
-                raise
             self._finish()
             return 0
 
@@ -134,9 +130,11 @@ class Trainer:
         self._end_stretch(stop)
         self.step.before_update = before_update
         self.profile.before(self.record.done + 1)
+        begun = time.monotonic()
         with stop.abandonable(self.backend.processes == 1):
             batch = self.feed.batch(self.record.done + 1)
             self.program(batch, stage.h_cycles, stage.l_cycles)
+        self.step_seconds += time.monotonic() - begun
         self.record.done += 1
         self.profile.after(self.record.done)
 
@@ -169,8 +167,8 @@ class Trainer:
         record.pending = False
         if runtime.checksum_every and step % runtime.checksum_every == 0:
             self.compare_workers()
-        if backend_report := step % runtime.xla_metrics_every == 0 and self.backend.report():
-            self.saver.folder.write_extra(f"xla-metrics-{self.backend.rank}.txt", backend_report.encode())
+        if self._asked.taken() or step % runtime.xla_metrics_every == 0:
+            self._write_backend_report()
         if improved or last or self._checkpoint_due():
             self.save()
 
@@ -185,8 +183,9 @@ class Trainer:
 
     def save(self) -> None:
         """Write a checkpoint, after making sure that the weights are sound."""
-        sums, _, weight_norm = self._fetch()
-        self._check_finite(sums, weight_norm)
+        sums, _, norms = self._fetch()
+        self._check_finite(sums, norms["train/weight_norm"])
+        self.reporter.flush()
         self.saver.save(self.state, self.record, self.wall_seconds_now())
 
     def _stopped(self, stop: StopSignal) -> int:
@@ -197,7 +196,7 @@ class Trainer:
                 f"; it goes on from {self.saver.folder.folder(self.record.done)}" if self.record.done else ""
             )
             print(f"stopped at step {self.record.done} of {self.config.training.steps}{kept}", flush=True)
-        self._close_writers()
+        self.reporter.close()
         return stop.requested or (143 if self.runtime.stop_after_minutes is None else EXIT_UNFINISHED)
 
     def wall_seconds_now(self) -> float:
@@ -206,63 +205,30 @@ class Trainer:
 
     # -- reports
 
-    def _announce(self) -> None:
-        if self.backend.rank:
-            return
-        model, training, backend = self.config.model, self.config.training, self.backend
-        size = parameters(model, self.dataset.puzzles.seq_len, self.dataset.puzzles.vocab)
-        print(
-            f"TRM {model.mixer} d={model.d_model} T={model.h_cycles} n={model.l_cycles}, {si(size)} parameters, on "
-            f"{backend.name} ({backend.device_name()}; {self.threads} threads, {backend.world} workers); "
-            f"{self.precision.name}: {self.precision.reason}; {training.steps} steps of {training.batch_size} rows",
-            flush=True,
-        )
-        if self.record.done:
-            print(f"resumed from {self.saver.folder.folder(self.record.done)}", flush=True)
-
-    def _fetch(self) -> tuple[list[float], float, float]:
-        """Metric sums, learning rate and weight norm, in one transfer."""
-        training, state = self.config.training, self.state
+    def _fetch(self) -> tuple[list[float], float, dict[str, float]]:
+        """Metric sums, learning rate, and norms of all weights and of each one by its column, in one transfer."""
+        training, state, begun = self.config.training, self.state, time.monotonic()
         lr = lr_factor(state.step, training.warmup_steps, training.steps, training.lr_min_ratio) * training.lr
-        norm = torch.linalg.vector_norm(state.params, dtype=torch.float32)
-        *sums, lr_now, weight_norm = self.backend.fetch(
-            torch.cat((state.meter.sums, lr[None], norm[None]))
-        ).tolist()
-        return sums, lr_now, weight_norm
+        weights = {"": state.params, **state.layout.views(state.params)}
+        if state.puzzle_table is not None:
+            weights["puzzle.weight"] = state.puzzle_table
+        norms = [torch.linalg.vector_norm(weight, dtype=torch.float32) for weight in weights.values()]
+        fetched = self.backend.fetch(torch.cat((state.meter.sums, lr[None], torch.stack(norms)))).tolist()
+        self.step_seconds += time.monotonic() - begun  # a device that runs behind is waited for here
+        size = state.meter.size
+        names = [f"train/weight_norm/{name}".rstrip("/") for name in weights]
+        return fetched[:size], fetched[size], dict(zip(names, fetched[size + 1 :], strict=True))
 
     def _report(self, scores: dict[str, float]) -> None:
-        record, training, puzzles = self.record, self.config.training, self.dataset.puzzles
-        sums, lr, weight_norm = self._fetch()
-        self._check_finite(sums, weight_norm)
-        self.weight_norm = weight_norm
-        parts = training.micro_batches * self.backend.world
-        moment = time.monotonic()
-        rate = (record.done - self.reported_step) * training.batch_size / max(1e-9, moment - self.reported_at)
-        stage = next(stage for stage in self.stages if record.done <= stage.last_step)
-        flops = step_flops(self.config.model, puzzles.seq_len, puzzles.vocab, stage.h_cycles, stage.l_cycles)
-        row: dict[str, Any] = {
-            "step": record.done,
-            "rows": record.done * training.batch_size,
-            "seconds": round(self.wall_seconds_now(), 3),
-            **named_means(sums, parts, training.batch_size),
-            "train/lr": lr,
-            "train/weight_norm": weight_norm,
-            **scores,
-            "perf/rows_per_second": round(rate, 3),
-            "perf/flops_per_second": round(rate * flops, 1),
-            "perf/peak_memory_bytes": self.backend.peak_memory(),
-            **self.backend.counters(),
-        }
-        record.rows.append(row)
+        sums, lr, norms = self._fetch()
+        self._check_finite(sums, norms["train/weight_norm"])
+        self.reporter.report(sums, lr, norms, scores, self.wall_seconds_now())
         self.state.meter.sums.zero_()
-        if self.backend.rank == 0:
-            done = max(1, record.done - self._resumed_at)
-            left = (time.monotonic() - self.loop_started) / done * (training.steps - record.done)
-            print(progress_line(row, training.steps, left), flush=True)
-            self.saver.folder.write_extra("history.csv", to_csv(record.rows))
-            for writer in self.writers:
-                writer.write(row)
-        self.reported_at, self.reported_step = time.monotonic(), record.done
+
+    def _write_backend_report(self) -> None:
+        """The backend's own account, beside the checkpoints; nothing where it keeps none."""
+        if report := self.backend.report():
+            self.saver.folder.write_extra(f"xla-metrics-{self.backend.rank}.txt", report.encode())
 
     def _check_finite(self, sums: list[float], weight_norm: float = 0.0) -> None:
         """Stop where the loss or the gradient was no number since the last report, or a weight is none."""
@@ -283,22 +249,6 @@ class Trainer:
             self.backend.world,
             self.backend.memory_limit(),
         )
-
-    def _open_writers(self) -> None:
-        if self.backend.rank:
-            return
-        root, runtime = self.saver.folder.root, self.runtime
-        if runtime.tensorboard:
-            self.writers.append(TensorBoard(root / "tensorboard"))
-        if runtime.wandb != "off":
-            config = self.config.model_dump(mode="json")
-            writer = WeightsAndBiases(runtime.wandb, root, self.out.name, self.fingerprint, config)
-            self.writers.append(writer)
-
-    def _close_writers(self) -> None:
-        for writer in self.writers:
-            writer.close()
-        self.writers.clear()
 
     # -- validation, workers, the end
 
@@ -349,7 +299,7 @@ class Trainer:
 
     def _finish(self) -> None:
         """Write weights.safetensors, history.csv and training.json, each atomically, the last one last."""
-        self._close_writers()
+        self.reporter.close()
         if self.backend.rank == 0:
             finish_run(self)
         self.backend.gather(torch.zeros(1))

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
 import torch
 
 from trm.engine.history import si
 from trm.engine.state import Puzzles
+from trm.errors import UserError
 from trm.study.flops import inner_width, parameters, tokens
 from trm.study.schema import RunConfig
 
@@ -66,3 +70,14 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and (
         "can't allocate memory" in text or "RESOURCE_EXHAUSTED" in text
     )
+
+
+@contextmanager
+def explained(sentence: Callable[[], str]) -> Iterator[None]:
+    """Turn running out of memory inside into a UserError that says `sentence()`."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if is_out_of_memory(error):
+            raise UserError(sentence()) from error
+        raise

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from trm.backends.base import Backend
 from trm.errors import UserError
@@ -13,7 +13,8 @@ class Profile:
     """Records the steps `FIRST:LAST` (counted from 1, both included) into `path`; None records nothing."""
 
     def __init__(self, steps: str | None, path: Path, backend: Backend):
-        self._path, self._backend, self._profiler = path, backend, None
+        self._path, self._backend = path, backend
+        self._stop: Callable[[], Path] | None = None
         self._first = self._last = 0
         if steps is not None:
             try:
@@ -26,17 +27,11 @@ class Profile:
     def before(self, step: int) -> None:
         """Called before each step."""
         if step == self._first:
-            from torch.profiler import profile
-
-            self._profiler: Any = profile()
-            self._profiler.start()
+            self._stop = self._backend.start_trace(self._path)
 
     def after(self, step: int) -> None:
         """Called after each step."""
-        if self._profiler is not None and step == self._last:
+        if self._stop is not None and step == self._last:
             self._backend.synchronize()
-            self._profiler.stop()
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._profiler.export_chrome_trace(str(self._path))
-            self._profiler = None
-            print(f"profiler trace of steps {self._first} to {self._last}: {self._path}", flush=True)
+            written, self._stop = self._stop(), None
+            print(f"profiler trace of steps {self._first} to {self._last}: {written}", flush=True)
