@@ -87,6 +87,8 @@ def test_tensorboard_of_a_resumed_run_hides_what_came_after_its_checkpoint(tmp_p
 class SlowLink(CpuBackend):
     """A device behind a link so slow that a batch takes longer than its step."""
 
+    own_memory = True
+
     def place_rows(self, tensor: torch.Tensor, dim: int) -> torch.Tensor:
         for _ in range(20_000):
             tensor = tensor.clone()
@@ -95,7 +97,7 @@ class SlowLink(CpuBackend):
 
 def test_a_transfer_that_holds_up_the_step_is_warned_of_once(dataset_folder, tmp_path):
     found = trainer(config(training={"steps": 2}), dataset_folder, tmp_path, log_every=1)
-    found.feed._backend = SlowLink()
+    found.backend = found.feed._backend = SlowLink()
     with pytest.warns(
         RuntimeWarning, match=r"moving batches to the device takes .* more than 10 %"
     ) as caught:

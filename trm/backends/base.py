@@ -56,6 +56,8 @@ class Backend(ABC):
     """Implementation of the network: `plain` (autograd, float32 leaves), `fused` (hand-written backward) or `xla`."""
     chunk: int = 1 << 62
     """Elements of one pass of the optimiser."""
+    own_memory: bool = True
+    """Whether the device has memory of its own, to which batches must be moved."""
     stop_every: int = 1
     """Steps between looks at the workers' stop requests (a look waits for the device)."""
 

@@ -53,6 +53,7 @@ class CpuBackend(Backend):
 
     name = "cpu"
     network = "fused"
+    own_memory = False
     chunk = 1 << 16  # five float32 buffers of this length stay in a core's cache
 
     def __init__(self) -> None:

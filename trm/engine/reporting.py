@@ -128,7 +128,7 @@ class Reporter:
         step, feed, transfer = (
             (now - then) / max(1, steps) for now, then in zip(self._clocks(), before, strict=True)
         )
-        if transfer > TRANSFER_SHARE * step and not self._warned:
+        if trainer.backend.own_memory and transfer > TRANSFER_SHARE * step and not self._warned:
             self._warned = True
             warnings.warn(
                 f"moving batches to the device takes {1e3 * transfer:.3g} ms of a step's {1e3 * step:.3g} ms, "
