@@ -48,6 +48,7 @@ KINDS = {
         {"kind": "heatmap", "x": "training.lr", "y": "training.batch_size", "optimum": True},
     ),
     "curves": ("data_size", {"kind": "curves", "metrics": ["train/loss"]}),
+    "agreement": ("mixer", {"kind": "agreement"}),
     "curves-flops": ("compute", {"kind": "curves", "against": "flops", "gap": False}),
     "batch-blocks": ("batch_blocks", {"kind": "batch"}),
     "law-blocks": ("blocks", {"kind": "law", "x": "parameters"}),

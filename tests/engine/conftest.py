@@ -12,6 +12,7 @@ from trm.backends.cpu import CpuBackend
 from trm.engine.checkpoint import CheckpointFolder
 from trm.engine.dataset import Dataset
 from trm.engine.loop import Trainer
+from trm.engine.setup import check_placement
 from trm.study.schema import RunConfig, RuntimeConfig
 
 MODEL = {"d_model": 16, "heads": 2, "h_cycles": 2, "l_cycles": 1, "halt_max_steps": 4, "puzzle_tokens": 1}
@@ -50,7 +51,9 @@ def trainer(run: RunConfig, data: Path, root: Path, name: str = "run", initial=N
     settings = RuntimeConfig(**({"log_every": 4, "evals": 2} | runtime))
     folder = CheckpointFolder(root / "checkpoints" / name)
     (root / name).mkdir(parents=True, exist_ok=True)
-    return Trainer(run, Dataset(data), root / name, folder, CpuBackend(), settings, 0.0, initial)
+    backend = CpuBackend()
+    check_placement(run, backend)
+    return Trainer(run, Dataset(data), root / name, folder, backend, settings, 0.0, initial)
 
 
 def train(run: RunConfig, data: Path, root: Path, name: str = "run", **options) -> Trainer:

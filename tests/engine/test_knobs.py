@@ -4,9 +4,12 @@ import pytest
 import torch
 
 from tests.engine.conftest import config, first_losses, train, trainer
+from trm.backends.cpu import CpuBackend
 from trm.engine.outputs import load_weights
 from trm.engine.profile import Profile
-from trm.study.schema import CurriculumStage, ModelConfig, RuntimeConfig, TrainingConfig
+from trm.engine.setup import check_placement
+from trm.errors import UserError
+from trm.study.schema import CurriculumStage, ModelConfig, PlacementConfig, RuntimeConfig, TrainingConfig
 
 EFFECTS = {
     "model.mixer": "attention",
@@ -42,12 +45,17 @@ EFFECTS = {
 ELSEWHERE = {
     "training.micro_batches": "test_train.test_micro_batches_equal_the_whole_batch: same result by definition",
     "training.init_from": "test_init_from_starts_with_the_named_runs_average",
+    "placement.backend": "test_a_run_is_held_to_its_placement",
+    "placement.workers": "test_a_run_is_held_to_its_placement",
+    "placement.network": "test_a_run_is_held_to_its_placement",
+    "placement.average": "test_workers.test_an_average_kept_by_the_first_worker_is_that_of_every_worker",
 }
 
 
 def test_the_walk_is_complete():
     fields = {f"model.{name}" for name in ModelConfig.model_fields}
     fields |= {f"training.{name}" for name in TrainingConfig.model_fields}
+    fields |= {f"placement.{name}" for name in PlacementConfig.model_fields}
     assert fields == set(EFFECTS) | set(ELSEWHERE)
 
 
@@ -102,7 +110,7 @@ RUNTIME = {
 
 
 def test_bookkeeping_changes_no_result(dataset_folder, tmp_path):
-    assert set(RUNTIME) | {"wandb"} == set(RuntimeConfig.model_fields)
+    assert set(RUNTIME) | {"wandb", "stop_after_minutes"} == set(RuntimeConfig.model_fields)
     plain = train(config(), dataset_folder, tmp_path, "plain")
     other = train(config(), dataset_folder, tmp_path, "other", **RUNTIME)
     assert torch.equal(plain.state.params, other.state.params)
@@ -119,6 +127,27 @@ def test_init_from_starts_with_the_named_runs_average(dataset_folder, tmp_path):
     views = second.state.layout.views(second.state.params)
     assert all(torch.equal(views[name], weights[name]) for name in views)
     assert torch.equal(second.state.params, second.state.ema)
+
+
+def placed(**placement):
+    return config().model_copy(update={"placement": PlacementConfig(**placement)})
+
+
+def test_a_run_is_held_to_its_placement():
+    backend = CpuBackend()
+    check_placement(placed(backend="cpu", workers=1, network="plain"), backend)
+    assert backend.network == "plain"
+    with pytest.raises(UserError, match="placement.backend is cuda, but the job runs on cpu"):
+        check_placement(placed(backend="cuda"), CpuBackend())
+    with pytest.raises(UserError, match="placement.workers is 2, but the job has 1: start it with torchrun"):
+        check_placement(placed(workers=2), CpuBackend())
+
+
+def test_the_plain_network_trains_to_the_same_losses(dataset_folder, tmp_path):
+    """The definition under autograd, and the backend's own faster form of it."""
+    ours = first_losses(config(), dataset_folder, tmp_path, 6, "ours")
+    definition = first_losses(placed(network="plain"), dataset_folder, tmp_path, 6, "definition")
+    assert definition == pytest.approx(ours, rel=1e-5)
 
 
 def test_gradients_are_clipped_to_the_norm(dataset_folder, tmp_path):

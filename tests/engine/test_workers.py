@@ -7,8 +7,11 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 from tests.engine.conftest import config, first_losses
+from trm.engine.outputs import load_weights
+from trm.study.schema import PlacementConfig
 
 SCRIPT = """
 import json, os, sys
@@ -91,6 +94,23 @@ def test_two_workers_end_equal_and_one_writes(dataset_folder, tmp_path):
     assert json.loads((tmp_path / "run" / "training.json").read_text())["workers"] == 2
     assert "step 6/6" in outputs[0]
     assert "step" not in outputs[1]
+
+
+def test_an_average_kept_by_the_first_worker_is_that_of_every_worker(dataset_folder, tmp_path):
+    """EMA on one worker, handed over at each validation, against EMA on every worker: the very same average."""
+    averages, rows = [], []
+    for average in ("every", "first"):
+        run = RUN.model_copy(update={"placement": PlacementConfig(workers=2, average=average)})
+        root = tmp_path / average
+        outputs, codes = run_workers(2, "train", run, dataset_folder, root)
+        assert codes == [0, 0], outputs
+        averages.append(load_weights(root / "run").weights("ema")["head.weight"])
+        text = (root / "run" / "history.csv").read_text().splitlines()
+        column = text[0].split(",").index("eval/cross_entropy")
+        rows.append([line.split(",")[column] for line in text[1:]])
+    assert torch.equal(*averages)
+    assert rows[0] == rows[1]
+    assert any(rows[0])
 
 
 def test_a_worker_with_other_weights_is_named(dataset_folder, tmp_path):

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trm.study.schema import DataConfig, EvaluationConfig, ModelConfig, TrainingConfig
+from trm.study.schema import DataConfig, EvaluationConfig, ModelConfig, PlacementConfig, TrainingConfig
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,16 @@ METRICS: dict[str, Label] = {
     "rows_per_second": Label("training throughput", "puzzles/s", log=True),
     "flops_per_second": Label("training speed", "FLOP/s", log=True),
     "peak_memory_bytes": Label("peak memory", "bytes", log=True, binary=True),
+    "utilisation": Label("share of the device's peak speed", percent=True),
+    "eval_puzzles_per_second": Label("test throughput", "puzzles/s", log=True),
+    "accuracy_per_parameter": Label("exact accuracy per million parameters", log=True, percent=True),
+    "accuracy_per_flop": Label("exact accuracy per 10^15 training FLOPs", log=True, percent=True),
+    "steps_to_80": Label("steps to 80 % validation accuracy", "steps", log=True),
+    "steps_to_85": Label("steps to 85 % validation accuracy", "steps", log=True),
+    "seconds_to_80": Label("time to 80 % validation accuracy", "s", log=True),
+    "seconds_to_85": Label("time to 85 % validation accuracy", "s", log=True),
+    "flops_to_80": Label("training compute to 80 % validation accuracy", "FLOPs", log=True),
+    "flops_to_85": Label("training compute to 85 % validation accuracy", "FLOPs", log=True),
     "steps_to_target": Label("steps to the target accuracy", "steps", log=True, symbol="S"),
     "rows_to_target": Label("puzzles to the target accuracy", "puzzles", log=True),
     "flops_to_target": Label("training compute to the target accuracy", "FLOPs", log=True),
@@ -101,6 +111,7 @@ _SECTIONS = {
     "model": ModelConfig,
     "data": DataConfig,
     "training": TrainingConfig,
+    "placement": PlacementConfig,
     "evaluation": EvaluationConfig,
 }
 

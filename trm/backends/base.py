@@ -71,6 +71,10 @@ class Backend(ABC):
         """Processes of the job, which `gather` and `broadcast` reach."""
         return self.world
 
+    def device_count(self) -> int:
+        """Devices of the job, over all its processes."""
+        return self.world
+
     @abstractmethod
     def precision(self, requested: str) -> Precision:
         """The precision to compute in, with its reason in words."""

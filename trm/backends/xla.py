@@ -85,6 +85,9 @@ class XlaBackend(Backend):
     def processes(self) -> int:
         return self._processes
 
+    def device_count(self) -> int:
+        return self.devices
+
     def precision(self, requested: str) -> Precision:
         return precision_of(requested, self.on_tpu, "a TPU" if self.on_tpu else "XLA's CPU device")
 

@@ -23,6 +23,7 @@ COMMANDS = {
     "preflight": "check a machine before trusting it with a run",
     "tpu-check": "compile the training step for a TPU slice, without a TPU",
     "checkpoints": "list and clean up checkpoints",
+    "results": "archive results to a bucket, collect them, export tables",
 }
 
 

@@ -18,11 +18,21 @@ def add_study_options(parser: argparse.ArgumentParser) -> None:
         "--study", default="config/experiments.yaml", help="the study's file (default: %(default)s)"
     )
     parser.add_argument("--scale", default="laptop", help="laptop, gpu or tpu (default: %(default)s)")
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="e.g. training.steps=1000"
-    )
+    add_set_option(parser)
     parser.add_argument(
         "--config", action="append", default=[], metavar="KEY=VALUE", help="as Snakemake's --config"
+    )
+
+
+def add_set_option(parser: argparse.ArgumentParser) -> None:
+    """`--set`: typed one-off overrides."""
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="one-off override of every run, part of its identity: --set training.steps=1000,training.lr=1e-3; "
+        "runtime.* is bookkeeping and part of none (may be repeated)",
     )
 
 
@@ -67,8 +77,12 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     schema = commands.add_parser("schema", help="write the generated parts of config/ and docs/")
     schema.add_argument("--check", action="store_true", help="only say whether they are current")
     launch = commands.add_parser(
-        "run", help="run snakemake; ends a stale lock first, writes results/launches/"
+        "run",
+        allow_abbrev=False,
+        help="run snakemake; ends a stale lock first, writes results/launches/",
+        description="Runs `snakemake` with whatever else is given: profile, targets, -n, --config ...",
     )
+    add_set_option(launch)
     launch.set_defaults(arguments=[])  # whatever follows is handed to snakemake
 
 
@@ -151,6 +165,6 @@ def _schema(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from trm.pipeline.launch import launch
+    from trm.pipeline.launch import launch, with_overrides
 
-    return launch(args.arguments)
+    return launch(with_overrides(args.arguments, args.set))

@@ -45,14 +45,21 @@ def run(args: argparse.Namespace) -> int:
     from trm.backends import open_backend
     from trm.engine.exclusive import only_trainer
     from trm.engine.loop import Trainer
-    from trm.engine.setup import prepare
+    from trm.engine.setup import check_placement, prepare
     from trm.engine.shared import open_checkpoints
+    from trm.errors import UserError
     from trm.storage.cache import fetch
     from trm.storage.files import output_folder
 
     name = args.out.rstrip("/").rpartition("/")[2]
-    backend = open_backend(args.backend, args.threads)
+    wanted = config.placement.backend.replace("any", "auto")
+    if "auto" not in (args.backend, wanted) and args.backend != wanted:
+        raise UserError(
+            f"--backend {args.backend}, but the run's placement.backend is {wanted}: leave one out"
+        )
+    backend = open_backend(wanted if args.backend == "auto" else args.backend, args.threads)
     try:
+        check_placement(config, backend)
         dataset_folder = fetch(args.dataset)
         init_from = _initial_run(config.training.init_from, args)
         with (

@@ -255,6 +255,7 @@ class Trainer:
     def _validate(self) -> dict[str, float]:
         """Score the averaged weights on this worker's share of the validation puzzles; sum over the workers."""
         state, model, backend = self.state, self.config.model, self.backend
+        state.share_average(backend)
         flat = state.params if state.ema is None else state.ema
         net = InferenceNetwork(
             state.layout.views(flat),
@@ -286,6 +287,7 @@ class Trainer:
         if self.backend.processes == 1:
             return
         state = self.state
+        state.share_average(self.backend)
         tensors = [state.params, state.ema, state.puzzle_table]
         words = [self.backend.fetch(t).contiguous().view(torch.uint8) for t in tensors if t is not None]
         own = torch.tensor([zlib.crc32(word.numpy().tobytes()) for word in words])

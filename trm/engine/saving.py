@@ -15,7 +15,7 @@ from torch import Tensor
 from trm.backends.base import Backend
 from trm.engine.checkpoint import CheckpointFolder, Loaded, check_same_run, prune, save_checkpoint
 from trm.engine.state import TrainState
-from trm.study.schema import RunConfig, RuntimeConfig
+from trm.study.schema import PlacementConfig, RunConfig, RuntimeConfig
 
 log = logging.getLogger("trm")
 MEBIBYTE = 2**20
@@ -119,4 +119,6 @@ def run_identity(config: RunConfig, recipe_version: int, dataset: Any, precision
     """What a checkpoint must agree on to be gone on from; the precision is the resolved one."""
     full = config.model_dump(mode="json")
     full["data"].pop("files")  # their checksums count
+    if config.placement == PlacementConfig():
+        full.pop("placement")  # as the identity: what stands at its default is not there
     return {"recipe_version": recipe_version, "config": full, "dataset": dataset, "precision": precision}

@@ -15,6 +15,28 @@ from trm.study.flops import parameter_shapes
 from trm.study.schema import RunConfig
 
 
+def check_placement(config: RunConfig, backend: Backend) -> None:
+    """Hold the backend to what the run's placement asks of it.
+
+    Raises:
+        UserError: where the job was started on something else.
+    """
+    wanted = config.placement
+    if wanted.backend not in ("any", backend.name):
+        raise UserError(f"placement.backend is {wanted.backend}, but the job runs on {backend.name}")
+    if wanted.workers not in (0, backend.processes):
+        raise UserError(
+            f"placement.workers is {wanted.workers}, but the job has {backend.processes}: start it with "
+            f"torchrun --standalone --nproc-per-node {wanted.workers} -m trm train ... (on a TPU pod: tpurun)"
+        )
+    if wanted.average == "first" and backend.name == "xla":
+        raise UserError(
+            "placement.average=first: under SPMD all devices keep one moving average by construction"
+        )
+    if wanted.network == "plain":
+        backend.network = "plain"
+
+
 def prepare(
     config: RunConfig, dataset: Path, out: Path, init_from: str | None, backend: Backend
 ) -> tuple[Dataset, dict[str, Tensor] | None]:

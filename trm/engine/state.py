@@ -47,6 +47,8 @@ class TrainState:
 
         self.params = torch.zeros(size, dtype=precision.weights, device=device)
         self.ema = torch.zeros(size, device=device) if training.ema > 0 else None
+        self.averages = backend.rank == 0 or config.placement.average == "every"
+        """Whether this process keeps the moving average up itself."""
         self.moments = flat.moments(training, size, device)
         self.step = torch.zeros((), device=device)
         self.scale = loss_scale.initial_scale(device) if precision.scaled else None
@@ -87,6 +89,13 @@ class TrainState:
         self.params.copy_(backend.place(packed))
         if self.ema is not None:
             self.ema.copy_(self.params)
+
+    def share_average(self, backend: Backend) -> None:
+        """Where the first worker alone keeps the moving average: hand it to the others."""
+        if self.ema is not None and self.config.placement.average == "first":
+            average = backend.fetch(self.ema)
+            backend.broadcast(average)
+            self.ema.copy_(backend.place(average))
 
     def shared_tensors(self) -> dict[str, Tensor]:
         """What all workers hold alike, by the names used in checkpoints."""

@@ -204,7 +204,8 @@ class TrainStep:
 
         factor = lr_factor(step, training.warmup_steps, training.steps, training.lr_min_ratio)
         rates = flat.rates(training, step, factor * training.lr)
-        flat.update(training, state.params, state.grads, state.moments, state.ema, rates, self.backend.chunk)
+        ema = state.ema if state.averages else None
+        flat.update(training, state.params, state.grads, state.moments, ema, rates, self.backend.chunk)
         if state.puzzle_table is not None:
             self._update_puzzle(factor * (training.puzzle_lr or training.lr))
         if kept is not None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import fnmatch
+import shlex
+from pathlib import Path
 from typing import Any
 
 from trm.pipeline.workflow import Workflow
@@ -14,15 +16,25 @@ class Estimates:
 
     def __init__(self, workflow: Workflow):
         self._workflow = workflow
-        path = str(workflow.config.get("hardware", "config/hardware.yaml"))
-        self.hardware: Hardware = read_hardware(path, workflow.study.scale.hardware)
+        self._path = str(workflow.config.get("hardware", "config/hardware.yaml"))
+        self.hardware: Hardware = read_hardware(self._path, workflow.study.scale.hardware)
         self._known: dict[str, Estimate] = {}
 
     def of(self, run: str) -> Estimate:
         """Estimate of one run."""
         if run not in self._known:
-            self._known[run] = estimate(self._workflow.runs[run].config, self.hardware)
+            self._known[run] = estimate(self._workflow.runs[run].config, self._hardware_of(run))
         return self._known[run]
+
+    def _hardware_of(self, run: str) -> Hardware:
+        """What a run computes on: the scale's machine, unless its placement says otherwise."""
+        placement, hardware = self._workflow.runs[run].config.placement, self.hardware
+        if placement.backend == "cpu" and hardware.usd_per_device_hour:
+            cpu = read_hardware(self._path, "cpu").model_dump()
+            hardware = Hardware(**cpu | {"jobs": hardware.jobs, "hosts": hardware.hosts})
+        if placement.workers > 1:
+            hardware = hardware.model_copy(update={"devices": hardware.devices * placement.workers})
+        return hardware
 
     def hosts(self, wildcards: Any) -> int:
         """Pod hosts of a job: one, so that as many runs as possible go on at once; all of them where the batch does
@@ -30,11 +42,34 @@ class Estimates:
         pattern = str(self._workflow.config.get("whole_pod") or "")
         needed = self.of(wildcards.run).memory_bytes / 2**30
         whole = needed > self.hardware.memory_gib or fnmatch.fnmatch(wildcards.run, pattern)
+        whole = (whole or self._workers(wildcards) > 1) and self.hardware.hosts > 1
         return int(self._workflow.config.get("pod_hosts") or self.hardware.hosts) if whole else 1
 
     def launcher(self, wildcards: Any) -> str:
-        """What stands before the command: `tpurun` starts it on every host of the job."""
-        return "tpurun" if self.hosts(wildcards) > 1 else ""
+        """What stands before the command: `tpurun` starts it on every host of the job, `torchrun` several times on
+        this machine; and the interpreter of another backend where the config's `xla_python` names one."""
+        if self.hosts(wildcards) > 1:
+            return "tpurun"
+        words = []
+        python = str(self._workflow.config.get("xla_python") or "")
+        if python and self._workflow.runs[wildcards.run].config.placement.backend == "xla":
+            words.append(f"env PATH={shlex.quote(str(Path(python).absolute().parent))}:$PATH")
+        if (workers := self._workers(wildcards)) > 1:
+            words.append(f"torchrun --standalone --nproc-per-node {workers} --no-python")
+        return " ".join(words)
+
+    def _workers(self, wildcards: Any) -> int:
+        return self._workflow.runs[wildcards.run].config.placement.workers
+
+    def threads(self, wildcards: Any) -> int:
+        """Cores of a job: those of each of its workers on this machine."""
+        local = 1 if self.hosts(wildcards) > 1 else max(1, self._workers(wildcards))
+        return self._workflow.study.scale.threads * local
+
+    def log_every(self, wildcards: Any) -> str:
+        """The option for experiments that ask for finer curves; a resource, as no result depends on it."""
+        every = self._workflow.study.log_every.get(wildcards.run)
+        return f"--log-every {every}" if every else ""
 
     def minutes(self, wildcards: Any) -> int:
         """Time limit for schedulers that want one: twice the estimate and a quarter of an hour."""

@@ -17,6 +17,7 @@ READING = {
     "ablation": "differences to the baseline of the same seeds: an interval that leaves out zero is an effect",
     "heatmap": "brighter is better; the number in a cell is the mean over seeds",
     "curves": "every seed faint, their mean strong; right of it training against unseen puzzles",
+    "agreement": "the curves lie on each other; below, differences that begin at rounding and grow in training",
     "pareto": "points on the line are beaten by none that costs less",
     "frontier": "accuracy bought by compute at test time: more steps, stopping when confident, restarts",
     "halting": "at which supervision step the model first says that it is done",

@@ -17,8 +17,33 @@ from typing import TextIO
 
 from trm.errors import UserError
 from trm.pipeline.files import write_json
+from trm.pipeline.naming import parse_overrides
 
 LOCK = Path(".snakemake/trm-run.lock")
+
+
+def with_overrides(arguments: list[str], pairs: list[str]) -> list[str]:
+    """Snakemake's arguments with `--set` pairs as its `--config set=...`, joined with a `--config` that is there
+    (Snakemake heeds only the last one).
+
+    Raises:
+        UserError: if a pair is no section.key=value.
+    """
+    if not pairs:
+        return arguments
+    parse_overrides(pairs)  # refused here, before Snakemake starts
+    kept, config, inside = [], [], False
+    for word in arguments:
+        if word == "--config":
+            inside = True
+        elif inside and "=" in word and not word.startswith("-"):
+            config.append(word)
+        else:
+            inside = False
+            kept.append(word)
+    own = [word.removeprefix("set=") for word in config if word.startswith("set=")]
+    others = [word for word in config if not word.startswith("set=")]
+    return [*kept, "--config", *others, "set=" + " ".join([*own, *pairs])]
 
 
 def launch(arguments: list[str]) -> int:

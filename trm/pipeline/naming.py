@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -31,6 +32,9 @@ DATASET_FILES = tuple(
 
 REPORT = "results/report.html"
 RUN_FILES = ("training.json", "history.csv", "weights.safetensors")
+
+NEXT_PAIR = re.compile(r"[\s,]+(?=[A-Za-z_]\w*(?:\.\w+)+\s*=)")
+"""What stands between two overrides of one text; a comma inside a value is followed by no `section.key=`."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +67,7 @@ def published(stem: str) -> str:
 
 
 def parse_overrides(value: Any) -> dict[str, Any]:
-    """`set` of Snakemake's config or `--set`: a mapping, or `key=value` texts separated by spaces.
+    """`set` of Snakemake's config or `--set`: a mapping, or `key=value` texts separated by spaces or commas.
 
     Values are read as YAML, so 1e-3 is a number and [1, 2] a list.
     """
@@ -71,13 +75,13 @@ def parse_overrides(value: Any) -> dict[str, Any]:
         return {}
     if isinstance(value, dict):
         return value
-    pairs = value if isinstance(value, list) else str(value).split()
+    texts = [str(text).strip() for text in (value if isinstance(value, list) else [value])]
     overrides = {}
-    for pair in pairs:
+    for pair in (pair for text in texts for pair in NEXT_PAIR.split(text)):
         key, sign, text = str(pair).partition("=")
         if not sign:
             raise UserError(f"--set {pair}: must be key=value, such as training.steps=1000")
-        overrides[key] = parse_yaml(text, f"--set {key}")
+        overrides[key.strip()] = parse_yaml(text, f"--set {key.strip()}")
     return overrides
 
 

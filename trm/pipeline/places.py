@@ -56,6 +56,7 @@ def job_environment(workflow: Workflow, place: Place) -> str:
     variables = {
         "TRM_CHECKPOINTS": place.checkpoints,
         "TRM_RUNTIME": runtime,
+        "TRM_THREADS": str(workflow.study.scale.threads),
         "TRM_ROOT": place.root,
         "TRM_STUDY_OPTIONS": workflow.options,
     }

@@ -18,6 +18,7 @@ from trm.study.schema import (
     DataConfig,
     EvaluationConfig,
     ModelConfig,
+    PlacementConfig,
     RuntimeConfig,
     TrainingConfig,
 )
@@ -32,6 +33,7 @@ TABLES: list[tuple[str, type[BaseModel]]] = [
     ("`data`", DataConfig),
     ("`training`", TrainingConfig),
     ("A curriculum stage", CurriculumStage),
+    ("`placement`", PlacementConfig),
     ("`evaluation`", EvaluationConfig),
     ("`runtime` of a scale (no part of any identity)", RuntimeConfig),
     ("An entry of config/hardware.yaml", Hardware),

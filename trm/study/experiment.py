@@ -25,6 +25,8 @@ class Grid(Section):
     """Single points as dotted keys, each with an optional `label`."""
     seeds: list[int] | None = None
     """Seeds of this grid, where they differ from the experiment's."""
+    needs: str | None = None
+    """Name of a `--config NAME=...` without which this grid is left out (another machine, another interpreter)."""
 
     @field_validator("zip")
     @classmethod
@@ -39,10 +41,17 @@ class ExperimentScale(Section):
     """What is different about an experiment at one scale."""
 
     set: Overlay | None = None
+    """Values of every point, over the scale's base."""
     grid: list[Grid] | None = None
+    """The points; at a scale it replaces the experiment's own."""
     seeds: list[int] | None = None
+    """Seeds; null: the scale's."""
     evaluation: Overlay | None = None
+    """How its runs are measured, over the scale's defaults."""
+    log_every: Count | None = None
+    """Steps between metrics rows of its runs, where finer curves are wanted; no part of any identity."""
     figures: list[dict[str, Any]] | None = None
+    """Figure specifications; at a scale they replace the experiment's own."""
     skip: str | None = None
     """Why this experiment is not run at this scale; said in the report."""
 
@@ -96,6 +105,8 @@ class StudyFile(Section):
     base: Overlay = {}
     """The recipe that every experiment varies, laid over the schema's defaults (the paper's recipe)."""
     scales: dict[str, Scale] = Field(min_length=1)
+    """Sizes of the whole study by name."""
     experiments: dict[str, Experiment] = Field(min_length=1)
+    """Experiments by name."""
     figures: list[dict[str, Any]] = []
     """Figures over several experiments."""

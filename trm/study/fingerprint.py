@@ -59,12 +59,14 @@ def run_identity(config: RunConfig) -> dict[str, Any]:
     data = dataset_identity(config.data)
     if config.model.mixer == "mlp":
         identity.get("model", {}).pop("heads", None)  # the MLP mixer reads no heads: equal points are one run
+    placed = {"placement": identity["placement"]} if identity.get("placement") else {}
     return {
         "recipe_version": RECIPE_VERSION,
         "model": identity.get("model", {}),
         "data": data,
         "training": identity.get("training", {}),
         "seed": config.seed,
+        **placed,
     }
 
 
@@ -92,7 +94,10 @@ def task_slug(data: DataConfig) -> str:
 def _slug(config: RunConfig) -> str:
     mixer = {"mlp": "mlp", "attention": "att"}[config.model.mixer]
     puzzles = config.data.train_puzzles
+    place = config.placement
+    placed = "-" + place.backend if place.backend != "any" else ""
+    placed += f"-w{place.workers}" if place.workers else ""
     return (
         f"{task_slug(config.data)}-{mixer}-d{config.model.d_model}-T{config.model.h_cycles}n{config.model.l_cycles}"
-        f"-p{puzzles or 'all'}a{config.data.augmentations}-b{config.training.batch_size}-s{config.seed}"
+        f"-p{puzzles or 'all'}a{config.data.augmentations}-b{config.training.batch_size}{placed}-s{config.seed}"
     )

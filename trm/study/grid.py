@@ -17,7 +17,7 @@ from trm.errors import UserError
 from trm.study.experiment import Experiment, ExperimentScale, Grid, Scale, StudyFile
 from trm.study.fingerprint import canonical_json, evaluation_fingerprint, run_name
 from trm.study.overlay import Flat, check_key, flatten, lay, nearest, nest, resolve
-from trm.study.schema import EvaluationConfig, RunConfig
+from trm.study.schema import EvaluationConfig, RunConfig, RuntimeConfig
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,8 @@ class ResolvedExperiment:
     points: tuple[Point, ...]
     figures: tuple[dict[str, Any], ...]
     skip: str | None = None
+    left_out: tuple[str, ...] = ()
+    """What is missing for grids that were left out, in words."""
 
 
 @dataclass
@@ -66,6 +68,8 @@ class Study:
     aliases: dict[str, str]
     runs: dict[str, Run] = field(default_factory=dict)
     evaluations: dict[str, EvaluationConfig] = field(default_factory=dict)
+    log_every: dict[str, int] = field(default_factory=dict)
+    """Runs whose experiments ask for finer curves than the scale does."""
 
     def experiment(self, name: str) -> ResolvedExperiment:
         """An experiment by its name or by an older document's id."""
@@ -168,7 +172,10 @@ def _expand(
         flatten({"evaluation": dict(scale.evaluation)}, f"{path}: scale {scale_name}: evaluation"),
         flatten(scale.base, f"{path}: scale {scale_name}: base"),
     )
-    forced = flatten(overrides, "--set")
+    runtime = {key[8:]: value for key, value in overrides.items() if key.startswith("runtime.")}
+    if runtime:
+        scale = _with_runtime(scale, runtime)
+    forced = flatten({k: v for k, v in overrides.items() if k[:8] != "runtime."}, "--set")
     study = Study(file.study, scale_name, scale, {}, file.figures, {})
     for name, experiment in file.experiments.items():
         where = f"{path}: experiment {name}"
@@ -187,6 +194,15 @@ def _expand(
             study.experiment(name)
     _collect(study, path)
     return study
+
+
+def _with_runtime(scale: Scale, changes: dict[str, Any]) -> Scale:
+    """The scale with other bookkeeping (`--set runtime.evals=16`), which enters no identity."""
+    try:
+        runtime = RuntimeConfig.model_validate(scale.runtime.model_dump() | changes)
+    except ValidationError as error:
+        raise UserError(f"--set runtime: {error_sentence(error, RuntimeConfig)}") from error
+    return scale.model_copy(update={"runtime": runtime})
 
 
 def _resolve_experiment(
@@ -217,8 +233,12 @@ def _resolve_experiment(
         why = f"needs --config {unset}=PATH"
         return ResolvedExperiment(name, experiment, (), tuple(figures), why)
     points: dict[str, Point] = {}
+    left_out = []
     for grid in grids or [Grid()]:
         grid_where = f"{where}: grid"
+        if grid.needs and not variables.get(grid.needs):
+            left_out.append(f"{_names_text(grid)} needs --config {grid.needs}=...")
+            continue
         shared = lay(common, flatten(grid.set, grid_where))
         expanded = list(_grid_points(grid, grid_where))
         for coords, label in expanded:
@@ -232,7 +252,14 @@ def _resolve_experiment(
                 raise UserError(f"{where}: the point {point.label} stands twice")
             points.setdefault(key, point)
         _refuse_dead_axes(grid, shared, forced, where)
-    return ResolvedExperiment(name, experiment, tuple(points.values()), tuple(figures))
+    if not points:
+        return ResolvedExperiment(name, experiment, (), tuple(figures), "; ".join(left_out))
+    return ResolvedExperiment(name, experiment, tuple(points.values()), tuple(figures), None, tuple(left_out))
+
+
+def _names_text(grid: Grid) -> str:
+    """Which points a grid would make, in words."""
+    return "; ".join(label for _, label in _grid_points(grid, "grid")) or "a grid"
 
 
 def _fill_variables(flat: Flat, variables: dict[str, Any]) -> tuple[Flat, str]:
@@ -337,8 +364,12 @@ def _sha256_of(name: str, _mtime: int, _size: int) -> str:
 
 def _collect(study: Study, path: str) -> None:
     for experiment in study.experiments.values():
+        here = experiment.definition.scales.get(study.scale_name, ExperimentScale())
+        every = here.log_every or experiment.definition.log_every
         for point in experiment.points:
             for run in point.runs:
+                if every:
+                    study.log_every[run.name] = min(every, study.log_every.get(run.name, every))
                 known = study.runs.setdefault(run.name, run)
                 if known.config != run.config and known.config.data.files == run.config.data.files:
                     raise UserError(

@@ -10,12 +10,20 @@ from typing import Any
 from pydantic import BaseModel
 
 from trm.errors import UserError
-from trm.study.schema import DataConfig, EvaluationConfig, ModelConfig, TrainingConfig
+from trm.study.schema import (
+    DataConfig,
+    EvaluationConfig,
+    ModelConfig,
+    PlacementConfig,
+    RuntimeConfig,
+    TrainingConfig,
+)
 
 SECTIONS: dict[str, type[BaseModel]] = {
     "model": ModelConfig,
     "data": DataConfig,
     "training": TrainingConfig,
+    "placement": PlacementConfig,
     "evaluation": EvaluationConfig,
 }
 LENGTHS = ("steps", "rows", "epochs")
@@ -59,6 +67,12 @@ def _dotted(overlay: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 def check_key(key: str, where: str) -> None:
     """Refuse a key that nothing reads."""
+    section, _, field = key.partition(".")
+    if section == "runtime" and field in RuntimeConfig.model_fields:
+        raise UserError(
+            f"{where}: {key} is bookkeeping and no part of a run: write it under `runtime` of the scale, or say "
+            f"--set {key}=VALUE"
+        )
     if key not in valid_keys():
         raise UserError(f"{where}: unknown key {key!r}{nearest(key, valid_keys())}")
 

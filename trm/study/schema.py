@@ -154,12 +154,28 @@ class TrainingConfig(Section):
     """Name of a finished run whose weights training starts from."""
 
 
+class PlacementConfig(Section):
+    """Where and how a run must compute, for the experiments that ask just that (port_validation, ema_sync). Everywhere
+    else it stands at its defaults: the machine is then no part of a run's identity."""
+
+    backend: Literal["any", "cpu", "cuda", "xla"] = "any"
+    """The backend; `any`: whatever the machine has."""
+    workers: Annotated[int, Field(ge=0)] = 0
+    """Processes that share every batch (hosts of a TPU pod); 0: as many as the job is given."""
+    network: Literal["any", "plain"] = "any"
+    """`plain`: the network as its definition, differentiated by autograd; `any`: the backend's own faster form."""
+    average: Literal["every", "first"] = "every"
+    """Which workers keep the moving average: every one, or the first alone, which hands it to the others at each
+    validation. Under SPMD (xla) there is one average by construction."""
+
+
 class RunConfig(Section):
     """Everything a trained model depends on, and nothing else: its fingerprint is the run's identity."""
 
     model: ModelConfig = ModelConfig()
     data: DataConfig = DataConfig()
     training: TrainingConfig = TrainingConfig()
+    placement: PlacementConfig = PlacementConfig()
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
     """Seed of initial weights, sampling and exploration."""
 
@@ -191,6 +207,16 @@ class RunConfig(Section):
             (
                 data.clues_min > data.clues_max,
                 f"data.clues_min={data.clues_min} is above data.clues_max={data.clues_max}",
+            ),
+            (
+                self.placement.average == "first" and not training.ema,
+                "placement.average=first needs a moving average: training.ema above 0",
+            ),
+            (
+                self.placement.backend == "xla"
+                and self.placement != PlacementConfig(backend="xla", workers=self.placement.workers),
+                "placement.network and placement.average are for the cpu and cuda backends: under xla the network has "
+                "one form and the moving average is one by construction",
             ),
             (
                 data.source in ("csv", "json") and not (data.files or data.sha256),

@@ -12,13 +12,14 @@ rule train:
         weights=PLACE.at("results/runs/{run}/weights.safetensors"),
     log:
         "logs/train/{run}.log",
-    threads: STUDY.study.scale.threads
+    threads: PLAN.threads
     resources:
         tpu_hosts=PLAN.hosts,
         mpi=PLAN.launcher,
         runtime=PLAN.minutes,
         mem_mb=PLAN.memory_mb,
         plan=PLAN.sentence,
+        log_every=PLAN.log_every,
     params:
         config=lambda wildcards: STUDY.run_json(wildcards.run),
     message:
@@ -26,4 +27,4 @@ rule train:
     shell:
         "{resources.mpi} python -m trm train --config {params.config:q} --dataset $(dirname {input.dataset:q}) "
         '--out $(dirname {output.training:q}) --checkpoints "$TRM_CHECKPOINTS"/{wildcards.run} '
-        '--threads {threads} --runtime "$TRM_RUNTIME" 2>&1 | tee {log:q}'
+        '--threads "$TRM_THREADS" --runtime "$TRM_RUNTIME" {resources.log_every} 2>&1 | tee {log:q}'

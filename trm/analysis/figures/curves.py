@@ -154,7 +154,7 @@ def _panel(
             history = histories.get(run["run"])
             if history is None:
                 continue
-            place, level = _line(history, column, spec.against, run)
+            place, level = _line(history, column, spec.against)
             if len(place):
                 lines.append((place, level))
         if not lines:
@@ -237,12 +237,9 @@ def _few() -> Any:
     return MaxNLocator(5)
 
 
-def _line(history: pd.DataFrame, column: str, against: str, run: pd.Series) -> tuple[np.ndarray, np.ndarray]:
+def _line(history: pd.DataFrame, column: str, against: str) -> tuple[np.ndarray, np.ndarray]:
     """Places and values of one run's column where it was measured."""
     known = history[history[column].notna()]
-    if against == "flops":
-        total = history["rows"].iloc[-1]
-        return known["rows"].to_numpy(float) / total * run["train_flops"], known[column].to_numpy(float)
     return known[against].to_numpy(float), known[column].to_numpy(float)
 
 

@@ -10,6 +10,7 @@ from trm.analysis.specs.base import Form, Scalar, Spec
 from trm.analysis.specs.figures import (
     FIGURE,
     AblationFigure,
+    AgreementFigure,
     AnyFigure,
     BatchFigure,
     ComputeFrontierFigure,
@@ -34,6 +35,7 @@ from trm.analysis.specs.fits import FitSpec
 __all__ = [
     "FIGURE",
     "AblationFigure",
+    "AgreementFigure",
     "AnyFigure",
     "BatchFigure",
     "ComputeFrontierFigure",

@@ -143,6 +143,15 @@ class CurvesFigure(Figure):
     """Further history columns, one panel each (train/loss, train/grad_norm)."""
 
 
+class AgreementFigure(Figure):
+    """Runs that ought to be the same, on other machines or kept in another way: curves overlaid, and how far each
+    lies from the first grid point."""
+
+    kind: Literal["agreement"] = "agreement"
+    metrics: tuple[str, ...] = ("train/loss", "train/grad_norm")
+    """Columns of history.csv, one column of panels each."""
+
+
 class ParetoFigure(Figure):
     """Accuracy against a cost, with the Pareto frontier."""
 
@@ -296,6 +305,7 @@ AnyFigure = Annotated[
     | AblationFigure
     | HeatmapFigure
     | CurvesFigure
+    | AgreementFigure
     | ParetoFigure
     | FrontierFigure
     | HaltingFigure

@@ -39,12 +39,11 @@ def costs(rows: pd.DataFrame, curves: pd.DataFrame, target: float, x: str) -> li
             history = histories.get(run["run"])
             if history is None:
                 continue
-            steps, seen, seconds = (
-                first_reach(history, target, axis=axis) for axis in ("step", "rows", "seconds")
-            )
-            if steps is not None and seen is not None:
-                share = seen / run["training_rows"]
-                lines.append((steps, seen, share * run["train_flops"], seconds))
+            reached = [
+                first_reach(history, target, axis=axis) for axis in ("step", "rows", "flops", "seconds")
+            ]
+            if reached[0] is not None:
+                lines.append(reached)
         columns = list(zip(*lines)) if lines else [[], [], [], []]
         means = [mean(np.array(column, float)) for column in columns]
         found.append(Cost(float(batch), *means, reached=len(lines), runs=len(part)))

@@ -16,12 +16,17 @@ from trm.analysis.specs import TablePoint, TableRun, TableSpec
 from trm.analysis.stats.targets import first_reach
 from trm.analysis.tables.store import Table
 from trm.errors import UserError
+from trm.study.dataset_identity import shape
+from trm.study.flops import recursion_stages, step_flops
+from trm.study.schema import RunConfig
 
 CURVE_ROWS = 240
 """Most history rows of a run kept for the curves; rows with a validation result are always kept."""
 TRACES_PER_POINT = 4
 TARGETS = (0.80, 0.85)
-"""Validation accuracies whose first crossing is in the table (steps_to_80, ...)."""
+"""Validation accuracies whose first crossing is in the table (steps_to_80, seconds_to_80, flops_to_80, ...)."""
+PEAK_FLOPS = {"H200": 989e12, "H100": 989e12, "A100": 312e12, "v4": 275e12}
+"""Makers' dense bfloat16 FLOP/s of one device, by a part of its name."""
 
 
 def collect(spec: TableSpec, *, allow_missing: bool = False) -> Table:
@@ -137,12 +142,27 @@ def _run(
         raise UserError(f"{wanted[1]} is not a history of metrics: {error}") from None
     evaluations = [(file, read_json(folder / file)) for file in present]
     try:
+        history = history.assign(flops=cumulative_flops(training, history["step"]))
         info["runs"][run.run] = _provenance(training, history)
     except KeyError as error:
         raise UserError(
             f"{wanted[0]} lacks {error}: it was written by another version; train again"
         ) from None
     return training, history, evaluations
+
+
+def cumulative_flops(training: Mapping[str, Any], steps: pd.Series) -> np.ndarray:
+    """Training FLOPs up to each of `steps`: in a curriculum the early stages cost less a step."""
+    config = RunConfig.model_validate(training["config"])
+    data = shape(config.data)
+    done, total, knots = 0, 0.0, [(0.0, 0.0)]
+    for stage in recursion_stages(config.model, config.training):
+        each = step_flops(config.model, data.seq_len, data.vocab_size, stage.h_cycles, stage.l_cycles)
+        total += each * (stage.last_step - done)
+        done = stage.last_step
+        knots.append((float(done), total))
+    places, costs = zip(*knots)
+    return np.interp(steps.to_numpy(float), places, costs) * (training["train_flops"] / total)
 
 
 def _provenance(training: Mapping[str, Any], history: pd.DataFrame) -> dict[str, Any]:
@@ -159,7 +179,7 @@ def _provenance(training: Mapping[str, Any], history: pd.DataFrame) -> dict[str,
         "device": str(training.get("device_name") or training.get("device") or "unknown"),
         "workers": int(training.get("workers") or 1),
         "device_seconds": float(training["wall_seconds"] + training.get("setup_seconds", 0.0))
-        * int(training.get("workers") or 1),
+        * int(training.get("devices") or training.get("workers") or 1),
         "resumes": int(training.get("resumes") or 0),
         "broken": bool(np.isinf(losses).any() or (len(losses) and np.isnan(losses[-1]))),
     }
@@ -184,18 +204,31 @@ def _run_columns(run: TableRun, training: Mapping[str, Any], history: pd.DataFra
         "rows_per_second": training["rows_per_second"],
         "flops_per_second": training["train_flops"] / max(training["wall_seconds"], 1e-9),
         "peak_memory_bytes": training.get("peak_memory_bytes"),
+        "utilisation": _utilisation(training),
         "backend": training.get("backend"),
         "workers": training.get("workers", 1),
     }
     for target in TARGETS:
-        columns[f"steps_to_{round(100 * target)}"] = first_reach(history, target)
+        for name, axis in (("steps", "step"), ("seconds", "seconds"), ("flops", "flops")):
+            columns[f"{name}_to_{round(100 * target)}"] = first_reach(history, target, axis=axis)
     tail = history.tail(max(2, len(history) // 10))
     for name, source in (("loss_variance", "train/loss"), ("grad_norm_variance", "train/grad_norm")):
         values = tail[source].dropna() if source in tail else []
         columns[name] = float(np.var(values, ddof=1)) if len(values) > 1 else None
-    for section, values in (("model", model), ("data", data), ("training", fit)):
+    placement = config.get("placement") or {}
+    for section, values in (("model", model), ("data", data), ("training", fit), ("placement", placement)):
         columns |= {f"{section}.{key}": _cell(value) for key, value in values.items()}
     return columns
+
+
+def _utilisation(training: Mapping[str, Any]) -> float | None:
+    """Share of the devices' peak speed that training reached; None where the peak is not known."""
+    name = str(training.get("device_name") or "")
+    peak = next((value for part, value in PEAK_FLOPS.items() if part in name), None)
+    if peak is None:
+        return None
+    speed = training["train_flops"] / max(training["wall_seconds"], 1e-9)
+    return speed / (peak * int(training.get("devices") or training.get("workers") or 1))
 
 
 def _result_rows(
@@ -231,6 +264,8 @@ def _result_rows(
             "blank_accuracy": result.get("blank_accuracy"),
             "blank_error": result.get("blank_error"),
             "cross_entropy": result.get("cross_entropy"),
+            "accuracy_per_parameter": result["exact_accuracy"] / (base["parameters"] / 1e6),
+            "accuracy_per_flop": result["exact_accuracy"] / (base["train_flops"] / 1e15),
             "train_exact_accuracy": trained["exact_accuracy"] if trained else None,
             "train_test_gap": 100 * (trained["exact_accuracy"] - result["exact_accuracy"])
             if trained
@@ -242,6 +277,9 @@ def _result_rows(
             "mean_steps": result.get("mean_steps"),
             "flops_per_puzzle": result.get("flops_per_puzzle"),
             "eval_seconds": result.get("seconds"),
+            "eval_puzzles_per_second": result["puzzles"] / result["seconds"]
+            if result.get("seconds")
+            else None,
             "evaluation": file.removeprefix("evaluation-").removesuffix(".json"),
             "primary": is_main and first,
             "main": is_main,

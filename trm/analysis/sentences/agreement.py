@@ -1,0 +1,72 @@
+"""Sentences on runs that ought to be the same."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from trm.analysis.words import count, listed, memory, number, percent
+
+CLOSE = 1e-3
+"""Largest relative difference over the first tenth of the steps at which two curves count as the same."""
+
+
+class Agreement(NamedTuple):
+    """How one grid point compares with the first (which differs from itself in nothing)."""
+
+    name: str
+    early: Mapping[str, float]
+    """Metric -> largest relative difference over the first tenth of the measurements."""
+    whole: Mapping[str, float]
+    """The same over the whole run."""
+    accuracy: float | None
+    rows_per_second: float | None
+    peak_memory: float | None
+
+
+def agrees(part: Agreement) -> bool:
+    """Whether a point's early curves are those of the first one, to rounding."""
+    return max(part.early.values(), default=0.0) <= CLOSE
+
+
+def agreement_sentence(parts: Sequence[Agreement]) -> str:
+    """Differences of each point from the first, then what each one costs."""
+    first, *others = parts
+    said = []
+    for part in others:
+        if not part.whole:
+            said.append(f"{part.name} shares no seed with {first.name}: not compared.")
+        elif max(part.whole.values()) == 0:
+            said.append(f"{part.name} is {first.name} to the last bit.")
+        else:
+            shown = [
+                f"{metric} within {number(100 * part.early[metric], 2)} % over the first tenth "
+                f"({number(100 * part.whole[metric], 2)} % over the whole run)"
+                for metric in part.whole
+            ]
+            verb = "agrees" if agrees(part) else "does not agree"
+            said.append(f"{part.name} {verb} with {first.name}: {listed(shown)}.")
+    costs = [
+        f"{part.name} {number(part.rows_per_second)} puzzles/s, {memory(part.peak_memory)} a worker, "
+        f"{percent(part.accuracy)} exact"
+        for part in parts
+    ]
+    return " ".join(said) + f" Measured: {'; '.join(costs)}."
+
+
+def agreement_answer(parts: Sequence[Agreement]) -> str:
+    """How many agree, and by how much the worst is off."""
+    first, *others = parts
+    known = [part for part in others if part.whole]
+    if not known:
+        return f"Nothing was measured beside {first.name}."
+    good = [part for part in known if agrees(part)]
+    worst = max(known, key=lambda part: max(part.early.values()))
+    off = max(worst.early.values())
+    if max(max(part.whole.values()) for part in known) == 0:
+        return f"{listed([part.name for part in known])} and {first.name} are the same to the last bit."
+    way = "all of them" if len(good) == len(known) else f"{len(good)} of them"
+    return (
+        f"Of {count(len(known), 'other way')} to compute the run, {way} agree with {first.name} to rounding (largest "
+        f"early difference {number(100 * off, 2)} %: {worst.name})."
+    )

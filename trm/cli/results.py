@@ -1,0 +1,80 @@
+"""`python -m trm results archive|collect|export`: results to a bucket, back from one, or as plain tables.
+
+python -m trm results archive gs://my-bucket/trm-2026 --dry-run
+python -m trm results collect gs://my-bucket/trm
+python -m trm results export tables data_size model_size
+
+Only what differs is sent; nothing is ever deleted.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+
+def add_parser(subparsers: argparse._SubParsersAction) -> None:
+    """Options of `results`."""
+    from trm.cli.study import add_study_options
+
+    parser = subparsers.add_parser(
+        "results",
+        help="archive results to a bucket, collect them, export tables",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    actions = parser.add_subparsers(dest="action", required=True)
+    archive = actions.add_parser("archive", help="copy results to gs://bucket/prefix or another folder")
+    collect = actions.add_parser("collect", help="copy results from gs://bucket/prefix or another folder")
+    for action in (archive, collect):
+        action.add_argument("place", help="gs://bucket/prefix or a folder; it holds results/...")
+        action.add_argument("--root", default="results", help="results folder here (default: %(default)s)")
+        action.add_argument("--run", action="append", metavar="RUN", help="only this run (may be repeated)")
+        action.add_argument("--data", action="store_true", help="pools and data sets too")
+        action.add_argument("--checkpoints", action="store_true", help="checkpoints too")
+        action.add_argument("--dry-run", action="store_true", help="only say what would be copied")
+    export = actions.add_parser("export", help="copy the tables of experiments to a folder, as plain CSV")
+    export.add_argument("out", help="folder")
+    export.add_argument("experiments", nargs="*", help="names or older ids (default: all that are built)")
+    add_study_options(export)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Copy, or say what would be copied."""
+    if args.action == "export":
+        return _export(args)
+    from trm.pipeline.archive import RESULTS, open_place, send, survey
+    from trm.study.plan import bytes_text
+
+    here, there = open_place(args.root), open_place(args.place)
+    source, target = (here, there) if args.action == "archive" else (there, here)
+    folders = RESULTS + ("sources", "datasets") * args.data + ("checkpoints",) * args.checkpoints
+    parcels, alike = survey(source, target, folders, set(args.run) if args.run else None)
+    if not args.dry_run:
+        send(source, target, parcels)
+    verb = "would copy" if args.dry_run else "copied"
+    size = bytes_text(sum(parcel.size for parcel in parcels))
+    if args.dry_run:
+        for parcel in parcels:
+            print(f"{bytes_text(parcel.size):>10}  {parcel.name}")
+    print(
+        f"{verb} {len(parcels)} files, {size}, from {source.uri} to {target.uri}; {alike} were there already"
+    )
+    return 0
+
+
+def _export(args: argparse.Namespace) -> int:
+    from trm.cli.study import workflow_of
+    from trm.errors import UserError
+    from trm.pipeline.archive import export
+
+    workflow = workflow_of(args)
+    names = [workflow.study.experiment(name).name for name in args.experiments]
+    tables = {name: workflow.table_file(name) for name in names or workflow.selected}
+    if not names:
+        tables = {name: path for name, path in tables.items() if Path(path).exists()}
+    if not tables:
+        raise UserError("no table is built yet: run the study first (`make report`)")
+    for path in export(tables, Path(args.out)):
+        print(path)
+    return 0

@@ -1,0 +1,121 @@
+"""Results to a bucket (or another folder) and back: what is there already, to the last bit, is not sent again.
+
+Both places hold `results/...` as the pipeline lays it out: an archive can serve as a study's `storage_prefix`, and
+what a pod wrote below its `storage_prefix` can be collected onto this disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from trm.errors import UserError
+from trm.pipeline.naming import RUN_FILES
+from trm.storage import ObjectInfo, Store, is_remote, open_store
+from trm.storage.cache import crc32c_file
+
+RESULTS = ("runs", "tables", "fits", "figures", "plots", "launches")
+"""Folders that are results; data sets can be made again, checkpoints are only there to go on from."""
+FILES = ("report.html", "report.pdf", "report.json", "report.spec.json")
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """One file to send."""
+
+    name: str
+    size: int
+
+
+def open_place(uri: str) -> Store:
+    """The `results` of a folder or of gs://bucket/prefix."""
+    place = uri.rstrip("/")
+    return open_store(place if place.endswith("/results") or place == "results" else f"{place}/results")
+
+
+def survey(
+    source: Store, target: Store, folders: Iterable[str] = RESULTS, runs: set[str] | None = None
+) -> tuple[list[Parcel], int]:
+    """What `target` lacks or has otherwise, and how many files it has alike.
+
+    Args:
+        folders: folders of the results that are compared, beside the report's files.
+        runs: only these runs (and their checkpoints); None: all.
+
+    Raises:
+        UserError: if there is nothing at `source`.
+    """
+    parcels, alike = [], 0
+    for folder in (*folders, ""):
+        prefix = f"{folder}/" if folder else "report."
+        there = {info.name: info for info in target.list(prefix)}
+        for info in source.list(prefix):
+            parts = info.name.split("/")
+            if (not folder and info.name not in FILES) or parts[-1].startswith("."):
+                continue
+            if runs is not None and folder in ("runs", "checkpoints") and parts[1] not in runs:
+                continue
+            if info.name in there and _same(source, info, target, there[info.name]):
+                alike += 1
+            else:
+                parcels.append(Parcel(info.name, info.size))
+    if not parcels and not alike:
+        raise UserError(f"there are no results at {source.uri}: check the address")
+    # a run's training.json says that the run is whole: it goes last
+    return sorted(parcels, key=lambda item: (item.name.endswith(f"/{RUN_FILES[0]}"), item.name)), alike
+
+
+def send(source: Store, target: Store, parcels: Iterable[Parcel]) -> None:
+    """Copy the files, each whole or not at all. Either place is a local folder.
+
+    Raises:
+        UserError: storage trouble, in one sentence.
+    """
+    for parcel in parcels:
+        if is_remote(source.uri):
+            source.get_file(parcel.name, _path(target, parcel.name))
+        else:
+            target.put_file(parcel.name, _path(source, parcel.name))
+
+
+def _path(store: Store, name: str) -> Path:
+    return Path(store.uri.removeprefix("file://"), name)
+
+
+def _same(source: Store, ours: ObjectInfo, target: Store, theirs: ObjectInfo) -> bool:
+    """Whether two files are equal: sizes first, then checksums."""
+    if ours.size != theirs.size:
+        return False
+    return _checksum(source, ours) == _checksum(target, theirs)
+
+
+def _checksum(store: Store, info: ObjectInfo) -> str:
+    return info.crc32c or crc32c_file(_path(store, info.name))
+
+
+def export(tables: dict[str, str], out: Path) -> list[Path]:
+    """Copy tables (experiment -> path of its CSV) to `out`/EXPERIMENT.csv, for a spreadsheet or another program.
+
+    Raises:
+        UserError: names the first table that is not built.
+    """
+    written = []
+    for experiment, table in tables.items():
+        if not Path(table).exists():
+            raise UserError(
+                f"{table} does not exist: build it first (`snakemake --profile ... {experiment}`)"
+            )
+    for experiment, table in tables.items():
+        for end in (".csv", ".curves.csv"):
+            target = out / f"{experiment}{end}"
+            origin = Path(table) if end == ".csv" else Path(f"{table}.curves.csv")
+            try:
+                out.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(origin.read_bytes())
+            except OSError as error:
+                raise UserError(
+                    f"{error.filename}: {error.strerror}; name a folder that can be written"
+                ) from error
+            written.append(target)
+    return written
