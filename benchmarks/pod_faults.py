@@ -89,7 +89,7 @@ class Campaign:
             self._client = storage.Client(
                 project=PROJECT,
                 credentials=AnonymousCredentials(),
-                client_options={"api_endpoint": f"http://127.0.0.1:{self.pod.gcs.backend_port}"},
+                client_options={"api_endpoint": self.pod.gcs.backend_url},
             )
         return self._client
 

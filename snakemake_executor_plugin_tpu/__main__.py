@@ -24,6 +24,7 @@ from pathlib import Path
 import yte
 from snakemake_interface_common.exceptions import WorkflowError
 
+from .claim import name_of
 from .errors import PodError, Unreachable
 from .lifecycle import Pod, PodManager
 from .notify import Notifier
@@ -117,6 +118,8 @@ class Cli:
             if not state.is_ready or state.is_gone:
                 return 1
         pod = await self._existing()
+        if owner := pod.status[0]["owner"]:
+            print(f"driven by {name_of(owner)}, heard {owner['silent']:.0f} s ago")
         print(f"{'host':6} {'load':>6} {'cpus':>5} {'memory':>14} {'disk':>9}   tasks")
         for worker, status in zip(pod.workers, pod.status, strict=True):
             used, total = status["memory"] - status["memory_free"], status["memory"]
@@ -190,7 +193,7 @@ class Cli:
                     return
                 pod = await self._existing()
                 statuses = await asyncio.gather(*(worker.status() for worker in pod.workers))
-                if any(
+                if statuses[0]["owner"] or any(
                     task["state"] == "running" for status in statuses for task in status["tasks"].values()
                 ):
                     idle_since = time.monotonic()

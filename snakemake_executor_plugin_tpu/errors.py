@@ -17,6 +17,10 @@ class HostKeyError(PodError):
     """A host is not the one that it should be."""
 
 
+class HostsSilentError(PodError):
+    """A host of a pod that should be ready has not answered for too long: a new pod may help."""
+
+
 class Unreachable(Exception):
     """A host does not answer (now)."""
 

@@ -17,6 +17,7 @@ from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
 from snakemake_interface_executor_plugins.utils import encode_target_jobs_cli_args, format_cli_arg
 
 from .allocation import Allocator, hosts_wanted
+from .claim import Claim
 from .identity import check_files, fingerprint_of, label_of, members, slot_of
 from .jobs import JobRequest, JobRun, Outcome
 from .lifecycle import PodManager
@@ -57,7 +58,7 @@ class Executor(RemoteExecutor):
         self.notifier = Notifier(
             self.settings.notify_command, self.settings.notify_webhook, self.logger.warning
         )
-        self.manager = PodManager(self.settings, self.folder, say, self.notifier)
+        self.manager = PodManager(self.settings, self.folder, say, self.notifier, Claim(say))
         self.allocator = Allocator(self.manager.hosts)
         self.watch = Watch(self.manager, self.allocator, self.runs, self.settings, say)
         self.watch.start()

@@ -135,6 +135,8 @@ class JobRun:
             hosts = await self.allocator.acquire(request.slot, request.hosts)
             if self.manager.current is not pod:
                 raise Unreachable("the pod was lost while the job waited for a host")
+            if self.manager.claim is not None and self.manager.claim.lost:
+                raise self.manager.claim.lost
             number = self.record.next_launch(max(seen, default=0))
         workers = [pod.workers[host] for host in hosts]
         name = f"{request.slot}.l{number}"

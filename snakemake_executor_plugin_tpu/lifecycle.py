@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from .allocation import slice_of
+from .claim import Claim
 from .cloud import PodSpec, PodState, TpuCloud
-from .errors import CloudError, HostKeyError, PodError, Unreachable
+from .errors import CloudError, HostKeyError, HostsSilentError, PodError, Unreachable
 from .notify import Notifier
 from .pod import Worker, content_name
 from .settings import ExecutorSettings
@@ -65,9 +66,15 @@ class PodManager:
     """Keeps one usable pod for all jobs: many may find it lost at once, one recovery serves them all."""
 
     def __init__(
-        self, settings: ExecutorSettings, folder: Path, say: Callable[[str], None], notifier: Notifier
+        self,
+        settings: ExecutorSettings,
+        folder: Path,
+        say: Callable[[str], None],
+        notifier: Notifier,
+        claim: Claim | None = None,
     ):
         self.settings, self.folder, self.say, self.notifier = settings, folder, say, notifier
+        self.claim = claim  # people may look at a pod that a controller drives
         self.cloud = cloud_of(settings)
         self.names = settings.workers.split()
         self.hosts = len(self.names) or slice_of(settings.accelerator_type).hosts
@@ -117,6 +124,8 @@ class PodManager:
             self._work.cancel()
             with suppress(asyncio.CancelledError, Exception):
                 await self._work
+        if self.claim is not None:
+            await self.claim.drop()
         if self._pod is not None:
             await self._pod.ssh.close()
         if self.cloud is not None:
@@ -145,8 +154,8 @@ class PodManager:
             self._check_type(state)
             try:
                 return await self._meet(self.settings.recovery)
-            except PodError as error:
-                if not self.settings.create or isinstance(error, HostKeyError):
+            except HostsSilentError as error:
+                if not self.settings.create:
                     raise
                 if not await self.why_gone():
                     self.say(f"{error} Deleting the pod and creating it anew.")
@@ -169,6 +178,8 @@ class PodManager:
         pod = Pod(self._count, ssh, workers, self.settings.python)
         try:
             await self._until_up(pod, patience)
+            if self.claim is not None:
+                await self.claim.take(workers[0])
             await asyncio.gather(*(worker.call("prune", days=self.settings.prune_days) for worker in workers))
             await self._prepare_environment(pod)
         except BaseException:
@@ -189,6 +200,8 @@ class PodManager:
             key=Path(settings.ssh_key).expanduser().resolve() if settings.ssh_key else None,
             port=settings.ssh_port,
             include=Path(include).expanduser() if include else None,
+            # A host that is gone does not refuse a connection, it is silent.
+            connect_timeout=max(1, min(10, settings.reconnect)),
         )
         ssh = Ssh(config, names)
         addresses = [end.internal for end in endpoints] or [await self._address(ssh, name) for name in names]
@@ -231,7 +244,7 @@ class PodManager:
         try:
             pod.status = await asyncio.gather(*tasks)
         except Unreachable as error:
-            raise PodError(
+            raise HostsSilentError(
                 f"A host of the pod does not answer by ssh: {error}. "
                 "Try `python -m snakemake_executor_plugin_tpu ssh`; tpu-ssh-user, tpu-ssh-key and the firewall "
                 "decide who may."
@@ -274,7 +287,7 @@ class PodManager:
                 await self._until_up(pod, self.settings.recovery)
                 self._count += 1
                 return Pod(self._count, pod.ssh, pod.workers, pod.python, pod.path, pod.status)
-            except PodError as error:
+            except HostsSilentError as error:
                 gone = await self.why_gone()
                 if not gone and (self.cloud is None or not self.settings.create):
                     raise

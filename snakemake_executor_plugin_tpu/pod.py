@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from .errors import PodError, TaskLost, Unreachable
-from .ssh import Ssh, refuse_for_good
+from .ssh import Connection, Ssh, refuse_for_good
 
 PACKAGE = Path(__file__).parent
 BEAT_SECONDS = 10.0
@@ -103,6 +103,12 @@ class Worker:
         """Ask the agent and return its answer."""
         return await self._ask("agent", command, request=request, timeout=timeout)
 
+    async def open(self, module: str, request: dict) -> Connection:
+        """Start a module of the agent and give it its request."""
+        connection = await self.ssh.connect(self.host, self._command(module))
+        await connection.send(json.dumps(request).encode() + b"\n")
+        return connection
+
     async def _ask(
         self, *words: str, request: dict, timeout: float, say: Callable[[str], None] = lambda line: None
     ):
@@ -165,7 +171,7 @@ class Worker:
             while True:
                 request = {"task": task, "spec": spec, "offset": file.tell(), "lease": lease}
                 connection = await self.ssh.connect(self.host, self._command("agent", "follow"))
-                beat = asyncio.ensure_future(self._beat(connection))
+                beat = asyncio.ensure_future(self.beat(connection))
                 try:
                     await connection.send(json.dumps(request).encode() + b"\n")
                     async for frame, payload in connection.frames():
@@ -213,7 +219,8 @@ class Worker:
             followed.tail.append(text)
             on_line(text)
 
-    async def _beat(self, connection) -> None:
+    async def beat(self, connection: Connection) -> None:
+        """Tell the agent again and again that the controller is there."""
         while True:
             await asyncio.sleep(BEAT_SECONDS)
             await connection.send(b"\n")

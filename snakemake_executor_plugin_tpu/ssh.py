@@ -16,7 +16,7 @@ from .worker.agent import MAGIC
 OPTIONS = """\
 Host *
   BatchMode yes
-  ConnectTimeout 10
+  ConnectTimeout {connect_timeout}
   ServerAliveInterval 5
   ServerAliveCountMax 3
   ControlMaster auto
@@ -58,6 +58,7 @@ def write_config(
     key: Path | None = None,
     port: int = 22,
     include: Path | None = None,
+    connect_timeout: int = 10,
 ) -> Path:
     """Write ssh_config and known_hosts for the pod as it is now, and return the configuration's path.
 
@@ -66,7 +67,7 @@ def write_config(
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     control = control_folder()
-    lines = [OPTIONS.format(control=control)]
+    lines = [OPTIONS.format(control=control, connect_timeout=connect_timeout)]
     known = []
     for rank, endpoint in enumerate(endpoints):
         alias = f"{pod}-{host_name(rank)}"

@@ -26,6 +26,7 @@ from .tasks import (
     TASK_NAME,
     create,
     is_supervised,
+    owner_of_pod,
     read,
     read_exit,
     read_progress,
@@ -157,6 +158,7 @@ def status(_request: dict) -> dict:
         "cpus": os.cpu_count(),
         "memory_free": int(memory["MemAvailable"].split()[0]) << 10,
         "memory": int(memory["MemTotal"].split()[0]) << 10,
+        "owner": owner_of_pod(),
         "disk_free": shutil.disk_usage(root()).free,
         "tasks": {folder.name: _describe(folder) for folder in task_folders()},
     }

@@ -4,6 +4,7 @@ import atexit
 import importlib.util
 import logging
 import os
+import pkgutil
 import sys
 from pathlib import Path
 
@@ -18,9 +19,19 @@ def improve_gcs() -> None:
     storage.improve_gcs()
 
 
+def hide_executors() -> None:
+    """Let Snakemake find no executor plugins: a job on a host uses none, and some take long to import."""
+    every = pkgutil.iter_modules
+    prefix = "snakemake_executor_plugin_"
+    pkgutil.iter_modules = lambda *where: (
+        found for found in every(*where) if not found.name.startswith(prefix)
+    )
+
+
 def main() -> None:
     """Do what `python -m snakemake` does, and end at once when it is done."""
     improve_gcs()
+    hide_executors()
     # Started by path, Python put this folder first; `-m snakemake` would have put the working directory there.
     sys.path[0] = ""
     from snakemake.cli import main as snakemake

@@ -110,6 +110,28 @@ def lease_has_expired(folder: Path) -> bool:
         return False
 
 
+def owner_path() -> Path:
+    """Return the file that the controller of the pod holds locked."""
+    return root() / "controller"
+
+
+def owner_of_pod() -> dict | None:
+    """Return who holds the pod, and how many seconds it has been silent; None for nobody."""
+    try:
+        with open(owner_path()) as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return None
+    except BlockingIOError:
+        pass
+    except OSError:
+        return None
+    try:
+        silent = time.time() - owner_path().stat().st_mtime
+        return {**json.loads(read(owner_path()) or ""), "silent": round(silent, 1)}
+    except (OSError, ValueError):
+        return None
+
+
 def create(name: str, spec: dict) -> bool:
     """Start a task under a supervisor of its own; return False where it exists already."""
     from .supervisor import Supervisor

@@ -10,22 +10,23 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from socket import create_server
 
-from .hosts import dying_with_us
+from .network import dying_with_us
 
 
-def free_port() -> int:
+def free_port(address: str) -> int:
     """Return a port that nobody listens on."""
-    with create_server(("127.0.0.1", 0)) as server:
+    with create_server((address, 0)) as server:
         return server.getsockname()[1]
 
 
 class GcsServer:
     """The server as a process of its own; its content lives in memory."""
 
-    def __init__(self, log: Path, proxied: bool = False):
-        self.log, self.backend_port = log, free_port()
-        self.proxy = FaultProxy(self.backend_port) if proxied else None
-        self.url = f"http://127.0.0.1:{self.proxy.port if self.proxy else self.backend_port}"
+    def __init__(self, log: Path, proxied: bool = False, address: str = "127.0.0.1"):
+        self.log, self.address, self.backend_port = log, address, free_port(address)
+        self.proxy = FaultProxy(address, self.backend_port) if proxied else None
+        self.backend_url = f"http://{address}:{self.backend_port}"
+        self.url = f"http://{address}:{self.proxy.port if self.proxy else self.backend_port}"
         self.process: subprocess.Popen | None = None
 
     def start(self) -> None:
@@ -45,7 +46,7 @@ class GcsServer:
                         "-log-level",
                         "error",
                     ),
-                    *("-host", "127.0.0.1", "-port", str(self.backend_port)),
+                    *("-host", self.address, "-port", str(self.backend_port)),
                     *("-public-host", self.url.partition("//")[2], "-external-url", self.url),
                 ],
                 stdin=subprocess.DEVNULL,
@@ -55,7 +56,7 @@ class GcsServer:
             )
         deadline = time.monotonic() + 20
         while time.monotonic() < deadline and self.process.poll() is None:
-            address = f"http://127.0.0.1:{self.backend_port}/_internal/healthcheck"
+            address = f"{self.backend_url}/_internal/healthcheck"
             with contextlib.suppress(OSError), urllib.request.urlopen(address, timeout=1):
                 if self.proxy:
                     self.proxy.start()
@@ -76,7 +77,7 @@ class GcsServer:
 class FaultProxy:
     """Passes requests on; can make the next ones fail, and every one slow. Counts by method."""
 
-    def __init__(self, backend_port: int):
+    def __init__(self, address: str, backend_port: int):
         self.failures, self.latency = 0, 0.0
         self.counts: dict[str, int] = {}
         self.uploads: list[str] = []
@@ -87,7 +88,7 @@ class FaultProxy:
             protocol_version = "HTTP/1.1"
 
             def handle(self):
-                self.backend = http.client.HTTPConnection("127.0.0.1", backend_port, timeout=60)
+                self.backend = http.client.HTTPConnection(address, backend_port, timeout=60)
                 with contextlib.suppress(ConnectionError):
                     super().handle()
                 self.backend.close()
@@ -131,7 +132,7 @@ class FaultProxy:
             daemon_threads = True
             request_queue_size = 128
 
-        self.server = Server(("127.0.0.1", 0), Handler)
+        self.server = Server((address, 0), Handler)
         self.port = self.server.server_address[1]
 
     def start(self) -> None:

@@ -1,7 +1,6 @@
-"""The hosts of the emulated pod: sshd, each in its own mount, pid, ipc and host-name namespace."""
+"""The hosts of the emulated pod: sshd, each in its own mount, pid, ipc, host-name and network namespace."""
 
 import contextlib
-import hashlib
 import os
 import shutil
 import signal
@@ -10,7 +9,8 @@ import subprocess
 import time
 from pathlib import Path
 
-PORT = 2222
+from .network import PORT, Loopback, dying_with_us
+
 CONFIG = """\
 ListenAddress {address}
 Port {port}
@@ -34,11 +34,6 @@ def sshd() -> str:
     return shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin") or "/usr/sbin/sshd"
 
 
-def dying_with_us() -> tuple[str, ...]:
-    """Return a prefix for commands that are to end when this process does, however it ends."""
-    return ("setpriv", "--pdeathsig", "KILL") if shutil.which("setpriv") else ()
-
-
 def make_key(path: Path) -> str:
     """Make an ssh key unless it is there, and return its public half: type and value."""
     if not path.exists():
@@ -48,25 +43,13 @@ def make_key(path: Path) -> str:
     return " ".join(path.with_name(f"{path.name}.pub").read_text().split()[:2])
 
 
-def free_network(folder: Path) -> str:
-    """Return three numbers of a loopback network that no other emulated pod uses."""
-    start = int(hashlib.sha256(str(folder).encode()).hexdigest(), 16)
-    for step in range(10000):
-        number = (start + step) % 10000
-        network = f"127.{100 + number // 100}.{100 + number % 100}"
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind((f"{network}.1", PORT))
-            return network
-    raise RuntimeError("no loopback network is free for the emulated pod: end the pods that are left over")
-
-
 class Host:
     """One host: `boot` gives it a fresh disk and fresh host keys unless told to keep them."""
 
-    def __init__(self, folder: Path, network: str, rank: int, hosts: int, disk_mb: int | None = None):
+    def __init__(self, folder: Path, network: Loopback, rank: int, hosts: int, disk_mb: int | None = None):
         self.folder, self.rank, self.disk_mb = folder, rank, disk_mb
         self.network, self.hosts = network, hosts
-        self.address = f"{network}.{rank + 1}"
+        self.address = network.address(rank)
         self.process: subprocess.Popen | None = None
         self.host_key = ""
 
@@ -83,7 +66,7 @@ class Host:
         self.home.mkdir(parents=True, exist_ok=True)
         self.host_key = make_key(self.folder / "host_key")
         (self.folder / "passwd").write_text(f"root:x:0:0:root:{self.home}:/bin/bash\n{self._other_users()}")
-        names = [f"{self.network}.{k + 1} t1v-n-emulated-w-{k}" for k in range(self.hosts)]
+        names = [f"{self.network.address(k)} t1v-n-emulated-w-{k}" for k in range(self.hosts)]
         (self.folder / "hosts").write_text("\n".join(["127.0.0.1 localhost", *names]) + "\n")
         config = self.folder / "sshd_config"
         config.write_text(
@@ -92,18 +75,18 @@ class Host:
             )
         )
         os.makedirs("/run/sshd", exist_ok=True)
+        (self.folder / "up").unlink(missing_ok=True)
         disk = f"mount -t tmpfs -o size={self.disk_mb}m tmpfs {self.home};" if self.disk_mb else ""
         script = (
             f"set -e; hostname t1v-n-emulated-w-{self.rank}; mount --bind {self.folder}/passwd /etc/passwd; "
-            f"mount --bind {self.folder}/hosts /etc/hosts; {disk} exec {sshd()} -D -e -f {config}"
+            f"mount --bind {self.folder}/hosts /etc/hosts; {disk} touch {self.folder}/up; "
+            f"exec {sshd()} -D -e -f {config}"
         )
         with open(self.folder / "sshd.log", "ab") as log:
+            space = ["unshare", "--mount", "--uts", "--pid", "--ipc", "--fork", "--kill-child=KILL"]
+            space += ["--mount-proc", "--propagation", "private", "sh", "-c", script]
             self.process = subprocess.Popen(
-                [
-                    *dying_with_us(),
-                    *("unshare", "--mount", "--uts", "--pid", "--ipc", "--fork", "--kill-child=KILL"),
-                    *("--mount-proc", "--propagation", "private", "sh", "-c", script),
-                ],
+                [*dying_with_us(), *self.network.joined(self.rank, space)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -117,9 +100,11 @@ class Host:
 
     def _wait(self) -> None:
         deadline = time.monotonic() + 20
+        # A question that comes before the network is there would be repeated after a whole second only.
         while time.monotonic() < deadline and self.process.poll() is None:
             with (
                 contextlib.suppress(OSError),
+                (self.folder / "up").open(),
                 socket.create_connection((self.address, PORT), 1) as connection,
             ):
                 connection.recv(4)

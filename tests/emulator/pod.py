@@ -12,7 +12,8 @@ from pathlib import Path
 from snakemake_executor_plugin_tpu.allocation import slice_of
 
 from .gcs import GcsServer
-from .hosts import PORT, Host, free_network, make_key, sshd
+from .hosts import Host, make_key, sshd
+from .network import PORT, network_of
 from .tpu_api import TpuApi
 
 PROJECT, ZONE, NAME = "emulated", "us-central2-b", "pod"
@@ -48,12 +49,12 @@ class EmulatedPod:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.accelerator_type, self.disk_mb, self.python = accelerator_type, disk_mb, python
         self.key = self.folder / "id_ed25519"
-        self.network = free_network(self.folder)
+        self.network = network_of(self.folder)
         count = slice_of(accelerator_type).hosts
         self.hosts = [
             Host(self.folder / f"w{rank}", self.network, rank, count, disk_mb) for rank in range(count)
         ]
-        self.gcs = GcsServer(self.folder / "gcs.log", proxied=gcs_faults)
+        self.gcs = GcsServer(self.folder / "gcs.log", proxied=gcs_faults, address=self.network.gateway)
         self.api = TpuApi(self._boot, self._destroy)
 
     def __enter__(self) -> "EmulatedPod":
@@ -76,6 +77,7 @@ class EmulatedPod:
             host.kill()
         self.api.stop()
         self.gcs.stop()
+        self.network.stop()
         if os.environ.get("STORAGE_EMULATOR_HOST") == self.gcs.url:
             del os.environ["STORAGE_EMULATOR_HOST"]
 
@@ -168,6 +170,14 @@ class EmulatedPod:
     def kill_host(self, rank: int) -> None:
         """End one host without the API noticing."""
         self.hosts[rank].kill()
+
+    def cut_network(self, rank: int) -> None:
+        """Pull a host's cable: it runs on, and nobody is told."""
+        self.network.cable(rank, up=False)
+
+    def mend_network(self, rank: int) -> None:
+        """Plug a host's cable in again."""
+        self.network.cable(rank, up=True)
 
     def restart_host(self, rank: int) -> None:
         """Boot one host again, with the disk and the keys that it had."""

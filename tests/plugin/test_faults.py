@@ -73,6 +73,21 @@ def test_frozen_then_killed_controller_stops_nothing(study):
     assert counted == list(range(1, 71))
 
 
+def test_second_controller_is_kept_off_the_pod(study):
+    one, other = study({"a": {**LONG, "hosts": 4}}), study({"b": {}})
+    call = one.start()
+    call.wait_for(r"job=a 0\] step 6$")
+    said = other.run(code=1)
+    assert "The pod is in use by the Snakemake of " in said
+    assert f"(process {call.process.pid} in {one.folder}, since " in said
+    # Whoever's connection broke has the pod back before anybody else: the same sentence.
+    one.pod.hosts[0].drop_connections()
+    one.release("a")
+    assert call.wait() == 0, call.said
+    assert set(one.launches("a")) == {"1-0", "1-1", "1-2", "1-3"}
+    other.run()
+
+
 def test_job_that_ended_unattended_is_collected_not_repeated(study):
     one = study({"a": LONG})
     call = one.start()

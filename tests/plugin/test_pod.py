@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ from snakemake_executor_plugin_tpu.cloud import Endpoint
 from snakemake_executor_plugin_tpu.errors import PodError, TaskLost, Unreachable
 from snakemake_executor_plugin_tpu.pod import Worker
 from snakemake_executor_plugin_tpu.ssh import Ssh, control_folder, write_config
-from tests.emulator.hosts import PORT
+from tests.emulator.network import PORT
 
 
 async def nobody_knows():
@@ -25,7 +26,10 @@ async def worker_of(pod, folder: Path, host_key: str | None = None, rank: int = 
     """Give a worker of the emulated pod, with the agent on it."""
     key = pod.hosts[rank].host_key if host_key is None else host_key
     endpoint = Endpoint(pod.hosts[rank].address, "", (key,) if key else ())
-    ssh = Ssh(write_config(folder / "a folder", [endpoint], user="root", key=pod.key, port=PORT), ["w0"])
+    ssh = Ssh(
+        write_config(folder / "a folder", [endpoint], user="root", key=pod.key, port=PORT, connect_timeout=1),
+        ["w0"],
+    )
     try:
         yield Worker(ssh, "w0", endpoint.address, folder=".snakemake-tpu", python=sys.executable)
     finally:
@@ -92,6 +96,48 @@ def test_lost_host_is_reported_in_words(healthy_pod, tmp_path):
                 await follow(worker, "t1", spec("true"), tmp_path / "log")
 
     asyncio.run(play())
+
+
+def test_silent_network_loses_neither_task_nor_byte(healthy_pod, tmp_path):
+    if not healthy_pod.network.separate:
+        pytest.skip("the hosts share this machine's network: it needs iproute2 and CAP_NET_ADMIN")
+    go, lines = healthy_pod.hosts[0].home / "go", []
+
+    def heard(line: str) -> None:
+        lines.append(line)
+        if line == "10":
+            # The host runs on and can be heard of no more, as when a laptop is closed.
+            healthy_pod.cut_network(0)
+            go.touch()
+
+    async def play():
+        async with worker_of(healthy_pod, tmp_path) as worker:
+            await worker.deploy()
+            command = "seq 10; while [ ! -e ~/go ]; do sleep 0.05; done; seq 11 20; touch ~/ended"
+            following = asyncio.ensure_future(
+                worker.follow(
+                    *("t1", spec(command), tmp_path / "log"),
+                    **{"patience": 60, "lease": 60, "is_gone": nobody_knows, "on_line": heard},
+                )
+            )
+            while not go.with_name("ended").exists():
+                await asyncio.sleep(0.05)
+            assert lines[-1] == "10"
+            healthy_pod.mend_network(0)
+            return await following
+
+    assert asyncio.run(play()).exit["code"] == 0
+    assert lines == [str(number) for number in range(1, 21)]
+
+
+def test_hosts_share_neither_processes_nor_network(healthy_pod):
+    spaces = [
+        {os.readlink(f"/proc/{pid}/ns/{kind}") for pid in host.processes()}
+        for host in healthy_pod.hosts
+        for kind in ("pid", "mnt", "uts", "ipc", *(("net",) if healthy_pod.network.separate else ()))
+    ]
+    assert all(len(space) == 1 for space in spaces)
+    assert len(set.union(*spaces)) == len(spaces)
 
 
 def test_sources_travel_once(healthy_pod, tmp_path):

@@ -8,7 +8,8 @@ from snakemake_interface_common.plugin_registry.plugin import TaggedSettings
 from snakemake_storage_plugin_gcs import StorageProviderSettings
 
 from snakemake_executor_plugin_tpu import ExecutorSettings
-from tests.emulator.pod import BUCKET, NAME, PORT, PROJECT, ZONE
+from tests.emulator.network import PORT
+from tests.emulator.pod import BUCKET, NAME, PROJECT, ZONE
 
 
 class TestWorkflows(snakemake.common.tests.TestWorkflowsBase):

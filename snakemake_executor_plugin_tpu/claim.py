@@ -1,0 +1,113 @@
+"""One controller at a time: who drives a pod holds it, by a connection to its first host."""
+
+import asyncio
+import contextlib
+import getpass
+import os
+import socket
+import time
+import uuid
+from collections.abc import Callable
+
+from .errors import PodError, Unreachable
+from .pod import BEAT_SECONDS, Worker
+from .ssh import Connection, refuse_for_good
+
+# A controller that lives is heard every BEAT_SECONDS; after this it may be a closed laptop, which frees the pod soon.
+SILENT_SECONDS = 2.5 * BEAT_SECONDS
+RETRY_SECONDS = 1.0
+
+
+def describe_controller() -> dict:
+    """Return what others are told of this controller."""
+    return {
+        "id": uuid.uuid4().hex,
+        "who": f"{getpass.getuser()}@{socket.gethostname()}",
+        "pid": os.getpid(),
+        "folder": os.getcwd(),
+        "since": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
+    }
+
+
+def name_of(owner: dict) -> str:
+    """Say who a controller is."""
+    if "pid" not in owner:
+        return owner["who"]
+    return f"{owner['who']} (process {owner['pid']} in {owner['folder']}, since {owner['since']})"
+
+
+class Claim:
+    """Keeps other controllers off the pod while this one is connected."""
+
+    def __init__(self, say: Callable[[str], None], owner: dict | None = None):
+        self.say, self.owner = say, owner or describe_controller()
+        self.lost: PodError | None = None
+        self._keeper: asyncio.Task | None = None
+
+    async def take(self, worker: Worker) -> None:
+        """Claim the pod by its first host; PodError tells who has it."""
+        await self.drop()
+        self._keeper = asyncio.ensure_future(self._keep(worker, await self._open(worker)))
+
+    async def drop(self) -> None:
+        """Leave the pod to others."""
+        keeper, self._keeper = self._keeper, None
+        if keeper is not None:
+            keeper.cancel()
+            await asyncio.gather(keeper, return_exceptions=True)
+
+    async def _open(self, worker: Worker) -> Connection:
+        told = False
+        while (answer := await self._ask(worker))[0] is None:
+            owner = answer[1]
+            if owner.get("id") != self.owner["id"]:
+                if owner["silent"] < SILENT_SECONDS:
+                    raise PodError(
+                        f"The pod is in use by the Snakemake of {name_of(owner)}: its jobs and yours would get the "
+                        "same hosts. Wait for its end, stop it, or use a pod of another tpu-name."
+                    )
+                if not told:
+                    self.say(f"The pod was in use by {name_of(owner)}, who is silent: it will be free soon")
+                told = True
+            await asyncio.sleep(RETRY_SECONDS)
+        return answer[0]
+
+    async def _ask(self, worker: Worker) -> tuple[Connection | None, dict]:
+        """Return the connection that holds the pod, or None and the owner."""
+        connection = await worker.open("claim", self.owner)
+        try:
+            async for frame, _ in connection.frames():
+                if "error" in frame:
+                    raise Unreachable(f"{worker.host}: {frame['error']}")
+                owner = frame["answer"]["owner"]
+                if owner is None:
+                    held, connection = connection, None
+                    return held, {}
+                return None, owner
+        finally:
+            if connection is not None:
+                await connection.close()
+        reason = await connection.reason()
+        refuse_for_good(worker.host, reason)
+        raise Unreachable(f"{worker.host}: {reason}")
+
+    async def _keep(self, worker: Worker, connection: Connection) -> None:
+        """Hold on; after a dropped connection claim the pod again, unless another one was faster."""
+        while True:
+            beat = asyncio.ensure_future(worker.beat(connection))
+            try:
+                async for _ in connection.frames():
+                    pass
+            finally:
+                beat.cancel()
+                await asyncio.gather(beat, return_exceptions=True)
+                await connection.close()
+            while True:
+                await asyncio.sleep(RETRY_SECONDS)
+                try:
+                    with contextlib.suppress(Unreachable):
+                        connection = await self._open(worker)
+                        break
+                except PodError as error:
+                    self.lost = error
+                    return
