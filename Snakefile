@@ -2,11 +2,14 @@
 #   snakemake --profile profiles/local                 everything of `make report`
 #   snakemake --profile profiles/local model_size      one experiment
 #   snakemake --profile profiles/tpu -n                what would run, why, how long, at what cost
+import atexit
+
 from snakemake.utils import min_version
 
 min_version("9.20")
 
 from trm.errors import UserError
+from trm.pipeline import plan
 from trm.pipeline.estimates import Estimates
 from trm.pipeline.partial import write_partial_report
 from trm.pipeline.places import Place, job_environment
@@ -20,6 +23,10 @@ try:
         STUDY.age_stale_files()
 except UserError as error:
     raise WorkflowError(str(error)) from None
+
+# A dry run ends with what the experiments asked for cost, and what a budget buys.
+if workflow.is_main_process and workflow.output_settings.dryrun:
+    atexit.register(lambda: plan.announce(STUDY, workflow.dag_settings, [rule.name for rule in workflow.rules]))
 
 PLACE = Place(config, storage)
 if PLACE.prefix:

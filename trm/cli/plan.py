@@ -31,7 +31,10 @@ def run(args: argparse.Namespace) -> int:
     from trm.pipeline import plan
 
     workflow = workflow_of(args)
-    document = plan.document(workflow, jobs=args.jobs, budget=args.budget_hours)
+    budget = args.budget_hours or workflow.config.get("budget_hours")
+    if budget is not None:
+        budget = plan.hours(budget)
+    document = plan.document(workflow, jobs=args.jobs, budget=budget)
     if args.json:
         print(json.dumps(document, indent=2))
     else:

@@ -2,56 +2,50 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from trm.errors import UserError
 from trm.pipeline.estimates import Estimates
 from trm.pipeline.workflow import Workflow
+from trm.study.overlay import nearest
 from trm.study.plan import bytes_text, flops_text, seconds_text
 
 GCS_USD_PER_GB_MONTH = 0.020
 """List price of standard storage in a single region; for the plan's total only."""
 
 
-def document(workflow: Workflow, jobs: int | None = None, budget: float | None = None) -> dict[str, Any]:
-    """The plan as plain data.
+def document(
+    workflow: Workflow,
+    jobs: int | None = None,
+    budget: float | None = None,
+    names: Iterable[str] | None = None,
+) -> dict[str, Any]:
+    """The plan of the experiments `names` (None: those selected) as plain data.
 
     A run that several experiments share is counted at the first of them. `todo_*` leaves out runs whose results exist.
     """
     estimates = Estimates(workflow)
     seen: set[str] = set()
     experiments = []
-    for name in workflow.selected:
+    for name in workflow.selected if names is None else names:
+        points = workflow.study.experiment(name).points
+        asked = list(dict.fromkeys(run.name for point in points for run in point.runs))
         rows = []
-        for point in workflow.study.experiment(name).points:
+        for point in points:
             for run in point.runs:
-                if run.name in seen:
-                    continue
-                seen.add(run.name)
-                cost = estimates.of(run.name)
-                rows.append(
-                    {
-                        "run": run.name,
-                        "point": point.label,
-                        "seed": run.config.seed,
-                        "done": all(Path(file).exists() for file in workflow.run_outputs(run.name)),
-                        "parameters": cost.parameters,
-                        "steps": cost.steps,
-                        "flops": cost.flops,
-                        "seconds": cost.seconds,
-                        "device_hours": cost.device_hours,
-                        "usd": cost.usd,
-                        "checkpoint_bytes": cost.checkpoint_bytes,
-                        "memory_bytes": cost.memory_bytes,
-                    }
-                )
+                if run.name not in seen:
+                    seen.add(run.name)
+                    rows.append(_row(workflow, estimates, point.label, run.name))
         todo = [row for row in rows if not row["done"]]
-        shared = sum(len(point.runs) for point in workflow.study.experiment(name).points) - len(rows)
         experiments.append(
             {
                 "experiment": name,
-                "points": len(workflow.study.experiment(name).points),
-                "shared_runs": shared,
+                "points": len(points),
+                "shared_runs": sum(len(point.runs) for point in points) - len(rows),
+                "asks": asked,
                 "runs": rows,
                 "todo_runs": len(todo),
                 "todo_seconds": sum(row["seconds"] for row in todo),
@@ -83,16 +77,48 @@ def document(workflow: Workflow, jobs: int | None = None, budget: float | None =
     return result
 
 
-def buys(experiments: list[dict[str, Any]], budget: float) -> dict[str, Any]:
-    """Which experiments a number of device-hours pays for, in the study's order; a dearer one is passed over."""
-    left, bought, passed = budget, [], []
+def _row(workflow: Workflow, estimates: Estimates, label: str, run: str) -> dict[str, Any]:
+    cost = estimates.of(run)
+    return {
+        "run": run,
+        "point": label,
+        "seed": workflow.runs[run].config.seed,
+        "done": all(Path(file).exists() for file in workflow.run_outputs(run)),
+        "parameters": cost.parameters,
+        "steps": cost.steps,
+        "flops": cost.flops,
+        "seconds": cost.seconds,
+        "device_hours": cost.device_hours,
+        "usd": cost.usd,
+        "checkpoint_bytes": cost.checkpoint_bytes,
+        "memory_bytes": cost.memory_bytes,
+    }
+
+
+def buys(experiments: list[dict[str, Any]], budget: float, todo: bool = True) -> dict[str, Any]:
+    """Which experiments a number of device-hours pays for, in the study's order; one that costs more than is left is
+    passed over. A run is paid for once, by the first experiment that is bought; `todo`: and not at all if it is done.
+    """
+    costs = {
+        row["run"]: 0.0 if todo and row["done"] else row["device_hours"]
+        for item in experiments
+        for row in item["runs"]
+    }
+    left, paid, rows = budget, set(), []
     for item in experiments:
-        if item["todo_device_hours"] <= left:
-            left -= item["todo_device_hours"]
-            bought.append(item["experiment"])
-        else:
-            passed.append(item["experiment"])
-    return {"device_hours": budget, "bought": bought, "passed_over": passed, "left": left}
+        price = sum(costs[run] for run in item["asks"] if run not in paid)
+        bought = price <= left
+        if bought:
+            left -= price
+            paid.update(item["asks"])
+        rows.append({"experiment": item["experiment"], "device_hours": price, "bought": bought, "left": left})
+    return {
+        "device_hours": budget,
+        "rows": rows,
+        "bought": [row["experiment"] for row in rows if row["bought"]],
+        "passed_over": [row["experiment"] for row in rows if not row["bought"]],
+        "left": left,
+    }
 
 
 def text(document: dict[str, Any], runs: bool = False) -> str:
@@ -107,31 +133,107 @@ def text(document: dict[str, Any], runs: bool = False) -> str:
         lines.append(
             f"{item['experiment']:<22}{item['points']:>7}{len(item['runs']):>6}{item['todo_runs']:>6}"
             f"{item['shared_runs']:>7}{flops_text(item['todo_flops']):>13}{seconds_text(item['todo_seconds']):>10}"
-            f"{item['todo_device_hours']:>10.3g}{item['todo_usd']:>9.2f}"
+            f"{_hours(item['todo_device_hours']):>10}{item['todo_usd']:>9.2f}"
         )
         if runs:
-            for row in item["runs"]:
-                state = "done " if row["done"] else "to do"
-                lines.append(
-                    f"  {state} {row['run']}: {row['parameters']:,} parameters, {row['steps']:,} steps, "
-                    f"{flops_text(row['flops'])}, {seconds_text(row['seconds'])}, "
-                    f"{bytes_text(row['memory_bytes'])} of memory"
-                )
-    lines += [
-        "",
-        f"All of it: {seconds_text(document['todo_seconds'])} of jobs, {document['todo_device_hours']:.3g} "
-        f"{document['device']} hours, ${document['todo_usd']:.2f}; about {seconds_text(document['wall_seconds'])} "
-        f"at {document['jobs']} jobs at once",
-        f"Checkpoints: {bytes_text(document['checkpoint_bytes'])}"
-        + (
-            f" (${document['storage_usd_per_month']:.2f} a month in a bucket)" if document["todo_usd"] else ""
-        ),
-    ]
+            lines += [_run_line(row) for row in item["runs"]]
+    lines += ["", *_totals(document)]
     if "budget" in document:
-        budget = document["budget"]
-        lines.append(
-            f"{budget['device_hours']:g} device-hours buy {', '.join(budget['bought']) or 'nothing'}"
-            + (f"; too dear then: {', '.join(budget['passed_over'])}" if budget["passed_over"] else "")
-            + f"; {budget['left']:.3g} are left"
-        )
+        lines += ["", *_budget_lines(document["budget"])]
     return "\n".join(lines)
+
+
+def _run_line(row: dict[str, Any]) -> str:
+    state = "done " if row["done"] else "to do"
+    return (
+        f"  {state} {row['run']}: {row['parameters']:,} parameters, {row['steps']:,} steps, "
+        f"{flops_text(row['flops'])}, {seconds_text(row['seconds'])}, {bytes_text(row['memory_bytes'])} of memory"
+    )
+
+
+def _totals(document: dict[str, Any]) -> list[str]:
+    price = f", ${document['todo_usd']:.2f}" if document["todo_usd"] else ""
+    month = f" (${document['storage_usd_per_month']:.2f} a month in a bucket)" if document["todo_usd"] else ""
+    return [
+        f"All of it: {seconds_text(document['todo_seconds'])} of jobs, {_hours(document['todo_device_hours'])} "
+        f"{document['device']} hours{price}; about {seconds_text(document['wall_seconds'])} at {document['jobs']} "
+        "jobs at once",
+        f"Checkpoints: {bytes_text(document['checkpoint_bytes'])}{month}",
+    ]
+
+
+def _budget_lines(budget: dict[str, Any]) -> list[str]:
+    lines = [
+        f"What {budget['device_hours']:g} device-hours buy, in the study's order (a shared run is paid once)",
+        f"{'':>4}{'experiment':<22}{'device-h':>10}{'left':>10}",
+    ]
+    place = 0
+    for row in budget["rows"]:
+        place += row["bought"]
+        mark = f"{place:>3} " if row["bought"] else "  - "
+        note = "" if row["bought"] else f"  too dear by {_hours(row['device_hours'] - row['left'])}"
+        lines.append(
+            f"{mark}{row['experiment']:<22}{_hours(row['device_hours']):>10}{_hours(row['left']):>10}{note}"
+        )
+    return lines
+
+
+def _hours(count: float) -> str:
+    return f"{count:,.0f}" if count >= 1000 else f"{count:.3g}"
+
+
+def hours(value: Any) -> float:
+    """A budget in device-hours. UserError: it is no number above 0."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = 0.0
+    if not 0 < number < float("inf"):
+        raise UserError(f"budget_hours={value}: must be a number of device-hours above 0, such as 720")
+    return number
+
+
+def announce(workflow: Workflow, settings: Any, rules: list[str]) -> None:
+    """Print the plan of a dry run on stderr: of the experiments that its targets name, else of those selected; or the
+    nearest name where a target is none.
+
+    Args:
+        settings: Snakemake's DAG settings (`targets`); None where it did not come that far.
+        rules: names of all rules.
+    """
+    if settings is None:
+        return
+    for target in settings.targets:
+        if target not in rules and "/" not in target and not Path(target).exists():
+            print(f"no experiment {target!r}{nearest(target, workflow.targets())}", file=sys.stderr)
+            return
+    aliases = workflow.study.aliases
+    named = {aliases.get(target, target) for target in settings.targets} & workflow.study.experiments.keys()
+    names = [name for name in workflow.study.experiments if name in named] if named else None
+    budget = workflow.config.get("budget_hours")
+    shown = document(workflow, budget=hours(budget) if budget else None, names=names)
+    print(f"\n{text(shown)}", file=sys.stderr)
+
+
+def report_rows(workflow: Workflow) -> tuple[str, list[list[str]]]:
+    """What the report says of the whole study's cost: a sentence, and rows (experiment, runs, device-hours, sum,
+    whether the budget of `--config budget_hours=...` buys it)."""
+    names = [name for name, experiment in workflow.study.experiments.items() if not experiment.skip]
+    plan = document(workflow, names=names)
+    total = sum(row["device_hours"] for item in plan["experiments"] for row in item["runs"])
+    wanted = workflow.config.get("budget_hours")
+    budget = buys(plan["experiments"], hours(wanted) if wanted else total * 1.001, todo=False)
+    rows, spent = [], 0.0
+    for item, row in zip(plan["experiments"], budget["rows"]):
+        spent += row["device_hours"] * row["bought"]
+        state = ("bought" if row["bought"] else "too dear") if wanted else ""
+        rows.append(
+            [item["experiment"], str(len(item["runs"])), _hours(row["device_hours"]), _hours(spent), state]
+        )
+    said = (
+        f"The whole study at scale {workflow.scale} is planned at {_hours(total)} {plan['device']} hours, in this "
+        "order; a run that several experiments share is counted at the first."
+    )
+    if wanted:
+        said += f" {float(wanted):g} device-hours buy {len(budget['bought'])} of {len(rows)} experiments."
+    return said, rows

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from trm.pipeline import plan
 from trm.pipeline.estimates import Estimates
 from trm.pipeline.workflow import Workflow
 
@@ -36,9 +37,12 @@ def report_json(workflow: Workflow) -> dict[str, Any]:
                 "rebuild": f"{rebuild} {name}",
             }
         )
+    budget, budget_rows = plan.report_rows(workflow)
     return {
         "study": workflow.study.name,
         "scale": workflow.scale,
+        "budget": budget,
+        "budget_rows": budget_rows,
         "experiments": experiments,
         "figures": [
             f"results/figures/{figure.name}.pdf" for figure in shown if figure.stem in _study_wide(workflow)

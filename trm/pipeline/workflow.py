@@ -252,9 +252,18 @@ class Workflow:
         questions = [
             [e.definition.question, e.definition.hypothesis] for e in self.study.experiments.values()
         ]
-        return digest(
-            [self.study.name, self.scale, figures, tables, skipped, questions, list(self.study.experiments)]
-        )
+        shown = [
+            self.study.name,
+            self.scale,
+            figures,
+            tables,
+            skipped,
+            questions,
+            list(self.study.experiments),
+        ]
+        if budget := self.config.get("budget_hours"):
+            shown.append(str(budget))
+        return digest(shown)
 
     def is_shown(self, figure: Figure) -> bool:
         """Whether every experiment of a figure is part of this report."""

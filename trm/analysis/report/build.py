@@ -76,8 +76,15 @@ def build(spec: ReportSpec) -> Report:
         puzzles=puzzles(list(unique.values())),
         rebuild=spec.rebuild,
         budget=spec.budget,
+        budget_rows=_budget(spec),
         provenance=_provenance(list(tables.values()), runs),
     )
+
+
+def _budget(spec: ReportSpec) -> list[list[str]]:
+    """The plan's rows; without a budget its last column says nothing and is left out."""
+    wide = any(row[-1] for row in spec.budget_rows)
+    return [list(row if wide else row[:-1]) for row in spec.budget_rows]
 
 
 def _failed(spec: ReportSpec) -> list[Any]:

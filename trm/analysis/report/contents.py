@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+BUDGET_COLUMNS = ["experiment", "runs of its own", "device-hours", "sum so far", "within the budget"]
 State = Literal["met", "not met", "not run"]
 
 
@@ -82,4 +83,5 @@ class Report:
     puzzles: list[dict[str, Any]]
     rebuild: str
     budget: str
+    budget_rows: list[list[str]]
     provenance: list[tuple[str, str]]

@@ -32,7 +32,7 @@ from reportlab.platypus import (
     TableStyle,
 )
 
-from trm.analysis.report.contents import FigureBlock, FitBlock, Report, Section
+from trm.analysis.report.contents import BUDGET_COLUMNS, FigureBlock, FitBlock, Report, Section
 from trm.analysis.words import count, duration
 
 MARGIN = 18 * mm
@@ -175,10 +175,12 @@ def _story(report: Report, placed: list[tuple[int, float, float, float, Path]]) 
         _grid(["configuration", "paper", "here", "difference"], [list(row.values()) for row in report.paper])
     )
     story.append(_text("Plan against actual", SECTION))
-    if report.budget:
-        story.append(_text(report.budget))
     names = ["experiment", "runs", "planned", "actual", "actual / planned, of what has run"]
     story.append(_grid(names, [list(row.values()) for row in report.cost]))
+    if report.budget:
+        story += [Spacer(1, 3 * mm), _text(report.budget)]
+    if report.budget_rows:
+        story.append(_grid(BUDGET_COLUMNS[: len(report.budget_rows[0])], report.budget_rows))
     for section in report.sections:
         story += _section(section, placed)
     story.append(_text("Provenance", SECTION))

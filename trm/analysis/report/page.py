@@ -11,7 +11,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from PIL import Image
 
-from trm.analysis.report.contents import FigureBlock, Report
+from trm.analysis.report.contents import BUDGET_COLUMNS, FigureBlock, Report
 from trm.analysis.words import count, duration
 
 HERE = Path(__file__).parent
@@ -34,6 +34,7 @@ def page(report: Report) -> str:
     return template.render(
         report=report,
         count=count,
+        budget_columns=BUDGET_COLUMNS,
         cells=lambda rows: [list(row.values()) for row in rows],
         style=Markup((HERE / "style.css").read_text()),
         script=Markup((HERE / "viewer.js").read_text()),

@@ -80,4 +80,6 @@ class ReportSpec(Spec):
     rebuild: str = "snakemake --profile profiles/local"
     """The command that builds the whole study."""
     budget: str = ""
-    """The plan's words on what a budget buys, if any."""
+    """The plan's words on the whole study's cost, and on what a budget buys."""
+    budget_rows: tuple[tuple[str, str, str, str, str], ...] = ()
+    """The same as a table: experiment, runs, device-hours, their sum so far, whether the budget buys it."""
