@@ -1,0 +1,349 @@
+"""Pallas kernels for TPU: each half of a block (mix, add, normalise) forward and backward, without leaving VMEM.
+
+XLA writes the inner activations of a SwiGLU to HBM and packs them into bfloat16 at several vector instructions a
+value; on a v4 that takes four times as long as the matrix products (docs/tpu.md). Here a tile of rows stays on
+the core from the residual stream to the residual stream, and backward computes the inner activations again.
+
+Shapes: B rows, L tokens padded to a multiple of 8, D width, I inner width, N = B * L rows of the residual stream,
+which is [B, L, D] bfloat16 here. Weights are bfloat16, gates halved: with h = gate / 2, silu(gate) = h + h tanh(h),
+which is one transcendental instruction. Padded tokens are zero in the MLP and stay it; in attention they are masked.
+A core gets half of the grid: the outer dimension of size two where sums stay in VMEM, else the only one.
+Backward takes the sum before the norm (t, bfloat16) and returns the gradient of the half's input; the products that
+make the channel weights' gradients are left to XLA, which is good at large products.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.export
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+EPS = 1e-5  # of RMSNorm, as trm.model.network.EPS
+MASKED = -1e30
+LANES = 128
+CHUNK = 256
+"""Channels or inner units computed at once: their float32 values fit the registers better than all of them."""
+
+
+def dot(a: Any, b: Any, a_axis: int = 1, b_axis: int = 0) -> Any:
+    """Matrix product in float32 of bfloat16 operands, contracted over the axes given."""
+    return jax.lax.dot_general(a, b, (((a_axis,), (b_axis,)), ((), ())), preferred_element_type=jnp.float32)
+
+
+def bf16(x: Any) -> Any:
+    return x.astype(jnp.bfloat16)
+
+
+def f32(x: Any) -> Any:
+    return x.astype(jnp.float32)
+
+
+def normalised(t: Any, axis: int, count: int) -> tuple[Any, Any]:
+    """t / rms(t) and 1 / rms(t); the mean is over `count` values (padding is zero)."""
+    scale = jax.lax.rsqrt((t * t).sum(axis, keepdims=True) * (1 / count) + EPS)
+    return t * scale, scale
+
+
+def before_norm(g: Any, t: Any, axis: int, count: int) -> Any:
+    """Gradient of t from that of t / rms(t)."""
+    y, scale = normalised(t, axis, count)
+    return (g - y * ((g * y).sum(axis, keepdims=True) * (1 / count))) * scale
+
+
+def token_forward(length: int, keep: bool, x: Any, wg: Any, wu: Any, wd: Any, y: Any, *kept: Any) -> None:
+    for b in range(x.shape[0]):
+        for c in range(0, x.shape[2], CHUNK):
+            part = slice(c, c + CHUNK)
+            x_LC = x[b, :, part]
+            h, u = dot(wg[...], x_LC), dot(wu[...], x_LC)
+            t = f32(x_LC) + dot(wd[...], bf16((h + h * jnp.tanh(h)) * u))
+            if keep:
+                kept[0][b, :, part] = bf16(t)
+            y[b, :, part] = bf16(normalised(t, 0, length)[0])
+
+
+def swiglu_gradients(h: Any, u: Any, d: Any) -> tuple[Any, Any, Any]:
+    """Hidden values, and the gradients of h and u from that of the hidden values; bfloat16."""
+    s = 1 + jnp.tanh(h)
+    silu = h * s
+    return bf16(silu * u), bf16(d * u * (s * (1 + h * (2 - s)))), bf16(d * silu)
+
+
+def token_backward(
+    length: int, g: Any, t: Any, x: Any, wg: Any, wu: Any, wd: Any, dx: Any, *sums: Any
+) -> None:
+    @pl.when(pl.program_id(1) == 0)
+    def _() -> None:
+        for total in sums:
+            total[...] = jnp.zeros(total.shape, jnp.float32)
+
+    for b in range(x.shape[0]):
+        for c in range(0, x.shape[2], CHUNK):
+            part = slice(c, c + CHUNK)
+            x_LC = x[b, :, part]
+            gt = before_norm(f32(g[b, :, part]), f32(t[b, :, part]), 0, length)
+            gt_LC = bf16(gt)
+            hidden, dh, du = swiglu_gradients(
+                dot(wg[...], x_LC), dot(wu[...], x_LC), dot(wd[...], gt_LC, 0, 0)
+            )
+            dx[b, :, part] = bf16(gt + dot(wg[...], dh, 0, 0) + dot(wu[...], du, 0, 0))
+            sums[0][0] += dot(dh, x_LC, 1, 1)
+            sums[1][0] += dot(du, x_LC, 1, 1)
+            sums[2][0] += dot(hidden, gt_LC, 1, 1)
+
+
+def channel_forward(keep: bool, x: Any, wg: Any, wu: Any, wd: Any, y: Any, *kept: Any) -> None:
+    x_ND = x[...]
+    t = f32(x_ND)
+    for i in range(0, wg.shape[1], CHUNK):
+        part = slice(i, i + CHUNK)
+        h, u = dot(x_ND, wg[:, part]), dot(x_ND, wu[:, part])
+        t += dot(bf16((h + h * jnp.tanh(h)) * u), wd[part])
+    if keep:
+        kept[0][...] = bf16(t)
+    y[...] = bf16(normalised(t, 1, t.shape[1])[0])
+
+
+def channel_backward(
+    g: Any, t: Any, x: Any, wg: Any, wu: Any, wd: Any, dx: Any, gt: Any, hidden: Any, dh: Any, du: Any
+) -> None:
+    x_ND = x[...]
+    total = before_norm(f32(g[...]), f32(t[...]), 1, x.shape[1])
+    gt_ND = bf16(total)
+    gt[...] = gt_ND
+    for i in range(0, wg.shape[1], CHUNK):
+        part = slice(i, i + CHUNK)
+        found = swiglu_gradients(dot(x_ND, wg[:, part]), dot(x_ND, wu[:, part]), dot(gt_ND, wd[part], 1, 1))
+        hidden[:, part], dh[:, part], du[:, part] = found
+        total += dot(found[1], wg[:, part], 1, 1) + dot(found[2], wu[:, part], 1, 1)
+    dx[...] = bf16(total)
+
+
+def turned(x: Any, tables: tuple[Any, ...]) -> Any:
+    """Rotary positions: x cos + (the other half of each head) sin, the two halves by rolls along the lanes."""
+    cos, low, high, half = tables
+    return x * cos + pltpu.roll(x, LANES - half, 1) * low + pltpu.roll(x, half, 1) * high
+
+
+def turned_back(g: Any, tables: tuple[Any, ...]) -> Any:
+    """Gradient of `turned`'s argument."""
+    cos, low, high, half = tables
+    return g * cos + pltpu.roll(g * low, half, 1) + pltpu.roll(g * high, LANES - half, 1)
+
+
+class Heads:
+    """One group of heads, 128 channels wide, of one tile of rows: projections, and softmax per puzzle and head.
+
+    A head is picked by zeroing the other heads' channels of keys and values: the matrix unit is 128 wide, and no lane
+    has to move.
+    """
+
+    def __init__(self, length: int, head: int, padded: int, tables: tuple[Any, ...] | None):
+        self.head, self.padded, self.tables = head, padded, tables
+        lane = jax.lax.broadcasted_iota(jnp.int32, (padded, LANES), 1) // head
+        self.masks = [lane == i for i in range(LANES // head)]
+        column = jax.lax.broadcasted_iota(jnp.int32, (padded, padded), 1)
+        self.bias = jnp.where(column < length, 0.0, MASKED)
+
+    def projected(self, x_ND: Any, w: Any, part: slice, turn: bool) -> list[Any]:
+        """Per puzzle [L, 128] bfloat16."""
+        wide = dot(x_ND, w[:, part])
+        found = [wide[r : r + self.padded] for r in range(0, wide.shape[0], self.padded)]
+        if turn and self.tables is not None:
+            found = [turned(rows, self.tables) for rows in found]
+        return [bf16(rows) for rows in found]
+
+    def picked(self, x: Any, i: int) -> Any:
+        """x with the channels of the other heads zeroed."""
+        return x if len(self.masks) == 1 else jnp.where(self.masks[i], x, jnp.zeros_like(x))
+
+    def softmax(self, q: Any, k: Any) -> Any:
+        scores = dot(q, k, 1, 1) + self.bias
+        e = jnp.exp(scores - scores.max(1, keepdims=True))
+        return e * (1 / e.sum(1, keepdims=True))
+
+
+def tables_of(refs: tuple[Any, ...], head: int) -> tuple[Any, ...] | None:
+    return (*(ref[...] for ref in refs), head // 2) if refs else None
+
+
+def attention_forward(length: int, head: int, padded: int, rope: bool, keep: bool, *refs: Any) -> None:
+    x, wq, wk, wv, wo, *rest = refs
+    tables, outputs = rest[: 3 * rope], rest[3 * rope :]
+    heads = Heads(length, head, padded, tables_of(tuple(tables), head))
+    x_ND = x[...]
+    t = f32(x_ND)
+    for c in range(0, x.shape[1], LANES):
+        part = slice(c, c + LANES)
+        q, k = heads.projected(x_ND, wq, part, True), heads.projected(x_ND, wk, part, True)
+        v = heads.projected(x_ND, wv, part, False)
+        attended = [
+            sum(
+                dot(bf16(heads.softmax(q[b], heads.picked(k[b], i))), heads.picked(v[b], i))
+                for i in range(len(heads.masks))
+            )
+            for b in range(len(q))
+        ]
+        t += dot(bf16(jnp.concatenate(attended, 0)), wo[part])
+    if keep:
+        outputs[1][...] = bf16(t)
+    outputs[0][...] = bf16(normalised(t, 1, t.shape[1])[0])
+
+
+def attention_backward(length: int, head: int, padded: int, rope: bool, *refs: Any) -> None:
+    g, t, x, wq, wk, wv, wo, *rest = refs
+    tables, (dx, gt, attended, dqkv) = rest[: 3 * rope], rest[3 * rope :]
+    heads = Heads(length, head, padded, tables_of(tuple(tables), head))
+    width, x_ND = x.shape[1], x[...]
+    total = before_norm(f32(g[...]), f32(t[...]), 1, width)
+    gt_ND = bf16(total)
+    gt[...] = gt_ND
+    for c in range(0, width, LANES):
+        part = slice(c, c + LANES)
+        q, k = heads.projected(x_ND, wq, part, True), heads.projected(x_ND, wk, part, True)
+        v = heads.projected(x_ND, wv, part, False)
+        wide = dot(gt_ND, wo[part], 1, 1)
+        outs: list[list[Any]] = [[], [], [], []]
+        for b in range(len(q)):
+            d_LK = bf16(wide[b * padded : (b + 1) * padded])
+            o = dq = dk = dv = 0.0
+            for i in range(len(heads.masks)):
+                k_i, v_i = heads.picked(k[b], i), heads.picked(v[b], i)
+                p = heads.softmax(q[b], k_i)
+                p_QS = bf16(p)
+                o += dot(p_QS, v_i)
+                dp = dot(d_LK, v_i, 1, 1)
+                ds_QS = bf16(p * (dp - (dp * p).sum(1, keepdims=True)))
+                dq += dot(ds_QS, k_i)
+                dk += heads.picked(dot(ds_QS, q[b], 0, 0), i)
+                dv += heads.picked(dot(p_QS, d_LK, 0, 0), i)
+            if heads.tables is not None:
+                dq, dk = turned_back(dq, heads.tables), turned_back(dk, heads.tables)
+            for found, value in zip(outs, (o, dq, dk, dv), strict=True):
+                found.append(value)
+        o, dq, dk, dv = (bf16(jnp.concatenate(found, 0)) for found in outs)
+        attended[:, part] = o
+        for place, (d_NK, w) in enumerate(((dq, wq), (dk, wk), (dv, wv))):
+            dqkv[:, place * width + c : place * width + c + LANES] = d_NK
+            total += dot(d_NK, w[:, part], 1, 1)
+    dx[...] = bf16(total)
+
+
+class Half(NamedTuple):
+    """One kernel call: half a block for the puzzles of one device."""
+
+    kind: str
+    """token, channel or attention."""
+    backward: bool
+    keep: bool
+    """Forward: also return the sum before the norm."""
+    puzzles: int
+    length: int
+    width: int
+    inner: int
+    """Of the SwiGLU; for attention the width of a head."""
+    rope: bool = False
+
+    @property
+    def padded(self) -> int:
+        """Tokens with padding."""
+        return padded_length(self.length)
+
+    @property
+    def tile(self) -> int:
+        """Puzzles a grid step: about 200 rows of the residual stream, and both cores get as many steps."""
+        count = 1
+        while self.puzzles % (4 * count) == 0 and 2 * count * self.padded <= 256:
+            count *= 2
+        return count
+
+
+def padded_length(length: int) -> int:
+    """Tokens rounded up to the vector registers' eight rows."""
+    return -(-length // 8) * 8
+
+
+def function(half: Half, interpret: bool = False) -> Callable[..., Any]:
+    """The jitted kernel of one half. Arguments: [gradient, sum before the norm,] input [N, D] (token: [B, L, D]), the
+    weights, rotary tables. Returns a list: forward [output, sum if kept]; backward see the kernels."""
+    kernels = {
+        ("token", False): functools.partial(token_forward, half.length, half.keep),
+        ("token", True): functools.partial(token_backward, half.length),
+        ("channel", False): functools.partial(channel_forward, half.keep),
+        ("channel", True): channel_backward,
+        ("attention", False): functools.partial(
+            attention_forward, half.length, half.inner, half.padded, half.rope, half.keep
+        ),
+        ("attention", True): functools.partial(
+            attention_backward, half.length, half.inner, half.padded, half.rope
+        ),
+    }
+    streams = 3 if half.backward else 1
+    split = half.kind == "token" and half.backward
+    if half.kind == "token":
+        steps = half.puzzles // 2
+        grid, semantics = ((2, steps), ("parallel", "arbitrary")) if split else ((2 * steps,), ("parallel",))
+        stream = pl.BlockSpec(
+            (1, half.padded, half.width), lambda *at: (at[0] * steps + at[1] if split else at[0], 0, 0)
+        )
+    else:
+        grid, semantics = (half.puzzles // half.tile,), ("parallel",)
+    rows = half.tile * half.padded
+
+    def block(width: int) -> pl.BlockSpec:
+        return stream if half.kind == "token" else pl.BlockSpec((rows, width), lambda i: (i, 0))
+
+    def whole(array: Any) -> pl.BlockSpec:
+        return pl.BlockSpec(array.shape, lambda *at: (0,) * len(array.shape))
+
+    def run(*arrays: Any) -> list[Any]:
+        shapes, specs = [], []
+        for shape, dtype in outputs(half):
+            shapes.append(jax.ShapeDtypeStruct(shape, getattr(jnp, dtype)))
+            partial = dtype == "float32"
+            specs.append(
+                pl.BlockSpec((1, *shape[1:]), lambda i, j: (i, 0, 0)) if partial else block(shape[-1])
+            )
+        return pl.pallas_call(
+            kernels[half.kind, half.backward],
+            out_shape=shapes,
+            grid=grid,
+            in_specs=[block(half.width)] * streams + [whole(array) for array in arrays[streams:]],
+            out_specs=specs,
+            compiler_params=pltpu.CompilerParams(dimension_semantics=semantics),
+            interpret=interpret,
+            name=f"{half.kind}_{'backward' if half.backward else 'forward'}",
+        )(*arrays)
+
+    return jax.jit(run)
+
+
+def outputs(half: Half) -> list[tuple[tuple[int, ...], str]]:
+    """Shapes and dtypes of a kernel's results."""
+    rows, width = half.puzzles * half.padded, half.width
+    if half.kind == "token":
+        stream = ((half.puzzles, half.padded, width), "bfloat16")
+        sums = ((2, half.inner, half.padded), "float32")
+        return [stream, sums, sums, sums] if half.backward else [stream] * (1 + half.keep)
+    stream = ((rows, width), "bfloat16")
+    if not half.backward:
+        return [stream] * (1 + half.keep)
+    if half.kind == "attention":
+        return [stream, stream, stream, ((rows, 3 * width), "bfloat16")]
+    return [stream, stream, *[((rows, half.inner), "bfloat16")] * 3]
+
+
+@functools.cache
+def payload(half: Half, arguments: tuple[tuple[tuple[int, ...], str], ...]) -> str:
+    """The kernel as a TPU program reads it: backend configuration of a `tpu_custom_call`. Needs no TPU."""
+    shapes = [jax.ShapeDtypeStruct(shape, getattr(jnp, dtype)) for shape, dtype in arguments]
+    module = jax.export.export(function(half), platforms=["tpu"])(*shapes).mlir_module()
+    text = re.search(r'@tpu_custom_call\(.*?backend_config = "((?:[^"\\]|\\.)*)"', module, re.S).group(1)
+    return re.sub(r"\\([0-9A-Fa-f]{2})", lambda match: chr(int(match.group(1), 16)), text)
