@@ -8,8 +8,10 @@ import sys
 import pytest
 
 from tests.pipeline.conftest import STUDY, new_project
+from trm.errors import UserError
 from trm.pipeline.cleanup import clean, survey
-from trm.pipeline.naming import RUN_FILES
+from trm.pipeline.launch import with_overrides
+from trm.pipeline.naming import RUN_FILES, parse_overrides
 
 
 @pytest.fixture
@@ -78,3 +80,34 @@ def test_only_checkpoints_that_nobody_can_need_are_removed(tmp_path):
     assert (tmp_path / "checkpoints/finished-run").exists()
     clean(entries, unknown=True, dry_run=False)
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["unfinished-run"]
+
+
+def test_overrides_become_one_config_of_snakemake():
+    assert with_overrides(["-n", "ema"], []) == ["-n", "ema"]
+    given = ["--config", "experiments=ema", "set=model.layers=1", "-n"]
+    assert with_overrides(given, ["training.steps=10", "training.lr=1e-3"]) == [
+        "-n",
+        "--config",
+        "experiments=ema",
+        "set=model.layers=1 training.steps=10 training.lr=1e-3",
+    ]
+    with pytest.raises(UserError, match="must be key=value"):
+        with_overrides([], ["training.steps"])
+
+
+@pytest.mark.parametrize(
+    "text", ["training.steps=10,evaluation.unroll=[1, 2]", "training.steps=10 evaluation.unroll=[1, 2]"]
+)
+def test_several_overrides_in_one_text(text):
+    assert parse_overrides(text) == {"training.steps": 10, "evaluation.unroll": [1, 2]}
+
+
+def test_set_reaches_the_runs_and_a_dry_run_says_what_they_cost(fresh):
+    result = launch(
+        fresh, "-n", "--set", "training.steps=3,training.lr=1e-3", "--set", "runtime.log_every=1", "batch"
+    )
+    assert result.returncode == 0, result.stderr
+    assert "3 steps" in result.stdout
+    assert "batch                       2     4     4" in result.stderr
+    result = launch(fresh, "-n", "bach")
+    assert "no experiment 'bach'; did you mean 'batch'?" in result.stderr

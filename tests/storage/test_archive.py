@@ -1,0 +1,79 @@
+"""`trm results`: to a bucket and back, only what differs, whole runs last."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.storage.conftest import BUCKET
+from trm.cli import main
+from trm.errors import UserError
+from trm.pipeline.archive import export, open_place, send, survey
+from trm.storage.gcs import GcsStore
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    """Results of two runs, a table, a report; and what is no result."""
+    root = tmp_path / "here/results"
+    for name, text in {
+        "runs/a-1/training.json": "{}",
+        "runs/a-1/weights.safetensors": "weights",
+        "runs/b-2/training.json": "{}",
+        "tables/data_size-1.csv": "x\n1\n",
+        "report.html": "<html>",
+        "report.pdf": "%PDF",
+        "runs/a-1/.training.json.77": "half-written",
+        "checkpoints/a-1/step-1/state": "state",
+        "sources/pool/puzzles.npz": "puzzles",
+        "partial/report.json": "{}",
+    }.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return root
+
+
+SIX = ["report.html", "report.pdf", "runs/a-1/training.json", "runs/a-1/weights.safetensors"]
+SIX += ["runs/b-2/training.json", "tables/data_size-1.csv"]
+
+
+def test_an_archive_can_be_collected_elsewhere(results: Path, gcs: GcsStore, tmp_path: Path, capsys) -> None:
+    place = f"gs://{BUCKET}/{tmp_path.name}"
+    words = ["results", "archive", place, "--root", str(results)]
+    assert main([*words, "--dry-run"]) == 0
+    assert "would copy 6 files" in capsys.readouterr().out
+    assert not list(gcs.list())
+    assert main(words) == 0
+    assert sorted(info.name for info in gcs.list()) == [f"results/{name}" for name in SIX]
+    capsys.readouterr()
+    assert main(words) == 0
+    assert "copied 0 files" in capsys.readouterr().out  # what is there already is not sent again
+
+    (results / "runs/a-1/weights.safetensors").write_text("changed")  # as long as before
+    assert main(words) == 0
+    assert "copied 1 files" in capsys.readouterr().out
+    there = tmp_path / "there/results"
+    assert main(["results", "collect", place, "--root", str(there)]) == 0
+    assert sorted(p.relative_to(there).as_posix() for p in there.rglob("*") if p.is_file()) == SIX
+    assert (there / "runs/a-1/weights.safetensors").read_text() == "changed"
+    assert main(["results", "collect", f"{place}/nothing", "--root", str(there)]) == 2
+    assert "there are no results at" in capsys.readouterr().err
+
+
+def test_one_run_with_its_checkpoints_and_data(results: Path, tmp_path: Path) -> None:
+    source, target = open_place(str(results)), open_place(str(tmp_path / "archive"))
+    parcels, _ = survey(source, target, ("runs", "sources", "checkpoints"), {"a-1"})
+    names = [parcel.name for parcel in parcels]
+    assert "runs/b-2/training.json" not in names
+    assert "checkpoints/a-1/step-1/state" in names
+    assert names[-1] == "runs/a-1/training.json"  # the sign of a whole run goes last
+    send(source, target, parcels)
+    assert (tmp_path / "archive/results/checkpoints/a-1/step-1/state").read_text() == "state"
+
+
+def test_tables_are_exported_under_the_names_of_their_experiments(results: Path, tmp_path: Path) -> None:
+    table = results / "tables/data_size-1.csv"
+    (results / "tables/data_size-1.csv.curves.csv").write_text("run,step\n")
+    export({"data_size": str(table)}, tmp_path / "out")
+    assert (tmp_path / "out/data_size.csv").read_text() == "x\n1\n"
+    with pytest.raises(UserError, match="build it first"):
+        export({"ema": "results/tables/ema-2.csv"}, tmp_path / "out")
