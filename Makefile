@@ -58,7 +58,7 @@ test: $(VENV)/.ready $(if $(filter 1,$(XLA)),$(TPU_VENV)/.ready)
 	@$(if $(filter 1,$(XLA)),$(MAKE) --no-print-directory test-xla,echo "The tests of the TPU backend are left out: they need torch_xla, which has wheels for Linux on x86-64 only (or XLA=0 was given)")
 
 test-xla: $(TPU_VENV)/.ready
-	$(TPU_VENV)/bin/python -m pytest tests/xla
+	$(TPU_VENV)/bin/python -m pytest tests/xla tests/kernels
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .

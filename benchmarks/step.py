@@ -111,7 +111,7 @@ def our_evaluation(state: TrainState, backend: Backend, steps: int) -> tuple[Cal
         state.arch,
         model.h_cycles,
         model.l_cycles,
-        backend.network == "fused",
+        backend.network,
     )
     rows = inference_batch(cells + model.puzzle_tokens, model.d_model, backend.device)
     inputs = backend.place(random_rows(rows, cells, state.puzzles.vocab)[0])

@@ -97,8 +97,8 @@ def test_inference_equals_the_plain_one(variant):
     inputs = torch.ones(3, SEQ, dtype=torch.uint8)
     ids = torch.zeros(3, dtype=torch.int32)
     answers = []
-    for fused in (False, True):
-        net = InferenceNetwork(weights, *states, torch.ones(1, 8), arch, 2, 2, fused)
+    for kind in ("plain", "fused"):
+        net = InferenceNetwork(weights, *states, torch.ones(1, 8), arch, 2, 2, kind)
         x = net.embed(inputs, ids)
         z_H, z_L = net.start(3, len(x))
         for _ in range(2):

@@ -40,7 +40,7 @@ def inference_network(
         arch,
         trained.config.model.h_cycles,
         trained.config.model.l_cycles,
-        backend.network == "fused",
+        backend.network,
     )
     return net, precision.name
 

@@ -265,7 +265,7 @@ class Trainer:
             state.arch,
             model.h_cycles,
             model.l_cycles,
-            backend.network == "fused",
+            backend.network,
         )
         share = (tensor[backend.worker :: backend.world] for tensor in self.validation)
         blank = blank_symbol(self.config.data)

@@ -15,7 +15,7 @@ from trm.backends.base import Backend
 from trm.engine.metrics import INDEX
 from trm.engine.state import TrainState, flatten_carry
 from trm.model.act import Carry, Rows, halt, refill
-from trm.model.losses import expected_further_steps, halting_loss, judge
+from trm.model.losses import Answer, expected_further_steps, halting_loss, judge
 from trm.optim import flat, loss_scale, puzzle
 from trm.optim.schedule import lr_factor
 
@@ -70,6 +70,10 @@ def network_class(name: str) -> type:
         from trm.backends.xla_network import XlaNetwork
 
         return XlaNetwork
+    if name == "triton":
+        from trm.kernels.network import TritonNetwork
+
+        return TritonNetwork
     if name == "fused":
         from trm.model.fused import FusedNetwork
 
@@ -91,6 +95,15 @@ def transformed(originals: Originals, batch: Batch | RowBatch) -> Rows:
     return Rows(moved(originals.inputs), moved(originals.labels), originals.puzzle[index])
 
 
+def operations(name: str) -> tuple[Callable[..., Answer], Callable[..., None]]:
+    """The loss head and the optimiser that go with an implementation of the network."""
+    if name == "triton":
+        from trm.kernels import loss, optimizer
+
+        return loss.judge, optimizer.update
+    return judge, flat.update
+
+
 class TrainStep:
     """Callable (batch, h_cycles, l_cycles): one supervision step of every slot and one optimiser step."""
 
@@ -99,6 +112,7 @@ class TrainStep:
         self.network: Network = network_class(backend.network)(
             state.layout, state.params, state.grads, state.arch
         )
+        self._judge, self._optimise = operations(backend.network)
         self.before_update: Callable[[], None] = lambda: None
         """Called when the state is about to change: until then a step may be abandoned."""
 
@@ -133,7 +147,7 @@ class TrainStep:
         z_H, z_L, logits, halt_logit = self.network(
             carry.z_H, carry.z_L, rows.inputs, puzzle_BD, h_cycles, l_cycles
         )
-        answer = judge(logits, rows.labels, state.puzzles.ignore)
+        answer = self._judge(logits, rows.labels, state.puzzles.ignore)
         steps = carry.steps + 1
         lm_loss = answer.cross_entropy.sum() / training.batch_size
         halt_loss = halting_loss(halt_logit, answer.exact).sum() / training.batch_size
@@ -205,7 +219,7 @@ class TrainStep:
         factor = lr_factor(step, training.warmup_steps, training.steps, training.lr_min_ratio)
         rates = flat.rates(training, step, factor * training.lr)
         ema = state.ema if state.averages else None
-        flat.update(training, state.params, state.grads, state.moments, ema, rates, self.backend.chunk)
+        self._optimise(training, state.params, state.grads, state.moments, ema, rates, self.backend.chunk)
         if state.puzzle_table is not None:
             self._update_puzzle(factor * (training.puzzle_lr or training.lr))
         if kept is not None:

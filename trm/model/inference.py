@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from trm.model import network
-from trm.model.fused import Rounds
+from trm.model.fused import rounds_for
 from trm.model.network import Architecture
 
 
@@ -14,7 +14,7 @@ class InferenceNetwork:
     """Runs supervision steps with fixed weights.
 
     `weights`: parameters by name on the device, any float dtype; `h_init`, `l_init`: start vectors [D];
-    `puzzle_table` [num_ids, D] or None; `fused`: use the operations of `trm.model.fused`.
+    `puzzle_table` [num_ids, D] or None; `implementation`: `fused` or `triton` (trm.kernels), else plain.
     """
 
     def __init__(
@@ -26,7 +26,7 @@ class InferenceNetwork:
         arch: Architecture,
         h_cycles: int,
         l_cycles: int,
-        fused: bool = False,
+        implementation: str = "plain",
     ):
         self.arch, self.h_cycles, self.l_cycles = arch, h_cycles, l_cycles
         self._weights = {
@@ -34,7 +34,13 @@ class InferenceNetwork:
             for name, tensor in weights.items()
         }
         self.h_init, self.l_init = h_init.to(arch.dtype), l_init.to(arch.dtype)
-        self._round = Rounds(self._weights, None, arch).forward if fused else self._plain_round
+        self._round = self._plain_round
+        if implementation == "fused":
+            self._round = rounds_for(self._weights, None, arch).forward
+        elif implementation == "triton":
+            from trm.kernels.network import TritonRounds
+
+            self._round = TritonRounds(self._weights, None, arch).forward
         self._puzzle_table = puzzle_table if arch.puzzle_tokens else None
 
     def _plain_round(self, z_H: Tensor, z_L: Tensor, x: Tensor, l_cycles: int) -> tuple[Tensor, Tensor]:
