@@ -66,6 +66,12 @@ def test_the_command_writes_the_contract(trained, dataset_folder, tmp_path):
     assert (predictions["test_answers"] == labels).all(1).sum() == found["test", "fixed", 6, 1]["correct"]
 
 
+def test_an_evaluation_measures_as_many_puzzles_and_traces_as_it_is_told(trained, dataset_folder):
+    document = evaluation(trained, dataset_folder, test_puzzles=7, train_puzzles=5, traces=2).run()
+    assert {row["split"]: row["puzzles"] for row in document["results"]} == {"test": 7, "train": 5}
+    assert len(document["traces"]) == 2
+
+
 def test_validation_and_evaluation_agree(dataset_folder, tmp_path):
     """The last validation pass of a run equals the reference evaluation of the same puzzles."""
     found = train(config(training={"steps": 30, "lr": 3e-3}), dataset_folder, tmp_path)

@@ -1,0 +1,70 @@
+"""Every field of the schema has an effect, or is declared to have none: the walk over what names runs and evaluations.
+
+What training does with each field of model, training and placement is shown in tests/engine/test_knobs.py; what
+evaluation does, in tests/engine/test_evaluate.py; here: that each field, changed alone, makes another run or another
+evaluation, so that no value is ever a silent repeat.
+"""
+
+import pytest
+
+from trm.study.fingerprint import evaluation_fingerprint, run_fingerprint
+from trm.study.schema import DataConfig, EvaluationConfig, RunConfig
+
+SUDOKU = {"source": "generate", "box_rows": 2, "box_cols": 2, "clues_min": 4, "clues_max": 8, "pool": 400}
+MAZE = {"task": "maze", "source": "generate", "maze_size": 8, "min_path": 12, "pool": 50}
+ARC = {"task": "arc", "source": "json", "files": ("a.json",), "sha256": ("a" * 64,)}
+DATA = {
+    "task": ({}, "maze"),
+    "source": ({"pool": 50}, "generate"),
+    "sha256": (ARC, ("b" * 64,)),
+    "box_rows": (SUDOKU, 3),
+    "box_cols": (SUDOKU, 3),
+    "clues_min": (SUDOKU, 5),
+    "clues_max": (SUDOKU, 9),
+    "min_rating": (SUDOKU, 1),
+    "pool": (SUDOKU, 300),
+    "maze_size": (MAZE, 9),
+    "min_path": (MAZE, 13),
+    "unique_path": (MAZE, True),
+    "arc_side": (ARC, 12),
+    "train_puzzles": (SUDOKU, 30),
+    "augmentations": (SUDOKU, 3),
+    "validation_puzzles": (SUDOKU, 10),
+    "test_puzzles": (SUDOKU, 20),
+    "seed": (SUDOKU, 1),
+}
+NO_IDENTITY = {"files": "paths: their checksums count (tests/data/test_identity.py)"}
+EVALUATION = {
+    "weights": "raw",
+    "average": 3,
+    "unroll": (1, 2),
+    "confident": True,
+    "restarts": (2,),
+    "noise": 0.3,
+    "train_puzzles": 10,
+    "test_puzzles": 10,
+    "traces": 1,
+    "copies": 2,
+}
+
+
+def test_the_walk_over_data_is_complete():
+    assert set(DATA) | set(NO_IDENTITY) == set(DataConfig.model_fields)
+
+
+@pytest.mark.parametrize("field", DATA)
+def test_each_field_of_data_makes_another_run(field):
+    base, value = DATA[field]
+    before = RunConfig.model_validate({"data": base})
+    after = RunConfig.model_validate({"data": base | {field: value}})
+    assert run_fingerprint(before) != run_fingerprint(after)
+
+
+def test_the_walk_over_evaluation_is_complete():
+    assert set(EVALUATION) == set(EvaluationConfig.model_fields)
+
+
+@pytest.mark.parametrize("field", EVALUATION)
+def test_each_field_of_evaluation_makes_another_evaluation(field):
+    changed = EvaluationConfig.model_validate({field: EVALUATION[field]})
+    assert evaluation_fingerprint(changed) != evaluation_fingerprint(EvaluationConfig())
