@@ -24,9 +24,13 @@ try:
 except UserError as error:
     raise WorkflowError(str(error)) from None
 
+LOGS = STUDY.logs
+
 # A dry run ends with what the experiments asked for cost, and what a budget buys.
 if workflow.is_main_process and workflow.output_settings.dryrun:
-    atexit.register(lambda: plan.announce(STUDY, workflow.dag_settings, [rule.name for rule in workflow.rules]))
+    atexit.register(
+        lambda: plan.announce(STUDY, workflow.dag_settings, [rule.name for rule in workflow.rules])
+    )
 
 PLACE = Place(config, storage)
 if PLACE.prefix:

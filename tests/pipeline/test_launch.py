@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+import os
 import subprocess
 import sys
 
@@ -10,7 +11,7 @@ import pytest
 from tests.pipeline.conftest import STUDY, new_project
 from trm.errors import UserError
 from trm.pipeline.cleanup import clean, survey
-from trm.pipeline.launch import with_overrides
+from trm.pipeline.launch import trained_since, with_overrides
 from trm.pipeline.naming import RUN_FILES, parse_overrides
 
 
@@ -95,11 +96,10 @@ def test_overrides_become_one_config_of_snakemake():
         with_overrides([], ["training.steps"])
 
 
-@pytest.mark.parametrize(
-    "text", ["training.steps=10,evaluation.unroll=[1, 2]", "training.steps=10 evaluation.unroll=[1, 2]"]
-)
-def test_several_overrides_in_one_text(text):
-    assert parse_overrides(text) == {"training.steps": 10, "evaluation.unroll": [1, 2]}
+@pytest.mark.parametrize("sign", [",", " ", ", "])
+def test_several_overrides_in_one_text(sign):
+    overrides = parse_overrides(f"training.steps=10{sign}evaluation.unroll=[1, 2]")
+    assert overrides == {"training.steps": 10, "evaluation.unroll": [1, 2]}
 
 
 def test_set_reaches_the_runs_and_a_dry_run_says_what_they_cost(fresh):
@@ -111,3 +111,17 @@ def test_set_reaches_the_runs_and_a_dry_run_says_what_they_cost(fresh):
     assert "batch                       2     4     4" in result.stderr
     result = launch(fresh, "-n", "bach")
     assert "no experiment 'bach'; did you mean 'batch'?" in result.stderr
+
+
+def test_a_launch_lists_the_runs_it_was_at_work_on(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for run in ("earlier", "whole", "broken"):
+        log = tmp_path / f"mine/train/{run}.log"
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.write_text("step 1/1\n")
+    os.utime(tmp_path / "mine/train/earlier.log", (5, 5))
+    (tmp_path / "results/runs/whole").mkdir(parents=True)
+    facts = {"wall_seconds": 2.0, "setup_seconds": 0.5}
+    (tmp_path / "results/runs/whole/training.json").write_text(json.dumps(facts))
+    found = {item["run"]: (item["state"], item["seconds"]) for item in trained_since(10.0, "mine")}
+    assert found == {"whole": ("finished", 2.5), "broken": ("unfinished", None)}

@@ -7,13 +7,14 @@ a lock that Snakemake left behind is stale and is removed. Each launch leaves on
 from __future__ import annotations
 
 import fcntl
+import json
 import shutil
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from trm.errors import UserError
 from trm.pipeline.files import write_json
@@ -98,9 +99,38 @@ def _run(arguments: list[str], lock: TextIO) -> int:
         state = "finished" if code == 0 else "failed"
         seconds = round(time.time() - started, 1)
         write_json(
-            record, {"arguments": arguments, "state": state, "code": code, "seconds": seconds, "log": log}
+            record,
+            {
+                "arguments": arguments,
+                "state": state,
+                "code": code,
+                "seconds": seconds,
+                "log": log,
+                "runs": trained_since(started, _logs_folder(arguments)),
+            },
         )
     return code if code >= 0 else 128 - code
+
+
+def trained_since(started: float, logs: str) -> list[dict[str, Any]]:
+    """Runs whose training was at work since `started` (seconds since 1970): run, state, seconds, log."""
+    found = []
+    for log in sorted(Path(logs, "train").glob("*.log")):
+        if log.stat().st_mtime < started:
+            continue
+        result = Path("results/runs", log.stem, "training.json")
+        entry: dict[str, Any] = {"run": log.stem, "state": "unfinished", "seconds": None, "log": str(log)}
+        if result.exists():
+            facts = json.loads(result.read_text(encoding="utf-8"))
+            seconds = round(facts["wall_seconds"] + facts.get("setup_seconds", 0.0), 1)
+            entry |= {"state": "finished", "seconds": seconds}
+        found.append(entry)
+    return found
+
+
+def _logs_folder(arguments: list[str]) -> str:
+    """The folder that `--config logs=...` names."""
+    return next((word[5:] for word in reversed(arguments) if word.startswith("logs=")), "logs")
 
 
 def _newest_log() -> str:

@@ -33,7 +33,7 @@ def report_json(workflow: Workflow) -> dict[str, Any]:
                 "figures": [f"results/figures/{figure.name}.pdf" for figure in figures],
                 "planned_runs": len(runs),
                 "planned_hours": sum(estimates.of(run).device_hours for run in runs),
-                "failed": failed_runs(sorted(runs)),
+                "failed": failed_runs(sorted(runs), workflow.logs),
                 "rebuild": f"{rebuild} {name}",
             }
         )
@@ -60,11 +60,11 @@ def _profile(scale: str) -> str:
     return {"laptop": "local"}.get(scale, scale)
 
 
-def failed_runs(runs: list[str]) -> list[dict[str, str]]:
+def failed_runs(runs: list[str], logs: str) -> list[dict[str, str]]:
     """Runs without results whose log says why: the last line of the log is the sentence."""
     failed = []
     for run in runs:
-        log = Path(f"logs/train/{run}.log")
+        log = Path(f"{logs}/train/{run}.log")
         if not Path(f"results/runs/{run}/training.json").exists() and log.exists():
             lines = [
                 line

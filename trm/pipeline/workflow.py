@@ -56,6 +56,7 @@ class Workflow:
         self.config = config
         self.runs: dict[str, Run] = self.study.runs
         self.style = style_digest("config/figures.mplstyle")
+        self.logs = str(config.get("logs") or "logs").rstrip("/")
 
     # names ------------------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ rule source:
         manifest=PLACE.at("results/sources/{source}/manifest.json"),
         puzzles=PLACE.at("results/sources/{source}/puzzles.npz"),
     log:
-        "logs/source/{source}.log",
+        f"{LOGS}/source/{{source}}.log",
     resources:
         # a resource, not a parameter: another path to the same bytes is no reason to build again
         files=lambda wildcards: STUDY.source_files(wildcards.source),
@@ -31,7 +31,7 @@ rule dataset:
         manifest=PLACE.at("results/datasets/{dataset}/manifest.json"),
         files=PLACE.all(STUDY.dataset_outputs("{dataset}")[1:]),
     log:
-        "logs/dataset/{dataset}.log",
+        f"{LOGS}/dataset/{{dataset}}.log",
     params:
         config=lambda wildcards: STUDY.dataset_json(wildcards.dataset),
     message:

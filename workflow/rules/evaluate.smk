@@ -9,7 +9,7 @@ rule evaluate:
     output:
         evaluation=PLACE.at("results/runs/{run}/evaluation-{evaluation}.json"),
     log:
-        "logs/evaluate/{run}-{evaluation}.log",
+        f"{LOGS}/evaluate/{{run}}-{{evaluation}}.log",
     threads: STUDY.study.scale.threads
     resources:
         tpu_hosts=1,

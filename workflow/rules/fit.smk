@@ -10,7 +10,7 @@ rule table:
         curves="results/tables/{table}.csv.curves.csv",
         spec="results/tables/{table}.spec.json",
     log:
-        "logs/table/{table}.log",
+        f"{LOGS}/table/{{table}}.log",
     message:
         "Table {wildcards.table}"
     shell:
@@ -24,7 +24,7 @@ rule fit:
     output:
         "results/fits/{fit}.json",
     log:
-        "logs/fit/{fit}.log",
+        f"{LOGS}/fit/{{fit}}.log",
     params:
         spec=lambda wildcards: STUDY.fit_json(wildcards.fit),
     message:

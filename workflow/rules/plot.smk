@@ -10,7 +10,7 @@ rule plot:
         png="results/figures/{figure}.png",
         caption="results/figures/{figure}.json",
     log:
-        "logs/plot/{figure}.log",
+        f"{LOGS}/plot/{{figure}}.log",
     params:
         spec=lambda wildcards: STUDY.figure_json(wildcards.figure),
     message:
@@ -35,7 +35,7 @@ rule publish:
         png="results/plots/{stem}.png",
         stamp="results/plots/{stem}.json",
     log:
-        "logs/publish/{stem}.log",
+        f"{LOGS}/publish/{{stem}}.log",
     params:
         identity=lambda wildcards: STUDY.figure(wildcards.stem).identity,
         kind=lambda wildcards: STUDY.figure(wildcards.stem).spec.kind,

@@ -13,7 +13,7 @@ rule html_report:
         spec="results/report.spec.json",
         stamp="results/report.json",
     log:
-        "logs/report.log",
+        f"{LOGS}/report.log",
     params:
         identity=STUDY.report_identity,
     message:

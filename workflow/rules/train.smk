@@ -11,7 +11,7 @@ rule train:
         history=PLACE.at("results/runs/{run}/history.csv"),
         weights=PLACE.at("results/runs/{run}/weights.safetensors"),
     log:
-        "logs/train/{run}.log",
+        f"{LOGS}/train/{{run}}.log",
     threads: PLAN.threads
     resources:
         tpu_hosts=PLAN.hosts,
