@@ -32,8 +32,10 @@ def cpu_info() -> tuple[str, bool]:
 
 
 def host_memory() -> int:
-    """Bytes of memory of this machine, or of its container where that is less."""
+    """Bytes of memory of this machine, or of its container or this process where that is less."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    allowed = resource.getrlimit(resource.RLIMIT_AS)[0]
+    total = total if allowed == resource.RLIM_INFINITY else min(total, allowed)
     try:
         with open("/sys/fs/cgroup/memory.max") as file:
             text = file.read().strip()

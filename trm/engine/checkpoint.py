@@ -70,6 +70,19 @@ class CheckpointFolder:
         (self.folder(step) / MANIFEST).unlink(missing_ok=True)
         shutil.rmtree(self.folder(step), ignore_errors=True)
 
+    def unfinished(self) -> list[int]:
+        """Steps with a folder but no manifest, oldest first: what a kill in the middle of a save left."""
+        found = {int(path.name.split("-")[1]) for path in self.root.glob("step-*")}
+        return sorted(found - set(self.steps()))
+
+    def tidy(self) -> None:
+        """Remove what killed processes left half-written; only while no other process writes here."""
+        for path in (*self.root.glob(".*.tmp"), *self.root.glob(".upload-*"), *self.root.glob(".restore-*")):
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+
     def saved(self, step: int, score: float | None) -> None:
         """Called by every worker once a checkpoint is whole; `score`: its validation accuracy if it is the best."""
 
@@ -131,7 +144,9 @@ def save_checkpoint(
 
 
 def prune(folder: CheckpointFolder, keep: int, best: int | None) -> None:
-    """Delete all but the `keep` newest checkpoints and the best one."""
+    """Delete all but the `keep` newest checkpoints and the best one, and what never became one."""
+    for step in folder.unfinished():
+        folder.delete(step)
     for step in folder.steps()[:-keep]:
         if step != best:
             folder.delete(step)

@@ -44,6 +44,8 @@ def advice(error: OSError) -> str:
     """What went wrong with the disk and what to do about it."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return "the disk is full; free space and start again, training goes on from its last checkpoint"
+    if error.errno == errno.EFBIG:
+        return "files of this size are not allowed to this process; raise the limit (ulimit -f)"
     if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
         return "the folder is read-only for this user; choose another one"
     return error.strerror or str(error)

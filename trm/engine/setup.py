@@ -55,6 +55,8 @@ def prepare(
         probe = out / ".writable"
         write_atomically(probe, b"")
         probe.unlink()
+        for left in out.glob(".*.tmp"):  # by a process that was killed
+            left.unlink()
     data = Dataset(dataset)
     data.check_fits(config)
     return data, _initial_weights(config, data, out, init_from)

@@ -177,6 +177,8 @@ def open_checkpoints(uri: str, run: str, backend: Backend, keep: int) -> Iterato
             part, parts = backend.rank // here, backend.processes // here
             mirror = Mirror(store, keep=keep, part=part, parts=parts, lease=lease)
         folder = SharedFolder(local_copy(uri) if remote else Path(uri), lease, mirror)
+        if lease or mirror:
+            folder.tidy()
         if remote:
             folder.bring_newest(backend)
         yield folder
