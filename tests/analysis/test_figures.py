@@ -51,6 +51,10 @@ KINDS = {
     "agreement": ("mixer", {"kind": "agreement"}),
     "curves-flops": ("compute", {"kind": "curves", "against": "flops", "gap": False}),
     "batch-blocks": ("batch_blocks", {"kind": "batch"}),
+    "law-sources": (
+        "",
+        {"kind": "law", "x": "parameters", "hue": "experiment", "sources": ["model_size", "recursion"]},
+    ),
     "law-blocks": ("blocks", {"kind": "law", "x": "parameters"}),
     "ablation-blocks": ("blocks", {"kind": "ablation", "x": "model.d_model"}),
     "pareto-blocks": ("blocks", {"kind": "pareto"}),

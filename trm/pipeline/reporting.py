@@ -18,7 +18,7 @@ def report_json(workflow: Workflow) -> dict[str, Any]:
     experiments = []
     for name in workflow.selected:
         experiment = workflow.study.experiment(name)
-        figures = [figure for figure in workflow.figures_of(name) if figure.stem in workflow.figures]
+        figures = [figure for figure in workflow.figures_of(name) if workflow.is_shown(figure)]
         runs = {run.name for point in experiment.points for run in point.runs}
         experiments.append(
             {

@@ -35,6 +35,7 @@ from trm.analysis.specs import Figure, LawFigure
 from trm.analysis.stats.intervals import pooled_log_intervals, pooled_spread, wilson
 from trm.analysis.stats.pareto import frontier
 from trm.analysis.tables import Table
+from trm.analysis.tables.store import merge
 from trm.analysis.words import count, listed
 from trm.errors import UserError
 
@@ -50,7 +51,8 @@ CAPTION_FIT = (
 
 def draw(spec: LawFigure, tables: list[Table], fits: list[dict[str, Any]]) -> Drawing:
     """The law figure of one experiment."""
-    table = table_of(tables, tables[0].experiment)
+    own = [table_of(tables, name) for name in spec.experiments(tables[0].experiment)]
+    table = merge(own)
     found = spec.fits(table.experiment)
     fit = fit_of(fits, found[0]) if found else None
     spec = with_hue(spec, table, table.select(spec.where, [spec.x]), [spec.x])

@@ -72,13 +72,18 @@ class LawFigure(Figure):
     """The law is drawn dashed this far beyond the data."""
     target: Fraction | None = None
     """Accuracy whose price in `x` is read off the law."""
+    sources: tuple[str, ...] = ()
+    """Experiments shown together (with `hue: experiment`, one law each); empty: the figure's own."""
+
+    def experiments(self, experiment: str) -> tuple[str, ...]:
+        return self.sources or (experiment,)
 
     def fits(self, experiment: str) -> tuple[FitSpec, ...]:
         if self.fit is None:
             return ()
         return (
             FitSpec(
-                experiments=(experiment,),
+                experiments=self.experiments(experiment),
                 form=self.fit,
                 x=self.x,
                 y=self.y,
@@ -268,7 +273,7 @@ class Panel(LawFigure):
     experiment: str
 
     def fits(self, experiment: str = "") -> tuple[FitSpec, ...]:
-        found = super().fits(self.experiment)
+        found = LawFigure.fits(self, self.experiment)
         if self.x == "flops_per_puzzle":
             return FrontierFigure(where=self.where).fits(self.experiment) if found else ()
         return found
