@@ -1,0 +1,125 @@
+"""How far the plan is from the truth: runs of every kind at laptop scale, planned and measured.
+
+python -m benchmarks.plan [--kinds 9] [--jobs 2] [--json out.json]
+
+Each job is what the pipeline runs: `trm train` and `trm evaluate` on one thread, `--jobs` at once. Prints planned and
+measured seconds a kind, and what config/hardware.yaml should say by a fit to these runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.optimize import nnls
+
+from trm.pipeline.estimates import Estimates
+from trm.pipeline.workflow import Workflow
+from trm.study.schema import RunConfig
+
+KINDS: dict[str, dict[str, Any]] = {
+    "baseline": {},
+    "narrow": {"model.d_model": 16},
+    "wide": {"model.d_model": 96},
+    "shallow recursion": {"model.h_cycles": 1, "model.l_cycles": 1},
+    "deep recursion": {"model.l_cycles": 4},
+    "attention": {"model.mixer": "attention", "model.position": "rope"},
+    "small batch": {"training.batch_size": 16},
+    "large batch": {"training.batch_size": 256, "training.steps": 75, "training.warmup_steps": 15},
+    "many supervision steps": {"model.halt_max_steps": 16},
+}
+
+
+def run(kind: str, changes: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Plan one run, then train and evaluate it; returns both times."""
+    workflow = Workflow({"scale": "laptop", "set": changes, "experiments": "baseline"})
+    point = workflow.study.experiment("baseline").points[0]
+    name = point.runs[0].name
+    config = point.runs[0].config
+    cost = Estimates(workflow).of(name)
+    dataset = folder / workflow.dataset_of(point.runs[0])
+    out = folder / "runs" / name
+    trm = [sys.executable, "-m", "trm"]
+    runtime = workflow.study.scale.runtime.model_dump_json(exclude_defaults=True)
+    train = [*trm, "train", "--config", workflow.run_json(name), "--dataset", str(dataset), "--out", str(out)]
+    train += ["--checkpoints", str(folder / "checkpoints" / name), "--threads", "1", "--runtime", runtime]
+    evaluate = [*trm, "evaluate", "--run", str(out), "--dataset", str(dataset), "--threads", "1"]
+    evaluate += ["--evaluation", point.evaluation.model_dump_json(), "--out", str(out / "evaluation.json")]
+    begun = time.perf_counter()
+    for command in (train, evaluate):
+        subprocess.run(command, check=True, capture_output=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    seconds = time.perf_counter() - begun
+    return {"kind": kind, "planned": cost.seconds, "measured": seconds, "terms": terms(config, cost.flops)}
+
+
+def terms(config: RunConfig, flops: float) -> list[float]:
+    """What the plan's seconds are made of: one job, block applications, FLOPs."""
+    model = config.model
+    applications = model.layers * model.h_cycles * (model.l_cycles + 1) * config.training.steps
+    return [1.0, float(applications), flops]
+
+
+def data(folder: Path) -> None:
+    """The data set that all runs share (none of the kinds changes the data)."""
+    workflow = Workflow({"scale": "laptop", "experiments": "baseline"})
+    sample = workflow.study.experiment("baseline").points[0].runs[0]
+    source = folder / workflow.source_of(sample)
+    trm = [sys.executable, "-m", "trm", "data"]
+    pool = workflow.source_json(workflow.source_of(sample))
+    cut = workflow.dataset_json(workflow.dataset_of(sample))
+    out = folder / workflow.dataset_of(sample)
+    for command in (
+        [*trm, "source", "--config", pool, "--files=", "--out", str(source)],
+        [*trm, "build", "--config", cut, "--source", str(source), "--out", str(out)],
+    ):
+        subprocess.run(command, check=True, capture_output=True)
+
+
+def main() -> None:
+    """Print the table, and write JSON if asked."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--kinds", type=int, default=len(KINDS), help="only the first so many")
+    parser.add_argument("--jobs", type=int, default=2, help="jobs at once, as in the local profile")
+    parser.add_argument("--json")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        data(folder)
+        begun = time.perf_counter()
+        with ThreadPoolExecutor(args.jobs) as pool:
+            chosen = list(KINDS.items())[: args.kinds]
+            found = list(pool.map(lambda item: run(*item, folder), chosen))
+        wall = time.perf_counter() - begun
+    print(f"{'kind':<26}{'planned s':>10}{'measured s':>12}{'measured / planned':>20}")
+    for row in found:
+        ratio = row["measured"] / row["planned"]
+        print(f"{row['kind']:<26}{row['planned']:>10.1f}{row['measured']:>12.1f}{ratio:>20.2f}")
+    planned, measured = (sum(row[key] for row in found) for key in ("planned", "measured"))
+    print(f"{'all jobs':<26}{planned:>10.1f}{measured:>12.1f}{measured / planned:>20.2f}")
+    print(f"{'wall, at once: ' + str(args.jobs):<26}{planned / args.jobs:>10.1f}{wall:>12.1f}")
+    matrix = np.array([row["terms"] for row in found])
+    times = np.array([row["measured"] for row in found])
+    scale = matrix.max(axis=0)
+    weights, _ = nnls(matrix / scale / times[:, None], np.ones(len(times)))
+    fixed, application, per_flop = weights / scale
+    speed = f"{1 / per_flop:.2g}" if per_flop else "without effect here"
+    print(f"a fit says fixed: {fixed:.2g}, application: {application:.2g}, flops_per_second: {speed}")
+    fitted = matrix @ (weights / scale)
+    print("with it: " + ", ".join(f"{m / f:.2f}" for m, f in zip(times, fitted)))
+    if args.json:
+        Path(args.json).write_text(json.dumps({"rows": found, "wall": wall}, indent=1))
+
+
+if __name__ == "__main__":
+    main()
