@@ -1,18 +1,88 @@
 import json
+import shutil
+import subprocess
+import sys
 
 import pytest
 import torch
 
 from tests.engine.conftest import DATA, config, train
+from trm.backends.cpu import CpuBackend
 from trm.cli import main
-from trm.engine.interchange import from_reference, plain_names
+from trm.engine.dataset import Dataset
+from trm.engine.evaluate import inference_network
+from trm.engine.interchange import from_reference, plain_names, to_reference
 from trm.engine.outputs import load_weights
 from trm.errors import UserError
+from trm.model import network
+from trm.study.schema import EvaluationConfig
 
 NAMES = {
     "mlp": {"L_level.layers.1.mlp_t.gate_up_proj.weight", "L_level.layers.0.mlp.down_proj.weight"},
     "attention": {"L_level.layers.1.self_attn.qkv_proj.weight", "L_level.layers.0.self_attn.o_proj.weight"},
 }
+
+
+PREFIXES = ("", "model.", "_orig_mod.", "_orig_mod.model.inner.", "model._orig_mod.inner.")
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def exported(request, dataset_folder, tmp_path_factory):
+    """A run of each mixer, its folder and its public state dict."""
+    root = tmp_path_factory.mktemp(request.param)
+    run = config({"mixer": request.param}, {"steps": 2})
+    train(run, dataset_folder, root)
+    assert main(["convert", "to-reference", str(root / "run"), "--out", str(root / "model.pt")]) == 0
+    return run, root / "run", torch.load(root / "model.pt", weights_only=True)
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
+def test_back_whatever_wrapped_the_model(prefix, exported, tmp_path):
+    run, folder, state = exported
+    assert all(name.startswith("model.inner.") for name in state)
+    wrapped = {prefix + name: tensor for name, tensor in plain_names(state).items()}
+    torch.save(wrapped, tmp_path / "wrapped.pt")
+    back = ("--config", run.model_dump_json(), "--out", str(tmp_path / "back"))
+    assert main(["convert", "from-reference", str(tmp_path / "wrapped.pt"), *back]) == 0
+    original, found = load_weights(folder), load_weights(tmp_path / "back")
+    for name, tensor in original.weights("ema").items():
+        assert torch.equal(found.weights("raw")[name], tensor), name
+    again = to_reference(found, "raw")
+    assert again.keys() == state.keys()
+    assert all(torch.equal(again[name], state[name]) for name in state)
+
+
+ELSEWHERE = """
+import sys
+import torch
+import network
+model = network.load(sys.argv[1])
+assert not any(name.split(".")[0] == "trm" for name in sys.modules)
+questions = torch.load(sys.argv[2])
+answers, halt_logits = network.solve(model, questions)
+torch.save({"answers": answers, "halt": halt_logits}, "result.pt")
+"""
+
+
+def test_ours_is_used_elsewhere_with_one_python_file(exported, dataset_folder, tmp_path):
+    run, folder, _ = exported
+    shutil.copy2(network.__file__, tmp_path / "network.py")
+    shutil.copy2(folder / "weights.safetensors", tmp_path)
+    questions = torch.from_numpy(Dataset(dataset_folder).split("test").inputs[:8])
+    torch.save(questions, tmp_path / "questions.pt")
+    (tmp_path / "use.py").write_text(ELSEWHERE)
+    command = [sys.executable, "use.py", "weights.safetensors", "questions.pt"]
+    subprocess.run(command, cwd=tmp_path, check=True, timeout=120)
+    found = torch.load(tmp_path / "result.pt")
+
+    net, _ = inference_network(load_weights(folder), EvaluationConfig(), CpuBackend())
+    x = net.embed(questions, torch.zeros(8, dtype=torch.int32))
+    z_H, z_L = net.start(8, len(x))
+    for _ in range(run.model.halt_max_steps):
+        z_H, z_L, logits, halt = net.step(z_H, z_L, x)
+    assert torch.equal(found["answers"], logits.argmax(-1).t())
+    torch.testing.assert_close(found["halt"], halt, rtol=1e-4, atol=1e-5)
+    assert sorted(path.name for path in tmp_path.glob("*.py")) == ["network.py", "use.py"]
 
 
 @pytest.mark.parametrize("mixer", NAMES)

@@ -1,5 +1,11 @@
 """The Tiny Recursive Model as plain mathematics (arXiv 2510.04871, sections 2-4). Needs torch and nothing else.
 
+So this one file, with safetensors, also uses a trained model anywhere:
+
+    import network
+    model = network.load("results/runs/NAME/weights.safetensors")
+    answers, halt_logits = network.solve(model, questions)      # symbols as in the data set's files
+
 Shapes: B rows, L tokens (P puzzle tokens, then S cells), D width, I inner width, H heads, V vocabulary.
 The token axis comes first: with x_LBD both mixers are plain matrix products, over tokens on the left, over
 channels on the right, and nothing is transposed. Weights are [out, in], held in float32 and cast where used.
@@ -7,7 +13,9 @@ channels on the right, and nothing is transposed. Weights are [out, in], held in
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from os import PathLike
 from typing import NamedTuple
 
 import torch
@@ -144,3 +152,69 @@ def supervision_step(
             z_H, z_L = recursion_round(z_H, z_L, x, w, arch, l_cycles)
     z_H, z_L = recursion_round(z_H, z_L, x, w, arch, l_cycles)
     return (z_H, z_L, *heads(z_H, w, arch))
+
+
+class TrainedNetwork(NamedTuple):
+    """A trained model as `load` reads it."""
+
+    weights: dict[str, Tensor]
+    puzzle: Tensor | None
+    """Puzzle table [num_ids, D]."""
+    h_init: Tensor
+    l_init: Tensor
+    """Start vectors [D] of z_H and z_L."""
+    arch: Architecture
+    h_cycles: int
+    l_cycles: int
+    steps: int
+    """Supervision steps it was trained with."""
+
+
+def load(path: str | PathLike[str], kind: str = "ema", dtype: torch.dtype = torch.float32) -> TrainedNetwork:
+    """Read a run's weights.safetensors; `kind`: ema (the average) or raw; `dtype`: what is computed in.
+
+    Raises:
+        KeyError: where the run kept no weights of that kind, or the file is none of a run.
+    """
+    from safetensors import safe_open
+
+    with safe_open(str(path), framework="pt") as file:
+        model = json.loads(file.metadata()["config"])["model"]
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no iterator)
+    puzzle = tensors.pop("raw.puzzle.weight", None)
+    weights = {
+        name.split(".", 1)[1]: tensor.float()
+        for name, tensor in tensors.items()
+        if name.startswith(f"{kind}.")
+    }
+    if not weights:
+        raise KeyError(f"{path} holds no {kind} weights")
+    arch = Architecture(
+        model["layers"], model["heads"], model["puzzle_tokens"], model["position"] == "rope", dtype
+    )
+    start = (tensors[f"buffers.{name}"].to(dtype) for name in ("h_init", "l_init"))
+    return TrainedNetwork(
+        weights, puzzle, *start, arch, model["h_cycles"], model["l_cycles"], model["halt_max_steps"]
+    )
+
+
+@torch.no_grad()
+def solve(
+    model: TrainedNetwork, inputs_BS: Tensor, puzzle_ids_B: Tensor | None = None, steps: int | None = None
+) -> tuple[Tensor, Tensor]:
+    """Answers [B, S] and halt logits [B] after `steps` supervision steps (None: as many as in training).
+
+    `inputs_BS`: symbols of the questions; `puzzle_ids_B`: rows of the puzzle table (None: the first one for all).
+    """
+    rows = len(inputs_BS)
+    puzzle_BD = None
+    if model.puzzle is not None:
+        ids = torch.zeros(rows, dtype=torch.long) if puzzle_ids_B is None else puzzle_ids_B.long()
+        puzzle_BD = model.puzzle[ids]
+    shape = (inputs_BS.shape[1] + model.arch.puzzle_tokens, rows, len(model.h_init))
+    z_H, z_L = model.h_init.expand(shape), model.l_init.expand(shape)
+    for _ in range(steps or model.steps):
+        z_H, z_L, logits_SBV, halt_B = supervision_step(
+            z_H, z_L, inputs_BS, puzzle_BD, model.weights, model.arch, model.h_cycles, model.l_cycles
+        )
+    return logits_SBV.argmax(-1).t(), halt_B
