@@ -53,7 +53,8 @@ class Backend(ABC):
     world: int = 1
     """Workers whose gradients `all_reduce` sums. Under SPMD 1: all devices of all hosts are one worker."""
     network: str = "plain"
-    """Implementation of the network: `plain` (autograd, float32 leaves), `fused` (hand-written backward) or `xla`."""
+    """Implementation of the network: `plain` (autograd, float32 leaves), `fused` (hand-written backward), `triton`
+    (`trm.kernels`) or `xla`."""
     chunk: int = 1 << 62
     """Elements of one pass of the optimiser."""
     own_memory: bool = True

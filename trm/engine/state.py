@@ -111,6 +111,11 @@ class TrainState:
         optional = {"ema": self.ema, "puzzle": self.puzzle_table, "loss_scale": self.scale}
         return tensors | {name: tensor for name, tensor in optional.items() if tensor is not None}
 
+    def changed_tensors(self) -> list[Tensor]:
+        """Everything that a step changes and the next one reads; the tensors themselves."""
+        slots = [tensor for carry in self.carries for tensor in flatten_carry(carry).values()]
+        return [*self.shared_tensors().values(), *slots]
+
     def carry_tensors(self) -> dict[str, Tensor]:
         """This worker's batch slots, in the order of its rows: z_H, z_L [L, b, D]; the others [b, ...]."""
         fields = [flatten_carry(carry) for carry in self.carries]

@@ -30,13 +30,15 @@ def _half(pointer, place, inside, cos, sin, ROPE: tl.constexpr, HALF: tl.constex
 
 
 @triton.jit
-def _tables(cos, sin, place, inside, ROPE: tl.constexpr, WIDE: tl.constexpr):
+def _tables(
+    cos, sin, place, inside, ROPE: tl.constexpr, LENGTH: tl.constexpr, HALF: tl.constexpr, WIDE: tl.constexpr
+):
+    c = tl.full([LENGTH, HALF], 1.0, WIDE)
+    s = tl.full([LENGTH, HALF], 0.0, WIDE)
     if ROPE:
-        return (
-            tl.load(cos + place, mask=inside, other=0.0).to(WIDE),
-            tl.load(sin + place, mask=inside, other=0.0).to(WIDE),
-        )
-    return 0.0, 0.0
+        c = tl.load(cos + place, mask=inside, other=0.0).to(WIDE)
+        s = tl.load(sin + place, mask=inside, other=0.0).to(WIDE)
+    return c, s
 
 
 @triton.jit
@@ -58,9 +60,9 @@ def _forward(
     token, channel = tl.arange(0, LENGTH), tl.arange(0, HALF)
     width = heads * 2 * HALF
     inside = token[:, None] < length
-    lane = token[:, None].to(tl.int64) * rows + row
+    lane = token[:, None] * rows + row
     place = lane * (3 * width) + head * 2 * HALF + channel[None, :]
-    c, s = _tables(cos, sin, token[:, None] * (2 * HALF) + channel[None, :], inside, ROPE, WIDE)
+    c, s = _tables(cos, sin, token[:, None] * (2 * HALF) + channel[None, :], inside, ROPE, LENGTH, HALF, WIDE)
     q1, q2 = _half(qkv, place, inside, c, s, ROPE, HALF, WIDE)
     k1, k2 = _half(qkv + width, place, inside, c, s, ROPE, HALF, WIDE)
     v1, v2 = _half(qkv + 2 * width, place, inside, c, s, False, HALF, WIDE)
@@ -80,9 +82,9 @@ def _backward(
     token, channel = tl.arange(0, LENGTH), tl.arange(0, HALF)
     width = heads * 2 * HALF
     inside = token[:, None] < length
-    lane = token[:, None].to(tl.int64) * rows + row
+    lane = token[:, None] * rows + row
     place = lane * (3 * width) + head * 2 * HALF + channel[None, :]
-    c, s = _tables(cos, sin, token[:, None] * (2 * HALF) + channel[None, :], inside, ROPE, WIDE)
+    c, s = _tables(cos, sin, token[:, None] * (2 * HALF) + channel[None, :], inside, ROPE, LENGTH, HALF, WIDE)
     q1, q2 = _half(qkv, place, inside, c, s, ROPE, HALF, WIDE)
     k1, k2 = _half(qkv + width, place, inside, c, s, ROPE, HALF, WIDE)
     v1, v2 = _half(qkv + 2 * width, place, inside, c, s, False, HALF, WIDE)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from trm.kernels.choice import SHARED, Chooser
@@ -48,12 +49,29 @@ class TritonNetwork:
         self, z_H: Tensor, z_L: Tensor, inputs: Tensor, puzzle: Tensor | None, h_cycles: int, l_cycles: int
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """As `network.supervision_step`."""
-        x = network.embed(inputs, puzzle, self._plain.weights, self._arch)
+        x = network.embed(inputs, puzzle, self._plain.weights, self._arch, Lookup.apply)
         with torch.no_grad():
             for _ in range(h_cycles - 1):
                 z_H, z_L = self.rounds.forward(z_H, z_L, x, l_cycles)
         z_H, z_L = LastRound.apply(x, z_H, z_L, self.rounds, l_cycles)
         return (z_H, z_L, *network.heads(z_H, self._plain.weights, self._arch))
+
+
+class Lookup(torch.autograd.Function):
+    """F.embedding of a small table: its gradient is one product, without sorting and without waiting for the host."""
+
+    @staticmethod
+    def forward(ctx: Any, indices: Tensor, table: Tensor) -> Tensor:
+        ctx.save_for_backward(indices)
+        ctx.rows = len(table)
+        return F.embedding(indices, table)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor]:
+        (indices,) = ctx.saved_tensors
+        rows = torch.arange(ctx.rows, device=grad.device, dtype=indices.dtype)
+        one_hot = (rows[:, None] == indices.reshape(1, -1)).to(grad.dtype)
+        return None, one_hot @ grad.reshape(-1, grad.shape[-1])
 
 
 class Kept(NamedTuple):

@@ -14,7 +14,7 @@ from torch import Tensor
 from trm.kernels.common import power, wide
 from trm.model.network import EPS
 
-TILE = 8192  # elements a program holds
+TILES = {1: 4096, 0: 8192}  # elements a program holds, by axis
 
 
 @triton.jit
@@ -26,15 +26,17 @@ def _forward(
     block = tl.program_id(0)
     row = tl.arange(0, ROWS) + (block * ROWS if AXIS == 1 else 0)
     column = tl.arange(0, COLUMNS) + (block * COLUMNS if AXIS == 0 else 0)
-    place = row[:, None].to(tl.int64) * columns + column[None, :]
+    # 64 bits for the tile's start, 32 within it: half the registers
+    base = block.to(tl.int64) * ROWS * columns if AXIS == 1 else block * COLUMNS
+    place = tl.arange(0, ROWS)[:, None] * columns + tl.arange(0, COLUMNS)[None, :]
     inside = (row[:, None] < rows) & (column[None, :] < columns)
-    total = tl.load(x + place, mask=inside, other=0.0).to(WIDE)
-    total += tl.load(mixed + place, mask=inside, other=0.0).to(WIDE)
+    total = tl.load(x + base + place, mask=inside, other=0.0).to(WIDE)
+    total += tl.load(mixed + base + place, mask=inside, other=0.0).to(WIDE)
     length = rows if AXIS == 0 else columns
     inverse = 1.0 / tl.sqrt(tl.sum(total * total, AXIS) / length + EPS)
     out = total * tl.expand_dims(inverse, AXIS)
     if KEEP:
-        tl.store(y + place, out, mask=inside)
+        tl.store(y + base + place, out, mask=inside)
     if SCALE:
         if AXIS == 1:
             tl.store(scale + row, inverse, mask=row < rows)
@@ -42,8 +44,8 @@ def _forward(
             tl.store(scale + column, inverse, mask=column < columns)
     if INTO:
         rounded = out.to(y.dtype.element_ty).to(WIDE)
-        added = rounded + tl.load(extra + place, mask=inside, other=0.0).to(WIDE)
-        tl.store(into + place, added, mask=inside)
+        added = rounded + tl.load(extra + base + place, mask=inside, other=0.0).to(WIDE)
+        tl.store(into + base + place, added, mask=inside)
 
 
 @triton.jit
@@ -54,10 +56,12 @@ def _backward(
     block = tl.program_id(0)
     row = tl.arange(0, ROWS) + (block * ROWS if AXIS == 1 else 0)
     column = tl.arange(0, COLUMNS) + (block * COLUMNS if AXIS == 0 else 0)
-    place = row[:, None].to(tl.int64) * columns + column[None, :]
+    # 64 bits for the tile's start, 32 within it: half the registers
+    base = block.to(tl.int64) * ROWS * columns if AXIS == 1 else block * COLUMNS
+    place = tl.arange(0, ROWS)[:, None] * columns + tl.arange(0, COLUMNS)[None, :]
     inside = (row[:, None] < rows) & (column[None, :] < columns)
-    g = tl.load(grad + place, mask=inside, other=0.0).to(WIDE)
-    normed = tl.load(y + place, mask=inside, other=0.0).to(WIDE)
+    g = tl.load(grad + base + place, mask=inside, other=0.0).to(WIDE)
+    normed = tl.load(y + base + place, mask=inside, other=0.0).to(WIDE)
     if AXIS == 1:
         inverse = tl.load(scale + row, mask=row < rows, other=0.0)
     else:
@@ -65,7 +69,7 @@ def _backward(
     length = rows if AXIS == 0 else columns
     inner = tl.sum(g * normed, AXIS) / length
     result = tl.expand_dims(inverse, AXIS) * (g - normed * tl.expand_dims(inner, AXIS))
-    tl.store(out + place, result, mask=inside)
+    tl.store(out + base + place, result, mask=inside)
 
 
 def _tiles(x: Tensor, axis: int) -> tuple[tuple[int], dict[str, int]]:
@@ -73,10 +77,10 @@ def _tiles(x: Tensor, axis: int) -> tuple[tuple[int], dict[str, int]]:
     rows, columns = x.shape
     if axis == 1:
         wide_tile = power(columns)
-        high = max(1, TILE // wide_tile)
+        high = max(1, TILES[1] // wide_tile)
         return (triton.cdiv(rows, high),), {"ROWS": high, "COLUMNS": wide_tile}
     high = power(rows)
-    wide_tile = max(16, TILE // high)
+    wide_tile = max(16, TILES[0] // high)
     return (triton.cdiv(columns, wide_tile),), {"ROWS": high, "COLUMNS": wide_tile}
 
 

@@ -21,11 +21,14 @@ def _gate(
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     inside = (row[:, None] < rows) & (column[None, :] < columns)
-    place = row[:, None].to(tl.int64) * row_stride + column[None, :]
+    first = tl.program_id(0).to(tl.int64) * ROWS
+    place = tl.arange(0, ROWS)[:, None] * row_stride + column[None, :]
+    gate_up += first * row_stride
+    hidden += first * columns
     g = tl.load(gate_up + place, mask=inside, other=0.0).to(WIDE)
     u = tl.load(gate_up + up + place, mask=inside, other=0.0).to(WIDE)
     h = g * tl.sigmoid(g) * u
-    tl.store(hidden + row[:, None].to(tl.int64) * columns + column[None, :], h, mask=inside)
+    tl.store(hidden + tl.arange(0, ROWS)[:, None] * columns + column[None, :], h, mask=inside)
 
 
 @triton.jit
@@ -36,8 +39,11 @@ def _gate_backward(
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     inside = (row[:, None] < rows) & (column[None, :] < columns)
-    place = row[:, None].to(tl.int64) * row_stride + column[None, :]
-    narrow = row[:, None].to(tl.int64) * columns + column[None, :]
+    first = tl.program_id(0).to(tl.int64) * ROWS
+    place = tl.arange(0, ROWS)[:, None] * row_stride + column[None, :]
+    gate_up += first * row_stride
+    hidden += first * columns
+    narrow = tl.arange(0, ROWS)[:, None] * columns + column[None, :]
     g = tl.load(gate_up + place, mask=inside, other=0.0).to(WIDE)
     u = tl.load(gate_up + up + place, mask=inside, other=0.0).to(WIDE)
     pushed = tl.load(hidden + narrow, mask=inside, other=0.0).to(WIDE)
@@ -63,7 +69,8 @@ def _product(
     row = block * ROWS + tl.arange(0, ROWS)
     column = index % (GROUP * across) // height * COLUMNS + tl.arange(0, COLUMNS)
     k = tl.arange(0, DEPTH)
-    x_place = x + row[:, None].to(tl.int64) * depth + k[None, :]
+    base = block.to(tl.int64) * ROWS
+    x_place = x + base * depth + tl.arange(0, ROWS)[:, None] * depth + k[None, :]
     w_place = gate_up_weight + column[None, :] * depth + k[:, None]
     gate = tl.zeros((ROWS, COLUMNS), WIDE)
     up = tl.zeros((ROWS, COLUMNS), WIDE)
@@ -77,14 +84,14 @@ def _product(
         up = tl.dot(a, c, up, input_precision="ieee", out_dtype=WIDE)
     inside = (row[:, None] < rows) & (column[None, :] < inner)
     if KEEP:
-        place = row[:, None].to(tl.int64) * (2 * inner) + column[None, :]
+        place = base * (2 * inner) + (tl.arange(0, ROWS)[:, None] * (2 * inner) + column[None, :])
         tl.store(gate_up + place, gate, mask=inside)
         tl.store(gate_up + inner + place, up, mask=inside)
     h = gate * tl.sigmoid(gate) * up
-    tl.store(hidden + row[:, None].to(tl.int64) * inner + column[None, :], h, mask=inside)
+    tl.store(hidden + base * inner + (tl.arange(0, ROWS)[:, None] * inner + column[None, :]), h, mask=inside)
 
 
-TILE = {"ROWS": 4, "COLUMNS": 1024}
+TILE = {"ROWS": 2, "COLUMNS": 1024}
 SHAPES = (
     {"ROWS": 128, "COLUMNS": 128, "DEPTH": 64, "num_warps": 8, "num_stages": 3},
     {"ROWS": 128, "COLUMNS": 64, "DEPTH": 64, "num_warps": 4, "num_stages": 4},

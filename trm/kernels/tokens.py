@@ -27,7 +27,9 @@ def _forward(
     token = tl.arange(0, LENGTH)
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     i = tl.arange(0, INNER)
-    place = token[:, None].to(tl.int64) * columns + column[None, :]
+    place = (
+        token[:, None] * columns + column[None, :]
+    )  # fewer than 2^31 elements: 128 tokens, 16 million columns
     inside = (token[:, None] < length) & (column[None, :] < columns)
     own = tl.load(x + place, mask=inside, other=0.0)
     total = own.to(WIDE)
@@ -55,7 +57,9 @@ def _backward(
     token = tl.arange(0, LENGTH)
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     i = tl.arange(0, INNER)
-    place = token[:, None].to(tl.int64) * columns + column[None, :]
+    place = (
+        token[:, None] * columns + column[None, :]
+    )  # fewer than 2^31 elements: 128 tokens, 16 million columns
     inside = (token[:, None] < length) & (column[None, :] < columns)
     g = tl.load(grad + place, mask=inside, other=0.0).to(WIDE)
     normed = tl.load(y + place, mask=inside, other=0.0).to(WIDE)
@@ -76,10 +80,11 @@ def _backward(
         silu = gate * sigma
         gate_grad = (hidden_grad * up * sigma * (1.0 + gate - silu)).to(gate_up_grad.dtype.element_ty)
         up_grad = (hidden_grad * silu).to(gate_up_grad.dtype.element_ty)
-        row = (start + i)[:, None].to(tl.int64) * columns + column[None, :]
-        tl.store(hidden + row, silu * up, mask=narrow)
-        tl.store(gate_up_grad + row, gate_grad, mask=narrow)
-        tl.store(gate_up_grad + row + inner * columns.to(tl.int64), up_grad, mask=narrow)
+        wide_start = columns.to(tl.int64) * start
+        row = i[:, None] * columns + column[None, :]
+        tl.store(hidden + wide_start + row, silu * up, mask=narrow)
+        tl.store(gate_up_grad + wide_start + row, gate_grad, mask=narrow)
+        tl.store(gate_up_grad + wide_start + columns.to(tl.int64) * inner + row, up_grad, mask=narrow)
         total = tl.dot(
             tl.trans(to_gate), gate_grad.to(OPERAND), total, input_precision="ieee", out_dtype=WIDE
         )
@@ -88,16 +93,18 @@ def _backward(
 
 
 SHAPES = (
-    {"COLUMNS": 128, "INNER": 64, "num_warps": 8, "num_stages": 2},
     {"COLUMNS": 64, "INNER": 64, "num_warps": 4, "num_stages": 2},
-    {"COLUMNS": 128, "INNER": 32, "num_warps": 8, "num_stages": 2},
+    {"COLUMNS": 64, "INNER": 64, "num_warps": 4, "num_stages": 1},
+    {"COLUMNS": 64, "INNER": 128, "num_warps": 8, "num_stages": 1},
     {"COLUMNS": 128, "INNER": 64, "num_warps": 8, "num_stages": 1},
+    {"COLUMNS": 128, "INNER": 64, "num_warps": 8, "num_stages": 2},
 )
 BACKWARD_SHAPES = (
-    {"COLUMNS": 64, "INNER": 32, "num_warps": 4, "num_stages": 1},
-    {"COLUMNS": 64, "INNER": 64, "num_warps": 8, "num_stages": 1},
-    {"COLUMNS": 128, "INNER": 32, "num_warps": 8, "num_stages": 1},
     {"COLUMNS": 64, "INNER": 32, "num_warps": 8, "num_stages": 2},
+    {"COLUMNS": 64, "INNER": 64, "num_warps": 8, "num_stages": 1},
+    {"COLUMNS": 32, "INNER": 64, "num_warps": 4, "num_stages": 1},
+    {"COLUMNS": 32, "INNER": 64, "num_warps": 4, "num_stages": 2},
+    {"COLUMNS": 128, "INNER": 32, "num_warps": 8, "num_stages": 1},
 )
 """Tiles worth timing on a GPU; the first serves elsewhere. INNER divides every inner width (256 does)."""
 

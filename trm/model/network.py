@@ -14,7 +14,7 @@ channels on the right, and nothing is transposed. Weights are [out, in], held in
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from os import PathLike
 from typing import NamedTuple
 
@@ -112,9 +112,15 @@ def recursion_round(
     return stack(z_H + z_L, w, arch), z_L
 
 
-def embed(inputs_BS: Tensor, puzzle_BD: Tensor | None, w: Weights, arch: Architecture) -> Tensor:
+def embed(
+    inputs_BS: Tensor,
+    puzzle_BD: Tensor | None,
+    w: Weights,
+    arch: Architecture,
+    lookup: Callable[[Tensor, Tensor], Tensor] = F.embedding,
+) -> Tensor:
     """Input embedding x_LBD: the puzzle's vector in the first puzzle token, then the cells, times sqrt(D)."""
-    x = F.embedding(inputs_BS.t().int(), w["embed.weight"]).to(arch.dtype)
+    x = lookup(inputs_BS.t().int(), w["embed.weight"]).to(arch.dtype)
     if arch.puzzle_tokens:
         rows, width = x.shape[1:]
         first = x.new_zeros(1, rows, width) if puzzle_BD is None else puzzle_BD.to(arch.dtype)[None]

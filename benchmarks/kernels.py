@@ -1,0 +1,138 @@
+"""Compile every Triton kernel for a GPU that is not here, and say what the compiler made of it.
+
+    .venv-tpu/bin/python -m benchmarks.kernels              # sm_90, the paper's shapes, bfloat16
+    .venv-tpu/bin/python -m benchmarks.kernels --json kernels.json
+
+One line a kernel and tile: registers and bytes of local memory (spills) a thread, shared memory a program, whether
+its products use Hopper's `wgmma`. A kernel whose shared memory exceeds the chip's is marked; nothing is timed here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from trm.kernels import attention, loss, norm, optimizer, swiglu, tokens
+from trm.kernels.common import power
+from trm.model.network import EPS
+from trm.study.flops import inner_width
+
+SHARED = {80: 163 * 1024, 90: 227 * 1024}
+"""Shared memory a program may use, by compute capability."""
+LENGTH, WIDTH, CELLS, SYMBOLS, HEADS = 97, 512, 81, 11, 8
+INNER = inner_width(WIDTH, 4.0)
+TOKEN_INNER = inner_width(LENGTH, 4.0)
+BF16, FP32, INT, FLOAT = "*bf16", "*fp32", "i32", "fp32"
+OPTIONS = ("num_warps", "num_stages")
+
+
+def cases() -> Iterator[tuple[str, Any, list[str], dict[str, Any]]]:
+    """Name, kernel, types of the arguments that are no constants, constants and options."""
+    common = {"WIDE": triton.language.float32}
+    dot = common | {"OPERAND": triton.language.bfloat16}
+    for axis, shape in ((1, (74496, WIDTH)), (0, (LENGTH, 1 << 18))):
+        tile = norm._tiles(_Shape(shape), axis)[1] | {"AXIS": axis, "num_warps": 8} | common
+        kept = {"EPS": EPS, "KEEP": True, "SCALE": True, "INTO": True}
+        yield f"norm {axis}", norm._forward, [BF16] * 3 + [FP32, BF16, BF16, INT, INT], tile | kept
+        yield f"norm backward {axis}", norm._backward, [BF16, BF16, FP32, BF16, INT, INT], tile
+    gate = swiglu.TILE | {"num_warps": 8} | common
+    for kernel, name in ((swiglu._gate, "gate"), (swiglu._gate_backward, "gate backward")):
+        yield name, kernel, [BF16, BF16, INT, INT, INT, INT], gate
+    for shape in swiglu.SHAPES:
+        sizes = {"inner": INNER, "depth": WIDTH, "GROUP": 8, "KEEP": True}
+        yield "swiglu product", swiglu._product, [BF16] * 4 + [INT], shape | sizes | dot
+    padded = {"LENGTH": power(LENGTH), "inner": TOKEN_INNER}
+    for shape in tokens.SHAPES:
+        constants = padded | {"EPS": EPS, "SCALE": True}
+        yield "token mixing", tokens._forward, [BF16] * 4 + [FP32, INT, INT], shape | constants | dot
+    for shape in tokens.BACKWARD_SHAPES:
+        types = [BF16] * 4 + [FP32] + [BF16] * 5 + [INT, INT]
+        yield "token mixing backward", tokens._backward, types, shape | padded | dot
+    for rope in (False, True):
+        head = {"LENGTH": power(LENGTH), "HALF": WIDTH // HEADS // 2, "ROPE": rope, "num_warps": 8} | dot
+        types = [BF16, BF16, FP32, FP32, INT, INT, INT, FLOAT]
+        yield f"attention rope={rope}", attention._forward, types, head
+        yield f"attention backward rope={rope}", attention._backward, types, head
+    head = {"CELLS": power(CELLS), "SYMBOLS": power(SYMBOLS)} | common
+    yield "loss", loss._forward, [BF16, "*u8"] + [FP32] * 4 + [INT] * 4, head
+    yield "loss backward", loss._backward, [BF16, "*u8", FP32, BF16] + [INT] * 4, head
+    for kind, number in optimizer.KINDS.items():
+        constants = {"BLOCK": optimizer.BLOCK, "KIND": number, "EMA": True} | common
+        yield f"optimiser {kind}", optimizer._update, [FP32] * 8 + [INT] + [FLOAT] * 4, constants
+
+
+class _Shape:
+    def __init__(self, shape: tuple[int, int]):
+        self.shape = shape
+
+
+def compiled(kernel: Any, types: list[str], given: dict[str, Any], capability: int) -> dict[str, Any]:
+    """Resources of one kernel."""
+    options = {name: value for name, value in given.items() if name in OPTIONS}
+    constants = {name: value for name, value in given.items() if name not in OPTIONS}
+    names = [name for name in kernel.arg_names if name not in constants]
+    signature = dict(zip(names, types, strict=True)) | dict.fromkeys(constants, "constexpr")
+    ordered = {name: signature[name] for name in kernel.arg_names}
+    # what launching would find out: torch's memory and the paper's shapes are multiples of 16
+    aligned = {
+        (k,): [["tt.divisibility", 16]] for k, name in enumerate(kernel.arg_names) if ordered[name][0] == "*"
+    }
+    source = ASTSource(kernel, signature=ordered, constexprs=constants, attrs=aligned)
+    found = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(found.asm["cubin"])
+        file.flush()
+        tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+        command = [tool, "--dump-resource-usage", file.name]
+        text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    usage = dict(re.findall(r"(REG|STACK|LOCAL):(\d+)", text))
+    return {
+        "registers": int(usage["REG"]),
+        "local_bytes": int(usage["STACK"]) + int(usage["LOCAL"]),
+        "shared_bytes": found.metadata.shared,
+        "wgmma": "wgmma" in found.asm["ptx"],
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--capability", type=int, default=90, choices=sorted(SHARED))
+    parser.add_argument("--only", default="", help="only kernels whose name contains this")
+    parser.add_argument("--json", dest="out", type=Path)
+    args = parser.parse_args()
+    results = []
+    for name, kernel, types, given in cases():
+        if args.only not in name:
+            continue
+        found = compiled(kernel, types, given, args.capability)
+        tile = {key: given[key] for key in ("ROWS", "COLUMNS", "DEPTH", "INNER", *OPTIONS) if key in given}
+        found = {
+            "kernel": name,
+            "tile": tile,
+            "fits": found["shared_bytes"] <= SHARED[args.capability],
+        } | found
+        results.append(found)
+        print(
+            f"{name:28} {'x'.join(map(str, tile.values())):18} registers {found['registers']:3}  "
+            f"local {found['local_bytes']:4} B  shared {found['shared_bytes'] / 1024:5.1f} KiB  "
+            f"{'wgmma' if found['wgmma'] else '':6}{'' if found['fits'] else 'DOES NOT FIT'}",
+            flush=True,
+        )
+    if args.out:
+        args.out.write_text(json.dumps({"triton": triton.__version__, "kernels": results}, indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
