@@ -1,6 +1,6 @@
 """`make bench`: every benchmark that runs on this machine, each with its own table; JSON under benchmarks/out/.
 
-python benchmarks/run.py [NAME ...]      names: step data fits pipeline plan pod_load pod_faults
+python benchmarks/run.py [NAME ...]      names: step data inference fits pipeline plan pod_load pod_faults
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 FAST = ("step", "data", "pipeline")
-ALL = (*FAST, "plan", "fits", "pod_load", "pod_faults")
+ALL = (*FAST, "plan", "inference", "fits", "pod_load", "pod_faults")
 
 
 def main(names: list[str]) -> int:

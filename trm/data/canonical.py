@@ -14,6 +14,9 @@ from trm.data.compiled import njit
 from trm.data.parallel import over_rows
 
 _ORDERS = np.array([[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]], dtype=np.int64)
+EQUAL, LESS, GREATER = 0, 1, 2
+SAME = np.arange(2, dtype=np.uint8)
+"""The relabelling that changes nothing, of a pattern of clues."""
 
 
 def canonical_keys(questions: np.ndarray, answers: np.ndarray) -> np.ndarray:
@@ -120,18 +123,10 @@ def _canonical(question, answer, orders, best, mask):
 @njit
 def _compare(grid, shown, rows, columns, label, best, mask, started):
     """Put the grid with these first three rows, columns and labels into `best` if it is less; always returns True."""
-    smaller = not started
-    for i in range(1, 3):
-        for j in range(9):
-            value = label[grid[rows[i], columns[j]]]
-            if not smaller:
-                if value > best[i * 9 + j]:
-                    return True
-                if value == best[i * 9 + j]:
-                    continue
-                smaller = True
-                # cells before this one are equal to the best
-            best[i * 9 + j] = value
+    state = LESS if not started else EQUAL
+    state = _put(grid, label, rows, columns, 1, 3, best, state)
+    if state == GREATER:
+        return True
     # rows of the other bands by their first value, bands by their first row's
     band = rows[0] // 3
     lower, upper = (band + 1) % 3, (band + 2) % 3
@@ -149,27 +144,29 @@ def _compare(grid, shown, rows, columns, label, best, mask, started):
     if label[grid[rows[3], column]] > label[grid[rows[6], column]]:
         for k in range(3):
             rows[3 + k], rows[6 + k] = rows[6 + k], rows[3 + k]
-    for i in range(3, 9):
-        for j in range(9):
-            value = label[grid[rows[i], columns[j]]]
-            if not smaller:
-                if value > best[i * 9 + j]:
-                    return True
-                if value == best[i * 9 + j]:
-                    continue
-                smaller = True
-            best[i * 9 + j] = value
-    if smaller:
+    state = _put(grid, label, rows, columns, 3, 9, best, state)
+    if state == GREATER:
+        return True
+    if state == LESS:
         for j in range(9):
             best[j] = j + 1
-    for i in range(9):
-        for j in range(9):
-            value = shown[rows[i], columns[j]]
-            if not smaller:
-                if value > mask[i * 9 + j]:
-                    return True
-                if value == mask[i * 9 + j]:
-                    continue
-                smaller = True
-            mask[i * 9 + j] = value
+    _put(shown, SAME, rows, columns, 0, 9, mask, state)
     return True
+
+
+@njit
+def _put(source, label, rows, columns, first, last, best, state):
+    """Lines `first` to `last` of the relabelled, permuted source against those of `best`, which it overwrites from
+    the first cell that is less (those before are equal). Returns EQUAL, LESS or GREATER; LESS stays LESS.
+    """
+    for i in range(first, last):
+        for j in range(9):
+            value = label[source[rows[i], columns[j]]]
+            if state == EQUAL:
+                if value > best[i * 9 + j]:
+                    return GREATER
+                if value == best[i * 9 + j]:
+                    continue
+                state = LESS
+            best[i * 9 + j] = value
+    return state
