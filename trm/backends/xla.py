@@ -74,6 +74,7 @@ class XlaBackend(Backend):
                 "same command on every host (tpurun), or restrict this one to its own chips"
             )
         self._mesh = spmd.Mesh(list(range(self.devices)), (self.devices,), ("data",))
+        spmd.set_global_mesh(self._mesh)
         self._workers = Workers("gloo", self.rank, self._processes) if self._processes > 1 else None
         self._late = 0
 

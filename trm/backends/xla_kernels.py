@@ -15,6 +15,7 @@ make the channel weights' gradients are left to XLA, which is good at large prod
 from __future__ import annotations
 
 import functools
+import json
 import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -252,6 +253,10 @@ class Half(NamedTuple):
     rope: bool = False
 
     @property
+    def name(self) -> str:
+        return f"{self.kind} {'backward' if self.backward else 'forward'}"
+
+    @property
     def padded(self) -> int:
         """Tokens with padding."""
         return padded_length(self.length)
@@ -319,7 +324,7 @@ def function(half: Half, interpret: bool = False) -> Callable[..., Any]:
             out_specs=specs,
             compiler_params=pltpu.CompilerParams(dimension_semantics=semantics),
             interpret=interpret,
-            name=f"{half.kind}_{'backward' if half.backward else 'forward'}",
+            name=half.name.replace(" ", "_"),
         )(*arrays)
 
     return jax.jit(run)
@@ -340,10 +345,16 @@ def outputs(half: Half) -> list[tuple[tuple[int, ...], str]]:
     return [stream, stream, *[((rows, half.inner), "bfloat16")] * 3]
 
 
+BODIES: dict[str, str] = {}
+"""Names of the kernels in programs of this process, by their code."""
+
+
 @functools.cache
 def payload(half: Half, arguments: tuple[tuple[tuple[int, ...], str], ...]) -> str:
     """The kernel as a TPU program reads it: backend configuration of a `tpu_custom_call`. Needs no TPU."""
     shapes = [jax.ShapeDtypeStruct(shape, getattr(jnp, dtype)) for shape, dtype in arguments]
     module = jax.export.export(function(half), platforms=["tpu"])(*shapes).mlir_module()
-    text = re.search(r'@tpu_custom_call\(.*?backend_config = "((?:[^"\\]|\\.)*)"', module, re.S).group(1)
-    return re.sub(r"\\([0-9A-Fa-f]{2})", lambda match: chr(int(match.group(1), 16)), text)
+    found = re.search(r'@tpu_custom_call\(.*?backend_config = "((?:[^"\\]|\\.)*)"', module, re.S).group(1)
+    text = re.sub(r"\\([0-9A-Fa-f]{2})", lambda match: chr(int(match.group(1), 16)), found)
+    BODIES[json.loads(text)["custom_call_config"]["body"]] = half.name
+    return text

@@ -1,5 +1,5 @@
-"""The network as XLA's TPU compiler likes it: same function as `trm.model.network`, other order of the same
-products.
+"""The network for XLA: on a TPU by the kernels of `xla_kernels` where they fit the model, else as plain operations
+in the order that the TPU compiler likes best. Same function as `trm.model.network`.
 
 Shapes as there: L tokens, B rows, D width, H heads, K head width, I inner width.
 """
@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from trm.backends import xla_recursion
 from trm.errors import UserError
 from trm.model import network
 from trm.model.network import Architecture, Weights
 from trm.model.parameters import Layout
 
+KERNELS_VARIABLE = "TRM_XLA_KERNELS"
 REMAT_VARIABLE = "TRM_XLA_REMAT"
 HBM_BYTES = 30.75 * 2**30  # what a program may fill of a v4 chip's 32 GiB
 HBM_SHARE = 0.9  # of it that may be filled by estimate
@@ -152,54 +155,90 @@ def kept_bytes(w: Weights, arch: Architecture, length: int, rows: int, l_cycles:
     return float(arch.dtype.itemsize * rows * (l_cycles + 1) * arch.layers * values)
 
 
+class Unpacked(torch.autograd.Function):
+    """The parameters in the flat buffer. Backward joins their gradients at once: on XLA a gradient that is added into
+    a view costs a pass over the whole buffer."""
+
+    @staticmethod
+    def forward(ctx: Any, flat: Tensor, layout: Layout) -> tuple[Tensor, ...]:
+        ctx.layout = layout
+        return tuple(view.clone() for view in layout.views(flat).values())
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        starts = [*ctx.layout.offsets.values(), ctx.layout.size]
+        parts = []
+        for grad, start, end in zip(grads, starts, starts[1:], strict=False):
+            parts.append(F.pad(grad.reshape(-1), (0, end - start - grad.numel())))
+        return torch.cat(parts), None
+
+
 class XlaNetwork:
     """As `trm.model.plain.PlainNetwork`.
 
-    `remat`: compute the block stack again in backward instead of keeping its inner activations. None: as
-    $TRM_XLA_REMAT says (0, 1 or auto, the default: when they would not fit into a chip's memory).
+    `kernels`: use the kernels where they fit. None: as $TRM_XLA_KERNELS says (0, or auto, the default: on a TPU).
+    `remat`, without kernels: compute the block stack again in backward instead of keeping its inner activations.
+    None: as $TRM_XLA_REMAT says (0, 1 or auto, the default: when they would not fit into a chip's memory).
     """
 
     def __init__(
         self, layout: Layout, params: Tensor, grads: Tensor, arch: Architecture, remat: bool | None = None
     ):
-        self._arch, self._params, self._grads, self.remat = arch, params, grads, remat
-        self._leaf = params if params.dtype == grads.dtype else torch.empty_like(grads)
-        self._weights = {}
-        for name, view in layout.views(self._leaf).items():
-            self._weights[name] = view.detach().requires_grad_()
-            self._weights[name].grad = layout.views(grads)[name]
+        self._layout, self._arch, self._params, self._grads = layout, arch, params, grads
+        self.remat, self.kernels = remat, None
+        self._flat = params
 
     def prepare(self) -> None:
         """Take the weights as they are now and zero the gradients."""
-        if self._leaf is not self._params:
-            self._leaf.copy_(self._params)
         self._grads.zero_()
+        # gradients of all uses are summed in float32, even for bfloat16 weights
+        self._flat = self._params.detach().to(self._grads.dtype).requires_grad_()
+        self._flat.grad = self._grads
 
     def __call__(
         self, z_H: Tensor, z_L: Tensor, inputs: Tensor, puzzle: Tensor | None, h_cycles: int, l_cycles: int
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """As `network.supervision_step`."""
-        w, arch = self._weights, self._arch
-        if self.remat is None:
-            self.remat = self._choose_remat(z_H, l_cycles)
+        w, arch = dict(zip(self._layout.shapes, Unpacked.apply(self._flat, self._layout))), self._arch
+        mesh = mesh_of(z_H)
+        length, rows = z_H.shape[0], z_H.shape[1] // mesh.devices
+        if self.kernels is None:
+            self.kernels = choice(KERNELS_VARIABLE) != "0" and os.environ.get("PJRT_DEVICE") == "TPU"
         x = embed(inputs, puzzle, w, arch)
+        if self.kernels and xla_recursion.usable(w, arch, length, rows):
+            self.remat = False
+            z_H, z_L = xla_recursion.recursion(z_H, z_L, x, w, arch, mesh, h_cycles, l_cycles)
+            return (z_H, z_L, *network.heads(z_H, w, arch))
+        if self.remat is None:
+            self.remat = self._choose_remat(w, length, rows, l_cycles)
         with torch.no_grad():
             for _ in range(h_cycles - 1):
                 z_H, z_L = recursion_round(z_H, z_L, x, lambda z: application(z, w, arch, False), l_cycles)
         z_H, z_L = recursion_round(z_H, z_L, x, lambda z: application(z, w, arch, self.remat), l_cycles)
         return (z_H, z_L, *network.heads(z_H, w, arch))
 
-    def _choose_remat(self, z_H: Tensor, l_cycles: int) -> bool:
-        chosen = os.environ.get(REMAT_VARIABLE, "auto")
-        if chosen not in ("0", "1", "auto"):
-            raise UserError(f"{REMAT_VARIABLE}={chosen}: it must be 0, 1 or auto")
+    def _choose_remat(self, w: Weights, length: int, rows: int, l_cycles: int) -> bool:
+        chosen = choice(REMAT_VARIABLE)
         if chosen != "auto":
             return chosen == "1"
-        devices = 1
-        if z_H.device.type == "xla":
-            import torch_xla.runtime
-
-            devices = torch_xla.runtime.global_runtime_device_count()
-        length, rows = z_H.shape[0], z_H.shape[1] // devices
-        need = kept_bytes(self._weights, self._arch, length, rows, l_cycles) + 28.0 * self._params.numel()
+        need = kept_bytes(w, self._arch, length, rows, l_cycles) + 28.0 * self._params.numel()
         return need > HBM_SHARE * HBM_BYTES
+
+
+def choice(variable: str) -> str:
+    """What an environment variable says: 0, 1, or auto where it is not set. Raises UserError for another value."""
+    chosen = os.environ.get(variable, "auto")
+    if chosen not in ("0", "1", "auto"):
+        raise UserError(f"{variable}={chosen}: it must be 0, 1 or auto")
+    return chosen
+
+
+def mesh_of(tensor: Tensor) -> xla_recursion.Mesh:
+    """The devices that a program with this tensor runs on."""
+    if tensor.device.type != "xla":
+        return xla_recursion.Mesh(1)
+    import torch_xla.distributed.spmd as spmd
+    import torch_xla.runtime
+
+    devices = torch_xla.runtime.global_runtime_device_count()
+    return xla_recursion.Mesh(devices, spmd.get_global_mesh() if devices > 1 else None)

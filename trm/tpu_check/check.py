@@ -37,6 +37,8 @@ FREE = ("steps", "lr", "puzzle_lr", "warmup_steps", "weight_decay", "puzzle_weig
 FREE += ("exploration", "exploration_final", "init_from", "snapshots", "curriculum")
 """Training fields that only change constants of the program."""
 PYTHON_VARIABLE = "TRM_TPU_PYTHON"
+CHOICES = ("TRM_XLA_KERNELS", "TRM_XLA_REMAT")
+"""Environment variables that change a program."""
 
 
 class Sizes(NamedTuple):
@@ -61,7 +63,7 @@ class Result(NamedTuple):
     """Where it does not fit."""
     remat: bool
     step_ms: float | None
-    """The compiler's cycles at 1.05 GHz, plus `collective_ms`."""
+    """The compiler's cycles and the kernels' at 1.05 GHz, plus `collective_ms`."""
     collective_ms: float | None
     """Bytes sent at an assumed 100 GB/s."""
     trace_ms: float
@@ -71,6 +73,8 @@ class Result(NamedTuple):
     gflop_per_chip: float
     """Operations of the model's mathematics, as `plan` counts them."""
     collectives: dict[str, dict[str, int]]
+    parts_ms: dict[str, float]
+    """Where the step's time goes: kernels by name, XLA's own operations by kind."""
     advice: str
     """What to change: where it does not fit, or where the host is slower than the chip."""
 
@@ -126,6 +130,7 @@ def program_key(config: RunConfig, where: Slice, what: str, remat: bool | None =
         "slice": where.name,
         "what": what,
         "remat": remat,
+        "choices": [os.environ.get(name, "auto") for name in CHOICES],
         "code": code_digest(),
         "lock": hashlib.sha256((ROOT / "envs/tpu/requirements.lock").read_bytes()).hexdigest(),
     }
@@ -204,6 +209,7 @@ def check(config: RunConfig, where: Slice, what: str, cache_folder: Path) -> Res
         utilisation,
         flops / 1e9,
         answer.get("collectives", {}),
+        {kind: cycles / CLOCK_HZ * 1e3 for kind, cycles in answer.get("cycles_by_kind", {}).items()},
         _advice(config, where, what, answer, step_ms, cache_folder),
     )
 

@@ -81,5 +81,5 @@ def compile_for(module: str, where: Slice) -> Compiled:
     memory, cost = program.get_compiled_memory_stats(), program.cost_analysis()
     text = program.hlo_modules()[0].to_string()
     return Compiled(
-        text, memory.peak_memory_in_bytes, memory.argument_size_in_bytes, float(cost["flops"]), None
+        text, memory.peak_memory_in_bytes, memory.argument_size_in_bytes, float(cost.get("flops", 0)), None
     )

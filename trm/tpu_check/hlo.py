@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Callable
 from math import prod
 from typing import NamedTuple
 
@@ -59,8 +60,11 @@ def shape_bytes(text: str) -> int:
     )
 
 
-def read_program(text: str) -> Program:
-    """Cycles and collectives of a scheduled, optimised HLO module."""
+def read_program(text: str, kernel: Callable[[str], tuple[str, int]] | None = None) -> Program:
+    """Cycles and collectives of a scheduled, optimised HLO module.
+
+    `kernel`: kind and cycles of a `tpu_custom_call` from its line; the compiler has no estimate of them.
+    """
     parts = computations(text)
     kinds: dict[str, int] = defaultdict(int)
     sent: dict[str, list[int]] = defaultdict(lambda: [0, 0])
@@ -85,6 +89,9 @@ def read_program(text: str) -> Program:
             elif op in COLLECTIVES:
                 sent[op][0] += times
                 sent[op][1] += times * shape_bytes(match["type"])
+            elif kernel and "tpu_custom_call" in line:
+                kind, cycles = kernel(line)
+                kinds[kind] += times * cycles
             elif cycles := _CYCLES.search(line):
                 kinds[_kind(op, line, parts)] += times * int(cycles.group(1))
 

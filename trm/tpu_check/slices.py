@@ -15,6 +15,8 @@ PEAK_FLOPS = 275e12
 """bfloat16 operations a second of one v4 chip."""
 HBM_GIB = 30.75
 """What a program may fill of a chip's 32 GiB."""
+HBM_BYTES_PER_SECOND = 1.2e12
+"""Of one chip."""
 CLOCK_HZ = 1.05e9
 """Clock at which the compiler's cycle estimates give its 255 of 275 TFLOP/s for a large matrix product."""
 SHAPES = {8: "2x2x1", 16: "2x2x2", 32: "2x2x4", 64: "2x4x4", 128: "4x4x4", 256: "4x4x8", 512: "4x8x8"}
@@ -35,7 +37,9 @@ class Slice(NamedTuple):
 
 
 def parse_slice(name: str) -> Slice:
-    """The slice called v4-8, v4-16, ... Raises UserError for another name."""
+    """The slice called v4-8, v4-16, ...; `chip`: one chip of a host. Raises UserError for another name."""
+    if name == "chip":
+        return Slice(name, 1, f"v4:{SHAPES[8]}")
     known = {f"v4-{cores}": cores for cores in SHAPES}
     if name not in known:
         raise UserError(f"no TPU slice {name!r} is known here: {', '.join(known)} are")

@@ -41,6 +41,7 @@ def trace_training(
     rematerialises."""
     import torch
 
+    from trm.backends.xla_network import KERNELS_VARIABLE, choice
     from trm.engine.state import TrainState, flatten_carry
     from trm.engine.step import Batch, Originals, TrainStep
 
@@ -56,6 +57,7 @@ def trace_training(
     step = TrainStep(state, originals, backend)
     if remat is not None:
         step.network.remat = remat
+    step.network.kernels = choice(KERNELS_VARIABLE) != "0"  # traced on a CPU, compiled for TPUs
     rows = training.batch_size
     host = (
         torch.zeros(rows, dtype=torch.int32),
@@ -122,6 +124,7 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
     os.environ.update(environment(where))
     from trm.backends.xla import XlaBackend
     from trm.engine.state import Puzzles
+    from trm.tpu_check import kernels
     from trm.tpu_check.compiler import compile_for
     from trm.tpu_check.hlo import read_program
 
@@ -133,6 +136,9 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
     else:
         module, trace, rows = trace_evaluation(config, puzzles, backend)
     started = time.perf_counter()
+    if request.get("stablehlo"):
+        with open(request["stablehlo"], "w") as file:
+            file.write(module)
     compiled = compile_for(module, where)
     answer: dict[str, Any] = {
         "fits": compiled.text is not None,
@@ -143,7 +149,10 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
         "compile_seconds": round(time.perf_counter() - started, 2),
     }
     if compiled.text is not None:
-        program = read_program(compiled.text)
+        scheduled = kernels.count(module)
+        program = read_program(
+            compiled.text, lambda line: (kernel_name(line), kernels.call_cycles(line, scheduled))
+        )
         if request.get("hlo"):
             with open(request["hlo"], "w") as file:
                 file.write(compiled.text)
@@ -156,6 +165,14 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
             "collectives": {kind: item._asdict() for kind, item in program.collectives.items()},
         }
     return answer
+
+
+def kernel_name(line: str) -> str:
+    """What a kernel of the traced step is called."""
+    from trm.backends.xla_kernels import BODIES
+    from trm.tpu_check.kernels import kernel_body
+
+    return f"kernel {BODIES[kernel_body(line)]}"
 
 
 def main() -> None:

@@ -1,0 +1,138 @@
+"""Cycles of a program's hand-written kernels: the compiler estimates none for them, so its schedule is counted.
+
+libtpu is asked to write down the very bundles (one cycle each) that it has scheduled for a core. A kernel is one loop
+over its grid: bundles outside it count once, those inside as often as the loop's exit test says. Waiting for memory is
+not in a schedule: a kernel takes at least the time that its arguments and results need at HBM_BYTES_PER_SECOND.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from trm.tpu_check.hlo import shape_bytes
+from trm.tpu_check.slices import CLOCK_HZ, HBM_BYTES_PER_SECOND
+
+_CALL = re.compile(r"stablehlo\.custom_call @tpu_custom_call\((?P<operands>[^)]*)\)(?P<rest> \{.*)")
+_BODY = re.compile(r'"body": ?"([^"]+)"')
+_DUMP = "--xla_jf_dump_to={} --xla_jf_dump_llo_text=true --xla_jf_dump_hlo_text=true"
+
+
+def kernel_body(line: str) -> str | None:
+    """What tells one kernel from another: its code in a custom call's configuration; None for another call."""
+    found = _BODY.search(line) if "tpu_custom_call" in line else None
+    return found.group(1) if found else None
+
+
+def kernels_module(module: str) -> str | None:
+    """A StableHLO module that calls each distinct kernel of `module` once, for one device."""
+    calls: dict[str, str] = {}
+    for line in module.splitlines():
+        match = _CALL.search(line)
+        if match:
+            calls[kernel_body(line.replace("\\22", '"'))] = match["rest"]
+    if not calls:
+        return None
+    arguments, lines, names, types = [], [], [], []
+    for number, rest in enumerate(calls.values()):
+        operands, results = re.search(r" : \((.*)\) -> (.*)$", rest).groups()
+        given = []
+        for kind in re.findall(r"tensor<[^>]*>", operands):
+            given.append(f"%arg{len(arguments)}")
+            arguments.append(f"{given[-1]}: {kind}")
+        found = re.findall(r"tensor<[^>]*>", results)
+        lines.append(f"    %k{number} = stablehlo.custom_call @tpu_custom_call({', '.join(given)}){rest}")
+        for i, kind in enumerate(found):
+            if results.startswith("tuple"):
+                element = f"stablehlo.get_tuple_element %k{number}[{i}] : ({results}) -> {kind}"
+                lines.append(f"    %k{number}r{i} = {element}")
+                names.append(f"%k{number}r{i}")
+            else:
+                names.append(f"%k{number}")
+        types += found
+    lines.append(f"    return {', '.join(names)} : {', '.join(types)}")
+    head = f"  func.func @main({', '.join(arguments)}) -> ({', '.join(types)}) {{"
+    return "\n".join(["module @step {", head, *lines, "  }", "}"])
+
+
+def scheduled_cycles(bundles: str) -> int:
+    """Cycles of one call from the text of its final bundles, one line each, marked `>` inside the loop.
+
+    Raises ValueError for a schedule of another form than one loop.
+    """
+    once = inside = 0
+    trips = re.findall(r"(\d+) /\* loop exit test \*/", bundles)
+    for line in bundles.splitlines():
+        match = re.match(r"\s*0x[0-9a-f]+\s+(?:[A-Z]{2})?\s*:((?: >)*) +\{", line) or re.match(
+            r"\s+0\s+:((?: >)*) +\{", line
+        )
+        if match is None:
+            continue
+        depth = match.group(1).count(">")
+        if depth > 1:
+            raise ValueError("a kernel has loops within its grid's loop: its cycles cannot be counted")
+        inside += depth
+        once += 1 - depth
+    if len(trips) > 1 or (inside and not trips):
+        raise ValueError(f"a kernel's schedule has {len(trips)} loops with known ends, not one")
+    return once + inside * int(trips[0] if trips else 0)
+
+
+def count(module: str) -> dict[str, int]:
+    """Cycles of a call of each kernel in a StableHLO module, by `kernel_body`; compiled in a process of its own, as
+    libtpu reads its options when it starts."""
+    calls = kernels_module(module)
+    if calls is None:
+        return {}
+    with tempfile.TemporaryDirectory() as folder:
+        env = {**os.environ, "LIBTPU_INIT_ARGS": _DUMP.format(folder)}
+        command = [sys.executable, "-m", "trm.tpu_check.kernels"]
+        done = subprocess.run(command, input=calls, capture_output=True, text=True, env=env)
+        if done.returncode:
+            raise RuntimeError(
+                f"the kernels do not compile: {(done.stderr.strip().splitlines() or ['?'])[-1]}"
+            )
+        found = {}
+        for path in Path(folder).glob("*-final_bundles.txt"):
+            if "schedule-analysis" in path.name or "-TLP-" in path.name:  # TLP: the whole program
+                continue
+            stem, number = re.fullmatch(r"(.*)-(\d+)-final_bundles.txt", path.name).groups()
+            analysis = Path(folder) / f"{stem}-{int(number) - 1}-schedule-analysis_final_bundles.txt"
+            body = next(filter(None, map(kernel_body, analysis.read_text().splitlines())), None)
+            if body is not None:
+                found[body] = scheduled_cycles(path.read_text())
+    missing = len(_distinct(calls)) - len(found)
+    if missing:
+        raise RuntimeError(f"the schedules of {missing} kernels were not found in what libtpu wrote")
+    return found
+
+
+def call_cycles(line: str, scheduled: dict[str, int]) -> int:
+    """Cycles of one call in the compiled program's text: its schedule, or its traffic if that takes longer."""
+    types = (
+        line.split("custom-call", 1)[0] + line.partition("operand_layout_constraints")[2].partition("}, ")[0]
+    )
+    return max(scheduled[kernel_body(line)], round(shape_bytes(types) / HBM_BYTES_PER_SECOND * CLOCK_HZ))
+
+
+def _distinct(module: str) -> set[str]:
+    lines = module.replace("\\22", '"').splitlines()
+    return {body for body in map(kernel_body, lines) if body}
+
+
+def main() -> None:
+    from trm.tpu_check.compiler import compile_for
+    from trm.tpu_check.slices import Slice
+
+    # one chip of the smallest slice
+    compiled = compile_for(sys.stdin.read(), Slice("kernels", 1, "v4:2x2x1"))
+    print(json.dumps({"fits": compiled.text is not None}))
+
+
+if __name__ == "__main__":
+    main()
