@@ -1,0 +1,61 @@
+"""The TPU kernels, interpreted on a CPU, and the recursion's own backward against plain torch."""
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+
+def steps(mixer: str, kind: str) -> dict[str, Any]:
+    """Answer, latent and gradients of two rounds in float32, in plain bfloat16, or by the kernels."""
+    from trm.backends.xla_recursion import Mesh, recursion, usable
+    from trm.model import network
+    from trm.model.parameters import architecture, initial_weights
+    from trm.study.schema import ModelConfig
+
+    position = "rope" if mixer == "attention" else "none"
+    options = {"mixer": mixer, "d_model": 128, "heads": 2, "layers": 1, "puzzle_tokens": 3}
+    model = ModelConfig.model_validate(options | {"position": position})
+    dtype = torch.float32 if kind == "float32" else torch.bfloat16
+    arch = architecture(model, dtype)
+    w = {name: t.requires_grad_() for name, t in initial_weights(model, 16, 6, 0).items() if "blocks" in name}
+    generator = torch.Generator().manual_seed(1)
+    length, rows = 19, 4  # five padded tokens
+    z_H, z_L, x, grad = (torch.randn(length, rows, 128, generator=generator).to(dtype) for _ in range(4))
+    x.requires_grad_()
+    if kind == "kernels":
+        assert usable(w, arch, length, rows)
+        z_H, z_L = recursion(z_H, z_L, x, w, arch, Mesh(1), h_cycles=2, l_cycles=1)
+    else:
+        with torch.no_grad():
+            z_H, z_L = network.recursion_round(z_H, z_L, x, w, arch, 1)
+        z_H, z_L = network.recursion_round(z_H, z_L, x, w, arch, 1)
+    z_H.backward(grad)
+    return {"z_H": z_H, "z_L": z_L, "x": x.grad} | {name: weight.grad for name, weight in w.items()}
+
+
+@pytest.mark.parametrize("mixer", ["mlp", "attention"])
+def test_kernels_are_as_near_to_float32_as_plain_bfloat16(mixer: str):
+    exact, plain, found = (steps(mixer, kind) for kind in ("float32", "bfloat16", "kernels"))
+    for name, tensor in exact.items():
+        size = tensor.norm().item()
+        off = (found[name].float() - tensor).norm().item() / size
+        expected = (plain[name].float() - tensor).norm().item() / size
+        assert 0 < off < 1.2 * expected < 0.15, (name, off, expected)
+
+
+def test_models_that_do_not_fit_the_kernels_are_left_to_xla():
+    from trm.backends.xla_recursion import usable
+    from trm.model.network import Architecture
+
+    def weights(width: int, inner: int) -> dict[str, Any]:
+        return {"blocks.0.channel_mlp.down": torch.empty(width, inner)}
+
+    arch = Architecture(2, 8, 16, True, torch.bfloat16)
+    assert usable(weights(512, 1536), arch, 97, 192)
+    assert not usable(weights(1024, 2816), arch, 97, 192)
+    assert not usable(weights(96, 256), arch, 97, 192)
+    assert not usable(weights(512, 1536), arch, 97, 3)
+    assert not usable(weights(512, 1536), arch, 916, 192)
+    assert not usable(weights(512, 1536), arch._replace(dtype=torch.float32), 97, 192)
