@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from trm.analysis.sentences.agreement import Agreement, agreement_answer, agreement_sentence
 from trm.analysis.sentences.comparisons import (
     ablation_answer,
     ablation_sentence,
@@ -179,3 +180,19 @@ def test_the_answer_says_whether_effects_hold_elsewhere() -> None:
     assert text.endswith("at batch size 512 none of 1 effect changes certainly.")
     changed = [{"elsewhere": "batch size 512", "low": 0.1, "high": 0.2}]
     assert "at batch size 512 1 of 1 effect changes" in ablation_answer(sure, "on", "exact_accuracy", changed)
+
+
+def test_runs_that_ought_to_be_the_same_agree_or_do_not() -> None:
+    first = Agreement("CPU", {}, {}, 0.8, 500.0, 3e8)
+    same = Agreement("plain", {"loss": 0.0}, {"loss": 0.0}, 0.8, 400.0, 3e8)
+    near = Agreement("XLA", {"loss": 1e-6}, {"loss": 0.02}, 0.81, 100.0, 9e8)
+    far = Agreement("CUDA", {"loss": 0.1}, {"loss": 0.2}, 0.7, 900.0, 9e8)
+    assert "CPU and plain are the same to the last bit" in agreement_answer([first, same])
+    assert "XLA agrees with CPU to rounding" in agreement_answer([first, near])
+    assert "CUDA does not agree" in agreement_answer([first, far])
+    assert "Of 2 other ways to compute CPU's run, 1 agree to rounding" in agreement_answer([first, near, far])
+    text = agreement_sentence([first, same, near, far])
+    assert "plain is CPU to the last bit" in text
+    assert "XLA agrees with CPU: loss within" in text
+    assert "CUDA does not agree with CPU" in text
+    assert "100 puzzles/s" in text

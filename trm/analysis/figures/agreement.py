@@ -105,7 +105,8 @@ def _panels(
             steps = reference.index.intersection(line.index)
             if not len(steps):
                 continue
-            away = ((line[steps] - reference[steps]).abs() / reference[steps].abs()).to_numpy(float)
+            apart = (line[steps] - reference[steps]).abs().to_numpy(float)
+            away = apart / np.maximum(reference[steps].abs().to_numpy(float), LEAST)
             below.plot(steps, np.maximum(away, LEAST), color=shades[name], linewidth=0.8)
             early.append(float(away[: max(1, len(away) // 10)].max()))
             whole.append(float(away.max()))

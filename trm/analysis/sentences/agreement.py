@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from trm.analysis.words import count, listed, memory, number, percent
+from trm.analysis.words import listed, memory, number, percent
 
 CLOSE = 1e-3
 """Largest relative difference over the first tenth of the steps at which two curves count as the same."""
@@ -64,9 +64,10 @@ def agreement_answer(parts: Sequence[Agreement]) -> str:
     worst = max(known, key=lambda part: max(part.early.values()))
     off = max(worst.early.values())
     if max(max(part.whole.values()) for part in known) == 0:
-        return f"{listed([part.name for part in known])} and {first.name} are the same to the last bit."
-    way = "all of them" if len(good) == len(known) else f"{len(good)} of them"
-    return (
-        f"Of {count(len(known), 'other way')} to compute the run, {way} agree with {first.name} to rounding (largest "
-        f"early difference {number(100 * off, 2)} %: {worst.name})."
-    )
+        return f"{listed([first.name, *(part.name for part in known)])} are the same to the last bit."
+    size = f"largest early difference {number(100 * off, 2)} %"
+    if len(known) == 1:
+        verb = "agrees" if good else "does not agree"
+        return f"{worst.name} {verb} with {first.name} to rounding ({size})."
+    many = "all" if len(good) == len(known) else str(len(good))
+    return f"Of {len(known)} other ways to compute {first.name}'s run, {many} agree to rounding ({size}: {worst.name})."
