@@ -45,7 +45,7 @@ class ModelConfig(Section):
     puzzle_tokens: Annotated[int, Field(ge=0)] = 16
     """Tokens prepended for the puzzle embedding (puzzle_emb_len); its first one carries the vector. 0: none."""
     position: Literal["none", "rope", "learned"] = "none"
-    """Position encoding; `rope` needs the attention mixer."""
+    """Position encoding: none, rotary (arXiv 2104.09864; needs the attention mixer) or a learned vector a token."""
 
 
 class DataConfig(Section):
@@ -113,14 +113,15 @@ class TrainingConfig(Section):
     """Optimiser steps, one supervision step each. In the file `rows` (offered rows) or `epochs` (passes over the
     original puzzles) may stand instead; they are turned into steps, so equal points stay one run."""
     lr: Positive = 1e-4
-    """Peak learning rate. In the file `lr_scaling` (linear, sqrt) with `lr_base_batch` may stand beside it and is
-    multiplied in."""
+    """Peak learning rate. In the file `lr_scaling` with `lr_base_batch` may stand beside it and is multiplied in:
+    linear (lr * batch / base, arXiv 1706.02677) or sqrt (lr * sqrt(batch / base), arXiv 1404.5997)."""
     puzzle_lr: Positive | None = None
     """Learning rate of the puzzle embedding; null: as lr."""
     warmup_steps: Annotated[int, Field(ge=0)] = 2000
     """Steps of linear warm-up from 0; step 1 uses lr / warmup_steps."""
     lr_min_ratio: Fraction = 1.0
-    """Cosine decay after the warm-up ends at this fraction of lr; 1: constant."""
+    """Half a cosine (arXiv 1608.03983, without restarts) from the end of the warm-up to this fraction of lr; 1:
+    constant."""
     weight_decay: NonNegative = 1.0
     """Decoupled weight decay of every parameter but the puzzle embedding."""
     puzzle_weight_decay: NonNegative = 1.0
@@ -132,24 +133,26 @@ class TrainingConfig(Section):
     beta2: Fraction = 0.95
     """Second-moment decay (Lion: momentum decay)."""
     max_grad_norm: Positive | None = None
-    """Global gradient-norm clipping; null: none."""
+    """Gradients of a larger global norm are scaled down to it (arXiv 1211.5063); null: none."""
     ema: Fraction = 0.999
-    """Decay of the weights' exponential moving average, used for evaluation; 0: off."""
+    """Decay of the weights' exponential moving average, used for evaluation (as in the paper); 0: off."""
     precision: Literal["auto", "float32", "bfloat16", "float16", "bfloat16_weights"] = "bfloat16"
-    """Matrix product precision. float16 has a dynamic loss scale; bfloat16_weights also holds the weights in
-    bfloat16; `auto`: bfloat16 where the machine is fast at it, else float32 (recorded in the result)."""
+    """Matrix product precision. float16 has a dynamic loss scale (arXiv 1710.03740); bfloat16_weights also holds the
+    weights in bfloat16; `auto`: bfloat16 where the machine is fast at it, else float32 (recorded in the result)."""
     micro_batches: Count = 1
     """Micro-batches whose gradients are accumulated for one step; must divide batch_size."""
     exploration: Fraction = 0.1
-    """Probability that a row's halting is delayed to a random minimum of steps."""
+    """Probability that a row's halting is delayed to a random minimum of steps, 2 to halt_max_steps (arXiv
+    2506.21734)."""
     exploration_final: Fraction | None = None
     """Exploration at the last step, reached linearly; null: constant."""
     halting_cost: NonNegative = 0.0
-    """Weight of the expected number of further supervision steps in the loss (compute-aware halting)."""
+    """Compute-aware halting, in the spirit of the ponder cost of arXiv 1603.08983: weight in the loss of the expected
+    number of further supervision steps, sum over k = 1..R of (1 - p)^k at halt probability p with R steps left."""
     curriculum: tuple[CurriculumStage, ...] = ()
-    """Recursion stages before the model's own (h_cycles, l_cycles)."""
+    """Recursion curriculum: stages with their own (T, n) before the model's own; each is one static program."""
     snapshots: Annotated[int, Field(ge=0)] = 0
-    """Weight snapshots at equal distances over the last half of the steps, for averaging."""
+    """Weight snapshots at equal distances over the last half of the steps, for averaging (arXiv 1803.05407)."""
     init_from: str | None = None
     """Name of a finished run whose weights training starts from."""
 
