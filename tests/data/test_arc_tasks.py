@@ -33,12 +33,10 @@ def folder(tmp_path_factory):
     return root / "set"
 
 
-RULES = {
-    "flip": lambda grid: [row[::-1] for row in grid],
-    "transpose": lambda grid: [list(column) for column in zip(*grid)],
-    "fill": lambda grid: [[cell or row[0] for cell in row] for row in grid],
-    "move": lambda grid: [[0, *row[:-1]] for row in grid],
-}
+def changes(pair) -> set[tuple[int, int]]:
+    """Colours before and after, of the cells that differ."""
+    cells = [(a, b) for row, other in zip(pair["input"], pair["output"]) for a, b in zip(row, other)]
+    return {(a, b) for a, b in cells if a != b}
 
 
 def test_every_pair_of_a_task_follows_its_rule():
@@ -52,19 +50,21 @@ def test_every_pair_of_a_task_follows_its_rule():
         assert len({json.dumps(pair["input"]) for pair in pairs}) == len(
             pairs
         )  # the test is none of the shown
-        changed = set()
-        for pair in pairs:
-            question, answer = pair["input"], pair["output"]
-            assert 3 <= len(question) <= 5
-            assert 3 <= len(question[0]) <= 5
-            assert answer != question
-            if kind in RULES:
-                assert answer == RULES[kind](question)
-            else:
-                cells = [(a, b) for row, other in zip(question, answer) for a, b in zip(row, other)]
-                changed |= {(a, b) for a, b in cells if a != b}
-        if kind == "recolour":
-            assert len(changed) == 1
+        assert all(
+            np.shape(grid) == (6, 6) and grid != pair["output"] for pair in pairs for grid in [pair["input"]]
+        )
+        found = set().union(*map(changes, pairs))
+        if kind == "flip":
+            assert all(pair["output"] == [row[::-1] for row in pair["input"]] for pair in pairs)
+        elif kind == "swap":
+            ((a, b), other) = sorted(found)
+            assert other == (b, a)
+            assert a > 0
+        else:
+            ((before, after),) = found
+            assert (before == 0) == (kind == "ground")
+            assert (after == 0) == (kind == "clear")
+            assert any(before in row for pair in pairs for row in pair["input"])
 
 
 def test_tasks_are_a_function_of_seed_and_number():

@@ -10,6 +10,7 @@ import torch
 from tests.engine.conftest import config, train, trainer
 from trm.backends.cpu import CpuBackend
 from trm.data.arc_augment import ArcAugmenter
+from trm.data.arc_tasks import KINDS
 from trm.data.dataset import build_dataset
 from trm.data.expand import expand
 from trm.data.sampler import Sampler
@@ -147,7 +148,7 @@ def test_copies_vote(folder, tmp_path, wrong, copies, first, second):
     assert measured["vote"]["correct"] == 5 * second
     assert measured["vote"]["restarts"] == (4 if copies is None else 1)
     assert [task["vote"] for task in tasks] == [second] * 5
-    assert {task["task"].split("-")[0] for task in tasks} == {"recolour", "flip", "transpose", "fill", "move"}
+    assert {task["task"].split("-")[0] for task in tasks} == set(KINDS)
 
 
 def test_an_evaluation_holds_the_votes(folder, tmp_path):
