@@ -70,7 +70,12 @@ def read_profile(path: Path) -> dict:
         raise WorkflowError(
             f"There is no Snakemake profile at {path}: give its folder, such as profiles/tpu."
         )
-    content = yte.process_yaml(file.read_text(), require_use_yte=True) or {}  # as Snakemake reads profiles
+    try:
+        content = (
+            yte.process_yaml(file.read_text(), require_use_yte=True) or {}
+        )  # as Snakemake reads profiles
+    except Exception as error:  # a profile's own code may raise anything
+        raise WorkflowError(f"The profile {file} cannot be read: {error}") from None
     known = {item.name for item in fields(ExecutorSettings)}
     settings = {key[4:].replace("-", "_"): value for key, value in content.items() if key.startswith("tpu-")}
     expanded = {

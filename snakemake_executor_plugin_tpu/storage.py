@@ -1,9 +1,10 @@
 """Makes the GCS storage plugin fit for studies of thousands of files.
 
 Out of the box it asks five times, one after the other, for every object that does not exist, looks at the bucket
-before each transfer, and uploads what is there already. `improve_gcs()` replaces four of its methods:
+before each transfer, and uploads what is there already. `improve_gcs()` replaces some of its methods:
 
-- one listing for each top folder tells which objects exist, with time and size;
+- one listing for each folder of folders tells which objects exist, with time and size; Snakemake takes stock like
+  this only where the target itself is in storage, so its first question for any object is made to do so;
 - transfers and questions are repeated on passing errors, with growing pauses;
 - a file whose content is in the bucket already is not uploaded again.
 
@@ -56,14 +57,33 @@ def crc32c_of(path: str) -> str:
     return base64.b64encode(checksum.digest()).decode()
 
 
-def listed_prefix(key: str) -> str:
-    """Return the part of a bucket that one listing covers: the object's top folder."""
-    top, slash, _ = key.partition("/")
-    return top + slash
+def listed_prefix(key: str, levels: int = 2) -> str:
+    """Return the part of a bucket that one listing covers: runs/ for runs/a/result.json, or with one level runs/a/."""
+    folders = key.split("/")[:-1]
+    if not folders:
+        return key
+    return "".join(f"{folder}/" for folder in folders[: max(1, len(folders) - levels + 1)])
 
 
-def improve_gcs() -> bool:
-    """Replace the slow methods of snakemake-storage-plugin-gcs; return whether it is there to be improved."""
+def take_stock_first() -> None:
+    """Have Snakemake list the storage before it asks for single objects, wherever in the workflow they stand."""
+    from snakemake.io import _IOFile
+
+    ask = _IOFile.exists_in_storage
+
+    async def exists_in_storage(self):
+        if self.is_storage:
+            await self.inventory()  # nothing to do once it is made, or while jobs run
+        return await ask(self)
+
+    _IOFile.exists_in_storage = exists_in_storage
+
+
+def improve_gcs(levels: int = 2) -> bool:
+    """Replace the slow methods of snakemake-storage-plugin-gcs; return whether it is there to be improved.
+
+    A single job (levels=1) lists the folders of its own files; a workflow the folders that hold such folders.
+    """
     try:
         import snakemake_storage_plugin_gcs as plugin
         from snakemake_interface_storage_plugins.io import Mtime
@@ -83,7 +103,7 @@ def improve_gcs() -> bool:
 
     def get_inventory_parent(self):
         # Snakemake takes objects below a parent with an inventory for absent unless the inventory named them.
-        return self.cache_key(f"{self.bucket_name}/{listed_prefix(self.key)}")
+        return self.cache_key(f"{self.bucket_name}/{listed_prefix(self.key, levels)}")
 
     async def inventory(self, cache) -> None:
         parent = self.get_inventory_parent()
@@ -99,7 +119,7 @@ def improve_gcs() -> bool:
     def _list(self) -> dict[str, dict]:
         if not bucket_exists(self):
             return {}
-        prefix, found = listed_prefix(self.key), {}
+        prefix, found = listed_prefix(self.key, levels), {}
         fields = "items(name,updated,size),nextPageToken"
         for blob in self.client.list_blobs(self.bucket_name, prefix=prefix, fields=fields):
             entry = {"updated": blob.updated.timestamp(), "size": blob.size}
@@ -152,5 +172,6 @@ def improve_gcs() -> bool:
         "inventory": inventory,
     }.items():
         setattr(cls, name, method)
+    take_stock_first()
     cls.improved_by_tpu_plugin = True
     return True
