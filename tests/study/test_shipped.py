@@ -1,4 +1,4 @@
-"""What the shipped study says of tasks that need files of their own, and of those that need none."""
+"""The study as it is shipped: every planned experiment, at every scale or with the reason why not."""
 
 from pathlib import Path
 
@@ -6,31 +6,58 @@ import pytest
 
 from trm.pipeline.workflow import Workflow
 from trm.study.dataset_identity import shape
-from trm.study.grid import load_study
+from trm.study.flops import train_flops
 
-STUDY = "config/experiments.yaml"
-ARC = sorted(str(path) for path in Path("tests/data/arc").glob("*.json"))
-
-
-def test_arc_needs_no_files_on_a_laptop():
-    arc = load_study(STUDY, "laptop").experiment("arc")
-    data = arc.points[0].runs[0].config.data
-    assert (data.source, data.files, data.test_puzzles) == ("generate", (), 5)
-    assert shape(data).seq_len == data.arc_side**2 < 900
-    assert len(arc.points[0].runs) == 3
-
-
-@pytest.mark.parametrize("scale", ["gpu", "tpu"])
-def test_arc_reads_the_official_files_elsewhere(scale):
-    assert "arc_files" in load_study(STUDY, scale).experiment("arc").skip
-    arc = load_study(STUDY, scale, variables={"arc_files": ",".join(ARC)}).experiment("arc")
-    run = arc.points[0].runs[0].config
-    assert run.data.files == tuple(ARC)
-    assert (run.data.arc_side, run.data.augmentations) == (30, 1000)
-    assert (run.model.mixer, run.model.position, run.model.puzzle_tokens) == ("attention", "rope", 16)
+STUDY = str(Path(__file__).parents[2] / "config/experiments.yaml")
+PLANNED = "E1.1 E1.2 E1.3 E2.1 E2.2 E2.3 E2.4 E3.1 E3.2 E3.3 E3.4 E4.1 E4.2 E4.3 E4.4 exp01 exp01a exp02a exp02b exp03"
+PLANNED += " exp04a exp04b exp05 exp06 exp07 exp08 exp09 exp10 contrib01 contrib02 baseline training_compute ema_sync"
+PLANNED += " gradient_accumulation inference_compute maze arc"
+SKIPPED = {
+    "laptop": set(),
+    "gpu": set(),
+    "tpu": {"ema_sync"},
+}
+EQUAL_FLOPS = [
+    ("laptop", "mlp_vs_attention", "MLP", "attention, FLOPs of the MLP"),
+    ("tpu", "mlp_vs_attention", "MLP", "attention, FLOPs of the MLP"),
+    ("tpu", "mlp_vs_attention", "maze, MLP", "maze, attention, FLOPs of the MLP"),
+    ("laptop", "curriculum", "(1,1) to (2,2) in the first third", "fixed, FLOPs of (1,1) to (2,2)"),
+    ("tpu", "curriculum", "(1,2) to (3,6) in the first fifth", "fixed, FLOPs of (1,2) to (3,6)"),
+    ("tpu", "curriculum", "fixed", "T 2, 3, 4 in thirds"),
+]
 
 
-def test_the_files_reach_every_command_of_the_workflow():
-    workflow = Workflow({"study": STUDY, "scale": "laptop", "arc_files": ",".join(ARC)})
-    assert next(raw["kind"] for raw in workflow.study.experiment("real_arc").figures) == "votes"
-    assert f"arc_files={','.join(ARC)}" in workflow.options
+@pytest.fixture(scope="module")
+def workflows():
+    return {scale: Workflow({"study": STUDY, "scale": scale, "experiments": "*"}) for scale in SKIPPED}
+
+
+@pytest.mark.parametrize("scale", SKIPPED)
+def test_every_planned_experiment_is_there_or_says_why_not(workflows, scale):
+    study = workflows[scale].study
+    planned = {experiment.name: experiment.skip for experiment in map(study.experiment, PLANNED.split())}
+    skipped = {name: why for name, why in planned.items() if why and not why.startswith("needs --config")}
+    assert set(skipped) == SKIPPED[scale]
+    assert all(len(reason) > 20 for reason in skipped.values())
+
+
+@pytest.mark.parametrize("scale", SKIPPED)
+def test_every_experiment_asks_and_has_a_figure(workflows, scale):
+    workflow = workflows[scale]
+    for name, experiment in workflow.study.experiments.items():
+        assert experiment.definition.question.endswith("?"), name
+        assert experiment.definition.hypothesis, name
+        assert experiment.skip or workflow.figures_of(name), name
+
+
+@pytest.mark.parametrize(("scale", "experiment", "one", "other"), EQUAL_FLOPS)
+def test_what_is_called_equal_compute_is(workflows, scale, experiment, one, other):
+    points = {
+        point.label: point.runs[0].config for point in workflows[scale].study.experiment(experiment).points
+    }
+    costs = []
+    for label in (one, other):
+        config = points[label]
+        data = shape(config.data)
+        costs.append(train_flops(config.model, config.training, data.seq_len, data.vocab_size))
+    assert costs[1] == pytest.approx(costs[0], rel=3e-3)

@@ -102,6 +102,7 @@ def _list(args: argparse.Namespace) -> int:
             else f"{len(experiment.points)} points, {runs} runs"
         )
         mark = "*" if name in workflow.selected else " "
+        size += "".join(f"; {reason}" for reason in experiment.left_out)
         print(f"{mark} {name}{aliases}: {size}\n      {experiment.definition.question}")
     print("\n* part of `make report` at this scale, or already run")
     return 0

@@ -237,7 +237,7 @@ def _resolve_experiment(
     for grid in grids or [Grid()]:
         grid_where = f"{where}: grid"
         if grid.needs and not variables.get(grid.needs):
-            left_out.append(f"{_names_text(grid)} needs --config {grid.needs}=...")
+            left_out.append(f"needs --config {grid.needs}=... for: {_names_text(grid)}")
             continue
         shared = lay(common, flatten(grid.set, grid_where))
         expanded = list(_grid_points(grid, grid_where))
