@@ -8,6 +8,7 @@ second implementation.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -116,6 +117,14 @@ class EagerTRM(nn.Module):
             self.h_init.copy_(states["h_init"])
             self.l_init.copy_(states["l_init"])
 
+    def compiled(self, what: str, **options: Any) -> EagerTRM:
+        """The same module through torch.compile: its block `stack`, or the `whole` forward."""
+        if what == "stack":
+            self.stack = torch.compile(self.stack, dynamic=False, **options)
+        else:
+            self.forward = torch.compile(self.forward, dynamic=False, **options)
+        return self
+
     def stack(self, x: Tensor) -> Tensor:
         for block in self.blocks:
             x = block(x)
@@ -204,6 +213,8 @@ class EagerTrainer:
             ema.mul_(training.ema).add_(p, alpha=1 - training.ema)
         if puzzle_grads is not None:
             ids, inverse = puzzle_ids.unique(return_inverse=True)
-            summed = torch.zeros(len(ids), puzzle_grads.shape[1]).index_add_(0, inverse, puzzle_grads)
+            summed = puzzle_grads.new_zeros(len(ids), puzzle_grads.shape[1]).index_add_(
+                0, inverse, puzzle_grads
+            )
             decayed = net.puzzle[ids] * (1 - puzzle_lr * training.puzzle_weight_decay)
             net.puzzle[ids] = decayed - puzzle_lr * torch.sign(summed)

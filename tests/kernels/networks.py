@@ -7,7 +7,7 @@ import torch
 from trm.model.parameters import Layout, architecture, initial_weights
 
 SEQ, VOCAB = 9, 5
-SMALL = {"d_model": 64, "heads": 2, "puzzle_tokens": 2, "h_cycles": 2, "l_cycles": 1, "expansion": 1.0}
+SMALL = {"d_model": 32, "heads": 1, "puzzle_tokens": 2, "h_cycles": 2, "l_cycles": 1, "expansion": 1.0}
 
 
 def relative(found, exact):
