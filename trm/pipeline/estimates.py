@@ -9,6 +9,11 @@ from typing import Any
 
 from trm.pipeline.workflow import Workflow
 from trm.study.plan import Estimate, Hardware, estimate, flops_text, read_hardware, seconds_text
+from trm.tpu_check.check import step_seconds
+from trm.tpu_check.slices import parse_slice
+
+CHECKED = Path("results/tpu-check")
+"""Where `tpu-check` keeps its numbers."""
 
 
 class Estimates:
@@ -23,8 +28,28 @@ class Estimates:
     def of(self, run: str) -> Estimate:
         """Estimate of one run."""
         if run not in self._known:
-            self._known[run] = estimate(self._workflow.runs[run].config, self._hardware_of(run))
+            hardware = self._hardware_of(run)
+            self._known[run] = estimate(
+                self._workflow.runs[run].config, hardware, self._compiled(run, hardware, 0)
+            )
         return self._known[run]
+
+    def _compiled(self, run: str, hardware: Hardware, place: int) -> float | None:
+        """Seconds of the run's step on a slice of the hardware (0: one host, 1: all), if `tpu-check` compiled it."""
+        config = self._workflow.runs[run].config
+        if len(hardware.slices) <= place or hardware.devices != self.hardware.devices:
+            return None
+        return step_seconds(config, parse_slice(hardware.slices[place]), CHECKED)
+
+    def _faster_on_all(self, run: str) -> bool:
+        """Whether more runs an hour are done one after another on all hosts than side by side on one each: a step's
+        compiled estimates on both, and as many runs as are still to train."""
+        alone, together = (self._compiled(run, self.hardware, place) for place in (0, 1))
+        if alone is None or together is None:
+            return False
+        workflow = self._workflow
+        todo = sum(not Path(workflow.run_outputs(name)[0]).exists() for name in workflow.runs)
+        return alone / max(1, min(todo, self.hardware.hosts)) > together
 
     def _hardware_of(self, run: str) -> Hardware:
         """What a run computes on: the scale's machine, unless its placement says otherwise."""
@@ -37,11 +62,13 @@ class Estimates:
         return hardware
 
     def hosts(self, wildcards: Any) -> int:
-        """Pod hosts of a job: one, so that as many runs as possible go on at once; all of them where the batch does
-        not fit one host's memory, or the config's `whole_pod` pattern names the run."""
+        """Pod hosts of a job: one, so that as many runs as possible go on at once; all of them where that gives more
+        runs an hour by compiled estimates, where the batch does not fit one host's memory, or where the config's
+        `whole_pod` pattern names the run."""
         pattern = str(self._workflow.config.get("whole_pod") or "")
         needed = self.of(wildcards.run).memory_bytes / 2**30
         whole = needed > self.hardware.memory_gib or fnmatch.fnmatch(wildcards.run, pattern)
+        whole = whole or self._faster_on_all(wildcards.run)
         whole = (whole or self._workers(wildcards) > 1) and self.hardware.hosts > 1
         return int(self._workflow.config.get("pod_hosts") or self.hardware.hosts) if whole else 1
 
@@ -85,5 +112,6 @@ class Estimates:
         price = f", ${cost.usd:.2f}" if cost.usd else ""
         return (
             f"{cost.parameters:,} parameters, {cost.steps:,} steps, {flops_text(cost.flops)}, "
-            f"about {seconds_text(cost.seconds)} ({cost.device_hours:.3g} {self.hardware.device} hours{price})"
+            f"about {seconds_text(cost.seconds)} ({cost.device_hours:.3g} {self.hardware.device} hours{price}"
+            f"{'; step time compiled' if cost.compiled else ''})"
         )

@@ -62,6 +62,7 @@ def document(
         "study": workflow.study.name,
         "scale": workflow.scale,
         "device": estimates.hardware.device,
+        "slices": list(estimates.hardware.slices),
         "jobs": at_once,
         "experiments": experiments,
         "todo_runs": sum(item["todo_runs"] for item in experiments),
@@ -92,6 +93,7 @@ def _row(workflow: Workflow, estimates: Estimates, label: str, run: str) -> dict
         "usd": cost.usd,
         "checkpoint_bytes": cost.checkpoint_bytes,
         "memory_bytes": cost.memory_bytes,
+        "step_time": "compiled estimate" if cost.compiled else "FLOPs",
     }
 
 
@@ -159,7 +161,18 @@ def _totals(document: dict[str, Any]) -> list[str]:
         f"{document['device']} hours{price}; about {seconds_text(document['wall_seconds'])} at {document['jobs']} "
         "jobs at once",
         f"Checkpoints: {bytes_text(document['checkpoint_bytes'])}{month}",
+        *_step_times(document),
     ]
+
+
+def _step_times(document: dict[str, Any]) -> list[str]:
+    """On a TPU: where the step times are from."""
+    if not document["slices"]:
+        return []
+    rows = [row for item in document["experiments"] for row in item["runs"]]
+    compiled = sum(row["step_time"] == "compiled estimate" for row in rows)
+    advice = "" if compiled == len(rows) else " (`python -m trm tpu-check` compiles them)"
+    return [f"Step time: compiled estimate for {compiled} of {len(rows)} runs, FLOPs for the others{advice}"]
 
 
 def _budget_lines(budget: dict[str, Any]) -> list[str]:

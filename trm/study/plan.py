@@ -34,6 +34,9 @@ class Hardware(Section):
     """Seconds of a step beside its blocks."""
     application: NonNegative = 0.0
     """Seconds to start one block application; counts fully where it exceeds the arithmetic."""
+    slices: tuple[str, ...] = ()
+    """TPU slices of one host and of the whole machine, whose programs `tpu-check` may have compiled: their step times
+    then replace those reckoned from FLOPs."""
     flops_per_second: Positive
     """Achieved FLOP/s of one device."""
     memory_gib: Positive
@@ -56,6 +59,8 @@ class Estimate:
     checkpoint_bytes: int
     memory_bytes: int
     usd: float
+    compiled: bool = False
+    """Whether the time of a step is the TPU compiler's estimate, not reckoned from FLOPs."""
 
 
 def read_hardware(path: str | Path, name: str) -> Hardware:
@@ -78,19 +83,22 @@ def read_hardware(path: str | Path, name: str) -> Hardware:
         raise UserError(f"{path}: {name}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
 
 
-def estimate(config: RunConfig, hardware: Hardware) -> Estimate:
-    """Expected cost of a run on one job's devices."""
+def estimate(config: RunConfig, hardware: Hardware, step_seconds: float | None = None) -> Estimate:
+    """Expected cost of a run on one job's devices. `step_seconds`: of a step at full recursion, where it is known;
+    cheaper stages of a curriculum take less in proportion to their FLOPs."""
     model, training = config.model, config.training
     data = shape(config.data)
     total = flops.train_flops(model, training, data.seq_len, data.vocab_size)
+    whole = flops.step_flops(model, data.seq_len, data.vocab_size)
     seconds, done = hardware.fixed, 0
     for stage in flops.recursion_stages(model, training):
         row = flops.step_flops(model, data.seq_len, data.vocab_size, stage.h_cycles, stage.l_cycles)
         arithmetic = row * training.batch_size / (hardware.devices * hardware.flops_per_second)
         applications = model.layers * stage.h_cycles * (stage.l_cycles + 1)
-        seconds += (stage.last_step - done) * (
-            hardware.step + applications * hardware.application + arithmetic
-        )
+        step = hardware.step + applications * hardware.application + arithmetic
+        if step_seconds is not None:
+            step = step_seconds * row / whole
+        seconds += (stage.last_step - done) * step
         done = stage.last_step
     hours = seconds * hardware.devices / 3600
     parameters = flops.parameters(model, data.seq_len, data.vocab_size)
@@ -104,6 +112,7 @@ def estimate(config: RunConfig, hardware: Hardware) -> Estimate:
         checkpoint_bytes=16 * parameters + carry,
         memory_bytes=20 * parameters + _kept_bytes(config, data.seq_len, hardware.devices),
         usd=hours * hardware.usd_per_device_hour,
+        compiled=step_seconds is not None,
     )
 
 

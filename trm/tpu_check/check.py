@@ -172,6 +172,23 @@ def ask(
     return answer
 
 
+def step_seconds(config: RunConfig, where: Slice, cache_folder: Path) -> float | None:
+    """Estimated seconds of a training step that was checked before: the chips' time, or the host's to trace it where
+    that is longer. None where it was not checked with this code, or does not fit."""
+    kept = cache_folder / f"{program_key(config, where, 'train')}.json"
+    if not kept.exists():
+        return None
+    answer = json.loads(kept.read_text())
+    if not answer["fits"]:
+        return None
+    return max(answer["cycles"] / CLOCK_HZ + collective_seconds(answer), answer["trace_ms"] / 1e3)
+
+
+def collective_seconds(answer: dict[str, Any]) -> float:
+    """Time of a program's all-reduces: each byte is sent twice."""
+    return 2 * sum(item["bytes"] for item in answer["collectives"].values()) / LINK_BYTES_PER_SECOND
+
+
 def check(config: RunConfig, where: Slice, what: str, cache_folder: Path) -> Result:
     """Compile the run's training or evaluation step for the slice. Raises UserError: rows that do not divide
     over the chips, no environment, a program that libtpu refuses."""
@@ -191,8 +208,7 @@ def check(config: RunConfig, where: Slice, what: str, cache_folder: Path) -> Res
         flops = forward_flops(model, sizes.seq_len, sizes.vocab) * per_chip
     step_ms = collective_ms = utilisation = None
     if answer["fits"]:
-        sent = sum(item["bytes"] for item in answer["collectives"].values())
-        collective_ms = 2 * sent / LINK_BYTES_PER_SECOND * 1e3
+        collective_ms = collective_seconds(answer) * 1e3
         step_ms = answer["cycles"] / CLOCK_HZ * 1e3 + collective_ms
         utilisation = flops / (step_ms / 1e3) / PEAK_FLOPS
     return Result(
