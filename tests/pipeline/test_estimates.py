@@ -1,0 +1,73 @@
+"""What Snakemake is told of a job whose placement is part of the question."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from trm.errors import UserError
+from trm.pipeline import plan
+from trm.pipeline.estimates import Estimates
+from trm.pipeline.workflow import Workflow
+
+
+@pytest.fixture
+def jobs(monkeypatch):
+    """Jobs of an experiment by the labels of their points."""
+    monkeypatch.chdir(Path(__file__).parents[2])
+
+    def find(experiment, **config):
+        workflow = Workflow({"experiments": experiment, **config})
+        points = workflow.study.experiment(experiment).points
+        names = {point.label: SimpleNamespace(run=point.runs[0].name) for point in points}
+        return Estimates(workflow), names
+
+    return find
+
+
+def test_workers_of_one_machine_are_started_by_torchrun(jobs):
+    estimates, names = jobs("port_validation")
+    assert estimates.launcher(names["CPU"]) == ""
+    assert (
+        estimates.launcher(names["CPU, 2 workers"]) == "torchrun --standalone --nproc-per-node 2 --no-python"
+    )
+    assert (estimates.threads(names["CPU"]), estimates.threads(names["CPU, 2 workers"])) == (1, 2)
+    assert estimates.log_every(names["CPU"]) == "--log-every 2"
+    assert "XLA on the CPU" not in names
+
+
+def test_another_backend_can_have_its_own_interpreter(jobs):
+    estimates, names = jobs("port_validation", xla_python="/opt/xla/bin/python")
+    assert estimates.launcher(names["XLA on the CPU"]) == "env PATH=/opt/xla/bin:$PATH"
+    assert estimates.launcher(names["CPU"]) == ""
+
+
+def test_workers_of_a_pod_are_its_hosts(jobs):
+    estimates, names = jobs("port_validation", scale="tpu")
+    assert estimates.launcher(names["XLA, 8 hosts"]) == "tpurun"
+    assert [estimates.hosts(names[label]) for label in ("CPU", "XLA, one host", "XLA, 8 hosts")] == [1, 1, 8]
+    one, all_hosts = (estimates.of(names[label].run) for label in ("XLA, one host", "XLA, 8 hosts"))
+    assert all_hosts.seconds < one.seconds
+    assert estimates.of(names["CPU"].run).usd == 0.0  # planned as a CPU's hours
+
+
+def test_a_budget_pays_a_shared_run_once_and_passes_over_what_is_too_dear():
+    def item(name, *runs):
+        rows = [{"run": run, "device_hours": hours, "done": False} for run, hours in runs]
+        return {"experiment": name, "asks": [run for run, _ in runs], "runs": rows}
+
+    dear = item("dear", ("shared", 6.0), ("b", 6.0))
+    cheap = item("cheap", ("c", 1.0))
+    cheap["asks"].append("shared")  # counted at `dear` in the table, but `dear` is not bought
+    again = item("again")
+    again["asks"] = ["c"]
+    found = plan.buys([dear, cheap, again], 10.0)
+    assert found["bought"] == ["cheap", "again"]
+    assert [row["device_hours"] for row in found["rows"]] == [12.0, 7.0, 0.0]
+    assert found["left"] == 3.0
+
+
+@pytest.mark.parametrize("value", ["x", "-1", "0", "nan", "inf"])
+def test_a_budget_is_a_number_of_hours(value):
+    with pytest.raises(UserError, match="must be a number of device-hours above 0"):
+        plan.hours(value)
