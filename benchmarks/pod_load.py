@@ -36,7 +36,7 @@ PROFILE = {
     "scheduler": "greedy",
     "shared-fs-usage": "none",
     "resources": {"tpu_hosts": 8},
-    "default-resources": {"tpu_hosts": 1},
+    "default-resources": {"tpu_hosts": 1, "mem_mb": 1000, "disk_mb": 1000},
     "tpu-create": True,
     "tpu-stream": "none",
 }

@@ -3,6 +3,7 @@
     up        create the pod if it is absent, and wait until every host answers
     status    state and health, load and memory of each host, the jobs that run
     ssh       log in to a host, or run a command there:  ssh [RANK] [-- COMMAND ...]
+              or give ssh options of its own:            ssh [RANK] -- -N -L 6006:localhost:6006
     logs      show a job's log as it grows:              logs JOB [RANK]
     stop      stop a job on the pod:                     stop JOB
     down      delete the pod
@@ -92,7 +93,11 @@ class Cli:
         settings.check_pod()
         cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
         folder = cache / "snakemake-executor-plugin-tpu" / (settings.name or "hosts")
-        self.manager = PodManager(settings, folder, print, Notifier(None, None, print))
+        self.manager = PodManager(settings, folder, self.say, Notifier(None, None, self.say))
+
+    def say(self, sentence: str) -> None:
+        """Tell how it goes, beside what other programs may read."""
+        print(sentence, file=sys.stderr, flush=True)
 
     async def run(self) -> int:
         """Run the command and return the exit code."""
@@ -142,9 +147,10 @@ class Cli:
         pod = await self._existing()
         if int(rank) >= len(pod.workers):
             raise PodError(f"The pod has {len(pod.workers)} hosts, numbered from 0: there is no host {rank}.")
+        options, command = (command, []) if command and command[0].startswith("-") else ([], command)
         process = await asyncio.create_subprocess_exec(
-            *("ssh", "-F", str(pod.ssh.config), "-o", "ControlPath=none", pod.workers[int(rank)].host),
-            *([shlex.join(command)] if command else []),
+            *("ssh", "-F", str(pod.ssh.config), "-o", "ControlPath=none", *options),
+            *(pod.workers[int(rank)].host, *([shlex.join(command)] if command else [])),
         )
         return await process.wait()
 
@@ -190,22 +196,29 @@ class Cli:
 
     async def idle(self) -> None:
         """Delete the pod after so many minutes without a job."""
-        minutes = self.settings.idle_delete
+        if not (limit := 60 * self.settings.idle_delete):
+            raise PodError("Say after how many idle minutes the pod is to be deleted: --idle-delete 30.")
         idle_since = time.monotonic()
-        while time.monotonic() - idle_since < 60 * minutes:
+        while True:
             try:
                 if self.manager.cloud is None or (await self.manager.cloud.describe()).is_absent:
                     return
-                pod = await self._existing()
-                statuses = await asyncio.gather(*(worker.status() for worker in pod.workers))
-                if statuses[0]["owner"] or any(
-                    task["state"] == "running" for status in statuses for task in status["tasks"].values()
-                ):
+                if await self._is_busy():
                     idle_since = time.monotonic()
             except (PodError, Unreachable) as error:
                 print(f"{time.strftime('%F %T')} {error}", flush=True)
-            await asyncio.sleep(min(60, 60 * minutes))
+            left = limit - (time.monotonic() - idle_since)
+            if left <= 0:
+                break
+            await asyncio.sleep(min(60, left))
         await self.down()
+
+    async def _is_busy(self) -> bool:
+        """Tell whether a job runs or a controller is at work, which may be about to start one."""
+        pod = await self._existing()
+        statuses = await asyncio.gather(*(worker.status() for worker in pod.workers))
+        tasks = [task for status in statuses for task in status["tasks"].values()]
+        return bool(statuses[0]["owner"]) or any(task["state"] == "running" for task in tasks)
 
 
 def _describe(tasks: dict) -> str:

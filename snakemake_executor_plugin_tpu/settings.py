@@ -44,7 +44,9 @@ class ExecutorSettings(ExecutorSettingsBase):
     service_account: str | None = _setting(None, "Service account that the hosts act as.", str, env_var=True)
     labels: str = _setting("", "Labels of the pod, 'key=value key=value': they appear on the bill.", str)
     queue_timeout: int = _setting(0, "Seconds to wait for capacity; 0 waits for ever.", int)
-    idle_delete: int = _setting(0, "Delete the pod once it has been idle for so many minutes; 0 never.", int)
+    idle_delete: float = _setting(
+        0.0, "Delete the pod once it has been idle for so many minutes; 0 never.", float
+    )
     api_endpoint: str | None = _setting(
         None, "host:port of an emulated TPU API on this machine.", str, env_var=True
     )

@@ -186,10 +186,14 @@ def test_commands_for_people(healthy_pod, tmp_path, monkeypatch, capfd):
     profile.write_text("executor: tpu\ntpu-accelerator-type: v4-32\ntpu-grace: 1\n")
     assert main(["status", "--profile", str(tmp_path)]) == 0
     said = capfd.readouterr().out
-    assert "node READY" in said
+    assert said.startswith("pod: node READY")
     assert all(f"w{rank}" in said for rank in range(4))
     assert main(["ssh", "2", "--", "hostname"]) == 0
-    assert capfd.readouterr().out.strip().endswith("t1v-n-emulated-w-2")
+    assert capfd.readouterr().out == "t1v-n-emulated-w-2\n"  # nothing else: other programs may read it
+    assert main(["ssh", "1", "--", "-o", "RemoteCommand=hostname"]) == 0
+    assert capfd.readouterr().out == "t1v-n-emulated-w-1\n"
+    assert main(["ssh", "9"]) == 1
+    assert "there is no host 9" in capfd.readouterr().err
     assert main(["logs", "no-such-job"]) == 1
     assert "No rank 0 of no-such-job is on the pod" in capfd.readouterr().err
     assert main(["stop", "../etc"]) == 1
@@ -199,8 +203,10 @@ def test_commands_for_people(healthy_pod, tmp_path, monkeypatch, capfd):
     assert main(["ssh"]) == 1
     assert "set tpu-create: true" in capfd.readouterr().err
     assert main(["up", "--profile", str(tmp_path)]) == 0
-    assert "4 host(s) answer" in capfd.readouterr().out
-    assert main(["idle", "--idle-delete", "0"]) == 0
+    assert "4 host(s) answer" in capfd.readouterr().err
+    assert main(["idle"]) == 1
+    assert "after how many idle minutes" in capfd.readouterr().err
+    assert main(["idle", "--idle-delete", "0.001"]) == 0
     assert not any(host.is_up for host in healthy_pod.hosts)
     assert main(["status", "--profile", str(tmp_path / "none")]) == 1
     assert "no Snakemake profile" in capfd.readouterr().err
