@@ -178,6 +178,7 @@ def points_table(table: Table) -> tuple[list[str], list[list[str]]]:
     """The section's table: a row for each grid point, means over seeds with intervals."""
     rows = table.select()
     rows = rows[rows["experiment"] == table.experiment] if "+" not in table.experiment else rows
+    reached = [goal for goal in (80, 85) if rows[f"steps_to_{goal}"].notna().any()]
     columns = [
         "grid point",
         "seeds",
@@ -189,7 +190,9 @@ def points_table(table: Table) -> tuple[list[str], list[list[str]]]:
         "parameters",
         "training FLOPs",
         "time a run",
+        "puzzles/s",
         "peak memory",
+        *(f"to {goal} % validation accuracy" for goal in reached),
     ]
     lines = []
     for _, part in rows.groupby("point", sort=True):
@@ -206,10 +209,22 @@ def points_table(table: Table) -> tuple[list[str], list[list[str]]]:
                 f"{int(part['parameters'].iloc[0]):,}",
                 number(float(part["train_flops"].iloc[0])),
                 duration(float(part["wall_seconds"].mean()) / 3600),
+                number(_mean(part["rows_per_second"])),
                 memory(_mean(part["peak_memory_bytes"])),
+                *(_price(part, goal) for goal in reached),
             ]
         )
     return columns, lines
+
+
+def _price(part: pd.DataFrame, goal: int) -> str:
+    """Steps, time and FLOPs to an accuracy: mean over the seeds that reach it, and how many do."""
+    steps = pd.to_numeric(part[f"steps_to_{goal}"], errors="coerce")
+    if not steps.notna().any():
+        return "never"
+    seconds, flops = _mean(part[f"seconds_to_{goal}"]), _mean(part[f"flops_to_{goal}"])
+    text = f"{number(_mean(steps))} steps, {duration((seconds or 0.0) / 3600)}, {number(flops)} FLOPs"
+    return text + (f" ({steps.notna().sum()} of {len(steps)} seeds)" if steps.isna().any() else "")
 
 
 def _share(bounds: tuple[float, float] | None) -> tuple[float, float] | None:
