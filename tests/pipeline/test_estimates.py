@@ -1,5 +1,6 @@
 """What Snakemake is told of a job whose placement is part of the question."""
 
+import shlex
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -71,3 +72,10 @@ def test_a_budget_pays_a_shared_run_once_and_passes_over_what_is_too_dear():
 def test_a_budget_is_a_number_of_hours(value):
     with pytest.raises(UserError, match="must be a number of device-hours above 0"):
         plan.hours(value)
+
+
+def test_commands_of_rules_see_the_same_study(jobs):
+    workflow = Workflow({"experiments": "ema", "xla_python": "/x y/python", "set": {"training.lr": 1e-3}})
+    words = shlex.split(workflow.options)
+    given = [words[i + 1] for i, word in enumerate(words) if word == "--config"]
+    assert given == ["experiments=ema", "xla_python=/x y/python", "set=training.lr=0.001"]

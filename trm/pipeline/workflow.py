@@ -379,8 +379,8 @@ class Workflow:
     def options(self) -> str:
         """Options by which a `trm study` command sees the same study, quoted for a shell."""
         words = ["--study", self.path, "--scale", self.scale]
-        for key in ("experiments", "set", "sudoku_csv", "arc_files"):
-            if value := self.config.get(key):
+        for key, value in self.config.items():
+            if value and key not in ("study", "scale", "storage_prefix"):
                 text = (
                     " ".join(f"{k}={v}" for k, v in value.items()) if isinstance(value, dict) else str(value)
                 )
