@@ -27,7 +27,13 @@ def checked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def keep(folder: Path, workflow: Workflow, run: str, where: str, milliseconds: float, **more: Any) -> None:
-    answer = {"fits": True, "cycles": round(milliseconds * 1.05e6), "collectives": {}, "trace_ms": 5.0} | more
+    answer = {
+        "fits": True,
+        "cycles": round(milliseconds * 1.05e6),
+        "collectives": {},
+        "trace_ms": 5.0,
+        "peak_gib": 1.0,
+    } | more
     key = program_key(workflow.runs[run].config, parse_slice(where), "train")
     (folder / f"{key}.json").write_text(json.dumps(answer))
 

@@ -5,8 +5,11 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from trm.study.schema import RunConfig
 
 from .steps import config
 
@@ -34,4 +37,50 @@ def test_a_tiny_step_fits_and_gathers_nothing(mixer: str, tmp_path: Path):
             assert result["collectives"]["all-reduce"]["count"] <= 3
             assert result["collectives"]["all-reduce"]["bytes"] < 4 << 20
             assert not result["remat"]
+        assert not any("kernel" in part for part in result["parts_ms"])  # 32 channels are no lanes of 128
     assert len(list(tmp_path.glob("*.json"))) == (2 if mixer == "mlp" else 1)
+
+
+def check(run: RunConfig, cache: Path, **env: str) -> tuple[int, dict[str, Any]]:
+    """Exit code and the training step's result."""
+    options = ["--run-config", run.model_dump_json(), "--cache", str(cache), "--json", "--steps", "train"]
+    command = [sys.executable, "-m", "trm", "tpu-check", *options]
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=900, env={**os.environ, **env}
+    )
+    assert done.returncode in (0, 1), done.stderr
+    return done.returncode, json.loads(done.stdout)[0]
+
+
+def test_what_does_not_fit_fits_with_the_knob_that_is_named(tmp_path: Path):
+    run = config("mlp", batch_size=64, precision="bfloat16")
+    code, found = check(run, tmp_path, TRM_XLA_REMAT="0")
+    assert code == 0
+    bound = str(0.97 * found["peak_gib"])
+    code, found = check(run, tmp_path, TRM_XLA_REMAT="0", TRM_XLA_HBM_GIB=bound)
+    assert (code, found["fits"]) == (1, False)
+    assert " makes it fit (" in found["advice"]
+    knob, value = found["advice"].split(" makes")[0].split("=")
+    if knob == "TRM_XLA_REMAT":
+        code, found = check(run, tmp_path, TRM_XLA_REMAT=value, TRM_XLA_HBM_GIB=bound)
+    else:
+        assert knob == "training.micro_batches"
+        run = config("mlp", batch_size=64, precision="bfloat16", micro_batches=int(value))
+        code, found = check(run, tmp_path, TRM_XLA_REMAT="0", TRM_XLA_HBM_GIB=bound)
+    assert (code, found["fits"]) == (0, True)
+
+
+@pytest.mark.parametrize("mixer", ["mlp", "attention"])
+def test_kernels_are_compiled_and_their_schedules_counted(mixer: str, tmp_path: Path):
+    model = {"d_model": 128, "layers": 1, "h_cycles": 1}
+    run = config(mixer, batch_size=16, precision="bfloat16")
+    run = run.model_copy(update={"model": run.model.model_copy(update=model)})
+    code, found = check(run, tmp_path)
+    assert code == 0
+    half = "token" if mixer == "mlp" else "attention"
+    parts = {part: ms for part, ms in found["parts_ms"].items() if part.startswith("kernel")}
+    assert set(parts) == {
+        f"kernel {kind} {way}" for kind in (half, "channel") for way in ("forward", "backward")
+    }
+    assert all(0 < ms < 1 for ms in parts.values())
+    assert set(found["collectives"]) == {"all-reduce"}

@@ -22,8 +22,8 @@ from torch import Tensor
 from trm.backends.base import Backend, Precision, precision_of
 from trm.backends.cpu import peak_resident_bytes
 from trm.backends.workers import Workers, world_from_environment
-from trm.backends.xla_network import HBM_BYTES
 from trm.errors import UserError
+from trm.tpu_check.slices import hbm_gib
 
 SETTLED = 5  # calls of a step after which a further compilation is a fault
 CACHE_VARIABLE = "TRM_XLA_CACHE"
@@ -200,7 +200,7 @@ class XlaBackend(Backend):
         return stop
 
     def memory_limit(self) -> int:
-        return int(HBM_BYTES) if self.on_tpu else super().memory_limit()
+        return int(hbm_gib() * 2**30) if self.on_tpu else super().memory_limit()
 
     def close(self) -> None:
         if self._workers:

@@ -19,57 +19,35 @@ from trm.errors import UserError
 from trm.model import network
 from trm.model.network import Architecture, Weights
 from trm.model.parameters import Layout
+from trm.tpu_check.slices import hbm_gib
 
 KERNELS_VARIABLE = "TRM_XLA_KERNELS"
 REMAT_VARIABLE = "TRM_XLA_REMAT"
-HBM_BYTES = 30.75 * 2**30  # what a program may fill of a v4 chip's 32 GiB
-HBM_SHARE = 0.9  # of it that may be filled by estimate
-
-
-def product(a: Tensor, b: Tensor) -> Tensor:
-    """a @ b in float32. Of operands that were bfloat16 a TPU takes the product as fast as in bfloat16 (its
-    default precision) and hands the float32 sums on, which saves it the costly packing of results into
-    bfloat16."""
-    return torch.matmul(a.float(), b.float())
-
-
-def normalised(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """x / rms(x) over the channels, from float32."""
-    return (x * torch.rsqrt(x.square().mean(-1, keepdim=True) + network.EPS)).to(dtype)
-
-
-def swiglu_channels(x_LBD: Tensor, gate_up_ID: Tensor, down_DI: Tensor) -> Tensor:
-    """SwiGLU over the channel axis; float32."""
-    dtype = x_LBD.dtype
-    gate, up = gate_up_ID.to(dtype).t().chunk(2, dim=1)
-    inner = F.silu(product(x_LBD, gate)) * product(x_LBD, up)
-    return product(inner.to(dtype), down_DI.to(dtype).t())
+HBM_SHARE = 0.9  # of a chip's memory that may be filled by estimate
 
 
 def attention(x_LBD: Tensor, qkv: Tensor, out: Tensor, heads: int, rope: bool) -> Tensor:
-    """Bidirectional attention by two einsums; scores and softmax stay in the forward dtype. Returns
-    float32."""
+    """Bidirectional attention by einsums, all in the forward dtype."""
+    dtype = x_LBD.dtype
     # cut before the heads are split off: the other way round the partitioner gathers all rows on every chip
-    q, k, v = (t.unflatten(-1, (heads, -1)) for t in F.linear(x_LBD, qkv.to(x_LBD.dtype)).chunk(3, dim=-1))
+    q, k, v = (t.unflatten(-1, (heads, -1)) for t in F.linear(x_LBD, qkv.to(dtype)).chunk(3, dim=-1))
     if rope:
         cos, sin = network.rope_tables(x_LBD.shape[0], q.shape[-1], x_LBD.device)
         q, k = network.rotate(q, cos, sin), network.rotate(k, cos, sin)
     scores = torch.einsum("qbhk,sbhk->bhqs", q * q.shape[-1] ** -0.5, k)
     y_LBHK = torch.einsum("bhqs,sbhk->qbhk", scores.softmax(-1), v)
     # the heads stay apart here too: joined, the weight's gradient would gather all rows on every chip
-    out_DHK = out.to(x_LBD.dtype).float().unflatten(1, (heads, -1))
-    return torch.einsum("qbhk,dhk->qbd", y_LBHK.float(), out_DHK)
+    return torch.einsum("qbhk,dhk->qbd", y_LBHK, out.to(dtype).unflatten(1, (heads, -1)))
 
 
 def block(x_LBD: Tensor, w: Weights, prefix: str, arch: Architecture) -> Tensor:
-    """One post-norm block. With token mixing the plain order of products is the faster one by the compiler's estimate
-    (docs/tpu.md), with attention float32 sums are."""
+    """One post-norm block."""
     if prefix + "token_mlp.down" in w:
         return network.block(x_LBD, w, prefix, arch)
-    dtype, qkv, out = x_LBD.dtype, w[prefix + "attention.qkv"], w[prefix + "attention.out"]
-    x_LBD = normalised(x_LBD + attention(x_LBD, qkv, out, arch.heads, arch.rope), dtype)
-    mixed = swiglu_channels(x_LBD, w[prefix + "channel_mlp.gate_up"], w[prefix + "channel_mlp.down"])
-    return normalised(x_LBD + mixed, dtype)
+    qkv, out = w[prefix + "attention.qkv"], w[prefix + "attention.out"]
+    x_LBD = network.rms_norm(x_LBD + attention(x_LBD, qkv, out, arch.heads, arch.rope), dim=-1)
+    mixed = network.swiglu_channels(x_LBD, w[prefix + "channel_mlp.gate_up"], w[prefix + "channel_mlp.down"])
+    return network.rms_norm(x_LBD + mixed, dim=-1)
 
 
 def stack(x_LBD: Tensor, w: Weights, arch: Architecture) -> Tensor:
@@ -150,8 +128,8 @@ def kept_bytes(w: Weights, arch: Architecture, length: int, rows: int, l_cycles:
     width, inner = w["blocks.0.channel_mlp.down"].shape
     if "blocks.0.token_mlp.down" in w:
         values = length * (3 * inner + 6 * width) + 3 * w["blocks.0.token_mlp.down"].shape[1] * width
-    else:  # gate and up are kept in float32
-        values = length * (5 * inner + 10 * width + 2 * arch.heads * length)
+    else:
+        values = length * (3 * inner + 8 * width + 2 * arch.heads * length)
     return float(arch.dtype.itemsize * rows * (l_cycles + 1) * arch.layers * values)
 
 
@@ -185,7 +163,7 @@ class XlaNetwork:
         self, layout: Layout, params: Tensor, grads: Tensor, arch: Architecture, remat: bool | None = None
     ):
         self._layout, self._arch, self._params, self._grads = layout, arch, params, grads
-        self.remat, self.kernels = remat, None
+        self.remat, self.kernels, self.by_kernels = remat, None, False
         self._flat = params
 
     def prepare(self) -> None:
@@ -203,9 +181,10 @@ class XlaNetwork:
         mesh = mesh_of(z_H)
         length, rows = z_H.shape[0], z_H.shape[1] // mesh.devices
         if self.kernels is None:
-            self.kernels = choice(KERNELS_VARIABLE) != "0" and os.environ.get("PJRT_DEVICE") == "TPU"
+            self.kernels = kernels_wanted()
         x = embed(inputs, puzzle, w, arch)
-        if self.kernels and xla_recursion.usable(w, arch, length, rows):
+        self.by_kernels = self.kernels and xla_recursion.usable(w, arch, length, rows)
+        if self.by_kernels:
             self.remat = False
             z_H, z_L = xla_recursion.recursion(z_H, z_L, x, w, arch, mesh, h_cycles, l_cycles)
             return (z_H, z_L, *network.heads(z_H, w, arch))
@@ -222,7 +201,36 @@ class XlaNetwork:
         if chosen != "auto":
             return chosen == "1"
         need = kept_bytes(w, self._arch, length, rows, l_cycles) + 28.0 * self._params.numel()
-        return need > HBM_SHARE * HBM_BYTES
+        return need > HBM_SHARE * hbm_gib() * 2**30
+
+
+class XlaRounds:
+    """Rounds without gradient, their rows shared out over the devices where they divide.
+
+    `kernels`: as `XlaNetwork`'s.
+    """
+
+    def __init__(self, weights: Weights, arch: Architecture):
+        self._weights, self._arch = weights, arch
+        self.mesh = mesh_of(weights["embed.weight"])
+        self.kernels = kernels_wanted()
+        self.multiple = 2 * self.mesh.devices
+        """Rows are shared out in multiples of this: each of a chip's two cores gets as many."""
+
+    def forward(self, z_H: Tensor, z_L: Tensor, x: Tensor, l_cycles: int) -> tuple[Tensor, Tensor]:
+        """As `network.recursion_round`."""
+        w, arch, mesh = self._weights, self._arch, self.mesh
+        length, rows = x.shape[:2]
+        if rows % self.multiple == 0:
+            if self.kernels and xla_recursion.usable(w, arch, length, rows // mesh.devices):
+                return xla_recursion.recursion(z_H, z_L, x, w, arch, mesh, 1, l_cycles)
+            z_H, z_L, x = (mesh.share(tensor, 1) for tensor in (z_H, z_L, x))
+        return network.recursion_round(z_H, z_L, x, w, arch, l_cycles)
+
+
+def kernels_wanted() -> bool:
+    """Whether to use the kernels: on a TPU, unless $TRM_XLA_KERNELS is 0."""
+    return choice(KERNELS_VARIABLE) != "0" and os.environ.get("PJRT_DEVICE") == "TPU"
 
 
 def choice(variable: str) -> str:

@@ -7,6 +7,7 @@ flat sum over devices ends the backward.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -31,7 +32,7 @@ def usable(w: Weights, arch: Architecture, length: int, rows: int) -> bool:
 
 def prepared(w: Weights, arch: Architecture, length: int) -> list[list[Tensor]]:
     """Per block: the mixer's weights, then the channel SwiGLU's, float32, as the kernels take them."""
-    from trm.backends.xla_kernels import padded_length
+    from trm.backends.xla_calls import padded_length
 
     missing = padded_length(length) - length
     blocks = []
@@ -66,7 +67,7 @@ class Calls:
         self, kind: str, streams: list[Tensor], weights: list[Tensor], keep: bool = False
     ) -> list[Tensor]:
         """Run one half; streams and results [B, L, D], the backward's other results as the kernel returns them."""
-        from trm.backends.xla_kernels import Half
+        from trm.backends.xla_calls import Half
 
         rope = kind == "attention" and self.arch.rope
         inner = {
@@ -85,24 +86,24 @@ class Calls:
 
 def run_kernel(half: Any, tensors: list[Tensor]) -> list[Tensor]:
     """One kernel call."""
-    from trm.backends import xla_kernels
+    from trm.backends import xla_calls
 
     names = {torch.bfloat16: "bfloat16", torch.float32: "float32"}
     if tensors[0].device.type == "xla":
         import torch_xla
 
         arguments = tuple((tuple(tensor.shape), names[tensor.dtype]) for tensor in tensors)
-        results = xla_kernels.outputs(half)
+        results = xla_calls.outputs(half)
         return torch_xla._XLAC._xla_tpu_custom_call(
             tensors,
-            xla_kernels.payload(half, arguments),
+            xla_calls.payload(half, arguments),
             [list(shape) for shape, _ in results],
             [getattr(torch, dtype) for _, dtype in results],
         )
     import jax.numpy as jnp
 
     arrays = [jnp.asarray(t.float().numpy(), dtype=getattr(jnp, names[t.dtype])) for t in tensors]
-    found = xla_kernels.function(half, interpret=True)(*arrays)
+    found = xla_calls.function(half, interpret=True)(*arrays)
     return [
         torch.tensor(array.astype(jnp.float32).tolist()).to(getattr(torch, array.dtype.name))
         for array in found
@@ -124,6 +125,15 @@ class Mesh(NamedTuple):
         spec = ("data" if sharded else None, *[None] * (tensor.dim() - 1))
         return spmd.enable_manual_sharding(tensor.clone(), spec, mesh=self.spmd).global_tensor
 
+    def share(self, tensor: Tensor, dim: int) -> Tensor:
+        """The tensor with dimension `dim` shared out over the devices, for XLA's partitioner."""
+        if self.spmd is None:
+            return tensor
+        import torch_xla.distributed.spmd as spmd
+
+        spec = tuple("data" if axis == dim else None for axis in range(tensor.dim()))
+        return spmd.mark_sharding(tensor.clone(), self.spmd, spec).global_tensor
+
     def leave(self, tensor: Tensor) -> Tensor:
         """The devices' parts as one tensor again, sharded over the first dimension."""
         if self.spmd is None:
@@ -142,6 +152,18 @@ class Rounds:
         self._calls, self._weights = calls, weights
         self._kind = "token" if len(weights[0]) == 6 else "attention"
         self.sums: list[list[Tensor | None]] = [[None] * len(block) for block in weights]
+
+    @classmethod
+    def of(cls, x: Tensor, flat: Sequence[Tensor], arch: Architecture, mesh: Mesh, length: int) -> Rounds:
+        """From the global input and float32 weights, inside."""
+        count = len(flat) // arch.layers
+        tables = []
+        if arch.rope:
+            head = x.shape[2] // arch.heads
+            tables = [mesh.enter(t, False) for t in rotary_tables(x.shape[1], head, x.device)]
+        weights = [mesh.enter(weight.to(arch.dtype), False) for weight in flat]
+        calls = Calls(x.shape[0] // mesh.devices, length, x.shape[2], arch, tables)
+        return cls(calls, [weights[i : i + count] for i in range(0, len(weights), count)])
 
     def forward(
         self, z_H: Tensor, z_L: Tensor, x: Tensor, l_cycles: int, saved: list[Any] | None = None
@@ -211,15 +233,7 @@ class Recursion(torch.autograd.Function):
         *flat: Tensor,
     ) -> tuple[Tensor, Tensor]:
         h_cycles, l_cycles = cycles
-        count = len(flat) // arch.layers
-        tables = []
-        if arch.rope:
-            head = x.shape[2] // arch.heads
-            tables = [mesh.enter(t, False) for t in rotary_tables(x.shape[1], head, x.device)]
-        weights = [mesh.enter(weight.to(arch.dtype), False) for weight in flat]
-        weights = [weights[i : i + count] for i in range(0, len(weights), count)]
-        calls = Calls(x.shape[0] // mesh.devices, length, x.shape[2], arch, tables)
-        rounds = Rounds(calls, weights)
+        rounds = Rounds.of(x, flat, arch, mesh, length)
         z_H, z_L, x = (mesh.enter(tensor, True) for tensor in (z_H, z_L, x))
         for _ in range(h_cycles - 1):
             z_H, z_L = rounds.forward(z_H, z_L, x, l_cycles)
@@ -251,7 +265,7 @@ def recursion(
     h_cycles: int,
     l_cycles: int,
 ) -> tuple[Tensor, Tensor]:
-    """h_cycles rounds of z_H, z_L, x [L, B, D]; gradient of the last one only."""
+    """h_cycles rounds of z_H, z_L, x [L, B, D]; gradient of the last one only, and none where it is switched off."""
     length = x.shape[0]
     blocks = prepared(w, arch, length)
     missing = -length % 8
@@ -263,6 +277,12 @@ def recursion(
         return tensor[:, :length].transpose(0, 1)
 
     flat = [weight for block in blocks for weight in block]
-    streams = (inwards(tensor) for tensor in (z_H, z_L, x))
+    streams = [inwards(tensor) for tensor in (z_H, z_L, x)]
+    if not torch.is_grad_enabled():
+        rounds = Rounds.of(streams[2], flat, arch, mesh, length)
+        z_H, z_L, x = (mesh.enter(tensor, True) for tensor in streams)
+        for _ in range(h_cycles):
+            z_H, z_L = rounds.forward(z_H, z_L, x, l_cycles)
+        return outwards(mesh.leave(z_H)), outwards(mesh.leave(z_L))
     z_H, z_L = Recursion.apply(arch, mesh, length, (h_cycles, l_cycles), *streams, *flat)
     return outwards(z_H), outwards(z_L)

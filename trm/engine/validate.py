@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from trm.model.inference import InferenceNetwork, inference_batch
@@ -37,7 +38,10 @@ def validate(
     `blank`: the symbol of an unknown cell in a question; None: every cell is one.
     """
     length = inputs.shape[1] + net.arch.puzzle_tokens
-    batch = inference_batch(length, len(net.h_init), inputs.device)
+    batch = inference_batch(length, len(net.h_init), inputs.device) * max(1, net.multiple // 2)
+    if missing := -len(inputs) % net.multiple:  # rows whose cells all count for nothing
+        inputs, labels = F.pad(inputs, (0, 0, 0, missing)), F.pad(labels, (0, 0, 0, missing), value=ignore)
+        puzzle_ids = F.pad(puzzle_ids, (0, missing))
     sums = torch.zeros(len(Score._fields), device=inputs.device)
     for first in range(0, len(inputs), batch):
         part = slice(first, first + batch)

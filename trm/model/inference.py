@@ -14,7 +14,8 @@ class InferenceNetwork:
     """Runs supervision steps with fixed weights.
 
     `weights`: parameters by name on the device, any float dtype; `h_init`, `l_init`: start vectors [D];
-    `puzzle_table` [num_ids, D] or None; `implementation`: `fused` or `triton` (trm.kernels), else plain.
+    `puzzle_table` [num_ids, D] or None; `implementation`: `fused`, `triton` (trm.kernels) or `xla`, else plain.
+    `multiple`: rows that are a multiple of it are shared out over all devices.
     """
 
     def __init__(
@@ -34,13 +35,18 @@ class InferenceNetwork:
             for name, tensor in weights.items()
         }
         self.h_init, self.l_init = h_init.to(arch.dtype), l_init.to(arch.dtype)
-        self._round = self._plain_round
+        self._round, self.multiple = self._plain_round, 1
         if implementation == "fused":
             self._round = rounds_for(self._weights, None, arch).forward
         elif implementation == "triton":
             from trm.kernels.network import TritonRounds
 
             self._round = TritonRounds(self._weights, None, arch).forward
+        elif implementation == "xla":
+            from trm.backends.xla_network import XlaRounds
+
+            self.rounds = XlaRounds(self._weights, arch)
+            self._round, self.multiple = self.rounds.forward, self.rounds.multiple
         self._puzzle_table = puzzle_table if arch.puzzle_tokens else None
 
     def _plain_round(self, z_H: Tensor, z_L: Tensor, x: Tensor, l_cycles: int) -> tuple[Tensor, Tensor]:

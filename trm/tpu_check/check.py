@@ -20,7 +20,7 @@ from trm.errors import UserError
 from trm.study.fingerprint import canonical_json
 from trm.study.flops import forward_flops, step_flops
 from trm.study.schema import RunConfig
-from trm.tpu_check.slices import CLOCK_HZ, HBM_GIB, PEAK_FLOPS, Slice
+from trm.tpu_check.slices import CLOCK_HZ, HBM_VARIABLE, PEAK_FLOPS, Slice, hbm_gib
 
 ROOT = Path(__file__).parents[2]
 CODE = (
@@ -37,7 +37,7 @@ FREE = ("steps", "lr", "puzzle_lr", "warmup_steps", "weight_decay", "puzzle_weig
 FREE += ("exploration", "exploration_final", "init_from", "snapshots", "curriculum")
 """Training fields that only change constants of the program."""
 PYTHON_VARIABLE = "TRM_TPU_PYTHON"
-CHOICES = ("TRM_XLA_KERNELS", "TRM_XLA_REMAT")
+CHOICES = ("TRM_XLA_KERNELS", "TRM_XLA_REMAT", HBM_VARIABLE)
 """Environment variables that change a program."""
 
 
@@ -60,7 +60,7 @@ class Result(NamedTuple):
     fits: bool
     peak_gib: float | None
     needs_gib: float | None
-    """Where it does not fit."""
+    """What it needs, where libtpu says that it does not fit; else its peak."""
     remat: bool
     step_ms: float | None
     """The compiler's cycles and the kernels' at 1.05 GHz, plus `collective_ms`."""
@@ -172,6 +172,11 @@ def ask(
     return answer
 
 
+def fits(answer: dict[str, Any]) -> bool:
+    """Whether the program compiles, and stays within what a program may fill."""
+    return answer["fits"] and answer["peak_gib"] <= hbm_gib()
+
+
 def step_seconds(config: RunConfig, where: Slice, cache_folder: Path) -> float | None:
     """Estimated seconds of a training step that was checked before: the chips' time, or the host's to trace it where
     that is longer. None where it was not checked with this code, or does not fit."""
@@ -179,7 +184,7 @@ def step_seconds(config: RunConfig, where: Slice, cache_folder: Path) -> float |
     if not kept.exists():
         return None
     answer = json.loads(kept.read_text())
-    if not answer["fits"]:
+    if not fits(answer):
         return None
     return max(answer["cycles"] / CLOCK_HZ + collective_seconds(answer), answer["trace_ms"] / 1e3)
 
@@ -215,9 +220,9 @@ def check(config: RunConfig, where: Slice, what: str, cache_folder: Path) -> Res
         what,
         where.chips,
         per_chip,
-        answer["fits"],
+        fits(answer),
         answer.get("peak_gib"),
-        answer["needs_gib"],
+        answer["needs_gib"] or answer["peak_gib"],
         answer["remat"],
         step_ms,
         collective_ms,
@@ -238,7 +243,7 @@ def _advice(
     step_ms: float | None,
     cache_folder: Path,
 ) -> str:
-    if answer["fits"]:
+    if fits(answer):
         if what == "train" and step_ms is not None and answer["trace_ms"] > step_ms:
             return (
                 f"tracing takes the host {answer['trace_ms']:.0f} ms, longer than the chips' {step_ms:.0f} ms: use "
@@ -246,10 +251,11 @@ def _advice(
             )
         return ""
     if what != "train":
-        return f"needs {answer['needs_gib']:.1f} of {HBM_GIB} GiB: lower the evaluation batch"
-    if not answer["remat"]:
+        needs = answer["needs_gib"] or answer["peak_gib"]
+        return f"needs {needs:.1f} of {hbm_gib()} GiB: lower the evaluation batch"
+    if not answer["remat"] and not answer.get("kernels"):
         again = ask(config, where, what, cache_folder, remat=True)
-        if again["fits"]:
+        if fits(again):
             return f"TRM_XLA_REMAT=1 makes it fit ({again['peak_gib']:.1f} GiB), with the same result"
     batch, micro = config.training.batch_size, config.training.micro_batches
     for count in range(micro + 1, batch // where.chips + 1):
@@ -259,7 +265,7 @@ def _advice(
             update={"training": config.training.model_copy(update={"micro_batches": count})}
         )
         again = ask(smaller, where, what, cache_folder)
-        if again["fits"]:
+        if fits(again):
             return f"training.micro_batches={count} makes it fit ({again['peak_gib']:.1f} GiB)"
     return "nothing makes it fit on this slice: use more chips or a smaller model"
 
@@ -284,7 +290,7 @@ def table(rows: list[tuple[str, Result]]) -> str:
                 "-" if result.utilisation is None else f"{100 * result.utilisation:.0f} %",
                 f"{result.trace_ms:.0f}",
                 sent or "-",
-                ("fits" if result.fits else f"DOES NOT FIT ({HBM_GIB} GiB)")
+                ("fits" if result.fits else f"DOES NOT FIT ({hbm_gib():g} GiB)")
                 + (f": {result.advice}" if result.advice else ""),
             )
         )

@@ -6,6 +6,7 @@ The number in an API name counts TensorCores, two to a chip: v4-64 has 32 chips 
 
 from __future__ import annotations
 
+import os
 from typing import NamedTuple
 
 from trm.errors import UserError
@@ -15,6 +16,7 @@ PEAK_FLOPS = 275e12
 """bfloat16 operations a second of one v4 chip."""
 HBM_GIB = 30.75
 """What a program may fill of a chip's 32 GiB."""
+HBM_VARIABLE = "TRM_XLA_HBM_GIB"
 HBM_BYTES_PER_SECOND = 1.2e12
 """Of one chip."""
 CLOCK_HZ = 1.05e9
@@ -34,6 +36,18 @@ class Slice(NamedTuple):
     def hosts(self) -> int:
         """Machines, of four chips each."""
         return self.chips // CHIPS_PER_HOST
+
+
+def hbm_gib() -> float:
+    """What a program may fill of a chip: 30.75 GiB, or less as $TRM_XLA_HBM_GIB says. Raises UserError."""
+    given = os.environ.get(HBM_VARIABLE, str(HBM_GIB))
+    try:
+        bound = float(given)
+    except ValueError:
+        bound = 0.0
+    if not 0 < bound <= HBM_GIB:
+        raise UserError(f"{HBM_VARIABLE}={given}: it must be a number of GiB above 0 and not above {HBM_GIB}")
+    return bound
 
 
 def parse_slice(name: str) -> Slice:

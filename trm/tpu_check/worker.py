@@ -36,9 +36,9 @@ def environment(where: Slice) -> dict[str, str]:
 
 def trace_training(
     config: RunConfig, puzzles: Any, backend: Any, remat: bool | None
-) -> tuple[str, float, bool]:
-    """StableHLO of one training step, seconds that tracing it takes once warm, and whether it
-    rematerialises."""
+) -> tuple[str, float, bool, bool]:
+    """StableHLO of one training step, seconds that tracing it takes once warm, and whether it rematerialises and uses
+    the kernels."""
     import torch
 
     from trm.backends.xla_network import KERNELS_VARIABLE, choice
@@ -73,7 +73,8 @@ def trace_training(
     module = stablehlo(changed, backend)
     started = time.perf_counter()
     step(batch, model.h_cycles, model.l_cycles)  # traced upon the first one, never run
-    return module, time.perf_counter() - started, bool(step.network.remat)
+    network = step.network
+    return module, time.perf_counter() - started, bool(network.remat), bool(network.by_kernels)
 
 
 def trace_evaluation(config: RunConfig, puzzles: Any, backend: Any) -> tuple[str, float, int]:
@@ -81,6 +82,7 @@ def trace_evaluation(config: RunConfig, puzzles: Any, backend: Any) -> tuple[str
     takes."""
     import torch
 
+    from trm.backends.xla_network import KERNELS_VARIABLE, choice
     from trm.model.inference import InferenceNetwork, inference_batch
     from trm.model.parameters import Layout, architecture
 
@@ -98,7 +100,9 @@ def trace_evaluation(config: RunConfig, puzzles: Any, backend: Any) -> tuple[str
         arch,
         model.h_cycles,
         model.l_cycles,
+        "xla",
     )
+    network.rounds.kernels = choice(KERNELS_VARIABLE) != "0"
     length = puzzles.seq_len + model.puzzle_tokens
     rows = inference_batch(length, model.d_model, backend.device)
     shape = (length, rows * backend.devices, model.d_model)
@@ -130,9 +134,9 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
 
     config, puzzles = RunConfig.model_validate(request["config"]), Puzzles(*request["puzzles"])
     backend = XlaBackend()
-    remat, rows = False, config.training.batch_size // where.chips
+    remat, used, rows = False, False, config.training.batch_size // where.chips
     if request["what"] == "train":
-        module, trace, remat = trace_training(config, puzzles, backend, request.get("remat"))
+        module, trace, remat, used = trace_training(config, puzzles, backend, request.get("remat"))
     else:
         module, trace, rows = trace_evaluation(config, puzzles, backend)
     started = time.perf_counter()
@@ -144,6 +148,7 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
         "fits": compiled.text is not None,
         "needs_gib": compiled.needs_gib,
         "remat": remat,
+        "kernels": used,
         "rows_per_chip": rows,
         "trace_ms": round(1000 * trace, 2),
         "compile_seconds": round(time.perf_counter() - started, 2),
@@ -169,7 +174,7 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
 
 def kernel_name(line: str) -> str:
     """What a kernel of the traced step is called."""
-    from trm.backends.xla_kernels import BODIES
+    from trm.backends.xla_calls import BODIES
     from trm.tpu_check.kernels import kernel_body
 
     return f"kernel {BODIES[kernel_body(line)]}"

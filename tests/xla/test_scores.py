@@ -1,0 +1,63 @@
+"""Validation on several XLA devices: the puzzles are shared out, and the sums are those of plain torch."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.engine.puzzles import write_dataset
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = """
+import json, sys
+from pathlib import Path
+import torch
+from tests.xla.steps import config
+from trm.backends import open_backend
+from trm.engine.dataset import Dataset
+from trm.engine.validate import validate
+from trm.model.inference import InferenceNetwork
+from trm.model.parameters import architecture, initial_states, initial_weights
+
+backend, data, run = open_backend(sys.argv[1], 1), Dataset(Path(sys.argv[2])), config("mlp")
+sizes, model = data.puzzles, run.model
+weights = initial_weights(model, sizes.seq_len, sizes.vocab, 0)
+states = initial_states(model, 0, torch.float32)
+net = InferenceNetwork(
+    {name: backend.place(tensor) for name, tensor in weights.items()},
+    backend.place(states["h_init"]), backend.place(states["l_init"]),
+    backend.place(torch.zeros(sizes.num_ids, model.d_model)),
+    architecture(model, torch.float32), model.h_cycles, model.l_cycles, backend.network,
+)
+shared = []
+step = net.step
+def watched(*states):
+    found = step(*states)
+    if backend.name == "xla":
+        import torch_xla
+        text = torch_xla._XLAC._get_xla_tensors_hlo([found[0]])
+        shared.append("devices=[1,4,1]" in text)
+    return found
+net.step = watched
+score = validate(net, *data.originals("test", backend), 2, sizes.ignore, 1)
+print(json.dumps({"score": score, "shared": shared}))
+"""
+
+
+def score(backend: str, folder: Path) -> dict:
+    env = {**os.environ, "PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": "4"}
+    command = [sys.executable, "-c", SCRIPT, backend, str(folder)]
+    done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_validation_is_shared_out(tmp_path: Path):
+    folder = write_dataset(tmp_path / "tiny", train=8, validation=8, test=11)  # five rows short of 4 x 2 x 2
+    plain, found = score("cpu", folder), score("xla", folder)
+    assert found["score"] == pytest.approx(plain["score"], rel=1e-5)
+    assert plain["score"][0] == 11
+    assert found["shared"] == [True, True]
