@@ -1,13 +1,14 @@
 """Fault campaign: real faults at random moments on the emulated pod, and how long it takes to recover from each.
 
-    python -m benchmarks.pod_faults                       56 faults, about ten minutes on two cores, as root
+    python -m benchmarks.pod_faults                       63 faults, about ten minutes on two cores, as root
     python -m benchmarks.pod_faults --faults 8 --seed 2   a short one
 
 Jobs of a generic workflow count steps and checkpoint them into the emulated bucket. While they run: hosts are
-killed, the pod is preempted (with and without notice), the controller is killed, ssh connections are dropped, disks
-are filled, the TPU API and Cloud Storage answer 503. A fault counts as recovered when every job that was running has
-a newer checkpoint, or its result. In the end every study must have its table, no attempt of Snakemake may be used up,
-no job may have run twice at a time, and no process may be left on the hosts.
+killed, the pod is preempted (with and without notice), the controller is killed, ssh connections are dropped, a host's
+cable is pulled for 1 to 8 seconds (part of its recovery time), disks are filled, the TPU API and Cloud Storage answer
+503. A fault counts as recovered when every job that was running has a newer checkpoint, or its result. In the end every
+study must have its table, no attempt of Snakemake may be used up, no job may have run twice at a time, and no process
+may be left on the hosts.
 """
 
 import argparse
@@ -24,7 +25,7 @@ from tests.emulator.pod import BUCKET, PROJECT
 from tests.plugin.conftest import Call, Study
 
 KINDS = ("kill host", "preempt", "preempt with notice", "kill controller", "drop connections")
-KINDS += ("fill disk", "TPU API 503", "GCS 503")
+KINDS += ("cut network", "fill disk", "TPU API 503", "GCS 503")
 # After these a job has to come back in another launch; the others it survives.
 DEADLY = ("kill host", "preempt", "preempt with notice", "fill disk")
 LIMIT_SECONDS = 180
@@ -36,7 +37,8 @@ class Campaign:
     def __init__(self, pod: EmulatedPod, folder: Path, seed: int, faults: int, steps: int):
         self.pod, self.folder, self.steps = pod, folder, steps
         self.random = random.Random(seed)
-        self.kinds = [KINDS[number % len(KINDS)] for number in range(faults)]
+        kinds = [kind for kind in KINDS if kind != "cut network" or pod.network.separate]
+        self.kinds = [kinds[number % len(kinds)] for number in range(faults)]
         self.random.shuffle(self.kinds)
         self.recoveries: dict[str, list[float]] = {kind: [] for kind in KINDS}
         self.studies = 0
@@ -111,7 +113,7 @@ class Campaign:
             for job in study.jobs
         }
         rank = self.random.choice([rank for ranks in where.values() for rank in ranks] or [0])
-        local = kind in ("kill host", "fill disk")
+        local = kind in ("kill host", "fill disk", "cut network")
         before = self._steps(study)
         hit = {
             job: before[job]
@@ -163,6 +165,10 @@ class Campaign:
         elif kind == "drop connections":
             for host in pod.hosts:
                 host.drop_connections()
+        elif kind == "cut network":
+            pod.cut_network(rank)
+            time.sleep(self.random.uniform(1, 8))
+            pod.mend_network(rank)
         elif kind == "fill disk":
             host = pod.hosts[rank]
             host.fill_disk()
@@ -215,7 +221,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--faults", type=int, default=56)
+    parser.add_argument("--faults", type=int, default=63)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--steps", type=int, default=400, help="steps of 0.05 s that each job counts")
     args = parser.parse_args()

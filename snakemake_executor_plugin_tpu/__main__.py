@@ -155,7 +155,7 @@ class Cli:
         return await process.wait()
 
     async def logs(self) -> int:
-        """Show the log of a task as it grows."""
+        """Show the log of a task as it grows, to the task's end."""
         pod = await self._existing()
         rank = int(self.args.words[1]) if len(self.args.words) > 1 else 0
         found = [task for task in self._named(pod) if task.get("rank", 0) == rank]
@@ -165,7 +165,9 @@ class Cli:
             )
         task = max(found, key=lambda task: task["launch"])
         folder = shlex.quote(f"{self.settings.folder}/tasks/{task['task']}")
-        connection = await pod.ssh.connect(pod.workers[task["host"]].host, f"exec tail -n +1 -f {folder}/log")
+        connection = await pod.ssh.connect(
+            pod.workers[task["host"]].host, f"exec tail -n +1 -f --pid=$(cat {folder}/pid) {folder}/log"
+        )
         try:
             while block := await connection.process.stdout.read(1 << 16):
                 sys.stdout.buffer.write(block)

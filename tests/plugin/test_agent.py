@@ -151,6 +151,8 @@ def test_stop_signals_once_then_kills(agent):
     ((answer, _),) = agent.call("agent", "stop", tasks=["t1"], grace=0.5, lease=120)
     assert answer == {"answer": {"t1": "exited"}}
     assert (agent.folder("t1") / "log").read_text().count("got TERM") == 1
+    # Had the one who asked died on the way, the task would have ended by this.
+    assert float((agent.folder("t1") / "lease").read_text()) == 120
     record = tasks.read_exit(agent.folder("t1"))
     assert (record["code"], record["reason"]) == (137, "stopped")
 

@@ -1,5 +1,6 @@
 """Faults of the pod and of the controller, as they come: every study ends, and no job is done twice."""
 
+import json
 import re
 import signal
 
@@ -14,7 +15,8 @@ def steps_of(call, job="a", rank=0):
 
 
 def test_preempted_pod_is_created_anew_and_the_job_resumes(study):
-    one = study({"a": {**LONG, "hosts": 4}, "b": LONG})
+    tell = "sh -c 'cat >> events.json; echo >> events.json'"
+    one = study({"a": {**LONG, "hosts": 4}, "b": LONG}, **{"tpu-notify-command": tell})
     call = one.start()
     call.wait_for(r"job=[ab] 0\] step 6$")
     keys = [host.host_key for host in one.pod.hosts]
@@ -29,6 +31,8 @@ def test_preempted_pod_is_created_anew_and_the_job_resumes(study):
     assert resumed["2-0"]["from"] == 6
     assert len(one.table) == 2
     assert one.pod.jobs() == {}
+    events = [json.loads(line) for line in (one.folder / "events.json").read_text().splitlines()]
+    assert [event["event"] for event in events] == ["preemption", "finish"]
 
 
 def test_preemption_with_notice_is_no_failure(study):

@@ -1,7 +1,10 @@
 """Jobs on a pod where nothing goes wrong but the jobs themselves."""
 
 import os
+import re
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 HOSTILE = """x'; touch pwned; $(touch pwned) `touch pwned` "&y"""
@@ -63,14 +66,45 @@ def test_packed_and_whole_pod_jobs_give_their_results_to_the_caller(study):
 
 
 def test_failing_rank_ends_all_ranks_and_is_quoted(study):
-    one = study({"bad": {"hosts": 4, "steps": 10000, "options": "--fail-rank 2"}})
+    tell = "sh -c 'cat > $TPU_EVENT.json'"
+    bad = {"hosts": 4, "steps": 10000, "options": "--fail-rank 2"}
+    one = study({"bad": bad}, **{"tpu-notify-command": tell})
     said = one.run(code=1)
     assert "rank 2 on w2 ended with exit code 3" in said
     assert "rank 2 cannot go on" in said.partition("ended with exit code 3")[2]
+    assert "rank 2 cannot go on" in (one.folder / "failure.json").read_text()
+    assert "with failed jobs" in (one.folder / "finish.json").read_text()
     assert one.pod.jobs() == {}
     (log,) = (one.folder / ".snakemake" / "tpu" / "logs").glob("*/launch-1/rank2.log")
     assert "rank 2 cannot go on" in log.read_text()
     assert sorted(one.launches("bad")) == ["1-0", "1-1", "1-2", "1-3"]
+
+
+def test_people_can_look_at_a_running_job(study):
+    one = study({"a": {"options": "--hold 2"}})
+    call = one.start()
+    call.wait_for(r"job=a 0\] step 2$")
+
+    def command(*words: str) -> subprocess.Popen:
+        return subprocess.Popen(
+            [sys.executable, "-m", "snakemake_executor_plugin_tpu", *words, "--profile", "profile"],
+            cwd=one.folder,
+            env={**os.environ, **one.pod.environment, "XDG_CACHE_HOME": str(one.folder / "cache")},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    with command("status") as status:
+        said = status.stdout.read()
+    assert "node READY, queued resource ACTIVE v4-32 HEALTHY" in said
+    assert f"(process {call.process.pid} in {one.folder}, since " in said
+    (job,) = re.findall(r"w0 .* G +(count-[0-9a-f]{12}) \(count job=a, launch 1, progress 2\)", said)
+    with command("logs", job) as logs:
+        while "step 2" not in logs.stdout.readline():
+            assert logs.poll() is None
+        one.release("a")
+        assert "step 3" in logs.stdout.read()  # and it ends with the job
+    assert call.wait() == 0, call.said
 
 
 def test_output_outside_of_storage_is_refused(study):

@@ -3,6 +3,8 @@
 import asyncio
 import json
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 from snakemake_interface_common.exceptions import WorkflowError
@@ -84,6 +86,44 @@ def test_notification_command_gets_the_event_and_cannot_disturb(tmp_path):
 def test_settings_that_cannot_work_are_refused(values, message):
     with pytest.raises(WorkflowError, match=message):
         ExecutorSettings(**values)
+
+
+def test_webhook_gets_the_event(tmp_path):
+    received = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            received.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    async def play():
+        notifier = Notifier(None, f"http://127.0.0.1:{server.server_address[1]}/", print)
+        notifier.send("oom", "no memory", "train a")
+        await notifier.drain()
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        asyncio.run(play())
+        thread.join()
+    (event,) = received
+    assert event == {
+        "event": "oom",
+        "job": "train a",
+        "message": "no memory",
+        "text": "oom: train a no memory",
+    }
+
+
+def test_promised_patience():
+    settings = ExecutorSettings()
+    assert (settings.lease, settings.cancelled_lease) == (12 * 3600, 120)
+    assert settings.relaunches_without_progress == 3
+    assert not settings.create
 
 
 def test_settings_without_a_pod_say_what_is_missing():
