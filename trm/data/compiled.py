@@ -33,8 +33,8 @@ def first_writable(folders: list[Path]) -> Path | None:
     return None
 
 
-def _cache_folder() -> Path | None:
-    here = Path(__file__).parent
+def cache_folder(here: Path) -> Path | None:
+    """Where compiled code of the sources in `here` is kept; a new place whenever one of them changes."""
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     places = [here / "__pycache__", home / "trm", Path(tempfile.gettempdir()) / f"trm-{os.getuid()}"]
     if chosen := os.environ.get("NUMBA_CACHE_DIR"):
@@ -43,7 +43,7 @@ def _cache_folder() -> Path | None:
     return first_writable([place / name for place in places])
 
 
-_FOLDER = _cache_folder()
+_FOLDER = cache_folder(Path(__file__).parent)
 if _FOLDER is not None:
     numba.config.CACHE_DIR = str(_FOLDER)
 

@@ -8,6 +8,7 @@ Shapes: M = B * D columns of the token mixing, N = L * B rows of the channel mix
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import torch
@@ -159,6 +160,18 @@ def attention_core(heads: int, cos: Tensor | None, sin: Tensor | None) -> Callab
     return core
 
 
+def rounds_for(weights: dict[str, Tensor], grads: dict[str, Tensor] | None, arch: Architecture) -> Rounds:
+    """The fastest rounds for these weights: compiled ones on a processor that has them, else those of this module."""
+    some = next(iter(weights.values()))
+    if some.device.type == "cpu" and find_spec("numba"):
+        from trm.cpu import launch
+        from trm.cpu.network import CompiledRounds
+
+        if launch.usable(arch.dtype):
+            return CompiledRounds(weights, grads, arch)
+    return Rounds(weights, grads, arch)
+
+
 class FusedNetwork:
     """As `plain.PlainNetwork`, faster where kernels are started one by one."""
 
@@ -167,7 +180,7 @@ class FusedNetwork:
         self._params, self._arch = params, arch
         cast = params.dtype != arch.dtype
         self._work = torch.empty_like(params, dtype=arch.dtype) if cast else params
-        self.rounds = Rounds(layout.views(self._work), layout.views(grads), arch)
+        self.rounds = rounds_for(layout.views(self._work), layout.views(grads), arch)
 
     def prepare(self) -> None:
         """Cast the weights as they are now and zero the gradients."""

@@ -1,0 +1,77 @@
+"""Runs the kernels: compiled once for each dtype and kept on disk, spread over torch's own threads.
+
+A kernel gets the address of a block of words: the next piece to take, pieces, rows of a piece, rows, then its own
+arguments.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import numba
+import torch
+from numba import types
+from torch import Tensor
+
+from trm.cpu import kernels
+from trm.data.compiled import cache_folder
+
+DTYPES = {torch.bfloat16: types.uint16, torch.float32: types.float32}
+SPREAD = 1 << 15
+"""Elements from which several threads are worth their waking up."""
+_FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+
+@cache
+def _folder() -> str | None:
+    folder = cache_folder(Path(__file__).parent)
+    return None if folder is None else str(folder)
+
+
+@cache
+def _compiled(name: str, dtype: torch.dtype) -> tuple[Callable[[int], None], int]:
+    """The kernel as a C function, and its address."""
+    before, numba.config.CACHE_DIR = numba.config.CACHE_DIR, _folder() or ""
+    try:
+        signature = types.void(types.CPointer(DTYPES[dtype]))
+        body = getattr(kernels, name).py_func
+        function = numba.cfunc(signature, cache=_folder() is not None, **kernels.MATH)(body)
+    finally:
+        numba.config.CACHE_DIR = before
+    return _FUNCTION(function.address), function.address
+
+
+@cache
+def _parallel() -> Callable[..., None] | None:
+    """torch's own OpenMP (GNU): all its threads run a function; None where there is another one."""
+    try:
+        function = ctypes.CDLL(None).GOMP_parallel
+    except (OSError, AttributeError):
+        return None
+    function.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
+    function.restype = None
+    return function
+
+
+def usable(dtype: torch.dtype) -> bool:
+    """Whether the kernels can work on such tensors here. TRM_CPU_KERNELS=0 turns them off."""
+    if dtype not in DTYPES or os.environ.get("TRM_CPU_KERNELS") == "0":
+        return False
+    return torch.get_num_threads() == 1 or _parallel() is not None
+
+
+def run(name: str, like: Tensor, rows: int, *arguments: Tensor | int) -> None:
+    """Run kernel `name` for the dtype of `like` over `rows` rows; tensors are given by their addresses."""
+    function, address = _compiled(name, like.dtype)
+    words = [a if isinstance(a, int) else a.data_ptr() for a in arguments]
+    threads = torch.get_num_threads()
+    if threads == 1 or rows == 1 or like.numel() < SPREAD:
+        function((ctypes.c_int64 * (4 + len(words)))(0, 1, rows, rows, *words))
+        return
+    each = -(-rows // (4 * threads))
+    block = (ctypes.c_int64 * (4 + len(words)))(0, -(-rows // each), each, rows, *words)
+    _parallel()(address, ctypes.addressof(block), threads, 0)
