@@ -98,7 +98,7 @@ def main() -> None:
         os.chdir(place)
         study = yaml.safe_load(Path("config/experiments.yaml").read_text())
         study["scales"]["tpu"]["seeds"] = list(range(args.seeds))
-        Path("config/experiments.yaml").write_text(yaml.safe_dump(study))
+        Path("config/experiments.yaml").write_text(yaml.safe_dump(study, sort_keys=False))
         workflow = Workflow({"scale": "tpu", "experiments": "*"})
         specs = invent(workflow, Path(place))
         seconds: dict[str, float] = {}

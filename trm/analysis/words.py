@@ -100,6 +100,11 @@ def value_name(value: Any) -> str:
     return names.get(text, text.replace("_", " "))
 
 
+def spoken(column: str, value: Any) -> str:
+    """A value in a sentence with what it is a value of: `batch size 256`; a grid point's own words stand in quotes."""
+    return f"“{value}”" if column == "label" else f"{label(column).name} {value_name(value)}"
+
+
 def place(column: str, value: Any) -> str:
     """One value of a column in a sentence: `batch size 256`, `the recipe`, `rows 1,000`."""
     if column == "series":

@@ -33,7 +33,7 @@ from trm.analysis.sentences.comparisons import ablation_answer, ablation_sentenc
 from trm.analysis.specs import AblationFigure
 from trm.analysis.stats.intervals import Mean, interaction, mean, paired
 from trm.analysis.tables import Table
-from trm.analysis.words import place, value_name
+from trm.analysis.words import place, spoken, value_name
 from trm.errors import UserError
 from trm.study.schema import EvaluationConfig, RunConfig
 
@@ -73,7 +73,7 @@ def draw(spec: AblationFigure, tables: list[Table], fits: list[dict[str, Any]]) 
             _values(axis, part, spec.x, name, values, shades[hue], shift)
         changes[hue] = _differences(axes[0, 1], part, spec, values, baseline, shades[hue], shift)
         levels[hue] = float(part[is_value(part[spec.x], baseline)][spec.y].mean())
-    base_name = f"{label(spec.x).name} {value_name(baseline)}"
+    base_name = spoken(spec.x, baseline)
     _dress(axes[0], spec, extra, names, rows)
     if spec.hue:
         handles = [
@@ -156,7 +156,7 @@ def interactions(
             if min(map(len, series)) == 0:
                 continue
             change = interaction(*series)
-            effect = f"{label(spec.x).name} {value_name(value)}"
+            effect = spoken(spec.x, value)
             here, there = (place(spec.hue, level) for level in (hues[0], hue))
             found.append(
                 {
@@ -218,7 +218,7 @@ def _differences(
         if not len(other):
             continue
         change = paired(reference, other)
-        found[f"{label(spec.x).name} {value_name(value)}"] = change
+        found[spoken(spec.x, value)] = change
         if not change.n:
             continue
         if change.bounds:

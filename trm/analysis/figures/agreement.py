@@ -64,8 +64,9 @@ def draw(spec: AgreementFigure, tables: list[Table], fits: list[dict[str, Any]])
         title=title,
         caption=(
             f"Above: every seed's curve. Below: its relative difference from the same seed's curve of {names[0]}; a "
-            f"difference of exactly nothing is drawn at {LEAST:g}. Training amplifies rounding, so a small difference "
-            "early on is what agreement means; later only the averages can agree."
+            f"difference of exactly nothing is drawn at {LEAST:g}. Training amplifies rounding from step to step (the "
+            "optimiser's steps hardly depend on a gradient's size, so they follow the sign even of one near nothing): "
+            "agreement at the start is what equal computations show; later only averages can agree."
         ),
         sentence=agreement_sentence(parts),
         answer=agreement_answer(parts),
@@ -82,7 +83,7 @@ def _panels(
     text: Label,
     shades: dict[Any, str],
 ) -> dict[str, tuple[float, float]]:
-    """Draw one metric; returns each point's largest relative difference over the first tenth and over the whole."""
+    """Draw one metric; returns each point's relative difference at the start, and the largest one."""
     histories = {run: part.set_index("step")[column].dropna() for run, part in table.curves.groupby("run")}
     first, *others = shades
     lines = {
@@ -99,7 +100,7 @@ def _panels(
             )
             seen.append(line.to_numpy(float))
     for name in others:
-        early, whole = [], []
+        start, whole = [], []
         for seed in lines[name].keys() & lines[first].keys():
             reference, line = lines[first][seed], lines[name][seed]
             steps = reference.index.intersection(line.index)
@@ -108,10 +109,10 @@ def _panels(
             apart = (line[steps] - reference[steps]).abs().to_numpy(float)
             away = apart / np.maximum(reference[steps].abs().to_numpy(float), LEAST)
             below.plot(steps, np.maximum(away, LEAST), color=shades[name], linewidth=0.8)
-            early.append(float(away[: max(1, len(away) // 10)].max()))
+            start.append(float(away[0]))
             whole.append(float(away.max()))
         if whole:
-            found[name] = (max(early), max(whole))
+            found[name] = (max(start), max(whole))
     axis_scale(above, "y", text, np.concatenate(seen))
     axis_scale(below, "x", Label("training step"), np.array([]), log=False)
     below.set_yscale("log")

@@ -7,26 +7,26 @@ from typing import NamedTuple
 
 from trm.analysis.words import listed, memory, number, percent
 
-CLOSE = 1e-3
-"""Largest relative difference over the first tenth of the steps at which two curves count as the same."""
+CLOSE = 4e-3
+"""Largest relative difference at the first measurement at which two curves count as the same: bfloat16's rounding."""
 
 
 class Agreement(NamedTuple):
     """How one grid point compares with the first (which differs from itself in nothing)."""
 
     name: str
-    early: Mapping[str, float]
-    """Metric -> largest relative difference over the first tenth of the measurements."""
+    start: Mapping[str, float]
+    """Metric -> relative difference at the first measurement, before training has amplified anything."""
     whole: Mapping[str, float]
-    """The same over the whole run."""
+    """The largest one over the whole run."""
     accuracy: float | None
     rows_per_second: float | None
     peak_memory: float | None
 
 
 def agrees(part: Agreement) -> bool:
-    """Whether a point's early curves are those of the first one, to rounding."""
-    return max(part.early.values(), default=0.0) <= CLOSE
+    """Whether a point starts as the first one does, to rounding."""
+    return max(part.start.values(), default=0.0) <= CLOSE
 
 
 def agreement_sentence(parts: Sequence[Agreement]) -> str:
@@ -40,8 +40,8 @@ def agreement_sentence(parts: Sequence[Agreement]) -> str:
             said.append(f"{part.name} is {first.name} to the last bit.")
         else:
             shown = [
-                f"{metric} within {number(100 * part.early[metric], 2)} % over the first tenth "
-                f"({number(100 * part.whole[metric], 2)} % over the whole run)"
+                f"{metric} within {number(100 * part.start[metric], 2)} % at the first measurement "
+                f"({number(100 * part.whole[metric], 2)} % at most later)"
                 for metric in part.whole
             ]
             verb = "agrees" if agrees(part) else "does not agree"
@@ -61,11 +61,11 @@ def agreement_answer(parts: Sequence[Agreement]) -> str:
     if not known:
         return f"Nothing was measured beside {first.name}."
     good = [part for part in known if agrees(part)]
-    worst = max(known, key=lambda part: max(part.early.values()))
-    off = max(worst.early.values())
+    worst = max(known, key=lambda part: max(part.start.values()))
+    off = max(worst.start.values())
     if max(max(part.whole.values()) for part in known) == 0:
         return f"{listed([first.name, *(part.name for part in known)])} are the same to the last bit."
-    size = f"largest early difference {number(100 * off, 2)} %"
+    size = f"largest difference at the start {number(100 * off, 2)} %"
     if len(known) == 1:
         verb = "agrees" if good else "does not agree"
         return f"{worst.name} {verb} with {first.name} to rounding ({size})."
