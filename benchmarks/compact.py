@@ -109,7 +109,8 @@ def main() -> None:
         loss, exact = (row[column] for column in COLUMNS)
         print(
             f"step {row['step']:5}  loss {statistics.mean(loss['full']):.4f} full, "
-            f"{statistics.mean(loss['compact']):.4f} compact;  exact {100 * statistics.mean(exact['full']):5.1f} % full, "
+            f"{statistics.mean(loss['compact']):.4f} compact;  "
+            f"exact {100 * statistics.mean(exact['full']):5.1f} % full, "
             f"{100 * statistics.mean(exact['compact']):5.1f} % compact;  difference of exact by seed "
             + " ".join(f"{100 * value:+.1f}" for value in exact["difference"])
         )

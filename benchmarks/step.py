@@ -99,7 +99,9 @@ def their_step(
     return lambda: trainer.step(inputs, labels, ids), net
 
 
-def our_evaluation(state: TrainState, backend: Backend, steps: int) -> tuple[Callable[[], None], int]:
+def our_evaluation(
+    state: TrainState, backend: Backend, steps: int, rows: int | None = None
+) -> tuple[Callable[[], None], int]:
     """A closure that runs one batch of puzzles through `steps` supervision steps, and the batch's size."""
     model, cells = state.config.model, state.puzzles.seq_len
     weights = state.layout.views(state.params)
@@ -113,7 +115,7 @@ def our_evaluation(state: TrainState, backend: Backend, steps: int) -> tuple[Cal
         model.l_cycles,
         backend.network,
     )
-    rows = inference_batch(cells + model.puzzle_tokens, model.d_model, backend.device)
+    rows = rows or inference_batch(cells + model.puzzle_tokens, model.d_model, backend.device)
     inputs = backend.place(random_rows(rows, cells, state.puzzles.vocab)[0])
     ids = torch.zeros(rows, dtype=torch.int32, device=backend.device)
 
