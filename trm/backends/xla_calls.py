@@ -18,6 +18,9 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from trm.backends import xla_kernels
+from trm.backends.xla_recursion import padded_length
+
+jax.config.update("jax_platforms", "cpu")  # jax only lowers kernels here: the TPU is torch_xla's
 
 
 class Half(NamedTuple):
@@ -46,20 +49,18 @@ class Half(NamedTuple):
 
     @property
     def tile(self) -> int:
-        """Puzzles a grid step: about 200 rows of the residual stream, and both cores get as many steps."""
+        """Puzzles a grid step: one where tokens are mixed, else about 200 rows of the residual stream, so that both
+        cores get as many steps."""
         count = 1
+        if self.kind == "token":
+            return count
         while self.puzzles % (4 * count) == 0 and 2 * count * self.padded <= 256:
             count *= 2
         return count
 
 
-def padded_length(length: int) -> int:
-    """Tokens rounded up to the vector registers' eight rows."""
-    return -(-length // 8) * 8
-
-
 def function(half: Half, interpret: bool = False) -> Callable[..., Any]:
-    """The jitted kernel of one half. Arguments: [gradient, sum before the norm,] input [N, D] (token: [B, L, D]), the
+    """The jitted kernel of one half. Arguments: [gradient, sum before the norm,] input [N, D], the
     weights, rotary tables. Returns a list: forward [output, sum if kept]; backward see the kernels."""
     kernels = {
         ("token", False): functools.partial(xla_kernels.token_forward, half.length, half.keep),
@@ -73,20 +74,16 @@ def function(half: Half, interpret: bool = False) -> Callable[..., Any]:
             xla_kernels.attention_backward, half.length, half.inner, half.padded, half.rope
         ),
     }
-    streams = 3 if half.backward else 1
-    split = half.kind == "token" and half.backward
-    if half.kind == "token":
-        steps = half.puzzles // 2
-        grid, semantics = ((2, steps), ("parallel", "arbitrary")) if split else ((2 * steps,), ("parallel",))
-        stream = pl.BlockSpec(
-            (1, half.padded, half.width), lambda *at: (at[0] * steps + at[1] if split else at[0], 0, 0)
-        )
-    else:
-        grid, semantics = (half.puzzles // half.tile,), ("parallel",)
-    rows = half.tile * half.padded
+    streams, count = 3 if half.backward else 1, half.puzzles // half.tile
+    grid, semantics = (count,), ("parallel",)
+    if half.kind == "token" and half.backward:
+        grid, semantics = (2, count // 2), ("parallel", "arbitrary")
 
     def block(width: int) -> pl.BlockSpec:
-        return stream if half.kind == "token" else pl.BlockSpec((rows, width), lambda i: (i, 0))
+        return pl.BlockSpec(
+            (half.tile * half.padded, width),
+            lambda *at: (at[0] if len(at) == 1 else at[0] * grid[1] + at[1], 0),
+        )
 
     def whole(array: Any) -> pl.BlockSpec:
         return pl.BlockSpec(array.shape, lambda *at: (0,) * len(array.shape))
@@ -116,16 +113,14 @@ def function(half: Half, interpret: bool = False) -> Callable[..., Any]:
 def outputs(half: Half) -> list[tuple[tuple[int, ...], str]]:
     """Shapes and dtypes of a kernel's results."""
     rows, width = half.puzzles * half.padded, half.width
-    if half.kind == "token":
-        stream = ((half.puzzles, half.padded, width), "bfloat16")
-        sums = ((2, half.inner, half.padded), "float32")
-        return [stream, sums, sums, sums] if half.backward else [stream] * (1 + half.keep)
     stream = ((rows, width), "bfloat16")
     if not half.backward:
         return [stream] * (1 + half.keep)
+    if half.kind == "token":
+        return [stream] + [((2, half.inner, half.padded), "float32")] * 3
     if half.kind == "attention":
         return [stream, stream, stream, ((rows, 3 * width), "bfloat16")]
-    return [stream, stream, *[((rows, half.inner), "bfloat16")] * 3]
+    return [stream, stream, ((rows, half.inner), "bfloat16"), ((rows, 2 * half.inner), "bfloat16")]
 
 
 BODIES: dict[str, str] = {}

@@ -5,8 +5,9 @@ value; on a v4 that takes four times as long as the matrix products (docs/tpu.md
 the core from the residual stream to the residual stream, and backward computes the inner activations again.
 
 Shapes: B rows, L tokens padded to a multiple of 8, D width, I inner width, N = B * L rows of the residual stream,
-which is [B, L, D] bfloat16 here. Weights are bfloat16, gates halved: with h = gate / 2, silu(gate) = h + h tanh(h),
-which is one transcendental instruction. Padded tokens are zero in the MLP and stay it; in attention they are masked.
+which is [N, D] bfloat16 here, puzzle after puzzle. Weights are bfloat16, gates halved: with h = gate / 2,
+silu(gate) = h + h tanh(h), which is one transcendental instruction. Padded tokens are zero in the MLP and stay it; in
+attention they are masked.
 A core gets half of the grid: the outer dimension of size two where sums stay in VMEM, else the only one.
 Backward takes the sum before the norm (t, bfloat16) and returns the gradient of the half's input; the products that
 make the channel weights' gradients are left to XLA, which is good at large products.
@@ -25,7 +26,7 @@ EPS = 1e-5  # of RMSNorm, as trm.model.network.EPS
 MASKED = -1e30
 LANES = 128
 CHUNK = 256
-"""Channels or inner units computed at once: their float32 values fit the registers better than all of them."""
+"""Inner units computed at once: their float32 values fit the registers better than all of them."""
 
 
 def dot(a: Any, b: Any, a_axis: int = 1, b_axis: int = 0) -> Any:
@@ -54,15 +55,14 @@ def before_norm(g: Any, t: Any, axis: int, count: int) -> Any:
 
 
 def token_forward(length: int, keep: bool, x: Any, wg: Any, wu: Any, wd: Any, y: Any, *kept: Any) -> None:
-    for b in range(x.shape[0]):
-        for c in range(0, x.shape[2], CHUNK):
-            part = slice(c, c + CHUNK)
-            x_LC = x[b, :, part]
-            h, u = dot(wg[...], x_LC), dot(wu[...], x_LC)
-            t = f32(x_LC) + dot(wd[...], bf16((h + h * jnp.tanh(h)) * u))
-            if keep:
-                kept[0][b, :, part] = bf16(t)
-            y[b, :, part] = bf16(normalised(t, 0, length)[0])
+    for c in range(0, x.shape[1], LANES * 2):
+        part = slice(c, c + LANES * 2)
+        x_LC = x[:, part]
+        h, u = dot(wg[...], x_LC), dot(wu[...], x_LC)
+        t = f32(x_LC) + dot(wd[...], bf16((h + h * jnp.tanh(h)) * u))
+        if keep:
+            kept[0][:, part] = bf16(t)
+        y[:, part] = bf16(normalised(t, 0, length)[0])
 
 
 def swiglu_gradients(h: Any, u: Any, d: Any) -> tuple[Any, Any, Any]:
@@ -80,19 +80,17 @@ def token_backward(
         for total in sums:
             total[...] = jnp.zeros(total.shape, jnp.float32)
 
-    for b in range(x.shape[0]):
-        for c in range(0, x.shape[2], CHUNK):
-            part = slice(c, c + CHUNK)
-            x_LC = x[b, :, part]
-            gt = before_norm(f32(g[b, :, part]), f32(t[b, :, part]), 0, length)
-            gt_LC = bf16(gt)
-            hidden, dh, du = swiglu_gradients(
-                dot(wg[...], x_LC), dot(wu[...], x_LC), dot(wd[...], gt_LC, 0, 0)
-            )
-            dx[b, :, part] = bf16(gt + dot(wg[...], dh, 0, 0) + dot(wu[...], du, 0, 0))
-            sums[0][0] += dot(dh, x_LC, 1, 1)
-            sums[1][0] += dot(du, x_LC, 1, 1)
-            sums[2][0] += dot(hidden, gt_LC, 1, 1)
+    for c in range(0, x.shape[1], LANES * 4):
+        part = slice(c, c + LANES * 4)
+        x_LC = x[:, part]
+        gt = before_norm(f32(g[:, part]), f32(t[:, part]), 0, length)
+        gt_LC = bf16(gt)
+        found = swiglu_gradients(dot(wg[...], x_LC), dot(wu[...], x_LC), dot(wd[...], gt_LC, 0, 0))
+        hidden, dh, du = found
+        dx[:, part] = bf16(gt + dot(wg[...], dh, 0, 0) + dot(wu[...], du, 0, 0))
+        sums[0][0] += dot(dh, x_LC, 1, 1)
+        sums[1][0] += dot(du, x_LC, 1, 1)
+        sums[2][0] += dot(hidden, gt_LC, 1, 1)
 
 
 def channel_forward(keep: bool, x: Any, wg: Any, wu: Any, wd: Any, y: Any, *kept: Any) -> None:
@@ -108,16 +106,16 @@ def channel_forward(keep: bool, x: Any, wg: Any, wu: Any, wd: Any, y: Any, *kept
 
 
 def channel_backward(
-    g: Any, t: Any, x: Any, wg: Any, wu: Any, wd: Any, dx: Any, gt: Any, hidden: Any, dh: Any, du: Any
+    g: Any, t: Any, x: Any, wg: Any, wu: Any, wd: Any, dx: Any, gt: Any, hidden: Any, dhu: Any
 ) -> None:
-    x_ND = x[...]
+    x_ND, inner = x[...], wg.shape[1]
     total = before_norm(f32(g[...]), f32(t[...]), 1, x.shape[1])
     gt_ND = bf16(total)
     gt[...] = gt_ND
-    for i in range(0, wg.shape[1], CHUNK):
+    for i in range(0, inner, CHUNK):
         part = slice(i, i + CHUNK)
         found = swiglu_gradients(dot(x_ND, wg[:, part]), dot(x_ND, wu[:, part]), dot(gt_ND, wd[part], 1, 1))
-        hidden[:, part], dh[:, part], du[:, part] = found
+        hidden[:, part], dhu[:, part], dhu[:, inner + i : inner + i + CHUNK] = found
         total += dot(found[1], wg[:, part], 1, 1) + dot(found[2], wu[:, part], 1, 1)
     dx[...] = bf16(total)
 

@@ -1,8 +1,8 @@
 """The whole recursion of a supervision step by the kernels of `xla_kernels`, with a hand-written backward.
 
-The residual stream is [B, L, D] bfloat16, tokens padded to a multiple of 8. Kernels know nothing of other devices:
-between `enter` and `leave` every tensor is one device's part, weights' gradients are summed there in float32, and one
-flat sum over devices ends the backward.
+The residual stream is [N, D] bfloat16, N = B * L: puzzle after puzzle, tokens padded to a multiple of 8. Kernels know
+nothing of other devices: between `enter` and `leave` every tensor is one device's part, weights' gradients are summed
+there in float32, and one flat sum over devices ends the backward.
 """
 
 from __future__ import annotations
@@ -22,6 +22,11 @@ MAX_WEIGHT = 512 * 1536
 LANES = 128
 
 
+def padded_length(length: int) -> int:
+    """Tokens rounded up to the eight rows of a vector register."""
+    return -(-length // 8) * 8
+
+
 def usable(w: Weights, arch: Architecture, length: int, rows: int) -> bool:
     """Whether the kernels take this model with `rows` puzzles a device; otherwise XLA makes its own program."""
     width, inner = w["blocks.0.channel_mlp.down"].shape
@@ -32,8 +37,6 @@ def usable(w: Weights, arch: Architecture, length: int, rows: int) -> bool:
 
 def prepared(w: Weights, arch: Architecture, length: int) -> list[list[Tensor]]:
     """Per block: the mixer's weights, then the channel SwiGLU's, float32, as the kernels take them."""
-    from trm.backends.xla_calls import padded_length
-
     missing = padded_length(length) - length
     blocks = []
     for i in range(arch.layers):
@@ -66,7 +69,7 @@ class Calls:
     def half(
         self, kind: str, streams: list[Tensor], weights: list[Tensor], keep: bool = False
     ) -> list[Tensor]:
-        """Run one half; streams and results [B, L, D], the backward's other results as the kernel returns them."""
+        """Run one half; streams [N, D], results as the kernel returns them."""
         from trm.backends.xla_calls import Half
 
         rope = kind == "attention" and self.arch.rope
@@ -76,12 +79,7 @@ class Calls:
             "attention": self.width // self.arch.heads,
         }[kind]
         half = Half(kind, len(streams) == 3, keep, self.puzzles, self.length, self.width, inner, rope)
-        shape = streams[0].shape
-        if kind != "token":
-            streams = [tensor.reshape(-1, self.width) for tensor in streams]
-        found = run_kernel(half, [*streams, *weights, *(self.tables if rope else [])])
-        whole = 1 if half.backward else len(found)
-        return [tensor.view(shape) for tensor in found[:whole]] + found[whole:]
+        return run_kernel(half, [*streams, *weights, *(self.tables if rope else [])])
 
 
 def run_kernel(half: Any, tensors: list[Tensor]) -> list[Tensor]:
@@ -151,7 +149,7 @@ class Rounds:
     def __init__(self, calls: Calls, weights: list[list[Tensor]]):
         self._calls, self._weights = calls, weights
         self._kind = "token" if len(weights[0]) == 6 else "attention"
-        self.sums: list[list[Tensor | None]] = [[None] * len(block) for block in weights]
+        self.sums: list[list[Tensor | None]] = [[None] * 5 for _ in weights]
 
     @classmethod
     def of(cls, x: Tensor, flat: Sequence[Tensor], arch: Architecture, mesh: Mesh, length: int) -> Rounds:
@@ -159,10 +157,12 @@ class Rounds:
         count = len(flat) // arch.layers
         tables = []
         if arch.rope:
-            head = x.shape[2] // arch.heads
-            tables = [mesh.enter(t, False) for t in rotary_tables(x.shape[1], head, x.device)]
+            head = x.shape[1] // arch.heads
+            positions = padded_length(length)
+            tables = [mesh.enter(t, False) for t in rotary_tables(positions, head, x.device)]
         weights = [mesh.enter(weight.to(arch.dtype), False) for weight in flat]
-        calls = Calls(x.shape[0] // mesh.devices, length, x.shape[2], arch, tables)
+        rows = x.shape[0] // padded_length(length) // mesh.devices
+        calls = Calls(rows, length, x.shape[1], arch, tables)
         return cls(calls, [weights[i : i + count] for i in range(0, len(weights), count)])
 
     def forward(
@@ -183,6 +183,19 @@ class Rounds:
             total = grad.float() if total is None else total + grad
         return total.to(grad.dtype)
 
+    def gradients(self) -> list[Tensor]:
+        """Sums of the weights' gradients, in the order and shapes of the weights; one device's."""
+        found = []
+        for sums in self.sums:
+            channel, down, *mixer = sums
+            if self._kind == "token":
+                gate, up, back = (part.sum(0) for part in mixer)
+                found += [gate, up, back.t()]
+            else:
+                found += [*mixer[0].chunk(3, dim=1), mixer[1]]
+            found += [*channel.chunk(2, dim=1), down]
+        return found
+
     def _stack(self, x: Tensor, saved: list[Any] | None) -> Tensor:
         keep = saved is not None
         for weights in self._weights:
@@ -196,18 +209,15 @@ class Rounds:
     def _stack_backward(self, grad: Tensor, saved: list[Any]) -> Tensor:
         for weights, sums in zip(self._weights[::-1], self.sums[::-1]):
             x, mixed, between, squeezed = saved.pop()
-            grad, gt, hidden, dh, du = self._calls.half("channel", [grad, squeezed, between], weights[-3:])
-            rows = between.reshape(dh.shape[0], -1)
-            new = [product(rows, dh), product(rows, du), product(hidden, gt)]
+            grad, gt, hidden, dhu = self._calls.half("channel", [grad, squeezed, between], weights[-3:])
+            new = [product(between, dhu), product(hidden, gt)]
             grad, *rest = self._calls.half(self._kind, [grad, mixed, x], weights[:-3])
             if self._kind == "token":
-                gate, up, down = (part.sum(0) for part in rest)
-                first = [gate, up, down.t()]
+                new += rest
             else:
                 gt, attended, dqkv = rest
-                inputs = product(x.reshape(dqkv.shape[0], -1), dqkv)
-                first = [*inputs.chunk(3, dim=1), product(attended, gt)]
-            for i, value in enumerate([*first, *new]):
+                new += [product(x, dqkv), product(attended, gt)]
+            for i, value in enumerate(new):
                 sums[i] = value if sums[i] is None else sums[i] + value
         return grad
 
@@ -247,7 +257,7 @@ class Recursion(torch.autograd.Function):
     def backward(ctx: Any, grad_H: Tensor, grad_L: Tensor) -> tuple[Tensor | None, ...]:
         mesh, rounds = ctx.mesh, ctx.rounds
         grad_x = mesh.leave(rounds.backward(mesh.enter(grad_H, True), ctx.saved))
-        sums = [tensor for block in rounds.sums for tensor in block]
+        sums = rounds.gradients()
         flat = torch.cat([tensor.reshape(-1) for tensor in sums])
         total = mesh.leave(flat[None]).sum(0)
         parts = total.split([tensor.numel() for tensor in sums])
@@ -266,15 +276,14 @@ def recursion(
     l_cycles: int,
 ) -> tuple[Tensor, Tensor]:
     """h_cycles rounds of z_H, z_L, x [L, B, D]; gradient of the last one only, and none where it is switched off."""
-    length = x.shape[0]
-    blocks = prepared(w, arch, length)
-    missing = -length % 8
+    length, count, width = x.shape
+    blocks, padded = prepared(w, arch, length), padded_length(length)
 
     def inwards(tensor: Tensor) -> Tensor:
-        return F.pad(tensor.transpose(0, 1), (0, 0, 0, missing))
+        return F.pad(tensor.transpose(0, 1), (0, 0, 0, padded - length)).reshape(-1, width)
 
     def outwards(tensor: Tensor) -> Tensor:
-        return tensor[:, :length].transpose(0, 1)
+        return tensor.view(count, padded, width)[:, :length].transpose(0, 1)
 
     flat = [weight for block in blocks for weight in block]
     streams = [inwards(tensor) for tensor in (z_H, z_L, x)]
