@@ -1,6 +1,11 @@
 """Bad input and bad luck end in one sentence."""
 
+import importlib.util
 import json
+import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -60,6 +65,40 @@ def test_out_of_memory_says_what_would_fit(dataset_folder, tmp_path, monkeypatch
     found.program = program
     with pytest.raises(UserError, match=r"16 rows at once .* training\.micro_batches=\d+ would fit"):
         found.run()
+
+
+MEMORY = """
+import resource, sys
+from pathlib import Path
+from tests.engine.conftest import config, trainer
+from trm.errors import UserError
+when, rows, data, root = sys.argv[1:]
+
+def little_room():
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + 2**26, resource.RLIM_INFINITY))
+
+try:
+    run = config(training={"batch_size": int(rows)})
+    if when == "at the start":
+        little_room()
+    found = trainer(run, Path(data), Path(root))
+    if when == "in a step":
+        little_room()
+    found.run()
+except UserError as error:
+    print("UserError:", error)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is limited through Linux's /proc")
+@pytest.mark.parametrize(("when", "rows"), [("at the start", 2**17), ("in a step", 2**14)])
+def test_memory_that_really_runs_out(when, rows, dataset_folder, tmp_path):
+    command = [sys.executable, "-c", MEMORY, when, str(rows), str(dataset_folder), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    sentence = done.stdout.splitlines()[-1]
+    assert f"UserError: out of memory with {rows} rows at once on one worker" in sentence, done.stderr
+    assert re.search(r"training\.micro_batches=\d+ would fit", sentence)
 
 
 def test_out_of_memory_is_recognised_on_the_host():
@@ -139,6 +178,24 @@ def test_evaluation_refuses_another_data_set(dataset_folder, tmp_path, capsys, m
     ]
     assert main(arguments) == 2
     assert "vocab 9, and the run was trained with 6" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("backend", "there", "sentence"),
+    [
+        ("cuda", torch.cuda.is_available(), "torch sees no GPU here; use --backend cpu"),
+        ("xla", importlib.util.find_spec("torch_xla") is not None, "--backend xla needs torch_xla"),
+    ],
+)
+def test_a_device_that_is_missing_is_said_by_the_command(
+    backend, there, sentence, dataset_folder, tmp_path, capsys
+):
+    if there:
+        pytest.skip(f"{backend} is here")
+    assert main([*command(config(), dataset_folder, tmp_path), "--backend", backend]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("trm train: ")
+    assert sentence in line
 
 
 def test_devices(monkeypatch):

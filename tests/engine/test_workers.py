@@ -1,7 +1,9 @@
 """Several processes over gloo: the same result as one, and an end instead of a hang."""
 
+import csv
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -14,7 +16,8 @@ from trm.engine.outputs import load_weights
 from trm.study.schema import PlacementConfig
 
 SCRIPT = """
-import json, os, sys
+import json, os, signal, sys
+from datetime import timedelta
 from pathlib import Path
 import torch
 torch.set_num_threads(1)
@@ -29,6 +32,10 @@ try:
         torch.distributed.destroy_process_group()
     if task != "losses":
         found = trainer(run, Path(data), Path(root), log_every=2, checksum_every=2)
+        if task == "differ" and rank == 1:
+            found.state.params[3] += 1e-6
+        if task == "hang":  # set now, so that a slow start of a process is no fault
+            torch.distributed.distributed_c10d._set_pg_timeout(timedelta(seconds=3))
         original = found.program
         def program(batch, h_cycles, l_cycles):
             original(batch, h_cycles, l_cycles)
@@ -36,6 +43,8 @@ try:
                 found.state.params[3] += 1e-6
             if task == "die" and rank == 1 and found.record.done == 2:
                 os._exit(9)
+            if task == "hang" and rank == 1 and found.record.done == 2:
+                os.kill(os.getpid(), signal.SIGSTOP)
         found.program = program
         code = found.run()
         if task == "train":
@@ -68,7 +77,12 @@ def run_workers(world, task, run, data, root):
                 command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
             )
         )
-    outputs = [process.communicate()[0] for process in processes]
+    outputs = []
+    for process in processes:
+        outputs.append(process.communicate()[0])
+        if task == "hang":  # the first one has ended: the others will not
+            for other in processes:
+                other.kill()
     return outputs, [process.returncode for process in processes]
 
 
@@ -94,6 +108,8 @@ def test_two_workers_end_equal_and_one_writes(dataset_folder, tmp_path):
     assert json.loads((tmp_path / "run" / "training.json").read_text())["workers"] == 2
     assert "step 6/6" in outputs[0]
     assert "step" not in outputs[1]
+    (last,) = list(csv.DictReader((tmp_path / "run" / "history.csv").read_text().splitlines()))[-1:]
+    assert all(int(last[f"perf/peak_host_bytes/{rank}"]) > 2**26 for rank in (0, 1))
 
 
 def test_an_average_kept_by_the_first_worker_is_that_of_every_worker(dataset_folder, tmp_path):
@@ -119,6 +135,36 @@ def test_a_worker_with_other_weights_is_named(dataset_folder, tmp_path):
     assert all(
         "worker 1 does not hold the same weights as worker 0 at step 4" in output for output in outputs
     )
+
+
+def test_workers_that_begin_with_other_weights_do_not_begin(dataset_folder, tmp_path):
+    outputs, codes = run_workers(2, "differ", config(), dataset_folder, tmp_path)
+    assert codes == [2, 2], outputs
+    assert all("same weights as worker 0 at step 0" in output for output in outputs)
+
+
+def test_a_worker_that_hangs_ends_the_job_with_one_sentence(dataset_folder, tmp_path):
+    outputs, codes = run_workers(2, "hang", config(), dataset_folder, tmp_path)
+    assert codes == [2, -9], outputs
+    assert outputs[0].count("UserError: worker 0 of 2 stops: another worker died or did not answer") == 1
+
+
+def test_under_torchrun_a_killed_worker_takes_the_job_down(dataset_folder, tmp_path):
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    run = config(training={"steps": 100_000}).model_dump_json()
+    command = [*launcher, "-m", "trm", "train", "--config", run, "--dataset", str(dataset_folder)]
+    command += ["--out", str(tmp_path / "run"), "--checkpoints", str(tmp_path / "checkpoints")]
+    command += ["--backend", "cpu", "--threads", "1", "--runtime", '{"log_every": 5}']
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as job:
+        assert any("step 10/" in line for line in job.stdout)
+        listed = ["ps", "-o", "pid=", "--ppid", str(job.pid)]
+        workers = subprocess.run(listed, capture_output=True, text=True).stdout.split()
+        os.kill(max(map(int, workers)), signal.SIGKILL)
+        rest = job.stdout.read()
+    assert job.returncode == 1
+    sentence = "trm train: worker 0 of 2 stops: another worker died or did not answer within 300 s"
+    assert rest.count("trm train: worker") == 1, rest
+    assert sentence in rest
 
 
 def test_a_dead_worker_ends_the_job_with_one_sentence(dataset_folder, tmp_path):

@@ -1,5 +1,7 @@
 """What the XLA backend refuses and warns of, and a whole run with it."""
 
+import csv
+import glob
 import json
 import os
 import shutil
@@ -10,10 +12,14 @@ from pathlib import Path
 import pytest
 
 from tests.engine.puzzles import write_dataset
+from tests.engine.test_metrics import SERIES
 
 from .steps import config
 
 ROOT = Path(__file__).parents[2]
+NONE_HALTED = {f"train/{name}" for name in ("accuracy", "exact_accuracy", "halt_accuracy", "steps")}
+NONE_HALTED |= {f"train/halt_share/{step}" for step in (1, 2, 3, 4)}
+"""Empty where no row ended since the last report."""
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +46,18 @@ def train(folder: Path, name: str, backend: str, **more: str) -> subprocess.Comp
     }
     places = ["--dataset", f"{folder}/tiny", "--out", f"{folder}/runs/{name}"]
     places += ["--checkpoints", f"{folder}/checkpoints/{name}"]
-    options = ["--backend", backend, "--threads", "1", "--config", run, "--runtime", json.dumps(runtime)]
+    options = [
+        "--profile-steps",
+        "2:3",
+        "--backend",
+        backend,
+        "--threads",
+        "1",
+        "--config",
+        run,
+        "--runtime",
+        json.dumps(runtime),
+    ]
     return python("-m", "trm", "train", *places, *options, **more)
 
 
@@ -53,8 +70,15 @@ def test_a_run_on_xla_resumed_and_compared(folder: Path):
     result = json.loads((folder / "runs/xla/training.json").read_text())
     assert (result["backend"], result["device_name"], result["workers"]) == ("xla", "2 x XLA CPU", 1)
     assert "Metric: CompileTime" in (folder / "checkpoints/xla/xla-metrics-0.txt").read_text()
-    history = (folder / "runs/xla/history.csv").read_text().splitlines()
-    assert "xla/compilations" in history[0]
+    last = list(csv.DictReader((folder / "runs/xla/history.csv").read_text().splitlines()))[-1]
+    told = {"compilations", "compile_seconds", "transfer_seconds", "late_compilations"}
+    assert {name for name in last if "/" in name} - SERIES == {f"xla/{name}" for name in told}
+    # nothing was measured of the noise scale: one micro-batch on one worker
+    assert {name for name, value in last.items() if not value} <= {"train/noise_scale"} | NONE_HALTED
+    assert float(last["perf/compile_seconds"]) == pytest.approx(float(last["xla/compile_seconds"]), abs=1e-3)
+    assert int(last["perf/compilations"]) > 0
+    assert float(last["perf/transfer_seconds"]) > 0
+    assert list((folder / "checkpoints/xla/profile-0").rglob("*.xplane.pb"))
     weights = load_file(folder / "runs/xla/weights.safetensors")
 
     # killed after step 3, gone on with: the same weights to the bit
@@ -108,3 +132,12 @@ def test_a_late_compilation_is_warned_of():
     done = python("-c", LATE)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("XLA compiled the training step again at call 9")
+
+
+def test_a_tpu_that_is_missing_is_said(folder: Path):
+    if glob.glob("/dev/accel*") or glob.glob("/dev/vfio/[0-9]*"):
+        pytest.skip("there is a TPU")
+    done = train(folder, "four", "xla", PJRT_DEVICE="TPU")
+    assert done.returncode == 2
+    sentence = done.stderr.strip().splitlines()[-1]
+    assert sentence.startswith("trm train: PJRT_DEVICE=TPU, but this machine has no TPU")

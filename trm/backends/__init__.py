@@ -33,9 +33,10 @@ def open_backend(name: str = "auto", threads: int | None = None) -> Backend:
     if name == "xla":
         try:
             from trm.backends.xla import XlaBackend
+
+            return XlaBackend()
         except ImportError as error:
             raise UserError(
                 f"--backend xla needs torch_xla, which cannot be imported here: {error}"
             ) from None
-        return XlaBackend()
     raise UserError(f"--backend {name}: known are auto, {', '.join(NAMES)}")

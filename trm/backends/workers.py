@@ -56,7 +56,8 @@ class Workers:
     def _lost(self, error: Exception) -> UserError:
         return UserError(
             f"worker {self.rank} of {self.world} stops: another worker died or did not answer within "
-            f"{self.seconds:.0f} s; start the job again and it goes on from its last checkpoint ({error})"
+            f"{self.seconds:.0f} s; start the job again and it goes on from its last checkpoint "
+            f"({str(error).splitlines()[0].split('. ')[0]})"
         )
 
     def all_reduce(self, flat: Tensor) -> None:

@@ -29,11 +29,15 @@ SETTLED = 5  # calls of a step after which a further compilation is a fault
 CACHE_VARIABLE = "TRM_XLA_CACHE"
 
 
+def tpu_files() -> list[str]:
+    """The device files of this machine's TPU chips."""
+    return glob.glob("/dev/accel*") + glob.glob("/dev/vfio/[0-9]*")
+
+
 def choose_device() -> str:
     """PJRT_DEVICE, set to TPU where its device files are and to CPU elsewhere if nobody has set it."""
     if "PJRT_DEVICE" not in os.environ:
-        tpu = glob.glob("/dev/accel*") or glob.glob("/dev/vfio/[0-9]*")
-        os.environ["PJRT_DEVICE"] = "TPU" if tpu else "CPU"
+        os.environ["PJRT_DEVICE"] = "TPU" if tpu_files() else "CPU"
     return os.environ["PJRT_DEVICE"].upper()
 
 
@@ -51,6 +55,10 @@ class XlaBackend(Backend):
             raise UserError(
                 f"XLA on CPU cannot join {self._processes} processes (their sums are silently wrong): use "
                 "--backend cpu under torchrun, or one process with CPU_NUM_DEVICES=N"
+            )
+        if self.on_tpu and not tpu_files():  # libtpu would look for one over the network, for many minutes
+            raise UserError(
+                "PJRT_DEVICE=TPU, but this machine has no TPU (no /dev/accel*, no /dev/vfio/*): set PJRT_DEVICE=CPU"
             )
         import torch_xla
         import torch_xla.debug.metrics as metrics
