@@ -1,8 +1,9 @@
 """The passes over memory between matrix products, each as one function of a block of words.
 
 Words 0-3 of a block: the next piece to take, pieces, rows of a piece, rows (see `launch`); from word 4 on, what each
-kernel's docstring lists. N rows of the channel mixing, D width, I inner width; L tokens, M columns of the token mixing; B
-batch rows, H heads, K channels of a head. Tensors are contiguous and in the block's dtype unless called wide (float32).
+kernel's docstring lists. N rows of the channel mixing, D width, I inner width; L tokens, M columns of the token mixing;
+B batch rows, H heads, K channels of a head. Tensors are contiguous and in the block's dtype unless called wide
+(float32).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The recursion rounds for processors: matrix products of the library, and one compiled pass between two of them.
 
 Compared with `trm.model.fused`: SiLU and its product, residual and norm are one pass each, in both directions;
-the hidden values are computed again in backward, not kept; attention is batched products, its softmax and rotation passes.
+the hidden values are computed again in backward, not kept; attention is batched products, its softmax
+and rotation passes.
 """
 
 from __future__ import annotations

@@ -136,7 +136,7 @@ _LOWEST, _HIGHEST = np.float32(-126), np.float32(126)
 
 @njit(**MATH)
 def exp(x):
-    """e^x in float32, between 2^-126 and 2^126; NaN stays NaN."""
+    """e^x in float32, between 2^-126 and 2^126; NaN stays NaN, so that an overflow shows."""
     power = x * _LOG2E
     return _exp2(min(max(power, _LOWEST), _HIGHEST)) + (x - x)
 
