@@ -22,6 +22,7 @@ from trm.analysis.figures.base import (
     table_of,
 )
 from trm.analysis.figures.law import caption
+from trm.analysis.figures.marks import seeds_and_means
 from trm.analysis.labels import label
 from trm.analysis.sentences.special import joint_sentence
 from trm.analysis.specs import JointFigure
@@ -43,7 +44,7 @@ def draw(spec: JointFigure, tables: list[Table], fits: list[dict[str, Any]]) -> 
     form = group.get("forms", {}).get("joint")
     y = np.where(rows["error"] > 0, rows["error"], 0.5 / rows["puzzles"])
     cost = rows[spec.second].to_numpy(float)
-    excluded = {item["run"] for item in group["exclusions"]}
+    left_out = rows["run"].isin({item["run"] for item in group["exclusions"]}).to_numpy()
     means: list[tuple[float, float]] = []
     handles = []
     points = np.array([f"{n}:{c}" for n, c in zip(rows[spec.x], cost)])
@@ -51,17 +52,9 @@ def draw(spec: JointFigure, tables: list[Table], fits: list[dict[str, Any]]) -> 
     for index, size in enumerate(sizes):
         here = (rows[spec.x] == size).to_numpy()
         marker = MARKERS[index % len(MARKERS)]
-        axis.plot(cost[here] * 1.05, y[here], marker, color=shades[size], alpha=0.4, markersize=2.6, mew=0)
-        for point in np.unique(points[here]):
-            centre, low, high = pooled[point]
-            place = float(cost[points == point][0])
-            out = rows["run"][points == point].isin(excluded).all()
-            if np.isfinite(low):
-                axis.plot([place, place], [low, high], color=shades[size], linewidth=1)
-            axis.plot(
-                place, centre, marker, color=shades[size], markerfacecolor="white" if out else shades[size]
-            )
-            means.append((float(place), centre))
+        means += seeds_and_means(
+            axis, cost, y, points, pooled, left_out, here, shades[size], marker, shift=1.05
+        )
         if form:
             _curve(axis, form["parameters"], float(size), cost[here], shades[size])
         handles.append(axis.plot([], [], marker=marker, color=shades[size], label=compact(float(size)))[0])

@@ -24,6 +24,7 @@ from trm.analysis.figures.base import (
     table_of,
 )
 from trm.analysis.figures.law import caption
+from trm.analysis.figures.marks import seeds_and_means
 from trm.analysis.labels import Label, label
 from trm.analysis.sentences.special import repeated_sentence
 from trm.analysis.specs import RepeatedFigure
@@ -45,21 +46,13 @@ def draw(spec: RepeatedFigure, tables: list[Table], fits: list[dict[str, Any]]) 
     left, right = axes[0]
     x = effective(rows[spec.x], rows[spec.second], form)
     y = np.where(rows["error"] > 0, rows["error"], 0.5 / rows["puzzles"])
-    excluded = {item["run"] for item in group["exclusions"]}
+    left_out = rows["run"].isin({item["run"] for item in group["exclusions"]}).to_numpy()
     points = np.array([f"{u}:{r}" for u, r in zip(rows[spec.x], rows[spec.second])])
     means = pooled_log_intervals(y, points)
     for index, level in enumerate(levels):
         here = (rows[spec.x] == level).to_numpy()
         marker = MARKERS[index % len(MARKERS)]
-        left.plot(x[here] * 1.03, y[here], marker, color=shades[level], alpha=0.4, markersize=2.6, mew=0)
-        for point in np.unique(points[here]):
-            centre, low, high = means[point]
-            place = float(x[points == point][0])
-            out = rows["run"][points == point].isin(excluded).all()
-            face = "white" if out else shades[level]
-            if np.isfinite(low):
-                left.plot([place, place], [low, high], color=shades[level], linewidth=1)
-            left.plot(place, centre, marker, color=shades[level], markerfacecolor=face)
+        seeds_and_means(left, x, y, points, means, left_out, here, shades[level], marker, shift=1.03)
     if form:
         values = form["parameters"]
         line = np.geomspace(x.min(), 4 * x.max(), 100)
