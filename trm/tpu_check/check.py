@@ -24,13 +24,26 @@ from trm.tpu_check.slices import CLOCK_HZ, HBM_VARIABLE, PEAK_FLOPS, Slice, hbm_
 
 ROOT = Path(__file__).parents[2]
 CODE = (
-    "trm/model",
-    "trm/optim",
-    "trm/tpu_check",
-    "trm/backends",
-    "trm/engine/step.py",
+    "trm/backends/base.py",
+    "trm/backends/xla.py",
+    "trm/backends/xla_calls.py",
+    "trm/backends/xla_kernels.py",
+    "trm/backends/xla_network.py",
+    "trm/backends/xla_recursion.py",
     "trm/engine/state.py",
+    "trm/engine/step.py",
+    "trm/model/act.py",
+    "trm/model/inference.py",
+    "trm/model/losses.py",
+    "trm/model/network.py",
+    "trm/model/parameters.py",
+    "trm/optim",
+    "trm/tpu_check/compiler.py",
+    "trm/tpu_check/hlo.py",
+    "trm/tpu_check/kernels.py",
+    "trm/tpu_check/worker.py",
 )
+"""What a program and its numbers are made from."""
 LINK_BYTES_PER_SECOND = 100e9
 """Assumed rate of an all-reduce on a chip's links; not measured."""
 FREE = ("steps", "lr", "puzzle_lr", "warmup_steps", "weight_decay", "puzzle_weight_decay", "beta1", "beta2")
