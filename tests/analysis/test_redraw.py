@@ -1,0 +1,40 @@
+"""The kept results can be drawn again from the repository alone."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from trm.analysis.redraw import redraw
+from trm.errors import UserError
+
+KEPT = Path(__file__).parents[2] / "docs" / "results"
+
+
+def test_every_kept_result_is_drawn(tmp_path):
+    names = {name for path in KEPT.rglob("figures.json") for name in json.loads(path.read_text())}
+    drawn = redraw(KEPT, tmp_path)
+    assert {path.stem for path in drawn} == names
+    for path in drawn:
+        assert path.read_bytes().startswith(b"%PDF")
+        assert path.with_suffix(".png").stat().st_size > 5000
+    sentence = json.loads((tmp_path / "real_sudoku.json").read_text())["sentence"]
+    assert "On blank cells of held-out puzzles 42.0 % [41.8, 42.2] are right" in sentence
+
+
+def test_kept_files_are_small():
+    files = [path for path in KEPT.rglob("*") if path.is_file()]
+    assert files
+    assert sum(path.stat().st_size for path in files) < 1_000_000
+
+
+def test_what_cannot_be_drawn(tmp_path):
+    with pytest.raises(UserError, match=r"holds no figures\.json"):
+        redraw(tmp_path, tmp_path / "out")
+    folder = tmp_path / "kept"
+    folder.mkdir()
+    for source in (KEPT / "real_sudoku_laptop").glob("table*"):
+        (folder / source.name).write_bytes(source.read_bytes())
+    (folder / "figures.json").write_text('{"wrong": {"kind": "curves", "metrix": "x"}}')
+    with pytest.raises(UserError, match="metrix"):
+        redraw(tmp_path, tmp_path / "out")

@@ -1,0 +1,59 @@
+"""Draw the figures of kept results again: no run, no checkpoint and no pipeline is needed.
+
+    python -m trm.analysis.redraw docs/results --out figures
+
+Every folder below the first argument that has a `figures.json` (name -> a figure's spec) and a `table.csv`, as a study
+writes it, with `table.csv.json` and `table.csv.curves.csv` beside it, gives its figures as OUT/<name>.pdf, .png, .json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from trm.errors import UserError
+
+
+def redraw(results: Path, out: Path) -> list[Path]:
+    """Draw everything; returns the PDFs.
+
+    Raises:
+        UserError: where there is nothing to draw, or a table or a spec is not what it should be.
+    """
+    from trm.analysis.figures import draw, save, styled
+    from trm.analysis.files import parse, read_json
+    from trm.analysis.specs import FIGURE
+    from trm.analysis.tables import load
+
+    listed = sorted(results.rglob("figures.json"))
+    if not listed:
+        raise UserError(f"{results} holds no figures.json: give the folder of kept results, docs/results")
+    out.mkdir(parents=True, exist_ok=True)
+    drawn = []
+    for path in listed:
+        table = load(str(path.parent / "table.csv"))
+        for name, fields in read_json(str(path)).items():
+            target = out / f"{name}.pdf"
+            with styled(None):
+                save(draw(parse(FIGURE, fields, f"{path}: {name}"), [table], []), str(target))
+            drawn.append(target)
+    return drawn
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("results", type=Path)
+    parser.add_argument("--out", type=Path, required=True)
+    args = parser.parse_args()
+    try:
+        for path in redraw(args.results, args.out):
+            print(path)
+    except UserError as error:
+        print(f"redraw: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
