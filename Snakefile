@@ -13,6 +13,7 @@ from trm.pipeline import plan
 from trm.pipeline.estimates import Estimates
 from trm.pipeline.partial import write_partial_report
 from trm.pipeline.places import Place, job_environment
+from trm.pipeline.preflight import Preflight
 from trm.pipeline.workflow import Workflow
 
 try:
@@ -33,6 +34,7 @@ if workflow.is_main_process and workflow.output_settings.dryrun:
     )
 
 PLACE = Place(config, storage)
+CHECK = Preflight(config, PLACE, PLAN.pod_hosts)
 if PLACE.prefix:
     from snakemake_executor_plugin_tpu.storage import improve_gcs
 
@@ -76,6 +78,7 @@ rule all:
         expand("results/plots/{stem}.pdf", stem=[figure.stem for figure in STUDY.shown_figures()]),
 
 
+include: "workflow/rules/preflight.smk"
 include: "workflow/rules/data.smk"
 include: "workflow/rules/train.smk"
 include: "workflow/rules/evaluate.smk"

@@ -20,7 +20,9 @@ def add_parser(subparsers: Any) -> None:
         "--profile", required=True, choices=("local", "gpu", "tpu"), help="what is checked for"
     )
     parser.add_argument("--bucket", help="gs:// address that results will go to")
-    parser.add_argument("--scratch", default="results", help="folder where checkpoints will be written")
+    parser.add_argument(
+        "--scratch", help="folder where checkpoints will be written (default: as `trm train` chooses it)"
+    )
     parser.add_argument("--devices", type=int, help="devices there must be")
     parser.add_argument("--memory-gib", type=float, default=4.0, help="host memory there must be")
     parser.add_argument("--disk-gib", type=float, default=5.0, help="free disk there must be")
@@ -34,10 +36,12 @@ def run(args: argparse.Namespace) -> int:
 
     from trm.preflight.checks import CHECKS
     from trm.preflight.report import Site, run_checks, table
+    from trm.storage.cache import default_folder
 
+    scratch = args.scratch or (default_folder() if args.bucket else "results")
     site = Site(
         args.profile,
-        Path(args.scratch),
+        Path(scratch),
         bucket=args.bucket,
         devices=args.devices,
         memory_gib=args.memory_gib,

@@ -25,6 +25,11 @@ class Estimates:
         self.hardware: Hardware = read_hardware(self._path, workflow.study.scale.hardware)
         self._known: dict[str, Estimate] = {}
 
+    @property
+    def pod_hosts(self) -> int:
+        """Hosts of the whole pod."""
+        return int(self._workflow.config.get("pod_hosts") or self.hardware.hosts)
+
     def of(self, run: str) -> Estimate:
         """Estimate of one run."""
         if run not in self._known:
@@ -70,7 +75,7 @@ class Estimates:
         whole = needed > self.hardware.memory_gib or fnmatch.fnmatch(wildcards.run, pattern)
         whole = whole or self._faster_on_all(wildcards.run)
         whole = (whole or self._workers(wildcards) > 1) and self.hardware.hosts > 1
-        return int(self._workflow.config.get("pod_hosts") or self.hardware.hosts) if whole else 1
+        return self.pod_hosts if whole else 1
 
     def launcher(self, wildcards: Any) -> str:
         """What stands before the command: `tpurun` starts it on every host of the job, `torchrun` several times on

@@ -23,6 +23,7 @@ class Place:
     def __init__(self, config: dict[str, Any], storage: Any = None):
         self.prefix = str(config.get("storage_prefix") or "").rstrip("/")
         self._storage = storage
+        self._listed: dict[str, set[str]] = {}
 
     def at(self, path: str) -> Any:
         """A file that a job reads or writes."""
@@ -31,6 +32,18 @@ class Place:
     def uri(self, path: str) -> Any:
         """A file that a job reads by itself: in a bucket it is handed over as its gs:// URI, not brought down."""
         return self._storage.gcs(f"{self.prefix}/{path}", retrieve=False) if self.prefix else path
+
+    def exists(self, path: str) -> bool:
+        """Whether a file is there. In a bucket all files of its kind (`results/<kind>/`) are listed once."""
+        if not self.prefix:
+            return Path(path).exists()
+        from trm.storage import Patience, open_store
+
+        kind = "/".join(path.split("/")[:2])
+        if kind not in self._listed:
+            store = open_store(self.prefix, Patience(minutes=0.5))
+            self._listed[kind] = {info.name for info in store.list(f"{kind}/")}
+        return path in self._listed[kind]
 
     def all(self, paths: Iterable[str]) -> list[Any]:
         """`at` for many."""

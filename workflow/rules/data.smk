@@ -2,6 +2,8 @@
 
 
 rule source:
+    input:
+        preflight=lambda wildcards: ancient(CHECK.before(*STUDY.source_outputs(wildcards.source))),
     output:
         manifest=PLACE.at("results/sources/{source}/manifest.json"),
         puzzles=PLACE.at("results/sources/{source}/puzzles.npz"),
@@ -21,6 +23,7 @@ rule source:
 
 rule dataset:
     input:
+        preflight=lambda wildcards: ancient(CHECK.before(*STUDY.dataset_outputs(wildcards.dataset))),
         source=lambda wildcards: ancient(
             PLACE.at(STUDY.source_outputs(STUDY.source_of_dataset(wildcards.dataset))[0])
         ),

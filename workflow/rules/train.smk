@@ -5,6 +5,7 @@ rule train:
     input:
         # ancient: the name says what is in it, so a data set that was restored or copied trains nothing again
         dataset=lambda wildcards: ancient(PLACE.uri(STUDY.dataset_manifest(wildcards.run))),
+        preflight=lambda wildcards: ancient(CHECK.before(*STUDY.run_outputs(wildcards.run))),
         initial=lambda wildcards: PLACE.all(STUDY.initial_weights(wildcards.run)),
     output:
         training=PLACE.at("results/runs/{run}/training.json"),

@@ -1,0 +1,118 @@
+"""The check of a pod: the first rule where a profile asks for it, and no reason to make anything again."""
+
+import os
+import re
+import shutil
+
+import pytest
+import yaml
+
+from tests.pipeline.conftest import ROOT, STUDY, new_project
+from tests.storage.cloud import Server
+from trm.pipeline.places import Place
+from trm.pipeline.preflight import LOCK, Preflight
+
+ASKED = ("--config", "preflight=local")
+
+
+def order(text: str) -> list[str]:
+    """First words of the jobs' messages, in the order in which Snakemake started them."""
+    return re.findall(r"^Job \d+: (\w+ ?\w*)", text, re.MULTILINE)
+
+
+@pytest.fixture
+def checked(built, tmp_path):
+    """A copy of the built study."""
+    folder = tmp_path / "project"
+    shutil.copytree(built.folder, folder, copy_function=shutil.copy2)
+    return type(built)(folder)
+
+
+def test_it_runs_before_all_else(tmp_path):
+    project = new_project(tmp_path, STUDY)
+    assert "preflight" not in project.would_run()
+    done = project.snakemake(*ASKED, "--cores", "1", "--until", "dataset")
+    started = order(done.stdout + done.stderr)
+    assert started[0] == "Preflight of"
+    assert started.count("Preflight of") == 1
+    assert started.count("Data set") == 2
+    (rows,) = (project.folder / "results").glob("preflight-*.json")
+    assert all(row["green"] for row in yaml.safe_load(rows.read_text())["rows"])
+    jobs = project.would_run(*ASKED)
+    assert "preflight" not in jobs
+    assert jobs["train"] == 6
+
+
+def test_it_makes_nothing_stale(checked):
+    assert checked.would_run(*ASKED) == {}  # what exists asks for no check
+    seed_more = lambda study: study["scales"]["laptop"].update(seeds=[0, 1, 2])  # noqa: E731
+    checked.edit(seed_more)
+    jobs = checked.would_run(*ASKED)  # three runs more, on a pod that was never checked
+    assert (jobs["preflight"], jobs["train"]) == (1, 3)
+    assert "dataset" not in jobs
+    done = checked.snakemake(*ASKED, "--cores", "2")
+    assert order(done.stdout + done.stderr)[0] == "Preflight of"
+    assert checked.would_run(*ASKED) == {}
+    (rows,) = (checked.folder / "results").glob("preflight-*.json")
+    rows.touch()
+    assert checked.would_run(*ASKED) == {}
+    assert checked.would_run("--forcerun", "preflight", *ASKED).keys() <= {"preflight"}
+
+
+def test_a_red_row_trains_nothing(tmp_path):
+    project = new_project(tmp_path, STUDY)
+    done = project.snakemake("--config", "preflight=gpu", "--cores", "1", check=False)
+    said = done.stdout + done.stderr
+    assert done.returncode != 0
+    assert "RED    devices" in said
+    assert set(order(said)) == {"Preflight of"}
+    assert not (project.folder / "results/datasets").exists()
+
+
+@pytest.fixture
+def emulated_bucket(tmp_path, monkeypatch):
+    server = Server(tmp_path / "objects")
+    server.start()
+    server.make_bucket("pod")
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+    monkeypatch.setenv("TRM_BUCKET", "gs://pod/study")
+    project = {"GOOGLE_CLOUD_PROJECT": "my-project-1", "SNAKEMAKE_STORAGE_GCS_PROJECT": "my-project-1"}
+    for name, value in (project | {"TRM_ZONE": "us-central2-b"}).items():
+        monkeypatch.setenv(name, value)
+    yield
+    server.kill()
+
+
+@pytest.mark.parametrize("profile", ["pod", "tpu"])
+def test_the_pods_profiles_ask_for_it_on_all_hosts(profile, emulated_bucket, tmp_path):
+    scale = STUDY["scales"]["laptop"] | {"hardware": "v4-64"}
+    (tmp_path / "project").mkdir()
+    study = STUDY | {"scales": dict.fromkeys(("rehearsal", "tpu"), scale)}
+    project = new_project(tmp_path / "project", study)
+    shutil.copytree(ROOT / "envs", project.folder / "envs")
+    done = project.snakemake("--profile", f"profiles/{profile}", "-n")
+    assert "Preflight of 8 hosts" in done.stdout
+    assert order(done.stdout)[0] == "Preflight of"
+
+
+def test_another_pod_or_environment_is_checked_anew(monkeypatch, tmp_path):
+    place = Place({})
+
+    def path(**config):
+        return Preflight({"preflight": "tpu", "pod": "a"} | config, place, 8).output
+
+    assert path() == path()
+    assert len({path(), path(pod="b"), path(preflight="local"), Preflight({}, place, 4).output}) == 4
+    lock = tmp_path / "requirements.lock"
+    lock.write_text("torch==9\n")
+    before = path()
+    monkeypatch.setattr("trm.pipeline.preflight.LOCK", lock)
+    assert path() != before
+    assert Preflight({}, place, 8).before("results/runs/a/training.json") == []
+
+
+def test_hosts_are_sent_the_lock_that_they_are_compared_with():
+    profile = (ROOT / "profiles/tpu/config.yaml").read_text()
+    (sources,) = re.findall(r"^tpu-sources: (.*)$", profile, re.MULTILINE)
+    assert any(LOCK.is_relative_to(ROOT / folder) for folder in sources.split())
+    assert os.path.relpath(LOCK, ROOT) in profile

@@ -1,0 +1,54 @@
+"""The check of a pod before anything runs on it: which file says that it was green, and who waits for that file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from trm.pipeline.places import Place
+from trm.study.fingerprint import digest
+
+LOCK = Path(__file__).parents[2] / "envs" / "tpu" / "requirements.lock"
+
+
+class Preflight:
+    """What the rules `preflight`, `source`, `dataset` and `train` need to know.
+
+    Args:
+        config: Snakemake's config; `preflight` (local, gpu or tpu) asks for the check, `pod` names what is checked.
+        place: where files live.
+        hosts: hosts of the whole pod.
+    """
+
+    def __init__(self, config: dict[str, Any], place: Place, hosts: int):
+        self.profile = str(config.get("preflight") or "")
+        self.hosts, self._place = hosts, place
+        lock = LOCK.read_text() if self.profile == "tpu" else ""
+        identity = digest([self.profile, str(config.get("pod") or ""), hosts, lock])
+        self._path = f"results/preflight-{identity[:8]}.json"
+
+    @property
+    def wanted(self) -> bool:
+        """Whether this profile asks for the check."""
+        return bool(self.profile)
+
+    @property
+    def output(self) -> Any:
+        """The file that the check leaves: one for each pod, number of hosts and environment."""
+        return self._place.at(self._path)
+
+    def before(self, *outputs: str) -> list[Any]:
+        """What a job with these outputs waits for: the check, or nothing where all of them exist.
+
+        A job that has nothing to do must not depend on it: Snakemake runs a job again whose missing input, ancient
+        or not, is made for the sake of another (9.27, `update_needrun`).
+        """
+        if not self.wanted or all(self._place.exists(path) for path in outputs):
+            return []
+        return [self._place.uri(self._path)]
+
+    @property
+    def options(self) -> str:
+        """Words of the command."""
+        bucket = f" --bucket {self._place.prefix}" if self._place.prefix else ""
+        return f"--profile {self.profile}{bucket}"

@@ -1,0 +1,18 @@
+# A pod is checked by all its hosts before anything else runs on it. Only jobs that have something to do wait for it, and
+# they take its file as `ancient`: checking again (delete the file, or --forcerun preflight) makes nothing stale.
+
+if CHECK.wanted:
+
+    rule preflight:
+        output:
+            rows=CHECK.output,
+        log:
+            "logs/preflight.log",
+        resources:
+            tpu_hosts=CHECK.hosts,
+            mpi="tpurun" if CHECK.hosts > 1 else "",
+            options=CHECK.options,
+        message:
+            "Preflight of {resources.tpu_hosts} hosts"
+        shell:
+            "{resources.mpi} python -m trm preflight {resources.options} --out {output.rows:q} 2>&1 | tee {log:q}"
