@@ -167,3 +167,38 @@ def test_an_evaluation_holds_the_votes(folder, tmp_path):
 def test_another_canvas_is_refused(folder, tmp_path):
     with pytest.raises(UserError, match=r"canvases of 36 cells, and the run's data.arc_side is 7"):
         Dataset(folder).check_fits(run_config(arc_side=7))
+
+
+def test_from_tasks_to_the_figure(folder, tmp_path):
+    """Every file between the data set and the published sentence, as the pipeline hands them on."""
+    from trm.analysis.figures.base import save, styled
+    from trm.analysis.figures.registry import draw
+    from trm.analysis.specs import FIGURE, TableSpec
+    from trm.analysis.tables import collect
+    from trm.analysis.tables import load as load_table
+    from trm.analysis.tables import save as save_table
+
+    runs = []
+    for seed in (0, 1):
+        name = f"arc-s{seed}"
+        train(run_config().model_copy(update={"seed": seed}), folder, tmp_path, name)
+        out = tmp_path / name / "evaluation-1.json"
+        evaluate_run(tmp_path / name, folder, EvaluationConfig(), out, None, CpuBackend())
+        runs.append(
+            {
+                "run": name,
+                "seed": seed,
+                "directory": str(tmp_path / name),
+                "evaluations": ["evaluation-1.json"],
+            }
+        )
+    point = {"label": "base", "runs": runs}
+    spec = TableSpec.model_validate({"name": "arc", "scale": "laptop", "study": "test", "points": [point]})
+    save_table(collect(spec), tmp_path / "arc.csv")
+    with styled():
+        drawing = draw(FIGURE.validate_python({"kind": "votes"}), [load_table(tmp_path / "arc.csv")], [])
+        files = save(drawing, tmp_path / "arc.pdf")
+    assert all(path.exists() for path in files)
+    assert drawing.sentence.startswith("Of 5 tasks, two attempts by vote solve ")
+    assert "in 4 versions" in drawing.caption
+    assert len(drawing.numbers["by_task"]) == 5
