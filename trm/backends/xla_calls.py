@@ -30,7 +30,9 @@ class Half(NamedTuple):
     """token, channel or attention."""
     backward: bool
     keep: bool
-    """Forward: also return the sum before the norm."""
+    """Forward: also return the sum before the norm, and the input if it was added up."""
+    added: bool
+    """Forward: the input comes as two streams to be added."""
     puzzles: int
     length: int
     width: int
@@ -60,21 +62,29 @@ class Half(NamedTuple):
 
 
 def function(half: Half, interpret: bool = False) -> Callable[..., Any]:
-    """The jitted kernel of one half. Arguments: [gradient, sum before the norm,] input [N, D], the
-    weights, rotary tables. Returns a list: forward [output, sum if kept]; backward see the kernels."""
+    """The jitted kernel of one half; returns a list of arrays (`outputs` tells their shapes).
+
+    Arguments: [gradient, sum before the norm,] input [N, D] [and what is to be added to it], weights, rotary tables.
+    """
     kernels = {
-        ("token", False): functools.partial(xla_kernels.token_forward, half.length, half.keep),
+        ("token", False): functools.partial(xla_kernels.token_forward, half.length, half.keep, half.added),
         ("token", True): functools.partial(xla_kernels.token_backward, half.length),
         ("channel", False): functools.partial(xla_kernels.channel_forward, half.keep),
         ("channel", True): xla_kernels.channel_backward,
         ("attention", False): functools.partial(
-            xla_kernels.attention_forward, half.length, half.inner, half.padded, half.rope, half.keep
+            xla_kernels.attention_forward,
+            half.length,
+            half.inner,
+            half.padded,
+            half.rope,
+            half.keep,
+            half.added,
         ),
         ("attention", True): functools.partial(
             xla_kernels.attention_backward, half.length, half.inner, half.padded, half.rope
         ),
     }
-    streams, count = 3 if half.backward else 1, half.puzzles // half.tile
+    streams, count = 3 if half.backward else 1 + half.added, half.puzzles // half.tile
     grid, semantics = (count,), ("parallel",)
     if half.kind == "token" and half.backward:
         grid, semantics = (2, count // 2), ("parallel", "arbitrary")
@@ -115,7 +125,7 @@ def outputs(half: Half) -> list[tuple[tuple[int, ...], str]]:
     rows, width = half.puzzles * half.padded, half.width
     stream = ((rows, width), "bfloat16")
     if not half.backward:
-        return [stream] * (1 + half.keep)
+        return [stream] * (1 + half.keep + (half.keep and half.added))
     if half.kind == "token":
         return [stream] + [((2, half.inner, half.padded), "float32")] * 3
     if half.kind == "attention":

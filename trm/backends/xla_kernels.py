@@ -15,6 +15,7 @@ make the channel weights' gradients are left to XLA, which is good at large prod
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -54,14 +55,23 @@ def before_norm(g: Any, t: Any, axis: int, count: int) -> Any:
     return (g - y * ((g * y).sum(axis, keepdims=True) * (1 / count))) * scale
 
 
-def token_forward(length: int, keep: bool, x: Any, wg: Any, wu: Any, wd: Any, y: Any, *kept: Any) -> None:
-    for c in range(0, x.shape[1], LANES * 2):
-        part = slice(c, c + LANES * 2)
-        x_LC = x[:, part]
+def summed(streams: Sequence[Any], part: slice) -> Any:
+    """Channels of the residual stream, which may come as a sum of two."""
+    first, *second = (ref[:, part] for ref in streams)
+    return bf16(f32(first) + f32(second[0])) if second else first
+
+
+def token_forward(length: int, keep: bool, added: bool, *refs: Any) -> None:
+    streams, (wg, wu, wd, y, *kept) = refs[: 1 + added], refs[1 + added :]
+    for c in range(0, y.shape[1], LANES * 2):
+        part = slice(c, min(c + LANES * 2, y.shape[1]))
+        x_LC = summed(streams, part)
         h, u = dot(wg[...], x_LC), dot(wu[...], x_LC)
         t = f32(x_LC) + dot(wd[...], bf16((h + h * jnp.tanh(h)) * u))
         if keep:
             kept[0][:, part] = bf16(t)
+            if added:
+                kept[1][:, part] = x_LC
         y[:, part] = bf16(normalised(t, 0, length)[0])
 
 
@@ -81,7 +91,7 @@ def token_backward(
             total[...] = jnp.zeros(total.shape, jnp.float32)
 
     for c in range(0, x.shape[1], LANES * 4):
-        part = slice(c, c + LANES * 4)
+        part = slice(c, min(c + LANES * 4, x.shape[1]))
         x_LC = x[:, part]
         gt = before_norm(f32(g[:, part]), f32(t[:, part]), 0, length)
         gt_LC = bf16(gt)
@@ -168,13 +178,15 @@ def tables_of(refs: tuple[Any, ...], head: int) -> tuple[Any, ...] | None:
     return (*(ref[...] for ref in refs), head // 2) if refs else None
 
 
-def attention_forward(length: int, head: int, padded: int, rope: bool, keep: bool, *refs: Any) -> None:
-    x, wq, wk, wv, wo, *rest = refs
+def attention_forward(
+    length: int, head: int, padded: int, rope: bool, keep: bool, added: bool, *refs: Any
+) -> None:
+    streams, (wq, wk, wv, wo, *rest) = refs[: 1 + added], refs[1 + added :]
     tables, outputs = rest[: 3 * rope], rest[3 * rope :]
     heads = Heads(length, head, padded, tables_of(tuple(tables), head))
-    x_ND = x[...]
+    x_ND = summed(streams, slice(None))
     t = f32(x_ND)
-    for c in range(0, x.shape[1], LANES):
+    for c in range(0, x_ND.shape[1], LANES):
         part = slice(c, c + LANES)
         q, k = heads.projected(x_ND, wq, part, True), heads.projected(x_ND, wk, part, True)
         v = heads.projected(x_ND, wv, part, False)
@@ -188,6 +200,8 @@ def attention_forward(length: int, head: int, padded: int, rope: bool, keep: boo
         t += dot(bf16(jnp.concatenate(attended, 0)), wo[part])
     if keep:
         outputs[1][...] = bf16(t)
+        if added:
+            outputs[2][...] = x_ND
     outputs[0][...] = bf16(normalised(t, 1, t.shape[1])[0])
 
 

@@ -67,7 +67,7 @@ class Calls:
         self.puzzles, self.length, self.width, self.arch, self.tables = puzzles, length, width, arch, tables
 
     def half(
-        self, kind: str, streams: list[Tensor], weights: list[Tensor], keep: bool = False
+        self, kind: str, streams: Sequence[Tensor], weights: list[Tensor], keep: bool = False
     ) -> list[Tensor]:
         """Run one half; streams [N, D], results as the kernel returns them."""
         from trm.backends.xla_calls import Half
@@ -78,7 +78,8 @@ class Calls:
             "channel": weights[0].shape[1],
             "attention": self.width // self.arch.heads,
         }[kind]
-        half = Half(kind, len(streams) == 3, keep, self.puzzles, self.length, self.width, inner, rope)
+        sizes = self.puzzles, self.length, self.width, inner
+        half = Half(kind, len(streams) == 3, keep, len(streams) == 2, *sizes, rope)
         return run_kernel(half, [*streams, *weights, *(self.tables if rope else [])])
 
 
@@ -171,8 +172,8 @@ class Rounds:
         """As `network.recursion_round`; what backward needs is appended to `saved`."""
         inject = z_H + x
         for _ in range(l_cycles):
-            z_L = self._stack(z_L + inject, saved)
-        return self._stack(z_H + z_L, saved), z_L
+            z_L = self._stack((z_L, inject), saved)
+        return self._stack((z_H, z_L), saved), z_L
 
     def backward(self, grad: Tensor, saved: list[Any]) -> Tensor:
         """Gradient of x from that of z_H; adds the weights' gradients to `sums`."""
@@ -196,15 +197,17 @@ class Rounds:
             found += [*channel.chunk(2, dim=1), down]
         return found
 
-    def _stack(self, x: Tensor, saved: list[Any] | None) -> Tensor:
+    def _stack(self, streams: tuple[Tensor, ...], saved: list[Any] | None) -> Tensor:
+        """The blocks on the sum of the streams."""
         keep = saved is not None
         for weights in self._weights:
-            between, *mixed = self._calls.half(self._kind, [x], weights[:-3], keep)
+            between, *kept = self._calls.half(self._kind, streams, weights[:-3], keep)
             out, *squeezed = self._calls.half("channel", [between], weights[-3:], keep)
             if keep:
-                saved.append((x, *mixed, between, *squeezed))
-            x = out
-        return x
+                mixed, *added = kept
+                saved.append((*(added or streams), mixed, between, *squeezed))
+            streams = (out,)
+        return out
 
     def _stack_backward(self, grad: Tensor, saved: list[Any]) -> Tensor:
         for weights, sums in zip(self._weights[::-1], self.sums[::-1]):
