@@ -108,12 +108,13 @@ def compiled(kernel: Any, types: list[str], given: dict[str, Any], capability: i
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--capability", type=int, default=90, choices=sorted(SHARED))
+    parser.add_argument("--first", action="store_true", help="only the first tile of each kernel")
     parser.add_argument("--only", default="", help="only kernels whose name contains this")
     parser.add_argument("--json", dest="out", type=Path)
     args = parser.parse_args()
     results = []
     for name, kernel, types, given in cases():
-        if args.only not in name:
+        if args.only not in name or (args.first and name in {found["kernel"] for found in results}):
             continue
         found = compiled(kernel, types, given, args.capability)
         tile = {key: given[key] for key in ("ROWS", "COLUMNS", "DEPTH", "INNER", *OPTIONS) if key in given}

@@ -91,7 +91,7 @@ def _product(
     tl.store(hidden + base * inner + (tl.arange(0, ROWS)[:, None] * inner + column[None, :]), h, mask=inside)
 
 
-TILE = {"ROWS": 2, "COLUMNS": 1024}
+TILE = {"ROWS": 4, "COLUMNS": 512}
 SHAPES = (
     {"ROWS": 128, "COLUMNS": 128, "DEPTH": 64, "num_warps": 8, "num_stages": 3},
     {"ROWS": 128, "COLUMNS": 64, "DEPTH": 64, "num_warps": 4, "num_stages": 4},
