@@ -27,7 +27,7 @@ def project(folder: Path, points: int) -> None:
         (shutil.copytree if source.is_dir() else shutil.copy2)(source, folder / name)
     if points:
         document = yaml.safe_load((folder / "config/experiments.yaml").read_text())
-        laptop = document["scales"]["laptop"] | {"report": [], "seeds": [0]}
+        laptop = document["scales"]["laptop"] | {"report": [], "study": [], "seeds": [0]}
         grid = {"product": {"training.steps": list(range(100, 100 + points))}}
         figures = [{"kind": "law", "x": "train_flops"}]
         document["scales"] = {"laptop": laptop}
