@@ -166,6 +166,7 @@ def ask(
         "slice": where.name,
         "what": what,
         "remat": remat,
+        "cache": str(cache_folder),
     }
     done = subprocess.run(
         [tpu_python(), "-m", "trm.tpu_check.worker"],

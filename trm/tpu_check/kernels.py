@@ -13,6 +13,8 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Container
+from importlib.metadata import version
 from pathlib import Path
 
 from trm.tpu_check.hlo import shape_bytes
@@ -29,13 +31,15 @@ def kernel_body(line: str) -> str | None:
     return found.group(1) if found else None
 
 
-def kernels_module(module: str) -> str | None:
-    """A StableHLO module that calls each distinct kernel of `module` once, for one device."""
+def kernels_module(module: str, known: Container[str] = ()) -> str | None:
+    """A StableHLO module that calls each distinct kernel of `module` that is not `known` once, for one device."""
     calls: dict[str, str] = {}
     for line in module.splitlines():
         match = _CALL.search(line)
         if match:
-            calls[kernel_body(line.replace("\\22", '"'))] = match["rest"]
+            body = kernel_body(line.replace("\\22", '"'))
+            if body not in known:
+                calls[body] = match["rest"]
     if not calls:
         return None
     arguments, lines, names, types = [], [], [], []
@@ -83,12 +87,22 @@ def scheduled_cycles(bundles: str) -> int:
     return once + inside * int(trips[0] if trips else 0)
 
 
-def count(module: str) -> dict[str, int]:
-    """Cycles of a call of each kernel in a StableHLO module, by `kernel_body`; compiled in a process of its own, as
-    libtpu reads its options when it starts."""
-    calls = kernels_module(module)
-    if calls is None:
-        return {}
+def count(module: str, folder: Path) -> dict[str, int]:
+    """Cycles of a call of each kernel in a StableHLO module, by `kernel_body`; kept in `folder`."""
+    kept = folder / f"kernels-{version('libtpu')}.json"
+    known = json.loads(kept.read_text()) if kept.exists() else {}
+    calls = kernels_module(module, known)
+    if calls is not None:
+        known |= _count(calls)
+        folder.mkdir(parents=True, exist_ok=True)
+        temporary = kept.with_suffix(f".{os.getpid()}")
+        temporary.write_text(json.dumps(known))
+        os.replace(temporary, kept)
+    return known
+
+
+def _count(calls: str) -> dict[str, int]:
+    """In a process of its own, as libtpu reads its options when it starts."""
     with tempfile.TemporaryDirectory() as folder:
         env = {**os.environ, "LIBTPU_INIT_ARGS": _DUMP.format(folder)}
         command = [sys.executable, "-m", "trm.tpu_check.kernels"]

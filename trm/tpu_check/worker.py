@@ -12,6 +12,7 @@ import json
 import os
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 from trm.study.schema import RunConfig
@@ -154,7 +155,7 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
         "compile_seconds": round(time.perf_counter() - started, 2),
     }
     if compiled.text is not None:
-        scheduled = kernels.count(module)
+        scheduled = kernels.count(module, Path(request["cache"]))
         program = read_program(
             compiled.text, lambda line: (kernel_name(line), kernels.call_cycles(line, scheduled))
         )
