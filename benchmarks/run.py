@@ -1,38 +1,95 @@
-"""`make bench`: every benchmark that runs on this machine, each with its own table; JSON under benchmarks/out/.
+"""`make bench`: ours against baselines, as ratios, with one JSON file and one figure under benchmarks/out/.
 
-python benchmarks/run.py [NAME ...]      names: step data inference fits pipeline plan pod_load pod_faults
+    python -m benchmarks.run [NAME ...] [--quick]
+
+Names: step data fixed_cost pipeline (these four without names, about ten minutes on two cores; with
+--quick about three: fewer rounds, one precision, a fifth of the data work), and fits pod_load pod_faults, which print
+tables of their own. `step` runs on the CUDA device where there is one, with the paper's models at batch 768.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
+import os
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
+
+from benchmarks.ratios import Ratio, draw, ratios_of, table
 
 HERE = Path(__file__).parent
-FAST = ("step", "data", "pipeline")
-ALL = (*FAST, "plan", "inference", "fits", "pod_load", "pod_faults")
+OUT = HERE / "out"
+COMPARED = ("step", "data", "fixed_cost", "pipeline")
+OTHERS = ("fits", "pod_load", "pod_faults")
 
 
-def main(names: list[str]) -> int:
-    """Run the named benchmarks, by default those that compare ours with a baseline; returns the number that failed."""
-    unknown = set(names) - set(ALL)
-    if unknown:
-        print(f"no benchmark {sorted(unknown)[0]!r}; there are {', '.join(ALL)}", file=sys.stderr)
-        return 2
-    (HERE / "out").mkdir(exist_ok=True)
+def options(name: str, quick: bool) -> list[str]:
+    """Arguments of a benchmark."""
+    if name == "step":
+        import torch
+
+        if torch.cuda.is_available():
+            paper = ["--backend", "cuda", "--batch", "768", "--cases", "paper-mlp", "paper-attention"]
+            return [*paper, "--precisions", "bfloat16", "--rounds", "3" if quick else "9"]
+        cases = ["--cases", "laptop", "small", *(() if quick else ("paper-mlp", "paper-attention"))]
+        # one thread: two wait for each other at every operation, which a busy machine punishes
+        return [*cases, "--threads", "1", "--rounds", "3" if quick else "5"] + (
+            ["--precisions", "bfloat16"] if quick else []
+        )
+    if name == "data":
+        return ["--repeats", "1", "--scale", "5"] if quick else ["--repeats", "3"]
+    if name == "fixed_cost":
+        return ["--rounds", "2" if quick else "5"]
+    if name == "pipeline":
+        return ["--points", "500" if quick else "5000", "--runs", "1" if quick else "3"]
+    return []
+
+
+def run(name: str, quick: bool) -> dict[str, Any] | None:
+    """Run one benchmark; what it wrote, nothing if it writes no ratios.
+
+    Raises:
+        subprocess.CalledProcessError: it failed; what it said is on the screen.
+    """
+    print(f"== {name}", flush=True)
+    started, path = time.perf_counter(), OUT / f"{name}.json"
+    command = [sys.executable, "-m", f"benchmarks.{name}", *options(name, quick)]
+    if name in COMPARED:
+        command += ["--json", str(path)]
+    subprocess.run(command, check=True, cwd=HERE.parent)
+    print(f"== {name}: {time.perf_counter() - started:.0f} s\n", flush=True)
+    return json.loads(path.read_text()) if name in COMPARED else None
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the benchmarks, print and draw their ratios; returns how many failed."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("names", nargs="*", choices=(*COMPARED, *OTHERS, []), metavar="NAME")
+    parser.add_argument("--quick", action="store_true", help="a look in three minutes")
+    args = parser.parse_args(arguments)
+    OUT.mkdir(exist_ok=True)
+    found: list[Ratio] = []
     failed = 0
-    for name in names or FAST:
-        print(f"== {name}", flush=True)
-        started = time.perf_counter()
-        command = [sys.executable, "-m", f"benchmarks.{name}"]
-        if name in FAST:
-            command += ["--json", str(HERE / "out" / f"{name}.json")]
-        failed += subprocess.run(command, check=False, cwd=HERE.parent).returncode != 0
-        print(f"== {name}: {time.perf_counter() - started:.0f} s\n", flush=True)
+    load = os.getloadavg()[0]
+    for name in args.names or COMPARED:
+        try:
+            written = run(name, args.quick)
+        except subprocess.CalledProcessError as error:
+            print(f"== {name} failed with exit code {error.returncode}\n", file=sys.stderr, flush=True)
+            failed += 1
+        else:
+            found += ratios_of(name, written) if written else []
+    if found:
+        print(table(found))
+        document = {"quick": args.quick, "load_before": load, "ratios": [ratio._asdict() for ratio in found]}
+        (OUT / "bench.json").write_text(json.dumps(document, indent=1))
+        draw(found, OUT)
+        print(f"\n{OUT / 'bench.json'}, bench.pdf and bench.png")
     return failed
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())
