@@ -128,9 +128,8 @@ def _count(calls: str) -> dict[str, int]:
 
 def call_cycles(line: str, scheduled: dict[str, int]) -> int:
     """Cycles of one call in the compiled program's text: its schedule, or its traffic if that takes longer."""
-    types = (
-        line.split("custom-call", 1)[0] + line.partition("operand_layout_constraints")[2].partition("}, ")[0]
-    )
+    result, _, rest = line.partition("custom-call")
+    types = result + rest.partition("operand_layout_constraints")[2].partition("backend_config")[0]
     return max(scheduled[kernel_body(line)], round(shape_bytes(types) / HBM_BYTES_PER_SECOND * CLOCK_HZ))
 
 
