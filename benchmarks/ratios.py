@@ -98,7 +98,6 @@ def draw(found: list[Ratio], folder: Path) -> None:
         len(groups),
         1,
         figsize=(6.3, 0.24 * sum(heights) + 0.7),
-        sharex=True,
         squeeze=False,
         gridspec_kw={"height_ratios": heights},
         layout="constrained",
@@ -124,12 +123,24 @@ def draw(found: list[Ratio], folder: Path) -> None:
         ax.set_title(group, fontsize=8, loc="left", pad=3)
         ax.tick_params(axis="x", which="both", labelsize=7)
         ax.spines[["top", "right"]].set_visible(False)
-    last = axes[-1, 0]
-    low, high = last.get_xlim()
-    ticks = [t for t in (0.5, 1, 1.5, 2, 3, 5, 10, 20, 50, 100, 200, 500, 1000) if low <= t <= high]
-    last.set_xticks(ticks, [f"{t:g}" for t in ticks])
-    last.set_xticks([], minor=True)
-    last.set_xlabel("ratio, more is better (red: owed)", fontsize=8)
+    # one scale for ratios of a few, one for those of tens and more
+    for large in (False, True):
+        alike = [
+            (ax, rows)
+            for ax, rows in zip(axes[:, 0], groups.values())
+            if large == any(r.ratio > 10 for r in rows)
+        ]
+        ends = [
+            x for _, rows in alike for r in rows for x in (r.ratio, r.low, r.high, r.owed) if x is not None
+        ]
+        for ax, _ in alike:
+            ax.set_xlim(0.9 * min(1, *ends), 1.1 * max(1, *ends))
+            low, high = ax.get_xlim()
+            steps = (1, 10, 100, 1000) if large else (0.25, 0.5, 0.75, 1, 1.25, 1.5, 2, 3, 5, 10)
+            ticks = [t for t in steps if low <= t <= high]
+            ax.set_xticks(ticks, [f"{t:g}" for t in ticks])
+            ax.set_xticks([], minor=True)
+    axes[-1, 0].set_xlabel("ratio, more is better (red: owed)", fontsize=8)
     for suffix in ("pdf", "png"):
         figure.savefig(folder / f"bench.{suffix}", dpi=150)
     plt.close(figure)
