@@ -50,7 +50,7 @@ class Sizes:
         self.batch = 4 if tiny else 768
         self.rounds = 2 if tiny else 9
         self.evaluation_steps = 2 if tiny else 16
-        self.evaluation_rows = (4,) if tiny else (336, 768, 1536)
+        self.evaluation_rows = (4,) if tiny else (384, 1536)
 
     def run(self, mixer: str) -> Any:
         """The training run's config."""

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from trm.kernels import attention, loss, norm, optimizer, swiglu, tokens
+from trm.kernels.common import INTERPRETED
 from trm.kernels.network import TritonNetwork
 from trm.model import losses, network
 from trm.model.network import rms_norm
@@ -94,7 +95,8 @@ def kernels(shapes: Shapes, dtype: torch.dtype, device: torch.device, seed: int 
     swiglu.gate_backward(kept, hidden)
     yield check("gate backward", kept, projection.grad)
     yield check("gate backward hidden", hidden, expected)
-    for shape in swiglu.SHAPES:
+    # on a GPU float32 products go to the library (trm.kernels.layers)
+    for shape in swiglu.SHAPES if dtype.itemsize == 2 or INTERPRETED else ():
         name = "swiglu product " + "x".join(map(str, shape.values()))
         kept, hidden = empty(rows, 2 * shapes.inner), empty(rows, shapes.inner)
         try:
@@ -107,8 +109,9 @@ def kernels(shapes: Shapes, dtype: torch.dtype, device: torch.device, seed: int 
         swiglu.product(x.to(dtype), weight.to(dtype), hidden.fill_(math.nan), None, shape)
         yield check(name + " alone", hidden, expected)
 
-    yield from _token_checks(shapes, dtype, draw, empty, check)
-    yield from _attention_checks(shapes, dtype, draw, empty, check)
+    if dtype.itemsize == 2 or INTERPRETED:
+        yield from _token_checks(shapes, dtype, draw, empty, check)
+        yield from _attention_checks(shapes, dtype, draw, empty, check)
     yield from _loss_and_optimiser(shapes, dtype, draw, check)
 
 

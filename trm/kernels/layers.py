@@ -33,6 +33,8 @@ class Layer:
         self.into_grad, self.back_grad = grads or (None, None)
         self.buffers, self.choose = buffers, choose
         self.timed = self.into.is_cuda and not INTERPRETED
+        # float32 products miss the matrix units: the library's are faster, and a kernel's would take minutes to compile
+        self.products = INTERPRETED or self.into.element_size() == 2
 
     def prepare(self) -> None:
         """Called when the weights have changed."""
@@ -55,7 +57,7 @@ class Channels(Layer):
             swiglu.gate(torch.mm(x, self.into.t(), out=wide), hidden)
 
         def ways() -> Iterator[Way]:
-            for shape in swiglu.SHAPES:
+            for shape in swiglu.SHAPES if self.products else ():
                 yield Way("triton", shape, lambda s=shape: swiglu.product(x, self.into, hidden, gate_up, s))
             yield Way("library", {}, library)
 
@@ -102,7 +104,7 @@ class Tokens(Layer):
     def forward(self, x: Tensor, y: Tensor, scale: Tensor | None) -> Tensor:
         """y = rms_norm(x + SwiGLU(x)) over tokens."""
         ways = [Way("library", {}, lambda: self._library(x, y, scale))]
-        if self.short:
+        if self.short and self.products:
             ways = [
                 Way("triton", shape, lambda s=shape: tokens.mix(x, *self.padded, y, scale, s))
                 for shape in tokens.SHAPES
@@ -125,7 +127,7 @@ class Tokens(Layer):
             torch.mm(self._aligned().t(), gate_up, out=out).add_(total)
 
         ways = [Way("library", {}, library)]
-        if self.short:
+        if self.short and self.products:
             ways = [
                 Way(
                     "triton",
@@ -166,7 +168,7 @@ class Attention(Layer):
         return self._core(qkv)
 
     def _alone(self, x: Tensor) -> bool:
-        return not attention.fits(len(x), x.shape[-1] // self.heads)
+        return not self.products or not attention.fits(len(x), x.shape[-1] // self.heads)
 
     def forward(self, x: Tensor, qkv: Tensor, attended: Tensor) -> Tensor:
         """Attention(x) [N, D]; projections [L, B, 3 D] and heads' outputs [L, B, D] are left for backward."""
