@@ -13,6 +13,7 @@ from pypdf import PdfReader
 
 from tests.analysis.conftest import figure
 from trm.analysis.figures import draw, save, styled
+from trm.analysis.figures.ablation import baseline_of
 from trm.analysis.figures.base import colours, nice
 from trm.analysis.figures.steps import pick
 from trm.analysis.fits import fit_table
@@ -203,3 +204,13 @@ def test_puzzles_of_the_page_mark_what_is_given_and_wrong(tables: dict[str, Tabl
             assert all(
                 puzzle["given"][i] == step[i] for i in range(16) if puzzle["given"][i] and i not in bad
             )
+
+
+def test_the_baseline_is_named_else_the_scales_recipe_else_the_papers() -> None:
+    spec = figure(kind="ablation", x="model.halt_max_steps")
+    values = [1, 2, 4, 8, 16]
+    assert baseline_of(spec, values, {"model.halt_max_steps": 8}) == 8
+    assert baseline_of(spec, [1, 2, 8], {"model.halt_max_steps": 7}) == 8
+    assert baseline_of(spec, values, {}) == 16
+    assert baseline_of(spec.model_copy(update={"baseline": 2}), values, {"model.halt_max_steps": 8}) == 2
+    assert baseline_of(figure(kind="ablation", x="label"), ["first", "second"], {}) == "first"

@@ -428,6 +428,7 @@ class Workflow:
             "name": resolved.name,
             "scale": self.scale,
             "study": self.study.name,
+            "recipe": {key: value for key, value in self.study.recipe.items() if not isinstance(value, list)},
             "points": [
                 {
                     "coords": point.coords,

@@ -70,6 +70,8 @@ class Study:
     evaluations: dict[str, EvaluationConfig] = field(default_factory=dict)
     log_every: dict[str, int] = field(default_factory=dict)
     """Runs whose experiments ask for finer curves than the scale does."""
+    recipe: Flat = field(default_factory=dict)
+    """The scale's own recipe, before any experiment: dotted key -> value; what ablations compare with."""
 
     def experiment(self, name: str) -> ResolvedExperiment:
         """An experiment by its name or by an older document's id."""
@@ -177,6 +179,7 @@ def _expand(
         scale = _with_runtime(scale, runtime)
     forced = flatten({k: v for k, v in overrides.items() if k[:8] != "runtime."}, "--set")
     study = Study(file.study, scale_name, scale, {}, file.figures, {})
+    study.recipe = _recipe(lay(base, forced), f"{path}: scale {scale_name}")
     for name, experiment in file.experiments.items():
         where = f"{path}: experiment {name}"
         for other in experiment.scales:
@@ -194,6 +197,22 @@ def _expand(
             study.experiment(name)
     _collect(study, path)
     return study
+
+
+def _recipe(flat: Flat, where: str) -> Flat:
+    sections = nest(resolve(flat, where))
+    measured = EvaluationConfig.model_validate(sections.pop("evaluation")).model_dump(mode="json")
+    try:
+        config = RunConfig.model_validate(sections).model_dump(mode="json")
+    except ValidationError as error:
+        raise UserError(f"{where}: {error_sentence(error, RunConfig)}") from error
+    config["evaluation"] = measured
+    return {
+        f"{section}.{key}": value
+        for section, values in config.items()
+        if isinstance(values, dict)
+        for key, value in values.items()
+    }
 
 
 def _with_runtime(scale: Scale, changes: dict[str, Any]) -> Scale:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -53,7 +54,7 @@ def draw(spec: AblationFigure, tables: list[Table], fits: list[dict[str, Any]]) 
     if not len(rows):
         raise UserError(f"{table.experiment} has no measurement of {spec.y}: the figure would be empty")
     values = ordered(rows[spec.x])
-    baseline = baseline_of(spec, values)
+    baseline = baseline_of(spec, values, table.info.get("recipe") or {})
     hues = ordered(rows[spec.hue]) if spec.hue else [None]
     extra = [name for name in spec.second if rows[name].notna().any()]
     panels = 2 + len(extra)
@@ -111,8 +112,9 @@ def draw(spec: AblationFigure, tables: list[Table], fits: list[dict[str, Any]]) 
     )
 
 
-def baseline_of(spec: AblationFigure, values: list[Any]) -> Any:
-    """The named baseline, else the paper's value or the nearest number to it, else the first.
+def baseline_of(spec: AblationFigure, values: list[Any], scale: Mapping[str, Any]) -> Any:
+    """The named baseline, else the value of the scale's own recipe, or of the paper's where the scale says none, or
+    the nearest number to it, else the first.
 
     Raises:
         UserError: the named baseline is not a value of the grid.
@@ -124,12 +126,13 @@ def baseline_of(spec: AblationFigure, values: list[Any]) -> Any:
         raise UserError(f"baseline {spec.baseline} is not a value of {spec.x}: {', '.join(map(str, values))}")
     section, _, field = spec.x.partition(".")
     recipe: Any = EvaluationConfig() if section == "evaluation" else getattr(RunConfig(), section, None)
-    paper = getattr(recipe, field, None)
-    if paper in values:
-        return paper
+    wanted = [value for value in (scale.get(spec.x), getattr(recipe, field, None)) if value is not None]
+    for value in wanted:
+        if value in values:
+            return value
     numbers = [value for value in values if isinstance(value, (int, float)) and not isinstance(value, bool)]
-    if isinstance(paper, (int, float)) and numbers:
-        return min(numbers, key=lambda value: abs(value - paper))
+    if numbers and wanted and isinstance(wanted[0], (int, float)):
+        return min(numbers, key=lambda value: abs(value - wanted[0]))
     return values[0]
 
 

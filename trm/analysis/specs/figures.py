@@ -104,7 +104,7 @@ class AblationFigure(Figure):
     """Shown separately for each value, with the interaction: does the effect hold at another batch or
     model size?"""
     baseline: Scalar = None
-    """Value of `x` the others are compared with; null: the paper's recipe value, else the first."""
+    """Value of `x` the others are compared with; null: the scale's recipe, else the first."""
     second: tuple[Metric, ...] = ()
     """Further metrics in panels beside (wall_seconds, peak_memory_bytes, rows_per_second)."""
 

@@ -35,6 +35,8 @@ class TableSpec(Spec):
     name: str
     scale: str
     study: str
+    recipe: dict[str, Any] = {}
+    """The scale's own recipe, dotted key -> value: what ablations compare with where they name no baseline."""
     points: tuple[TablePoint, ...] = Field(min_length=1)
 
 

@@ -53,6 +53,7 @@ def collect(spec: TableSpec, *, allow_missing: bool = False) -> Table:
         "experiment": spec.name,
         "study": spec.study,
         "scale": spec.scale,
+        "recipe": spec.recipe,
         "points": len(spec.points),
         "planned_runs": len({run.run for point in spec.points for run in point.runs}),
         "coordinates": list(dict.fromkeys(key for point in spec.points for key in point.coords)),
