@@ -4,7 +4,11 @@ import json
 import re
 import signal
 
-from .conftest import until
+import pytest
+
+from tests.emulator import EmulatedPod, why_not
+
+from .conftest import Study, until
 
 # These jobs wait at step 6 of 12 in their first launch, so that faults find them in the middle.
 LONG = {"steps": 12, "options": "--hold 6"}
@@ -103,6 +107,26 @@ def test_job_that_ended_unattended_is_collected_not_repeated(study):
     said = one.run("--nolock")
     assert "re-attaching" in said
     assert set(one.launches("a")) == {"1-0"}
+    assert one.table
+
+
+@pytest.mark.skipif(bool(why_not()), reason=why_not() or "")
+def test_full_disk_is_the_hosts_fault_not_the_jobs(tmp_path):
+    one_host = {"tpu-accelerator-type": "v4-8", "resources": {"tpu_hosts": 1}}
+    with EmulatedPod(tmp_path / "pod", "v4-8", disk_mb=160) as pod:
+        one = Study(tmp_path / "study", pod, {"a": LONG}, **one_host)
+        call = one.start()
+        try:
+            call.wait_for(r"job=a 0\] step 6$")
+            pod.hosts[0].fill_disk()
+            one.release("a")
+            assert call.wait() == 0, call.said
+        finally:
+            call.end()
+        assert "no space left on its disk" in call.said or "MB of disk left" in call.said
+        assert "Trying to restart job" not in call.said
+        assert one.launches("a")["2-0"]["from"] >= 6
+        assert pod.jobs() == {}
     assert one.table
 
 
