@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import getpass
 import os
 import socket
 import time
@@ -13,8 +12,10 @@ from .errors import PodError, Unreachable
 from .pod import BEAT_SECONDS, Worker
 from .ssh import Connection, refuse_for_good
 
-# A controller that lives is heard every BEAT_SECONDS; after this it may be a closed laptop, which frees the pod soon.
-SILENT_SECONDS = 2.5 * BEAT_SECONDS
+# A controller that lives is heard every BEAT_SECONDS; one without a word (a closed laptop) loses the pod after this,
+SILENCE_SECONDS = 60.0
+# and after this one others wait for that instead of giving up.
+DOUBT_SECONDS = 2.5 * BEAT_SECONDS
 RETRY_SECONDS = 1.0
 
 
@@ -22,9 +23,10 @@ def describe_controller() -> dict:
     """Return what others are told of this controller."""
     return {
         "id": uuid.uuid4().hex,
-        "who": f"{getpass.getuser()}@{socket.gethostname()}",
+        "who": f"{os.environ.get('USER') or os.getuid()}@{socket.gethostname()}",
         "pid": os.getpid(),
         "folder": os.getcwd(),
+        "patience": SILENCE_SECONDS,
         "since": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
     }
 
@@ -61,7 +63,7 @@ class Claim:
         while (answer := await self._ask(worker))[0] is None:
             owner = answer[1]
             if owner.get("id") != self.owner["id"]:
-                if owner["silent"] < SILENT_SECONDS:
+                if owner["silent"] < DOUBT_SECONDS:
                     raise PodError(
                         f"The pod is in use by the Snakemake of {name_of(owner)}: its jobs and yours would get the "
                         "same hosts. Wait for its end, stop it, or use a pod of another tpu-name."

@@ -1,7 +1,8 @@
 """Holds the pod for one controller: two would put their jobs onto the same hosts without knowing of each other.
 
-The request says who asks. The answer is {"owner": null} once the pod is theirs, which lasts for as long as the
-connection does; or whose it is, and for how many seconds that controller has been silent.
+The request says who asks, and for how many seconds of silence they may keep the pod. The answer is {"owner": null}
+once it is theirs, which lasts for as long as the connection does; or whose it is, and for how many seconds that
+controller has been silent.
 """
 
 import fcntl
@@ -11,7 +12,7 @@ import select
 import sys
 import time
 
-from .agent import CONTROLLER_SILENCE_SECONDS, MAGIC, read_line, send
+from .agent import MAGIC, read_line, send
 from .tasks import owner_of_pod, owner_path, root
 
 
@@ -28,9 +29,9 @@ def hold(owner: dict) -> None:
         file.write(json.dumps(owner))
         file.flush()
         send({"answer": {"owner": None}})
-        heard = time.monotonic()
-        while time.monotonic() - heard < CONTROLLER_SILENCE_SECONDS:
-            if select.select([0], [], [], 1.0)[0]:
+        heard, patience = time.monotonic(), float(owner["patience"])
+        while (left := heard + patience - time.monotonic()) > 0:
+            if select.select([0], [], [], left)[0]:
                 if not os.read(0, 4096):
                     return
                 heard = time.monotonic()

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from snakemake_executor_plugin_tpu import claim
 from snakemake_executor_plugin_tpu.__main__ import main
+from snakemake_executor_plugin_tpu.claim import Claim, describe_controller
 from snakemake_executor_plugin_tpu.cloud import Endpoint
 from snakemake_executor_plugin_tpu.errors import PodError, TaskLost, Unreachable
 from snakemake_executor_plugin_tpu.pod import Worker
@@ -128,6 +130,32 @@ def test_silent_network_loses_neither_task_nor_byte(healthy_pod, tmp_path):
 
     assert asyncio.run(play()).exit["code"] == 0
     assert lines == [str(number) for number in range(1, 21)]
+
+
+def test_controller_that_fell_silent_loses_the_pod_to_the_next(healthy_pod, tmp_path, monkeypatch):
+    monkeypatch.setattr(claim, "RETRY_SECONDS", 3.0)
+    first = Claim(print, {**describe_controller(), "patience": 0.5})
+    second, third = Claim(print), Claim(print)
+
+    async def play():
+        async with worker_of(healthy_pod, tmp_path) as one, worker_of(healthy_pod, tmp_path / "2") as two:
+            await one.deploy()
+            await second.take(one)
+            with pytest.raises(PodError, match="in use by the Snakemake of .* Wait for its end"):
+                await third.take(two)
+            assert (await one.status())["owner"]["id"] == second.owner["id"]
+            await second.drop()
+            await first.take(one)  # and not a word follows for half a second
+            while (await two.status())["owner"]:
+                pass
+            await third.take(two)
+            while not first.lost:
+                await asyncio.sleep(0.05)
+            assert "in use" in str(first.lost)
+            await first.drop()
+            await third.drop()
+
+    asyncio.run(play())
 
 
 def test_hosts_share_neither_processes_nor_network(healthy_pod):
