@@ -84,6 +84,8 @@ def test_accumulate(dtype):
     expected = total + x.float()
     run("accumulate", x, 3, total, x, 11)
     assert torch.equal(total, expected)
+    run("accumulate_transposed", x, 3, total, x.t().contiguous(), 11, 3)
+    assert torch.equal(total, expected + x.float())
 
 
 @each_dtype

@@ -169,6 +169,19 @@ def accumulate(block):
 
 
 @njit(**MATH)
+def accumulate_transposed(block):
+    """total += x^T over the rows of `total`. Words: wide total [rows, columns], x [columns, rows], columns, rows."""
+    total, xs, columns, height = wide_tensor(block, 4), tensor(block, 5), word(block, 6), word(block, 7)
+    start, stop = piece(block)
+    while start >= 0:
+        for row in range(start, stop):
+            for j in range(columns):
+                at = row * columns + j
+                store(total, at, load(total, at) + load(xs, j * height + row))
+        start, stop = piece(block)
+
+
+@njit(**MATH)
 def _turn(source, at, out, to, cos, sin, angle, half, scale):
     for j in range(half):
         a, b = load(source, at + j), load(source, at + half + j)

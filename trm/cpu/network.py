@@ -35,11 +35,13 @@ class Layer:
         """total += a @ b, the sum over uses in float32."""
         if total.dtype == a.dtype:
             total.addmm_(a, b)
-        elif total.is_contiguous():
-            product = torch.mm(a, b, out=self.new("product", a, *total.shape))
+            return
+        product = torch.mm(a, b, out=self.new("product", a, *total.shape))
+        if total.is_contiguous():
             run("accumulate", product, len(total), total, product, total.shape[1])
         else:
-            self.add_product(total.t(), b.t(), a.t())
+            rows, columns = total.t().shape
+            run("accumulate_transposed", product, rows, total.t(), product, columns, rows)
 
 
 class SwiGLU(Layer):
