@@ -223,8 +223,16 @@ class GcsStore(Store):
             maximum=wait.longest,
             multiplier=2.0,
             timeout=wait.minutes * 60 * share,
-            on_error=self.on_retry,
+            on_error=self._retried,
         )
+
+    def _retried(self, error: BaseException) -> None:
+        """Called with each error that is going to be retried."""
+        response = getattr(error, "response", None)
+        if isinstance(response, requests.Response):
+            response.close()  # else a download's connection stays open, held by the error
+        if self.on_retry:
+            self.on_retry(error)
 
     def _upload(
         self, name: str, content: Callable[[], BinaryIO], size: int, generation: int | None
@@ -255,8 +263,7 @@ class GcsStore(Store):
                 again = again or (lost and not self._bucket_missing(error))
                 if not again or attempt + 1 == RESTARTS:
                     raise self._explain(error, "write", name) from error
-                if self.on_retry:
-                    self.on_retry(error)
+                self._retried(error)
                 continue
             return self._info(blob)
         raise AssertionError("unreachable: the loop returns or raises")
@@ -281,8 +288,7 @@ class GcsStore(Store):
             except DataCorruption as error:
                 if attempt + 1 == RESTARTS:
                     raise self._explain(error, "read", name) from error
-                if self.on_retry:
-                    self.on_retry(error)
+                self._retried(error)
             except Exception as error:
                 raise self._explain(error, "read", name) from error
 
