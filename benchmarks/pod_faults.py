@@ -5,10 +5,10 @@
 
 Jobs of a generic workflow count steps and checkpoint them into the emulated bucket. While they run: hosts are
 killed, the pod is preempted (with and without notice), the controller is killed, ssh connections are dropped, a host's
-cable is pulled for 1 to 8 seconds (part of its recovery time), disks are filled, the TPU API and Cloud Storage answer
-503. A fault counts as recovered when every job that was running has a newer checkpoint, or its result. In the end every
-study must have its table, no attempt of Snakemake may be used up, no job may have run twice at a time, and no process
-may be left on the hosts.
+cable is pulled for 1 to 8 seconds (part of its recovery time), disks are filled, the TPU API answers 503 and Cloud
+Storage 500 or 503. A fault counts as recovered when every job that was running has a newer checkpoint, or its result.
+In the end every study must have its table, no attempt of Snakemake may be used up, no job may have run twice at a time,
+and no process may be left on the hosts.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from tests.emulator.pod import BUCKET, PROJECT
 from tests.plugin.conftest import Call, Study
 
 KINDS = ("kill host", "preempt", "preempt with notice", "kill controller", "drop connections")
-KINDS += ("cut network", "fill disk", "TPU API 503", "GCS 503")
+KINDS += ("cut network", "fill disk", "TPU API 503", "GCS 500/503")
 # After these a job has to come back in another launch; the others it survives.
 DEADLY = ("kill host", "preempt", "preempt with notice", "fill disk")
 LIMIT_SECONDS = 180
@@ -176,7 +176,7 @@ class Campaign:
         elif kind == "TPU API 503":
             pod.api.fail(3)
             pod.hosts[rank].drop_connections()
-        elif kind == "GCS 503":
+        elif kind == "GCS 500/503":
             pod.gcs.proxy.failures = 3
         return undo
 

@@ -101,9 +101,10 @@ class FaultProxy:
                         proxy.uploads.append(self.path)
                     fail = proxy.failures > 0
                     proxy.failures -= fail
+                    status = (500, 503)[proxy.failures % 2]
                 time.sleep(proxy.latency)
                 if fail:
-                    self._answer(503, [("Content-Type", "text/plain")], b"emulated outage")
+                    self._answer(status, [("Content-Type", "text/plain")], b"emulated outage")
                     return
                 headers = {key: value for key, value in self.headers.items() if key.lower() != "connection"}
                 self.backend.request(self.command, self.path, body=body or None, headers=headers)
