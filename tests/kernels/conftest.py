@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 
 os.environ["TRITON_INTERPRET"] = "1"  # before triton is first imported
+os.environ.setdefault(
+    "OPENBLAS_NUM_THREADS", "1"
+)  # the interpreter's products are tiny: threads only get in each other's way
 
 REASON = (
     "triton is not installed here: the kernels' tests run in the environment envs/tpu (Linux x86-64 only)"
