@@ -86,6 +86,11 @@ class Study:
         assert call.wait() == code, call.said
         return call.said
 
+    def end(self) -> None:
+        """End every call that was made."""
+        for call in self.calls:
+            call.end()
+
     @property
     def table(self) -> list[str]:
         """Return the lines of the final result."""
@@ -186,5 +191,4 @@ def study(healthy_pod, tmp_path):
 
     yield make
     for one in made:
-        for call in one.calls:
-            call.end()
+        one.end()

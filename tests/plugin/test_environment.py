@@ -1,8 +1,15 @@
 """The jobs' environment, through Snakemake: made once on each host from a lock file, and kept by its content."""
 
+import contextlib
 import site
 import zipfile
 from pathlib import Path
+
+import pytest
+
+from tests.emulator import EmulatedPod, why_not
+
+from .conftest import Study
 
 
 def wheel(folder: Path, answer: int) -> Path:
@@ -23,39 +30,43 @@ def wheel(folder: Path, answer: int) -> Path:
     return path
 
 
-def test_environment_is_made_once_on_each_host(study, tmp_path):
-    one = study({"a": {}, "b": {}}, **{"tpu-requirements": "jobs.lock"})
-    lock, snakefile = one.folder / "jobs.lock", one.folder / "Snakefile"
-    snakefile.write_text(
-        snakefile.read_text().replace(
-            "export COUNT_OPTION={params.job:q}; ",
-            "export COUNT_OPTION=$(python -c 'import sys, tiny; print(tiny.ANSWER, sys.prefix)'); ",
-        )
-    )
-    keys = [host.host_key for host in one.pod.hosts]
-    lock.write_text("--no-index\nno-such-package==1\n")
-    said = one.run(code=1)
-    assert "No matching distribution found for no-such-package==1" in said
-    assert [host.host_key for host in one.pod.hosts] == keys  # a wrong lock file is no reason for another pod
+@pytest.mark.skipif(bool(why_not()), reason=why_not() or "")
+def test_environment_is_made_once_on_each_host(tmp_path):
+    profile = {
+        "tpu-accelerator-type": "v4-16",
+        "resources": {"tpu_hosts": 2},
+        "tpu-requirements": str(tmp_path / "jobs.lock"),
+    }
+    lock = tmp_path / "jobs.lock"
+    with EmulatedPod(tmp_path / "pod", "v4-16") as pod, contextlib.ExitStack() as ending:
+        pod.create()
+        keys = [host.host_key for host in pod.hosts]
+        one = Study(tmp_path / "one", pod, {"a": {}, "b": {}}, **profile)
+        ending.callback(one.end)
+        snakefile = one.folder / "Snakefile"
+        option = "export COUNT_OPTION=$(python -c 'import sys, tiny; print(tiny.ANSWER, sys.prefix)'); "
+        text = snakefile.read_text().replace("export COUNT_OPTION={params.job:q}; ", option)
+        snakefile.write_text(text)
+        lock.write_text("--no-index\nno-such-package==1\n")
+        said = one.run(code=1)
+        assert "No matching distribution found for no-such-package==1" in said
+        assert [host.host_key for host in pod.hosts] == keys  # a wrong lock file is no reason for another pod
 
-    lock.write_text(f"--no-index\n--find-links {tmp_path}\ntiny==1.0\n")
-    wheel(tmp_path, 1)
-    said = one.run()
-    assert "Successfully installed tiny-1.0" in said
-    assert "ready on 4 of 4 hosts" in said
-    seen = {one.launches(job)["1-0"]["environment"]["COUNT_OPTION"] for job in ("a", "b")}
-    (first,) = {option.partition(" ")[2].rpartition("/")[2] for option in seen}
-    assert all(option.startswith("1 ") for option in seen)
+        lock.write_text(f"--no-index\n--find-links {tmp_path}\ntiny==42.0\n")
+        wheel(tmp_path, 42)
+        said = one.run()
+        assert "environment on w0: Successfully installed tiny-42.0" in said
+        assert "ready on 2 of 2 hosts" in said
+        for job in "ab":
+            answer, prefix = one.launches(job)["1-0"]["environment"]["COUNT_OPTION"].split()
+            assert answer == "42"
+            assert prefix.rpartition("/")[2] in said
+        made = [(host.home / ".snakemake-tpu" / "environments").stat().st_mtime_ns for host in pod.hosts]
 
-    again = study({"c": {}}, **{"tpu-requirements": str(lock)})
-    said = again.run()
-    assert "Successfully installed" not in said
-    assert "ready on 4 of 4 hosts" in said
-
-    wheel(tmp_path, 2)
-    lock.write_text(f"--no-index\n--find-links {tmp_path}\ntiny==2.0\n")
-    (one.folder / "results" / "table.txt").unlink()
-    one.run("--forcerun", "count")
-    option = one.launches("a")["2-0"]["environment"]["COUNT_OPTION"]
-    assert option.startswith("2 ")
-    assert not option.endswith(first)
+        other = Study(tmp_path / "other", pod, {"c": {}}, **profile)
+        ending.callback(other.end)
+        said = other.run()
+        assert "Successfully installed" not in said
+        assert "ready on 2 of 2 hosts" in said
+        again = [(host.home / ".snakemake-tpu" / "environments").stat().st_mtime_ns for host in pod.hosts]
+        assert again == made
