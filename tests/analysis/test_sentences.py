@@ -157,11 +157,11 @@ def test_the_optimum_moves(slope: float, bounds: list[float], words: str) -> Non
     [
         (
             Mean(-0.2, -0.25, -0.15, 3),
-            "Off lies 20 [15, 25] percentage points below on; of 1 other, none differ certainly.",
+            "Off lies 20 [15, 25] percentage points below on; the other one does not differ certainly.",
         ),
         (
             Mean(0.2, 0.15, 0.25, 3),
-            "Off lies 20 [15, 25] percentage points above on; of 1 other, none differ certainly.",
+            "Off lies 20 [15, 25] percentage points above on; the other one does not differ certainly.",
         ),
         (Mean(-0.2, -0.45, 0.05, 3), "No value differs certainly from on"),
     ],
@@ -177,9 +177,12 @@ def test_the_answer_says_whether_effects_hold_elsewhere() -> None:
     crossed = [{"elsewhere": "batch size 512", "low": -0.1, "high": 0.1}]
     sure = {None: {"off": Mean(-0.2, -0.25, -0.15, 3)}}
     text = ablation_answer(sure, "on", "exact_accuracy", crossed)
-    assert text.endswith("at batch size 512 none of 1 effect changes certainly.")
+    assert text.endswith("at batch size 512 the effect does not change certainly.")
     changed = [{"elsewhere": "batch size 512", "low": 0.1, "high": 0.2}]
-    assert "at batch size 512 1 of 1 effect changes" in ablation_answer(sure, "on", "exact_accuracy", changed)
+    assert "at batch size 512 none of 2 effects changes" in ablation_answer(
+        sure, "on", "exact_accuracy", crossed * 2
+    )
+    assert "at batch size 512 the effect changes" in ablation_answer(sure, "on", "exact_accuracy", changed)
 
 
 def test_runs_that_ought_to_be_the_same_agree_or_do_not() -> None:

@@ -53,6 +53,8 @@ def draw(spec: AblationFigure, tables: list[Table], fits: list[dict[str, Any]]) 
     rows = rows[pd.to_numeric(rows[spec.y], errors="coerce").notna()]
     if not len(rows):
         raise UserError(f"{table.experiment} has no measurement of {spec.y}: the figure would be empty")
+    if spec.hue:
+        rows = _comparable(rows, spec.hue, spec.x)
     values = ordered(rows[spec.x])
     baseline = baseline_of(spec, values, table.info.get("recipe") or {})
     hues = ordered(rows[spec.hue]) if spec.hue else [None]
@@ -110,6 +112,13 @@ def draw(spec: AblationFigure, tables: list[Table], fits: list[dict[str, Any]]) 
             "interactions": crossed,
         },
     )
+
+
+def _comparable(rows: pd.DataFrame, hue: str, x: str) -> pd.DataFrame:
+    """Without the hues at which only one value of x was measured, if others compare several."""
+    groups = rows.groupby(rows[hue].astype("object").where(rows[hue].notna(), ""))[x]
+    kept = rows[groups.transform(lambda part: part.nunique(dropna=False)) > 1]
+    return kept if len(kept) else rows
 
 
 def baseline_of(spec: AblationFigure, values: list[Any], scale: Mapping[str, Any]) -> Any:

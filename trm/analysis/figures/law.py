@@ -307,4 +307,5 @@ def plain_sentence(rows: pd.DataFrame, spec: Figure) -> str:
     means = rows.groupby(spec.x)[spec.y].mean()
     text = label(spec.y)
     values = [f"{100 * v:.1f} %" if text.percent else f"{v:.3g}" for v in (means.iloc[0], means.iloc[-1])]
-    return f"{text.name.split(' (')[0].capitalize()} goes from {values[0]} to {values[1]} over the range."
+    name = text.name.split(" (")[0]
+    return f"{name[:1].upper()}{name[1:]} goes from {values[0]} to {values[1]} over the range."

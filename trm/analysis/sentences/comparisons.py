@@ -87,9 +87,11 @@ def ablation_answer(
         others = len(known) - 1
         if others:
             also = len(sure) - 1
-            text += (
-                f"; of {count(others, 'other')}, {also or 'none'} differ{'s' if also == 1 else ''} certainly"
-            )
+            if others == 1:
+                text += f"; the other one {'differs too' if also else 'does not differ certainly'}"
+            else:
+                verb = "differs" if also == 1 else "differ"
+                text += f"; of {others} others, {also or 'none'} {verb} certainly"
     else:
         largest = max(known, key=lambda key: abs(known[key].value))
         text = difference(largest, baseline, known[largest], column)
@@ -103,7 +105,10 @@ def ablation_answer(
             if len({item["elsewhere"] for item in tested}) == 1
             else "the other settings"
         )
-        text += f"; at {place} {changed or 'none'} of {count(len(tested), 'effect')} changes certainly"
+        if len(tested) == 1:
+            text += f"; at {place} the effect {'changes' if changed else 'does not change certainly'}"
+        else:
+            text += f"; at {place} {changed or 'none'} of {len(tested)} effects changes certainly"
     return text[:1].upper() + text[1:] + "."
 
 
