@@ -5,7 +5,8 @@
 
 Ours and the baseline (benchmarks/baseline.py) take turns, so that a busy machine slows both; the ratio is the median
 of the pairs' ratios, its spread their quartiles; `processor_ratio` is that of the processor seconds used, which
-neighbours on the machine disturb least (one thread). `ceiling` is the matrix product rate measured beside them.
+neighbours on the machine disturb least (one thread). `ceiling` is the matrix product rate measured beside them; the
+floors are the products' time at it and the other passes' time at the rate of a copy.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import numpy as np
 import torch
 
 from benchmarks.baseline import EagerTrainer, EagerTRM
+from benchmarks.passes import copy_rate, step_bytes
 from trm.backends import open_backend
 from trm.backends.base import Backend
 from trm.engine.state import Puzzles, TrainState
@@ -192,7 +194,8 @@ def measure(
     dtype = backend.precision(precision).forward
     ours, state = our_step(run, cells, vocab, backend)
     theirs, net = their_step(run, cells, vocab, backend)
-    ceiling = matmul_ceiling(dtype, backend)
+    ceiling, on_cpu = matmul_ceiling(dtype, backend), backend.name == "cpu"
+    copies = copy_rate() if on_cpu else None
     results = []
     for what in ("train", "evaluate"):
         if what == "evaluate":
@@ -204,7 +207,10 @@ def measure(
             flops = step_flops(run.model, cells, vocab)
         found = paired(ours, theirs, rounds, backend)
         rate = rows * flops / found["ours_seconds"]
-        floor = FLOORS.get((case, precision)) if what == "train" and backend.name == "cpu" else None
+        floor = FLOORS.get((case, precision)) if what == "train" and on_cpu else None
+        moved = (steps if what == "evaluate" else 1) * step_bytes(
+            run.model, cells, rows, dtype.itemsize, what == "train"
+        )
         results.append(
             {"case": case, "what": what, "precision": precision, "batch": rows}
             | found
@@ -215,6 +221,8 @@ def measure(
                 "ceiling": ceiling,
                 "share_of_ceiling": rate / ceiling,
                 "floor": floor,
+                "product_floor_seconds": rows * flops / ceiling,
+                "pass_floor_seconds": moved / copies if copies else None,
                 "peak_memory_bytes": backend.peak_memory(),
             }
         )

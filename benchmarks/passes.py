@@ -1,0 +1,57 @@
+"""What the compiled passes of `trm.cpu` must at least move through memory; for the floors beside measured times.
+
+Each pass reads its inputs and writes its outputs once; matrix products are counted by their operations alone.
+"""
+
+from __future__ import annotations
+
+import time
+
+import torch
+
+from trm.study.flops import inner_width, tokens
+from trm.study.schema import ModelConfig
+
+
+def block_elements(model: ModelConfig, cells: int, rows: int) -> tuple[int, int, int]:
+    """Elements that one block application moves forward, and backward, and elements of its weights."""
+    length, width = tokens(model, cells), model.d_model
+    states, hidden = length * rows * width, length * rows * inner_width(width, model.expansion)
+    weights = 3 * width * inner_width(width, model.expansion)
+    # gate: two in, one out; norm: two in, one out; backward: three in and out; three in, one out
+    forward, backward = 3 * hidden + 2 * 3 * states, 6 * hidden + 2 * 4 * states
+    if model.mixer == "mlp":
+        inner = inner_width(length, model.expansion)
+        forward, backward = forward + 3 * inner * rows * width, backward + 6 * inner * rows * width
+        weights += 3 * length * inner
+    else:
+        scores = rows * model.heads * length * length
+        # heads split (3 in, 3 out) and joined (1, 1), softmax in place; backward the gradients' and the outputs' again
+        forward, backward = forward + 8 * states + 2 * scores, backward + 10 * states + 3 * scores
+        weights += 4 * width * width
+    return forward, backward, weights
+
+
+def step_bytes(model: ModelConfig, cells: int, rows: int, itemsize: int, train: bool) -> int:
+    """Bytes of the passes of one supervision step, and of training's gradient sums and optimiser."""
+    forward, backward, weights = block_elements(model, cells, rows)
+    uses = model.layers * (model.l_cycles + 1)
+    total = itemsize * forward * uses * model.h_cycles
+    if train:
+        # a use's gradient: read, and added to a float32 sum (float32 products add by themselves)
+        sums = (itemsize + 8) * weights if itemsize < 4 else 0
+        # weight, gradient, two moments, average in; all but the gradient out; the cast weight
+        optimiser = model.layers * weights * (5 * 4 + 4 * 4 + (4 + itemsize if itemsize < 4 else 0))
+        total += uses * (itemsize * backward + sums) + optimiser
+    return total
+
+
+def copy_rate() -> float:
+    """Bytes a second that a copy of 64 MB reads and writes on torch's threads, at best."""
+    source = torch.zeros(1 << 24)
+    target, best = torch.empty_like(source), float("inf")
+    for _ in range(7):
+        begun = time.perf_counter()
+        target.copy_(source)
+        best = min(best, time.perf_counter() - begun)
+    return 2 * source.numel() * 4 / best
