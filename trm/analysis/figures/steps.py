@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
 from matplotlib.patches import Rectangle
 
 from trm.analysis.figures.base import OKABE_ITO, TWO, Drawing, canvas, finish, table_of
@@ -17,6 +18,10 @@ from trm.analysis.traces import boxes, clue, glyph, interesting, shape, wrong
 from trm.errors import UserError
 
 GIVEN, WRONG, MAZE_WALL = "#ececE7", "#FBD9D3", "#4a4a4a"
+ARC = ["#f4f4f0", *OKABE_ITO[:6], "#8C510A", "#9A9A9A", "#1a1a1a"]
+"""Colours 0-9 of ARC grids; 0 is the background."""
+LARGEST = 1.6
+"""Most inches of one grid's side."""
 
 
 def draw(spec: StepsFigure, tables: list[Table], fits: list[dict[str, Any]]) -> Drawing:
@@ -28,7 +33,7 @@ def draw(spec: StepsFigure, tables: list[Table], fits: list[dict[str, Any]]) -> 
         raise UserError(f"no evaluation of {table.experiment} kept traces: set evaluation.traces")
     chosen = interesting(traces, spec.puzzles)
     columns = 1 + min(spec.columns, max(len(trace["steps"]) for trace in chosen))
-    cell = TWO / columns
+    cell = min(LARGEST, TWO / columns)
     figure, axes = canvas(TWO, (cell + 0.3) * len(chosen) + 0.1, len(chosen), columns)
     for line, trace in zip(axes, chosen):
         task = str(trace["data"].get("task", "sudoku"))
@@ -57,8 +62,8 @@ def draw(spec: StepsFigure, tables: list[Table], fits: list[dict[str, Any]]) -> 
         title=spec.title or "Puzzles solved step by step",
         caption=(
             "The model's answer after supervision steps of one puzzle a row: the first, the last, and those where most "
-            "cells change. Grey and bold: given. Red with a cross: wrong. Puzzles of the test set, one solved after "
-            "several steps, one not solved, one more where there are."
+            "cells change. Grey and bold: given (ARC: every cell in its colour). Red with a cross: wrong. Puzzles of "
+            "the test set, one solved after several steps, one not solved, one more where there are."
         ),
         sentence=steps_sentence([wrong(trace).sum(axis=1).tolist() for trace in traces]),
         numbers={},
@@ -83,12 +88,16 @@ def _grid(axes: Axes, trace: Mapping[str, Any], tokens: Any, bad: np.ndarray, ta
     for index, token in enumerate(tokens):
         row, column = divmod(index, columns)
         y = rows - 1 - row
-        given = clue(int(trace["question"][index]), task)
+        given = task != "arc" and clue(int(trace["question"][index]), task)
         face = WRONG if bad[index] else GIVEN if given else "white"
         text = glyph(int(token), task)
         if task == "maze":
             face = MAZE_WALL if text == "#" else "#9CCBE8" if text == "o" and not bad[index] else face
             text = "" if text in "# o" else text
+        ink = "black" if given else "#a3001c" if bad[index] else OKABE_ITO[0]
+        if task == "arc" and token >= 2:
+            face = ARC[int(token) - 2]
+            ink = "black" if sum(to_rgb(face)) > 1.6 else "white"
         axes.add_patch(Rectangle((column, y), 1, 1, facecolor=face, edgecolor="#c9c9c4", linewidth=0.3))
         if text:
             axes.text(
@@ -98,7 +107,7 @@ def _grid(axes: Axes, trace: Mapping[str, Any], tokens: Any, bad: np.ndarray, ta
                 ha="center",
                 va="center",
                 fontsize=min(9.0, size * 1.25),
-                color="black" if given else "#a3001c" if bad[index] else OKABE_ITO[0],
+                color=ink,
                 fontweight="bold" if given else "normal",
             )
         if bad[index]:

@@ -204,7 +204,7 @@ def _doubts(form: Mapping[str, Any], group: Mapping[str, Any]) -> str:
 def steps_sentence(errors: Sequence[Sequence[int]]) -> str:
     """errors: wrong cells after each step, one list a puzzle."""
     solved = [puzzle for puzzle in errors if puzzle[-1] == 0]
-    text = f"Of {count(len(errors), 'recorded puzzle')}, {len(solved)} end solved"
+    text = f"Of {count(len(errors), 'recorded puzzle')}, {len(solved)} end{'s' if len(solved) == 1 else ''} solved"
     if solved:
         first = [next(step for step, wrong in enumerate(puzzle, 1) if wrong == 0) for puzzle in solved]
         text += (
