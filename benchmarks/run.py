@@ -3,8 +3,9 @@
     python -m benchmarks.run [NAME ...] [--quick]
 
 Names: step data fixed_cost pipeline (these four without names, about ten minutes on two cores; with
---quick about three: fewer rounds, one precision, a fifth of the data work), and fits pod_load pod_faults, which print
-tables of their own. `step` runs on the CUDA device where there is one, with the paper's models at batch 768.
+--quick about three: fewer rounds, one precision, a fifth of the data work), and fits faults pod_load
+pod_faults, which print tables of their own. `step` runs on the CUDA device where there is one, with the paper's
+models at batch 768.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from benchmarks.ratios import Ratio, draw, ratios_of, table
 HERE = Path(__file__).parent
 OUT = HERE / "out"
 COMPARED = ("step", "data", "fixed_cost", "pipeline")
-OTHERS = ("fits", "pod_load", "pod_faults")
+OTHERS = ("fits", "faults", "pod_load", "pod_faults")
 
 
 def options(name: str, quick: bool) -> list[str]:

@@ -180,3 +180,7 @@ def test_the_table_in_words_and_in_colour():
     rows = [Row("disk", True, "fine"), Row("clock", False, "wrong")]
     assert table(rows, colour=False) == "green  disk   fine\nRED    clock  wrong"
     assert "\033[31m" in table(rows, colour=True)
+
+
+def test_every_row_is_turned_red_by_a_test():
+    assert [name for name in CHECKS if f"test_{name}" not in globals()] == []
