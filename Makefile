@@ -1,6 +1,6 @@
 # make report     the laptop-scale study: results/report.html and results/plots/scaling_laws.pdf
 # make study      nine experiments of the laptop scale
-# make test       the tests; XLA=0 leaves those of the TPU backend out (their environment takes 7 GB)
+# make test       the tests; XLA=0 leaves those of the TPU backend and of the GPU kernels out (their environment takes 7 GB)
 # make rehearsal  the pipeline on an emulated TPU pod, with a preemption on the way
 # make bench      ours against baselines
 PYTHON ?= python3
@@ -55,7 +55,7 @@ study: $(VENV)/.ready
 
 test: $(VENV)/.ready $(if $(filter 1,$(XLA)),$(TPU_VENV)/.ready)
 	$(BIN)/python -m pytest
-	@$(if $(filter 1,$(XLA)),$(MAKE) --no-print-directory test-xla,echo "The tests of the TPU backend are left out: they need torch_xla, which has wheels for Linux on x86-64 only (or XLA=0 was given)")
+	@$(if $(filter 1,$(XLA)),$(MAKE) --no-print-directory test-xla,echo "The tests of the TPU backend and of the GPU kernels are left out: they need torch_xla, which has wheels for Linux on x86-64 only (or XLA=0 was given)")
 
 test-xla: $(TPU_VENV)/.ready
 	$(TPU_VENV)/bin/python -m pytest tests/xla tests/kernels
