@@ -130,6 +130,8 @@ def compare(here: Path, there: Path, pod: EmulatedPod, log: str, outcome: Outcom
         file = there / name
         outcome.check(file.exists() and file.stat().st_size > 5000, f"{name} is on the caller's disk")
     outcome.check("Trying to restart job" not in log, "no Snakemake attempt was used up")
+    resumed = [int(step) for step in re.findall(r"resumed from \S*step-0*(\d+)", log)]
+    outcome.check(any(resumed), f"the log shows a resume at step {max(resumed, default=0)}")
     runs = sorted(path.parent.name for path in (here / "results/runs").glob("*/training.json"))
     accuracies: dict[str, dict[str, list[float]]] = {}
     for run in runs:

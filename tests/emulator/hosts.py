@@ -120,16 +120,30 @@ class Host:
     def kill(self) -> None:
         """End the host and every process in it, at once: as when the machine is taken away."""
         if self.process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.process.pid, signal.SIGKILL)
+            # The first process inside takes all others along, and only then does its parent outside end: whoever
+            # boots the host again must not meet the old one.
+            for pid in self._children() or [self.process.pid]:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(30)
+            self.process.kill()
             self.process.wait()
             self.process = None
+
+    def _children(self) -> list[int]:
+        """Return the processes that the host's first process outside has started: the first one inside."""
+        try:
+            children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
+        except OSError:
+            return []
+        return [int(pid) for pid in children.split()]
 
     def processes(self) -> dict[int, str]:
         """Return the processes inside the host, by their pid on this machine, with their command lines."""
         if not self.is_up:
             return {}
-        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        children = self._children()
         space = os.readlink(f"/proc/{children[0]}/ns/pid") if children else ""
         found = {}
         for entry in os.listdir("/proc"):
@@ -173,9 +187,11 @@ class Host:
 
     def enter(self, *command: str) -> subprocess.CompletedProcess:
         """Run a command inside the host."""
-        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
         return subprocess.run(
-            ["nsenter", "-t", children[0], "-a", *command], capture_output=True, text=True, timeout=60
+            ["nsenter", "-t", str(self._children()[0]), "-a", *command],
+            capture_output=True,
+            text=True,
+            timeout=60,
         )
 
     def fill_disk(self) -> None:
