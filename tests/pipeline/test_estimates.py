@@ -47,6 +47,8 @@ def test_workers_of_a_pod_are_its_hosts(jobs):
     estimates, names = jobs("port_validation", scale="tpu")
     assert estimates.launcher(names["XLA, 8 hosts"]) == "tpurun"
     assert [estimates.hosts(names[label]) for label in ("CPU", "XLA, one host", "XLA, 8 hosts")] == [1, 1, 8]
+    pinned, _ = jobs("port_validation", scale="tpu", whole_pod="*")
+    assert pinned.hosts(names["XLA, one host"]) == 1
     one, all_hosts = (estimates.of(names[label].run) for label in ("XLA, one host", "XLA, 8 hosts"))
     assert all_hosts.seconds < one.seconds
     assert estimates.of(names["CPU"].run).usd == 0.0  # planned as a CPU's hours

@@ -70,11 +70,12 @@ class Estimates:
         """Pod hosts of a job: one, so that as many runs as possible go on at once; all of them where that gives more
         runs an hour by compiled estimates, where the batch does not fit one host's memory, or where the config's
         `whole_pod` pattern names the run."""
+        if workers := self._workers(wildcards):  # the placement says so
+            return self.pod_hosts if workers > 1 and self.hardware.hosts > 1 else 1
         pattern = str(self._workflow.config.get("whole_pod") or "")
         needed = self.of(wildcards.run).memory_bytes / 2**30
         whole = needed > self.hardware.memory_gib or fnmatch.fnmatch(wildcards.run, pattern)
         whole = whole or self._faster_on_all(wildcards.run)
-        whole = (whole or self._workers(wildcards) > 1) and self.hardware.hosts > 1
         return self.pod_hosts if whole else 1
 
     def launcher(self, wildcards: Any) -> str:
