@@ -16,7 +16,7 @@ from trm.study.fingerprint import digest, task_slug
 from trm.study.grid import Point, parse_yaml
 from trm.study.schema import DataConfig
 
-ANALYSIS_VERSION = 2
+ANALYSIS_VERSION = 3
 """Raised when tables, fits or figures are computed differently: all of them are then made anew, no run is."""
 DATASET_FILES = tuple(
     f"{split}/{file}"
