@@ -12,7 +12,7 @@ from trm.errors import UserError
 from trm.pipeline import plan
 from trm.pipeline.estimates import Estimates
 from trm.pipeline.partial import write_partial_report
-from trm.pipeline.places import Place, job_environment
+from trm.pipeline.places import Place, job_environment, may_repeat
 from trm.pipeline.preflight import Preflight
 from trm.pipeline.workflow import Workflow
 
@@ -33,7 +33,7 @@ if workflow.is_main_process and workflow.output_settings.dryrun:
         lambda: plan.announce(STUDY, workflow.dag_settings, [rule.name for rule in workflow.rules])
     )
 
-PLACE = Place(config, storage)
+PLACE = Place(config, storage, repeats=may_repeat(workflow))
 CHECK = Preflight(config, PLACE, PLAN.pod_hosts)
 if PLACE.prefix:
     from snakemake_executor_plugin_tpu.storage import improve_gcs

@@ -83,6 +83,20 @@ def test_lost_records_train_nothing(project):
     assert project.would_run() == {}
 
 
+def test_lost_data_sets_are_made_again_for_new_runs_only(project):
+    """Finished runs on them do not train again, nor do they when the pool of puzzles is lost too."""
+    shutil.rmtree(project.folder / "results/datasets")
+    assert project.would_run() == {}
+    project.edit(set_in("scales", "laptop", "seeds", [0, 1, 2]))
+    jobs = project.would_run()
+    assert (jobs["dataset"], jobs["train"], jobs["evaluate"]) == (2, 3, 3)
+    assert "source" not in jobs
+    shutil.rmtree(project.folder / "results/sources")
+    assert project.would_run()["train"] == 3
+    forced = project.would_run("--forcerun", "train")
+    assert (forced["dataset"], forced["train"]) == (2, 9)
+
+
 def test_a_change_of_style_redraws_only(project):
     style = project.folder / "config/figures.mplstyle"
     style.write_text("# only a comment\n" + style.read_text())

@@ -18,9 +18,11 @@ class Place:
         config: Snakemake's config; `storage_prefix` (gs://bucket/prefix) moves data sets, runs and checkpoints there.
             Tables, fits, figures and the report stay on the caller's disk.
         storage: Snakemake's `storage` object of the Snakefile.
+        repeats: whether jobs run whose outputs exist (see `may_repeat`).
     """
 
-    def __init__(self, config: dict[str, Any], storage: Any = None):
+    def __init__(self, config: dict[str, Any], storage: Any = None, repeats: bool = False):
+        self._repeats = repeats
         self.prefix = str(config.get("storage_prefix") or "").rstrip("/")
         self._storage = storage
         self._listed: dict[str, set[str]] = {}
@@ -49,6 +51,21 @@ class Place:
         """`at` for many."""
         return [self.at(path) for path in paths]
 
+    def past(self, path: str, outputs: Iterable[str], *, whole: bool = True) -> list[Any]:
+        """An input that was used up: nothing where it is gone and all outputs that were made of it are there.
+
+        Snakemake runs a job again whose missing input, ancient or not, is made for the sake of another job
+        (9.27, `update_needrun`), though names say that the input's content is the same.
+
+        Args:
+            path: the input.
+            outputs: what the job makes.
+            whole: named as `at` does; else as `uri` does.
+        """
+        if not self._repeats and not self.exists(path) and all(self.exists(output) for output in outputs):
+            return []
+        return [self.at(path) if whole else self.uri(path)]
+
     @property
     def checkpoints(self) -> str:
         """Folder or gs:// prefix of all checkpoints; deliberately no rule's output, so that nothing deletes them."""
@@ -60,6 +77,16 @@ class Place:
         if not self.prefix:
             return ""
         return ".snakemake/storage/gcs/" + self.prefix.removeprefix("gs://") + "/"
+
+
+def may_repeat(snakemake: Any) -> bool:
+    """Whether jobs may run whose outputs exist: --forcerun or --forceall was given, or this process runs one job.
+
+    Args:
+        snakemake: Snakemake's `workflow` object of the Snakefile.
+    """
+    asked = snakemake.dag_settings  # None in --lint
+    return not snakemake.is_main_process or bool(asked and (asked.forcerun or asked.forceall))
 
 
 def job_environment(workflow: Workflow, place: Place) -> str:

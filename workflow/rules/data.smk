@@ -25,10 +25,16 @@ rule dataset:
     input:
         preflight=lambda wildcards: ancient(CHECK.before(*STUDY.dataset_outputs(wildcards.dataset))),
         source=lambda wildcards: ancient(
-            PLACE.at(STUDY.source_outputs(STUDY.source_of_dataset(wildcards.dataset))[0])
+            PLACE.past(
+                STUDY.source_outputs(STUDY.source_of_dataset(wildcards.dataset))[0],
+                STUDY.dataset_outputs(wildcards.dataset),
+            )
         ),
         puzzles=lambda wildcards: ancient(
-            PLACE.at(STUDY.source_outputs(STUDY.source_of_dataset(wildcards.dataset))[1])
+            PLACE.past(
+                STUDY.source_outputs(STUDY.source_of_dataset(wildcards.dataset))[1],
+                STUDY.dataset_outputs(wildcards.dataset),
+            )
         ),
     output:
         manifest=PLACE.at("results/datasets/{dataset}/manifest.json"),

@@ -5,7 +5,13 @@ rule evaluate:
     input:
         training=PLACE.at("results/runs/{run}/training.json"),
         weights=PLACE.at("results/runs/{run}/weights.safetensors"),
-        dataset=lambda wildcards: ancient(PLACE.uri(STUDY.dataset_manifest(wildcards.run))),
+        dataset=lambda wildcards: ancient(
+            PLACE.past(
+                STUDY.dataset_manifest(wildcards.run),
+                [f"results/runs/{wildcards.run}/evaluation-{wildcards.evaluation}.json"],
+                whole=False,
+            )
+        ),
     output:
         evaluation=PLACE.at("results/runs/{run}/evaluation-{evaluation}.json"),
     log:

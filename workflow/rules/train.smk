@@ -4,9 +4,14 @@
 rule train:
     input:
         # ancient: the name says what is in it, so a data set that was restored or copied trains nothing again
-        dataset=lambda wildcards: ancient(PLACE.uri(STUDY.dataset_manifest(wildcards.run))),
+        dataset=lambda wildcards: ancient(
+            PLACE.past(STUDY.dataset_manifest(wildcards.run), STUDY.run_outputs(wildcards.run), whole=False)
+        ),
         preflight=lambda wildcards: ancient(CHECK.before(*STUDY.run_outputs(wildcards.run))),
-        initial=lambda wildcards: PLACE.all(STUDY.initial_weights(wildcards.run)),
+        initial=lambda wildcards: [
+            ancient(PLACE.past(path, STUDY.run_outputs(wildcards.run)))
+            for path in STUDY.initial_weights(wildcards.run)
+        ],
     output:
         training=PLACE.at("results/runs/{run}/training.json"),
         history=PLACE.at("results/runs/{run}/history.csv"),
