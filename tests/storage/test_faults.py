@@ -8,7 +8,16 @@ import pytest
 from google.cloud import storage
 from google.oauth2.credentials import Credentials
 
-from trm.storage import AccessDenied, Conflict, ObjectMissing, Patience, StorageError, Unreachable, open_store
+from trm.storage import (
+    AccessDenied,
+    BucketMissing,
+    Conflict,
+    ObjectMissing,
+    Patience,
+    StorageError,
+    Unreachable,
+    open_store,
+)
 from trm.storage.gcs import GcsStore
 
 from .cloud import Proxy, Server
@@ -184,7 +193,7 @@ def test_a_missing_bucket_is_no_missing_object(gcs: GcsStore):
         lambda: store.put_bytes("a", b"x"),
         lambda: next(store.list()),
     ):
-        with pytest.raises(StorageError, match="The bucket gs://no-such-bucket does not exist: create it"):
+        with pytest.raises(BucketMissing, match="The bucket gs://no-such-bucket does not exist: create it"):
             action()
     with pytest.raises(ObjectMissing):
         gcs.get_bytes("a")

@@ -36,15 +36,21 @@ class Place:
         return self._storage.gcs(f"{self.prefix}/{path}", retrieve=False) if self.prefix else path
 
     def exists(self, path: str) -> bool:
-        """Whether a file is there. In a bucket all files of its kind (`results/<kind>/`) are listed once."""
+        """Whether a file is there. In a bucket all files of its kind (`results/<kind>/`) are listed once.
+
+        A bucket that does not exist yet is empty: a plan comes before it.
+        """
         if not self.prefix:
             return Path(path).exists()
-        from trm.storage import Patience, open_store
+        from trm.storage import BucketMissing, Patience, open_store
 
         kind = "/".join(path.split("/")[:2])
         if kind not in self._listed:
             store = open_store(self.prefix, Patience(minutes=0.5))
-            self._listed[kind] = {info.name for info in store.list(f"{kind}/")}
+            try:
+                self._listed[kind] = {info.name for info in store.list(f"{kind}/")}
+            except BucketMissing:
+                self._listed[kind] = set()
         return path in self._listed[kind]
 
     def all(self, paths: Iterable[str]) -> list[Any]:

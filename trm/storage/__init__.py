@@ -6,6 +6,7 @@ data sets, a mirror of checkpoints and the lease that keeps two writers of one r
 
 from trm.storage.base import (
     AccessDenied,
+    BucketMissing,
     Conflict,
     ObjectInfo,
     ObjectMissing,
@@ -19,6 +20,7 @@ from trm.storage.base import (
 
 __all__ = [
     "AccessDenied",
+    "BucketMissing",
     "Conflict",
     "ObjectInfo",
     "ObjectMissing",

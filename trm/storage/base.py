@@ -25,6 +25,10 @@ class ObjectMissing(StorageError):
     """The named object does not exist."""
 
 
+class BucketMissing(StorageError):
+    """The bucket itself does not exist."""
+
+
 class Conflict(StorageError):
     """A conditional write lost: another writer changed the object first."""
 

@@ -26,6 +26,7 @@ from google.cloud.storage.exceptions import DataCorruption, InvalidResponse
 
 from trm.storage.base import (
     AccessDenied,
+    BucketMissing,
     Conflict,
     ObjectInfo,
     ObjectMissing,
@@ -335,7 +336,7 @@ class GcsStore(Store):
             return Conflict(f"{where} was changed by another writer: only one may write it at a time.")
         if isinstance(cause, api.NotFound):
             if self._bucket_missing(cause):
-                return StorageError(
+                return BucketMissing(
                     f"The bucket gs://{self.bucket_name} does not exist: create it with "
                     f"`gcloud storage buckets create gs://{self.bucket_name}` or correct its name."
                 )
