@@ -8,7 +8,7 @@ import time
 import uuid
 from collections.abc import Callable
 
-from .errors import PodError, Unreachable
+from .errors import HostKeyError, PodError, Unreachable
 from .pod import BEAT_SECONDS, Worker
 from .ssh import Connection, refuse_for_good
 
@@ -49,6 +49,7 @@ class Claim:
     async def take(self, worker: Worker) -> None:
         """Claim the pod by its first host; PodError tells who has it."""
         await self.drop()
+        self.lost = None
         self._keeper = asyncio.ensure_future(self._keep(worker, await self._open(worker)))
 
     async def drop(self) -> None:
@@ -107,7 +108,8 @@ class Claim:
             while True:
                 await asyncio.sleep(RETRY_SECONDS)
                 try:
-                    with contextlib.suppress(Unreachable):
+                    # another key: a new incarnation has the address already, and will be claimed once it was met
+                    with contextlib.suppress(Unreachable, HostKeyError):
                         connection = await self._open(worker)
                         break
                 except PodError as error:
