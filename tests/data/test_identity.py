@@ -99,7 +99,7 @@ def test_expected_train_puzzles():
 @pytest.mark.parametrize(
     ("config", "words"),
     [
-        (DataConfig(task="arc", source="generate"), "has no arc puzzles: use json"),
+        (DataConfig(task="arc", source="csv"), "has no arc puzzles"),
         (DataConfig(task="maze", source="json"), "has no maze puzzles"),
         (DataConfig(box_rows=2), "official Sudoku are 9x9"),
         (DataConfig(task="maze", maze_size=10), "official mazes are 30x30"),

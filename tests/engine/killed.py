@@ -21,6 +21,7 @@ import trm.engine.evaluate
 import trm.engine.loop
 import trm.engine.shared  # noqa: F401 (loaded once, before the forks)
 from trm.cli import main
+from trm.cpu import launch
 
 
 def child(arguments: list[str], calls: int | None) -> int:
@@ -49,6 +50,7 @@ def child(arguments: list[str], calls: int | None) -> int:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
+    launch.load(torch.float32)  # a million calls, which every child would spend before its first step
     kills, seed, most = (int(word) for word in sys.argv[1:4])
     generator = random.Random(seed)
     for number in range(kills):

@@ -158,6 +158,34 @@ def test_controller_that_fell_silent_loses_the_pod_to_the_next(healthy_pod, tmp_
     asyncio.run(play())
 
 
+def test_another_key_at_the_old_address_does_not_lose_the_pod(healthy_pod, tmp_path, monkeypatch):
+    """As after a preemption: the next incarnation answers where the claim is still held on the last one."""
+    monkeypatch.setattr(claim, "RETRY_SECONDS", 0.1)
+    held, tried = Claim(print), []
+
+    async def play():
+        async with worker_of(healthy_pod, tmp_path) as worker:
+            await worker.deploy()
+            await held.take(worker)
+            opened = worker.open
+
+            async def seen(*words):
+                tried.append(words)
+                return await opened(*words)
+
+            monkeypatch.setattr(worker, "open", seen)
+            known = tmp_path / "a folder" / "known_hosts"
+            known.write_text(known.read_text().replace(*(host.host_key for host in healthy_pod.hosts[:2])))
+            leave = ("ssh", "-F", str(worker.ssh.config), "-O", "exit", "w0")
+            await (await asyncio.create_subprocess_exec(*leave, stderr=subprocess.DEVNULL)).wait()
+            while len(tried) < 2 and held.lost is None:
+                await asyncio.sleep(0.05)
+            assert held.lost is None
+            await held.drop()
+
+    asyncio.run(play())
+
+
 def test_hosts_share_neither_processes_nor_network(healthy_pod):
     spaces = [
         {os.readlink(f"/proc/{pid}/ns/{kind}") for pid in host.processes()}

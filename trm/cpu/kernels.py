@@ -13,6 +13,22 @@ from numba import njit
 
 from trm.cpu.simd import MATH, ONE, claim, exp, hidden, load, sigmoid, store, tensor, wide_tensor, word
 
+__all__ = [
+    "accumulate",
+    "accumulate_transposed",
+    "gate",
+    "gate_backward",
+    "join_heads",
+    "norm_columns",
+    "norm_columns_backward",
+    "norm_rows",
+    "norm_rows_backward",
+    "softmax",
+    "softmax_backward",
+    "split_heads",
+    "split_heads_backward",
+]
+
 EPS = np.float32(1e-5)
 ZERO = np.float32(0)
 COLUMNS = 256

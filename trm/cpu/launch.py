@@ -45,6 +45,12 @@ def _compiled(name: str, dtype: torch.dtype) -> tuple[Callable[[int], None], int
     return _FUNCTION(function.address), function.address
 
 
+def load(dtype: torch.dtype) -> None:
+    """Compile all kernels of a dtype, or fetch them from the disk, now instead of at their first use."""
+    for name in kernels.__all__:
+        _compiled(name, dtype)
+
+
 @cache
 def _parallel() -> Callable[..., None] | None:
     """torch's own OpenMP (GNU): all its threads run a function; None where there is another one."""
