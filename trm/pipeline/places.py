@@ -57,8 +57,8 @@ class Place:
         """`at` for many."""
         return [self.at(path) for path in paths]
 
-    def past(self, path: str, outputs: Iterable[str], *, whole: bool = True) -> list[Any]:
-        """An input that was used up: nothing where it is gone and all outputs that were made of it are there.
+    def needed(self, path: str, outputs: Iterable[str], *, retrieve: bool = True) -> list[Any]:
+        """An input, or nothing where it is gone and all outputs that were made of it are there.
 
         Snakemake runs a job again whose missing input, ancient or not, is made for the sake of another job
         (9.27, `update_needrun`), though names say that the input's content is the same.
@@ -66,11 +66,11 @@ class Place:
         Args:
             path: the input.
             outputs: what the job makes.
-            whole: named as `at` does; else as `uri` does.
+            retrieve: named as `at` does; else as `uri` does.
         """
         if not self._repeats and not self.exists(path) and all(self.exists(output) for output in outputs):
             return []
-        return [self.at(path) if whole else self.uri(path)]
+        return [self.at(path) if retrieve else self.uri(path)]
 
     @property
     def checkpoints(self) -> str:

@@ -25,13 +25,13 @@ rule dataset:
     input:
         preflight=lambda wildcards: ancient(CHECK.before(*STUDY.dataset_outputs(wildcards.dataset))),
         source=lambda wildcards: ancient(
-            PLACE.past(
+            PLACE.needed(
                 STUDY.source_outputs(STUDY.source_of_dataset(wildcards.dataset))[0],
                 STUDY.dataset_outputs(wildcards.dataset),
             )
         ),
         puzzles=lambda wildcards: ancient(
-            PLACE.past(
+            PLACE.needed(
                 STUDY.source_outputs(STUDY.source_of_dataset(wildcards.dataset))[1],
                 STUDY.dataset_outputs(wildcards.dataset),
             )

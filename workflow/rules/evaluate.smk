@@ -6,10 +6,10 @@ rule evaluate:
         training=PLACE.at("results/runs/{run}/training.json"),
         weights=PLACE.at("results/runs/{run}/weights.safetensors"),
         dataset=lambda wildcards: ancient(
-            PLACE.past(
+            PLACE.needed(
                 STUDY.dataset_manifest(wildcards.run),
                 [f"results/runs/{wildcards.run}/evaluation-{wildcards.evaluation}.json"],
-                whole=False,
+                retrieve=False,
             )
         ),
     output:

@@ -5,11 +5,13 @@ rule train:
     input:
         # ancient: the name says what is in it, so a data set that was restored or copied trains nothing again
         dataset=lambda wildcards: ancient(
-            PLACE.past(STUDY.dataset_manifest(wildcards.run), STUDY.run_outputs(wildcards.run), whole=False)
+            PLACE.needed(
+                STUDY.dataset_manifest(wildcards.run), STUDY.run_outputs(wildcards.run), retrieve=False
+            )
         ),
         preflight=lambda wildcards: ancient(CHECK.before(*STUDY.run_outputs(wildcards.run))),
         initial=lambda wildcards: [
-            ancient(PLACE.past(path, STUDY.run_outputs(wildcards.run)))
+            ancient(PLACE.needed(path, STUDY.run_outputs(wildcards.run)))
             for path in STUDY.initial_weights(wildcards.run)
         ],
     output:
