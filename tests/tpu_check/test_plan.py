@@ -48,6 +48,7 @@ def test_compiled_step_times_replace_those_from_flops(workflow: Workflow, checke
     after = Estimates(workflow)
     fixed = after.hardware.fixed
     assert after.of(run).compiled
+    assert Estimates(workflow, compiled=False).of(run) == before  # what the documentation says
     assert after.of(run).seconds == pytest.approx(fixed + 0.040 * after.of(run).steps)
     assert "step time compiled" in after.sentence(SimpleNamespace(run=run))
     document = plan.document(workflow)

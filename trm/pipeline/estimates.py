@@ -17,10 +17,12 @@ CHECKED = Path("results/tpu-check")
 
 
 class Estimates:
-    """Estimates of every run of a study, made when they are asked for."""
+    """Estimates of every run of a study, made when they are asked for; without `compiled`, from FLOPs alone, so that
+    they are the same on every machine."""
 
-    def __init__(self, workflow: Workflow):
+    def __init__(self, workflow: Workflow, compiled: bool = True):
         self._workflow = workflow
+        self._use_compiled = compiled
         self._path = str(workflow.config.get("hardware", "config/hardware.yaml"))
         self.hardware: Hardware = read_hardware(self._path, workflow.study.scale.hardware)
         self._known: dict[str, Estimate] = {}
@@ -42,7 +44,7 @@ class Estimates:
     def _compiled(self, run: str, hardware: Hardware, place: int) -> float | None:
         """Seconds of the run's step on a slice of the hardware (0: one host, 1: all), if `tpu-check` compiled it."""
         config = self._workflow.runs[run].config
-        if len(hardware.slices) <= place or hardware.devices != self.hardware.devices:
+        if not self._use_compiled or len(hardware.slices) <= place or hardware.devices != self.hardware.devices:
             return None
         return step_seconds(config, parse_slice(hardware.slices[place]), CHECKED)
 

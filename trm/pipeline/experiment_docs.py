@@ -32,7 +32,7 @@ READING = {
 def text(path: str = "config/experiments.yaml", scales: tuple[str, ...] = ("laptop", "gpu", "tpu")) -> str:
     """Markdown: a section an experiment with question, hypothesis, grids, cost at each scale, figures."""
     workflows = {scale: Workflow({"study": path, "scale": scale, "experiments": "study"}) for scale in scales}
-    estimates = {scale: Estimates(workflow) for scale, workflow in workflows.items()}
+    estimates = {scale: Estimates(workflow, compiled=False) for scale, workflow in workflows.items()}
     first = workflows[scales[0]]
     parts = []
     for name, experiment in first.study.experiments.items():
