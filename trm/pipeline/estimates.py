@@ -44,7 +44,11 @@ class Estimates:
     def _compiled(self, run: str, hardware: Hardware, place: int) -> float | None:
         """Seconds of the run's step on a slice of the hardware (0: one host, 1: all), if `tpu-check` compiled it."""
         config = self._workflow.runs[run].config
-        if not self._use_compiled or len(hardware.slices) <= place or hardware.devices != self.hardware.devices:
+        if (
+            not self._use_compiled
+            or len(hardware.slices) <= place
+            or hardware.devices != self.hardware.devices
+        ):
             return None
         return step_seconds(config, parse_slice(hardware.slices[place]), CHECKED)
 
