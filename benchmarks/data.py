@@ -107,7 +107,7 @@ def canonical(folder: Path, scale: int) -> Work:
 
 def sudoku_set(folder: Path, scale: int) -> Path:
     """A data set of 1,000 puzzles x (1 + 1,000)."""
-    from trm.data.dataset import build_dataset
+    from trm.data.build import build_dataset
     from trm.data.source import build_source
     from trm.study.schema import DataConfig
 
@@ -189,7 +189,7 @@ def maze(folder: Path, scale: int) -> Work:
 
 
 def maze_set(folder: Path):
-    from trm.data.dataset import build_dataset
+    from trm.data.build import build_dataset
     from trm.data.source import build_source
     from trm.study.schema import DataConfig
 
@@ -234,7 +234,7 @@ def turn_baseline(folder: Path, scale: int) -> Work:
 
 def arc_set(folder: Path, copies: int) -> Path:
     """40 random ARC-like tasks with three pairs of grids of 10x12."""
-    from trm.data.dataset import build_dataset
+    from trm.data.build import build_dataset
     from trm.data.source import build_source
     from trm.study.schema import DataConfig
 

@@ -21,10 +21,10 @@ import sys
 import time
 from pathlib import Path
 
+from .start import create
 from .tasks import (
     EXIT_BYTES,
     TASK_NAME,
-    create,
     is_supervised,
     owner_of_pod,
     read,

@@ -12,8 +12,6 @@ import fcntl
 import json
 import os
 import re
-import shutil
-import sys
 import time
 from pathlib import Path
 
@@ -130,56 +128,3 @@ def owner_of_pod() -> dict | None:
         return {**json.loads(read(owner_path()) or ""), "silent": round(silent, 1)}
     except (OSError, ValueError):
         return None
-
-
-def create(name: str, spec: dict) -> bool:
-    """Start a task under a supervisor of its own; return False where it exists already."""
-    from .supervisor import Supervisor
-
-    folder = task_folder(name)
-    if folder.exists():
-        return False
-    new = folder.with_name(f".new-{name}-{os.getpid()}")
-    shutil.rmtree(new, ignore_errors=True)
-    try:
-        alive = _fill(new, spec)
-        try:
-            # Renaming is what makes the task exist: of two starters only one gets here.
-            os.rename(new, folder)
-        except OSError:
-            alive.close()
-            if folder.is_dir():
-                return False
-            raise
-    finally:
-        shutil.rmtree(new, ignore_errors=True)
-    if os.fork() == 0:
-        os.setsid()
-        if os.fork() == 0:
-            devnull = os.open(os.devnull, os.O_RDWR)
-            for descriptor in (0, 1, 2):
-                os.dup2(devnull, descriptor)
-            with contextlib.suppress(BaseException):
-                Supervisor(folder, spec).run()
-        os._exit(0)
-    os.wait()
-    alive.close()
-    return True
-
-
-def _fill(folder: Path, spec: dict):
-    """Write a new task's folder and return the locked file that its supervisor will inherit."""
-    for part in (folder, folder / "bin", folder / "requests"):
-        part.mkdir(parents=True)
-    tpurun = folder / "bin" / "tpurun"
-    tpurun.write_text(
-        f'#!/bin/sh\nexec "{sys.executable}" -I "{Path(__file__).with_name("tpurun.py")}" "$@"\n'
-    )
-    tpurun.chmod(0o700)
-    (folder / "spec.json").write_text(json.dumps(spec))
-    (folder / "lease").write_text(str(spec.get("lease", 0)))
-    (folder / "log").touch()
-    (folder / "exit").write_bytes(b"\0" * EXIT_BYTES)
-    alive = open(folder / "alive", "w")  # noqa: SIM115 (held to the supervisor's end)
-    fcntl.flock(alive, fcntl.LOCK_EX)
-    return alive

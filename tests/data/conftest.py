@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trm.data.dataset import build_dataset
+from trm.data.build import build_dataset
 from trm.data.source import build_source
 from trm.study.schema import DataConfig
 

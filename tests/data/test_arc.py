@@ -12,7 +12,8 @@ from hypothesis.extra import numpy as npst
 from trm.data import arc
 from trm.data.arc_augment import ArcAugmenter, apply, copy_transforms, undo
 from trm.data.arc_voting import solved, vote, vote_rows
-from trm.data.dataset import build_dataset, load
+from trm.data.build import build_dataset
+from trm.data.dataset import load
 from trm.data.expand import expand
 from trm.data.sampler import Sampler
 from trm.data.source import build_source

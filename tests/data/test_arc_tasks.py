@@ -9,7 +9,8 @@ import pytest
 from trm.data import arc
 from trm.data.arc_augment import ArcAugmenter
 from trm.data.arc_tasks import DEMONSTRATIONS, KINDS, task
-from trm.data.dataset import build_dataset, load
+from trm.data.build import build_dataset
+from trm.data.dataset import load
 from trm.data.expand import expand
 from trm.data.sampler import Sampler
 from trm.data.source import build_source

@@ -9,7 +9,8 @@ import pytest
 
 from tests.data.conftest import small
 from trm.data import files
-from trm.data.dataset import ARRAYS, SPLITS, build_dataset, load
+from trm.data.build import build_dataset
+from trm.data.dataset import ARRAYS, SPLITS, load
 from trm.data.pool import load_pool
 from trm.data.source import build_source
 from trm.errors import UserError

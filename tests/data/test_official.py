@@ -9,7 +9,8 @@ import pytest
 
 from tests.data.conftest import maze_config
 from trm.data import official
-from trm.data.dataset import build_dataset, load
+from trm.data.build import build_dataset
+from trm.data.dataset import load
 from trm.data.maze import CHARACTERS, generated_pool
 from trm.data.pool import TEST, load_pool
 from trm.data.source import build_source

@@ -11,7 +11,7 @@ from tests.engine.conftest import config, train, trainer
 from trm.backends.cpu import CpuBackend
 from trm.data.arc_augment import ArcAugmenter
 from trm.data.arc_tasks import KINDS
-from trm.data.dataset import build_dataset
+from trm.data.build import build_dataset
 from trm.data.expand import expand
 from trm.data.sampler import Sampler
 from trm.data.source import build_source

@@ -65,7 +65,7 @@ def _source(args: argparse.Namespace) -> int:
 
 
 def _build(args: argparse.Namespace) -> int:
-    from trm.data.dataset import build_dataset
+    from trm.data.build import build_dataset
 
     manifest = build_dataset(_config(args), args.source, args.out)
     counts = ", ".join(f"{name} {found['puzzles']:,}" for name, found in manifest["counts"].items())

@@ -15,19 +15,12 @@ import numpy as np
 from trm.data.files import (
     MANIFEST,
     load_array,
-    new_folder,
     read_json,
     read_manifest,
     verify,
     write_json,
-    write_manifest,
 )
-from trm.data.pool import Pool, histogram, load_pool
-from trm.data.splits import Splits, split
 from trm.errors import UserError
-from trm.study.dataset_identity import dataset_identity, shape, source_identity
-from trm.study.fingerprint import canonical_json, digest
-from trm.study.schema import DataConfig
 
 SPLITS = ("train", "validation", "test")
 ARRAYS = ("inputs", "labels", "puzzle_identifiers", "puzzle_indices", "group_indices")
@@ -106,70 +99,6 @@ class PuzzleSet:
             puzzle_indices=self.puzzle_indices[: puzzles + 1],
             group_indices=self.group_indices[: groups + 1],
         )
-
-
-def build_dataset(config: DataConfig, source: Path, out: Path) -> dict[str, Any]:
-    """Cut a data set from a pool and write it; returns its manifest.
-
-    Raises:
-        UserError: for a pool of another source, one too small, a damaged one, or a place that cannot be written.
-    """
-    pool, source_manifest = load_pool(source)
-    if config.source in ("csv", "json") and not config.sha256:
-        config = config.model_copy(update={"sha256": tuple(source_manifest["identity"].get("sha256", ()))})
-    wanted = canonical_json(source_identity(config))
-    if canonical_json(source_manifest["identity"]) != wanted:
-        raise UserError(
-            f"{source} was built from {canonical_json(source_manifest['identity'])}, not {wanted}"
-        )
-    identity = dataset_identity(config)
-    splits = split(pool, config, str(source))
-    if config.task == "arc":
-        from trm.data import arc_dataset
-
-        sets, tasks = arc_dataset.puzzle_sets(pool, splits, config.augmentations, config.seed)
-        identifiers = list(arc_dataset.identifier_names(tasks, config.augmentations, config.seed))
-    else:
-        sets, tasks, identifiers = _puzzle_sets(pool, config, splits), [], ["<blank>"]
-    counts = {
-        name: {"puzzles": len(members), "classes": len(np.unique(pool.classes[members]))}
-        | {"ratings": histogram(pool.ratings[members])}
-        for name, members in zip(SPLITS, (splits.train, splits.validation, splits.test))
-    }
-    document = {
-        "format": 1,
-        "kind": "dataset",
-        "name": out.name,
-        "identity": digest(identity),
-        "config": identity,
-        "task": config.task,
-        "augmentations": config.augmentations,
-        "seed": config.seed,
-        "box_rows": config.box_rows if config.task == "sudoku" else 0,
-        "box_cols": config.box_cols if config.task == "sudoku" else 0,
-        "counts": counts,
-        "left_out_to_keep_classes_apart": splits.left_out,
-        "source": {
-            key: value for key, value in source_manifest.items() if key not in ("names", "format", "kind")
-        },
-    }
-    if tasks:
-        document["tasks"] = tasks
-    with new_folder(out) as folder:
-        for name, puzzles in zip(SPLITS, sets):
-            write_split(folder / name, puzzles)
-        write_json(folder / "identifiers.json", identifiers, indent=None)
-        write_manifest(folder, document)
-    return document
-
-
-def _puzzle_sets(pool: Pool, config: DataConfig, splits: Splits) -> list[PuzzleSet]:
-    sizes = shape(config)
-    meta = Meta(config.task, sizes.seq_len, sizes.vocab_size, sizes.num_puzzle_identifiers or 1)
-    return [
-        one_example_set(pool.questions[members], pool.answers[members], meta)
-        for members in (splits.train, splits.validation, splits.test)
-    ]
 
 
 def one_example_set(inputs: np.ndarray, labels: np.ndarray, meta: Meta, group: int = 1) -> PuzzleSet:

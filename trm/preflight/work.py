@@ -15,7 +15,7 @@ from torch import Tensor
 
 from trm.backends.base import Backend
 from trm.backends.cpu import CpuBackend
-from trm.data.dataset import build_dataset
+from trm.data.build import build_dataset
 from trm.data.source import build_source
 from trm.engine.dataset import Dataset
 from trm.engine.feed import Feed
