@@ -26,7 +26,8 @@ from trm.errors import UserError
 log = logging.getLogger("trm")
 MANIFEST = "manifest.json"
 FORMAT = 1
-COMPACT = 2  # trm.engine.compact
+COMPACT = 3  # trm.engine.compact
+FIRST_COMPACT = 2  # read, no longer written
 
 
 class Loaded(NamedTuple):
@@ -155,20 +156,21 @@ def prune(folder: CheckpointFolder, keep: int, best: int | None) -> None:
 def read_checkpoint(folder: CheckpointFolder, step: int) -> Loaded:
     """One checkpoint, its checksums compared. Raises OSError, ValueError, KeyError or TypeError where it is broken."""
     manifest = json.loads(folder.read(step, MANIFEST))
-    compact = manifest["format"] == COMPACT
-    if manifest["format"] != FORMAT and not compact:
-        raise ValueError(f"its format is {manifest['format']}, not {FORMAT} or {COMPACT}")
+    form = manifest["format"]
+    if form not in (FORMAT, COMPACT, FIRST_COMPACT):
+        raise ValueError(f"its format is {form}, not one of {FORMAT} to {COMPACT}: a newer version wrote it")
     contents = {}
     for name, sha in manifest["sha256"].items():
         contents[name] = folder.read(step, name)
         if hashlib.sha256(contents[name]).hexdigest() != sha:
             raise ValueError(f"{name} does not have the checksum of the manifest")
     meta = json.loads(contents["meta.json"])
-    if compact:
-        from trm.engine.compact import STATE, unpacked
+    if form != FORMAT:
+        from trm.engine.compact import STATE, unpacked, unpacked_first
 
         parts = sorted(name for name in contents if name.startswith(STATE))
-        return Loaded(step, unpacked(b"".join(contents[name] for name in parts)), None, meta)
+        data = b"".join(contents[name] for name in parts)
+        return Loaded(step, unpacked(data) if form == COMPACT else unpacked_first(data), None, meta)
     carries = [load(contents[name]) for name in sorted(_carry_names(contents), key=_carry_rank)]
     carry = None
     if carries:
