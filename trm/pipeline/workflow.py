@@ -300,6 +300,11 @@ class Workflow:
         start = self._known(self.runs, run, "run").config.training.init_from
         return [f"results/runs/{start}/weights.safetensors"] if start else []
 
+    @cached_property
+    def any_initial_weights(self) -> bool:
+        """Whether any run starts from another run's weights."""
+        return any(run.config.training.init_from for run in self.runs.values())
+
     def run_outputs(self, run: str) -> list[str]:
         """Files of a finished run."""
         return [f"results/runs/{run}/{file}" for file in RUN_FILES]

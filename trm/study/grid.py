@@ -260,6 +260,7 @@ def _resolve_experiment(
             continue
         shared = lay(common, flatten(grid.set, grid_where))
         expanded = list(_grid_points(grid, grid_where))
+        made = set()
         for coords, label in expanded:
             flat = lay(shared, coords, forced)
             fixed = flatten(grid.set, grid_where)
@@ -270,7 +271,9 @@ def _resolve_experiment(
             if key in points and len(expanded) > 1 and points[key].coords == point.coords:
                 raise UserError(f"{where}: the point {point.label} stands twice")
             points.setdefault(key, point)
-        _refuse_dead_axes(grid, shared, forced, where)
+            made.add(key)
+        if len(made) < len(expanded):
+            _refuse_dead_axes(grid, shared, forced, where)
     if not points:
         return ResolvedExperiment(name, experiment, (), tuple(figures), "; ".join(left_out))
     return ResolvedExperiment(name, experiment, tuple(points.values()), tuple(figures), None, tuple(left_out))

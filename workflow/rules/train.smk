@@ -9,11 +9,22 @@ rule train:
                 STUDY.dataset_manifest(wildcards.run), STUDY.run_outputs(wildcards.run), retrieve=False
             )
         ),
-        preflight=lambda wildcards: ancient(CHECK.before(*STUDY.run_outputs(wildcards.run))),
-        initial=lambda wildcards: [
-            ancient(PLACE.needed(path, STUDY.run_outputs(wildcards.run)))
-            for path in STUDY.initial_weights(wildcards.run)
-        ],
+        # functions only where they can say something: Snakemake calls them for each of thousands of runs
+        preflight=(
+            (lambda wildcards: ancient(CHECK.before(*STUDY.run_outputs(wildcards.run))))
+            if CHECK.wanted
+            else []
+        ),
+        initial=(
+            (
+                lambda wildcards: [
+                    ancient(PLACE.needed(path, STUDY.run_outputs(wildcards.run)))
+                    for path in STUDY.initial_weights(wildcards.run)
+                ]
+            )
+            if STUDY.any_initial_weights
+            else []
+        ),
     output:
         training=PLACE.at("results/runs/{run}/training.json"),
         history=PLACE.at("results/runs/{run}/history.csv"),
