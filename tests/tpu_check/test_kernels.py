@@ -11,15 +11,19 @@ LB: loop body
 
      0   :  { %s1_s25 = sld [smem:[#allocation0]] /* core id */ }
    0x1   :  { %45893 = sst [smem:[#allocation267_spill]] %s44218_s1 }
-   0x2 LB: > { %45902 = sst [smem:[#allocation28_spill]] %s1 }
-   0x3   : > { %p54_p11 = scmp.ge.s32.totalorder %s5190, 10 /* loop exit test */ }
-   0x4   : > { %56 = sbr.rel (!%p54_p11) target bundleno = 2 (0x2), region = 147 }
-   0x5   :  {} /* End region 4 */
+   0x2 LB: > { %45902 = sadd.s32 4294967295, %s44 /* iteration index, stage = 1 */ }
+   0x3   : > { %420 = sbr.rel (%p3) target bundleno = 6 (0x6), region = 56 } /* iteration index, stage = 2 */
+   0x4   : > { %56 = vadd.f32 %v1, %v2 }
+   0x5   : > { %57 = vadd.f32 %v3, %v4 }
+   0x6 PF: > { %p54_p11 = scmp.ge.s32.totalorder %s5190, 10 /* loop exit test */ } /* Start/End empty region 56 */
+   0x7   : > { %56 = sbr.rel (!%p54_p11) target bundleno = 2 (0x2), region = 147 }
+   0x8   :  {} /* End region 4 */
 """
 
 
-def test_bundles_in_the_loop_count_as_often_as_it_runs():
-    assert scheduled_cycles(SCHEDULE) == 3 + 10 * 3
+def test_bundles_in_the_loop_count_as_often_as_they_run():
+    # ten iterations of a pipeline of three stages: eight grid steps
+    assert scheduled_cycles(SCHEDULE) == 3 + 10 * 4 + 8 * 2
 
 
 def test_schedules_of_another_form_are_refused():

@@ -1,8 +1,9 @@
 """Cycles of a program's hand-written kernels: the compiler estimates none for them, so its schedule is counted.
 
 libtpu is asked to write down the very bundles (one cycle each) that it has scheduled for a core. A kernel is one loop
-over its grid: bundles outside it count once, those inside as often as the loop's exit test says. Waiting for memory is
-not in a schedule: a kernel takes at least the time that its arguments and results need at HBM_BYTES_PER_SECOND.
+over its grid: bundles outside it count once, those inside as often as the loop's exit test says, a step's own work as
+often as it is not jumped over. Waiting for memory is not in a schedule: a kernel takes at least the time that its
+arguments and results need at HBM_BYTES_PER_SECOND.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from trm.tpu_check.slices import CLOCK_HZ, HBM_BYTES_PER_SECOND
 
 _CALL = re.compile(r"stablehlo\.custom_call @tpu_custom_call\((?P<operands>[^)]*)\)(?P<rest> \{.*)")
 _BODY = re.compile(r'"body": ?"([^"]+)"')
+_BUNDLE = re.compile(r"\s*(?:0x)?[0-9a-f]+\s+(?:[A-Z]{2})?\s*:(?P<depth>(?: >)*) +\{")
+_JUMP = re.compile(r"sbr\.rel \(.*?\) target bundleno = \d+ \(0x[0-9a-f]+\), region = (\d+)")
 _DUMP = "--xla_jf_dump_to={} --xla_jf_dump_llo_text=true --xla_jf_dump_hlo_text=true"
 
 
@@ -67,29 +70,41 @@ def kernels_module(module: str, known: Container[str] = ()) -> str | None:
 def scheduled_cycles(bundles: str) -> int:
     """Cycles of one call from the text of its final bundles, one line each, marked `>` inside the loop.
 
+    The loop is a pipeline: it runs once for every grid step and once more for each further stage, but jumps over the
+    step's own work while the pipeline fills and drains.
+
     Raises ValueError for a schedule of another form than one loop.
     """
-    once = inside = 0
+    once = inside = step = 0
+    region = None
     trips = re.findall(r"(\d+) /\* loop exit test \*/", bundles)
+    stages = max(
+        (int(number) for number in re.findall(r"iteration index, stage = (\d+)", bundles)), default=0
+    )
     for line in bundles.splitlines():
-        match = re.match(r"\s*0x[0-9a-f]+\s+(?:[A-Z]{2})?\s*:((?: >)*) +\{", line) or re.match(
-            r"\s+0\s+:((?: >)*) +\{", line
-        )
+        if region and re.search(rf"Start(?:/End empty)? region {region}\b", line):
+            region = None
+        match = _BUNDLE.match(line)
         if match is None:
             continue
-        depth = match.group(1).count(">")
+        depth = match["depth"].count(">")
         if depth > 1:
             raise ValueError("a kernel has loops within its grid's loop: its cycles cannot be counted")
-        inside += depth
         once += 1 - depth
-    if len(trips) > 1 or (inside and not trips):
+        inside += depth if region is None else 0
+        step += depth if region else 0
+        jump = _JUMP.search(line)
+        if depth and jump and region is None:
+            region = jump.group(1)
+    if len(trips) > 1 or (inside + step and not trips):
         raise ValueError(f"a kernel's schedule has {len(trips)} loops with known ends, not one")
-    return once + inside * int(trips[0] if trips else 0)
+    count = int(trips[0] if trips else 0)
+    return once + inside * count + step * (count - stages)
 
 
 def count(module: str, folder: Path) -> dict[str, int]:
     """Cycles of a call of each kernel in a StableHLO module, by `kernel_body`; kept in `folder`."""
-    kept = folder / f"kernels-{version('libtpu')}.json"
+    kept = folder / f"schedules-{version('libtpu')}.json"
     known = json.loads(kept.read_text()) if kept.exists() else {}
     calls = kernels_module(module, known)
     if calls is not None:
