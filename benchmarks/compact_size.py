@@ -1,4 +1,4 @@
-"""Bytes of the compact form of a checkpoint at the paper's size after real training steps; seconds to write and read it.
+"""Bytes of the compact form of a checkpoint at the paper's size after real steps; seconds to write and to read it.
 
     python -m benchmarks.compact_size --mixers mlp attention --steps 300 --out benchmarks/out/compact_size
 

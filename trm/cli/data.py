@@ -4,6 +4,7 @@
     python -m trm data build   --config data.json --source results/sources/a --out results/datasets/b
     python -m trm data expand  results/datasets/b --out b-written-out
     python -m trm data inspect results/datasets/b
+    python -m trm data tasks --count 40 --side 6 --out generated_challenges.json
 
 A config is a DataConfig (docs/data.md): JSON text, or the path of a JSON file.
 """
@@ -31,6 +32,15 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     build = actions.add_parser("build", help="cut a data set (train, validation, test) from a pool")
     expand = actions.add_parser("expand", help="write augmented copies out, as the reference tools do")
     inspect = actions.add_parser("inspect", help="print identity, counts and difficulty; draw samples")
+    tasks = actions.add_parser(
+        "tasks", help="write ARC tasks of a few families, to train on beside other files"
+    )
+    tasks.add_argument("--count", type=int, default=40, help="tasks (default: %(default)s)")
+    tasks.add_argument("--pairs", type=int, default=10, help="pairs of each task (default: %(default)s)")
+    tasks.add_argument("--side", type=int, default=6, help="most rows and columns (default: %(default)s)")
+    tasks.add_argument("--seed", type=int, default=0, help="(default: %(default)s)")
+    tasks.add_argument("--families", default="", help="comma-separated (default: all)")
+    tasks.add_argument("--out", required=True, type=Path, help="JSON file to write")
     for command in (source, build):
         command.add_argument(
             "--config", required=True, help="a DataConfig: JSON text or the path of a JSON file"
@@ -53,7 +63,8 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Dispatch to the action."""
-    return {"source": _source, "build": _build, "expand": _expand, "inspect": _inspect}[args.action](args)
+    actions = {"source": _source, "build": _build, "expand": _expand, "inspect": _inspect, "tasks": _tasks}
+    return actions[args.action](args)
 
 
 def _source(args: argparse.Namespace) -> int:
@@ -84,6 +95,17 @@ def _inspect(args: argparse.Namespace) -> int:
     from trm.data.inspect import describe
 
     print(describe(args.directory, args.samples))
+    return 0
+
+
+def _tasks(args: argparse.Namespace) -> int:
+    from trm.data.arc_families import FAMILIES, tasks
+    from trm.data.files import write_json
+
+    families = tuple(args.families.split(",")) if args.families else tuple(FAMILIES)
+    found = tasks(args.count, args.side, args.seed, families, args.pairs)
+    write_json(args.out, found, indent=None)
+    print(f"{args.out}: {len(found):,} tasks of {', '.join(families)}")
     return 0
 
 

@@ -20,7 +20,7 @@ COLOURED = 0.6
 """Share of cells that are not background."""
 
 
-class _Draws:
+class Draws:
     """Numbers of one task, one after the other."""
 
     def __init__(self, key: np.ndarray):
@@ -32,8 +32,12 @@ class _Draws:
         self._at += count
         return rng.bounded(rng.draw(self._key, positions), bound)
 
+    def colours(self, count: int = 3) -> np.ndarray:
+        """`count` different colours 1..9, int64."""
+        return np.argsort(self.below(1 << 32, 9), kind="stable")[:count] + 1
 
-def _cells(draws: _Draws, side: int, palette: np.ndarray) -> np.ndarray:
+
+def _cells(draws: Draws, side: int, palette: np.ndarray) -> np.ndarray:
     """A grid of background and palette colours, uint8 [side, side]."""
     colours = palette[draws.below(len(palette), side * side)]
     shown = draws.below(1000, side * side) < int(1000 * COLOURED)
@@ -70,7 +74,7 @@ def task(seed: int, number: int, side: int) -> tuple[str, dict[str, Any]]:
     """
     kind = KINDS[number % len(KINDS)]
     key = rng.key(rng.root_key(seed, "generate"), number)
-    draws = _Draws(key)
+    draws = Draws(key)
     palette = rng.permutations(rng.key(int(key[0]), 1), 0, 9)[0, :3] + 1
     pairs: list[dict[str, Any]] = []
     while len(pairs) < DEMONSTRATIONS + 1:

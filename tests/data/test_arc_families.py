@@ -1,0 +1,95 @@
+"""Generated tasks of the families that the small fixtures belong to."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from trm.__main__ import main
+from trm.data.arc import class_key, read_tasks
+from trm.data.arc_families import FAMILIES, tasks
+from trm.errors import UserError
+
+FIXTURES = [str(path) for path in sorted((Path(__file__).parent / "arc").glob("*.json"))]
+
+
+def mirror(grid):
+    return grid[:, ::-1]
+
+
+def fill(grid):
+    return np.where(grid[:, :1] > 0, grid[:, :1], grid)
+
+
+def stack(grid):
+    return np.concatenate([grid, grid])
+
+
+def middle(grid):
+    return grid[len(grid) // 2 : len(grid) // 2 + 1, len(grid[0]) // 2 : len(grid[0]) // 2 + 1]
+
+
+def test_every_pair_follows_the_rule_of_its_family():
+    for name, document in tasks(25, 6, seed=3).items():
+        pairs = [
+            (np.array(pair["input"]), np.array(pair["output"]))
+            for pair in document["train"] + document["test"]
+        ]
+        assert len(pairs) == 10
+        assert all(max(*question.shape, *answer.shape) <= 6 for question, answer in pairs)
+        family = name.split("-")[0]
+        if family == "recolour":
+            changed = {
+                (a, b) for q, s in pairs for a, b in zip(q.ravel().tolist(), s.ravel().tolist()) if a != b
+            }
+            assert len(changed) == 1
+        else:
+            rule = {"mirror": mirror, "fill": fill, "stack": stack, "middle": middle}[family]
+            assert all(np.array_equal(rule(question), answer) for question, answer in pairs), name
+
+
+def test_the_fixtures_belong_to_the_families_and_are_no_generated_task():
+    fixtures = read_tasks([(path, Path(path)) for path in FIXTURES])
+    assert {task.name for task in fixtures} == set(FAMILIES)
+    for task in fixtures:
+        pairs = [*task.train, *task.test]
+        if task.name != "recolour":
+            rule = {"mirror": mirror, "fill": fill, "stack": stack, "middle": middle}[task.name]
+            assert all(np.array_equal(rule(question), answer) for question, answer in pairs)
+
+
+def test_the_command_writes_the_official_layout(tmp_path, capsys):
+    out = tmp_path / "generated.json"
+    options = ["--count", "8", "--side", "5", "--families", "mirror,fill", "--pairs", "4", "--seed", "2"]
+    assert main(["data", "tasks", *options, "--out", str(out)]) == 0
+    assert "8 tasks of mirror, fill" in capsys.readouterr().out
+    assert json.loads(out.read_text()) == tasks(8, 5, 2, ("mirror", "fill"), 4)
+    read = read_tasks([("generated.json", out)])
+    assert [task.name for task in read[:3]] == ["mirror-0", "fill-1", "mirror-2"]
+    assert not any(task.evaluation for task in read)
+    assert [len(task.train) for task in read] == [3] * 8
+    classes = {tuple(class_key(task)) for task in read}
+    assert not classes & {tuple(class_key(task)) for task in read_tasks([(p, Path(p)) for p in FIXTURES])}
+
+
+def test_tasks_are_a_function_of_seed_and_number():
+    assert tasks(5, 6, 1) == dict(list(tasks(9, 6, 1).items())[:5])
+    assert tasks(5, 6, 1) != tasks(5, 6, 2)
+    # fewer pairs are the first ones
+    assert tasks(5, 6, 1, pairs=3)["mirror-1"]["train"] == tasks(5, 6, 1)["mirror-1"]["train"][:2]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"side": 3}, "side is 3; give 4 to 30"),
+        ({"side": 31}, "side is 31"),
+        ({"pairs": 1}, "pairs is 1; give 2 to 50"),
+        ({"count": 0}, "tasks is 0"),
+        ({"families": ("miror",)}, "no family of ARC tasks is called 'miror': choose of recolour, mirror"),
+    ],
+)
+def test_what_cannot_be_made_is_refused(options, words):
+    with pytest.raises(UserError, match=words):
+        tasks(**({"count": 5, "side": 6, "seed": 0} | options))
