@@ -37,19 +37,19 @@ def _grid(draws: Draws, colours: np.ndarray, height: int, width: int) -> np.ndar
 
 def _recolour(draws: Draws, colours: np.ndarray, side: int) -> tuple[np.ndarray, np.ndarray]:
     """The task's first colour becomes its second one, which inputs do not show."""
-    question = _grid(draws, colours[[0, 2, 3]], _one(draws, 1, side), _one(draws, 1, side))
+    question = _grid(draws, colours[[0, 2, 3]], _one(draws, 1, side - 1), _one(draws, 1, side - 1))
     return question, np.where(question == colours[0], colours[1], question)
 
 
 def _mirror(draws: Draws, colours: np.ndarray, side: int) -> tuple[np.ndarray, np.ndarray]:
     """Left and right change places."""
-    question = _grid(draws, draws.colours(), _one(draws, 1, side), _one(draws, 2, side))
+    question = _grid(draws, draws.colours(), _one(draws, 1, side - 1), _one(draws, 2, side - 1))
     return question, question[:, ::-1]
 
 
 def _fill(draws: Draws, colours: np.ndarray, side: int) -> tuple[np.ndarray, np.ndarray]:
     """A coloured cell at the left edge fills its row; cells elsewhere stay."""
-    height, width = _one(draws, 2, side), _one(draws, 2, side)
+    height, width = _one(draws, 2, side - 1), _one(draws, 2, side - 1)
     question = np.zeros((height, width), dtype=np.uint8)
     shades = draws.colours()
     answer = question.copy()
@@ -66,13 +66,13 @@ def _fill(draws: Draws, colours: np.ndarray, side: int) -> tuple[np.ndarray, np.
 
 def _stack(draws: Draws, colours: np.ndarray, side: int) -> tuple[np.ndarray, np.ndarray]:
     """The grid stands above itself."""
-    question = _grid(draws, draws.colours(), _one(draws, 1, side // 2), _one(draws, 1, side))
+    question = _grid(draws, draws.colours(), _one(draws, 1, side // 2), _one(draws, 1, side - 1))
     return question, np.concatenate([question, question])
 
 
 def _middle(draws: Draws, colours: np.ndarray, side: int) -> tuple[np.ndarray, np.ndarray]:
     """The cell in the middle of a grid of one colour is all that is left."""
-    odd = (side - 1) // 2
+    odd = (side - 2) // 2
     height, width = 1 + 2 * _one(draws, 0, odd), 1 + 2 * _one(draws, 1, odd)
     around, centre = draws.colours()[:2] * np.array([_one(draws, 0, 4) > 0, 1])
     question = np.full((height, width), around, dtype=np.uint8)
@@ -96,7 +96,7 @@ def tasks(
 
     Args:
         count: number of tasks.
-        side: rows and columns that a grid has at most, 4 to 30.
+        side: of the canvas, 4 to 30; inputs are a row and a column smaller at least, so that copies can be shifted.
         seed: any integer.
         families: the families in turn.
         pairs: pairs of each task, 2 to 50; the last one is its test.
