@@ -24,6 +24,7 @@ try:
     STUDY = Workflow(config)
     PLAN = Estimates(STUDY)
     STUDY.figures  # every figure is checked before anything runs
+    plan.budget_of(STUDY)
     if workflow.is_main_process:
         STUDY.age_stale_files()
 except UserError as error:

@@ -4,7 +4,8 @@ import pytest
 import yaml
 
 from trm.errors import UserError
-from trm.study.grid import load_study, parse_yaml
+from trm.study.grid import load_study
+from trm.study.reading import parse_yaml
 
 
 def names(study, experiment):
@@ -123,11 +124,11 @@ WRONG = {
     "unknown key in base": (set_in(("base",), {"model": {"widht": 3}}), "base: unknown key 'model.widht'"),
     "wrong type": (
         set_in(("experiments", "width", "grid"), {"product": {"model.d_model": ["wide", 64]}}),
-        r"experiment width, point d_model=wide: model.d_model: input should be a valid integer.*'wide'",
+        r"experiment width, point d_model=wide: model.d_model: must be a whole number, not 'wide'",
     ),
     "out of range": (
         set_in(("experiments", "width", "grid"), {"product": {"training.ema": [0.9, 1.5]}}),
-        r"training.ema: input should be less than or equal to 1, not 1.5",
+        r"training.ema: must be at most 1, not 1.5",
     ),
     "d not divisible by heads": (
         set_in(("experiments", "width", "set"), {"model": {"mixer": "attention", "heads": 5}}),
@@ -219,7 +220,7 @@ def test_not_yaml_and_no_file(tmp_path):
     with pytest.raises(UserError, match="No such file"):
         load_study(path, "small")
     path.write_text("a: [1,\n")
-    with pytest.raises(UserError, match="not valid YAML.*line 2"):
+    with pytest.raises(UserError, match="line 2, column .*: not valid YAML"):
         load_study(path, "small")
     path.write_text(yaml.safe_dump([1]))
     with pytest.raises(UserError, match="must be a mapping"):

@@ -13,7 +13,8 @@ from trm.analysis.specs import FitSpec
 from trm.errors import UserError
 from trm.study.dataset_identity import dataset_identity, source_identity
 from trm.study.fingerprint import digest, task_slug
-from trm.study.grid import Point, parse_yaml
+from trm.study.grid import Point
+from trm.study.reading import parse_yaml
 from trm.study.schema import DataConfig
 
 ANALYSIS_VERSION = 3

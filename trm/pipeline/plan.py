@@ -206,6 +206,12 @@ def hours(value: Any) -> float:
     return number
 
 
+def budget_of(workflow: Workflow) -> float | None:
+    """The config's `budget_hours`, if given. UserError: see `hours`."""
+    value = workflow.config.get("budget_hours")
+    return None if value in (None, "") else hours(value)
+
+
 def announce(workflow: Workflow, settings: Any, rules: list[str]) -> None:
     """Print the plan of a dry run on stderr: of the experiments that its targets name, else of those selected; or the
     nearest name where a target is none.
@@ -223,8 +229,7 @@ def announce(workflow: Workflow, settings: Any, rules: list[str]) -> None:
     aliases = workflow.study.aliases
     named = {aliases.get(target, target) for target in settings.targets} & workflow.study.experiments.keys()
     names = [name for name in workflow.study.experiments if name in named] if named else None
-    budget = workflow.config.get("budget_hours")
-    shown = document(workflow, budget=hours(budget) if budget else None, names=names)
+    shown = document(workflow, budget=budget_of(workflow), names=names)
     print(f"\n{text(shown)}", file=sys.stderr)
 
 
@@ -234,8 +239,8 @@ def report_rows(workflow: Workflow) -> tuple[str, list[list[str]]]:
     names = [name for name, experiment in workflow.study.experiments.items() if not experiment.skip]
     plan = document(workflow, names=names)
     total = sum(row["device_hours"] for item in plan["experiments"] for row in item["runs"])
-    wanted = workflow.config.get("budget_hours")
-    budget = buys(plan["experiments"], hours(wanted) if wanted else total * 1.001, todo=False)
+    wanted = budget_of(workflow)
+    budget = buys(plan["experiments"], wanted or total * 1.001, todo=False)
     rows, spent = [], 0.0
     for item, row in zip(plan["experiments"], budget["rows"]):
         spent += row["device_hours"] * row["bought"]
@@ -248,5 +253,5 @@ def report_rows(workflow: Workflow) -> tuple[str, list[list[str]]]:
         "order; a run that several experiments share is counted at the first."
     )
     if wanted:
-        said += f" {float(wanted):g} device-hours buy {len(budget['bought'])} of {len(rows)} experiments."
+        said += f" {wanted:g} device-hours buy {len(budget['bought'])} of {len(rows)} experiments."
     return said, rows

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import re
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import ValidationError
 
 from trm.errors import UserError
 from trm.study.experiment import Experiment, ExperimentScale, Grid, Scale, StudyFile
 from trm.study.fingerprint import canonical_json, evaluation_fingerprint, run_name
 from trm.study.overlay import Flat, check_key, flatten, lay, nearest, nest, resolve
+from trm.study.reading import error_sentence, parse_yaml
 from trm.study.schema import EvaluationConfig, RunConfig, RuntimeConfig
 
 
@@ -134,37 +133,6 @@ def parse_study(document: dict[str, Any], path: str) -> StudyFile:
         raise UserError(f"{path}: {error_sentence(error, StudyFile)}") from error
 
 
-def parse_yaml(text: str, where: str) -> Any:
-    """One YAML value, with the study file's reading of numbers."""
-    try:
-        return yaml.load(text, Loader=_Loader)
-    except yaml.YAMLError as error:
-        raise UserError(f"{where}: not valid YAML: {' '.join(str(error).split())}") from error
-
-
-class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
-    """Safe YAML that reads 1e-4 as a number (YAML 1.2) and refuses a key given twice."""
-
-    def construct_mapping(self, node: yaml.Node, deep: bool = False) -> dict[Any, Any]:
-        self.flatten_mapping(node)
-        seen: set[Any] = set()
-        for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
-            if key in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"key {key!r} stands twice", key_node.start_mark
-                )
-            seen.add(key)
-        return super().construct_mapping(node, deep)
-
-
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"^[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)[eE][-+]?[0-9]+$"),
-    list("-+0123456789."),
-)
-
-
 def _expand(
     file: StudyFile, path: str, scale_name: str, overrides: dict[str, Any], variables: dict[str, Any]
 ) -> Study:
@@ -179,7 +147,7 @@ def _expand(
         scale = _with_runtime(scale, runtime)
     forced = flatten({k: v for k, v in overrides.items() if k[:8] != "runtime."}, "--set")
     study = Study(file.study, scale_name, scale, {}, file.figures, {})
-    study.recipe = _recipe(lay(base, forced), f"{path}: scale {scale_name}")
+    study.recipe = _recipe(lay(base, forced), f"{path}: scale {scale_name}", forced)
     for name, experiment in file.experiments.items():
         where = f"{path}: experiment {name}"
         for other in experiment.scales:
@@ -194,18 +162,23 @@ def _expand(
         )
     for list_name in ("report", "study"):
         for name in getattr(scale, list_name):
-            study.experiment(name)
+            if name not in study.experiments and name not in study.aliases:
+                known = nearest(name, [*study.experiments, *study.aliases])
+                raise UserError(f"{path}: scale {scale_name}: {list_name}: no experiment {name!r}{known}")
     _collect(study, path)
     return study
 
 
-def _recipe(flat: Flat, where: str) -> Flat:
+def _recipe(flat: Flat, where: str, forced: Flat) -> Flat:
     sections = nest(resolve(flat, where))
-    measured = EvaluationConfig.model_validate(sections.pop("evaluation")).model_dump(mode="json")
+    measured = _measured(sections.pop("evaluation"), where, forced)
     try:
         config = RunConfig.model_validate(sections).model_dump(mode="json")
     except ValidationError as error:
-        raise UserError(f"{where}: {error_sentence(error, RunConfig)}") from error
+        key = ".".join(str(part) for part in error.errors()[0]["loc"])
+        raise UserError(
+            f"{'--set' if key in forced else where}: {error_sentence(error, RunConfig)}"
+        ) from error
     config["evaluation"] = measured
     return {
         f"{section}.{key}": value
@@ -213,6 +186,15 @@ def _recipe(flat: Flat, where: str) -> Flat:
         if isinstance(values, dict)
         for key, value in values.items()
     }
+
+
+def _measured(section: dict[str, Any], where: str, forced: Flat) -> dict[str, Any]:
+    try:
+        return EvaluationConfig.model_validate(section).model_dump(mode="json")
+    except ValidationError as error:
+        key = ".".join(("evaluation", *(str(part) for part in error.errors()[0]["loc"])))
+        place = "--set: evaluation" if key in forced else f"{where}: evaluation"
+        raise UserError(f"{place}: {error_sentence(error, EvaluationConfig)}") from error
 
 
 def _with_runtime(scale: Scale, changes: dict[str, Any]) -> Scale:
@@ -406,27 +388,3 @@ def _values_text(values: Flat) -> str:
 
 def _text(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def error_sentence(error: ValidationError, model: Any) -> str:
-    """The first validation error as one sentence with the nearest valid key."""
-    first = error.errors()[0]
-    place = ".".join(str(part) for part in first["loc"]) or "value"
-    more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
-    if first["type"] == "extra_forbidden":
-        return f"unknown key {place!r}{nearest(str(first['loc'][-1]), _siblings(model, first['loc']))}{more}"
-    message = first["msg"].removeprefix("Value error, ")
-    given = "" if first["type"] in ("missing", "value_error") else f", not {first['input']!r}"
-    return (
-        f"{place}: {message[0].lower()}{message[1:]}{given}{more}" if place != "value" else f"{message}{more}"
-    )
-
-
-def _siblings(model: Any, location: tuple[Any, ...]) -> list[str]:
-    """Valid keys where an unknown one stands."""
-    for part in location[:-1]:
-        fields = getattr(model, "model_fields", None)
-        annotation = fields[part].annotation if fields and part in fields else model
-        arguments = [item for item in getattr(annotation, "__args__", ()) if hasattr(item, "model_fields")]
-        model = arguments[-1] if arguments else annotation
-    return list(getattr(model, "model_fields", {}))

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import ConfigDict, ValidationError
 
 from trm.errors import UserError
 from trm.study import flops
 from trm.study.dataset_identity import shape
+from trm.study.reading import error_sentence, parse_yaml
 from trm.study.schema import Count, NonNegative, Positive, RunConfig, Section
 
 
@@ -70,17 +70,20 @@ def read_hardware(path: str | Path, name: str) -> Hardware:
         UserError: if the file or the entry is missing or malformed.
     """
     try:
-        entries: dict[str, Any] = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        entries: dict[str, Any] = parse_yaml(Path(path).read_text(encoding="utf-8"), str(path))
         return Hardware.model_validate(entries[name])
     except OSError as error:
-        raise UserError(f"{path}: {error.strerror}; it holds what the plan reckons with") from error
-    except KeyError:
+        raise UserError(
+            f"{path}: {error.strerror}; it holds what the plan reckons with: name a file that can be read"
+        ) from error
+    except (KeyError, TypeError):
+        if not isinstance(entries, dict):
+            raise UserError(f"{path}: must be a mapping from names to machines") from None
         raise UserError(
             f"{path}: no entry {name!r}; the scale's `hardware` must be one of {', '.join(entries)}"
         ) from None
     except ValidationError as error:
-        first = error.errors()[0]
-        raise UserError(f"{path}: {name}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+        raise UserError(f"{path}: {name}: {error_sentence(error, Hardware)}") from error
 
 
 def estimate(config: RunConfig, hardware: Hardware, step_seconds: float | None = None) -> Estimate:

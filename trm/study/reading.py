@@ -1,0 +1,117 @@
+"""Reading YAML, and one sentence for what is wrong with it: where, what was given, what to do."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from trm.errors import UserError
+from trm.study.overlay import nearest
+
+
+def parse_yaml(text: str, where: str) -> Any:
+    """One YAML value, with the study file's reading of numbers. UserError: not YAML, with line and column."""
+    try:
+        return yaml.load(text, Loader=_Loader)
+    except yaml.MarkedYAMLError as error:
+        mark, start = error.problem_mark, error.context_mark
+        place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        began = f" ({error.context} that begins in line {start.line + 1})" if start and error.context else ""
+        raise UserError(f"{where}{place}: not valid YAML: {error.problem}{began}") from error
+    except yaml.YAMLError as error:
+        raise UserError(f"{where}: not valid YAML: {' '.join(str(error).split())}") from error
+
+
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
+    """Safe YAML that reads 1e-4 as a number (YAML 1.2) and refuses a key given twice."""
+
+    def construct_mapping(self, node: yaml.Node, deep: bool = False) -> dict[Any, Any]:
+        self.flatten_mapping(node)
+        seen: set[Any] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if key in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"key {key!r} stands twice", key_node.start_mark
+                )
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"^[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)[eE][-+]?[0-9]+$"),
+    list("-+0123456789."),
+)
+
+
+_KINDS = {
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "string": "text",
+    "list": "a list",
+    "tuple": "a list",
+    "dict": "a mapping",
+    "model": "a mapping",
+}
+_BOUNDS = {
+    "greater_than_equal": ("at least", "ge"),
+    "greater_than": ("above", "gt"),
+    "less_than_equal": ("at most", "le"),
+    "less_than": ("below", "lt"),
+}
+
+
+def error_sentence(error: ValidationError, model: Any) -> str:
+    """The first validation error as one sentence with the nearest valid key.
+
+    Args:
+        error: what pydantic says.
+        model: the model that was validated, for the keys near a misspelt one; None where there are several.
+    """
+    first = error.errors()[0]
+    place = ".".join(str(part) for part in first["loc"]) or "value"
+    more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+    if first["type"] == "extra_forbidden":
+        return f"unknown key {place!r}{nearest(str(first['loc'][-1]), _siblings(model, first['loc']))}{more}"
+    said = _expectation(first)
+    return f"{place}: {said}{more}" if place != "value" else f"{said}{more}"
+
+
+def _expectation(first: Any) -> str:
+    """What was expected and what was given."""
+    kind, context = first["type"], first.get("ctx", {})
+    if kind == "missing":
+        return "is required: give it a value"
+    if kind == "union_tag_invalid":
+        known = [word.strip(" '") for word in context["expected_tags"].split(",")]
+        hint = nearest(context["tag"], known)
+        key = context["discriminator"].strip("'")
+        return f"unknown {key} {context['tag']!r}{hint}; there are {', '.join(known)}"
+    if kind == "union_tag_not_found":
+        return "needs the key " + context["discriminator"].strip("'")
+    if kind in _BOUNDS:
+        word, key = _BOUNDS[kind]
+        return f"must be {word} {context[key]}, not {first['input']!r}"
+    if kind == "literal_error":
+        return f"must be {context['expected']}, not {first['input']!r}"
+    expected = _KINDS.get(kind.removesuffix("_parsing").removesuffix("_type").removesuffix("_from_float"))
+    if expected:
+        return f"must be {expected}, not {first['input']!r}"
+    message = first["msg"].removeprefix("Value error, ")
+    given = "" if kind == "value_error" else f", not {first['input']!r}"
+    return f"{message[0].lower()}{message[1:]}{given}"
+
+
+def _siblings(model: Any, location: tuple[Any, ...]) -> list[str]:
+    """Valid keys where an unknown one stands."""
+    for part in location[:-1]:
+        fields = getattr(model, "model_fields", None)
+        annotation = fields[part].annotation if fields and part in fields else model
+        arguments = [item for item in getattr(annotation, "__args__", ()) if hasattr(item, "model_fields")]
+        model = arguments[-1] if arguments else annotation
+    return list(getattr(model, "model_fields", {}))
