@@ -1,10 +1,13 @@
 """From the study's file to points and runs; and the sentences for what is wrong in it."""
 
+import re
+
 import pytest
 import yaml
 
 from trm.errors import UserError
 from trm.study.grid import load_study
+from trm.study.plan import read_hardware
 from trm.study.reading import parse_yaml
 
 
@@ -225,3 +228,37 @@ def test_not_yaml_and_no_file(tmp_path):
     path.write_text(yaml.safe_dump([1]))
     with pytest.raises(UserError, match="must be a mapping"):
         load_study(path, "small")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"training.steps": -5}, "--set: training.steps: must be at least 1, not -5"),
+        ({"training.lr": "fast"}, "--set: training.lr: must be a number, not 'fast'"),
+        (
+            {"training.optimizer": "adma"},
+            "--set: training.optimizer: must be 'adam_atan2', 'adamw' or 'lion'",
+        ),
+        ({"evaluation.weights": "mean"}, "--set: evaluation: weights: must be"),
+    ],
+)
+def test_what_was_set_is_named_as_the_place_of_the_error(study, study_file, change, said):
+    with pytest.raises(UserError, match=re.escape(said)):
+        load_study(study_file(study), "small", change)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("laptop: [", r"line 2, column 1: not valid YAML"),
+        ("laptop: {fixd: 3}", r"laptop: unknown key 'fixd'; did you mean 'fixed'\?"),
+        ("laptop: {devices: none}", r"laptop: .*must be a whole number, not 'none'|laptop: .*is required"),
+        ("- laptop", "must be a mapping from names to machines"),
+        ("labtop: {}", "no entry 'laptop'"),
+    ],
+)
+def test_a_wrong_hardware_file_is_one_sentence(tmp_path, text, said):
+    path = tmp_path / "hardware.yaml"
+    path.write_text(text + "\n")
+    with pytest.raises(UserError, match=said):
+        read_hardware(path, "laptop")

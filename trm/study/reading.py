@@ -73,7 +73,8 @@ def error_sentence(error: ValidationError, model: Any) -> str:
         error: what pydantic says.
         model: the model that was validated, for the keys near a misspelt one; None where there are several.
     """
-    first = error.errors()[0]
+    errors = error.errors()  # a misspelt key is why another one is missing
+    first = next((item for item in errors if item["type"] == "extra_forbidden"), errors[0])
     place = ".".join(str(part) for part in first["loc"]) or "value"
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
     if first["type"] == "extra_forbidden":
@@ -96,7 +97,7 @@ def _expectation(first: Any) -> str:
         return "needs the key " + context["discriminator"].strip("'")
     if kind in _BOUNDS:
         word, key = _BOUNDS[kind]
-        return f"must be {word} {context[key]}, not {first['input']!r}"
+        return f"must be {word} {context[key]:g}, not {first['input']!r}"
     if kind == "literal_error":
         return f"must be {context['expected']}, not {first['input']!r}"
     expected = _KINDS.get(kind.removesuffix("_parsing").removesuffix("_type").removesuffix("_from_float"))
