@@ -34,7 +34,7 @@ def line(mixer: str, rows: int, where: str, result: Result) -> str:
         return f"| {mixer} | {rows} | {where} | does not fit | {result.needs_gib:.1f} | | | |"
     return (
         f"| {mixer} | {rows} | {where} | {result.step_ms:.1f} | {result.peak_gib:.2f} | "
-        f"{100 * result.utilisation:.0f} % | {result.trace_ms:.0f} | {sent or '-'} |"
+        f"{100 * result.utilisation:.0f} % | {result.host_ms:.1f} | {sent or '-'} |"
     )
 
 

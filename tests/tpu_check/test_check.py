@@ -21,7 +21,7 @@ def run(**training: Any) -> RunConfig:
 
 
 def keep(folder: Path, config: RunConfig, remat: bool | None = None, **numbers: Any) -> None:
-    answer = {"fits": True, "needs_gib": None, "remat": bool(remat), "rows_per_chip": 768, "trace_ms": 20.0}
+    answer = {"fits": True, "needs_gib": None, "remat": bool(remat), "rows_per_chip": 768, "host_ms": 20.0}
     answer |= {"peak_gib": 12.0, "cycles": 315_000_000, "collectives": {}} | numbers
     (folder / f"{program_key(config, HOST, 'train', remat)}.json").write_text(json.dumps(answer))
 
@@ -57,8 +57,8 @@ def test_what_makes_it_fit_is_said(tmp_path: Path):
 
 
 def test_a_host_slower_than_its_chips_is_said(tmp_path: Path):
-    keep(tmp_path, run(), trace_ms=400.0)
-    assert "tracing takes the host 400 ms" in check(run(), HOST, "train", tmp_path).advice
+    keep(tmp_path, run(), host_ms=400.0)
+    assert "starting a step takes the host 400 ms" in check(run(), HOST, "train", tmp_path).advice
 
 
 def test_rows_must_divide_over_the_chips(tmp_path: Path):

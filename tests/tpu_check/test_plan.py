@@ -31,7 +31,7 @@ def keep(folder: Path, workflow: Workflow, run: str, where: str, milliseconds: f
         "fits": True,
         "cycles": round(milliseconds * 1.05e6),
         "collectives": {},
-        "trace_ms": 5.0,
+        "host_ms": 5.0,
         "peak_gib": 1.0,
     } | more
     key = program_key(workflow.runs[run].config, parse_slice(where), "train")
@@ -56,8 +56,8 @@ def test_compiled_step_times_replace_those_from_flops(workflow: Workflow, checke
     assert set(rows.values()) == {"compiled estimate"}  # runs of one shape are one program
     assert f"compiled estimate for {len(rows)} of {len(rows)} runs" in plan.text(document)
 
-    # where tracing takes the host longer than the chips compute, tracing counts
-    keep(checked, workflow, run, "v4-8", 40.0, trace_ms=90.0)
+    # where starting a step takes the host longer than the chips compute, that counts
+    keep(checked, workflow, run, "v4-8", 40.0, host_ms=90.0)
     assert Estimates(workflow).of(run).seconds == pytest.approx(fixed + 0.090 * after.of(run).steps)
     # and what does not fit says nothing
     keep(checked, workflow, run, "v4-8", 40.0, fits=False)

@@ -36,27 +36,36 @@ def config(mixer: str, **training: Any) -> RunConfig:
 
 
 def train(
-    backend: Backend, run: RunConfig, dataset: Dataset, steps: int, remat: bool | None
+    backend: Backend,
+    run: RunConfig,
+    dataset: Dataset,
+    steps: int,
+    remat: bool | None,
+    cycles: list[tuple[int, int]],
 ) -> dict[str, Any]:
-    """Per-step losses, compilations of the step, and a checksum of the weights after `steps` steps."""
+    """Per-step losses, compilations of the step, how often its Python code ran, and a checksum of the weights after
+    `steps` steps, which take turns in the numbers of `cycles`."""
     state = TrainState(run, dataset.puzzles, backend.precision(run.training.precision), backend)
     state.initialise(backend)
     step = TrainStep(state, dataset.originals("train", backend), backend)
     if remat is not None:
         step.network.remat = remat
+    ran, prepare = [], step.network.prepare
+    step.network.prepare = lambda: (ran.append(1), prepare())
     program, feed = backend.program(step), Feed(run, *dataset.sampler(run), backend)
     losses, compiled = [], []
     for number in range(1, steps + 1):
         batch = feed.batch(number)
         backend.synchronize()  # the metric sums set to zero below are a program of their own
         before = backend.counters().get("xla/compilations", 0)
-        program(batch, run.model.h_cycles, run.model.l_cycles)
+        program(batch, *cycles[number % len(cycles)])
         compiled.append(backend.counters().get("xla/compilations", 0) - before)
         means = named_means(backend.fetch(state.meter.sums).tolist(), 1, run.training.batch_size)
         losses.append([means["train/lm_loss"], means["train/halt_loss"], means["train/grad_norm"]])
         state.meter.sums.zero_()
     weights = backend.fetch(state.params)
-    return {"losses": losses, "compiled": compiled, "weights": weights.double().square().sum().item()}
+    checksum = weights.double().square().sum().item()
+    return {"losses": losses, "compiled": compiled, "ran": len(ran), "weights": checksum}
 
 
 def main() -> None:
@@ -64,8 +73,8 @@ def main() -> None:
     dataset = Dataset(Path(sys.argv[2]))
     results = []
     for case in json.loads(sys.argv[3]):
-        steps, remat = case.pop("steps"), case.pop("remat", None)
-        results.append(train(backend, config(**case), dataset, steps, remat))
+        steps, remat, cycles = case.pop("steps"), case.pop("remat", None), case.pop("cycles", [(2, 1)])
+        results.append(train(backend, config(**case), dataset, steps, remat, cycles))
     print(json.dumps(results))
 
 

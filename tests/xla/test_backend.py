@@ -134,6 +134,34 @@ def test_a_late_compilation_is_warned_of():
     assert done.stdout.startswith("XLA compiled the training step again at call 9")
 
 
+CLONES = """
+import torch
+from trm.backends.xla import XlaBackend
+from trm.backends.xla_replay import Replay
+backend = XlaBackend()
+one = backend.place(torch.ones(4))
+two = one.clone()  # one memory for both, until one of them changes
+
+def step():
+    one.add_(given)
+    two.mul_(3.0)
+
+given = backend.place(torch.full((4,), 2.0))
+replay = Replay(step, [one, two], [given])
+held = one.clone()
+replay.run([backend.place(torch.full((4,), 5.0))])
+two.zero_()  # between steps
+replay.run([given])
+print(held[0].item(), one[0].item(), two[0].item(), replay.sizes[1])
+"""
+
+
+def test_clones_and_held_values_are_kept_apart_by_replays():
+    done = python("-c", CLONES)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["3.0", "10.0", "0.0", "2"]
+
+
 def test_a_tpu_that_is_missing_is_said(folder: Path):
     if glob.glob("/dev/accel*") or glob.glob("/dev/vfio/[0-9]*"):
         pytest.skip("there is a TPU")

@@ -24,9 +24,11 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_dataset(tmp_path_factory.mktemp("data") / "tiny", train=40, validation=8, test=8)
 
 
-def train(dataset: Path, backend: str, devices: int, cases: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def train(
+    dataset: Path, backend: str, devices: int, cases: list[dict[str, Any]], **more: str
+) -> list[dict[str, Any]]:
     """Results of tests/xla/steps.py in a process of its own."""
-    env = {**os.environ, "PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": str(devices)}
+    env = {**os.environ, "PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": str(devices), **more}
     command = [sys.executable, "-m", "tests.xla.steps", backend, str(dataset), json.dumps(cases)]
     done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
@@ -63,4 +65,16 @@ def test_twenty_steps_are_one_program_in_bfloat16(dataset: Path):
     case = {"mixer": "mlp", "precision": "bfloat16", "micro_batches": 2, "steps": 20}
     (found,) = train(dataset, "xla", 4, [case])
     assert found["compiled"] == [1] + [0] * 19
+    assert found["ran"] == 1  # traced once: the other steps are replays
     assert found["losses"][-1][0] < found["losses"][0][0]
+
+
+def test_replays_of_two_kinds_take_turns_and_equal_traced_steps(dataset: Path):
+    case = {"mixer": "mlp", "steps": 6, "cycles": [(2, 1), (1, 1)]}
+    (expected,) = train(dataset, "cpu", 1, [case])
+    (replayed,) = train(dataset, "xla", 4, [case])
+    (traced,) = train(dataset, "xla", 4, [case], TRM_XLA_REPLAY="0")
+    assert (replayed["ran"], traced["ran"]) == (2, 6)
+    for found in (replayed, traced):
+        assert_close(expected["losses"], found["losses"])
+        assert found["compiled"] == [1, 1, 0, 0, 0, 0]

@@ -13,7 +13,7 @@ import glob
 import os
 import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -27,6 +27,7 @@ from trm.tpu_check.slices import hbm_gib
 
 SETTLED = 5  # calls of a step after which a further compilation is a fault
 CACHE_VARIABLE = "TRM_XLA_CACHE"
+REPLAY_VARIABLE = "TRM_XLA_REPLAY"
 
 
 def tpu_files() -> list[str]:
@@ -116,23 +117,41 @@ class XlaBackend(Backend):
         return placed
 
     def program(self, step: Callable[..., None]) -> Callable[..., None]:
-        """The step, cut into one XLA program a call; a compilation in a late call is warned of, once."""
+        """The step as one XLA program a call; a compilation in a late call is warned of, once.
 
-        calls: Counter[tuple[int, int]] = Counter()
+        A step with a `state` is traced at its first call of each kind and its program started again by every later
+        one, unless $TRM_XLA_REPLAY is 0; any other step is traced each time.
+        """
+        from trm.backends.xla_replay import Replay
 
-        def run(batch: object, h_cycles: int, l_cycles: int) -> None:
+        calls: Counter[tuple[object, ...]] = Counter()
+        replays: dict[tuple[object, ...], Replay] = {}
+        state = getattr(step, "state", None) if os.environ.get(REPLAY_VARIABLE, "1") != "0" else None
+
+        def traced(batch: object, h_cycles: int, l_cycles: int) -> None:
             # what was changed between steps (a metric sum set to zero, a checkpoint put back) must not become part
             # of the step's graph
             self._torch_xla.sync()
-            before = self.compilations()
             step(batch, h_cycles, l_cycles)
             self._torch_xla.sync()
-            calls[h_cycles, l_cycles] += 1
-            if self.compilations() > before and calls[h_cycles, l_cycles] > SETTLED:
+
+        def run(batch: Sequence[Tensor], h_cycles: int, l_cycles: int) -> None:
+            before = self.compilations()
+            kind = type(batch), h_cycles, l_cycles
+            if state is None:
+                traced(batch, h_cycles, l_cycles)
+            elif kind in replays:
+                step.before_update()  # a program that was started cannot be broken off
+                replays[kind].run(batch)
+            else:
+                tensors = [*state.changed_tensors(), state.reduce]
+                replays[kind] = Replay(lambda: step(batch, h_cycles, l_cycles), tensors, batch)
+            calls[kind] += 1
+            if self.compilations() > before and calls[kind] > SETTLED:
                 self._late += 1
                 if self._late == 1:
                     warnings.warn(
-                        f"XLA compiled the training step again at call {calls[h_cycles, l_cycles]}: something in "
+                        f"XLA compiled the training step again at call {calls[kind]}: something in "
                         "it changes from step to step and costs minutes each time (see the torch_xla metrics report)",
                         RuntimeWarning,
                         stacklevel=2,

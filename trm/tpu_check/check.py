@@ -30,6 +30,7 @@ CODE = (
     "trm/backends/xla_kernels.py",
     "trm/backends/xla_network.py",
     "trm/backends/xla_recursion.py",
+    "trm/backends/xla_replay.py",
     "trm/engine/state.py",
     "trm/engine/step.py",
     "trm/model/act.py",
@@ -79,8 +80,8 @@ class Result(NamedTuple):
     """The compiler's cycles and the kernels' at 1.05 GHz, plus `collective_ms`."""
     collective_ms: float | None
     """Bytes sent at an assumed 100 GB/s."""
-    trace_ms: float
-    """What the host takes to trace a step, on the machine of this check."""
+    host_ms: float
+    """What the host takes to start a step, on the machine of this check."""
     utilisation: float | None
     """Model FLOPs over estimated time and 275 TFLOP/s."""
     gflop_per_chip: float
@@ -192,7 +193,7 @@ def fits(answer: dict[str, Any]) -> bool:
 
 
 def step_seconds(config: RunConfig, where: Slice, cache_folder: Path) -> float | None:
-    """Estimated seconds of a training step that was checked before: the chips' time, or the host's to trace it where
+    """Estimated seconds of a training step that was checked before: the chips' time, or the host's to start it where
     that is longer. None where it was not checked with this code, or does not fit."""
     kept = cache_folder / f"{program_key(config, where, 'train')}.json"
     if not kept.exists():
@@ -200,7 +201,7 @@ def step_seconds(config: RunConfig, where: Slice, cache_folder: Path) -> float |
     answer = json.loads(kept.read_text())
     if not fits(answer):
         return None
-    return max(answer["cycles"] / CLOCK_HZ + collective_seconds(answer), answer["trace_ms"] / 1e3)
+    return max(answer["cycles"] / CLOCK_HZ + collective_seconds(answer), answer["host_ms"] / 1e3)
 
 
 def collective_seconds(answer: dict[str, Any]) -> float:
@@ -240,7 +241,7 @@ def check(config: RunConfig, where: Slice, what: str, cache_folder: Path) -> Res
         answer["remat"],
         step_ms,
         collective_ms,
-        answer["trace_ms"],
+        answer["host_ms"],
         utilisation,
         flops / 1e9,
         answer.get("collectives", {}),
@@ -258,10 +259,10 @@ def _advice(
     cache_folder: Path,
 ) -> str:
     if fits(answer):
-        if what == "train" and step_ms is not None and answer["trace_ms"] > step_ms:
+        if what == "train" and step_ms is not None and answer["host_ms"] > step_ms:
             return (
-                f"tracing takes the host {answer['trace_ms']:.0f} ms, longer than the chips' {step_ms:.0f} ms: use "
-                "fewer chips for this run"
+                f"starting a step takes the host {answer['host_ms']:.0f} ms, longer than the chips' "
+                f"{step_ms:.0f} ms: use fewer chips for this run"
             )
         return ""
     if what != "train":
@@ -302,7 +303,7 @@ def table(rows: list[tuple[str, Result]]) -> str:
                 "yes" if result.remat else "no",
                 "-" if result.step_ms is None else f"{result.step_ms:.1f}",
                 "-" if result.utilisation is None else f"{100 * result.utilisation:.0f} %",
-                f"{result.trace_ms:.0f}",
+                f"{result.host_ms:.1f}",
                 sent or "-",
                 ("fits" if result.fits else f"DOES NOT FIT ({hbm_gib():g} GiB)")
                 + (f": {result.advice}" if result.advice else ""),

@@ -9,8 +9,6 @@ import numpy as np
 
 from trm.tpu_check.slices import Slice
 
-_TYPE = re.compile(r"tensor<[^>]*>")
-
 
 class Compiled(NamedTuple):
     """One program for one chip of the slice. `text` is None, and `needs_gib` told, where it does not fit."""
@@ -20,26 +18,6 @@ class Compiled(NamedTuple):
     argument_bytes: int
     flops: float
     needs_gib: float | None
-
-
-def donate(module: str) -> str:
-    """Let the compiler reuse the memory of every argument whose type an output has, as torch_xla does for the
-    state that a step changes in place."""
-    head = re.search(r"func\.func @main\((?P<args>.*?)\) -> \(?(?P<results>.*?)\)? \{", module, re.S)
-    results = _TYPE.findall(head["results"])
-    arguments = []
-    for argument in head["args"].split("%arg")[1:]:
-        kind = _TYPE.search(argument).group()
-        if kind in results:
-            results.remove(kind)
-            body, comma = re.fullmatch(r"(.*?)(,?\s*)", argument, re.S).groups()
-            if "{" in body:
-                body = body.replace("{", "{jax.buffer_donor = true, ", 1)
-            else:
-                body += " {jax.buffer_donor = true}"
-            argument = body + comma
-        arguments.append("%arg" + argument)
-    return module[: head.start("args")] + "".join(arguments) + module[head.end("args") :]
 
 
 def compile_for(module: str, where: Slice) -> Compiled:
@@ -61,7 +39,7 @@ def compile_for(module: str, where: Slice) -> Compiled:
     # torch_xla's module attributes are not of jax's dialects
     module = re.sub(r"module @(\S+) attributes \{[^\n]*\} \{", "module @step {", module, count=1)
     with mlir.make_ir_context():
-        bytecode = mlir.module_to_bytecode(ir.Module.parse(donate(module)))
+        bytecode = mlir.module_to_bytecode(ir.Module.parse(module))
     options = compiler.get_compile_options(
         num_replicas=1,
         num_partitions=where.chips,

@@ -1,0 +1,84 @@
+"""A training step traced once: later calls start the compiled program straight from its arguments.
+
+torch_xla traces a step anew each time and looks its program up by the trace, which takes the host longer than a small
+step takes the chips. The program is always the same, so its arguments are found once (which are the state's, which the
+batch's, which constants); a call hands them over and takes the results. No argument's memory is given away to a result
+(donated): whoever still holds an old value may read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+import torch_xla
+from torch import Tensor
+from torch_xla.core.xla_model import wait_device_ops
+
+XLA = torch_xla._XLAC
+
+
+class Replay:
+    """The program of `step()`, which reads the tensors of `given` and `state`, and changes `state` in place.
+
+    Making one traces, compiles and takes a step; `run` takes another.
+    """
+
+    def __init__(self, step: Callable[[], None], state: Sequence[Tensor], given: Sequence[Tensor]):
+        self._state = list(state)
+        names = names_of_data([*state, *given])
+        step()
+        pending = XLA._check_tensor_need_materialization(self._state)
+        self._changed = [tensor for tensor, new in zip(self._state, pending, strict=True) if new]
+        found, values = XLA._get_tensors_xla_device_data_node(self._changed)
+        # the place of the state's or batch's tensor; else a constant
+        self._arguments = [
+            names.index(name) if name in names else value for name, value in zip(found, values, strict=True)
+        ]
+        self._program = XLA._get_graph_hash(self._changed)
+        XLA._xla_warm_up_cache(self._changed, [])
+        XLA._clear_pending_irs(str(state[0].device))  # what was traced must not be computed by the next sync
+        self._start(values)
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """Arguments and results of the program."""
+        return len(self._arguments), len(self._changed)
+
+    def run(self, given: Sequence[Tensor]) -> None:
+        """Take a step with these tensors in place of those given when it was traced."""
+        kept = [*self._state, *given]
+        settle(kept)
+        self._start([kept[item] if isinstance(item, int) else item for item in self._arguments])
+
+    def _start(self, arguments: list[Tensor]) -> None:
+        for tensor, result in zip(
+            self._changed, XLA._run_cached_graph(self._program, arguments), strict=True
+        ):
+            tensor.copy_(result)
+
+
+def settle(tensors: list[Tensor]) -> None:
+    """Start what is still pending of the tensors, and wait until each has its data."""
+    if any(XLA._check_tensor_need_materialization(tensors)):
+        torch_xla.sync()
+        wait_device_ops()
+
+
+def names_of_data(tensors: list[Tensor]) -> list[int]:
+    """A name for each tensor's data, by which a traced program refers to it; clones get data of their own first."""
+    settle(tensors)
+    first = [_name(tensor)[1] for tensor in tensors]
+    again = [_name(tensor) for tensor in tensors]
+    shared = [t for t, name, (seen, _) in zip(tensors, first, again, strict=True) if seen != name]
+    if not shared:
+        return [name for _, name in again]
+    for tensor in shared:
+        tensor.copy_(tensor + torch.zeros_like(tensor))
+    return names_of_data(tensors)
+
+
+def _name(tensor: Tensor) -> tuple[int, int]:
+    """The name of the tensor's data, and the new one that asking gives it."""
+    (name,), (alias,) = XLA._get_tensors_xla_device_data_node([tensor])
+    return name, XLA._xla_get_tensor_id(alias)
