@@ -85,30 +85,43 @@ def finish(job: subprocess.Popen) -> str:
 
 
 def kills(bench: Bench, count: int, seed: int) -> dict[str, Any]:
-    """SIGKILL from outside, at random moments from the start of the process on."""
+    """SIGKILL from outside, at random moments from the start of the process on: while it starts, or in its share of
+    the steps, so that the run lasts for all the kills."""
     started = time.monotonic()
-    finish(bench.start("whole", SMALL))
+    job = bench.start("whole", SMALL)
+    assert job.stdout is not None
+    for line in job.stdout:
+        if "step 10/" in line:
+            break
+    start = time.monotonic() - started
+    finish(job)
     whole = time.monotonic() - started
-    generator, done, ended = random.Random(seed), 0, 0
+    latest = start + 2 * (whole - start) / count
+    generator, done, runs = random.Random(seed), 0, 0
     begun = time.monotonic()
     while done < count:
-        job = bench.start("killed", SMALL)
+        job = bench.start(f"killed{runs}", SMALL)
         try:
-            job.communicate(timeout=generator.uniform(0, whole))
-            ended += 1  # finished before its moment: another start, on the finished run, is killed instead
+            said = job.communicate(timeout=generator.uniform(0, latest))[0]
         except subprocess.TimeoutExpired:
             job.kill()
             job.communicate()
             done += 1
-    finish(bench.start("killed", SMALL))
-    training = json.loads((bench.root / "killed/run/training.json").read_text())
+        else:  # finished before its moment: the other kills meet a new run
+            if job.returncode:
+                raise RuntimeError(f"exit code {job.returncode}: {said[-500:]}")
+            runs += 1
+    finish(bench.start(f"killed{runs}", SMALL))
+    names = [f"killed{number}" for number in range(runs + 1)]
+    records = [json.loads((bench.root / name / "run/training.json").read_text()) for name in names]
     return {
         "kills": done,
-        "ended before their moment": ended,
-        "resumes of the last process": training["resumes"],
-        "same weights": bench.same("whole", "killed"),
+        "runs that they met": len(names),
+        "kills after which the run went on from a checkpoint": sum(record["resumes"] for record in records),
+        "same weights": all(bench.same("whole", name) for name in names),
         "seconds": time.monotonic() - begun,
         "seconds undisturbed": whole,
+        "of these until its first steps": start,
     }
 
 
