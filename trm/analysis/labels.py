@@ -88,7 +88,7 @@ CONFIG: dict[str, Label] = {
     "model.layers": Label("layers", symbol="L"),
     "model.h_cycles": Label("outer cycles T", symbol="T"),
     "model.l_cycles": Label("inner cycles n", symbol="n"),
-    "model.halt_max_steps": Label("supervision steps in training Nsup", log=True, symbol="s"),
+    "model.halt_max_steps": Label("supervision steps Nsup", log=True, symbol="s"),
     "data.train_puzzles": Label("unique training puzzles", "puzzles", log=True, symbol="D"),
     "data.augmentations": Label("versions of each puzzle (1 + copies)", log=True, symbol="V", offset=1),
     "training.batch_size": Label("batch size", "puzzles", log=True, symbol="B"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -38,6 +39,11 @@ def percent(share: float | None, digits: int = 1) -> str:
     if share is None or not math.isfinite(share):
         return "–"
     return f"{100 * share:.{digits}f} %"
+
+
+def signed(value: float) -> str:
+    """A difference on an axis: +2, −0.5, 0; with a true minus sign."""
+    return f"{value:+.3g}".replace("-", "−") if value else "0"
 
 
 def compact(value: float) -> str:
@@ -100,9 +106,29 @@ def value_name(value: Any) -> str:
     return names.get(text, text.replace("_", " "))
 
 
+_SHORT = {
+    "d_model": "d",
+    "h_cycles": "T",
+    "l_cycles": "n",
+    "halt_max_steps": "Nsup",
+    "train_puzzles": "puzzles",
+    "augmentations": "copies",
+    "batch_size": "batch",
+    "micro_batches": "micro-batches",
+    "halting_cost": "λ",
+}
+
+
+def point_name(name: Any) -> str:
+    """A grid point's name as people write it: `T=1, n=2` for `h_cycles=1, l_cycles=2`; its own words stay."""
+    return re.sub(
+        r"\b([a-z]\w*)=", lambda found: _SHORT.get(found[1], found[1].replace("_", " ")) + "=", str(name)
+    )
+
+
 def spoken(column: str, value: Any) -> str:
     """A value in a sentence with what it is a value of: `batch size 256`; a grid point's own words stand in quotes."""
-    return f"“{value}”" if column == "label" else f"{label(column).name} {value_name(value)}"
+    return f"“{point_name(value)}”" if column == "label" else f"{label(column).name} {value_name(value)}"
 
 
 def place(column: str, value: Any) -> str:

@@ -34,13 +34,14 @@ from trm.analysis.sentences.comparisons import ablation_answer, ablation_sentenc
 from trm.analysis.specs import AblationFigure
 from trm.analysis.stats.intervals import Mean, interaction, mean, paired
 from trm.analysis.tables import Table
-from trm.analysis.words import place, spoken, value_name
+from trm.analysis.words import place, signed, spoken, value_name
 from trm.errors import UserError
 from trm.study.schema import EvaluationConfig, RunConfig
 
 CAPTION = (
     "Left: one faint mark a seed, mean with Student 95 % interval. Right: mean difference from the baseline "
-    "({baseline}, dashed) over pairs of equal seeds, with its 95 % interval; filled where it excludes zero."
+    "({baseline}, dashed; shares in percentage points, pp) over pairs of equal seeds, with its 95 % interval; filled "
+    "where it excludes zero."
 )
 
 
@@ -197,13 +198,15 @@ def _values(
         where = row + shift
         axes.plot(data, [where] * len(data), "o", color=colour, alpha=0.4, markersize=3, markeredgewidth=0)
         if summary.bounds:
-            axes.plot(_within(summary.bounds, label(y).percent), [where, where], color=colour, linewidth=1.2)
+            axes.plot(_within(summary.bounds, y), [where, where], color=colour, linewidth=1.2)
         axes.plot(summary.value, where, "o", color=colour, markersize=5)
 
 
-def _within(bounds: tuple[float, float], share: bool) -> tuple[float, float]:
-    """A share's interval cannot leave [0, 1]."""
-    return (max(0.0, bounds[0]), min(1.0, bounds[1])) if share else bounds
+def _within(bounds: tuple[float, float], column: str) -> tuple[float, float]:
+    """A share's interval cannot leave [0, 1], nor a speed's or a size's what is above 0."""
+    text = label(column)
+    low = max(0.0, bounds[0]) if text.percent or text.log else bounds[0]
+    return low, min(1.0, bounds[1]) if text.percent else bounds[1]
 
 
 def _differences(
@@ -248,18 +251,23 @@ def _dress(
     """Labels of all panels; log axes for times, memories and speeds."""
     axes[0].set_yticks(range(len(names)), [wrap(name, 22) for name in names])
     axes[0].set_ylim(len(names) - 0.45, -0.55)
-    name = label(spec.x).name
-    axes[0].set_ylabel(wrap(name[:1].upper() + name[1:], max(14, 6 * len(names))))
+    if spec.x != "label":  # words chosen for the grid's points speak for themselves
+        name = label(spec.x).name
+        axes[0].set_ylabel(wrap(name[:1].upper() + name[1:], max(14, 6 * len(names))))
     axis_scale(axes[0], "x", label(spec.y), rows[spec.y].to_numpy(), log=False)
     axes[1].axvline(0, color=GREY, linewidth=0.8, linestyle=(0, (4, 2)), zorder=1)
-    unit = "percentage points" if label(spec.y).percent else label(spec.y).unit
+    points = "percentage points" if len(axes) < 4 else "pp"
+    unit = points if label(spec.y).percent else label(spec.y).unit
     axes[1].set_xlabel(f"Difference from baseline ({unit})" if unit else "Difference from baseline")
     if label(spec.y).percent:
-        axes[1].xaxis.set_major_formatter(
-            FuncFormatter(lambda value, _: f"{100 * value:+.3g}" if value else "0")
-        )
+        axes[1].xaxis.set_major_formatter(FuncFormatter(lambda value, _: signed(100 * value)))
     for axis, name in zip(axes[2:], extra):
-        axis_scale(axis, "x", label(name), rows[name].to_numpy(float), log=False)
+        measured = rows[name].to_numpy(float)
+        if np.nanmax(measured) - np.nanmin(measured) <= 1e-6 * abs(
+            np.nanmax(measured)
+        ):  # no zoom on rounding
+            axis.set_xlim(0, 2 * np.nanmax(measured) or 1)
+        axis_scale(axis, "x", label(name), measured, log=False)
     width = {2: 46, 3: 30, 4: 23}.get(len(axes), 18)
     for axis in axes:
         axis.set_xlabel(wrap(axis.get_xlabel(), width))

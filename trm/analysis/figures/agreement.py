@@ -26,8 +26,10 @@ from trm.analysis.labels import Label
 from trm.analysis.sentences.agreement import Agreement, agreement_answer, agreement_sentence
 from trm.analysis.specs import AgreementFigure
 from trm.analysis.tables import Table
+from trm.analysis.words import point_name
 from trm.errors import UserError
 
+DASHES = ("-", "--", ":", "-.")
 LEAST = 1e-9
 """Where a difference of exactly nothing is drawn."""
 
@@ -53,7 +55,10 @@ def draw(spec: AgreementFigure, tables: list[Table], fits: list[dict[str, Any]])
     axes[0, 0].set_xlabel("")
     title = spec.title or "The same run, computed in other ways"
     heading(axes[0, 0], title)
-    handles = [axes[0, 0].plot([], [], color=shades[name], label=str(name))[0] for name in names]
+    handles = [
+        axes[0, 0].plot([], [], color=shades[name], linestyle=DASHES[i % 4], label=point_name(name))[0]
+        for i, name in enumerate(names)
+    ]
     legend(figure, handles, 3)
     parts = [_measured(rows, name, found.get(name, {})) for name in names]
     return finish(
@@ -63,9 +68,10 @@ def draw(spec: AgreementFigure, tables: list[Table], fits: list[dict[str, Any]])
         rows,
         title=title,
         caption=(
-            f"Above: every seed's curve. Below: its relative difference from the same seed's curve of {names[0]}; a "
-            f"difference of exactly nothing is drawn at {LEAST:g}. Training amplifies rounding from step to step (the "
-            "optimiser's steps hardly depend on a gradient's size, so they follow the sign even of one near nothing): "
+            f"Above: every seed's curve. Below: its relative difference from the same seed's curve of "
+            f"{point_name(names[0])}; a difference of exactly nothing is drawn at {LEAST:g}. Training amplifies "
+            "rounding from step to step (the optimiser's steps hardly depend on a gradient's size, so they follow the "
+            "sign even of one near nothing): "
             "agreement at the start is what equal computations show; later only averages can agree."
         ),
         sentence=agreement_sentence(parts),
@@ -95,9 +101,7 @@ def _panels(
     for index, name in enumerate(shades):
         for line in lines[name].values():
             style = {"linewidth": 2.2, "alpha": 0.35} if name == first else {"linewidth": 0.8, "alpha": 0.9}
-            above.plot(
-                line.index, line, color=shades[name], linestyle=("-", "--", ":", "-.")[index % 4], **style
-            )
+            above.plot(line.index, line, color=shades[name], linestyle=DASHES[index % 4], **style)
             seen.append(line.to_numpy(float))
     for name in others:
         start, whole = [], []
@@ -116,7 +120,7 @@ def _panels(
     axis_scale(above, "y", text, np.concatenate(seen))
     axis_scale(below, "x", Label("training step"), np.array([]), log=False)
     below.set_yscale("log")
-    below.set_ylabel("relative difference")
+    below.set_ylabel("Relative difference")
     return found
 
 
@@ -128,7 +132,7 @@ def _measured(rows: pd.DataFrame, name: str, away: dict[str, tuple[float, float]
         return float(values.mean()) if len(values) else None
 
     return Agreement(
-        str(name),
+        point_name(name),
         {metric: item[0] for metric, item in away.items()},
         {metric: item[1] for metric, item in away.items()},
         mean("exact_accuracy"),

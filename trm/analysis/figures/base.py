@@ -18,13 +18,13 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure as Canvas
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullFormatter, NullLocator
 
 from trm.analysis.files import dump, write_bytes, write_text
 from trm.analysis.labels import Label, label
 from trm.analysis.specs import Figure, FitSpec
 from trm.analysis.tables import Table, implied_hue
-from trm.analysis.words import compact, count, listed, memory, place, value_name
+from trm.analysis.words import compact, count, listed, memory, place, point_name, value_name
 from trm.errors import UserError
 
 ONE, TWO = 3.4, 7.0
@@ -133,7 +133,7 @@ def finish(
         caption += f" {count(lost, 'file')} missing: the figure shows what there is."
         figure.text(
             0.992,
-            0.012,
+            0.012 + 0.1 / figure.get_figheight(),
             f"incomplete: {count(lost, 'file')} missing",
             fontsize=5.5,
             color=MISSING,
@@ -268,9 +268,19 @@ def axis_scale(axes: Axes, which: str, text: Label, values: np.ndarray, *, log: 
     if text.percent:
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.3g}"))
     elif text.binary:
+        if not use_log:
+            axis.set_major_locator(BinaryLocator())
         axis.set_major_formatter(FuncFormatter(lambda value, _: memory(value)))
     elif use_log or (len(values) and np.abs(values).max() >= 1e4):
         axis.set_major_formatter(FuncFormatter(lambda value, _: compact(value)))
+
+
+class BinaryLocator(MaxNLocator):
+    """Round numbers of KiB, MiB or GiB."""
+
+    def tick_values(self, vmin: float, vmax: float) -> np.ndarray:
+        unit = 1024.0 ** max(0, min(3, int(np.log2(max(abs(vmax), 1)) // 10)))
+        return super().tick_values(vmin / unit, vmax / unit) * unit
 
 
 def apart(values: np.ndarray, span: float, share: float = 0.12) -> list[float]:
@@ -319,7 +329,9 @@ def hue_name(column: str, value: Any) -> str:
     """A legend entry: the value alone; `legend_title` names the column."""
     if column == "series":
         return wrap(place(column, value), 44)
-    return value_name(value) if column != "label" else str(value)
+    if column == "experiment":  # an experiment named after what it varies
+        return label(f"model.{value}").name
+    return value_name(value) if column != "label" else point_name(value)
 
 
 def legend_title(column: str, rows: pd.DataFrame) -> str:

@@ -25,6 +25,7 @@ from trm.analysis.sentences.special import frontier_sentence
 from trm.analysis.specs import ComputeFrontierFigure
 from trm.analysis.stats.pareto import frontier
 from trm.analysis.tables import Table
+from trm.analysis.words import point_name
 from trm.errors import UserError
 
 POLICIES = ("fixed", "confident", "restarts")
@@ -99,7 +100,7 @@ def _points(
     for _, part in rows.groupby(keys, sort=True):
         cost, value = float(part[column].mean()), float(part["exact_accuracy"].mean())
         axes.plot(cost, value, marker, color=colour, alpha=0.7, markersize=3.2, markeredgewidth=0)
-        found.append((f"{name}: {part['label'].iloc[0]}", cost, value))
+        found.append((f"{name.replace('_', ' ')}: {point_name(part['label'].iloc[0])}", cost, value))
     return found
 
 

@@ -29,7 +29,7 @@ from trm.analysis.labels import Label, label
 from trm.analysis.sentences.comparisons import curves_sentence, gap_sentence
 from trm.analysis.specs import CurvesFigure
 from trm.analysis.tables import Table
-from trm.analysis.words import percent
+from trm.analysis.words import percent, point_name
 from trm.errors import UserError
 
 AXES = {
@@ -89,7 +89,9 @@ def draw(spec: CurvesFigure, tables: list[Table], fits: list[dict[str, Any]]) ->
     if len(values) > 1:
         legend(figure, handles, across, legend_title(key, rows))
     text = COLUMNS.get(spec.metric, Label(spec.metric)).name
-    title = spec.title or f"{text[:1].upper()}{text[1:]} in training"
+    title = spec.title or text[:1].upper() + text[1:] + (
+        "" if text.startswith("training") else " in training"
+    )
     heading(flat[0], title)
     sentence = curves_sentence(ends[spec.metric], spoken, text, COLUMNS.get(spec.metric, Label("")).percent)
     if spec.metric == "eval/blank_accuracy":
@@ -130,7 +132,7 @@ def _groups(spec: CurvesFigure, table: Table, rows: pd.DataFrame) -> tuple[str, 
         values = ordered(rows[column])
         return column, values, {value: hue_name(column, value) for value in values}
     values = ordered(rows["label"])
-    return "label", values, {value: str(value) for value in values}
+    return "label", values, {value: point_name(value) for value in values}
 
 
 def _panel(
@@ -148,6 +150,7 @@ def _panel(
     histories = dict(iter(table.curves.groupby("run", sort=False)))
     ends: dict[Any, float] = {}
     seen: list[np.ndarray] = []
+    ran: list[np.ndarray] = []
     for value in values:
         lines = []
         for _, run in rows[is_value(rows[key], value)].iterrows():
@@ -162,12 +165,13 @@ def _panel(
         for place, level in lines:
             axes.plot(place, level, color=shades[value], alpha=0.3, linewidth=0.6)
             seen.append(level)
+            ran.append(place)
         place, level = _mean(lines)
         axes.plot(place, level, color=shades[value], linewidth=1.5)
         ends[value] = float(np.mean([level[-1] for _, level in lines]))
     if not seen:
         raise UserError(f"no run of {table.experiment} measured {column}: the figure would be empty")
-    axis_scale(axes, "x", AXES[spec.against], np.array([]), log=False)
+    axis_scale(axes, "x", AXES[spec.against], np.concatenate(ran), log=False)
     if spec.against == "step":
         axes.xaxis.set_major_locator(_few())
     axis_scale(axes, "y", text, np.concatenate(seen))

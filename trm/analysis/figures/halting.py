@@ -28,8 +28,11 @@ from trm.analysis.sentences.special import halting_sentence
 from trm.analysis.specs import HaltingFigure
 from trm.analysis.stats.intervals import mean
 from trm.analysis.tables import Table
-from trm.analysis.words import value_name
+from trm.analysis.words import point_name, value_name
 from trm.errors import UserError
+
+STYLES = ("-", (0, (4, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)))
+"""Lines that lie on each other are told apart by their dashes."""
 
 
 def draw(spec: HaltingFigure, tables: list[Table], fits: list[dict[str, Any]]) -> Drawing:
@@ -48,18 +51,19 @@ def draw(spec: HaltingFigure, tables: list[Table], fits: list[dict[str, Any]]) -
     )
     figure, axes = canvas(TWO, 2.6, 1, 2, strip=strip)
     numbers: dict[str, dict[str, float]] = {}
-    for value in values:
+    for index, value in enumerate(values):
         part = rows[is_value(rows[key], value)]
         steps, share = _mean([known[run] for run in part["run"]])
-        axes[0, 0].plot(steps, share, marker="o", markersize=2.5, color=shades[value])
+        style = {"color": shades[value], "linestyle": STYLES[index % len(STYLES)]}
+        axes[0, 0].plot(steps, share, marker="o", markersize=2.5, **style)
         total = np.cumsum(share)
-        axes[0, 1].plot(steps, total, drawstyle="steps-post", color=shades[value])
+        axes[0, 1].plot(steps, total, drawstyle="steps-post", **style)
         axes[0, 1].plot(
             steps[-1], part["exact_accuracy"].mean(), "D", color=shades[value], clip_on=False, zorder=5
         )
         means = [_steps(known[run]) for run in part["run"]]
         found = mean(means)
-        name = str(value) if key == "label" else f"{label(key).name} {value_name(value)}"
+        name = point_name(value) if key == "label" else f"{label(key).name} {value_name(value)}"
         numbers[name] = {
             "mean_steps": found.value,
             "low": found.bounds[0] if found.bounds else float("nan"),
@@ -75,13 +79,18 @@ def draw(spec: HaltingFigure, tables: list[Table], fits: list[dict[str, Any]]) -
         axis_scale(axis, "x", Label("supervision step"), np.array([]), log=False)
         axis_scale(axis, "y", Label(text, percent=True), np.array([]), log=False)
         axis.set_ylim(bottom=0)
-        axis.xaxis.set_major_locator(MaxNLocator(8, integer=True))
+        axis.xaxis.set_major_locator(MaxNLocator(8, integer=True, steps=[1, 2, 4, 8, 10]))
     axes[0, 1].set_ylim(0, 1.02)
     title = spec.title or "When the model stops"
     heading(axes[0, 0], title)
     heading(axes[0, 1], "◆ exact accuracy at the last step".replace("◆", "Diamonds:"))
     if len(values) > 1:
-        marks = [axes[0, 0].plot([], [], color=shades[v], label=hue_name(key, v))[0] for v in values]
+        marks = [
+            axes[0, 0].plot(
+                [], [], color=shades[v], linestyle=STYLES[i % len(STYLES)], label=hue_name(key, v)
+            )[0]
+            for i, v in enumerate(values)
+        ]
         legend(figure, marks, 6 if key != "label" else 2, legend_title(key, rows))
     return finish(
         figure,

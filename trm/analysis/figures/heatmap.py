@@ -116,7 +116,7 @@ def _map(
         if not np.isfinite(value):
             continue
         dark = norm(value) < 0.6
-        text = number(scale * value, 3)
+        text = f"{100 * value:.1f}" if label(spec.z).percent else number(value, 3)
         axes.text(
             j,
             i + (0.12 if np.isfinite(half[i, j]) else 0),

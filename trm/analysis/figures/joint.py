@@ -48,7 +48,10 @@ def draw(spec: JointFigure, tables: list[Table], fits: list[dict[str, Any]]) -> 
     means: list[tuple[float, float]] = []
     handles = []
     points = np.array([f"{n}:{c}" for n, c in zip(rows[spec.x], cost)])
-    pooled = pooled_log_intervals(y, points)
+    pooled = {
+        key: (centre, low, np.minimum(high, 1.0))  # no error exceeds all puzzles
+        for key, (centre, low, high) in pooled_log_intervals(y, points).items()
+    }
     for index, size in enumerate(sizes):
         here = (rows[spec.x] == size).to_numpy()
         marker = MARKERS[index % len(MARKERS)]

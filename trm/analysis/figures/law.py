@@ -36,7 +36,7 @@ from trm.analysis.stats.intervals import pooled_log_intervals, pooled_spread, wi
 from trm.analysis.stats.pareto import frontier
 from trm.analysis.tables import Table
 from trm.analysis.tables.store import merge
-from trm.analysis.words import count, listed
+from trm.analysis.words import count, listed, number
 from trm.errors import UserError
 
 CAPTION = (
@@ -156,7 +156,7 @@ def panel(axes: Axes, spec: LawFigure, table: Table, fit: dict[str, Any] | None)
         marks = _marks(axes, spec, part, group, palette[value], MARKERS[index % len(MARKERS)], name, spread)
         low, high = min(low, *marks), max(high, *marks)
         if group and "forms" in group:
-            _curve(axes, group, palette[value], spec.extrapolate)
+            _curve(axes, group, palette[value], spec.extrapolate, spec.y == "error")
     if spec.envelope:
         _envelope(axes, rows, spec)
     for point in spec.reported:
@@ -233,6 +233,7 @@ def _marks(
             axes.plot([place, place], bounds, color="#bdbdbd", linewidth=3.2, solid_capstyle="butt", zorder=2)
             low, high = min(low, max(bounds[0], 0.25 / tested[here][0])), max(high, bounds[1])
         if np.isfinite(lower):
+            upper = min(upper, 1.0) if spec.y == "error" else upper  # no error exceeds all puzzles
             axes.plot([place, place], [lower, upper], color=colour, linewidth=1.1, zorder=4)
             low, high = min(low, lower), max(high, upper)
         hollow = bool(out[here].all())
@@ -251,17 +252,11 @@ def _marks(
     return low, high
 
 
-def _fan(x: np.ndarray) -> np.ndarray:
-    """Seeds beside their mean, not under it: a small shift to the right on the log axis, the same for
-    equal places."""
-    span = np.log(x.max() / x.min()) or 1.0
-    return x * np.exp(0.03 * span)
-
-
-def _curve(axes: Axes, group: dict[str, Any], colour: str, extrapolate: float) -> None:
+def _curve(axes: Axes, group: dict[str, Any], colour: str, extrapolate: float, share: bool) -> None:
     """The chosen law: solid over the data, dashed beyond, ribbon where there is an interval."""
     curve = group["forms"][group["chosen"]]["curve"]
-    x, y = np.array(curve["x"]), np.array(curve["y"])
+    x, y = np.array(curve["x"]), np.array(curve["y"], float)
+    y = np.minimum(y, 1.0) if share else y
     end = group["range"][0][1]
     tip = 1 + 1e-9
     inside, shown = x <= end * tip, x <= end * extrapolate * tip
@@ -270,6 +265,8 @@ def _curve(axes: Axes, group: dict[str, Any], colour: str, extrapolate: float) -
     axes.plot(x[beyond], y[beyond], color=colour, linestyle=(0, (4, 2)), linewidth=1.1, zorder=3)
     if "low" in curve:
         low, high = np.array(curve["low"], float), np.array(curve["high"], float)
+        if share:
+            low, high = np.minimum(low, 1.0), np.minimum(high, 1.0)
         axes.fill_between(x[shown], low[shown], high[shown], color=colour, alpha=0.14, linewidth=0, zorder=1)
 
 
@@ -306,6 +303,6 @@ def plain_sentence(rows: pd.DataFrame, spec: Figure) -> str:
     """What is shown where no law is fitted: the ends of the range."""
     means = rows.groupby(spec.x)[spec.y].mean()
     text = label(spec.y)
-    values = [f"{100 * v:.1f} %" if text.percent else f"{v:.3g}" for v in (means.iloc[0], means.iloc[-1])]
+    values = [f"{100 * v:.1f} %" if text.percent else number(v) for v in (means.iloc[0], means.iloc[-1])]
     name = text.name.split(" (")[0]
     return f"{name[:1].upper()}{name[1:]} goes from {values[0]} to {values[1]} over the range."

@@ -32,6 +32,7 @@ from trm.analysis.specs import ParetoFigure
 from trm.analysis.stats.intervals import mean
 from trm.analysis.stats.pareto import frontier
 from trm.analysis.tables import Table
+from trm.analysis.words import point_name
 from trm.errors import UserError
 
 MOST_NAMES = 8
@@ -98,7 +99,7 @@ def _panel(
         summary = mean(part[spec.y])
         if np.isfinite(price) and summary.n:
             hue = next((h for h in hues if spec.hue and bool(is_value(part[spec.hue], h).all())), None)
-            points.append((str(part["label"].iloc[0]), float(price), summary, hue))
+            points.append((point_name(part["label"].iloc[0]), float(price), summary, hue))
     if not points:
         raise UserError(f"no grid point has both {cost} and {spec.y}")
     prices = np.array([point[1] for point in points])
@@ -121,21 +122,27 @@ def _panel(
 
 
 def _names(axes: Axes, points: list[Any], best: np.ndarray) -> None:
-    """Names of frontier points, left out where they would run into the one before."""
+    """Names of frontier points, left out where they would run into one before."""
     low, high = axes.get_ylim()
-    last: float | None = None
+    wide = axes.figure.get_figwidth() / len(axes.figure.axes)
+    taken: list[tuple[float, float, float]] = []
     for index in best[:MOST_NAMES]:
         name, price, summary, _ = points[index]
         height = (summary.value - low) / (high - low)
-        if last is not None and abs(height - last) < 0.06:
+        place = axes.transLimits.transform(axes.transScale.transform((price, summary.value)))[0]
+        length = len(name) * 5.8 * 0.6 / 72 / wide
+        right = (
+            place + length < 0.93
+        )  # right below the point, else left above it: the frontier runs to its left below
+        start, end = (place, place + length) if right else (place - length, place)
+        if any(abs(height - y) < 0.06 and start < b and a < end for a, b, y in taken):
             continue
-        last = height
-        left = axes.transLimits.transform(axes.transScale.transform((price, summary.value)))[0] < 0.55
+        taken.append((start, end, height))
         axes.annotate(
             name,
             (price, summary.value),
-            xytext=(5 if left else -5, -7),
+            xytext=(5, -7) if right else (-5, 4),
             textcoords="offset points",
             fontsize=5.8,
-            ha="left" if left else "right",
+            ha="left" if right else "right",
         )

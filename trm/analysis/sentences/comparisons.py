@@ -7,7 +7,7 @@ from typing import Any
 
 from trm.analysis.labels import label
 from trm.analysis.stats.intervals import Mean
-from trm.analysis.words import count, interval, listed, memory, number, percent, value_name
+from trm.analysis.words import count, interval, listed, memory, number, percent, percents, value_name
 
 
 def points(share: float | None, bounds: Sequence[float] | None = None) -> str:
@@ -158,7 +158,10 @@ def heatmap_sentence(best: Mapping[str, Any], worst: Mapping[str, Any], x: str, 
         bounds = item["bounds"]
         shown = show(item["value"])
         if bounds is not None:
-            shown += interval(bounds, 3, 100 if label(z).percent else 1)
+            if label(z).percent:  # a share lies between 0 and 1 whatever Student's interval says
+                shown += percents((max(0.0, bounds[0]), min(1.0, bounds[1])))
+            else:
+                shown += interval(bounds, 3)
         return f"{shown} at {label(x).name} {value_name(item['x'])}, {label(y).name} {value_name(item['y'])}"
 
     return f"{label(z).name.capitalize()} is highest, {cell(best)}, and lowest, {cell(worst)}."
@@ -170,6 +173,8 @@ def pareto_sentence(kept: Sequence[tuple[str, float, float]], total: int, cost: 
     unit = label(cost).unit or label(cost).name
 
     def paid(price: float) -> str:
+        if cost == "mean_steps":
+            return f"{number(price)} step" + ("" if price == 1 else "s")
         return memory(price) if label(cost).binary else f"{number(price)} {unit}"
 
     parts = [f"{name} ({show(value)} at {paid(price)})" for name, price, value in kept]

@@ -7,7 +7,7 @@ from typing import Any
 
 from trm.analysis.labels import label
 from trm.analysis.stats.batch import Cost
-from trm.analysis.words import compact, count, interval, listed, number, percent, percents, value_name
+from trm.analysis.words import count, interval, listed, number, percent, percents, value_name
 
 
 def optimum_sentence(group: Mapping[str, Any], x: str, second: str) -> str:
@@ -249,7 +249,9 @@ def frontier_sentence(kept: Sequence[tuple[str, float, float]], column: str) -> 
         return f"Nothing was measured against {what}."
     name, cost, value = kept[-1]
     first = kept[0]
+    if len(kept) == 1:
+        return f"No measured point beats {percent(value)}, reached at the lowest {what}: {number(cost)} FLOPs ({name})."
     return (
-        f"On the frontier of {what}, accuracy rises from {percent(first[2])} at {compact(first[1])}FLOP ({first[0]}) "
-        f"to {percent(value)} at {compact(cost)}FLOP ({name})."
+        f"On the frontier of {what}, accuracy rises from {percent(first[2])} at {number(first[1])} FLOPs ({first[0]}) "
+        f"to {percent(value)} at {number(cost)} FLOPs ({name})."
     )
