@@ -85,6 +85,12 @@ def test_overrides_enter_every_run(study, study_file):
     assert not set(plain.runs) & set(changed.runs)
 
 
+def test_a_length_set_by_hand_replaces_an_axis_of_another_length(study, study_file):
+    study["experiments"]["width"]["grid"] = {"product": {"training.steps": [10, 20]}}
+    changed = load_study(study_file(study), "small", {"training.rows": 7680})
+    assert len(changed.experiment("width").points) == 1
+
+
 def test_a_variable_that_is_not_set_skips_the_experiment(study, study_file, tmp_path):
     puzzles = tmp_path / "p.csv"
     puzzles.write_text("source,question,answer,rating\n")

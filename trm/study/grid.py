@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from trm.errors import UserError
 from trm.study.experiment import Experiment, ExperimentScale, Grid, Scale, StudyFile
 from trm.study.fingerprint import canonical_json, evaluation_fingerprint, run_name
-from trm.study.overlay import Flat, check_key, flatten, lay, nearest, nest, resolve
+from trm.study.overlay import LENGTHS, Flat, check_key, flatten, lay, nearest, nest, resolve
 from trm.study.reading import error_sentence, parse_yaml
 from trm.study.schema import EvaluationConfig, RunConfig, RuntimeConfig
 
@@ -323,8 +323,13 @@ def _point(flat: Flat, coords: Flat, label: str, seeds: list[int], where: str) -
 
 def _refuse_dead_axes(grid: Grid, shared: Flat, forced: Flat, where: str) -> None:
     """An axis along which nothing changes is an experiment that repeats one run under several names."""
+    lengths = {f"training.{name}" for name in LENGTHS}
+    fixed = {
+        *forced,
+        *(lengths if lengths & forced.keys() else ()),
+    }  # one length set by hand replaces the others
     for key, values in grid.product.items():
-        if len(values) > 1 and key not in forced:
+        if len(values) > 1 and key not in fixed:
             names = set()
             for value in values:
                 point = _point(lay(shared, {key: value}, forced), {}, f"{key}={_text(value)}", [0], where)

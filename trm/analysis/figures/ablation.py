@@ -75,7 +75,9 @@ def draw(spec: AblationFigure, tables: list[Table], fits: list[dict[str, Any]]) 
         _values(axes[0, 0], part, spec.x, spec.y, values, shades[hue], shift)
         for axis, name in zip(axes[0, 2:], extra):
             _values(axis, part, spec.x, name, values, shades[hue], shift)
-        changes[hue] = _differences(axes[0, 1], part, spec, values, baseline, shades[hue], shift)
+        changes[hue] = _differences(
+            axes[0, 1], part, spec, values, baseline, shades[hue], shift, named=index == 0
+        )
         levels[hue] = float(part[is_value(part[spec.x], baseline)][spec.y].mean())
     base_name = spoken(spec.x, baseline)
     _dress(axes[0], spec, extra, names, rows)
@@ -217,14 +219,16 @@ def _differences(
     baseline: Any,
     colour: str,
     shift: float,
+    named: bool,
 ) -> dict[str, Mean]:
+    """Paired differences of one colour; `named`: write beside its baseline what it is."""
     reference = by_seed(rows, spec, baseline)
     found = {}
     for row, value in enumerate(values):
         where = row + shift
         if value == baseline:
             axes.plot(0, where, "|", color=colour, markersize=8)
-            if not shift:
+            if named:
                 axes.annotate(
                     "baseline", (0, where), xytext=(4, 3), textcoords="offset points", fontsize=6, color=GREY
                 )

@@ -336,7 +336,7 @@ def hue_name(column: str, value: Any) -> str:
 
 def legend_title(column: str, rows: pd.DataFrame) -> str:
     """What the entries of a legend are values of; nothing where they are words that speak for themselves."""
-    return "" if column in ("label", "series") else label(column).name
+    return "" if column in ("label", "series") else "varied" if column == "experiment" else label(column).name
 
 
 def with_hue(spec: Figure, table: Table, rows: pd.DataFrame, taken: Sequence[str]) -> Any:

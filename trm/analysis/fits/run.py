@@ -9,7 +9,7 @@ import numpy as np
 from trm.analysis.fits.bootstrap import resample, seed_spread
 from trm.analysis.fits.compare import Fitted, aicc, bears, choose, delta_for, fit_form, held_out
 from trm.analysis.fits.data import Data, gather, hue_of
-from trm.analysis.fits.forms import FORMS, Array
+from trm.analysis.fits.forms import EXPONENT, FORMS, Array
 from trm.analysis.fits.optimum import optimum
 from trm.analysis.fits.solve import Solution, solve
 from trm.analysis.specs import FitSpec
@@ -90,6 +90,11 @@ def _forms(data: Data, spec: FitSpec, names: list[str]) -> dict[str, Any]:
             why = (
                 f"{spec.form.replace('_', ' ')} was asked for but needs more than {data.points} points; {why}"
             )
+    elif "constant" in results and 0 < results[spec.form]["parameters"].get("a", 1.0) <= 1.01 * EXPONENT[0]:
+        chosen, why = (
+            "constant",
+            f"{spec.form.replace('_', ' ')} was asked for, but its exponent fell to the least",
+        )
     else:
         chosen, why = spec.form, "asked for"
     if not results[chosen]["borne"]:

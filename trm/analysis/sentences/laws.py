@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from trm.analysis.fits.forms import EXPONENT
 from trm.analysis.labels import label
 from trm.analysis.specs import LawFigure
 from trm.analysis.words import compact, interval, number, percent, percents, place, share, value_name
@@ -134,8 +135,11 @@ def _unit(column: str) -> str:
 
 
 def direction(slope: float, bounds: list[float] | None) -> int:
-    """+1: the error falls; -1: it rises; 0: the interval of the exponent holds zero. Without one, the sign
-    alone."""
+    """+1: the error falls; -1: it rises; 0: the interval of the exponent holds zero, or reaches the least exponent
+    that a law with a floor may have, which is no law. Without an interval, the sign alone."""
+    least = min([slope, *(bound for bound in bounds or [] if bound is not None)])
+    if 0 < least <= 1.01 * EXPONENT[0]:
+        return 0
     if bounds is None or any(bound is None for bound in bounds):
         return int(np.sign(slope))
     return 1 if bounds[0] > 0 else -1 if bounds[1] < 0 else 0
