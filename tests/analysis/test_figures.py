@@ -14,13 +14,14 @@ from pypdf import PdfReader
 from tests.analysis.conftest import figure
 from trm.analysis.figures import draw, save, styled
 from trm.analysis.figures.ablation import baseline_of
-from trm.analysis.figures.base import colours, nice
+from trm.analysis.figures.base import BinaryLocator, colours, nice
 from trm.analysis.figures.steps import pick
 from trm.analysis.fits import fit_table
 from trm.analysis.specs import Figure
 from trm.analysis.tables import Table
 from trm.analysis.tables.store import merge
 from trm.analysis.traces import glyph, puzzles, wrong
+from trm.analysis.words import point_name, signed
 from trm.errors import UserError
 
 LAWS = [
@@ -214,3 +215,14 @@ def test_the_baseline_is_named_else_the_scales_recipe_else_the_papers() -> None:
     assert baseline_of(spec, values, {}) == 16
     assert baseline_of(spec.model_copy(update={"baseline": 2}), values, {"model.halt_max_steps": 8}) == 2
     assert baseline_of(figure(kind="ablation", x="label"), ["first", "second"], {}) == "first"
+
+
+def test_ticks_of_memory_are_round_in_its_own_unit() -> None:
+    places = BinaryLocator(5).tick_values(410 * 2**20, 430 * 2**20)
+    assert all(float(place / 2**20).is_integer() for place in places)
+
+
+def test_grid_points_have_short_names_and_differences_true_signs() -> None:
+    assert point_name("h_cycles=1, l_cycles=2") == "T=1, n=2"
+    assert point_name("fixed, FLOPs of (1,1) to (2,2)") == "fixed, FLOPs of (1,1) to (2,2)"
+    assert [signed(value) for value in (-0.5, 0.0, 2.0)] == ["−0.5", "0", "+2"]

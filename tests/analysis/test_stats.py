@@ -110,3 +110,11 @@ def test_the_noise_scale_comes_from_logs_or_gradient_norms() -> None:
 )
 def test_numbers_in_words(text: str, expected: str) -> None:
     assert text == expected
+
+
+def test_the_interval_of_an_error_ends_at_all_puzzles():
+    values, points = np.array([0.5, 0.9, 0.4, 1.0]), np.array([1, 1, 2, 2])
+    free = pooled_log_intervals(values, points)
+    capped = pooled_log_intervals(values, points, most=1.0)
+    assert free[1][2] > 1
+    assert capped[1] == (*free[1][:2], 1.0)

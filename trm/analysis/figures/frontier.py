@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.patheffects import withStroke
 
 from trm.analysis.figures.base import (
     OKABE_ITO,
@@ -182,11 +183,12 @@ def panel(axes: Axes, rows: pd.DataFrame) -> dict[str, tuple[float, float, str]]
                 axes.annotate(
                     f"{int(point['eval_steps'])}",
                     (point["flops"], point["value"]),
-                    xytext=(0, -9),
+                    xytext=(4, -8),
                     textcoords="offset points",
                     fontsize=5.5,
                     color=colour,
-                    ha="center",
+                    path_effects=[withStroke(linewidth=1.5, foreground="white")],
+                    zorder=6,
                 )
         top = points.loc[points["value"].idxmax()]
         best[policy] = (float(top["flops"]), float(top["value"]), name)

@@ -48,10 +48,7 @@ def draw(spec: JointFigure, tables: list[Table], fits: list[dict[str, Any]]) -> 
     means: list[tuple[float, float]] = []
     handles = []
     points = np.array([f"{n}:{c}" for n, c in zip(rows[spec.x], cost)])
-    pooled = {
-        key: (centre, low, np.minimum(high, 1.0))  # no error exceeds all puzzles
-        for key, (centre, low, high) in pooled_log_intervals(y, points).items()
-    }
+    pooled = pooled_log_intervals(y, points, most=1.0)
     for index, size in enumerate(sizes):
         here = (rows[spec.x] == size).to_numpy()
         marker = MARKERS[index % len(MARKERS)]
@@ -89,6 +86,7 @@ def draw(spec: JointFigure, tables: list[Table], fits: list[dict[str, Any]]) -> 
 def _curve(axes: Any, values: dict[str, float], size: float, cost: np.ndarray, colour: str) -> None:
     line = np.geomspace(cost.min(), 4 * cost.max(), 60)
     law = values["E"] + values["A"] * size ** -values["a"] + values["B"] * line ** -values["b"]
+    law = np.minimum(law, 1.0)
     inside = line <= cost.max()
     axes.plot(line[inside], law[inside], color=colour, linewidth=1.2)
     axes.plot(line[~inside], law[~inside], color=colour, linewidth=1, linestyle=(0, (4, 2)))

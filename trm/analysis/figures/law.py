@@ -225,7 +225,7 @@ def _marks(
         zorder=3,
     )
     low, high = float(shown.min()), float(shown.max())
-    means = pooled_log_intervals(shown, x, spread=spread)
+    means = pooled_log_intervals(shown, x, spread=spread, most=1.0 if spec.y == "error" else np.inf)
     for place, (centre, lower, upper) in means.items():
         here = x == place
         if spec.y == "error":
@@ -233,7 +233,6 @@ def _marks(
             axes.plot([place, place], bounds, color="#bdbdbd", linewidth=3.2, solid_capstyle="butt", zorder=2)
             low, high = min(low, max(bounds[0], 0.25 / tested[here][0])), max(high, bounds[1])
         if np.isfinite(lower):
-            upper = min(upper, 1.0) if spec.y == "error" else upper  # no error exceeds all puzzles
             axes.plot([place, place], [lower, upper], color=colour, linewidth=1.1, zorder=4)
             low, high = min(low, lower), max(high, upper)
         hollow = bool(out[here].all())

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.ticker import FixedLocator
 
 from trm.analysis.figures.base import (
     GREY,
@@ -19,6 +20,7 @@ from trm.analysis.figures.base import (
     fit_of,
     heading,
     legend,
+    nice,
     ordered,
     strip_of,
     table_of,
@@ -48,7 +50,7 @@ def draw(spec: RepeatedFigure, tables: list[Table], fits: list[dict[str, Any]]) 
     y = np.where(rows["error"] > 0, rows["error"], 0.5 / rows["puzzles"])
     left_out = rows["run"].isin({item["run"] for item in group["exclusions"]}).to_numpy()
     points = np.array([f"{u}:{r}" for u, r in zip(rows[spec.x], rows[spec.second])])
-    means = pooled_log_intervals(y, points)
+    means = pooled_log_intervals(y, points, most=1.0)
     for index, level in enumerate(levels):
         here = (rows[spec.x] == level).to_numpy()
         marker = MARKERS[index % len(MARKERS)]
@@ -56,12 +58,15 @@ def draw(spec: RepeatedFigure, tables: list[Table], fits: list[dict[str, Any]]) 
     if form:
         values = form["parameters"]
         line = np.geomspace(x.min(), 4 * x.max(), 100)
-        law = values["E"] + values["A"] * line ** -values["a"]
+        law = np.minimum(values["E"] + values["A"] * line ** -values["a"], 1.0)
         inside = line <= x.max()
         left.plot(line[inside], law[inside], color="black", linewidth=1.2)
         left.plot(line[~inside], law[~inside], color="black", linewidth=1, linestyle=(0, (4, 2)))
         _worth(right, rows[spec.second].to_numpy(float), form)
     axis_scale(left, "x", Label("effective puzzles D′", log=True), x)
+    left.xaxis.set_major_locator(
+        FixedLocator(nice(*left.get_xlim()))
+    )  # the places come from the fit: not round
     left.set_yscale("log")
     left.set_ylim(y.min() / 1.6, min(1.15, y.max() * 1.5))
     axis_scale(left, "y", label("error"), y)

@@ -28,7 +28,8 @@ def difference(name: str, baseline: str, change: Mean, column: str) -> str:
     bounds = interval(_ordered(change), 2, 100 if text.percent else 1)
     if change.n < 2 or change.bounds is None:
         way = "above" if change.value > 0 else "below"
-        return f"{name} lies {size} {unit} {way} {baseline} (one pair of seeds: no interval)"
+        said = f"lies {size} {unit} {way}" if change.value else "equals"
+        return f"{name} {said} {baseline} (one pair of seeds: no interval)"
     if change.sign == 0:
         return f"{name} does not differ certainly from {baseline} ({_signed(change, text.percent)} {unit})"
     way = "above" if change.sign > 0 else "below"

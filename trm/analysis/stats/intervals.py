@@ -58,12 +58,17 @@ def pooled_spread(values: np.ndarray, group: np.ndarray) -> tuple[float, int] | 
 
 
 def pooled_log_intervals(
-    values: np.ndarray, group: np.ndarray, level: float = LEVEL, spread: tuple[float, int] | None = None
+    values: np.ndarray,
+    group: np.ndarray,
+    level: float = LEVEL,
+    spread: tuple[float, int] | None = None,
+    most: float = np.inf,
 ) -> dict[object, tuple[float, float, float]]:
     """Geometric mean of each group with an interval from the seed spread pooled over all groups.
 
     Three seeds alone give a Student factor of 4.3; pooling the logarithms' variance over the points, which
     the fits assume too, steadies the bars. `spread`: pooled over more than these values (default: over them).
+    `most`: the largest value that there can be (an error: 1), where the interval ends.
 
     Returns:
         group -> (mean, low, high); low = high = NaN if no group has two values.
@@ -78,7 +83,8 @@ def pooled_log_intervals(
     result = {}
     for key, centre in means.items():
         half = factor / np.sqrt((group == key).sum())
-        result[key] = tuple(float(np.exp(centre + shift)) for shift in (0, -half, half))
+        low, high = (float(np.exp(centre + shift)) for shift in (-half, half))
+        result[key] = (float(np.exp(centre)), low, min(high, most))
     return result
 
 
