@@ -1,9 +1,10 @@
 """How far the plan is from the truth: runs of every kind at laptop scale, planned and measured.
 
-python -m benchmarks.plan [--kinds 9] [--jobs 2] [--json out.json]
+python -m benchmarks.plan [--kinds 9] [--jobs 2] [--seed 0] [--write] [--json out.json]
 
 Each job is what the pipeline runs: `trm train` and `trm evaluate` on one thread, `--jobs` at once. Prints planned and
-measured seconds a kind, and what config/hardware.yaml should say by a fit to these runs.
+measured seconds a kind, and what config/hardware.yaml should say by a fit to these runs; `--write` writes it there. A
+plan is checked on runs that it was not fitted to: `--write`, then once more with another `--seed`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -39,7 +41,7 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-def run(kind: str, changes: dict[str, Any], folder: Path) -> dict[str, Any]:
+def run(kind: str, changes: dict[str, Any], folder: Path, seed: int) -> dict[str, Any]:
     """Plan one run, then train and evaluate it; returns both times."""
     workflow = Workflow({"scale": "laptop", "set": changes, "experiments": "baseline"})
     point = workflow.study.experiment("baseline").points[0]
@@ -50,7 +52,8 @@ def run(kind: str, changes: dict[str, Any], folder: Path) -> dict[str, Any]:
     out = folder / "runs" / name
     trm = [sys.executable, "-m", "trm"]
     runtime = workflow.study.scale.runtime.model_dump_json(exclude_defaults=True)
-    train = [*trm, "train", "--config", workflow.run_json(name), "--dataset", str(dataset), "--out", str(out)]
+    recipe = json.dumps(json.loads(workflow.run_json(name)) | {"seed": seed})
+    train = [*trm, "train", "--config", recipe, "--dataset", str(dataset), "--out", str(out)]
     train += ["--checkpoints", str(folder / "checkpoints" / name), "--threads", "1", "--runtime", runtime]
     evaluate = [*trm, "evaluate", "--run", str(out), "--dataset", str(dataset), "--threads", "1"]
     evaluate += ["--evaluation", point.evaluation.model_dump_json(), "--out", str(out / "evaluation.json")]
@@ -103,6 +106,14 @@ def data(folder: Path) -> None:
         subprocess.run(command, check=True, capture_output=True)
 
 
+def write(path: Path, values: dict[str, str]) -> None:
+    """Put the fitted values into the file's `laptop` entry; its comments and the other entries stay."""
+    head, entry, rest = re.split(r"(?m)(^laptop:(?:.*\n)(?:[ ]+.*\n)+)", path.read_text(), maxsplit=1)
+    for key, value in values.items():
+        entry = re.sub(rf"(?m)^(  {key}:).*$", rf"\1 {value}", entry)
+    path.write_text(head + entry + rest)
+
+
 def main() -> None:
     """Print the table, and write JSON if asked."""
     parser = argparse.ArgumentParser(
@@ -110,6 +121,8 @@ def main() -> None:
     )
     parser.add_argument("--kinds", type=int, default=len(KINDS), help="only the first so many")
     parser.add_argument("--jobs", type=int, default=2, help="jobs at once, as in the local profile")
+    parser.add_argument("--seed", type=int, default=0, help="of the trainings: another one makes other runs")
+    parser.add_argument("--write", action="store_true", help="the fit into config/hardware.yaml")
     parser.add_argument("--json")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:
@@ -118,7 +131,7 @@ def main() -> None:
         begun = time.perf_counter()
         with ThreadPoolExecutor(args.jobs) as pool:
             chosen = list(KINDS.items())[: args.kinds]
-            found = list(pool.map(lambda item: run(*item, folder), chosen))
+            found = list(pool.map(lambda item: run(*item, folder, args.seed), chosen))
         wall = time.perf_counter() - begun
     print(f"{'kind':<26}{'planned s':>10}{'measured s':>12}{'measured / planned':>20}{'processor s':>13}")
     for row in found:
@@ -140,6 +153,9 @@ def main() -> None:
     print(f"a fit says fixed: {fixed:.2g}, application: {application:.2g}, flops_per_second: {speed}")
     fitted = matrix @ (weights / scale)
     print("with it: " + ", ".join(f"{m / f:.2f}" for m, f in zip(times, fitted)))
+    if args.write:
+        fit = {"fixed": f"{fixed:.2g}", "application": f"{application:.2g}"}
+        write(Path("config/hardware.yaml"), fit | ({"flops_per_second": speed} if per_flop else {}))
     if args.json:
         Path(args.json).write_text(json.dumps({"rows": found, "wall": wall}, indent=1))
 
