@@ -122,11 +122,12 @@ class XlaBackend(Backend):
         A step with a `state` is traced at its first call of each kind and its program started again by every later
         one, unless $TRM_XLA_REPLAY is 0; any other step is traced each time.
         """
+        from trm.backends.xla_network import choice
         from trm.backends.xla_replay import Replay
 
         calls: Counter[tuple[object, ...]] = Counter()
         replays: dict[tuple[object, ...], Replay] = {}
-        state = getattr(step, "state", None) if os.environ.get(REPLAY_VARIABLE, "1") != "0" else None
+        state = getattr(step, "state", None) if choice(REPLAY_VARIABLE) != "0" else None
 
         def traced(batch: object, h_cycles: int, l_cycles: int) -> None:
             # what was changed between steps (a metric sum set to zero, a checkpoint put back) must not become part
