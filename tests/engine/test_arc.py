@@ -208,7 +208,7 @@ def test_the_fixtures_beside_generated_tasks_from_files_to_votes(tmp_path):
     """What `python -m benchmarks.arc` does, cut short: files, data set, training, two attempts for all five tasks."""
     import benchmarks.arc as bench
 
-    dataset, data = bench.build(tmp_path, {"count": 10, "side": 6, "pairs": 3})
+    dataset, data = bench.build(tmp_path, 6, {"count": 10, "pairs": 3})
     test, train_set = (Dataset(dataset).split(name) for name in ("test", "train"))
     hidden = {row.tobytes() for row in test.inputs}
     assert test.puzzles == 5
