@@ -31,7 +31,7 @@ class Label:
     def axis(self) -> str:
         text = self.name[:1].upper() + self.name[1:]
         unit = "%" if self.percent else "" if self.binary else self.unit
-        return f"{text} ({unit})" if unit else text
+        return f"{text} ({unit})" if unit and unit not in self.name.split() else text
 
 
 METRICS: dict[str, Label] = {
