@@ -42,6 +42,7 @@ CODE = (
     "trm/tpu_check/compiler.py",
     "trm/tpu_check/hlo.py",
     "trm/tpu_check/kernels.py",
+    "trm/tpu_check/starting.py",
     "trm/tpu_check/worker.py",
 )
 """What a program and its numbers are made from."""
@@ -81,7 +82,7 @@ class Result(NamedTuple):
     collective_ms: float | None
     """Bytes sent at an assumed 100 GB/s."""
     host_ms: float
-    """What the host takes to start a step, on the machine of this check."""
+    """What the host takes to place a batch and start a step, on the machine of this check."""
     utilisation: float | None
     """Model FLOPs over estimated time and 275 TFLOP/s."""
     gflop_per_chip: float

@@ -17,8 +17,7 @@ from typing import Any
 
 from trm.study.schema import RunConfig
 from trm.tpu_check.slices import Slice, parse_slice
-
-STARTS = 50
+from trm.tpu_check.starting import host_batch, starting_seconds
 
 
 def environment(where: Slice) -> dict[str, str]:
@@ -38,7 +37,7 @@ def environment(where: Slice) -> dict[str, str]:
 
 
 def trace_training(
-    config: RunConfig, puzzles: Any, backend: Any, remat: bool | None
+    config: RunConfig, puzzles: Any, where: Slice, backend: Any, remat: bool | None
 ) -> tuple[str, float, bool, bool]:
     """StableHLO of one training step, the host's seconds to start it, and whether it rematerialises and uses the
     kernels."""
@@ -62,47 +61,16 @@ def trace_training(
     if remat is not None:
         step.network.remat = remat
     step.network.kernels = choice(KERNELS_VARIABLE) != "0"  # traced on a CPU, compiled for TPUs
-    rows = training.batch_size
-    host = (
-        torch.zeros(rows, dtype=torch.int32),
-        torch.zeros(rows, puzzles.vocab, dtype=torch.uint8),
-        torch.zeros(rows, seq_len, dtype=torch.int32),
-        torch.zeros(rows, dtype=torch.int32),
-    )
-    batch = Batch(*(backend.place_rows(tensor, 0) for tensor in host))
+    sizes = training.batch_size, seq_len, puzzles.vocab
+    batch = Batch(*(backend.place_rows(tensor, 0) for tensor in host_batch(*sizes)))
     backend.synchronize()
     step(batch, model.h_cycles, model.l_cycles)
     changed = [*state.shared_tensors().values(), state.reduce]
     changed += [tensor for carry in state.carries for tensor in flatten_carry(carry).values()]
     module = stablehlo(changed, backend)
     arguments = len(torch_xla._XLAC._get_tensors_xla_device_data_node(changed)[0])
-    seconds = starting_seconds(arguments, len(changed), backend)
+    seconds = starting_seconds(arguments, len(changed), sizes, where, backend)
     return module, seconds, bool(step.network.remat), bool(step.network.by_kernels)
-
-
-def starting_seconds(arguments: int, results: int, backend: Any) -> float:
-    """Seconds that starting a program with as many arguments and results takes the host: the shortest of some, of a
-    program that computes next to nothing on this slice's virtual devices."""
-    import torch
-
-    from trm.backends.xla_replay import Replay
-
-    state = [backend.place(torch.zeros(1)) for _ in range(results)]
-    given = [backend.place(torch.ones(1)) for _ in range(max(1, arguments - results))]
-
-    def step() -> None:
-        for tensor in state:
-            tensor.add_(given[0])
-        for tensor in given[1:]:
-            state[0].add_(tensor)
-
-    replay, times = Replay(step, state, given), []
-    for _ in range(STARTS):
-        backend.synchronize()
-        started = time.perf_counter()
-        replay.run(given)
-        times.append(time.perf_counter() - started)
-    return min(times)
 
 
 def trace_evaluation(config: RunConfig, puzzles: Any, backend: Any) -> tuple[str, float, int]:
@@ -164,7 +132,7 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
     backend = XlaBackend()
     remat, used, rows = False, False, config.training.batch_size // where.chips
     if request["what"] == "train":
-        module, starting, remat, used = trace_training(config, puzzles, backend, request.get("remat"))
+        module, starting, remat, used = trace_training(config, puzzles, where, backend, request.get("remat"))
     else:
         module, starting, rows = trace_evaluation(config, puzzles, backend)
     started = time.perf_counter()
