@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -237,6 +238,8 @@ def _differences(
         if not len(other):
             continue
         change = paired(reference, other)
+        if change.bounds and label(spec.y).percent:  # two shares differ by 100 points at most
+            change = replace(change, low=max(-1.0, change.low), high=min(1.0, change.high))
         found[spoken(spec.x, value)] = change
         if not change.n:
             continue
@@ -273,7 +276,7 @@ def _dress(
             axis.set_xlim(0, 2 * np.nanmax(measured) or 1)
         axis_scale(axis, "x", label(name), measured, log=False)
     width = {2: 46, 3: 30, 4: 23}.get(len(axes), 18)
-    for axis in axes:
+    for axis, name in zip(axes, (spec.y, "", *extra)):
         axis.set_xlabel(wrap(axis.get_xlabel(), width))
         axis.grid(axis="y", visible=False)
-        axis.xaxis.get_major_locator().set_params(nbins=5)
+        axis.xaxis.get_major_locator().set_params(nbins=3 if label(name).binary else 5)  # `426 MiB` is long

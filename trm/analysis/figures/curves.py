@@ -127,6 +127,8 @@ def _groups(spec: CurvesFigure, table: Table, rows: pd.DataFrame) -> tuple[str, 
         values = ordered(rows[spec.hue])
         return spec.hue, values, {value: hue_name(spec.hue, value) for value in values}
     coordinates = [name for name in table.info.get("coordinates", []) if rows[name].nunique(dropna=False) > 1]
+    if len(coordinates) == 1 and rows[coordinates[0]].astype(str).str.startswith("[").any():
+        coordinates = []  # stages of a curriculum: the point's own words say more
     if len(coordinates) == 1 or (coordinates and rows["label"].nunique() > MOST):
         column = coordinates[0]
         values = ordered(rows[column])

@@ -24,16 +24,21 @@ def difference(name: str, baseline: str, change: Mean, column: str) -> str:
     if text.percent:
         size, unit = points(abs(change.value)).lstrip("+"), "percentage points"
     else:
-        size, unit = number(abs(change.value), 3), text.unit or "units"
+        size, unit = number(abs(change.value), 3), text.unit
     bounds = interval(_ordered(change), 2, 100 if text.percent else 1)
     if change.n < 2 or change.bounds is None:
         way = "above" if change.value > 0 else "below"
-        said = f"lies {size} {unit} {way}" if change.value else "equals"
+        said = _joined("lies", size, unit, way) if change.value else "equals"
         return f"{name} {said} {baseline} (one pair of seeds: no interval)"
     if change.sign == 0:
-        return f"{name} does not differ certainly from {baseline} ({_signed(change, text.percent)} {unit})"
+        return f"{name} does not differ certainly from {baseline} ({_joined(_signed(change, text.percent), unit)})"
     way = "above" if change.sign > 0 else "below"
-    return f"{name} lies {size}{bounds} {unit} {way} {baseline}"
+    return _joined(name, "lies", size + bounds, unit, way, baseline)
+
+
+def _joined(*words: str) -> str:
+    """Words with a space between them; a pure number has no unit."""
+    return " ".join(word for word in words if word)
 
 
 def _ordered(change: Mean) -> tuple[float, float] | None:
@@ -57,7 +62,9 @@ def ablation_sentence(
     if not changes:
         return f"Only {baseline} was measured: nothing to compare."
     start = f"With {baseline}, {label(column).name} is " + (
-        (percent(level) if label(column).percent else number(level)) if level is not None else "–"
+        (percent(level) if label(column).percent else _joined(number(level), label(column).unit))
+        if level is not None
+        else "–"
     )
     known = [difference(name, baseline, change, column) for name, change in changes.items() if change.n]
     lost = [name for name, change in changes.items() if not change.n]
