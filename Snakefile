@@ -17,8 +17,10 @@ from trm.pipeline.places import Place, job_environment, may_repeat
 from trm.pipeline.preflight import Preflight
 from trm.pipeline.workflow import Workflow
 
-# While Snakemake builds its graph nothing becomes garbage: looking for it took a quarter of a dry run of 5,000 points.
+# While Snakemake builds its graph nothing becomes garbage: looking for it took a quarter of a dry run of 5,000 points,
+# and looking once more at the end of the process another fifth.
 gc.set_threshold(200_000, 20, 100)
+atexit.register(gc.freeze)
 
 try:
     STUDY = Workflow(config)
