@@ -24,6 +24,11 @@ from benchmarks.ratios import Ratio, draw, ratios_of, table
 HERE = Path(__file__).parent
 OUT = HERE / "out"
 COMPARED = ("step", "data", "fixed_cost", "pipeline")
+MINUTES = {
+    False: {"step": 14, "data": 5, "fixed_cost": 2, "pipeline": 3},
+    True: {"step": 1.5, "data": 1, "fixed_cost": 0.5, "pipeline": 1},
+}
+"""Expected of each on two cores, for the time left; by `--quick`."""
 OTHERS = ("fits", "faults", "pod_load", "pod_faults")
 
 
@@ -75,7 +80,11 @@ def main(arguments: list[str] | None = None) -> int:
     found: list[Ratio] = []
     failed = 0
     load = os.getloadavg()[0]
-    for name in args.names or COMPARED:
+    names, began = args.names or COMPARED, time.perf_counter()
+    for done, name in enumerate(names):
+        left = sum(MINUTES[args.quick].get(other, 0) for other in names[done:])
+        minutes = (time.perf_counter() - began) / 60
+        print(f"== {done + 1} of {len(names)}, {minutes:.1f} min so far, about {left:g} min left", flush=True)
         try:
             written = run(name, args.quick)
         except subprocess.CalledProcessError as error:
