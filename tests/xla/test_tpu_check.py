@@ -10,6 +10,9 @@ from typing import Any
 import pytest
 
 from trm.study.schema import RunConfig
+from trm.tpu_check.slices import parse_slice
+from trm.tpu_check.starting import starting_seconds
+from trm.tpu_check.worker import environment
 
 from .steps import config
 
@@ -32,6 +35,7 @@ def test_a_tiny_step_fits_and_gathers_nothing(mixer: str, tmp_path: Path):
         assert result["chips"] == 4
         assert 0 < result["peak_gib"] < (0.05 if result["what"] == "train" else 0.6)
         assert 0 < result["step_ms"] < 100
+        assert 0 < result["host_ms"] < 10_000
         assert set(result["collectives"]) <= {"all-reduce"}
         if result["what"] == "train":
             assert result["collectives"]["all-reduce"]["count"] <= 3
@@ -84,3 +88,10 @@ def test_kernels_are_compiled_and_their_schedules_counted(mixer: str, tmp_path: 
     }
     assert all(0 < ms < 1 for ms in parts.values())
     assert set(found["collectives"]) == {"all-reduce"}
+
+
+def test_a_host_of_a_large_slice_is_measured_with_four_chips(monkeypatch: pytest.MonkeyPatch):
+    where = parse_slice("v4-64")
+    for name, value in environment(where).items():
+        monkeypatch.setenv(name, value)
+    assert 0 < starting_seconds(7, 3, (64, 16, 6), where, None) < 10
