@@ -81,3 +81,16 @@ def test_commands_of_rules_see_the_same_study(jobs):
     words = shlex.split(workflow.options)
     given = [words[i + 1] for i, word in enumerate(words) if word == "--config"]
     assert given == ["experiments=ema", "xla_python=/x y/python", "set=training.lr=0.001"]
+
+
+def test_a_run_that_starts_from_weights_outside_the_study_needs_them_on_disk(jobs, tmp_path, monkeypatch):
+    workflow = Workflow({"experiments": "ema", "set": {"training.init_from": "older-12345678"}})
+    assert workflow.any_initial_weights
+    run = workflow.study.experiment("ema").points[0].runs[0].name
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match="init_from=older-12345678: .* does not exist"):
+        workflow.initial_weights(run)
+    weights = tmp_path / "results/runs/older-12345678/weights.safetensors"
+    weights.parent.mkdir(parents=True)
+    weights.touch()
+    assert workflow.initial_weights(run) == []

@@ -297,9 +297,15 @@ class Workflow:
         return self.dataset_outputs(self.dataset_of(self._known(self.runs, run, "run")))[0]
 
     def initial_weights(self, run: str) -> list[str]:
-        """Weights of the run that this one starts from, if any."""
+        """Weights of the run that this one starts from, if this study trains it. UserError: neither does the study,
+        nor are they there."""
         start = self._known(self.runs, run, "run").config.training.init_from
-        return [f"results/runs/{start}/weights.safetensors"] if start else []
+        path = f"results/runs/{start}/weights.safetensors"
+        if start and start not in self.runs:  # an older run: no rule of this study may ask for it
+            if not self.config.get("storage_prefix") and not Path(path).exists():
+                raise UserError(f"training.init_from={start}: {path} does not exist; name a finished run")
+            return []
+        return [path] if start else []
 
     @cached_property
     def any_initial_weights(self) -> bool:

@@ -18,8 +18,9 @@ rule train:
         initial=(
             (
                 lambda wildcards: [
-                    ancient(PLACE.needed(path, STUDY.run_outputs(wildcards.run)))
+                    ancient(file)
                     for path in STUDY.initial_weights(wildcards.run)
+                    for file in PLACE.needed(path, STUDY.run_outputs(wildcards.run))
                 ]
             )
             if STUDY.any_initial_weights
