@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from trm.cpu import launch
+from trm.cpu import kernels, launch
 from trm.cpu.kernels import COLUMNS
 from trm.cpu.launch import run
 
@@ -22,14 +22,6 @@ def close(found, exact):
     """Equal up to one rounding of the result (and float32 arithmetic before it)."""
     rtol = 5e-3 if found.dtype == torch.bfloat16 else 2e-6
     torch.testing.assert_close(found.double(), exact, rtol=rtol, atol=2e-6)
-
-
-@pytest.fixture(params=[1, 2])
-def threads(request):
-    before = torch.get_num_threads()
-    torch.set_num_threads(request.param)
-    yield request.param
-    torch.set_num_threads(before)
 
 
 @each_dtype
@@ -164,15 +156,58 @@ def test_extreme_gates(dtype, extreme):
     assert row.isfinite().all() == math.isfinite(extreme)
 
 
+def arguments(dtype):
+    """Rows and arguments of every pass, large enough to be spread over threads."""
+    rows, columns, groups = 64, 520, 3
+    length, batch, heads, width = 40, 8, 4, 32
+
+    def some(seed, *shape):
+        return values(dtype, *(shape or (rows, columns)), seed=seed)
+
+    def wide(*shape):
+        return values(torch.float32, *shape, seed=9)
+
+    tokens, sizes = length * batch, (batch, heads, width, length)
+    flat, split = (tokens, heads * width), (batch * heads, length, width)
+    qkv = (some(0, tokens, 3 * heads * width), *(some(seed, *split) for seed in (1, 2, 3)))
+    angles = wide(length, width // 2), wide(length, width // 2)
+    a, b, c, d = (some(seed) for seed in range(4))
+    return {
+        "gate": (rows, a, b, c, columns, columns),
+        "gate_backward": (rows, a, b, c, columns, columns),
+        "norm_rows": (rows, a, b, c, wide(rows), columns),
+        "norm_columns": (groups, a, b, c, wide(columns), rows, columns),
+        "norm_rows_backward": (rows, a, b, c, d, wide(rows), columns),
+        "norm_columns_backward": (groups, a, b, c, d, wide(columns), rows, columns, wide(columns)),
+        "accumulate": (rows, wide(rows, columns), a, columns),
+        "accumulate_transposed": (rows, wide(rows, columns), some(0, columns, rows), columns, rows),
+        "split_heads": (tokens, *qkv, *angles, *sizes),
+        "split_heads_backward": (tokens, *qkv, *angles, *sizes),
+        "join_heads": (tokens, some(0, *split), some(1, *flat), *sizes, 0),
+        "softmax": (rows, a, columns),
+        "softmax_backward": (rows, a, b, columns),
+    }
+
+
 @each_dtype
-def test_threads_change_nothing(dtype, threads):
-    rows, columns = 1024, 97
-    assert rows * columns > launch.SPREAD
-    x = values(dtype, rows, columns)
-    run("softmax", x, rows, x, columns)
-    exact = values(dtype, rows, columns)
-    for row in (0, 511, 1023):
-        one = exact[row : row + 1].clone()
-        run("softmax", one, 1, one, columns)
-        assert torch.equal(one[0], x[row])
-    close(x, exact.double().softmax(1))
+@pytest.mark.parametrize("name", kernels.__all__)
+def test_threads_change_no_bit(monkeypatch, dtype, name):
+    rows, *given = arguments(dtype)[name]
+    like = next(a for a in given if not isinstance(a, int) and a.dtype == dtype)
+    assert like.numel() >= launch.SPREAD
+    started, parallel = [], launch._parallel()
+    monkeypatch.setattr(launch, "_parallel", lambda: lambda *args: (started.append(args), parallel(*args)))
+    found = []
+    before = torch.get_num_threads()
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            copies = [a if isinstance(a, int) else a.clone() for a in given]
+            run(name, like, rows, *copies)
+            found.append([a for a in copies if not isinstance(a, int)])
+    finally:
+        torch.set_num_threads(before)
+    assert [args[2] for args in started] == [2, 3]
+    assert any(not torch.equal(a, b) for a, b in zip(found[0], (g for g in given if not isinstance(g, int))))
+    for others in found[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(found[0], others))

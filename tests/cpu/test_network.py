@@ -6,8 +6,8 @@ import statistics
 import pytest
 import torch
 
-from tests.model import test_fused
-from tests.model.test_fused import SEQ, VARIANTS, VOCAB, run
+from tests.model.supervision import SEQ, VOCAB, supervision_step
+from tests.model.test_fused import VARIANTS
 from trm.cpu.network import CompiledRounds
 from trm.model import fused
 from trm.model.fused import FusedNetwork, Rounds
@@ -27,7 +27,8 @@ def relative(mine, its):
 def test_equals_autograd(variant):
     """Outputs, every weight's gradient and the puzzle's, in float32 against float64."""
     model = ModelConfig(**(SMALL | VARIANTS[variant]))
-    mine, exact = run(FusedNetwork, model, torch.float32), run(PlainNetwork, model, torch.float64)
+    mine = supervision_step(FusedNetwork, model, torch.float32)
+    exact = supervision_step(PlainNetwork, model, torch.float64)
     for a, b in zip(mine[0], exact[0]):
         assert relative(a, b) < 2e-5
     for name, gradient in exact[1].items():
@@ -36,18 +37,18 @@ def test_equals_autograd(variant):
 
 
 @pytest.mark.parametrize("mixer", ["mlp", "attention"])
-def test_bfloat16_is_as_close_to_the_truth_as_autograd(monkeypatch, mixer):
+def test_bfloat16_is_as_close_to_the_truth_as_autograd(mixer):
     """Mean over weights and seeds of the logarithm of each gradient's relative error, against autograd's."""
     model = ModelConfig(
         **(SMALL | {"d_model": 64, "puzzle_tokens": 1, "h_cycles": 1, "l_cycles": 1, "mixer": mixer})
     )
     excess = []
     for seed in range(4):
-        monkeypatch.setattr(
-            test_fused, "initial_weights", lambda *args, s=seed: initial_weights(*args[:-1], s)
+        exact = supervision_step(PlainNetwork, model, torch.float64, seed=seed)[1]
+        mine, its = (
+            supervision_step(kind, model, torch.bfloat16, seed=seed)[1]
+            for kind in (FusedNetwork, PlainNetwork)
         )
-        exact = run(PlainNetwork, model, torch.float64)[1]
-        mine, its = (run(kind, model, torch.bfloat16)[1] for kind in (FusedNetwork, PlainNetwork))
         for name in exact.keys() - {"halt.bias"}:
             excess.append(math.log(relative(mine[name], exact[name]) / relative(its[name], exact[name])))
     assert math.exp(statistics.mean(excess)) < 1.1

@@ -1,39 +1,16 @@
-"""One supervision step of a tiny network, forward and backward."""
+"""The tiny network of the kernels' tests: Triton's interpreter is slow."""
 
 from __future__ import annotations
 
-import torch
+from functools import partial
 
-from trm.model.parameters import Layout, architecture, initial_weights
+from tests.model.supervision import SEQ, VOCAB, supervision_step
 
-SEQ, VOCAB = 9, 5
+__all__ = ["SEQ", "SMALL", "VOCAB", "one_step", "relative"]
 SMALL = {"d_model": 32, "heads": 1, "puzzle_tokens": 2, "h_cycles": 2, "l_cycles": 1, "expansion": 1.0}
+one_step = partial(supervision_step, rows=3)
 
 
 def relative(found, exact):
     """Relative error, a number."""
     return ((found.double() - exact.double()).norm() / exact.double().norm()).item()
-
-
-def one_step(kind, model, dtype):
-    """Outputs, weight gradients and puzzle gradient of the second of two equal steps (it runs on used buffers)."""
-    layout = Layout.of(model, SEQ, VOCAB)
-    wide = torch.promote_types(dtype, torch.float32)
-    params = torch.zeros(layout.size, dtype=wide)
-    for name, tensor in initial_weights(model, SEQ, VOCAB, 0).items():
-        layout.views(params)[name].copy_(tensor)
-    layout.views(params)["halt.weight"].fill_(0.1)
-    grads = torch.full((layout.size,), 9.0, dtype=wide)
-    net = kind(layout, params, grads, architecture(model, dtype))
-    generator = torch.Generator().manual_seed(0)
-    length = SEQ + model.puzzle_tokens
-    z_H, z_L = torch.randn(2, length, 3, model.d_model, generator=generator).to(dtype)
-    inputs = torch.randint(0, VOCAB, (3, SEQ), dtype=torch.uint8, generator=generator)
-    puzzle = torch.randn(3, model.d_model, generator=generator).to(wide).requires_grad_()
-    direction = torch.randn(SEQ, 3, VOCAB, generator=generator).to(wide)
-    for _ in range(2):
-        puzzle.grad = None
-        net.prepare()
-        outputs = net(z_H, z_L, inputs, puzzle, model.h_cycles, model.l_cycles)
-        ((outputs[2] * direction).sum() + outputs[3].sum()).backward()
-    return [output.detach() for output in outputs], layout.views(grads), puzzle.grad

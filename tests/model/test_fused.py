@@ -3,13 +3,13 @@
 import pytest
 import torch
 
+from tests.model.supervision import SEQ, VOCAB, supervision_step
 from trm.model.fused import Buffers, FusedNetwork, normalise, normalise_backward
 from trm.model.inference import InferenceNetwork
-from trm.model.parameters import Layout, architecture, initial_weights
+from trm.model.parameters import architecture, initial_weights
 from trm.model.plain import PlainNetwork
 from trm.study.schema import ModelConfig
 
-SEQ, VOCAB = 9, 5
 VARIANTS = {
     "mlp": {},
     "attention": {"mixer": "attention"},
@@ -19,36 +19,15 @@ VARIANTS = {
 }
 
 
-def run(kind, model, dtype, weights_dtype=None):
-    """Outputs, weight gradients and puzzle gradient of one supervision step."""
-    layout = Layout.of(model, SEQ, VOCAB)
-    wide = torch.float64 if dtype == torch.float64 else torch.float32
-    params = torch.zeros(layout.size, dtype=weights_dtype or wide)
-    for name, tensor in initial_weights(model, SEQ, VOCAB, 0).items():
-        layout.views(params)[name].copy_(tensor)
-    layout.views(params)["halt.weight"].fill_(0.1)
-    grads = torch.full((layout.size,), 9.0, dtype=wide)
-    net = kind(layout, params, grads, architecture(model, dtype))
-    generator = torch.Generator().manual_seed(0)
-    length = SEQ + model.puzzle_tokens
-    z_H, z_L = torch.randn(2, length, 4, model.d_model, generator=generator).to(dtype)
-    inputs = torch.randint(0, VOCAB, (4, SEQ), dtype=torch.uint8, generator=generator)
-    puzzle = torch.randn(4, model.d_model, generator=generator).to(wide).requires_grad_()
-    direction = torch.randn(SEQ, 4, VOCAB, generator=generator).to(wide)
-    for _ in range(2):  # the second pass runs on used buffers
-        puzzle.grad = None
-        net.prepare()
-        outputs = net(z_H, z_L, inputs, puzzle, model.h_cycles, model.l_cycles)
-        ((outputs[2] * direction).sum() + outputs[3].sum()).backward()
-    return [output.detach() for output in outputs], layout.views(grads), puzzle.grad
-
-
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_equals_autograd_in_float64(variant):
     model = ModelConfig(
         **({"d_model": 8, "heads": 2, "puzzle_tokens": 2, "h_cycles": 2, "l_cycles": 2} | VARIANTS[variant])
     )
-    fused, plain = run(FusedNetwork, model, torch.float64), run(PlainNetwork, model, torch.float64)
+    fused, plain = (
+        supervision_step(FusedNetwork, model, torch.float64),
+        supervision_step(PlainNetwork, model, torch.float64),
+    )
     for mine, its in zip(fused[0], plain[0]):
         torch.testing.assert_close(mine, its, rtol=1e-9, atol=1e-9)
     for name, gradient in plain[1].items():
@@ -63,10 +42,10 @@ def test_equals_autograd_in_float64(variant):
 def test_bfloat16_is_as_close_to_the_truth_as_autograd(mixer, weights):
     """Relative error of each gradient against float64 at the same (rounded) weights."""
     model = ModelConfig(d_model=32, heads=2, puzzle_tokens=1, h_cycles=2, l_cycles=2, mixer=mixer)
-    exact = run(PlainNetwork, model, torch.float64)[1]
+    exact = supervision_step(PlainNetwork, model, torch.float64)[1]
     errors = []
     for kind in (FusedNetwork, PlainNetwork):
-        found = run(kind, model, torch.bfloat16, weights)[1]
+        found = supervision_step(kind, model, torch.bfloat16, weights)[1]
         errors.append(
             [((found[n] - exact[n]).norm() / exact[n].norm()).item() for n in exact if n != "halt.bias"]
         )

@@ -72,9 +72,10 @@ def gate_backward(block):
             for j in range(columns):
                 x, up, grad = load(gates, a + j), load(ups, a + j), load(pushed, b + j)
                 s = sigmoid(x)
-                store(pushed, b + j, x * s * up)
-                store(ups, a + j, grad * x * s)
-                store(gates, a + j, grad * up * s * (ONE + x * (ONE - s)))
+                silu = x * s
+                store(pushed, b + j, silu * up)
+                store(ups, a + j, grad * silu)
+                store(gates, a + j, grad * up * (s + silu * (ONE - s)))
         start, stop = piece(block)
 
 
@@ -98,6 +99,16 @@ def norm_rows(block):
 
 
 @njit(**MATH)
+def _cleared(group, width, sums):
+    """First of a group's columns and how many they are; their sums become 0."""
+    first = group * COLUMNS
+    count = min(COLUMNS, width - first)
+    for j in range(first, first + count):
+        store(sums, j, ZERO)
+    return first, count
+
+
+@njit(**MATH)
 def norm_columns(block):
     """As `norm_rows`, of each column; a piece's rows are groups of COLUMNS.
 
@@ -108,10 +119,7 @@ def norm_columns(block):
     start, stop = piece(block)
     while start >= 0:
         for group in range(start, stop):
-            first = group * COLUMNS
-            count = min(COLUMNS, width - first)
-            for j in range(count):
-                store(scales, first + j, ZERO)
+            first, count = _cleared(group, width, scales)
             for row in range(length):
                 at = row * width + first
                 for j in range(count):
@@ -154,10 +162,7 @@ def norm_columns_backward(block):
     start, stop = piece(block)
     while start >= 0:
         for group in range(start, stop):
-            origin = group * COLUMNS
-            count = min(COLUMNS, width - origin)
-            for j in range(count):
-                store(sums, origin + j, ZERO)
+            origin, count = _cleared(group, width, sums)
             for row in range(length):
                 at = row * width + origin
                 for j in range(count):

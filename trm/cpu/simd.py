@@ -8,7 +8,7 @@ float32; stores to bfloat16 round to nearest even.
 from __future__ import annotations
 
 import numpy as np
-from llvmlite import ir
+from llvmlite import binding, ir
 from numba import njit, types
 from numba.extending import intrinsic
 
@@ -16,6 +16,20 @@ MATH = {"fastmath": {"contract", "reassoc", "arcp", "nsz"}, "error_model": "nump
 """Sums may be reordered (the order is fixed at compilation); NaN and infinity keep their meaning."""
 
 _I16, _I32, _I64, _F32 = ir.IntType(16), ir.IntType(32), ir.IntType(64), ir.FloatType()
+_AS_WRITTEN = ("contract",)
+"""Flags of additions whose order matters: with flags of its own, an instruction does not get those of MATH."""
+
+
+class _BFloat(ir.Type):
+    """LLVM's bfloat, which llvmlite does not name."""
+
+    def __str__(self) -> str:
+        return "bfloat"
+
+
+_BF16 = _BFloat()
+_ROUNDS = bool(binding.get_host_cpu_features().get("avx512bf16"))
+"""The processor rounds to bfloat16 by an instruction; others take five of integers."""
 
 
 def _words(builder, block):
@@ -83,7 +97,9 @@ def store(typing, pointer, index, value):
 
     def generate(context, builder, signature, args):
         value = args[2]
-        if signature.args[0].dtype != types.float32:
+        if signature.args[0].dtype != types.float32 and _ROUNDS:
+            value = builder.bitcast(builder.fptrunc(value, _BF16), _I16)
+        elif signature.args[0].dtype != types.float32:
             bits = builder.bitcast(value, _I32)
             odd = builder.and_(builder.lshr(bits, ir.Constant(_I32, 16)), ir.Constant(_I32, 1))
             bits = builder.add(bits, builder.add(odd, ir.Constant(_I32, 0x7FFF)))
@@ -108,40 +124,56 @@ def hidden(typing, index):
     return types.int64(types.int64), generate
 
 
-# 2^r on [-1/2, 1/2]: Taylor, highest power first; relative error 1e-8
-_EXP2 = [float(np.log(2) ** k / np.prod(np.arange(1.0, k + 1))) for k in range(7, -1, -1)]
+# e^r for |r| up to ln(2) / 2, highest power first: a polynomial through Chebyshev's nodes, relative error 2e-8
+_NODES = np.cos(np.pi * (np.arange(7) + 0.5) / 7) * np.log(2) / 2
+_EXP = [float(c) for c in np.polyfit(_NODES, np.exp(_NODES), 6)]
+_ROUNDER = 1.5 * 2**23
+"""Added to a small float32, it leaves the nearest whole number in the lowest bits."""
+# ln(2) in two parts; a whole number times the first is exact
+_LN2_HIGH = 0.693359375
+_LN2_LOW = float(np.log(2)) - _LN2_HIGH
 
 
 @intrinsic
-def _exp2(typing, x):
-    """2^x for x in [-126, 127]."""
+def _bounded_exp(typing, x):
+    """e^x for x in [-87, 87]."""
 
     def generate(context, builder, signature, args):
-        nearest = builder.module.declare_intrinsic("llvm.rint", [_F32])
-        whole = builder.call(nearest, [args[0]])
-        rest = builder.fsub(args[0], whole)
-        power = ir.Constant(_F32, _EXP2[0])
-        for coefficient in _EXP2[1:]:
-            power = builder.fma(power, rest, ir.Constant(_F32, coefficient))
-        exponent = builder.add(builder.fptosi(whole, _I32), ir.Constant(_I32, 127))
-        return builder.fmul(power, builder.bitcast(builder.shl(exponent, ir.Constant(_I32, 23)), _F32))
+        def number(value):
+            return ir.Constant(_F32, value)
+
+        shifted = builder.fma(args[0], number(1 / np.log(2)), number(_ROUNDER))
+        whole = builder.fsub(shifted, number(_ROUNDER), flags=_AS_WRITTEN)
+        rest = builder.fma(whole, number(-_LN2_LOW), builder.fma(whole, number(-_LN2_HIGH), args[0]))
+        # by pairs: a short chain of dependent operations is worth more than few of them
+        square = builder.fmul(rest, rest)
+        pairs = [builder.fma(rest, number(high), number(low)) for high, low in zip(_EXP[-2::-2], _EXP[::-2])]
+        power = builder.fma(square, number(_EXP[0]), pairs[2])
+        power = builder.fma(builder.fmul(square, square), power, builder.fma(square, pairs[1], pairs[0]))
+        # into the exponent: the bits above fall out
+        exponent = builder.shl(builder.bitcast(shifted, _I32), ir.Constant(_I32, 23))
+        return builder.bitcast(builder.add(builder.bitcast(power, _I32), exponent), _F32)
 
     return types.float32(types.float32), generate
 
 
 ONE = np.float32(1)
-_LOG2E = np.float32(1 / np.log(2))
-_LOWEST, _HIGHEST = np.float32(-126), np.float32(126)
+_LOWEST, _HIGHEST = np.float32(-87), np.float32(87)
+
+
+@njit(**MATH)
+def _exp(x):
+    """e^x in float32, between e^-87 and e^87."""
+    return _bounded_exp(min(max(x, _LOWEST), _HIGHEST))
 
 
 @njit(**MATH)
 def exp(x):
-    """e^x in float32, between 2^-126 and 2^126; NaN stays NaN, so that an overflow shows."""
-    power = x * _LOG2E
-    return _exp2(min(max(power, _LOWEST), _HIGHEST)) + (x - x)
+    """As `_exp`; NaN stays NaN and infinity becomes it, so that an overflow shows."""
+    return _exp(x) + (x - x)
 
 
 @njit(**MATH)
 def sigmoid(x):
-    """1 / (1 + e^-x) in float32."""
-    return ONE / (ONE + exp(-x))
+    """1 / (1 + e^-x) in float32; NaN may give any number: multiply by x."""
+    return ONE / (ONE + _exp(-x))
