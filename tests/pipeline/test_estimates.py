@@ -1,5 +1,6 @@
 """What Snakemake is told of a job whose placement is part of the question."""
 
+import json
 import shlex
 from pathlib import Path
 from types import SimpleNamespace
@@ -52,6 +53,20 @@ def test_workers_of_a_pod_are_its_hosts(jobs):
     one, all_hosts = (estimates.of(names[label].run) for label in ("XLA, one host", "XLA, 8 hosts"))
     assert all_hosts.seconds < one.seconds
     assert estimates.of(names["CPU"].run).usd == 0.0  # planned as a CPU's hours
+
+
+def test_small_runs_are_evaluated_by_the_process_that_trains_them(jobs):
+    estimates, names = jobs("data_size")
+    # 30 and 300: inference_compute and ema ask for the same runs; what they measure has a job of its own
+    for puzzles in (10, 30, 300):
+        option, text = shlex.split(estimates.evaluations(names[f"train_puzzles={puzzles}"]))
+        assert (option, json.loads(text)) == ("--evaluations", [{}])
+    remote, _ = jobs("data_size", storage_prefix="gs://bucket/study")
+    assert remote.evaluations(names["train_puzzles=30"]) == ""
+    long, its = jobs("data_size", scale="gpu")
+    assert {long.evaluations(job) for job in its.values()} == {""}
+    placed, its = jobs("port_validation")
+    assert {placed.evaluations(job) for job in its.values()} == {""}
 
 
 def test_a_budget_pays_a_shared_run_once_and_passes_over_what_is_too_dear():

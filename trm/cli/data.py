@@ -37,7 +37,9 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     )
     tasks.add_argument("--count", type=int, default=40, help="tasks (default: %(default)s)")
     tasks.add_argument("--pairs", type=int, default=10, help="pairs of each task (default: %(default)s)")
-    tasks.add_argument("--side", type=int, default=6, help="of the canvas: rows and columns (default: %(default)s)")
+    tasks.add_argument(
+        "--side", type=int, default=6, help="of the canvas: rows and columns (default: %(default)s)"
+    )
     tasks.add_argument("--seed", type=int, default=0, help="(default: %(default)s)")
     tasks.add_argument("--families", default="", help="comma-separated (default: all)")
     tasks.add_argument("--out", required=True, type=Path, help="JSON file to write")

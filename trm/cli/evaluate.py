@@ -6,7 +6,11 @@ python -m trm evaluate --run results/runs/NAME --dataset results/datasets/NAME -
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from trm.study.schema import EvaluationConfig
 
 
 def add_parser(subparsers: Any) -> None:
@@ -23,19 +27,40 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("--out", required=True, help="JSON file of the measurements")
     parser.add_argument("--predictions", help="also write every answer to this .npz file")
+    parser.add_argument(
+        "--ahead", help="checkpoint folder of the run, where its training may have left this evaluation"
+    )
     parser.add_argument("--backend", default="auto", help="auto, cpu, cuda or xla")
     parser.add_argument("--threads", type=int, help="CPU threads (default: all)")
 
 
 def run(args: argparse.Namespace) -> int:
     """Evaluate; 0 when the file is written."""
-    from pathlib import Path
-
     from trm.cli.arguments import load_config
     from trm.study.schema import EvaluationConfig
 
     evaluation = load_config(EvaluationConfig, args.evaluation, "--evaluation")
+    document = None
+    if args.ahead and not args.predictions:
+        from trm.engine.ahead import made_ahead
+        from trm.engine.files import write_json
 
+        if document := made_ahead(Path(args.run_folder), args.dataset, evaluation, Path(args.ahead)):
+            write_json(Path(args.out), document)
+    if document is None:
+        document = _evaluate(args, evaluation)
+    for result in (document or {}).get("results", ()):
+        print(
+            f"{result['split']:5}  {result['policy']:9}  steps {result['steps']:3}  restarts {result['restarts']:3}  "
+            f"exact {100 * result['exact_accuracy']:6.2f} %  ({result['correct']}/{result['puzzles']}), "
+            f"mean steps {result['mean_steps']:.2f}, {result['seconds']:.2f} s",
+            flush=True,
+        )
+    return 0
+
+
+def _evaluate(args: argparse.Namespace, evaluation: EvaluationConfig) -> dict[str, Any] | None:
+    """What the file holds, in the first worker."""
     from trm.backends import open_backend
     from trm.engine.evaluate import evaluate_run
     from trm.storage.cache import fetch
@@ -44,7 +69,6 @@ def run(args: argparse.Namespace) -> int:
     try:
         predictions = Path(args.predictions) if args.predictions else None
         run_folder, dataset = (Path(fetch(place)) for place in (args.run_folder, args.dataset))
-        evaluate_run(run_folder, dataset, evaluation, Path(args.out), predictions, backend)
+        return evaluate_run(run_folder, dataset, evaluation, Path(args.out), predictions, backend)
     finally:
         backend.close()
-    return 0

@@ -8,8 +8,13 @@
 from __future__ import annotations
 
 import argparse
+import json
 import time
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from trm.backends.base import Backend
 
 
 def add_parser(subparsers: Any) -> None:
@@ -28,6 +33,10 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--runtime", default="{}", help="RuntimeConfig: JSON text or a path to a JSON file")
     parser.add_argument("--log-every", type=int, help="steps between metrics rows, over --runtime's")
     parser.add_argument("--init-from", help="folder of the finished run that training.init_from names")
+    parser.add_argument(
+        "--evaluations",
+        help="JSON list of EvaluationConfigs to measure at the end, kept for `trm evaluate --ahead`",
+    )
     parser.add_argument("--profile-steps", metavar="FIRST:LAST", help="write a profiler trace of these steps")
 
 
@@ -71,9 +80,27 @@ def run(args: argparse.Namespace) -> int:
             trainer = Trainer(
                 config, dataset, out, checkpoints, backend, runtime, started, initial, args.profile_steps
             )
-            return trainer.run()
+            code = trainer.run()
+        if code == 0 and args.evaluations and backend.processes == 1:
+            _evaluate_ahead(args, out, dataset_folder, backend)
+        return code
     finally:
         backend.close()
+
+
+def _evaluate_ahead(args: argparse.Namespace, out: Path, dataset: Path, backend: Backend) -> None:
+    from trm.cli.arguments import load_config
+    from trm.engine.ahead import evaluate_ahead
+    from trm.storage import is_remote
+    from trm.study.schema import EvaluationConfig
+
+    if is_remote(args.out) or is_remote(args.checkpoints):
+        return
+    wanted = [
+        load_config(EvaluationConfig, json.dumps(item), "--evaluations")
+        for item in json.loads(args.evaluations)
+    ]
+    evaluate_ahead(out, dataset, wanted, Path(args.checkpoints), backend)
 
 
 def _initial_run(name: str | None, args: argparse.Namespace) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trm.engine import outputs
+from trm.engine.files import write_json
 from trm.engine.history import to_csv
 from trm.provenance import provenance
 from trm.study.fingerprint import RECIPE_VERSION
@@ -78,4 +79,4 @@ def finish_run(trainer: Trainer) -> None:
         "best": record.best,
         "provenance": provenance(trainer.started_at),
     }
-    outputs.write_json(trainer.out / "training.json", training_json)
+    write_json(trainer.out / "training.json", training_json)

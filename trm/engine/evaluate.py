@@ -10,8 +10,9 @@ import torch
 
 from trm.backends.base import Backend
 from trm.engine.dataset import Dataset
+from trm.engine.files import write_atomically, write_json
 from trm.engine.guess import blank_symbol, guesses
-from trm.engine.outputs import PUZZLE, TrainedModel, load_weights, write_bytes, write_json
+from trm.engine.outputs import PUZZLE, TrainedModel, load_weights
 from trm.engine.policies import confident, fixed, restarts
 from trm.engine.score import Score
 from trm.engine.step import Originals
@@ -185,8 +186,9 @@ def evaluate_run(
     out: Path,
     predictions: Path | None,
     backend: Backend,
-) -> None:
-    """Measure the run in folder `run` and write `out` (and the answers, if asked for).
+) -> dict[str, Any] | None:
+    """Measure the run in folder `run` and write `out` (and the answers, if asked for); returns what `out` holds, in the
+    first worker.
 
     Raises:
         UserError: where files are missing or do not fit together.
@@ -194,7 +196,7 @@ def evaluate_run(
     measured = Evaluation(load_weights(run), Dataset(dataset), evaluation, backend)
     document = measured.run()
     if backend.rank:
-        return
+        return None
     if predictions:
         if backend.world > 1:
             raise UserError("--predictions needs a single worker")
@@ -202,12 +204,6 @@ def evaluate_run(
 
         buffer = io.BytesIO()
         np.savez_compressed(buffer, **measured.predictions)
-        write_bytes(predictions, buffer.getvalue())
+        write_atomically(predictions, buffer.getvalue())
     write_json(out, document)
-    for result in document["results"]:
-        print(
-            f"{result['split']:5}  {result['policy']:9}  steps {result['steps']:3}  restarts {result['restarts']:3}  "
-            f"exact {100 * result['exact_accuracy']:6.2f} %  ({result['correct']}/{result['puzzles']}), "
-            f"mean steps {result['mean_steps']:.2f}, {result['seconds']:.2f} s",
-            flush=True,
-        )
+    return document

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 from pathlib import Path
+from typing import Any
 
 from trm.errors import UserError
 
@@ -29,6 +31,11 @@ def write_atomically(path: Path, data: bytes) -> None:
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise UserError(f"cannot write {path}: {advice(error)}") from error
+
+
+def write_json(path: Path, value: dict[str, Any]) -> None:
+    """An indented JSON file, atomically; NaN is refused."""
+    write_atomically(path, (json.dumps(value, indent=1, allow_nan=False) + "\n").encode())
 
 
 def sync_folder(path: Path) -> None:

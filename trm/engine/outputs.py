@@ -102,8 +102,3 @@ def load_weights(path: Path) -> TrainedModel:
     return TrainedModel(
         RunConfig.model_validate_json(metadata["config"]), json.loads(metadata["meta"]), tensors
     )
-
-
-def write_json(path: Path, value: dict[str, Any]) -> None:
-    """An indented JSON file, atomically; NaN is refused."""
-    write_bytes(path, (json.dumps(value, indent=1, allow_nan=False) + "\n").encode())

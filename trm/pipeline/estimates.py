@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import fnmatch
 import shlex
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from trm.pipeline.workflow import Workflow
+from trm.study.fingerprint import canonical_json
 from trm.study.plan import Estimate, Hardware, estimate, flops_text, read_hardware, seconds_text
 from trm.tpu_check.check import step_seconds
 from trm.tpu_check.slices import parse_slice
 
 CHECKED = Path("results/tpu-check")
 """Where `tpu-check` keeps its numbers."""
+SMALL_SECONDS = 900.0
+"""A run of at most this is evaluated by the process that trains it."""
 
 
 class Estimates:
@@ -109,6 +113,35 @@ class Estimates:
         """The option for experiments that ask for finer curves; a resource, as no result depends on it."""
         every = self._workflow.study.log_every.get(wildcards.run)
         return f"--log-every {every}" if every else ""
+
+    @cached_property
+    def _evaluations(self) -> dict[str, list[str]]:
+        """Run -> its plain evaluations as JSON: those by other weights and policies may belong to an experiment
+        that nobody asked for, and take longer than a process to start."""
+        found: dict[str, list[str]] = {}
+        for name, evaluation in self._workflow.study.evaluations.items():
+            if (
+                evaluation.weights != "ema"
+                or evaluation.unroll
+                or evaluation.confident
+                or evaluation.restarts
+            ):
+                continue
+            text = canonical_json(evaluation.model_dump(exclude_defaults=True))
+            found.setdefault(name.split("/")[0], []).append(text)
+        return found
+
+    def evaluations(self, wildcards: Any) -> str:
+        """The option by which a small run's training process makes its evaluations too: a process that starts for
+        them alone costs more than they do. A resource, as no result depends on it."""
+        placement = self._workflow.runs[wildcards.run].config.placement
+        elsewhere = (
+            placement.backend != "any" or placement.workers > 1 or self._workflow.config.get("storage_prefix")
+        )
+        if elsewhere or self.of(wildcards.run).seconds > SMALL_SECONDS:
+            return ""
+        texts = self._evaluations.get(wildcards.run, [])
+        return f"--evaluations {shlex.quote('[' + ','.join(texts) + ']')}" if texts else ""
 
     def minutes(self, wildcards: Any) -> int:
         """Time limit for schedulers that want one: twice the estimate and a quarter of an hour."""

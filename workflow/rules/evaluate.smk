@@ -25,4 +25,5 @@ rule evaluate:
         "Evaluation of {wildcards.run}"
     shell:
         "python -m trm evaluate --run $(dirname {input.training:q}) --dataset $(dirname {input.dataset:q}) "
+        '--ahead "$TRM_CHECKPOINTS"/{wildcards.run} '
         "--evaluation {params.evaluation:q} --out {output.evaluation:q} --threads {threads} 2>&1 | tee {log:q}"

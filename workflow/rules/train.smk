@@ -40,6 +40,7 @@ rule train:
         mem_mb=PLAN.memory_mb,
         plan=PLAN.sentence,
         log_every=PLAN.log_every,
+        evaluations=PLAN.evaluations,
     params:
         config=lambda wildcards: STUDY.run_json(wildcards.run),
     message:
@@ -47,4 +48,5 @@ rule train:
     shell:
         "{resources.mpi} python -m trm train --config {params.config:q} --dataset $(dirname {input.dataset:q}) "
         '--out $(dirname {output.training:q}) --checkpoints "$TRM_CHECKPOINTS"/{wildcards.run} '
-        '--threads "$TRM_THREADS" --runtime "$TRM_RUNTIME" {resources.log_every} 2>&1 | tee {log:q}'
+        '--threads "$TRM_THREADS" --runtime "$TRM_RUNTIME" {resources.log_every} {resources.evaluations} '
+        "2>&1 | tee {log:q}"

@@ -1,0 +1,65 @@
+"""Evaluations that a small run's training process makes when it ends: the evaluation job, a process of its own, finds
+them beside the checkpoints and need not load torch and the compiled passes once more, which would take longer than
+the evaluation itself."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trm.engine.files import write_json
+from trm.storage.files import sha256_file
+from trm.study.fingerprint import evaluation_fingerprint
+from trm.study.schema import EvaluationConfig
+
+if TYPE_CHECKING:
+    from trm.backends.base import Backend
+
+
+def _kept(checkpoints: Path, evaluation: EvaluationConfig) -> Path:
+    return checkpoints / "evaluated" / f"{evaluation_fingerprint(evaluation)[:8]}.json"
+
+
+def _depends_on(run: Path, dataset: str, evaluation: EvaluationConfig) -> dict[str, Any]:
+    """What must be the same for a kept evaluation to be taken."""
+    return {
+        "weights": sha256_file(run / "weights.safetensors"),
+        "dataset": Path(dataset).name,
+        "evaluation": evaluation.model_dump(mode="json"),
+    }
+
+
+def evaluate_ahead(
+    run: Path, dataset: str, evaluations: Sequence[EvaluationConfig], checkpoints: Path, backend: Backend
+) -> None:
+    """Make the evaluations of a run that has just been written and keep them in its checkpoint folder.
+
+    A failure is told and is nothing else: the evaluation job tries again, and its failure counts.
+    """
+    from trm.engine.dataset import Dataset
+    from trm.engine.evaluate import Evaluation
+    from trm.engine.outputs import load_weights
+
+    try:
+        trained, data = load_weights(run), Dataset(dataset)
+        for evaluation in evaluations:
+            document = Evaluation(trained, data, evaluation, backend).run()
+            kept = _kept(checkpoints, evaluation)
+            write_json(kept, _depends_on(run, dataset, evaluation) | {"document": document})
+    except Exception as error:
+        logging.getLogger("trm").warning("evaluation is left to its own job: %s", error)
+
+
+def made_ahead(
+    run: Path, dataset: str, evaluation: EvaluationConfig, checkpoints: Path
+) -> dict[str, Any] | None:
+    """The kept evaluation of just these weights and settings, or None."""
+    try:
+        kept = json.loads(_kept(checkpoints, evaluation).read_text(encoding="utf-8"))
+        wanted = _depends_on(run, dataset, evaluation)
+        return kept["document"] if {key: kept[key] for key in wanted} == wanted else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
