@@ -63,7 +63,7 @@ def test_small_runs_are_evaluated_by_the_process_that_trains_them(jobs):
         assert (option, json.loads(text)) == ("--evaluations", [{}])
     remote, _ = jobs("data_size", storage_prefix="gs://bucket/study")
     assert remote.evaluations(names["train_puzzles=30"]) == ""
-    long, its = jobs("data_size", scale="gpu")
+    long, its = jobs("baseline", scale="gpu")
     assert {long.evaluations(job) for job in its.values()} == {""}
     placed, its = jobs("port_validation")
     assert {placed.evaluations(job) for job in its.values()} == {""}
