@@ -3,8 +3,9 @@
     python -m benchmarks.fixed_cost [--rounds 5] [--json fixed_cost.json]
 
 Each round starts, in turns, `python -c "import torch"` (the baseline: no run can be shorter), the training command of
-the pipeline for one step of a laptop model, and its evaluation command, each a process of its own on one thread. The
-fixed cost is `run`: both together, imports, set-up, first step, evaluation and files. Wall and processor seconds; the
+the pipeline for one step of a laptop model, which evaluates it too, and the evaluation command, which takes that over,
+each a process of its own on one thread. The fixed cost is `run`: both together, imports, set-up, first step,
+evaluation and files. Wall and processor seconds; the
 first round, which fills the caches (Python's, numba's), is told apart as `cold`.
 """
 
@@ -63,13 +64,17 @@ def measure(folder: Path, rounds: int) -> dict[str, dict[str, float]]:
     taken: dict[str, list[dict[str, float]]] = {"import torch": [], "train": [], "evaluate": []}
     for round_ in range(rounds + 1):
         place = folder / str(round_)
+        kept = str(place / "kept")
         out = ["--dataset", str(folder / "data"), "--threads", "1", "--out"]
         commands = {
             "import torch": [sys.executable, "-c", "import torch"],
             "train": [
-                *trm, "train", "--config", run, *out, str(place / "run"), "--checkpoints", str(place / "kept"),
+                *trm, "train", "--config", run, *out, str(place / "run"), "--checkpoints", kept,
+                "--evaluations", "[{}]",
             ],
-            "evaluate": [*trm, "evaluate", "--run", str(place / "run"), *out, str(place / "evaluation.json")],
+            "evaluate": [
+                *trm, "evaluate", "--run", str(place / "run"), *out, str(place / "evaluation.json"), "--ahead", kept,
+            ],
         }  # fmt: skip
         for name, command in commands.items():
             taken[name].append(timed(command))

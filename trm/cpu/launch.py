@@ -6,11 +6,12 @@ arguments.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import math
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -34,6 +35,18 @@ def _folder() -> str | None:
     return None if folder is None else str(folder)
 
 
+@contextlib.contextmanager
+def _without_scipy() -> Iterator[None]:
+    """numba's first function imports SciPy's linear algebra, a fifth of a second, in case np.dot is compiled."""
+    hidden = {"scipy.linalg", "scipy.linalg.cython_blas"} - sys.modules.keys()
+    sys.modules.update(dict.fromkeys(hidden))
+    try:
+        yield
+    finally:
+        for name in hidden:
+            del sys.modules[name]
+
+
 @cache
 def _compiled(name: str, dtype: torch.dtype) -> tuple[Callable[[int], None], int]:
     """The kernel as a C function, and its address."""
@@ -41,7 +54,8 @@ def _compiled(name: str, dtype: torch.dtype) -> tuple[Callable[[int], None], int
     try:
         signature = types.void(types.CPointer(DTYPES[dtype]))
         body = getattr(kernels, name).py_func
-        function = numba.cfunc(signature, cache=_folder() is not None, **kernels.MATH)(body)
+        with _without_scipy():
+            function = numba.cfunc(signature, cache=_folder() is not None, **kernels.MATH)(body)
     finally:
         numba.config.CACHE_DIR = before
     return _FUNCTION(function.address), function.address
