@@ -54,9 +54,19 @@ def run(kind: str, changes: dict[str, Any], folder: Path, seed: int) -> dict[str
     runtime = workflow.study.scale.runtime.model_dump_json(exclude_defaults=True)
     recipe = json.dumps(json.loads(workflow.run_json(name)) | {"seed": seed})
     train = [*trm, "train", "--config", recipe, "--dataset", str(dataset), "--out", str(out)]
-    train += ["--checkpoints", str(folder / "checkpoints" / name), "--threads", "1", "--runtime", runtime]
+    kept, evaluation = str(folder / "checkpoints" / name), point.evaluation.model_dump_json()
+    train += [
+        "--checkpoints",
+        kept,
+        "--threads",
+        "1",
+        "--runtime",
+        runtime,
+        "--evaluations",
+        f"[{evaluation}]",
+    ]
     evaluate = [*trm, "evaluate", "--run", str(out), "--dataset", str(dataset), "--threads", "1"]
-    evaluate += ["--evaluation", point.evaluation.model_dump_json(), "--out", str(out / "evaluation.json")]
+    evaluate += ["--evaluation", evaluation, "--out", str(out / "evaluation.json"), "--ahead", kept]
     wall, processor = (sum(times) for times in zip(timed(train), timed(evaluate)))
     return {
         "kind": kind,
