@@ -26,11 +26,11 @@ from trm.storage.files import sha256_file
 FIXTURES = Path(__file__).parent.parent / "tests" / "data" / "arc"
 SIDE = 5
 """Of the canvas: `stack`, whose answer has six rows, is left out and counts as not solved."""
-GENERATED = {"count": 240, "pairs": 4, "families": "recolour,mirror,fill,middle"}
+GENERATED = {"count": 480, "pairs": 4, "families": "recolour,mirror,fill,middle"}
 """Many tasks of few pairs: the rules carry over to tasks that show no more than that."""
 DATA = {"task": "arc", "source": "json", "train_puzzles": None, "validation_puzzles": 4, "augmentations": 8}
 MODEL = {"d_model": 64, "heads": 4, "h_cycles": 1, "l_cycles": 2, "halt_max_steps": 2, "puzzle_tokens": 1}
-TRAINING = {"batch_size": 64, "steps": 2800, "lr": 3e-3, "lr_min_ratio": 0.1, "puzzle_lr": 4e-2, "ema": 0.99}
+TRAINING = {"batch_size": 64, "steps": 5000, "lr": 3e-3, "lr_min_ratio": 0.1, "puzzle_lr": 4e-2, "ema": 0.99}
 TRAINING |= {"warmup_steps": 50, "weight_decay": 0.1, "puzzle_weight_decay": 0.1, "precision": "auto"}
 
 
