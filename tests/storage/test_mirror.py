@@ -51,6 +51,15 @@ def test_an_empty_mirror_restores_nothing(store: Store, tmp_path: Path):
     assert Mirror(store).restore(tmp_path) is None
 
 
+def test_one_deleted_while_they_are_listed_is_none(store: Store, tmp_path: Path, monkeypatch):
+    push(Mirror(store), tmp_path, [1, 2])
+    listed = list(store.list())
+    for info in store.list("step-00000001/"):
+        store.delete(info.name)
+    monkeypatch.setattr(store, "list", lambda prefix="": iter(listed))
+    assert [snapshot.step for snapshot in Mirror(store).list()] == [2]
+
+
 @pytest.mark.parametrize("damage", ["cut", "flip", "missing", "manifest"])
 def test_a_damaged_newest_one_falls_back(store: Store, tmp_path: Path, damage: str):
     push(Mirror(store), tmp_path, [1, 2])

@@ -19,7 +19,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from trm.errors import UserError
-from trm.storage.base import Conflict, Store
+from trm.storage.base import Conflict, ObjectMissing, Store
 from trm.storage.files import local_files, sha256_file
 from trm.storage.lease import Lease
 from trm.storage.uploader import Uploader
@@ -111,6 +111,8 @@ class Mirror:
             try:
                 manifest = self._manifest(name, 0, parts)
                 snapshots.append(Snapshot(name, int(manifest["step"]), manifest["score"], parts))
+            except ObjectMissing:
+                continue  # deleted since it was listed: the job that owns the run keeps only the newest
             except (UserError, ValueError, KeyError) as error:
                 warnings.warn(f"checkpoint {name} in {self.store.uri}: {error}", RuntimeWarning, stacklevel=2)
         return sorted(snapshots, key=lambda snapshot: (snapshot.step, snapshot.name), reverse=True)
