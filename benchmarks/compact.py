@@ -35,9 +35,9 @@ TRAINING |= {"puzzle_weight_decay": 0.1, "ema": 0.99}
 COLUMNS = ("train/lm_loss", "eval/exact_accuracy")
 
 
-def build_dataset(out: Path) -> Path:
-    """The data set of the comparison."""
-    config = json.dumps(DATA)
+def build_dataset(data: dict[str, Any], out: Path) -> Path:
+    """A generated data set; `data`: fields of its config."""
+    config = json.dumps(data)
     for command in (
         ["source", "--config", config, "--out", str(out / "pool")],
         ["build", "--config", config, "--source", str(out / "pool"), "--out", str(out / "data")],
@@ -96,7 +96,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("benchmarks/out/compact"))
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
-    data = build_dataset(args.out)
+    data = build_dataset(DATA, args.out)
     runs = {seed: compared(seed, args.steps, data, args.out, args.threads) for seed in args.seeds}
     table = []
     for k, first in enumerate(runs[args.seeds[0]]["full"]):

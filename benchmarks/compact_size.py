@@ -18,8 +18,7 @@ from typing import Any
 import torch
 from safetensors.torch import save
 
-from benchmarks.compact import trainer
-from trm.__main__ import main as trm
+from benchmarks.compact import build_dataset, trainer
 from trm.engine.compact import packed, unpacked
 from trm.provenance import provenance
 from trm.study.schema import RunConfig
@@ -29,18 +28,6 @@ DATA = {"source": "generate", "clues_min": 24, "clues_max": 30, "train_puzzles":
 DATA |= {"test_puzzles": 8, "augmentations": 1000}
 TRAINING = {"warmup_steps": 0, "batch_size": 2}
 MIXERS = {"mlp": {"mixer": "mlp"}, "attention": {"mixer": "attention", "position": "rope"}}
-
-
-def dataset(out: Path) -> Path:
-    """Generated 9x9 Sudoku."""
-    config = json.dumps(DATA)
-    for command in (
-        ["source", "--config", config, "--out", str(out / "pool")],
-        ["build", "--config", config, "--source", str(out / "pool"), "--out", str(out / "data")],
-    ):
-        if trm(["data", *command]):
-            raise SystemExit(f"`trm data {command[0]}` failed")
-    return out / "data"
 
 
 def measure(mixer: str, steps: list[int], data: Path, out: Path, threads: int) -> list[dict[str, Any]]:
@@ -87,7 +74,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("benchmarks/out/compact_size"))
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
-    data = dataset(args.out)
+    data = build_dataset(DATA, args.out)
     rows = [
         row
         for mixer in args.mixers
