@@ -39,7 +39,7 @@ def test_one_table_and_one_figure(tmp_path):
     assert [(r.name, round(r.ratio, 2)) for r in found] == [
         ("small, 32 rows", 1.4),
         ("small, 32 rows", 1.7),
-        ("augment", 40.0),
+        ("write 1,000 copies a puzzle", 40.0),
         ("fixed cost of a run", 2.0),
         ("snakemake -n -q, shipped study", 1.25),
     ]
