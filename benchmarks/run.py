@@ -25,7 +25,7 @@ HERE = Path(__file__).parent
 OUT = HERE / "out"
 COMPARED = ("step", "data", "fixed_cost", "pipeline")
 MINUTES = {
-    False: {"step": 14, "data": 5, "fixed_cost": 2, "pipeline": 3},
+    False: {"step": 8, "data": 5, "fixed_cost": 2, "pipeline": 3},
     True: {"step": 0.3, "data": 0.4, "fixed_cost": 0.3, "pipeline": 0.1},
 }
 """Expected of each on two cores, for the time left; by `--quick`."""
@@ -42,9 +42,7 @@ def options(name: str, quick: bool) -> list[str]:
             return [*paper, "--precisions", "bfloat16", "--rounds", "3" if quick else "9"]
         cases = ["--cases", "laptop", "small", *(() if quick else ("paper-mlp", "paper-attention"))]
         # one thread: two wait for each other at every operation, which a busy machine punishes
-        return [*cases, "--threads", "1", "--rounds", "3" if quick else "5"] + (
-            ["--precisions", "bfloat16"] if quick else []
-        )
+        return [*cases, "--threads", "1", "--rounds", "3"] + (["--precisions", "bfloat16"] if quick else [])
     if name == "data":
         return ["--repeats", "1", "--scale", "5"] if quick else ["--repeats", "3"]
     if name == "fixed_cost":
