@@ -2,7 +2,7 @@
 
     python -m benchmarks.run [NAME ...] [--quick]
 
-Names: step data fixed_cost pipeline (these four without names, about ten minutes on two cores; with
+Names: step data fixed_cost pipeline (these four without names, about twelve minutes on two cores; with
 --quick about one: fewer rounds, one precision, a fifth of the data work), and fits faults pod_load
 pod_faults, which print tables of their own. `step` runs on the CUDA device where there is one, with the paper's
 models at batch 768.
@@ -25,7 +25,7 @@ HERE = Path(__file__).parent
 OUT = HERE / "out"
 COMPARED = ("step", "data", "fixed_cost", "pipeline")
 MINUTES = {
-    False: {"step": 8, "data": 5, "fixed_cost": 2, "pipeline": 3},
+    False: {"step": 9, "data": 1.5, "fixed_cost": 0.6, "pipeline": 0.6},
     True: {"step": 0.3, "data": 0.4, "fixed_cost": 0.3, "pipeline": 0.1},
 }
 """Expected of each on two cores, for the time left; by `--quick`."""
