@@ -98,6 +98,9 @@ def test_the_noise_scale_comes_from_logs_or_gradient_norms() -> None:
         (interval((1e-12, 0.02), 2, 100), " [0, 2]"),
         (value_name("adam_atan2"), "Adam-atan2"),
         (value_name(0.999), "0.999"),
+        (value_name(50), "50"),
+        (value_name(50, "data.augmentations"), "51"),  # versions of each puzzle: itself and its copies
+        (value_name(50, "data.train_puzzles"), "50"),
         (value_name(True), "on"),
         (value_name(None), "none"),
         (duration(0.01), "36 s"),

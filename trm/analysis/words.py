@@ -89,13 +89,15 @@ def percents(bounds: Sequence[float | None] | None, digits: int = 1) -> str:
     return f" [{100 * float(bounds[0] or 0):.{digits}f}, {100 * float(bounds[1] or 0):.{digits}f}]"
 
 
-def value_name(value: Any) -> str:
-    """A value of a configuration key as people write it."""
+def value_name(value: Any, column: str = "") -> str:
+    """A value of a configuration key as people write it; with its column, counted as the column's label says: 50 copies
+    are 51 versions."""
     if value is None or (isinstance(value, float) and math.isnan(value)) or value == "":
         return "none"
     if isinstance(value, bool):
         return "on" if value else "off"
     if isinstance(value, (int, float)):
+        value += label(column).offset if column else 0
         if float(value).is_integer() and abs(value) < 1e6:
             return f"{int(value):,}"
         if abs(value) >= 0.9 and abs(value) < 1:
@@ -128,7 +130,9 @@ def point_name(name: Any) -> str:
 
 def spoken(column: str, value: Any) -> str:
     """A value in a sentence with what it is a value of: `batch size 256`; a grid point's own words stand in quotes."""
-    return f"“{point_name(value)}”" if column == "label" else f"{label(column).name} {value_name(value)}"
+    return (
+        f"“{point_name(value)}”" if column == "label" else f"{label(column).name} {value_name(value, column)}"
+    )
 
 
 def place(column: str, value: Any) -> str:
@@ -136,7 +140,7 @@ def place(column: str, value: Any) -> str:
     if column == "series":
         text = str(value) if isinstance(value, str) and value else ""
         return text.replace("_", " ").replace("=", " ") or "the recipe"
-    return f"{label(column).name} {value_name(value)}"
+    return f"{label(column).name} {value_name(value, column)}"
 
 
 def duration(hours: float | None) -> str:

@@ -17,7 +17,7 @@ from trm.study.grid import Point
 from trm.study.reading import parse_yaml
 from trm.study.schema import DataConfig
 
-ANALYSIS_VERSION = 4
+ANALYSIS_VERSION = 5
 """Raised when tables, fits or figures are computed differently: all of them are then made anew, no run is."""
 DATASET_FILES = tuple(
     f"{split}/{file}"

@@ -67,7 +67,7 @@ def draw(spec: AblationFigure, tables: list[Table], fits: list[dict[str, Any]]) 
     strip = strip_of(len(hues), across, title=True) if spec.hue else 0.0
     figure, axes = canvas(TWO, max(1.7, height), 1, panels, sharey=True, strip=strip)
     shades = colours(hues)
-    names = [value_name(value) for value in values]
+    names = [value_name(value, spec.x) for value in values]
     changes: dict[Any, dict[str, Mean]] = {}
     levels: dict[Any, float] = {}
     for index, hue in enumerate(hues):

@@ -331,7 +331,7 @@ def hue_name(column: str, value: Any) -> str:
         return wrap(place(column, value), 44)
     if column == "experiment":  # an experiment named after what it varies
         return label(f"model.{value}").name
-    return value_name(value) if column != "label" else point_name(value)
+    return value_name(value, column) if column != "label" else point_name(value)
 
 
 def legend_title(column: str, rows: pd.DataFrame) -> str:

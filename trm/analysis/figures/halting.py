@@ -63,7 +63,7 @@ def draw(spec: HaltingFigure, tables: list[Table], fits: list[dict[str, Any]]) -
         )
         means = [_steps(known[run]) for run in part["run"]]
         found = mean(means)
-        name = point_name(value) if key == "label" else f"{label(key).name} {value_name(value)}"
+        name = point_name(value) if key == "label" else f"{label(key).name} {value_name(value, key)}"
         numbers[name] = {
             "mean_steps": found.value,
             "low": found.bounds[0] if found.bounds else float("nan"),

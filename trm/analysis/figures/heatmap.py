@@ -136,8 +136,8 @@ def _map(
                 color="white" if dark else "black",
                 fontsize=5.5,
             )
-    axes.set_xticks(range(len(xs)), [value_name(x) for x in xs])
-    axes.set_yticks(range(len(ys)), [value_name(y) for y in ys])
+    axes.set_xticks(range(len(xs)), [value_name(x, spec.x) for x in xs])
+    axes.set_yticks(range(len(ys)), [value_name(y, spec.y) for y in ys])
     axes.set_xlabel(label(spec.x).axis)
     axes.set_ylabel(label(spec.y).axis)
     axes.grid(visible=False)

@@ -241,7 +241,7 @@ def _fit_block(fit: dict[str, Any]) -> FitBlock:
     over = f"{label(spec['x']).name}" + (f" and {label(spec['second']).name}" if spec["second"] else "")
     rows, notes = [], []
     for group in fit["groups"]:
-        hue = f"{label(spec['hue']).name} {value_name(group['hue'])}" if spec["hue"] else ""
+        hue = f"{label(spec['hue']).name} {value_name(group['hue'], spec['hue'])}" if spec["hue"] else ""
         if "error" in group:
             notes.append(f"{hue + ': ' if hue else ''}{group['error']}")
         for name, form in group.get("forms", {}).items():

@@ -170,7 +170,7 @@ def heatmap_sentence(best: Mapping[str, Any], worst: Mapping[str, Any], x: str, 
                 shown += percents((max(0.0, bounds[0]), min(1.0, bounds[1])))
             else:
                 shown += interval(bounds, 3)
-        return f"{shown} at {label(x).name} {value_name(item['x'])}, {label(y).name} {value_name(item['y'])}"
+        return f"{shown} at {label(x).name} {value_name(item['x'], x)}, {label(y).name} {value_name(item['y'], y)}"
 
     return f"{label(z).name.capitalize()} is highest, {cell(best)}, and lowest, {cell(worst)}."
 

@@ -81,7 +81,7 @@ def law_answer(fit: dict[str, Any], spec: LawFigure) -> str:
         signs.add(0 if group["chosen"] == "constant" else direction(slope, bounds))
         shown = "none" if group["chosen"] == "constant" else f"{number(-slope, 2)}{interval(_flip(bounds))}"
         parts.append(
-            f"{shown} at {place(hue, group['hue']) if hue == 'series' else value_name(group['hue'])}"
+            f"{shown} at {place(hue, group['hue']) if hue == 'series' else value_name(group['hue'], hue)}"
         )
     verbs = {frozenset({1}): "falls", frozenset({-1}): "rises", frozenset({0}): "shows no certain trend"}
     verb = verbs.get(frozenset(signs), "does not move alike")
