@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -15,11 +16,17 @@ EVALUATION = {"train_puzzles": 10, "traces": 1}
 
 
 @pytest.fixture(scope="module")
-def root(dataset_folder, tmp_path_factory) -> Path:
+def trained(dataset_folder, tmp_path_factory) -> Path:
     """A run that was evaluated as it ended."""
     folder = tmp_path_factory.mktemp("ahead")
     assert train(dataset_folder, folder, [EVALUATION]) == 0
     return folder
+
+
+@pytest.fixture
+def root(trained, tmp_path) -> Path:
+    """A copy of it."""
+    return shutil.copytree(trained, tmp_path / "root")
 
 
 def train(dataset: Path, folder: Path, evaluations: list[dict]) -> int:
@@ -57,6 +64,8 @@ def test_it_is_taken_and_is_what_the_job_would_have_measured(
         for result in document["results"]:
             del result["seconds"]
     assert ours == theirs
+    with pytest.raises(AssertionError, match="evaluated again"):  # who asks again wants it measured
+        evaluate(root, dataset_folder, tmp_path / "again.json")
 
 
 def test_other_settings_weights_or_data_are_measured(root, dataset_folder, tmp_path, monkeypatch):
@@ -68,12 +77,11 @@ def test_other_settings_weights_or_data_are_measured(root, dataset_folder, tmp_p
         evaluate(root, other, tmp_path / "b.json")
     weights = root / "run" / "weights.safetensors"
     kept = weights.read_bytes()
-    try:
-        weights.write_bytes(kept[:-1] + bytes([kept[-1] ^ 1]))
-        with pytest.raises(AssertionError, match="evaluated again"):
-            evaluate(root, dataset_folder, tmp_path / "c.json")
-    finally:
-        weights.write_bytes(kept)
+    weights.write_bytes(kept[:-1] + bytes([kept[-1] ^ 1]))
+    with pytest.raises(AssertionError, match="evaluated again"):
+        evaluate(root, dataset_folder, tmp_path / "c.json")
+    weights.write_bytes(kept)
+    evaluate(root, dataset_folder, tmp_path / "d.json")  # none of these used it up
 
 
 def test_a_failure_is_left_to_the_evaluation_job(dataset_folder, tmp_path, caplog):

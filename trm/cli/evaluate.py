@@ -42,11 +42,10 @@ def run(args: argparse.Namespace) -> int:
     evaluation = load_config(EvaluationConfig, args.evaluation, "--evaluation")
     document = None
     if args.ahead and not args.predictions:
-        from trm.engine.ahead import made_ahead
-        from trm.engine.files import write_json
+        from trm.engine.ahead import take_over
 
-        if document := made_ahead(Path(args.run_folder), args.dataset, evaluation, Path(args.ahead)):
-            write_json(Path(args.out), document)
+        run_folder = Path(args.run_folder)
+        document = take_over(run_folder, args.dataset, evaluation, Path(args.ahead), Path(args.out))
     if document is None:
         document = _evaluate(args, evaluation)
     for result in (document or {}).get("results", ()):

@@ -18,6 +18,8 @@ from trm.study.schema import EvaluationConfig
 if TYPE_CHECKING:
     from trm.backends.base import Backend
 
+log = logging.getLogger("trm")
+
 
 def _kept(checkpoints: Path, evaluation: EvaluationConfig) -> Path:
     return checkpoints / "evaluated" / f"{evaluation_fingerprint(evaluation)[:8]}.json"
@@ -50,16 +52,26 @@ def evaluate_ahead(
             kept = _kept(checkpoints, evaluation)
             write_json(kept, _depends_on(run, dataset, evaluation) | {"document": document})
     except Exception as error:
-        logging.getLogger("trm").warning("evaluation is left to its own job: %s", error)
+        log.warning("evaluation is left to its own job: %s", error)
+        log.debug("traceback", exc_info=True)
 
 
-def made_ahead(
-    run: Path, dataset: str, evaluation: EvaluationConfig, checkpoints: Path
+def take_over(
+    run: Path, dataset: str, evaluation: EvaluationConfig, checkpoints: Path, out: Path
 ) -> dict[str, Any] | None:
-    """The kept evaluation of just these weights and settings, or None."""
+    """Write the kept evaluation of just these weights and settings to `out` and return it; None where there is none.
+
+    It is taken once: whoever asks again (--forcerun evaluate, after a change of the code, say) wants it measured.
+    """
+    kept = _kept(checkpoints, evaluation)
     try:
-        kept = json.loads(_kept(checkpoints, evaluation).read_text(encoding="utf-8"))
+        found = json.loads(kept.read_text(encoding="utf-8"))
         wanted = _depends_on(run, dataset, evaluation)
-        return kept["document"] if {key: kept[key] for key in wanted} == wanted else None
+        if {key: found[key] for key in wanted} != wanted:
+            return None
+        document = found["document"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
+    write_json(out, document)
+    kept.unlink()
+    return document
