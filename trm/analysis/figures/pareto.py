@@ -124,6 +124,9 @@ def _panel(
 def _names(axes: Axes, points: list[Any], best: np.ndarray) -> None:
     """Names of frontier points, left out where they would run into one before."""
     low, high = axes.get_ylim()
+    lowest = min(points[index][2].value for index in best)
+    low = min(low, lowest - 0.1 * (high - low))  # a name below the lowest point needs room
+    axes.set_ylim(low, high)
     wide = axes.figure.get_figwidth() / len(axes.figure.axes)
     taken: list[tuple[float, float, float]] = []
     for index in best[:MOST_NAMES]:
@@ -131,9 +134,8 @@ def _names(axes: Axes, points: list[Any], best: np.ndarray) -> None:
         height = (summary.value - low) / (high - low)
         place = axes.transLimits.transform(axes.transScale.transform((price, summary.value)))[0]
         length = len(name) * 5.8 * 0.6 / 72 / wide
-        right = (
-            place + length < 0.93
-        )  # right below the point, else left above it: the frontier runs to its left below
+        # right below the point, else left above it: the frontier runs to its left below
+        right = place + length < 0.93
         start, end = (place, place + length) if right else (place - length, place)
         if any(abs(height - y) < 0.06 and start < b and a < end for a, b, y in taken):
             continue
