@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import math
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -77,33 +76,6 @@ def _parallel() -> Callable[..., None] | None:
     function.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
     function.restype = None
     return function
-
-
-HUGE = 1 << 21
-"""Bytes of a huge page."""
-_MADV_HUGEPAGE = 14
-
-
-@cache
-def _advise() -> Callable[[int, int, int], int] | None:
-    """The C library's madvise on Linux."""
-    if sys.platform != "linux":
-        return None
-    function = ctypes.CDLL(None).madvise
-    function.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-    return function
-
-
-def fresh(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """An uninitialised tensor, in huge pages where it is large: products walk through it by whole rows."""
-    size = math.prod(shape) * dtype.itemsize
-    if size < HUGE or _advise() is None:
-        return torch.empty(shape, dtype=dtype)
-    memory = torch.empty(size + HUGE, dtype=torch.uint8)
-    skip = -memory.data_ptr() % HUGE
-    # advice: where the system has none of these pages nothing changes
-    _advise()(memory.data_ptr() + skip, size, _MADV_HUGEPAGE)
-    return memory[skip : skip + size].view(dtype).view(shape)
 
 
 def usable(dtype: torch.dtype) -> bool:

@@ -12,19 +12,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from trm.cpu import launch
 from trm.cpu.kernels import COLUMNS
 from trm.cpu.launch import run
 from trm.model import fused, network
 from trm.model.fused import Buffers
 from trm.model.network import Architecture
-
-
-class HugeBuffers(Buffers):
-    """Buffers in huge pages."""
-
-    def _fresh(self, like: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        return launch.fresh(shape, dtype)
 
 
 class Layer:
@@ -205,7 +197,7 @@ class CompiledRounds(fused.Rounds):
     """As `fused.Rounds`: results lie in buffers and hold until the next call, which may read them."""
 
     def __init__(self, weights: dict[str, Tensor], grads: dict[str, Tensor] | None, arch: Architecture):
-        self._buffers = HugeBuffers()
+        self._buffers = Buffers()
         self._blocks: list[tuple[Tokens | Attention, Channels]] = []
 
         def pair(prefix: str, first: str, second: str) -> tuple[Any, ...]:

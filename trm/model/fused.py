@@ -35,11 +35,8 @@ class Buffers:
         """A tensor of `shape` with the device (and dtype) of `like`; contents are left from its last use."""
         found = self._tensors.get(key)
         if found is None or found.shape != shape:
-            found = self._tensors[key] = self._fresh(like, shape, dtype or like.dtype)
+            found = self._tensors[key] = like.new_empty(shape, dtype=dtype)
         return found
-
-    def _fresh(self, like: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        return like.new_empty(shape, dtype=dtype)
 
 
 class SwiGLU(NamedTuple):
