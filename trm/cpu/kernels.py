@@ -38,7 +38,7 @@ COLUMNS = 256
 @njit
 def piece(block):
     """Rows [start, stop) of the next piece for this thread; start is -1 when none is left."""
-    taken = claim(block)
+    taken = claim(block, 0)
     if taken >= word(block, 1):
         return -1, -1
     start = taken * word(block, 2)

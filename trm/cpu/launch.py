@@ -19,10 +19,11 @@ import torch
 from numba import types
 from torch import Tensor
 
-from trm.cpu import kernels
+from trm.cpu import kernels, layer_backward, layer_forward, tile
 from trm.data.compiled import cache_folder
 
 DTYPES = {torch.bfloat16: types.uint16, torch.float32: types.float32}
+_LAYERS = {name: module for module in (layer_forward, layer_backward) for name in module.__all__}
 SPREAD = 1 << 15
 """Elements from which several threads are worth their waking up."""
 _FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
@@ -52,7 +53,7 @@ def _compiled(name: str, dtype: torch.dtype) -> tuple[Callable[[int], None], int
     before, numba.config.CACHE_DIR = numba.config.CACHE_DIR, _folder() or ""
     try:
         signature = types.void(types.CPointer(DTYPES[dtype]))
-        body = getattr(kernels, name).py_func
+        body = getattr(_LAYERS.get(name, kernels), name).py_func
         with _without_scipy():
             function = numba.cfunc(signature, cache=_folder() is not None, **kernels.MATH)(body)
     finally:
@@ -62,7 +63,8 @@ def _compiled(name: str, dtype: torch.dtype) -> tuple[Callable[[int], None], int
 
 def load(dtype: torch.dtype) -> None:
     """Compile all kernels of a dtype, or fetch them from the disk, now instead of at their first use."""
-    for name in kernels.__all__:
+    layers = _LAYERS if dtype == torch.bfloat16 and tile.AVAILABLE else ()
+    for name in (*kernels.__all__, *layers):
         _compiled(name, dtype)
 
 
@@ -85,14 +87,16 @@ def usable(dtype: torch.dtype) -> bool:
     return torch.get_num_threads() == 1 or _parallel() is not None
 
 
-def run(name: str, like: Tensor, rows: int, *arguments: Tensor | int) -> None:
-    """Run kernel `name` for the dtype of `like` over `rows` rows; tensors are given by their addresses."""
+def run(name: str, like: Tensor, rows: int, *arguments: Tensor | int, each: int | None = None) -> None:
+    """Run kernel `name` for the dtype of `like` over `rows` rows, `each` of them a piece (None: a few pieces a thread).
+
+    Tensors are given by their addresses."""
     function, address = _compiled(name, like.dtype)
     words = [a if isinstance(a, int) else a.data_ptr() for a in arguments]
     threads = torch.get_num_threads()
     if threads == 1 or rows == 1 or like.numel() < SPREAD:
         function((ctypes.c_int64 * (4 + len(words)))(0, 1, rows, rows, *words))
         return
-    each = -(-rows // (4 * threads))
+    each = each or -(-rows // (4 * threads))
     block = (ctypes.c_int64 * (4 + len(words)))(0, -(-rows // each), each, rows, *words)
     _parallel()(address, ctypes.addressof(block), threads, 0)

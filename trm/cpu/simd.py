@@ -15,7 +15,7 @@ from numba.extending import intrinsic
 MATH = {"fastmath": {"contract", "reassoc", "arcp", "nsz"}, "error_model": "numpy"}
 """Sums may be reordered (the order is fixed at compilation); NaN and infinity keep their meaning."""
 
-_I16, _I32, _I64, _F32 = ir.IntType(16), ir.IntType(32), ir.IntType(64), ir.FloatType()
+I16, I32, I64, F32 = ir.IntType(16), ir.IntType(32), ir.IntType(64), ir.FloatType()
 _AS_WRITTEN = ("contract",)
 """Flags of additions whose order matters: with flags of its own, an instruction does not get those of MATH."""
 
@@ -27,13 +27,18 @@ class _BFloat(ir.Type):
         return "bfloat"
 
 
-_BF16 = _BFloat()
+BF16 = _BFloat()
 _ROUNDS = bool(binding.get_host_cpu_features().get("avx512bf16"))
 """The processor rounds to bfloat16 by an instruction; others take five of integers."""
 
 
+def element(builder, address, index):
+    """The address `index` elements further on."""
+    return builder.gep(address, [index])
+
+
 def _words(builder, block):
-    return builder.bitcast(block, _I64.as_pointer())
+    return builder.bitcast(block, I64.as_pointer())
 
 
 @intrinsic
@@ -47,13 +52,14 @@ def word(typing, block, index):
 
 
 @intrinsic
-def claim(typing, block):
-    """Add 1 to the block's first word, for all threads at once; returns what it was."""
+def claim(typing, block, index):
+    """Add 1 to the block's word at `index`, for all threads at once; returns what it was."""
 
     def generate(context, builder, signature, args):
-        return builder.atomic_rmw("add", _words(builder, args[0]), ir.Constant(_I64, 1), "seq_cst")
+        address = builder.gep(_words(builder, args[0]), [args[1]])
+        return builder.atomic_rmw("add", address, ir.Constant(I64, 1), "seq_cst")
 
-    return types.int64(block), generate
+    return types.int64(block, types.int64), generate
 
 
 @intrinsic
@@ -73,7 +79,7 @@ def wide_tensor(typing, block, index):
 
     def generate(context, builder, signature, args):
         address = builder.load(builder.gep(_words(builder, args[0]), [args[1]]))
-        return builder.inttoptr(address, _F32.as_pointer())
+        return builder.inttoptr(address, F32.as_pointer())
 
     return types.CPointer(types.float32)(block, types.int64), generate
 
@@ -86,7 +92,7 @@ def load(typing, pointer, index):
         value = builder.load(builder.gep(args[0], [args[1]]))
         if signature.args[0].dtype == types.float32:
             return value
-        return builder.bitcast(builder.shl(builder.zext(value, _I32), ir.Constant(_I32, 16)), _F32)
+        return builder.bitcast(builder.shl(builder.zext(value, I32), ir.Constant(I32, 16)), F32)
 
     return types.float32(pointer, types.int64), generate
 
@@ -98,12 +104,12 @@ def store(typing, pointer, index, value):
     def generate(context, builder, signature, args):
         value = args[2]
         if signature.args[0].dtype != types.float32 and _ROUNDS:
-            value = builder.bitcast(builder.fptrunc(value, _BF16), _I16)
+            value = builder.bitcast(builder.fptrunc(value, BF16), I16)
         elif signature.args[0].dtype != types.float32:
-            bits = builder.bitcast(value, _I32)
-            odd = builder.and_(builder.lshr(bits, ir.Constant(_I32, 16)), ir.Constant(_I32, 1))
-            bits = builder.add(bits, builder.add(odd, ir.Constant(_I32, 0x7FFF)))
-            value = builder.trunc(builder.lshr(bits, ir.Constant(_I32, 16)), _I16)
+            bits = builder.bitcast(value, I32)
+            odd = builder.and_(builder.lshr(bits, ir.Constant(I32, 16)), ir.Constant(I32, 1))
+            bits = builder.add(bits, builder.add(odd, ir.Constant(I32, 0x7FFF)))
+            value = builder.trunc(builder.lshr(bits, ir.Constant(I32, 16)), I16)
         builder.store(value, builder.gep(args[0], [args[1]]))
         return context.get_dummy_value()
 
@@ -119,19 +125,19 @@ def hidden(typing, index):
     """
 
     def generate(context, builder, signature, args):
-        return builder.asm(ir.FunctionType(_I64, [_I64]), "", "=r,0", [args[0]], side_effect=False)
+        return builder.asm(ir.FunctionType(I64, [I64]), "", "=r,0", [args[0]], side_effect=False)
 
     return types.int64(types.int64), generate
 
 
 # e^r for |r| up to ln(2) / 2, highest power first: a polynomial through Chebyshev's nodes, relative error 2e-8
 _NODES = np.cos(np.pi * (np.arange(7) + 0.5) / 7) * np.log(2) / 2
-_EXP = [float(c) for c in np.polyfit(_NODES, np.exp(_NODES), 6)]
-_ROUNDER = 1.5 * 2**23
+EXP = [float(c) for c in np.polyfit(_NODES, np.exp(_NODES), 6)]
+ROUNDER = 1.5 * 2**23
 """Added to a small float32, it leaves the nearest whole number in the lowest bits."""
 # ln(2) in two parts; a whole number times the first is exact
-_LN2_HIGH = 0.693359375
-_LN2_LOW = float(np.log(2)) - _LN2_HIGH
+LN2_HIGH = 0.693359375
+LN2_LOW = float(np.log(2)) - LN2_HIGH
 
 
 @intrinsic
@@ -140,19 +146,19 @@ def _bounded_exp(typing, x):
 
     def generate(context, builder, signature, args):
         def number(value):
-            return ir.Constant(_F32, value)
+            return ir.Constant(F32, value)
 
-        shifted = builder.fma(args[0], number(1 / np.log(2)), number(_ROUNDER))
-        whole = builder.fsub(shifted, number(_ROUNDER), flags=_AS_WRITTEN)
-        rest = builder.fma(whole, number(-_LN2_LOW), builder.fma(whole, number(-_LN2_HIGH), args[0]))
+        shifted = builder.fma(args[0], number(1 / np.log(2)), number(ROUNDER))
+        whole = builder.fsub(shifted, number(ROUNDER), flags=_AS_WRITTEN)
+        rest = builder.fma(whole, number(-LN2_LOW), builder.fma(whole, number(-LN2_HIGH), args[0]))
         # by pairs: a short chain of dependent operations is worth more than few of them
         square = builder.fmul(rest, rest)
-        pairs = [builder.fma(rest, number(high), number(low)) for high, low in zip(_EXP[-2::-2], _EXP[::-2])]
-        power = builder.fma(square, number(_EXP[0]), pairs[2])
+        pairs = [builder.fma(rest, number(high), number(low)) for high, low in zip(EXP[-2::-2], EXP[::-2])]
+        power = builder.fma(square, number(EXP[0]), pairs[2])
         power = builder.fma(builder.fmul(square, square), power, builder.fma(square, pairs[1], pairs[0]))
         # into the exponent: the bits above fall out
-        exponent = builder.shl(builder.bitcast(shifted, _I32), ir.Constant(_I32, 23))
-        return builder.bitcast(builder.add(builder.bitcast(power, _I32), exponent), _F32)
+        exponent = builder.shl(builder.bitcast(shifted, I32), ir.Constant(I32, 23))
+        return builder.bitcast(builder.add(builder.bitcast(power, I32), exponent), F32)
 
     return types.float32(types.float32), generate
 

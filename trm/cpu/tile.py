@@ -1,0 +1,192 @@
+"""A small matrix product in registers, by the processor's own bfloat16 products (AVX512-BF16).
+
+`product` multiplies up to six rows by a panel of 64 columns; everything larger is loops around it. A panel is
+[pairs, 64, 2]: the rows of the second factor in pairs, each pair's columns side by side, as the instruction wants them.
+Sums are float32. An address is a tensor of `simd`; steps and places are counted in its elements.
+"""
+
+from __future__ import annotations
+
+from llvmlite import binding, ir
+from numba import njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from trm.cpu.simd import BF16, F32, I32, I64
+
+PANEL = 64
+"""Columns of a panel."""
+ROWS = 6
+"""Most rows of a tile: 6 x 4 sums fill 24 of the 32 registers."""
+_LANES = 16
+
+_FEATURES = binding.get_host_cpu_features()
+AVAILABLE = bool(_FEATURES.get("avx512bf16")) and not _FEATURES.get("amx-bf16")
+"""Whether the processor has the instruction, and none that beats it (AMX; the library uses that)."""
+
+_SUMS = ir.VectorType(F32, _LANES)
+_WORDS = ir.VectorType(I32, _LANES)
+_PAIRS = ir.VectorType(BF16, 2 * _LANES)
+
+
+def _address(builder, pointer, elements, size):
+    """The address `elements` of `size` bytes further on."""
+    start = builder.bitcast(pointer, ir.IntType(8).as_pointer())
+    return builder.gep(start, [builder.mul(elements, ir.Constant(I64, size))])
+
+
+def _read(builder, address, kind, align):
+    value = builder.load(builder.bitcast(address, kind.as_pointer()))
+    value.align = align
+    return value
+
+
+def _emit(builder, rows, adding, a, row_step, pair_step, last, b, pairs, out):
+    multiply = cgutils.get_or_insert_function(
+        builder.module, ir.FunctionType(_SUMS, [_SUMS, _PAIRS, _PAIRS]), "llvm.x86.avx512bf16.dpbf16ps.512"
+    )
+    columns = PANEL // _LANES
+
+    def number(value):
+        return ir.Constant(I64, value)
+
+    def place(row, column):
+        return _address(builder, out, number(row * PANEL + column * _LANES), 4)
+
+    starts = []
+    for row in range(rows):
+        # rows that are not there repeat the last one; nobody reads their sums
+        inside = builder.icmp_signed("<", number(row), last)
+        starts.append(
+            _address(builder, a, builder.mul(row_step, builder.select(inside, number(row), last)), 2)
+        )
+    nothing = ir.Constant(_SUMS, None)
+    cells = [(row, column) for row in range(rows) for column in range(columns)]
+    begun = {cell: _read(builder, place(*cell), _SUMS, 64) if adding else nothing for cell in cells}
+
+    before = builder.block
+    loop, done = builder.append_basic_block("pairs"), builder.append_basic_block("done")
+    builder.branch(loop)
+    builder.position_at_end(loop)
+    pair = builder.phi(I64)
+    sums = {cell: builder.phi(_SUMS) for cell in cells}
+    panel = [
+        builder.bitcast(
+            _read(
+                builder,
+                _address(builder, b, builder.add(builder.mul(pair, number(PANEL)), number(c * _LANES)), 4),
+                _WORDS,
+                64,
+            ),
+            _PAIRS,
+        )
+        for c in range(columns)
+    ]
+    new, step = {}, builder.mul(pair, pair_step)
+    undefined, zeros = ir.Constant(_WORDS, ir.Undefined), ir.Constant(_WORDS, None)
+    for row in range(rows):
+        two = _read(builder, _address(builder, starts[row], step, 2), I32, 2)
+        spread = builder.insert_element(undefined, two, ir.Constant(I32, 0))
+        spread = builder.bitcast(builder.shuffle_vector(spread, undefined, zeros), _PAIRS)
+        for column in range(columns):
+            new[row, column] = builder.call(multiply, [sums[row, column], spread, panel[column]])
+    following = builder.add(pair, number(1))
+    pair.add_incoming(number(0), before)
+    pair.add_incoming(following, loop)
+    for cell in cells:
+        sums[cell].add_incoming(begun[cell], before)
+        sums[cell].add_incoming(new[cell], loop)
+    builder.cbranch(builder.icmp_signed("<", following, pairs), loop, done)
+    builder.position_at_end(done)
+    for cell in cells:
+        written = builder.store(new[cell], builder.bitcast(place(*cell), _SUMS.as_pointer()))
+        written.align = 64
+
+
+def _tile(rows, adding):
+    @intrinsic
+    def tile(typing, a, row_step, pair_step, last, b, pairs, out):
+        def generate(context, builder, signature, args):
+            _emit(builder, rows, adding, *args)
+            return context.get_dummy_value()
+
+        steps = (types.int64,) * 3
+        return types.void(a, *steps, b, types.int64, types.CPointer(types.float32)), generate
+
+    return tile
+
+
+_six, _five, _four = (_tile(rows, False) for rows in (6, 5, 4))
+_six_more, _five_more, _four_more = (_tile(rows, True) for rows in (6, 5, 4))
+
+
+@njit
+def tile_rows(left):
+    """Rows of the next tile when `left` are left: even numbers first, and as few tiles as fill up."""
+    if left % 2 == 1 and left >= 5:
+        left -= 5
+        if left == 0:
+            return 5
+    return 6 if left % 6 == 0 else min(left, 4)
+
+
+@njit
+def product(a, row_step, pair_step, rows, b, pairs, out):
+    """out[rows, 64] = a @ b. Neighbouring columns of `a` lie side by side; `rows` is of `tile_rows`; pairs >= 1."""
+    if rows == 6:
+        _six(a, row_step, pair_step, rows - 1, b, pairs, out)
+    elif rows == 5:
+        _five(a, row_step, pair_step, rows - 1, b, pairs, out)
+    else:
+        _four(a, row_step, pair_step, rows - 1, b, pairs, out)
+
+
+@njit
+def add_product(a, row_step, pair_step, rows, b, pairs, out):
+    """As `product`, added to what `out` holds."""
+    if rows == 6:
+        _six_more(a, row_step, pair_step, rows - 1, b, pairs, out)
+    elif rows == 5:
+        _five_more(a, row_step, pair_step, rows - 1, b, pairs, out)
+    else:
+        _four_more(a, row_step, pair_step, rows - 1, b, pairs, out)
+
+
+@intrinsic
+def moved(typing, address, elements):
+    """The address `elements` further on."""
+
+    def generate(context, builder, signature, args):
+        return builder.gep(args[0], [args[1]])
+
+    return address(address, types.int64), generate
+
+
+@intrinsic
+def as_wide(typing, address):
+    """The same address as one of float32."""
+
+    def generate(context, builder, signature, args):
+        return builder.bitcast(args[0], F32.as_pointer())
+
+    return types.CPointer(types.float32)(address), generate
+
+
+@intrinsic
+def _fetch(typing, address, elements):
+    def generate(context, builder, signature, args):
+        pointer = ir.IntType(8).as_pointer()
+        kind = ir.FunctionType(ir.VoidType(), [pointer, I32, I32, I32])
+        prefetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        place = builder.bitcast(builder.gep(args[0], [args[1]]), pointer)
+        builder.call(prefetch, [place, *(ir.Constant(I32, v) for v in (0, 3, 1))])
+        return context.get_dummy_value()
+
+    return types.void(address, types.int64), generate
+
+
+@njit
+def fetch(address, start, count):
+    """Ask for elements [start, start + count) of bfloat16 before they are needed."""
+    for i in range(start, start + count, 32):
+        _fetch(address, i)
