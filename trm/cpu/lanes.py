@@ -99,6 +99,21 @@ def put_pairs(typing, address, index, first, second):
 
 
 @intrinsic
+def half(typing, address, index, second):
+    """The first or second ones of 16 pairs of bfloat16, from pair `index` on."""
+
+    def generate(context, builder, signature, args):
+        where = builder.gep(builder.bitcast(args[0], I32.as_pointer()), [args[1]])
+        both = builder.load(builder.bitcast(where, _INTS.as_pointer()))
+        both.align = 4
+        last = builder.icmp_signed("!=", args[2], ir.Constant(I64, 0))
+        bits = builder.select(last, builder.and_(both, _ints(0xFFFF0000)), builder.shl(both, _ints(16)))
+        return builder.bitcast(bits, _FLOATS)
+
+    return LANES(address, types.int64, types.int64), generate
+
+
+@intrinsic
 def spread(typing, number):
     """A number in every lane."""
 

@@ -11,7 +11,7 @@ import numpy as np
 from numba import njit
 
 from trm.cpu.kernels import EPS, ZERO, piece
-from trm.cpu.lanes import WIDTH, added, lanes, put, put_pairs, rounded, sigmoid, spread
+from trm.cpu.lanes import WIDTH, added, half, lanes, put, put_pairs, rounded, sigmoid, spread
 from trm.cpu.simd import MATH, ONE, claim, load, store, tensor, wide_tensor, word
 from trm.cpu.tile import PANEL, ROWS, as_wide, moved, product, tile_rows
 
@@ -111,9 +111,9 @@ def token_layer(block):
                 rows = tile_rows(length - done)
                 product(moved(back, done * inner), inner, 2, rows, hidden, inner // 2, gates)
                 for row in range(rows):
-                    at, a = (done + row) * width + first, (done + row) * PANEL
+                    at, a = (done + row) // 2 * PANEL, (done + row) * PANEL
                     for j in range(0, count, WIDTH):
-                        v = lanes(gates, row * PANEL + j) + lanes(xs, at + j)
+                        v = lanes(gates, row * PANEL + j) + half(panel, at + j, (done + row) % 2)
                         put(total, a + j, v)
                         put(total, sums + j, lanes(total, sums + j) + v * v)
                 done += rows
