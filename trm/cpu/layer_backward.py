@@ -13,7 +13,7 @@ from trm.cpu.kernels import ZERO, piece
 from trm.cpu.lanes import WIDTH, lanes, put, put_pairs, sigmoid, spread, transpose
 from trm.cpu.layer_forward import TILE, interleave, scratch
 from trm.cpu.simd import MATH, ONE, load, store, tensor, wide_tensor, word
-from trm.cpu.tile import PANEL, add_product, as_wide, fetch, moved, product, tile_rows
+from trm.cpu.tile import PANEL, add_product, as_wide, fetch, fetch_line, moved, product, tile_rows
 
 __all__ = ["channel_layer_backward", "row_panels", "token_layer_backward", "weight_gradient"]
 
@@ -84,6 +84,12 @@ def token_layer_backward(block):
                 while done < height:
                     rows = tile_rows(height - done)
                     fetch(kept, 2 * (origin + done) * PANEL, 2 * rows * PANEL)
+                    for pair in range(done * PANEL // 2 // height, (done + rows) * PANEL // 2 // height):
+                        for i in range(origin, origin + height, WIDTH):
+                            to = _panel_place(i, first + 2 * pair, width)
+                            fetch_line(hidden_panels, to)
+                            fetch_line(grad_panels, to)
+                            fetch_line(grad_panels, to + inner * width)
                     product(moved(back, (origin + done) * 2 * pairs), 2 * pairs, 2, rows, panel, pairs, sums)
                     for row in range(done, done + rows, 2):
                         for j in range(row * PANEL, (row + 1) * PANEL, WIDTH):
@@ -106,7 +112,7 @@ def token_layer_backward(block):
                         transpose(moved(slices, at), PANEL, moved(hidden_panels, to), 2 * PANEL)
                         at += SLICE * PANEL
                         transpose(moved(slices, at), PANEL, moved(grad_panels, to), 2 * PANEL)
-                        at, to = at + SLICE * PANEL, _panel_place(inner + origin + i, first + j, width)
+                        at, to = at + SLICE * PANEL, to + inner * width
                         transpose(moved(slices, at), PANEL, moved(grad_panels, to), 2 * PANEL)
             done = 0
             while done < length:

@@ -209,6 +209,7 @@ class LastRound(torch.autograd.Function):
         ctx: Any, x: Tensor, z_H: Tensor, z_L: Tensor, rounds: Rounds, l_cycles: int
     ) -> tuple[Tensor, Tensor]:
         ctx.rounds, ctx.saved = rounds, []
+        ctx.set_materialize_grads(False)
         z_H, z_L = rounds.forward(z_H, z_L, x, l_cycles, ctx.saved)
         z_H, z_L = z_H.clone(), z_L.clone()  # what leaves must not lie in a buffer
         ctx.mark_non_differentiable(z_L)
