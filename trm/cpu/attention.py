@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from trm.cpu.launch import run
-from trm.cpu.layers import Layer
+from trm.cpu.layers import Layer, Linear
 from trm.model import network
 
 
@@ -24,10 +24,16 @@ class Heads(NamedTuple):
 class Attention(Layer):
     """Attention with residual and norm; x is [L * B, D]."""
 
-    def __init__(self, *layer: Any, heads: int, rope: bool):
+    def __init__(self, *layer: Any, heads: int, rope: bool, linear: type[Linear]):
         super().__init__(*layer)
+        self._into = linear(self.into, self.into_grad, self._buffers)
+        self._back = linear(self.back, self.back_grad, self._buffers)
         self.heads, self.rope = heads, rope
         self._tables: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def prepare(self) -> None:
+        self._into.prepare()
+        self._back.prepare()
 
     def kept(self, x: Tensor, length: int, place: Any) -> Heads:
         """Buffers of the use `place`."""
@@ -37,7 +43,7 @@ class Attention(Layer):
 
     def forward(self, x: Tensor, kept: Heads, key: Any) -> tuple[Tensor, Tensor]:
         """norm(x + attention(x)) and 1 / rms, in buffers of `key`; `kept` is filled."""
-        qkv = torch.mm(x, self.into.t(), out=self.new("qkv", x, len(x), len(self.into)))
+        qkv = self._into.forward(x, self.new("qkv", x, len(x), len(self.into)))
         run("split_heads", qkv, len(x), qkv, *kept[:3], *self._angles(kept.q), *self._sizes(x, kept.q))
         q, k, v, probabilities = kept
         torch.bmm(q, k.transpose(1, 2), out=probabilities)
@@ -45,17 +51,17 @@ class Attention(Layer):
         run("softmax", probabilities, len(q) * length, probabilities, length)
         attended = torch.bmm(probabilities, v, out=self.new("attended", x, *v.shape))
         flat = self._join(attended, x)
-        return self.norm(x, torch.mm(flat, self.back.t(), out=self.new("mixed", x, *x.shape)), key)
+        return self.norm(x, self._back.forward(flat, self.new("mixed", x, *x.shape)), key)
 
     def backward(self, grad: Tensor, x: Tensor, kept: Heads) -> Tensor:
         """Gradient of x through attention alone; adds the weights' gradients."""
         q, k, v, probabilities = kept
         many, length = q.shape[:2]
-        pushed = torch.mm(grad, self.back, out=self.new("mixed", x, *x.shape))
+        pushed = self._back.backward(grad, self.new("mixed", x, *x.shape))
         d_attended = self.new("d attended", x, *v.shape)
         run("join_heads", x, len(x), pushed, d_attended, *self._sizes(x, q), 1)
         attended = torch.bmm(probabilities, v, out=self.new("attended", x, *v.shape))
-        self.add_product(self.back_grad, grad.t(), self._join(attended, x))
+        self._back.add_gradient(grad, self._join(attended, x))
         dv = torch.bmm(probabilities.transpose(1, 2), d_attended, out=attended)
         scores = torch.bmm(d_attended, v.transpose(1, 2), out=self.new("d scores", x, many, length, length))
         run("softmax_backward", scores, many * length, scores, probabilities, length)
@@ -63,8 +69,8 @@ class Attention(Layer):
         dq = torch.bmm(scores, k, out=self.new("d q", x, *q.shape))
         qkv = self.new("qkv", x, len(x), len(self.into))
         run("split_heads_backward", qkv, len(x), qkv, dq, dk, dv, *self._angles(q), *self._sizes(x, q))
-        self.add_product(self.into_grad, qkv.t(), x)
-        return torch.mm(qkv, self.into, out=pushed)
+        self._into.add_gradient(qkv, x)
+        return self._into.backward(qkv, pushed)
 
     def _join(self, attended: Tensor, x: Tensor) -> Tensor:
         flat = self.new("joined", x, *x.shape)

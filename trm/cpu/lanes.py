@@ -141,12 +141,14 @@ def rounded(typing, value):
     """The nearest numbers that bfloat16 can hold."""
 
     def generate(context, builder, signature, args):
-        return builder.bitcast(builder.shl(builder.zext(_rounded(builder, args[0]), _INTS), _ints(16)), _FLOATS)
+        return builder.bitcast(
+            builder.shl(builder.zext(_rounded(builder, args[0]), _INTS), _ints(16)), _FLOATS
+        )
 
     return LANES(LANES), generate
 
 
-# 2^f for |f| up to 1/2, highest power first: a polynomial through Chebyshev's nodes, relative error 4e-6 (bfloat16: 4e-3)
+# 2^f for |f| up to 1/2, highest power first: a polynomial through Chebyshev's nodes, relative error 4e-6
 _NODES = np.cos(np.pi * (np.arange(5) + 0.5) / 5) / 2
 _POWER = [float(c) for c in np.polyfit(_NODES, 2**_NODES, 4)]
 _EVERY_LANE, _NEAREST, _AS_SET = ir.Constant(I16, -1), ir.Constant(I32, 0), ir.Constant(I32, 4)
@@ -214,7 +216,7 @@ def transpose(typing, source, stride, target, target_stride):
     return types.void(source, types.int64, target, types.int64), generate
 
 
-def _operator(name):
+def _lane_by_lane(of, name):
     @intrinsic
     def apply(typing, a, b):
         def generate(context, builder, signature, args):
@@ -222,16 +224,14 @@ def _operator(name):
 
         return LANES(LANES, LANES), generate
 
-    return apply
+    @overload(of)
+    def operation(a, b):
+        if a is LANES and b is LANES:
+            return lambda a, b: apply(a, b)
+        return None
 
 
-for _of, _name in ((operator.add, "fadd"), (operator.iadd, "fadd"), (operator.sub, "fsub"), (operator.mul, "fmul")):
-
-    def _overloads(of=_of, apply=_operator(_name)):
-        @overload(of)
-        def lane_by_lane(a, b):
-            if a is LANES and b is LANES:
-                return lambda a, b: apply(a, b)
-            return None
-
-    _overloads()
+for _of in (operator.add, operator.iadd):
+    _lane_by_lane(_of, "fadd")
+_lane_by_lane(operator.sub, "fsub")
+_lane_by_lane(operator.mul, "fmul")

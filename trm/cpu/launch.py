@@ -19,11 +19,11 @@ import torch
 from numba import types
 from torch import Tensor
 
-from trm.cpu import kernels, layer_backward, layer_forward, tile
+from trm.cpu import kernels, layer_backward, layer_forward, panels, tile
 from trm.data.compiled import cache_folder
 
 DTYPES = {torch.bfloat16: types.uint16, torch.float32: types.float32}
-_LAYERS = {name: module for module in (layer_forward, layer_backward) for name in module.__all__}
+_LAYERS = {name: module for module in (panels, layer_forward, layer_backward) for name in module.__all__}
 SPREAD = 1 << 15
 """Elements from which several threads are worth their waking up."""
 _FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p)

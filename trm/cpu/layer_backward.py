@@ -11,11 +11,12 @@ from numba import njit
 
 from trm.cpu.kernels import ZERO, piece
 from trm.cpu.lanes import WIDTH, lanes, put, put_pairs, sigmoid, spread, transpose
-from trm.cpu.layer_forward import TILE, interleave, scratch
+from trm.cpu.layer_forward import TILE, scratch
+from trm.cpu.panels import interleave
 from trm.cpu.simd import MATH, ONE, load, store, tensor, wide_tensor, word
 from trm.cpu.tile import PANEL, add_product, as_wide, fetch, fetch_line, moved, product, tile_rows
 
-__all__ = ["channel_layer_backward", "row_panels", "token_layer_backward", "weight_gradient"]
+__all__ = ["channel_layer_backward", "token_layer_backward", "weight_gradient"]
 
 PAIRS = 256
 """Pairs of rows whose panel stays in the first cache while all rows of the other factor pass by."""
@@ -58,12 +59,17 @@ def _panel_place(i, j, width):
 def token_layer_backward(block):
     """Gradient of x through SwiGLU alone from that of its result, a panel of columns at a time.
 
-    Words from 7: gradient [L, M], back^T [I, L rounded up to even], into^T [L, 2I], gate_up [M / 64, I, 2, 64], out [L, M]; panels
-    [I / 64, M / 2, 64, 2] and [2I / 64, M / 2, 64, 2] for the hidden values and the gradient of gate_up, transposed;
-    L, M, I. A piece's rows are panels of columns; M is even.
+    Words from 7: gradient [L, M], back^T [I, L rounded up to even], into^T [L, 2I], gate_up as the forward left it,
+    out [L, M]; panels of the transposed hidden values [I / 64, M / 2, 64, 2] and of the gradient of gate_up
+    [2I / 64, M / 2, 64, 2]; L, M, I. A piece's rows are panels of columns; M divides by 32.
     """
     grads, back, into = tensor(block, 7), tensor(block, 8), tensor(block, 9)
-    gate_up, out, hidden_panels, grad_panels = tensor(block, 10), tensor(block, 11), tensor(block, 12), tensor(block, 13)
+    gate_up, out, hidden_panels, grad_panels = (
+        tensor(block, 10),
+        tensor(block, 11),
+        tensor(block, 12),
+        tensor(block, 13),
+    )
     length, width, inner = word(block, 14), word(block, 15), word(block, 16)
     pairs = (length + 1) // 2
     memory = scratch(block)
@@ -129,12 +135,17 @@ def token_layer_backward(block):
 def channel_layer_backward(block):
     """Gradient of x through SwiGLU alone from that of its result, a block of rows at a time.
 
-    Words from 7: gradient [N, D], panels of back [I / 64, D / 2, 64, 2] and of into [D / 64, I, 64, 2], gate_up [N, 2I],
-    out [N, D]; panels [I / 64, N / 2, 64, 2] and [2I / 64, N / 2, 64, 2] for the hidden values and the gradient of gate_up;
-    N, D, I, rows of a block (even). A piece's rows are blocks; N / 2 is rounded up.
+    Words from 7: gradient [N, D], panels of back [I / 64, D / 2, 64, 2] and of into [D / 64, I, 64, 2], gate_up as the
+    forward left it, out [N, D]; panels of the hidden values [I / 64, N / 2, 64, 2] and of the gradient of gate_up
+    [2I / 64, N / 2, 64, 2], N / 2 rounded up; N, D, I, rows of a block (even). A piece's rows are blocks.
     """
     grads, back, into = tensor(block, 7), tensor(block, 8), tensor(block, 9)
-    gate_up, out, hidden_panels, grad_panels = tensor(block, 10), tensor(block, 11), tensor(block, 12), tensor(block, 13)
+    gate_up, out, hidden_panels, grad_panels = (
+        tensor(block, 10),
+        tensor(block, 11),
+        tensor(block, 12),
+        tensor(block, 13),
+    )
     everything, width, inner, block_rows = word(block, 14), word(block, 15), word(block, 16), word(block, 17)
     size = (everything + 1) // 2 * 2 * PANEL
     panels = inner // PANEL
@@ -152,7 +163,10 @@ def channel_layer_backward(block):
                 done = 0
                 while done < height:
                     rows = tile_rows(height - done)
-                    g, at = moved(grads, (first + done) * width), 2 * (first * inner + (p * height + done) * PANEL)
+                    g, at = (
+                        moved(grads, (first + done) * width),
+                        2 * (first * inner + (p * height + done) * PANEL),
+                    )
                     fetch(gate_up, at, 2 * rows * PANEL)
                     product(g, width, 2, rows, moved(back, p * width * PANEL), width // 2, sums)
                     for row in range(0, rows, 2):
@@ -184,19 +198,6 @@ def channel_layer_backward(block):
                         for j in range(0, count, WIDTH):
                             put(out, at + j, lanes(sums, row * PANEL + j))
                     done += rows
-        start, stop = piece(block)
-
-
-@njit(**MATH)
-def row_panels(block):
-    """Panels [D / 64, N / 2, 64, 2] of x [N, D]. Words from 7: x, panels, N, D. A piece's rows are panels."""
-    xs, panels, rows, width = tensor(block, 7), tensor(block, 8), word(block, 9), word(block, 10)
-    size = (rows + 1) // 2 * 2 * PANEL
-    start, stop = piece(block)
-    while start >= 0:
-        for p in range(start, stop):
-            count = min(PANEL, width - p * PANEL)
-            interleave(xs, p * PANEL, width, rows, count, moved(panels, p * size))
         start, stop = piece(block)
 
 

@@ -12,10 +12,11 @@ from numba import njit
 
 from trm.cpu.kernels import EPS, ZERO, piece
 from trm.cpu.lanes import WIDTH, added, half, lanes, put, put_pairs, rounded, sigmoid, spread
+from trm.cpu.panels import interleave
 from trm.cpu.simd import MATH, ONE, claim, load, store, tensor, wide_tensor, word
 from trm.cpu.tile import PANEL, ROWS, as_wide, moved, product, tile_rows
 
-__all__ = ["channel_layer", "token_layer"]
+__all__ = ["channel_layer", "project", "token_layer"]
 
 BLOCK = 96
 """About how many rows the channel mixing takes at a time."""
@@ -33,24 +34,16 @@ def channel_scratch(width: int, inner: int, rows: int) -> int:
     return 2 * (2 * TILE + 2 * rows * width + rows * inner)
 
 
+def project_scratch() -> int:
+    """Bytes that a thread needs for `project`."""
+    return 2 * TILE
+
+
 @njit
 def scratch(block):
     """This thread's own memory."""
     memory = tensor(block, 5)
     return moved(memory, claim(block, 4) * (word(block, 6) // 2))
-
-
-@njit
-def interleave(source, at, stride, rows, columns, panel):
-    """A panel of `rows` rows, the last without its partner where they are odd."""
-    for pair in range(rows // 2):
-        a = at + 2 * pair * stride
-        for j in range(0, columns, WIDTH):
-            put_pairs(panel, pair * PANEL + j, lanes(source, a + j), lanes(source, a + stride + j))
-    if rows % 2 == 1:
-        a = at + (rows - 1) * stride
-        for j in range(0, columns, WIDTH):
-            put_pairs(panel, rows // 2 * PANEL + j, lanes(source, a + j), spread(ZERO))
 
 
 @njit
@@ -73,8 +66,8 @@ def _hidden(gates, ups, at):
 def token_layer(block):
     """out = norm(x + back @ SwiGLU(into @ x)) over the rows of x, a panel of columns at a time.
 
-    Words from 7: x [L, M], into [2I, L rounded up to even], back [L, I], gate_up [M / 64, I, 2, 64] and whether to write
-    it, out [L, M], wide scale [M], L, M, I. A piece's rows are panels.
+    Words from 7: x [L, M], into [2I, L rounded up to even], back [L, I], gate_up [M / 64, I, 2, 64] and whether to
+    write it, out [L, M], wide scale [M], L, M, I. A piece's rows are panels.
     """
     xs, into, back = tensor(block, 7), tensor(block, 8), tensor(block, 9)
     kept, keeps, out, scales = tensor(block, 10), word(block, 11), tensor(block, 12), wide_tensor(block, 13)
@@ -132,7 +125,8 @@ def channel_layer(block):
     """out = norm(x + SwiGLU(x @ into^T) @ back^T), a block of rows at a time.
 
     Words from 7: x [N, D], panels of into^T [2I / 64, D / 2, 64, 2] and back^T [D / 64, I / 2, 64, 2], gate_up (for
-    each block [I / 64, rows, 2, 64]) and whether to write it, out [N, D], wide scale [N], N, D, I, rows of a block. A piece's rows are blocks.
+    each block [I / 64, rows, 2, 64]) and whether to write it, out [N, D], wide scale [N], N, D, I, rows of a block. A
+    piece's rows are blocks.
     """
     xs, into, back = tensor(block, 7), tensor(block, 8), tensor(block, 9)
     kept, keeps, out, scales = tensor(block, 10), word(block, 11), tensor(block, 12), wide_tensor(block, 13)
@@ -183,4 +177,33 @@ def channel_layer(block):
                 store(scales, first + row, scale)
                 for j in range(0, width, WIDTH):
                     put(out, to + j, lanes(total, a + j) * spread(scale))
+        start, stop = piece(block)
+
+
+@njit(**MATH)
+def project(block):
+    """out = x @ b, a block of rows at a time.
+
+    Words from 7: x [N, K], b as panels [C / 64, K / 2, 64, 2], out [N, C], N, K, C, rows of a block. A piece's rows are
+    blocks.
+    """
+    xs, b, out = tensor(block, 7), tensor(block, 8), tensor(block, 9)
+    everything, inner, width, block_rows = word(block, 10), word(block, 11), word(block, 12), word(block, 13)
+    sums = as_wide(scratch(block))
+    start, stop = piece(block)
+    while start >= 0:
+        for group in range(start, stop):
+            first = group * block_rows
+            height = min(block_rows, everything - first)
+            for origin in range(0, width, PANEL):
+                count, done = min(PANEL, width - origin), 0
+                while done < height:
+                    rows = tile_rows(height - done)
+                    x = moved(xs, (first + done) * inner)
+                    product(x, inner, 2, rows, moved(b, origin * inner), inner // 2, sums)
+                    for row in range(rows):
+                        at = (first + done + row) * width + origin
+                        for j in range(0, count, WIDTH):
+                            put(out, at + j, lanes(sums, row * PANEL + j))
+                    done += rows
         start, stop = piece(block)

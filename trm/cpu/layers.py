@@ -13,6 +13,41 @@ from trm.model import fused
 from trm.model.fused import Buffers
 
 
+def add_product(total: Tensor, a: Tensor, b: Tensor, buffers: Buffers) -> None:
+    """total += a @ b, the sum over uses in float32."""
+    if total.dtype == a.dtype:
+        total.addmm_(a, b)
+        return
+    product = torch.mm(a, b, out=buffers.get(("product", *total.shape), a, *total.shape))
+    if total.is_contiguous():
+        run("accumulate", product, len(total), total, product, total.shape[1])
+    else:
+        rows, columns = total.t().shape
+        run("accumulate_transposed", product, rows, total.t(), product, columns, rows)
+
+
+class Linear:
+    """A projection of rows: x [N, K] to x @ weight^T [N, C], with the gradient's float32 sum (None: inference)."""
+
+    def __init__(self, weight: Tensor, grad: Tensor | None, buffers: Buffers):
+        self.weight, self.grad, self._buffers = weight, grad, buffers
+
+    def prepare(self) -> None:
+        """Called whenever the weight has changed."""
+
+    def forward(self, x: Tensor, out: Tensor) -> Tensor:
+        """The projection, in `out`."""
+        return torch.mm(x, self.weight.t(), out=out)
+
+    def backward(self, grad: Tensor, out: Tensor) -> Tensor:
+        """Gradient of x, in `out`, from that of the projection."""
+        return torch.mm(grad, self.weight, out=out)
+
+    def add_gradient(self, grad: Tensor, x: Tensor) -> None:
+        """Add the weight's gradient."""
+        add_product(self.grad, grad.t(), x, self._buffers)
+
+
 class Layer:
     """One mixing layer: two weights in the forward dtype and their gradients' float32 sums (None: inference)."""
 
@@ -57,18 +92,6 @@ class Layer:
             run("norm_rows_backward", y, len(y), *grads, y, out, scale, y.shape[1])
         return out
 
-    def add_product(self, total: Tensor, a: Tensor, b: Tensor) -> None:
-        """total += a @ b, the sum over uses in float32."""
-        if total.dtype == a.dtype:
-            total.addmm_(a, b)
-            return
-        product = torch.mm(a, b, out=self.new("product", a, *total.shape))
-        if total.is_contiguous():
-            run("accumulate", product, len(total), total, product, total.shape[1])
-        else:
-            rows, columns = total.t().shape
-            run("accumulate_transposed", product, rows, total.t(), product, columns, rows)
-
 
 class SwiGLU(Layer):
     """SwiGLU with residual and norm."""
@@ -100,12 +123,12 @@ class SwiGLU(Layer):
         run("gate_backward", gate_up, len(hidden), *self._halves(gate_up), hidden, *self._strides(hidden))
         out = self.new("mixed", x, *x.shape)
         if self.tokens:
-            self.add_product(self.back_grad, grad, hidden.t())
+            add_product(self.back_grad, grad, hidden.t(), self._buffers)
             # the smaller operand first: three times as fast where tokens are few
-            self.add_product(self.into_grad.t(), x, gate_up.t())
+            add_product(self.into_grad.t(), x, gate_up.t(), self._buffers)
             return torch.mm(self.into.t(), gate_up, out=out)
-        self.add_product(self.back_grad, grad.t(), hidden)
-        self.add_product(self.into_grad, gate_up.t(), x)
+        add_product(self.back_grad, grad.t(), hidden, self._buffers)
+        add_product(self.into_grad, gate_up.t(), x, self._buffers)
         return torch.mm(gate_up, self.into, out=out)
 
     def _hidden_shape(self, x: Tensor) -> tuple[int, int]:
@@ -124,3 +147,7 @@ class Tokens(SwiGLU):
     """SwiGLU over tokens."""
 
     tokens = True
+
+
+class Channels(SwiGLU):
+    """SwiGLU over channels."""

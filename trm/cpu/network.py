@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from trm.cpu import blocked
+from trm.cpu import blocked, layers
 from trm.cpu.attention import Attention, Heads
 from trm.cpu.launch import run
-from trm.cpu.layers import Layer, SwiGLU, Tokens
+from trm.cpu.layers import Layer
 from trm.model import fused
 from trm.model.fused import Buffers
 from trm.model.network import Architecture
@@ -48,15 +48,13 @@ class CompiledRounds(fused.Rounds):
         for i in range(arch.layers):
             prefix = f"blocks.{i}."
             channels = prefix + "channel_mlp."
-            some = weights[channels + "down"]
-            Mixing, Channels = (blocked.Tokens, blocked.Channels) if blocked.usable(some) else (Tokens, SwiGLU)
+            own = blocked if blocked.usable(weights[channels + "down"]) else layers
             if prefix + "token_mlp.down" in weights:
-                mixer = layer(Mixing, prefix + "token_mlp.", "gate_up", "down")
+                mixer = layer(own.Tokens, prefix + "token_mlp.", "gate_up", "down")
             else:
-                mixer = layer(
-                    Attention, prefix + "attention.", "qkv", "out", heads=arch.heads, rope=arch.rope
-                )
-            self._blocks.append((mixer, layer(Channels, channels, "gate_up", "down")))
+                more = {"heads": arch.heads, "rope": arch.rope, "linear": own.Linear}
+                mixer = layer(Attention, prefix + "attention.", "qkv", "out", **more)
+            self._blocks.append((mixer, layer(own.Channels, channels, "gate_up", "down")))
         self.prepare()
 
     def prepare(self) -> None:
