@@ -52,6 +52,18 @@ def test_panels(rows, columns):
     assert torch.equal(back, x)
 
 
+@pytest.mark.parametrize("rows", range(1, 100))
+def test_rows_fall_into_tiles(rows):
+    """Only the last may be odd, or so small that its product spoils the rows after it."""
+    left, tiles = rows, []
+    while left > 0:
+        tiles.append(tile.tile_rows.py_func(left))
+        left -= tiles[-1]
+    assert sum(tiles) == rows
+    assert all(each in (4, 6) for each in tiles[:-1])
+    assert tiles[-1] <= tile.ROWS
+
+
 @pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 6, 7, 9, 13, 97, 200])
 @pytest.mark.parametrize(("inner", "width"), [(32, 96), (64, 64)])
 def test_linear_and_its_backward(rows, inner, width):
@@ -82,7 +94,15 @@ def exact_layer(x, into, back, tokens):
 
 
 # tokens: odd and even lengths, columns that end within a panel; channels: odd rows, half a panel, several blocks
-SHAPES = [(True, 7, 32), (True, 16, 96), (True, 97, 128), (False, 31, 32), (False, 6, 64), (False, 201, 128)]
+# and sums over more pairs than are taken at a time, with every remainder of rows
+SHAPES = [(True, rows, 576) for rows in range(65, 78)] + [
+    (True, 7, 32),
+    (True, 16, 96),
+    (True, 97, 128),
+    (False, 31, 32),
+    (False, 6, 64),
+    (False, 201, 128),
+]
 
 
 @pytest.mark.parametrize(("tokens", "rows", "columns"), SHAPES)

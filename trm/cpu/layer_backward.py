@@ -19,7 +19,7 @@ from trm.cpu.tile import PANEL, add_product, as_wide, fetch, fetch_line, moved, 
 __all__ = ["channel_layer_backward", "token_layer_backward", "weight_gradient"]
 
 PAIRS = 256
-"""Pairs of rows whose panel stays in the first cache while all rows of the other factor pass by."""
+"""Pairs of rows whose panel stays in the second cache while all rows of the other factor pass by."""
 
 SLICE = 48
 """Hidden rows that the token mixing's backward takes before it transposes them; a multiple of 16."""
@@ -37,7 +37,7 @@ def channel_backward_scratch(inner: int, block: int) -> int:
 
 def gradient_scratch(rows: int) -> int:
     """Bytes that a thread needs for `weight_gradient`."""
-    return 4 * rows * PANEL
+    return 4 * (rows + 3) * PANEL
 
 
 @njit

@@ -122,17 +122,20 @@ _six_more, _five_more, _four_more = (_tile(rows, True) for rows in (6, 5, 4))
 
 @njit
 def tile_rows(left):
-    """Rows of the next tile when `left` are left: even numbers first, and as few tiles as fill up."""
+    """Rows of the next tile when `left` are left: full ones but for the last, whose number alone may be odd."""
     if left % 2 == 1 and left >= 5:
+        if left <= 7:
+            return 5 if left == 5 else 4
         left -= 5
-        if left == 0:
-            return 5
     return 6 if left % 6 == 0 else min(left, 4)
 
 
 @njit
 def product(a, row_step, pair_step, rows, b, pairs, out):
-    """out[rows, 64] = a @ b. Neighbouring columns of `a` lie side by side; `rows` is of `tile_rows`; pairs >= 1."""
+    """out[rows, 64] = a @ b; less than four rows spoil `out` up to the fourth.
+
+    A pair of `a`'s columns lies side by side; `rows` is of `tile_rows`; pairs >= 1.
+    """
     if rows == 6:
         _six(a, row_step, pair_step, rows - 1, b, pairs, out)
     elif rows == 5:
