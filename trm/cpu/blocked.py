@@ -7,6 +7,7 @@ length where they stand left.
 from __future__ import annotations
 
 import math
+import os
 from typing import Any
 
 import torch
@@ -19,10 +20,11 @@ from trm.model.fused import Buffers
 
 
 def usable(down: Tensor) -> bool:
-    """Whether a network with this channel weight [D, I] can be computed so."""
+    """Whether a network with this channel weight [D, I] can be computed so. TRM_CPU_PRODUCTS=0 forbids it."""
     width, inner = down.shape
     fits = (width % PANEL == 0 or width == PANEL // 2) and inner % PANEL == 0
-    return tile.AVAILABLE and down.dtype == torch.bfloat16 and fits
+    wanted = tile.AVAILABLE and os.environ.get("TRM_CPU_PRODUCTS") != "0"
+    return wanted and down.dtype == torch.bfloat16 and fits
 
 
 def panels(count: int) -> int:

@@ -29,40 +29,48 @@ _WORDS = ir.VectorType(I32, _LANES)
 _PAIRS = ir.VectorType(BF16, 2 * _LANES)
 
 
-def _address(builder, pointer, elements, size):
-    """The address `elements` of `size` bytes further on."""
+def _place(builder, pointer, elements, size, kind):
+    """The address of a `kind`, `elements` of `size` bytes further on."""
     start = builder.bitcast(pointer, ir.IntType(8).as_pointer())
-    return builder.gep(start, [builder.mul(elements, ir.Constant(I64, size))])
+    offset = builder.mul(elements, ir.Constant(I64, size))
+    return builder.bitcast(builder.gep(start, [offset]), kind.as_pointer())
 
 
-def _read(builder, address, kind, align):
-    value = builder.load(builder.bitcast(address, kind.as_pointer()))
+def _load(builder, *place, align):
+    value = builder.load(_place(builder, *place))
     value.align = align
     return value
 
 
+def _in_every_lane(builder, two):
+    """A pair of bfloat16 sixteen times."""
+    undefined = ir.Constant(_WORDS, ir.Undefined)
+    first = builder.insert_element(undefined, two, ir.Constant(I32, 0))
+    return builder.bitcast(builder.shuffle_vector(first, undefined, ir.Constant(_WORDS, None)), _PAIRS)
+
+
 def _emit(builder, rows, adding, a, row_step, pair_step, last, b, pairs, out):
-    multiply = cgutils.get_or_insert_function(
-        builder.module, ir.FunctionType(_SUMS, [_SUMS, _PAIRS, _PAIRS]), "llvm.x86.avx512bf16.dpbf16ps.512"
-    )
-    columns = PANEL // _LANES
+    """The product of `rows` rows, all sums in registers; `last` is the last row that is there."""
+    kind = ir.FunctionType(_SUMS, [_SUMS, _PAIRS, _PAIRS])
+    multiply = cgutils.get_or_insert_function(builder.module, kind, "llvm.x86.avx512bf16.dpbf16ps.512")
+    columns = range(PANEL // _LANES)
+    cells = [(row, column) for row in range(rows) for column in columns]
 
     def number(value):
         return ir.Constant(I64, value)
 
-    def place(row, column):
-        return _address(builder, out, number(row * PANEL + column * _LANES), 4)
+    def sums_of(row, column):
+        return out, number(row * PANEL + column * _LANES), 4, _SUMS
 
     starts = []
     for row in range(rows):
         # rows that are not there repeat the last one; nobody reads their sums
-        inside = builder.icmp_signed("<", number(row), last)
-        starts.append(
-            _address(builder, a, builder.mul(row_step, builder.select(inside, number(row), last)), 2)
-        )
-    nothing = ir.Constant(_SUMS, None)
-    cells = [(row, column) for row in range(rows) for column in range(columns)]
-    begun = {cell: _read(builder, place(*cell), _SUMS, 64) if adding else nothing for cell in cells}
+        there = builder.select(builder.icmp_signed("<", number(row), last), number(row), last)
+        starts.append(_place(builder, a, builder.mul(row_step, there), 2, I32))
+    if adding:
+        begun = {cell: _load(builder, *sums_of(*cell), align=64) for cell in cells}
+    else:
+        begun = dict.fromkeys(cells, ir.Constant(_SUMS, None))
 
     before = builder.block
     loop, done = builder.append_basic_block("pairs"), builder.append_basic_block("done")
@@ -70,37 +78,26 @@ def _emit(builder, rows, adding, a, row_step, pair_step, last, b, pairs, out):
     builder.position_at_end(loop)
     pair = builder.phi(I64)
     sums = {cell: builder.phi(_SUMS) for cell in cells}
+    first = builder.mul(pair, number(PANEL))
     panel = [
         builder.bitcast(
-            _read(
-                builder,
-                _address(builder, b, builder.add(builder.mul(pair, number(PANEL)), number(c * _LANES)), 4),
-                _WORDS,
-                64,
-            ),
-            _PAIRS,
+            _load(builder, b, builder.add(first, number(column * _LANES)), 4, _WORDS, align=64), _PAIRS
         )
-        for c in range(columns)
+        for column in columns
     ]
-    new, step = {}, builder.mul(pair, pair_step)
-    undefined, zeros = ir.Constant(_WORDS, ir.Undefined), ir.Constant(_WORDS, None)
+    step, new = builder.mul(pair, pair_step), {}
     for row in range(rows):
-        two = _read(builder, _address(builder, starts[row], step, 2), I32, 2)
-        spread = builder.insert_element(undefined, two, ir.Constant(I32, 0))
-        spread = builder.bitcast(builder.shuffle_vector(spread, undefined, zeros), _PAIRS)
-        for column in range(columns):
-            new[row, column] = builder.call(multiply, [sums[row, column], spread, panel[column]])
+        two = _in_every_lane(builder, _load(builder, starts[row], step, 2, I32, align=2))
+        for column in columns:
+            new[row, column] = builder.call(multiply, [sums[row, column], two, panel[column]])
     following = builder.add(pair, number(1))
-    pair.add_incoming(number(0), before)
-    pair.add_incoming(following, loop)
-    for cell in cells:
-        sums[cell].add_incoming(begun[cell], before)
-        sums[cell].add_incoming(new[cell], loop)
+    for phi, start, end in ((pair, number(0), following), *((sums[c], begun[c], new[c]) for c in cells)):
+        phi.add_incoming(start, before)
+        phi.add_incoming(end, loop)
     builder.cbranch(builder.icmp_signed("<", following, pairs), loop, done)
     builder.position_at_end(done)
     for cell in cells:
-        written = builder.store(new[cell], builder.bitcast(place(*cell), _SUMS.as_pointer()))
-        written.align = 64
+        builder.store(new[cell], _place(builder, *sums_of(*cell))).align = 64
 
 
 def _tile(rows, adding):
