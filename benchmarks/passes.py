@@ -1,6 +1,7 @@
 """What the compiled passes of `trm.cpu` must at least move through memory; for the floors beside measured times.
 
-Each pass reads its inputs and writes its outputs once; matrix products are counted by their operations alone.
+Each pass reads its inputs and writes its outputs once; matrix products are counted by their operations alone, and so
+are layers that are one product from end to end (`trm.cpu.blocked`).
 """
 
 from __future__ import annotations
@@ -13,33 +14,40 @@ from trm.study.flops import inner_width, tokens
 from trm.study.schema import ModelConfig
 
 
-def block_elements(model: ModelConfig, cells: int, rows: int) -> tuple[int, int, int]:
-    """Elements that one block application moves forward, and backward, and elements of its weights."""
+def block_elements(model: ModelConfig, cells: int, rows: int, whole: bool) -> tuple[int, int, int]:
+    """Elements that one block application moves forward, and backward, and elements of its weights.
+
+    `whole`: layers are products from end to end.
+    """
     length, width = tokens(model, cells), model.d_model
-    states, hidden = length * rows * width, length * rows * inner_width(width, model.expansion)
-    weights = 3 * width * inner_width(width, model.expansion)
-    # gate: two in, one out; norm: two in, one out; backward: three in and out; three in, one out
-    forward, backward = 3 * hidden + 2 * 3 * states, 6 * hidden + 2 * 4 * states
-    if model.mixer == "mlp":
-        inner = inner_width(length, model.expansion)
-        forward, backward = forward + 3 * inner * rows * width, backward + 6 * inner * rows * width
-        weights += 3 * length * inner
-    else:
+    inner, token_inner = inner_width(width, model.expansion), inner_width(length, model.expansion)
+    states = length * rows * width
+    hidden, token_hidden = inner * length * rows, token_inner * rows * width
+    mixing = model.mixer == "mlp"
+    weights = 3 * width * inner + (3 * length * token_inner if mixing else 4 * width * width)
+    # backward of a norm: three in, one out; rows to panels, twice: one in, one out
+    forward, backward = 0, 2 * 4 * states + (2 * 2 * states if whole else 0)
+    if not whole:
+        # gate: two in, one out; norm: two in, one out; backward of a gate: three in and out
+        gates = hidden + token_hidden * mixing
+        forward, backward = forward + 3 * gates + 2 * 3 * states, backward + 6 * gates
+    if not mixing:
         scores = rows * model.heads * length * length
         # heads split (3 in, 3 out) and joined (1, 1), softmax in place; backward the gradients' and the outputs' again
         forward, backward = forward + 8 * states + 2 * scores, backward + 10 * states + 3 * scores
-        weights += 4 * width * width
+        if whole:
+            forward, backward = forward + 3 * states, backward + 2 * (1 + 3 + 1 + 1) * states
     return forward, backward, weights
 
 
-def step_bytes(model: ModelConfig, cells: int, rows: int, itemsize: int, train: bool) -> int:
+def step_bytes(model: ModelConfig, cells: int, rows: int, itemsize: int, train: bool, whole: bool) -> int:
     """Bytes of the passes of one supervision step, and of training's gradient sums and optimiser."""
-    forward, backward, weights = block_elements(model, cells, rows)
+    forward, backward, weights = block_elements(model, cells, rows, whole)
     uses = model.layers * (model.l_cycles + 1)
     total = itemsize * forward * uses * model.h_cycles
     if train:
-        # a use's gradient: read, and added to a float32 sum (float32 products add by themselves)
-        sums = (itemsize + 8) * weights if itemsize < 4 else 0
+        # a use's gradient: read, and added to a float32 sum (float32 products, and our own, add by themselves)
+        sums = (itemsize + 8) * weights if itemsize < 4 and not whole else 0
         # weight, gradient, two moments, average in; all but the gradient out; the cast weight
         optimiser = model.layers * weights * (5 * 4 + 4 * 4 + (4 + itemsize if itemsize < 4 else 0))
         total += uses * (itemsize * backward + sums) + optimiser
