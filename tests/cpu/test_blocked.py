@@ -201,8 +201,8 @@ def test_agrees_with_the_library(monkeypatch, mixer):
 
 def test_taken_where_it_fits(monkeypatch):
     assert blocked.usable(weight(64, 128, 0))
-    assert blocked.usable(weight(32, 64, 0))
-    for down in (weight(16, 64, 0), weight(96, 64, 0), weight(64, 32, 0), weight(64, 64, 0).float()):
+    assert blocked.usable(weight(96, 64, 0))
+    for down in (weight(16, 64, 0), weight(64, 32, 0), weight(64, 64, 0).float()):
         assert not blocked.usable(down)
     monkeypatch.setattr(tile, "AVAILABLE", False)
     assert not blocked.usable(weight(64, 128, 0))

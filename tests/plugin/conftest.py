@@ -1,5 +1,6 @@
 """One emulated pod of four hosts for all tests, and studies that run on it as users run them."""
 
+import contextlib
 import json
 import os
 import re
@@ -18,6 +19,7 @@ from tests.emulator import EmulatedPod, why_not
 from tests.emulator.pod import BUCKET
 
 HERE = Path(__file__).parent
+SNAKEMAKE = ("-m", "snakemake")
 PROFILE = {
     "executor": "tpu",
     "jobs": 4,
@@ -62,6 +64,16 @@ def until(condition) -> None:
         time.sleep(0.05)
 
 
+@contextlib.contextmanager
+def hearing_ctrl_c():
+    """Start processes that hear SIGINT, as a terminal's do: the background of a script ignores it, and hands that on."""
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
 class Study:
     """A copy of the test workflow with jobs of its own, and the Snakemake calls made on it."""
 
@@ -74,9 +86,9 @@ class Study:
         (folder / "profile" / "config.yaml").write_text(json.dumps(PROFILE | profile))
         self.calls: list[Call] = []
 
-    def start(self, *arguments: str, **environment: str) -> "Call":
+    def start(self, *arguments: str, program: tuple[str, ...] = SNAKEMAKE, **environment: str) -> "Call":
         """Begin a call of Snakemake."""
-        call = Call(self, arguments, environment)
+        call = Call(self, program, arguments, environment)
         self.calls.append(call)
         return call
 
@@ -114,26 +126,27 @@ class Study:
 class Call:
     """A running call of Snakemake, whose output can be waited on."""
 
-    def __init__(self, study: Study, arguments: tuple[str, ...], environment: dict[str, str]):
+    def __init__(self, study: Study, program: tuple, arguments: tuple, environment: dict[str, str]):
         self.lines: list[str] = []
         self.news = threading.Condition()
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "snakemake", "--profile", "profile", *arguments],
-            cwd=study.folder,
-            env={
-                **os.environ,
-                **study.pod.environment,
-                "PYTHONPATH": str(HERE.parents[1]),
-                "XDG_CACHE_HOME": str(study.folder / "cache"),
-                **environment,
-            },
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            start_new_session=True,
-        )
+        with hearing_ctrl_c():
+            self.process = subprocess.Popen(
+                [sys.executable, "-X", "faulthandler", *program, "--profile", "profile", *arguments],
+                cwd=study.folder,
+                env={
+                    **os.environ,
+                    **study.pod.environment,
+                    "PYTHONPATH": str(HERE.parents[1]),
+                    "XDG_CACHE_HOME": str(study.folder / "cache"),
+                    **environment,
+                },
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                start_new_session=True,
+            )
         self.reader = threading.Thread(target=self._read, daemon=True)
         self.reader.start()
 
@@ -162,8 +175,15 @@ class Call:
             return found()
 
     def wait(self, timeout: float = 100) -> int:
-        """Wait for the end and return the exit code."""
-        code = self.process.wait(timeout)
+        """Wait for the end and return the exit code; where it does not come, fail with what each thread was at."""
+        try:
+            code = self.process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self.process.send_signal(signal.SIGABRT)  # faulthandler's: it prints the threads and ends the process
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(10)
+            self.end()
+            pytest.fail(f"Snakemake has not ended within {timeout} s: {self.said}")
         self.reader.join(10)
         return code
 

@@ -36,35 +36,66 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the table; 1 if a program does not fit, else 0."""
+    """Print the table; 1 if a program does not fit or does not compile, else 0."""
     import json
     import sys
+    import time
     from pathlib import Path
 
     from trm.errors import UserError
-    from trm.tpu_check.check import check, program_key, table
+    from trm.tpu_check.check import check, program_key, table, tpu_python
     from trm.tpu_check.slices import parse_slice
 
-    where = parse_slice(args.topology)
+    where, folder = parse_slice(args.topology), Path(args.cache)
     kinds = ("train", "eval") if args.steps == "both" else (args.steps,)
-    results, seen = [], set()
-    for name, config in _configs(args).items():
+    configs = _configs(args)
+    programs: dict[tuple[str, str], list[str]] = {}
+    for name, config in configs.items():
         for what in kinds:
-            key = program_key(config, where, what)
-            if key in seen:
-                continue
-            seen.add(key)
-            try:
-                results.append((name, check(config, where, what, Path(args.cache))))
-            except UserError as error:
-                raise UserError(f"{name}: {error}") from error
-            if not args.json:
-                print(f"{name} {what}: done", file=sys.stderr, flush=True)
+            programs.setdefault((what, program_key(config, where, what)), []).append(name)
+    kept = {key for _, key in programs if (folder / f"{key}.json").exists()}
+    if len(kept) < len(programs):
+        tpu_python()  # or say at once what is missing
+
+    def say(text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+    say(
+        f"{where.name}, {where.chips} chips: {len(configs)} runs have {len(programs)} programs; {len(kept)} are known "
+        f"in {folder}, {len(programs) - len(kept)} are to be compiled (10 s to two minutes each), each is kept: this can "
+        "be stopped and called again."
+    )
+    results, failed, seconds, left = [], [], 0.0, len(programs) - len(kept)
+    compiled = 0
+    for number, ((what, key), names) in enumerate(programs.items(), 1):
+        begun = time.monotonic()
+        try:
+            result = check(configs[names[0]], where, what, folder)
+        except UserError as error:
+            failed.append(f"{names[0]} {what}: {error}")
+            verdict = "failed"
+        else:
+            results.append((names, result))
+            verdict = "fits" if result.fits else "DOES NOT FIT"
+        if key in kept:
+            continue
+        compiled, left, seconds = compiled + 1, left - 1, seconds + time.monotonic() - begun
+        remaining = f"; about {seconds / compiled * left / 60:.0f} min left" if left else ""
+        say(f"{number}/{len(programs)} {names[0]} {what}: {verdict}{remaining}")
+    if failed and not results:
+        raise UserError("; ".join(failed))
     if args.json:
-        print(json.dumps([{"run": name, **result._asdict()} for name, result in results], indent=1))
+        print(json.dumps([{"run": names[0], "runs": names, **result._asdict()} for names, result in results], indent=1))
     else:
-        print(table(results))
-    return 0 if all(result.fits for _, result in results) else 1
+        print(table([(_shared(names), result) for names, result in results]))
+    for sentence in failed:
+        say(sentence)
+    return 0 if not failed and all(result.fits for _, result in results) else 1
+
+
+def _shared(names: list[str]) -> str:
+    """The first of the runs that have one program, and how many others."""
+    return names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "")
 
 
 def _configs(args: argparse.Namespace) -> dict[str, Any]:

@@ -22,9 +22,8 @@ from trm.model.fused import Buffers
 def usable(down: Tensor) -> bool:
     """Whether a network with this channel weight [D, I] can be computed so. TRM_CPU_PRODUCTS=0 forbids it."""
     width, inner = down.shape
-    fits = (width % PANEL == 0 or width == PANEL // 2) and inner % PANEL == 0
     wanted = tile.AVAILABLE and os.environ.get("TRM_CPU_PRODUCTS") != "0"
-    return wanted and down.dtype == torch.bfloat16 and fits
+    return wanted and down.dtype == torch.bfloat16 and width % 32 == 0 and inner % PANEL == 0
 
 
 def panels(count: int) -> int:

@@ -102,7 +102,7 @@ def sizes_of(config: RunConfig) -> Sizes:
         return Sizes(side * side, side + 2, 1, 0)
     if config.data.task == "maze":
         return Sizes(config.data.maze_size**2, 6, 1, 0)
-    return Sizes(900, 12, 1, 0)
+    return Sizes(config.data.arc_side**2, 12, 1, 0)
 
 
 def tpu_python() -> str:
@@ -268,7 +268,7 @@ def _advice(
         return ""
     if what != "train":
         needs = answer["needs_gib"] or answer["peak_gib"]
-        return f"needs {needs:.1f} of {hbm_gib()} GiB: lower the evaluation batch"
+        return f"needs {needs:.1f} of {hbm_gib()} GiB: no knob changes its rows a chip; choose a smaller model"
     if not answer["remat"] and not answer.get("kernels"):
         again = ask(config, where, what, cache_folder, remat=True)
         if fits(again):
@@ -287,8 +287,8 @@ def _advice(
 
 
 def table(rows: list[tuple[str, Result]]) -> str:
-    """A line a program: run, what, rows a chip, memory, time, utilisation, traffic, verdict."""
-    head = ("run", "step", "rows/chip", "GiB", "remat", "ms", "util", "host ms", "sent MiB", "verdict")
+    """A line a program: run, what, rows a chip, memory, the model's FLOPs a chip, time, utilisation, traffic, verdict."""
+    head = ("run", "step", "rows/chip", "GiB", "TFLOP", "remat", "ms", "util", "host ms", "sent MiB", "verdict")
     lines = [head]
     for name, result in rows:
         sent = " ".join(
@@ -301,6 +301,7 @@ def table(rows: list[tuple[str, Result]]) -> str:
                 result.what,
                 str(result.rows_per_chip),
                 f"{gib:.2f}",
+                f"{result.gflop_per_chip / 1000:.3g}",
                 "yes" if result.remat else "no",
                 "-" if result.step_ms is None else f"{result.step_ms:.1f}",
                 "-" if result.utilisation is None else f"{100 * result.utilisation:.0f} %",
