@@ -100,7 +100,7 @@ SHAPES = [(True, rows, 576) for rows in range(65, 78)] + [
     (True, 16, 96),
     (True, 97, 128),
     (False, 31, 32),
-    (False, 6, 64),
+    (False, 6, 96),
     (False, 201, 128),
 ]
 
