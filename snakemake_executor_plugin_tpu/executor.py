@@ -6,7 +6,6 @@ import os
 import shlex
 import subprocess
 import sys
-import threading
 import time
 from concurrent.futures import Future
 from pathlib import Path
@@ -18,6 +17,7 @@ from snakemake_interface_executor_plugins.utils import encode_target_jobs_cli_ar
 
 from .allocation import Allocator, hosts_wanted
 from .claim import Claim
+from .driver import Driver
 from .identity import check_files, fingerprint_of, label_of, members, slot_of
 from .jobs import JobRequest, JobRun, Outcome
 from .lifecycle import PodManager
@@ -30,6 +30,7 @@ PYTHON = '"$TPU_PYTHON"'
 ENTRY = '"$TPU_AGENT/worker/snakemake_job.py"'
 LARGEST_SOURCE = 10 << 20
 LARGEST_LOCAL_INPUT = 50 << 20
+END_SECONDS = 150.0  # above what a slow notification and a silent host take together
 
 
 class Executor(RemoteExecutor):
@@ -39,19 +40,21 @@ class Executor(RemoteExecutor):
         """Begin without touching the pod: it is brought up for the first job."""
         self.settings = self.workflow.executor_settings
         self.settings.check_pod()
-        self.next_seconds_between_status_checks = self.settings.poll
         self.folder = Path(self.workflow.persistence.path).absolute() / "tpu"
         self.folder.mkdir(parents=True, exist_ok=True)
         self.runs: dict[str, JobRun] = {}
         self.futures: dict[str, Future] = {}
         self.slots: dict[int, str] = {}
-        self.failed = self.cancelled = False
+        self.failed = self.cancelled = self.caretaken = False
         self._workflow_sources: dict[str, Path] | None = None
         self._sources: dict[frozenset, bytes] = {}
-        self.loop = asyncio.new_event_loop()
-        self.thread = threading.Thread(target=self.loop.run_forever, daemon=True, name="tpu-pod")
-        self.thread.start()
-        self._call(self._begin())
+        self.driver = Driver("tpu-pod")
+        self.driver.call(self._begin())
+
+    @property
+    def next_seconds_between_status_checks(self) -> float:
+        """Return how often the jobs are looked at: the polling thread asks before `__post_init__` has been called."""
+        return self.workflow.executor_settings.poll
 
     async def _begin(self) -> None:
         say = self.logger.info
@@ -62,9 +65,6 @@ class Executor(RemoteExecutor):
         self.allocator = Allocator(self.manager.hosts)
         self.watch = Watch(self.manager, self.allocator, self.runs, self.settings, say)
         self.watch.start()
-
-    def _call(self, coroutine, timeout: float | None = None):
-        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(timeout)
 
     def get_python_executable(self) -> str:
         """Return the jobs' Python: which one it is the host knows, once the environment is ready."""
@@ -117,7 +117,7 @@ class Executor(RemoteExecutor):
             show=self.logger.info,
         )
         self.runs[slot] = run
-        self.futures[slot] = asyncio.run_coroutine_threadsafe(run.run(), self.loop)
+        self.futures[slot] = self.driver.start(run.run())
 
     def _request(self, job, slot: str) -> JobRequest:
         command = self.format_job_exec(job)
@@ -193,7 +193,7 @@ class Executor(RemoteExecutor):
                 self.failed = True
                 label = label_of(info.job)
                 event = "oom" if outcome.out_of_memory else "failure"
-                self.loop.call_soon_threadsafe(self.notifier.send, event, outcome.message, label)
+                self.driver.loop.call_soon_threadsafe(self.notifier.send, event, outcome.message, label)
                 self.report_job_error(
                     info,
                     msg=f"TPU job {label}: {outcome.message} ",
@@ -227,40 +227,46 @@ class Executor(RemoteExecutor):
 
     def _collect(self, job) -> None:
         if run := self.runs.pop(slot_of(job), None):
-            self.loop.call_soon_threadsafe(self.watch.collect, run)
+            self.driver.loop.call_soon_threadsafe(self.watch.collect, run)
 
     def cancel_jobs(self, active_jobs) -> None:
         """Stop everything on the pod; called on Ctrl-C."""
         self.cancelled = True
-        running = [slot for slot, future in self.futures.items() if not future.done()]
+        if self.driver.ended:
+            return
+        done = {slot for slot, future in self.futures.items() if future.done()}
+        # Not the futures: Ctrl-C may have come when a job was on its way and its future not noted yet.
+        running = [run for slot, run in self.runs.items() if slot not in done]
         self.logger.info(
             f"Stopping {len(running)} job(s) on the TPU pod (at most {self.settings.grace} s) ..."
         )
+        rest = (
+            f"what runs there ends by itself within {self.settings.lease} s. "
+            "Look with `python -m snakemake_executor_plugin_tpu status`."
+        )
         try:
-            self._call(self._cancel(running), self.settings.grace + 60)
+            self.driver.call(self._cancel(running), self.settings.grace + 60)
         except TimeoutError:
-            self.logger.error(
-                f"The pod does not answer: what runs there ends by itself within {self.settings.lease} s. "
-                "Look with `python -m snakemake_executor_plugin_tpu status`."
-            )
+            self.logger.error(f"The pod does not answer ({self.driver.at_work()}): {rest}")
+        except KeyboardInterrupt:
+            self.logger.error(f"Not waiting for the pod any longer: {rest}")
+            raise
 
-    async def _cancel(self, slots: list[str]) -> None:
-        for slot in slots:
-            self.futures[slot].cancel()
-        runs = [self.runs[slot] for slot in slots if slot in self.runs]
+    async def _cancel(self, runs: list[JobRun]) -> None:
         await asyncio.gather(*(run.cancel() for run in runs), return_exceptions=True)
         await asyncio.gather(*(run.collect() for run in runs), return_exceptions=True)
 
     def shutdown(self) -> None:
         """Close every connection and leave the pod as it is."""
         super().shutdown()
-        if self.loop.is_closed():
-            return
-        self._call(self._end())
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self.thread.join()
-        self.loop.close()
-        if self.settings.idle_delete and not self.settings.workers:
+        if not self.driver.ended:
+            try:
+                self.driver.call(self._end(), END_SECONDS)
+            except TimeoutError:
+                self.logger.warning(f"The connections to the pod did not close: {self.driver.at_work()}")
+        self.driver.end()
+        if self.settings.idle_delete and not self.settings.workers and not self.caretaken:
+            self.caretaken = True
             self._leave_caretaker()
 
     async def _end(self) -> None:

@@ -17,6 +17,7 @@ from .records import JobRecord
 from .settings import ExecutorSettings
 
 TERMINATED = 143
+CANCEL_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -61,11 +62,13 @@ class JobRun:
     ):
         self.request, self.manager, self.allocator, self.record = request, manager, allocator, record
         self.logs, self.settings, self.say, self.show = logs, settings, say, show
+        self.task: asyncio.Task | None = None
         self.launch: Launch | None = None
         self.launches: list[Launch] = []
 
     async def run(self) -> Outcome:
-        """Run the job to its end. Cancelling this stops the job on the pod."""
+        """Run the job to its end. To stop the job on the pod takes more than cancelling this: `cancel`."""
+        self.task = asyncio.current_task()
         try:
             while True:
                 pod = await self._pod()
@@ -112,6 +115,9 @@ class JobRun:
 
     async def cancel(self) -> None:
         """Stop the job's processes on every host, now."""
+        if self.task is not None:
+            self.task.cancel()
+            await asyncio.wait({self.task}, timeout=CANCEL_SECONDS)  # after it nothing new is started
         if self.launch is not None:
             await self.launch.stop(self.settings.grace, self.settings.cancelled_lease)
 

@@ -1,7 +1,6 @@
 """The hosts of the pod as the controller drives them: every call goes to the agent on a host, over ssh."""
 
 import asyncio
-import contextlib
 import gzip
 import hashlib
 import io
@@ -106,7 +105,11 @@ class Worker:
     async def open(self, module: str, request: dict) -> Connection:
         """Start a module of the agent and give it its request."""
         connection = await self.ssh.connect(self.host, self._command(module))
-        await connection.send(json.dumps(request).encode() + b"\n")
+        try:
+            await connection.send(json.dumps(request).encode() + b"\n")
+        except BaseException:
+            await connection.close()
+            raise
         return connection
 
     async def _ask(
@@ -188,8 +191,8 @@ class Worker:
                             on_frame(frame)
                 finally:
                     beat.cancel()
-                    with contextlib.suppress(asyncio.CancelledError):
-                        await beat
+                    # Not `suppress(CancelledError)`: this follower itself may be cancelled just now.
+                    await asyncio.gather(beat, return_exceptions=True)
                     await connection.close()
                 reason = await connection.reason()
                 refuse_for_good(self.host, reason)

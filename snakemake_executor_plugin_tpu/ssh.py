@@ -13,6 +13,7 @@ from .cloud import Endpoint
 from .errors import HostKeyError, PodError, Unreachable
 from .worker.agent import MAGIC
 
+CLOSE_SECONDS = 5.0
 OPTIONS = """\
 Host *
   BatchMode yes
@@ -129,8 +130,10 @@ class Connection:
         with contextlib.suppress(ProcessLookupError):
             self.process.kill()
         self.process.stdin.close()
-        with contextlib.suppress(Exception):
-            await self._errors
+        await asyncio.wait({self._errors}, timeout=CLOSE_SECONDS)
+        # The end is told once the pipes are closed, too, and whatever ssh started may hold those for ever.
+        for descriptor in (1, 2):
+            self.process._transport.get_pipe_transport(descriptor).close()
         await self.process.wait()
         # The transport closes its pipes in callbacks of its own: leave it the time, or it complains later.
         self.process._transport.close()

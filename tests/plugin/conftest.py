@@ -66,7 +66,7 @@ def until(condition) -> None:
 
 @contextlib.contextmanager
 def hearing_ctrl_c():
-    """Start processes that hear SIGINT, as a terminal's do: the background of a script ignores it, and hands that on."""
+    """Have processes started that hear SIGINT: what a script runs in its background ignores it, and all its children do."""
     previous = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield
@@ -179,7 +179,9 @@ class Call:
         try:
             code = self.process.wait(timeout)
         except subprocess.TimeoutExpired:
-            self.process.send_signal(signal.SIGABRT)  # faulthandler's: it prints the threads and ends the process
+            self.process.send_signal(
+                signal.SIGABRT
+            )  # faulthandler's: it prints the threads and ends the process
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(10)
             self.end()

@@ -1,4 +1,4 @@
-"""Validation on several XLA devices: the puzzles are shared out, and the sums are those of plain torch."""
+"""Validation and evaluation on several XLA devices: the puzzles are shared out, the sums are those of plain torch."""
 
 import json
 import os
@@ -17,7 +17,9 @@ from pathlib import Path
 import torch
 from tests.xla.steps import config
 from trm.backends import open_backend
+from trm.engine import policies
 from trm.engine.dataset import Dataset
+from trm.engine.score import Score
 from trm.engine.validate import validate
 from trm.model.inference import InferenceNetwork
 from trm.model.parameters import architecture, initial_states, initial_weights
@@ -38,12 +40,27 @@ def watched(*states):
     found = step(*states)
     if backend.name == "xla":
         import torch_xla
-        text = torch_xla._XLAC._get_xla_tensors_hlo([found[0]])
-        shared.append("devices=[1,4,1]" in text)
+        shared.append("devices=[1,4,1]" in torch_xla._XLAC._get_xla_sharding_spec(found[0]))
     return found
 net.step = watched
-score = validate(net, *data.originals("test", backend), 2, sizes.ignore, 1)
-print(json.dumps({"score": score, "shared": shared}))
+test = data.originals("test", backend)
+score = validate(net, *test, 2, sizes.ignore, 1)
+net.step = step
+
+policies.inference_batch = lambda *_: 4  # several batches, the last one short
+new_score = lambda: Score(backend.device, sizes.ignore, 1)
+compilations = getattr(backend, "compilations", int)
+def fixed(depth):
+    before = compilations()
+    found = policies.fixed(net, test, (depth,), new_score, backend.synchronize)
+    score = found.depths[depth].score.result(backend)
+    return {"score": [score["puzzles"], score["cross_entropy"]], "rows": list(found.answers.shape),
+            "halt": found.halt_logits.tolist(), "compiled": compilations() - before}
+restarts = policies.restarts(net, test, 2, (1, 3), 0.5, new_score).best
+print(json.dumps({
+    "score": score, "shared": shared, "fixed": [fixed(depth) for depth in (4, 4, 9)],
+    "restarts": [restarts[k].result(backend)["puzzles"] for k in (1, 3)],
+}))
 """
 
 
@@ -55,9 +72,15 @@ def score(backend: str, folder: Path) -> dict:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def test_validation_is_shared_out(tmp_path: Path):
-    folder = write_dataset(tmp_path / "tiny", train=8, validation=8, test=11)  # five rows short of 4 x 2 x 2
+def test_puzzles_are_shared_out(tmp_path: Path):
+    folder = write_dataset(tmp_path / "tiny", train=8, validation=8, test=27)  # five rows short of 4 x 2 x 4
     plain, found = score("cpu", folder), score("xla", folder)
+    assert found["restarts"] == [27, 27]
+    for one, other in zip(plain["fixed"], found["fixed"], strict=True):
+        assert other["score"] == pytest.approx(one["score"], rel=1e-3)
+        assert other["rows"] == [27, 16]
+        assert other["halt"] == pytest.approx(one["halt"], abs=1e-3)
+    assert found["fixed"][2]["compiled"] == 0  # a deeper evaluation runs the same programs more often
     assert found["score"] == pytest.approx(plain["score"], rel=1e-5)
-    assert plain["score"][0] == 11
+    assert plain["score"][0] == 27
     assert found["shared"] == [True, True]

@@ -207,18 +207,28 @@ class XlaNetwork:
 class XlaRounds:
     """Rounds without gradient, their rows shared out over the devices where they divide.
 
-    `kernels`: as `XlaNetwork`'s.
+    `kernels`: as `XlaNetwork`'s. `start`: each round is started as soon as it is traced, so that an evaluation is one
+    small program run many times, and the host traces the next round meanwhile; all its steps as one program would
+    take the compiler minutes.
     """
 
     def __init__(self, weights: Weights, arch: Architecture):
         self._weights, self._arch = weights, arch
         self.mesh = mesh_of(weights["embed.weight"])
-        self.kernels = kernels_wanted()
+        self.kernels, self.start = kernels_wanted(), True
         self.multiple = 2 * self.mesh.devices
         """Rows are shared out in multiples of this: each of a chip's two cores gets as many."""
 
     def forward(self, z_H: Tensor, z_L: Tensor, x: Tensor, l_cycles: int) -> tuple[Tensor, Tensor]:
         """As `network.recursion_round`."""
+        found = self._round(z_H, z_L, x, l_cycles)
+        if self.start and x.device.type == "xla":
+            import torch_xla
+
+            torch_xla.sync()
+        return found
+
+    def _round(self, z_H: Tensor, z_L: Tensor, x: Tensor, l_cycles: int) -> tuple[Tensor, Tensor]:
         w, arch, mesh = self._weights, self._arch, self.mesh
         length, rows = x.shape[:2]
         if rows % self.multiple == 0:

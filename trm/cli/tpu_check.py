@@ -85,7 +85,11 @@ def run(args: argparse.Namespace) -> int:
     if failed and not results:
         raise UserError("; ".join(failed))
     if args.json:
-        print(json.dumps([{"run": names[0], "runs": names, **result._asdict()} for names, result in results], indent=1))
+        print(
+            json.dumps(
+                [{"run": names[0], "runs": names, **result._asdict()} for names, result in results], indent=1
+            )
+        )
     else:
         print(table([(_shared(names), result) for names, result in results]))
     for sentence in failed:

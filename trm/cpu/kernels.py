@@ -11,7 +11,20 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from trm.cpu.simd import MATH, ONE, claim, exp, hidden, load, sigmoid, store, tensor, wide_tensor, word
+from trm.cpu.simd import (
+    MATH,
+    ONE,
+    claim,
+    exp,
+    fetch_line,
+    hidden,
+    load,
+    sigmoid,
+    store,
+    tensor,
+    wide_tensor,
+    word,
+)
 
 __all__ = [
     "accumulate",
@@ -242,6 +255,10 @@ def split_heads(block):
             token, b = row // batch, row % batch
             for h in range(heads):
                 at, to = 3 * row * all_heads + h * width, ((b * heads + h) * length + token) * width
+                for ahead in range(to + width, to + 2 * width, 32):
+                    fetch_line(q, ahead)
+                    fetch_line(k, ahead)
+                    fetch_line(v, ahead)
                 _turn(qkv, at, q, to, cos, sin, token * half, half, scale)
                 _turn(qkv, at + all_heads, k, to, cos, sin, token * half, half, ONE)
                 _move(qkv, at + 2 * all_heads, v, to, width)

@@ -13,8 +13,8 @@ from trm.cpu.kernels import ZERO, piece
 from trm.cpu.lanes import WIDTH, lanes, put, put_pairs, sigmoid, spread, transpose
 from trm.cpu.layer_forward import TILE, scratch
 from trm.cpu.panels import interleave
-from trm.cpu.simd import MATH, ONE, load, store, tensor, wide_tensor, word
-from trm.cpu.tile import PANEL, add_product, as_wide, fetch, fetch_line, moved, product, tile_rows
+from trm.cpu.simd import MATH, ONE, fetch, fetch_line, load, store, tensor, wide_tensor, word
+from trm.cpu.tile import PANEL, add_product, as_wide, moved, product, tile_rows
 
 __all__ = ["channel_layer_backward", "token_layer_backward", "weight_gradient"]
 

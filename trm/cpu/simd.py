@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 from llvmlite import binding, ir
 from numba import njit, types
+from numba.core import cgutils
 from numba.extending import intrinsic
 
 MATH = {"fastmath": {"contract", "reassoc", "arcp", "nsz"}, "error_model": "numpy"}
@@ -183,3 +184,30 @@ def exp(x):
 def sigmoid(x):
     """1 / (1 + e^-x) in float32; NaN may give any number: multiply by x."""
     return ONE / (ONE + _exp(-x))
+
+
+def _fetching(to_write):
+    @intrinsic
+    def fetch(typing, address, elements):
+        def generate(context, builder, signature, args):
+            pointer = ir.IntType(8).as_pointer()
+            kind = ir.FunctionType(ir.VoidType(), [pointer, I32, I32, I32])
+            prefetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+            place = builder.bitcast(builder.gep(args[0], [args[1]]), pointer)
+            builder.call(prefetch, [place, *(ir.Constant(I32, v) for v in (to_write, 3, 1))])
+            return context.get_dummy_value()
+
+        return types.void(address, types.int64), generate
+
+    return fetch
+
+
+_to_read, fetch_line = _fetching(0), _fetching(1)
+"""`fetch_line` asks for the line of an element that will be written: what is written and not read waits for it too."""
+
+
+@njit
+def fetch(address, start, count):
+    """Ask for elements [start, start + count) of bfloat16 before they are read."""
+    for i in range(start, start + count, 32):
+        _to_read(address, i)

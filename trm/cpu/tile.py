@@ -170,30 +170,3 @@ def as_wide(typing, address):
         return builder.bitcast(args[0], F32.as_pointer())
 
     return types.CPointer(types.float32)(address), generate
-
-
-def _fetching(to_write):
-    @intrinsic
-    def fetch(typing, address, elements):
-        def generate(context, builder, signature, args):
-            pointer = ir.IntType(8).as_pointer()
-            kind = ir.FunctionType(ir.VoidType(), [pointer, I32, I32, I32])
-            prefetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-            place = builder.bitcast(builder.gep(args[0], [args[1]]), pointer)
-            builder.call(prefetch, [place, *(ir.Constant(I32, v) for v in (to_write, 3, 1))])
-            return context.get_dummy_value()
-
-        return types.void(address, types.int64), generate
-
-    return fetch
-
-
-_to_read, fetch_line = _fetching(0), _fetching(1)
-"""`fetch_line` asks for the line of an element that will be written: what is written and not read waits for it too."""
-
-
-@njit
-def fetch(address, start, count):
-    """Ask for elements [start, start + count) of bfloat16 before they are read."""
-    for i in range(start, start + count, 32):
-        _to_read(address, i)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from zlib import crc32
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from trm.engine.score import Score
@@ -43,16 +44,27 @@ def batches(net: InferenceNetwork, data: Originals) -> Iterable[slice]:
     """Slices of the puzzles that are run together."""
     count = len(data.inputs)
     size = inference_batch(data.inputs.shape[1] + net.arch.puzzle_tokens, len(net.h_init), data.inputs.device)
+    size *= max(1, net.multiple // 2)  # rows of each device
     return (slice(first, min(count, first + size)) for first in range(0, count, size))
+
+
+def shared_out(net: InferenceNetwork, x_LBD: Tensor, rows: int = 0) -> Tensor:
+    """Embeddings with rows of zeros added, where several devices share them: to as many as each device has, and to
+    `rows`, so that the last batch needs no program of its own."""
+    if net.multiple == 1:
+        return x_LBD
+    count = x_LBD.shape[1]
+    return F.pad(x_LBD, (0, 0, 0, max(rows, count + -count % net.multiple) - count))
 
 
 def _restart_noise(z: Tensor, noise: float, restart: int, first: int, which: int) -> Tensor:
     """Start states plus normal noise that depends on (restart, first row of the batch) alone."""
-    generator = torch.Generator(device=z.device)
+    device = torch.device("cpu") if z.device.type == "xla" else z.device  # XLA has no generators
+    generator = torch.Generator(device=device)
     # hashed to 32 bits: torch's CPU generator ignores all higher bits of a seed
     generator.manual_seed(crc32(f"{restart} {which} {first}".encode()))
-    noisy = torch.randn(z.shape, generator=generator, device=z.device, dtype=torch.float32) * noise
-    return z + noisy.to(z.dtype)
+    noisy = torch.randn(z.shape, generator=generator, device=device, dtype=torch.float32) * noise
+    return z + noisy.to(z.device, z.dtype)
 
 
 @torch.no_grad()
@@ -66,16 +78,19 @@ def fixed(
     """Every puzzle gets every step; answers are scored at each of `depths` (one pass for all)."""
     scores = {depth: new_score() for depth in sorted(depths)}
     seconds = dict.fromkeys(scores, 0.0)
-    firsts, answers, halts = [], [], []
+    firsts, answers, halts, rows = [], [], [], 0
     for part in batches(net, data):
         inputs, labels = data.inputs[part], data.labels[part]
-        x = net.embed(inputs, data.puzzle[part])
-        z_H, z_L = net.start(len(inputs), len(x))
-        first = torch.zeros(len(inputs), dtype=torch.int32, device=x.device)
+        count = len(inputs)
+        rows = max(rows, count)
+        x = shared_out(net, net.embed(inputs, data.puzzle[part]), rows)
+        z_H, z_L = net.start(x.shape[1], len(x))
+        first = torch.zeros(count, dtype=torch.int32, device=x.device)
         wait()
         begun = time.perf_counter()
         for step in range(1, max(depths) + 1):
             z_H, z_L, logits, halt = net.step(z_H, z_L, x)
+            logits, halt = logits[:, :count], halt[:count]
             first = torch.where((first == 0) & (halt > 0), step, first)
             if step in scores:
                 wait()
@@ -162,20 +177,23 @@ def restarts(
     result = Restarts(
         *({k: new_score() for k in sorted(counts)} for _ in range(3)), dict.fromkeys(sorted(counts), 0.0)
     )
+    rows = 0
     for part in batches(net, data):
         inputs, labels = data.inputs[part], data.labels[part]
-        x = net.embed(inputs, data.puzzle[part])
+        count = len(inputs)
+        rows = max(rows, count)
+        x = shared_out(net, net.embed(inputs, data.puzzle[part]), rows)
         begun = time.perf_counter()
         answers, halts = [], []
         for restart in range(max(counts)):
-            z_H, z_L = net.start(len(inputs), len(x))
+            z_H, z_L = net.start(x.shape[1], len(x))
             if restart and noise:
                 z_H = _restart_noise(z_H, noise, restart, part.start, 0)
                 z_L = _restart_noise(z_L, noise, restart, part.start, 1)
             for _ in range(depth):
                 z_H, z_L, logits, halt = net.step(z_H, z_L, x)
-            answers.append(logits.argmax(-1).t().to(torch.uint8))
-            halts.append(halt.float())
+            answers.append(logits[:, :count].argmax(-1).t().to(torch.uint8))
+            halts.append(halt[:count].float())
             k = restart + 1
             if k in result.best:
                 answers_KBS, halts_KB = torch.stack(answers), torch.stack(halts)
@@ -185,7 +203,7 @@ def restarts(
                     (result.oracle, _right_one),
                 ):
                     index_B = choose(answers_KBS, halts_KB, labels)
-                    chosen = answers_KBS[index_B, torch.arange(len(inputs), device=x.device)]
+                    chosen = answers_KBS[index_B, torch.arange(count, device=x.device)]
                     scores[k].add_answers(chosen, inputs, labels, depth)
                 result.seconds[k] += time.perf_counter() - begun
     return result

@@ -13,6 +13,7 @@ from trm.data.arc_augment import ArcAugmenter
 from trm.data.arc_voting import solved, vote_rows
 from trm.data.files import read_manifest
 from trm.engine.dataset import Dataset
+from trm.engine.policies import shared_out
 from trm.model.inference import InferenceNetwork, inference_batch
 
 ATTEMPTS = {"vote_first": 1, "vote": 2}
@@ -92,13 +93,15 @@ def _answers(
         return answers, halts
     puzzle = torch.from_numpy(augmenter.identifiers(rows, copies))
     size = inference_batch(cells + net.arch.puzzle_tokens, len(net.h_init), backend.device)
+    size *= max(1, net.multiple // 2)
     for start in range(0, len(rows), size):
         part = slice(start, start + size)
         made, _ = augmenter.canvases(rows[part], copies[part])
         x = net.embed(backend.place(torch.from_numpy(made)), backend.place(puzzle[part].contiguous()))
-        z_H, z_L = net.start(len(made), len(x))
+        x = shared_out(net, x, size if start else 0)
+        z_H, z_L = net.start(x.shape[1], len(x))
         for _ in range(depth):
             z_H, z_L, logits, halt = net.step(z_H, z_L, x)
-        answers[part] = logits.argmax(-1).t().to(torch.uint8).cpu().numpy()
-        halts[part] = halt.float().cpu().numpy()
+        answers[part] = logits[:, : len(made)].argmax(-1).t().to(torch.uint8).cpu().numpy()
+        halts[part] = halt[: len(made)].float().cpu().numpy()
     return answers, halts

@@ -20,7 +20,7 @@ from trm.errors import UserError
 from trm.study.fingerprint import canonical_json
 from trm.study.flops import forward_flops, step_flops
 from trm.study.schema import RunConfig
-from trm.tpu_check.slices import CLOCK_HZ, HBM_VARIABLE, PEAK_FLOPS, Slice, hbm_gib
+from trm.tpu_check.slices import CLOCK_HZ, HBM_VARIABLE, PEAK_FLOPS, Slice, evaluated, hbm_gib
 
 ROOT = Path(__file__).parents[2]
 CODE = (
@@ -142,6 +142,7 @@ def program_key(config: RunConfig, where: Slice, what: str, remat: bool | None =
         "model": config.model.model_dump(mode="json"),
         "training": training if what == "train" else config.training.precision,
         "sizes": list(sizes_of(config)),
+        "puzzles": evaluated(config, where) if what == "eval" else None,
         "slice": where.name,
         "what": what,
         "remat": remat,

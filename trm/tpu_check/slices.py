@@ -7,9 +7,12 @@ The number in an API name counts TensorCores, two to a chip: v4-64 has 32 chips 
 from __future__ import annotations
 
 import os
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from trm.errors import UserError
+
+if TYPE_CHECKING:
+    from trm.study.schema import RunConfig
 
 CHIPS_PER_HOST = 4
 PEAK_FLOPS = 275e12
@@ -48,6 +51,12 @@ def hbm_gib() -> float:
     if not 0 < bound <= HBM_GIB:
         raise UserError(f"{HBM_VARIABLE}={given}: it must be a number of GiB above 0 and not above {HBM_GIB}")
     return bound
+
+
+def evaluated(config: RunConfig, where: Slice) -> int | None:
+    """Puzzles that a job on the slice evaluates: the test puzzles on one host (None: all there are); on more hosts
+    only those of the validation between training steps."""
+    return config.data.test_puzzles if where.chips <= CHIPS_PER_HOST else config.data.validation_puzzles
 
 
 def parse_slice(name: str) -> Slice:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from trm.study.schema import RunConfig
-from trm.tpu_check.slices import Slice, parse_slice
+from trm.tpu_check.slices import Slice, evaluated, parse_slice
 from trm.tpu_check.starting import host_batch, starting_seconds
 
 
@@ -73,7 +73,7 @@ def trace_training(
     return module, seconds, bool(step.network.remat), bool(step.network.by_kernels)
 
 
-def trace_evaluation(config: RunConfig, puzzles: Any, backend: Any) -> tuple[str, float, int]:
+def trace_evaluation(config: RunConfig, puzzles: Any, where: Slice, backend: Any) -> tuple[str, float, int]:
     """StableHLO of one supervision step of evaluation, seconds of tracing, and rows a device, as evaluation
     takes."""
     import torch
@@ -98,9 +98,11 @@ def trace_evaluation(config: RunConfig, puzzles: Any, backend: Any) -> tuple[str
         model.l_cycles,
         "xla",
     )
-    network.rounds.kernels = choice(KERNELS_VARIABLE) != "0"
+    network.rounds.kernels, network.rounds.start = choice(KERNELS_VARIABLE) != "0", False
     length = puzzles.seq_len + model.puzzle_tokens
     rows = inference_batch(length, model.d_model, backend.device)
+    if count := evaluated(config, where):
+        rows = min(rows, 2 * -(-count // (2 * backend.devices)))
     shape = (length, rows * backend.devices, model.d_model)
     z_H, z_L, x = (backend.place_rows(torch.ones(shape, dtype=arch.dtype), 1) for _ in range(3))
     backend.synchronize()
@@ -134,7 +136,7 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
     if request["what"] == "train":
         module, starting, remat, used = trace_training(config, puzzles, where, backend, request.get("remat"))
     else:
-        module, starting, rows = trace_evaluation(config, puzzles, backend)
+        module, starting, rows = trace_evaluation(config, puzzles, where, backend)
     started = time.perf_counter()
     if request.get("stablehlo"):
         with open(request["stablehlo"], "w") as file:
