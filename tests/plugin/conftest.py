@@ -66,7 +66,7 @@ def until(condition) -> None:
 
 @contextlib.contextmanager
 def hearing_ctrl_c():
-    """Have processes started that hear SIGINT: what a script runs in its background ignores it, and all its children do."""
+    """Have what is started hear SIGINT: the background of a script ignores it, and so would all its children."""
     previous = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield

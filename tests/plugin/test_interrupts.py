@@ -1,0 +1,129 @@
+"""Ctrl-C at moments that are hard to hit, and what the tests themselves need to know of it."""
+
+import asyncio
+import os
+import re
+import signal
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from snakemake_executor_plugin_tpu import ssh
+from snakemake_executor_plugin_tpu.executor import Executor
+from snakemake_executor_plugin_tpu.settings import ExecutorSettings
+
+from .test_pod import follow, spec, worker_of
+
+INTERRUPTED = str(Path(__file__).with_name("interrupted.py"))
+
+
+def test_calls_hear_ctrl_c_where_the_tests_ignore_it(study):
+    """As in a script's `make test &`, where a shell has SIGINT ignored and every child inherits that."""
+    one = study({"a": {}})
+    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        call = one.start("--version")
+    finally:
+        signal.signal(signal.SIGINT, previous)
+    status = Path(f"/proc/{call.process.pid}/status").read_text()
+    ignored = int(re.search(r"SigIgn:\s*(\w+)", status)[1], 16)
+    assert not ignored >> (signal.SIGINT - 1) & 1
+    assert call.wait() == 0
+
+
+def test_call_that_does_not_end_tells_what_its_threads_are_at(study):
+    one = study({"a": {}})
+    os.mkfifo(one.folder / "endless")
+    writer = os.open(one.folder / "endless", os.O_RDWR)  # and it never says a word
+    try:
+        call = one.start("--snakefile", "endless")
+        call.wait_for("Using profile")
+        with pytest.raises(
+            pytest.fail.Exception, match=r"(?s)not ended within 0 s: .*most recent call first"
+        ):
+            call.wait(timeout=0)
+    finally:
+        os.close(writer)
+    assert call.process.returncode == -signal.SIGABRT
+
+
+def test_ctrl_c_when_a_job_is_just_on_its_way(study):
+    one = study({"a": {"options": "--hold 2"}})
+    call = one.start(program=(INTERRUPTED, "driver.loop.call_soon_threadsafe", "--"))
+    assert call.wait() == 1
+    assert "Stopping 1 job(s) on the TPU pod" in call.said
+    assert one.pod.jobs() == {}
+
+
+@pytest.mark.parametrize("moment", ["driver.thread.join", "driver.loop.close"])
+def test_ctrl_c_when_all_is_done_and_the_loop_has_stopped(study, moment):
+    one = study({"a": {}})
+    call = one.start(program=(INTERRUPTED, moment, "--"))
+    assert call.wait() == 1
+    assert "Terminating processes on user request" in call.said
+    assert "Traceback" not in call.said
+    assert "does not answer" not in call.said
+    assert one.table
+
+
+def test_second_ctrl_c_does_not_wait_for_the_pod(study):
+    one = study({"a": {"options": "--hold 2 --stubborn"}}, **{"tpu-grace": 60})
+    call = one.start()
+    call.wait_for(r"job=a 0\] step 2$")
+    call.signal(signal.SIGINT)
+    call.wait_for(r"Stopping 1 job\(s\) on the TPU pod \(at most 60 s\)")
+    call.signal(signal.SIGINT)
+    assert call.wait(timeout=50) == -signal.SIGINT
+    assert "Not waiting for the pod any longer: what runs there ends by itself within" in call.said
+
+
+def test_follower_cancelled_when_its_connection_has_just_ended(healthy_pod, tmp_path, monkeypatch):
+    async def play():
+        async with worker_of(healthy_pod, tmp_path) as worker:
+
+            async def beat(connection):
+                try:
+                    await asyncio.Event().wait()
+                finally:
+                    following.cancel()  # it waits for the end of this beat
+
+            def begun(frame):
+                healthy_pod.hosts[0].drop_connections()
+
+            monkeypatch.setattr(worker, "beat", beat)
+            await worker.deploy()
+            following = asyncio.ensure_future(
+                follow(worker, "t1", spec("sleep 1000"), tmp_path / "log", on_frame=begun)
+            )
+            await asyncio.wait({following}, timeout=20)
+            assert following.cancelled()
+            await worker.stop(["t1"], 1)
+
+    asyncio.run(play())
+
+
+def test_connection_closes_though_a_grandchild_holds_its_pipes(monkeypatch):
+    monkeypatch.setattr(ssh, "CLOSE_SECONDS", 0.0)
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), asyncio.subprocess.PIPE)
+
+    async def play():
+        program = ("sh", "-c", "sleep 1000 & echo $!; wait")
+        process = await asyncio.create_subprocess_exec(*program, **pipes)
+        grandchild = int(await process.stdout.readline())
+        connection = ssh.Connection("w0", process)
+        try:
+            await asyncio.wait_for(connection.close(), 20)
+            assert await connection.reason() == f"ssh ended with exit code {-signal.SIGKILL}"
+            os.kill(grandchild, 0)  # it lives
+        finally:
+            os.kill(grandchild, signal.SIGKILL)
+
+    asyncio.run(play())
+
+
+def test_jobs_are_polled_as_often_as_stated_from_the_first_look_on():
+    # Snakemake's polling thread runs before the executor is complete: it would take Snakemake's 10 s.
+    executor = Executor.__new__(Executor)
+    executor.workflow = SimpleNamespace(executor_settings=ExecutorSettings(poll=0.5))
+    assert executor.next_seconds_between_status_checks == 0.5
