@@ -267,10 +267,11 @@ class JobRun:
 
     async def _abandon(self) -> bool:
         """Make sure that nothing of a lost launch runs where a host still answers; tell whether there was one."""
-        launch, self.launch = self.launch, None
+        launch = self.launch
         if launch is not None and not await self.manager.why_gone():
             with contextlib.suppress(TaskLost, Unreachable, PodError):
                 await launch.stop(self.settings.grace, self.settings.cancelled_lease)
+        self.launch = None  # not before: a Ctrl-C in between is to stop it
         return launch is not None
 
     def _outcome(self, result: LaunchResult) -> Outcome:

@@ -4,12 +4,13 @@ import asyncio
 import os
 import re
 import signal
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from snakemake_executor_plugin_tpu import ssh
+from snakemake_executor_plugin_tpu import driver, ssh
 from snakemake_executor_plugin_tpu.executor import Executor
 from snakemake_executor_plugin_tpu.settings import ExecutorSettings
 
@@ -127,3 +128,41 @@ def test_jobs_are_polled_as_often_as_stated_from_the_first_look_on():
     executor = Executor.__new__(Executor)
     executor.workflow = SimpleNamespace(executor_settings=ExecutorSettings(poll=0.5))
     assert executor.next_seconds_between_status_checks == 0.5
+
+
+def test_driver_says_what_it_waits_for():
+    one = driver.Driver("one")
+
+    async def nobody_answers():
+        await asyncio.Event().wait()
+
+    with pytest.raises(TimeoutError):
+        one.call(nobody_answers(), timeout=0)
+    one.call(asyncio.sleep(0))
+    assert re.search(r"nobody_answers in Event\.wait:\d+", one.at_work())
+
+    async def cancel():
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.wait(others)
+
+    one.call(cancel())
+    assert one.at_work() == ""
+    one.end()
+    one.end()  # as when Ctrl-C came in between
+    assert one.loop.is_closed()
+    assert not one.thread.is_alive()
+
+
+def test_driver_leaves_a_stuck_loop_behind(monkeypatch):
+    monkeypatch.setattr(driver, "JOIN_SECONDS", 0.0)
+    one, go = driver.Driver("one"), threading.Event()
+    one.loop.call_soon_threadsafe(go.wait)
+    one.end()
+    assert one.ended
+    assert one.thread.is_alive()
+    go.set()
+    one.thread.join()
+    one.end()
+    assert one.loop.is_closed()
