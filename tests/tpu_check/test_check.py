@@ -8,10 +8,11 @@ import pytest
 
 from trm.cli import main
 from trm.errors import UserError
+from trm.pipeline.workflow import Workflow
 from trm.study.schema import RunConfig
 from trm.tpu_check import check as module
-from trm.tpu_check.check import check, program_key, table, tpu_python
-from trm.tpu_check.slices import parse_slice
+from trm.tpu_check.check import check, program_key, sizes_of, table, tpu_python
+from trm.tpu_check.slices import Slice, parse_slice
 
 HOST = parse_slice("v4-8")
 
@@ -20,10 +21,12 @@ def run(**training: Any) -> RunConfig:
     return RunConfig.model_validate({"training": {"batch_size": 3072, **training}})
 
 
-def keep(folder: Path, config: RunConfig, remat: bool | None = None, **numbers: Any) -> None:
+def keep(
+    folder: Path, config: RunConfig, remat: bool | None = None, where: Slice = HOST, **numbers: Any
+) -> None:
     answer = {"fits": True, "needs_gib": None, "remat": bool(remat), "rows_per_chip": 768, "host_ms": 20.0}
     answer |= {"peak_gib": 12.0, "cycles": 315_000_000, "collectives": {}} | numbers
-    (folder / f"{program_key(config, HOST, 'train', remat)}.json").write_text(json.dumps(answer))
+    (folder / f"{program_key(config, where, 'train', remat)}.json").write_text(json.dumps(answer))
 
 
 def test_a_program_that_fits(tmp_path: Path):
@@ -78,3 +81,46 @@ def test_the_command_knows_the_runs_of_the_study(capsys: pytest.CaptureFixture):
     assert "the study has no run 'no-such-run'" in capsys.readouterr().err
     assert main(["tpu-check", "--topology", "v5e-8"]) == 2
     assert "no TPU slice 'v5e-8'" in capsys.readouterr().err
+
+
+def test_the_command_says_what_it_does_and_one_program_s_failure_hides_no_other(
+    capsys: pytest.CaptureFixture, tmp_path: Path
+):
+    pod, runs = parse_slice("v4-64"), Workflow({"scale": "laptop"}).runs
+
+    def named(batch: int) -> list[str]:
+        wanted = program_key(runs["sudoku4-mlp-d32-T2n2-p300a0-b64-s0-94890aac"].config, pod, "train")
+        found = {name: run.config for name, run in runs.items() if f"-b{batch}-" in name}
+        return [
+            name
+            for name, config in found.items()
+            if batch == 16 or program_key(config, pod, "train") == wanted
+        ]
+
+    first, second, *_ = named(64)
+    small = named(16)[0]
+    keep(tmp_path, runs[first].config, where=pod)
+    options = ["--topology", "v4-64", "--steps", "train", "--cache", str(tmp_path)]
+    for name in (first, second):
+        options += ["--run", name]
+    assert main(["tpu-check", *options]) == 0
+    shown = capsys.readouterr()
+    assert "v4-64, 32 chips: 2 runs have 1 programs; 1 are known" in shown.err
+    assert f"{first} and 1 more" in shown.out
+    assert main(["tpu-check", *options, "--run", small]) == 1
+    shown = capsys.readouterr()
+    assert "16 rows" in shown.err
+    assert "do not divide over the 32 chips" in shown.err
+    assert f"{first} and 1 more" in shown.out
+
+
+def test_a_canvas_and_the_puzzles_evaluated_are_the_run_s_own():
+    small = RunConfig.model_validate(
+        {"data": {"task": "arc", "source": "json", "files": ["x"], "arc_side": 4}}
+    )
+    assert sizes_of(small).seq_len == 16
+    few = run().model_copy(update={"data": run().data.model_copy(update={"test_puzzles": 100})})
+    assert program_key(run(), HOST, "eval") != program_key(few, HOST, "eval")
+    assert program_key(run(), HOST, "train") == program_key(few, HOST, "train")
+    pod = parse_slice("v4-64")  # whose jobs train and validate
+    assert program_key(run(), pod, "eval") == program_key(few, pod, "eval")

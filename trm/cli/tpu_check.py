@@ -62,8 +62,8 @@ def run(args: argparse.Namespace) -> int:
 
     say(
         f"{where.name}, {where.chips} chips: {len(configs)} runs have {len(programs)} programs; {len(kept)} are known "
-        f"in {folder}, {len(programs) - len(kept)} are to be compiled (10 s to two minutes each), each is kept: this can "
-        "be stopped and called again."
+        f"in {folder}, {len(programs) - len(kept)} are to be compiled (10 s to two minutes each). Each is kept, so "
+        "this can be stopped and called again."
     )
     results, failed, seconds, left = [], [], 0.0, len(programs) - len(kept)
     compiled = 0

@@ -269,7 +269,9 @@ def _advice(
         return ""
     if what != "train":
         needs = answer["needs_gib"] or answer["peak_gib"]
-        return f"needs {needs:.1f} of {hbm_gib()} GiB: no knob changes its rows a chip; choose a smaller model"
+        return (
+            f"needs {needs:.1f} of {hbm_gib()} GiB: no knob changes its rows a chip; choose a smaller model"
+        )
     if not answer["remat"] and not answer.get("kernels"):
         again = ask(config, where, what, cache_folder, remat=True)
         if fits(again):
@@ -288,8 +290,20 @@ def _advice(
 
 
 def table(rows: list[tuple[str, Result]]) -> str:
-    """A line a program: run, what, rows a chip, memory, the model's FLOPs a chip, time, utilisation, traffic, verdict."""
-    head = ("run", "step", "rows/chip", "GiB", "TFLOP", "remat", "ms", "util", "host ms", "sent MiB", "verdict")
+    """A line a program: run, what, rows a chip, memory, FLOPs of a chip, time, utilisation, traffic, verdict."""
+    head = (
+        "run",
+        "step",
+        "rows/chip",
+        "GiB",
+        "TFLOP",
+        "remat",
+        "ms",
+        "util",
+        "host ms",
+        "sent MiB",
+        "verdict",
+    )
     lines = [head]
     for name, result in rows:
         sent = " ".join(
