@@ -96,6 +96,7 @@ class JobRun:
                     self.say(f"{self.request.label}: {lost}; launching it again")
                     await self._recover(pod, lost)
         except PodError as error:
+            await self._abandon()
             return Outcome(False, str(error), self._log_files())
         finally:
             self.allocator.release(self.request.slot)

@@ -64,7 +64,7 @@ def copy_output(process: subprocess.Popen, log: Path) -> threading.Thread:
 
 def write(path: Path, text: str) -> None:
     """Write a file that the agent sees either whole or not at all."""
-    temporary = path.with_name(f".{path.name}")
+    temporary = path.with_name(f".{path.name}.new")  # the agent looks for names by how they end
     temporary.write_text(text)
     os.replace(temporary, path)
 

@@ -51,8 +51,11 @@ def pod(tmp_path_factory):
 
 @pytest.fixture
 def healthy_pod(pod):
-    """Return the pod with all hosts up and nothing running on them."""
+    """Return the pod with all hosts up, and nothing running or left on them."""
     pod.reset()
+    for host in pod.hosts:
+        for task in host.home.glob(".snakemake-tpu/tasks/*"):
+            shutil.rmtree(task, ignore_errors=True)
     return pod
 
 

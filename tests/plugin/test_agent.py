@@ -13,7 +13,8 @@ import pytest
 
 import snakemake_executor_plugin_tpu
 from snakemake_executor_plugin_tpu.pod import agent_bundle, content_name, pack
-from snakemake_executor_plugin_tpu.worker import tasks
+from snakemake_executor_plugin_tpu.worker import agent as agent_module
+from snakemake_executor_plugin_tpu.worker import tasks, tpurun
 from snakemake_executor_plugin_tpu.worker.agent import MAGIC
 from snakemake_executor_plugin_tpu.worker.supervisor import clear_libtpu_lock
 from snakemake_executor_plugin_tpu.worker.tpurun import exported, rank_variables
@@ -279,3 +280,17 @@ def test_what_the_other_ranks_get():
 
 def test_bundle_is_the_same_everywhere():
     assert agent_bundle() == agent_bundle()
+
+
+def test_request_of_tpurun_is_seen_when_it_is_whole(tmp_path, monkeypatch):
+    sent, replace, requests = [], os.replace, tmp_path / "requests"
+    requests.mkdir()
+    monkeypatch.setattr(agent_module, "send", sent.append)
+    # The agent looks just before each file gets its name.
+    monkeypatch.setattr(
+        os, "replace", lambda *names: (agent_module._send_news(tmp_path, {}), replace(*names))
+    )
+    tpurun.write(requests / "run-1.json", '{"argv": []}')
+    assert sent == []
+    tpurun.write(requests / "run-1.rank0", "3")
+    assert sent == [{"request": "run-1", "started": False, "argv": []}]

@@ -192,3 +192,16 @@ def test_outages_of_api_and_bucket_pass(study):
     one.pod.gcs.proxy.failures = 2
     one.run()
     assert one.table
+
+
+def test_job_that_cannot_be_followed_is_stopped(study):
+    one = study({"a": LONG})
+    call = one.start()
+    call.wait_for(r"job=a 0\] step 6$")
+    (requests,) = [
+        path for host in one.pod.hosts for path in host.home.glob(".snakemake-tpu/tasks/*/requests")
+    ]
+    (requests / "broken.json").write_text("{")
+    assert call.wait() == 1
+    assert "JSONDecodeError" in call.said
+    assert one.pod.jobs() == {}
