@@ -45,7 +45,11 @@ def watched(*states):
 net.step = watched
 test = data.originals("test", backend)
 score = validate(net, *test, 2, sizes.ignore, 1)
-net.step = step
+batches = set()
+def counted(*states):
+    batches.add(states[2].shape[1])
+    return step(*states)
+net.step = counted
 
 policies.inference_batch = lambda *_: 4  # several batches, the last one short
 new_score = lambda: Score(backend.device, sizes.ignore, 1)
@@ -60,6 +64,7 @@ restarts = policies.restarts(net, test, 2, (1, 3), 0.5, new_score).best
 print(json.dumps({
     "score": score, "shared": shared, "fixed": [fixed(depth) for depth in (4, 4, 9)],
     "restarts": [restarts[k].result(backend)["puzzles"] for k in (1, 3)],
+    "batches": sorted(batches),
 }))
 """
 
@@ -76,6 +81,8 @@ def test_puzzles_are_shared_out(tmp_path: Path):
     folder = write_dataset(tmp_path / "tiny", train=8, validation=8, test=27)  # five rows short of 4 x 2 x 4
     plain, found = score("cpu", folder), score("xla", folder)
     assert found["restarts"] == [27, 27]
+    assert found["batches"] == [16]  # four rows a device; the last batch is filled up
+    assert plain["batches"] == [3, 4]
     for one, other in zip(plain["fixed"], found["fixed"], strict=True):
         assert other["score"] == pytest.approx(one["score"], rel=1e-3)
         assert other["rows"] == [27, 16]

@@ -45,9 +45,9 @@ def test_a_tiny_step_fits_and_gathers_nothing(mixer: str, tmp_path: Path):
     assert len(list(tmp_path.glob("*.json"))) == (2 if mixer == "mlp" else 1)
 
 
-def check(run: RunConfig, cache: Path, **env: str) -> tuple[int, dict[str, Any]]:
-    """Exit code and the training step's result."""
-    options = ["--run-config", run.model_dump_json(), "--cache", str(cache), "--json", "--steps", "train"]
+def check(run: RunConfig, cache: Path, what: str = "train", **env: str) -> tuple[int, dict[str, Any]]:
+    """Exit code and the step's result."""
+    options = ["--run-config", run.model_dump_json(), "--cache", str(cache), "--json", "--steps", what]
     command = [sys.executable, "-m", "trm", "tpu-check", *options]
     done = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, timeout=900, env={**os.environ, **env}
@@ -88,6 +88,13 @@ def test_kernels_are_compiled_and_their_schedules_counted(mixer: str, tmp_path: 
     }
     assert all(0 < ms < 1 for ms in parts.values())
     assert set(found["collectives"]) == {"all-reduce"}
+
+    data = run.data.model_copy(update={"test_puzzles": 30})
+    code, found = check(run.model_copy(update={"data": data}), tmp_path, "eval")
+    assert (code, found["rows_per_chip"]) == (0, 8)  # 30 puzzles, as many on each core of four chips
+    parts = {part for part in found["parts_ms"] if part.startswith("kernel")}
+    assert parts == {f"kernel {kind} forward" for kind in (half, "channel")}
+    assert found["collectives"] == {}
 
 
 def test_a_host_of_a_large_slice_is_measured_with_four_chips(monkeypatch: pytest.MonkeyPatch):
