@@ -61,7 +61,14 @@ def test_what_makes_it_fit_is_said(tmp_path: Path):
 
 def test_a_host_slower_than_its_chips_is_said(tmp_path: Path):
     keep(tmp_path, run(), host_ms=400.0)
-    assert "starting a step takes the host 400 ms" in check(run(), HOST, "train", tmp_path).advice
+    advice = check(run(), HOST, "train", tmp_path).advice
+    assert "host 400 ms, longer than the chips' 300 ms: a larger batch" in advice
+    pod = parse_slice("v4-64")
+    keep(tmp_path, run(), where=pod, host_ms=0.5, cycles=315_000)
+    assert (
+        "host 0.5 ms, longer than the chips' 0.3 ms: use fewer chips"
+        in check(run(), pod, "train", tmp_path).advice
+    )
 
 
 def test_rows_must_divide_over_the_chips(tmp_path: Path):

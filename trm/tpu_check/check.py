@@ -20,7 +20,7 @@ from trm.errors import UserError
 from trm.study.fingerprint import canonical_json
 from trm.study.flops import forward_flops, step_flops
 from trm.study.schema import RunConfig
-from trm.tpu_check.slices import CLOCK_HZ, HBM_VARIABLE, PEAK_FLOPS, Slice, evaluated, hbm_gib
+from trm.tpu_check.slices import CHIPS_PER_HOST, CLOCK_HZ, HBM_VARIABLE, PEAK_FLOPS, Slice, evaluated, hbm_gib
 
 ROOT = Path(__file__).parents[2]
 CODE = (
@@ -262,9 +262,12 @@ def _advice(
 ) -> str:
     if fits(answer):
         if what == "train" and step_ms is not None and answer["host_ms"] > step_ms:
+            knob = (
+                "use fewer chips" if where.chips > CHIPS_PER_HOST else "a larger batch uses the chips better"
+            )
             return (
-                f"starting a step takes the host {answer['host_ms']:.0f} ms, longer than the chips' "
-                f"{step_ms:.0f} ms: use fewer chips for this run"
+                f"starting a step takes the host {answer['host_ms']:.3g} ms, longer than the chips' "
+                f"{step_ms:.3g} ms: {knob}"
             )
         return ""
     if what != "train":
