@@ -66,7 +66,9 @@ def measure(run: Path, dataset: Path, depth: int, rounds: int) -> dict[str, Any]
         full = policies.fixed(measured.net, puzzles, (depth,), measured._score, lambda: None)
         seconds["full"].append(time.perf_counter() - begun)
         begun = time.perf_counter()
-        timed, answers = policies.confident(measured.net, puzzles, depth, measured._score())
+        timed, answers = policies.confident(
+            measured.net, puzzles, depth, measured._score(), measured.backend.synchronize
+        )
         seconds["compacted"].append(time.perf_counter() - begun)
     last = torch.where(full.first_positive == 0, depth, full.first_positive)
     expected = torch.zeros_like(answers)

@@ -103,7 +103,9 @@ def test_stopping_when_confident_gives_the_answers_of_the_full_pass(
     assert len(first.unique()) > 3  # early, late, never
     last = torch.where(first == 0, depth, first)
     expected = torch.stack(steps)[last.long() - 1, torch.arange(len(last))]
-    timed, answers = policies.confident(measured.net, data, depth, measured._score())
+    timed, answers = policies.confident(
+        measured.net, data, depth, measured._score(), measured.backend.synchronize
+    )
     assert torch.equal(answers, expected)
     result = timed.score.result(measured.backend)
     assert result["mean_steps"] == pytest.approx(last.float().mean().item())
@@ -120,7 +122,7 @@ def test_confident_evaluation_runs_fewer_rows(trained, dataset_folder, monkeypat
     monkeypatch.setattr(
         measured.net, "step", lambda z_H, z_L, x: (rows.append(x.shape[1]), original(z_H, z_L, x))[1]
     )
-    timed, _ = policies.confident(measured.net, data, 6, measured._score())
+    timed, _ = policies.confident(measured.net, data, 6, measured._score(), measured.backend.synchronize)
     needed = timed.score.result(measured.backend)["mean_steps"] * 40
     assert needed <= sum(rows) <= 1.3 * needed + 16
     assert sum(rows) < 0.9 * 40 * 6

@@ -15,6 +15,7 @@ SCRIPT = """
 import json, sys
 from pathlib import Path
 import torch
+from tests.engine.test_evaluate import spread_halting
 from tests.xla.steps import config
 from trm.backends import open_backend
 from trm.engine import policies
@@ -60,11 +61,23 @@ def fixed(depth):
     score = found.depths[depth].score.result(backend)
     return {"score": [score["puzzles"], score["cross_entropy"]], "rows": list(found.answers.shape),
             "halt": found.halt_logits.tolist(), "compiled": compilations() - before}
+fixed_scores = [fixed(depth) for depth in (4, 4, 9)]
 restarts = policies.restarts(net, test, 2, (1, 3), 0.5, new_score).best
+net.step = step
+spread_halting(net)
+for name in ("halt.weight", "halt.bias"):
+    net._weights[name] = backend.place(net._weights[name])
+def confident(depth):
+    before = compilations()
+    timed, answers = policies.confident(net, test, depth, new_score(), backend.synchronize)
+    score = timed.score.result(backend)
+    return {"steps": score["mean_steps"], "score": [score["puzzles"], score["cross_entropy"]],
+            "answers": answers.tolist(), "compiled": compilations() - before}
+stopping = [confident(depth) for depth in (6, 6, 9)]
 print(json.dumps({
-    "score": score, "shared": shared, "fixed": [fixed(depth) for depth in (4, 4, 9)],
+    "score": score, "shared": shared, "fixed": fixed_scores,
     "restarts": [restarts[k].result(backend)["puzzles"] for k in (1, 3)],
-    "batches": sorted(batches),
+    "batches": sorted(batches), "confident": stopping,
 }))
 """
 
@@ -88,6 +101,12 @@ def test_puzzles_are_shared_out(tmp_path: Path):
         assert other["rows"] == [27, 16]
         assert other["halt"] == pytest.approx(one["halt"], abs=1e-3)
     assert found["fixed"][2]["compiled"] == 0  # a deeper evaluation runs the same programs more often
+    for one, other in zip(plain["confident"], found["confident"], strict=True):
+        assert 1 < one["steps"] < 9
+        assert other["steps"] == pytest.approx(one["steps"])
+        assert other["score"] == pytest.approx(one["score"], rel=1e-3)
+        assert other["answers"] == one["answers"]
+    assert found["confident"][2]["compiled"] == 0  # who leaves when changes no program
     assert found["score"] == pytest.approx(plain["score"], rel=1e-5)
     assert plain["score"][0] == 27
     assert found["shared"] == [True, True]

@@ -228,6 +228,10 @@ class XlaRounds:
             torch_xla.sync()
         return found
 
+    def whole(self, tensor: Tensor) -> Tensor:
+        """The same, whole on every device: to fetch a tensor that is shared out compiles a program each time."""
+        return self.mesh.share(tensor, None)
+
     def _round(self, z_H: Tensor, z_L: Tensor, x: Tensor, l_cycles: int) -> tuple[Tensor, Tensor]:
         w, arch, mesh = self._weights, self._arch, self.mesh
         length, rows = x.shape[:2]

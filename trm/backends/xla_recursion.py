@@ -124,8 +124,8 @@ class Mesh(NamedTuple):
         spec = ("data" if sharded else None, *[None] * (tensor.dim() - 1))
         return spmd.enable_manual_sharding(tensor.clone(), spec, mesh=self.spmd).global_tensor
 
-    def share(self, tensor: Tensor, dim: int) -> Tensor:
-        """The tensor with dimension `dim` shared out over the devices, for XLA's partitioner."""
+    def share(self, tensor: Tensor, dim: int | None) -> Tensor:
+        """The tensor with dimension `dim` shared out over the devices, or whole on each, for XLA's partitioner."""
         if self.spmd is None:
             return tensor
         import torch_xla.distributed.spmd as spmd

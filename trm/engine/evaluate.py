@@ -131,7 +131,7 @@ class Evaluation:
         halting = self._fixed("test", own)
         if evaluation.confident:
             for depth in self.depths:
-                timed, _ = confident(self.net, own, depth, self._score())
+                timed, _ = confident(self.net, own, depth, self._score(), self.backend.synchronize)
                 self._add("test", "confident", depth, 1, timed.score, timed.seconds)
         if evaluation.restarts:
             depth = config.model.halt_max_steps

@@ -107,48 +107,61 @@ def fixed(
 
 
 @torch.no_grad()
-def confident(net: InferenceNetwork, data: Originals, depth: int, score: Score) -> tuple[Timed, Tensor]:
+def confident(
+    net: InferenceNetwork, data: Originals, depth: int, score: Score, wait: Callable[[], None]
+) -> tuple[Timed, Tensor]:
     """A puzzle leaves the batch at its first positive halt logit, or after `depth` steps; the next one takes its slot.
 
-    When none is left to come, the batch shrinks by halves. Returns the score and the answers, uint8 [N, S]; they
-    equal those of a full pass, because rows do not influence each other.
+    When none is left to come, the batch shrinks by halves; not where several devices share it, for each size would be
+    a program to compile. Returns the score and the answers, uint8 [N, S] on the host; they equal those of a full
+    pass, because rows do not influence each other.
     """
     begun = time.perf_counter()
     count, cells = data.inputs.shape
+    device, shared = data.inputs.device, net.multiple > 1
     slots = min(count, next(iter(batches(net, data))).stop)
-    device = data.inputs.device
-    answers = torch.zeros(count, cells, dtype=torch.uint8, device=device)
-    which = torch.arange(slots, device=device)
-    incoming = slots
-    x = net.embed(data.inputs[which], data.puzzle[which]).contiguous()
-    z_H, z_L = (z.clone() for z in net.start(slots, len(x)))
-    steps = torch.zeros(slots, dtype=torch.int32, device=device)
-    live = torch.ones(slots, dtype=torch.bool, device=device)
+    rows = slots + -slots % net.multiple
+    # who sits where, and what they answered, is the host's affair: on the devices all shapes stay the same
+    inputs, labels, puzzles = (tensor.cpu() for tensor in (data.inputs, data.labels, data.puzzle))
+    score.sums = score.sums.cpu()
+    answers = torch.zeros(count, cells, dtype=torch.uint8)
+    which, incoming = torch.arange(rows) % count, slots
+    live, steps = torch.arange(rows) < slots, torch.zeros(rows, dtype=torch.int32)
+
+    def start() -> tuple[Tensor, Tensor, Tensor]:
+        x = net.embed(inputs[which].to(device), puzzles[which].to(device))
+        return (*net.start(len(which), len(x)), x)
+
+    z_H, z_L, x = start()
     while True:
+        wait()  # so that XLA sees the same programs whoever leaves: new rows, a step
         z_H, z_L, logits, halt = net.step(z_H, z_L, x)
+        logits, halt = net.whole(logits), net.whole(halt)
+        wait()
         steps += 1
-        left = torch.nonzero(live & ((halt > 0) | (steps >= depth))).squeeze(1)
-        if len(left):
-            rows = which[left]
-            chosen = logits[:, left]
-            answers[rows] = chosen.argmax(-1).t().to(torch.uint8)
-            score.add(chosen, data.inputs[rows], data.labels[rows], steps[left])
-            fresh = torch.arange(incoming, min(count, incoming + len(left)), device=device)
-            incoming += len(fresh)
-            taken, closed = left[: len(fresh)], left[len(fresh) :]
-            if len(fresh):
-                which[taken], steps[taken] = fresh, 0
-                x[:, taken] = net.embed(data.inputs[fresh], data.puzzle[fresh])
-                start_H, start_L = net.start(len(fresh), len(x))
-                z_H[:, taken], z_L[:, taken] = start_H, start_L
-            live[closed] = False
-            open_slots = int(live.sum()) if len(closed) else len(live)
-            if open_slots == 0:
-                break
-            if open_slots <= len(live) // 2:
-                kept = torch.nonzero(live).squeeze(1)
-                z_H, z_L, x = z_H[:, kept], z_L[:, kept], x[:, kept]
-                which, steps, live = which[kept], steps[kept], live[kept]
+        left = torch.nonzero(live & ((halt.cpu() > 0) | (steps >= depth))).squeeze(1)
+        if not len(left):
+            continue
+        chosen = logits.cpu()[:, left] if shared else logits[:, left.to(device)].cpu()
+        answers[which[left]] = chosen.argmax(-1).t().to(torch.uint8)
+        score.add(chosen, inputs[which[left]], labels[which[left]], steps[left])
+        fresh = torch.arange(incoming, min(count, incoming + len(left)))
+        incoming += len(fresh)
+        taken = left[: len(fresh)]
+        live[left[len(fresh) :]] = False
+        if len(fresh):
+            which[taken], steps[taken] = fresh, 0
+            new = torch.zeros(len(which), 1, dtype=torch.bool)
+            new[taken] = True
+            new = new.to(device)
+            z_H, z_L, x = (torch.where(new, a, b) for a, b in zip(start(), (z_H, z_L, x), strict=True))
+        open_slots = int(live.sum())
+        if open_slots == 0:
+            break
+        if not shared and open_slots <= len(live) // 2:
+            kept = torch.nonzero(live).squeeze(1)
+            z_H, z_L, x = (state[:, kept.to(device)] for state in (z_H, z_L, x))
+            which, steps, live = which[kept], steps[kept], live[kept]
     return Timed(score, time.perf_counter() - begun), answers
 
 

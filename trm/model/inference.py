@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -15,7 +17,8 @@ class InferenceNetwork:
 
     `weights`: parameters by name on the device, any float dtype; `h_init`, `l_init`: start vectors [D];
     `puzzle_table` [num_ids, D] or None; `implementation`: `fused`, `triton` (trm.kernels) or `xla`, else plain.
-    `multiple`: rows that are a multiple of it are shared out over all devices.
+    `multiple`: rows that are a multiple of it are shared out over all devices; `whole` puts a tensor of them together
+    on each, for the host to fetch.
     """
 
     def __init__(
@@ -36,6 +39,7 @@ class InferenceNetwork:
         }
         self.h_init, self.l_init = h_init.to(arch.dtype), l_init.to(arch.dtype)
         self._round, self.multiple = self._plain_round, 1
+        self.whole: Callable[[Tensor], Tensor] = lambda tensor: tensor
         if implementation == "fused":
             self._round = rounds_for(self._weights, None, arch).forward
         elif implementation == "triton":
@@ -46,7 +50,11 @@ class InferenceNetwork:
             from trm.backends.xla_network import XlaRounds
 
             self.rounds = XlaRounds(self._weights, arch)
-            self._round, self.multiple = self.rounds.forward, self.rounds.multiple
+            self._round, self.multiple, self.whole = (
+                self.rounds.forward,
+                self.rounds.multiple,
+                self.rounds.whole,
+            )
         self._puzzle_table = puzzle_table if arch.puzzle_tokens else None
 
     def _plain_round(self, z_H: Tensor, z_L: Tensor, x: Tensor, l_cycles: int) -> tuple[Tensor, Tensor]:
