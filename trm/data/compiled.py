@@ -18,7 +18,8 @@ def sources_digest(folder: Path) -> str:
     function from another file.
     """
     texts = [path.read_bytes() for path in sorted(folder.glob("*.py"))]
-    return hashlib.sha256(b"\0".join(text for text in texts if b"numba" in text)).hexdigest()[:12]
+    compiled = [text for text in texts if b"njit" in text or b"numba" in text]
+    return hashlib.sha256(b"\0".join(compiled)).hexdigest()[:12]
 
 
 def first_writable(folders: list[Path]) -> Path | None:
