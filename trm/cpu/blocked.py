@@ -36,7 +36,7 @@ def even(count: int) -> int:
     return count + count % 2
 
 
-class Work:
+class Workspace:
     """What every layer needs: kernels with scratch memory, panels, products that add to a gradient."""
 
     def __init__(self, buffers: Buffers):
@@ -100,7 +100,7 @@ class Linear(layers.Linear):
 
     def __init__(self, weight: Tensor, grad: Tensor | None, buffers: Buffers):
         super().__init__(weight, grad, buffers)
-        self._work, self._panels = Work(buffers), WeightPanels(weight, grad is not None)
+        self._space, self._panels = Workspace(buffers), WeightPanels(weight, grad is not None)
 
     def prepare(self) -> None:
         self._panels.prepare()
@@ -112,14 +112,14 @@ class Linear(layers.Linear):
         return self._project(grad, self._panels.back, out)
 
     def _project(self, x: Tensor, weight: Tensor, out: Tensor) -> Tensor:
-        count, size = self._work.blocks(len(x))
+        count, size = self._space.blocks(len(x))
         sizes = (*x.shape, out.shape[1], size)
-        self._work.run("project", x, count, layer_forward.project_scratch(), x, weight, out, *sizes)
+        self._space.run("project", x, count, layer_forward.project_scratch(), x, weight, out, *sizes)
         return out
 
     def add_gradient(self, grad: Tensor, x: Tensor) -> None:
-        a, b = self._work.row_panels("input", x), self._work.row_panels("gradient", grad)
-        self._work.add_gradient(self.grad.t(), a, b)
+        a, b = self._space.row_panels("input", x), self._space.row_panels("gradient", grad)
+        self._space.add_gradient(self.grad.t(), a, b)
 
 
 class Tokens(layers.Layer):
@@ -129,7 +129,7 @@ class Tokens(layers.Layer):
 
     def __init__(self, *layer: Any):
         super().__init__(*layer)
-        self._work = Work(self._buffers)
+        self._space = Workspace(self._buffers)
         self.length, self.inner = self.back.shape
         self._into = self.into.new_zeros(2 * self.inner, even(self.length))
         self._copies = [(self._into[:, : self.length], self.into)]
@@ -153,21 +153,21 @@ class Tokens(layers.Layer):
         places = (*((0, 0) if gate_up is None else (gate_up, 1)), out, scale)
         scratch, sizes = layer_forward.token_scratch(self.length, self.inner), (*x.shape, self.inner)
         count, weights = panels(x.shape[1]), (self._into, self.back)
-        self._work.run("token_layer", x, count, scratch, x, *weights, *places, *sizes)
+        self._space.run("token_layer", x, count, scratch, x, *weights, *places, *sizes)
         return out, scale
 
     def backward(self, grad: Tensor, x: Tensor, gate_up: Tensor) -> Tensor:
         """Gradient of x through SwiGLU alone; adds the weights' gradients."""
-        work, columns = self._work, x.shape[1]
-        hidden = work.panels("hidden", x, self.inner, columns)
-        pushed = work.panels("projection", x, 2 * self.inner, columns)
+        space, columns = self._space, x.shape[1]
+        hidden = space.panels("hidden", x, self.inner, columns)
+        pushed = space.panels("projection", x, 2 * self.inner, columns)
         out = self.new("mixed", x, *x.shape)
         scratch, sizes = layer_backward.token_backward_scratch(*self.back.shape), (*x.shape, self.inner)
         weights, places = (self._back_t, self._into_t), (gate_up, out, hidden, pushed)
-        work.run("token_layer_backward", x, panels(columns), scratch, grad, *weights, *places, *sizes)
+        space.run("token_layer_backward", x, panels(columns), scratch, grad, *weights, *places, *sizes)
         steps = PANEL * columns, columns, 2
-        work.add_gradient(self.back_grad, grad, hidden, steps)
-        work.add_gradient(self.into_grad.t(), x, pushed, steps)
+        space.add_gradient(self.back_grad, grad, hidden, steps)
+        space.add_gradient(self.into_grad.t(), x, pushed, steps)
         return out
 
 
@@ -176,7 +176,7 @@ class Channels(layers.Layer):
 
     def __init__(self, *layer: Any):
         super().__init__(*layer)
-        self._work = Work(self._buffers)
+        self._space = Workspace(self._buffers)
         self.width, self.inner = self.back.shape
         trained = self.back_grad is not None
         self._into, self._back = WeightPanels(self.into, trained), WeightPanels(self.back, trained)
@@ -193,23 +193,23 @@ class Channels(layers.Layer):
         """The layer and 1 / rms, in buffers of `key`; the projection is left in `gate_up`, if there is one."""
         out, scale = self.result(x, key)
         places = (*((0, 0) if gate_up is None else (gate_up, 1)), out, scale)
-        count, size = self._work.blocks(len(x))
+        count, size = self._space.blocks(len(x))
         scratch = layer_forward.channel_scratch(self.width, self.inner, size)
         weights, sizes = (self._into.out, self._back.out), (*x.shape, self.inner, size)
-        self._work.run("channel_layer", x, count, scratch, x, *weights, *places, *sizes)
+        self._space.run("channel_layer", x, count, scratch, x, *weights, *places, *sizes)
         return out, scale
 
     def backward(self, grad: Tensor, x: Tensor, gate_up: Tensor) -> Tensor:
         """Gradient of x through SwiGLU alone; adds the weights' gradients."""
-        work, rows = self._work, len(x)
-        hidden = work.panels("hidden", x, self.inner, rows)
-        pushed = work.panels("projection", x, 2 * self.inner, rows)
+        space, rows = self._space, len(x)
+        hidden = space.panels("hidden", x, self.inner, rows)
+        pushed = space.panels("projection", x, 2 * self.inner, rows)
         out = self.new("mixed", x, *x.shape)
-        count, size = work.blocks(rows)
+        count, size = space.blocks(rows)
         scratch = layer_backward.channel_backward_scratch(self.inner, size)
         weights, sizes = (self._back.back, self._into.back), (*x.shape, self.inner, size)
         places = gate_up, out, hidden, pushed
-        work.run("channel_layer_backward", x, count, scratch, grad, *weights, *places, *sizes)
-        work.add_gradient(self.back_grad, work.row_panels("gradient", grad), hidden)
-        work.add_gradient(self.into_grad.t(), work.row_panels("input", x), pushed)
+        space.run("channel_layer_backward", x, count, scratch, grad, *weights, *places, *sizes)
+        space.add_gradient(self.back_grad, space.row_panels("gradient", grad), hidden)
+        space.add_gradient(self.into_grad.t(), space.row_panels("input", x), pushed)
         return out

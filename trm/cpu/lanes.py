@@ -13,7 +13,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic, models, overload, register_model
 
-from trm.cpu.simd import BF16, F32, I16, I32, I64, element
+from trm.cpu.simd import BF16, F32, I16, I32, I64
 
 WIDTH = 16
 _FLOATS = ir.VectorType(F32, WIDTH)
@@ -60,7 +60,7 @@ def lanes(typing, address, index):
 
     def generate(context, builder, signature, args):
         wide = signature.args[0].dtype == types.float32
-        where = builder.bitcast(element(builder, *args), (_FLOATS if wide else _SHORTS).as_pointer())
+        where = builder.bitcast(builder.gep(args[0], [args[1]]), (_FLOATS if wide else _SHORTS).as_pointer())
         value = builder.load(where)
         value.align = 4 if wide else 2
         if wide:
@@ -77,7 +77,7 @@ def put(typing, address, index, value):
     def generate(context, builder, signature, args):
         wide = signature.args[0].dtype == types.float32
         value = args[2] if wide else _rounded(builder, args[2])
-        where = builder.bitcast(element(builder, *args[:2]), value.type.as_pointer())
+        where = builder.bitcast(builder.gep(args[0], [args[1]]), value.type.as_pointer())
         builder.store(value, where).align = 4 if wide else 2
         return context.get_dummy_value()
 
@@ -163,7 +163,7 @@ def _instruction(builder, name, kinds, *args):
 
 @intrinsic
 def sigmoid(typing, value):
-    """1 / (1 + e^-x), relative error 4e-6; NaN for infinity and NaN."""
+    """1 / (1 + e^-x), relative error 4e-6; NaN and infinity may give any number: multiply by x."""
 
     def generate(context, builder, signature, args):
         exponent = _call(builder, "minnum", builder.fmul(args[0], same(-1 / np.log(2))), same(126.0))
@@ -196,7 +196,7 @@ def transpose(typing, source, stride, target, target_stride):
         given, stride, target, target_stride = args
         rows = []
         for i in range(WIDTH):
-            where = element(builder, given, builder.mul(stride, ir.Constant(I64, i)))
+            where = builder.gep(given, [builder.mul(stride, ir.Constant(I64, i))])
             rows.append(builder.load(builder.bitcast(where, _INTS.as_pointer())))
             rows[-1].align = 2
         # four rounds, each of which exchanges one bit of the row's number with one of the column's
@@ -209,7 +209,7 @@ def transpose(typing, source, stride, target, target_stride):
                     pick = (ir.Constant(_INTS, places) for places in (low, high))
                     rows[i], rows[i | bit] = (builder.shuffle_vector(a, b, places) for places in pick)
         for i in range(WIDTH):
-            where = element(builder, target, builder.mul(target_stride, ir.Constant(I64, i)))
+            where = builder.gep(target, [builder.mul(target_stride, ir.Constant(I64, i))])
             builder.store(rows[i], builder.bitcast(where, _INTS.as_pointer())).align = 4
         return context.get_dummy_value()
 

@@ -11,7 +11,7 @@ from numba import njit
 
 from trm.cpu.kernels import ZERO, piece
 from trm.cpu.lanes import WIDTH, lanes, put, put_pairs, sigmoid, spread, transpose
-from trm.cpu.layer_forward import TILE, scratch
+from trm.cpu.layer_forward import TILE, multiply, scratch
 from trm.cpu.panels import interleave
 from trm.cpu.simd import MATH, ONE, fetch, fetch_line, load, store, tensor, wide_tensor, word
 from trm.cpu.tile import PANEL, add_product, as_wide, moved, product, tile_rows
@@ -64,12 +64,8 @@ def token_layer_backward(block):
     [2I / 64, M / 2, 64, 2]; L, M, I. A piece's rows are panels of columns; M divides by 32.
     """
     grads, back, into = tensor(block, 7), tensor(block, 8), tensor(block, 9)
-    gate_up, out, hidden_panels, grad_panels = (
-        tensor(block, 10),
-        tensor(block, 11),
-        tensor(block, 12),
-        tensor(block, 13),
-    )
+    gate_up, out = tensor(block, 10), tensor(block, 11)
+    hidden_panels, grad_panels = tensor(block, 12), tensor(block, 13)
     length, width, inner = word(block, 14), word(block, 15), word(block, 16)
     pairs = (length + 1) // 2
     memory = scratch(block)
@@ -140,12 +136,8 @@ def channel_layer_backward(block):
     [2I / 64, N / 2, 64, 2], N / 2 rounded up; N, D, I, rows of a block (even). A piece's rows are blocks.
     """
     grads, back, into = tensor(block, 7), tensor(block, 8), tensor(block, 9)
-    gate_up, out, hidden_panels, grad_panels = (
-        tensor(block, 10),
-        tensor(block, 11),
-        tensor(block, 12),
-        tensor(block, 13),
-    )
+    gate_up, out = tensor(block, 10), tensor(block, 11)
+    hidden_panels, grad_panels = tensor(block, 12), tensor(block, 13)
     everything, width, inner, block_rows = word(block, 14), word(block, 15), word(block, 16), word(block, 17)
     size = (everything + 1) // 2 * 2 * PANEL
     panels = inner // PANEL
@@ -163,10 +155,8 @@ def channel_layer_backward(block):
                 done = 0
                 while done < height:
                     rows = tile_rows(height - done)
-                    g, at = (
-                        moved(grads, (first + done) * width),
-                        2 * (first * inner + (p * height + done) * PANEL),
-                    )
+                    g = moved(grads, (first + done) * width)
+                    at = 2 * (first * inner + (p * height + done) * PANEL)
                     fetch(gate_up, at, 2 * rows * PANEL)
                     product(g, width, 2, rows, moved(back, p * width * PANEL), width // 2, sums)
                     for row in range(0, rows, 2):
@@ -186,18 +176,7 @@ def channel_layer_backward(block):
                             put_pairs(gates, to, g1, g2)
                             put_pairs(ups, to, u, u2)
                     done += rows
-            for origin in range(0, width, PANEL):
-                count = min(PANEL, width - origin)
-                done = 0
-                while done < height:
-                    rows = tile_rows(height - done)
-                    into_panel = moved(into, origin * 2 * inner)
-                    product(moved(pushed, done * 2 * inner), 2 * inner, 2, rows, into_panel, inner, sums)
-                    for row in range(rows):
-                        at = (first + done + row) * width + origin
-                        for j in range(0, count, WIDTH):
-                            put(out, at + j, lanes(sums, row * PANEL + j))
-                    done += rows
+            multiply(pushed, height, 2 * inner, into, moved(out, first * width), width, sums)
         start, stop = piece(block)
 
 
@@ -206,8 +185,8 @@ def weight_gradient(block):
     """total += a @ b, the sums over all pairs in float32.
 
     Words from 7: a, its step from group to group of 64 rows, from row to row and from pair to pair; b as panels
-    [C / 64, pairs, 64, 2], pairs; wide total, its step from row to row and from column to column, rows R, columns C.
-    A piece's rows are panels.
+    [C / 64, pairs, 64, 2], pairs; wide total, its step from row to row and from column to column (one of them 1), rows
+    R, columns C. A piece's rows are panels.
     """
     a, group_step, row_step, pair_step = tensor(block, 7), word(block, 8), word(block, 9), word(block, 10)
     b, pairs = tensor(block, 11), word(block, 12)

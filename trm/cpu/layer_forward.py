@@ -180,6 +180,20 @@ def channel_layer(block):
         start, stop = piece(block)
 
 
+@njit
+def multiply(a, height, inner, b, out, width, sums):
+    """out [height, width] = a [height, inner] @ b, given as panels [width / 64, inner / 2, 64, 2]."""
+    for origin in range(0, width, PANEL):
+        count, done = min(PANEL, width - origin), 0
+        while done < height:
+            rows = tile_rows(height - done)
+            product(moved(a, done * inner), inner, 2, rows, moved(b, origin * inner), inner // 2, sums)
+            for row in range(rows):
+                for j in range(0, count, WIDTH):
+                    put(out, (done + row) * width + origin + j, lanes(sums, row * PANEL + j))
+            done += rows
+
+
 @njit(**MATH)
 def project(block):
     """out = x @ b, a block of rows at a time.
@@ -195,15 +209,5 @@ def project(block):
         for group in range(start, stop):
             first = group * block_rows
             height = min(block_rows, everything - first)
-            for origin in range(0, width, PANEL):
-                count, done = min(PANEL, width - origin), 0
-                while done < height:
-                    rows = tile_rows(height - done)
-                    x = moved(xs, (first + done) * inner)
-                    product(x, inner, 2, rows, moved(b, origin * inner), inner // 2, sums)
-                    for row in range(rows):
-                        at = (first + done + row) * width + origin
-                        for j in range(0, count, WIDTH):
-                            put(out, at + j, lanes(sums, row * PANEL + j))
-                    done += rows
+            multiply(moved(xs, first * inner), height, inner, b, moved(out, first * width), width, sums)
         start, stop = piece(block)

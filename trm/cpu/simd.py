@@ -33,11 +33,6 @@ _ROUNDS = bool(binding.get_host_cpu_features().get("avx512bf16"))
 """The processor rounds to bfloat16 by an instruction; others take five of integers."""
 
 
-def element(builder, address, index):
-    """The address `index` elements further on."""
-    return builder.gep(address, [index])
-
-
 def _words(builder, block):
     return builder.bitcast(block, I64.as_pointer())
 
@@ -133,12 +128,12 @@ def hidden(typing, index):
 
 # e^r for |r| up to ln(2) / 2, highest power first: a polynomial through Chebyshev's nodes, relative error 2e-8
 _NODES = np.cos(np.pi * (np.arange(7) + 0.5) / 7) * np.log(2) / 2
-EXP = [float(c) for c in np.polyfit(_NODES, np.exp(_NODES), 6)]
-ROUNDER = 1.5 * 2**23
+_EXP = [float(c) for c in np.polyfit(_NODES, np.exp(_NODES), 6)]
+_ROUNDER = 1.5 * 2**23
 """Added to a small float32, it leaves the nearest whole number in the lowest bits."""
 # ln(2) in two parts; a whole number times the first is exact
-LN2_HIGH = 0.693359375
-LN2_LOW = float(np.log(2)) - LN2_HIGH
+_LN2_HIGH = 0.693359375
+_LN2_LOW = float(np.log(2)) - _LN2_HIGH
 
 
 @intrinsic
@@ -149,13 +144,13 @@ def _bounded_exp(typing, x):
         def number(value):
             return ir.Constant(F32, value)
 
-        shifted = builder.fma(args[0], number(1 / np.log(2)), number(ROUNDER))
-        whole = builder.fsub(shifted, number(ROUNDER), flags=_AS_WRITTEN)
-        rest = builder.fma(whole, number(-LN2_LOW), builder.fma(whole, number(-LN2_HIGH), args[0]))
+        shifted = builder.fma(args[0], number(1 / np.log(2)), number(_ROUNDER))
+        whole = builder.fsub(shifted, number(_ROUNDER), flags=_AS_WRITTEN)
+        rest = builder.fma(whole, number(-_LN2_LOW), builder.fma(whole, number(-_LN2_HIGH), args[0]))
         # by pairs: a short chain of dependent operations is worth more than few of them
         square = builder.fmul(rest, rest)
-        pairs = [builder.fma(rest, number(high), number(low)) for high, low in zip(EXP[-2::-2], EXP[::-2])]
-        power = builder.fma(square, number(EXP[0]), pairs[2])
+        pairs = [builder.fma(rest, number(high), number(low)) for high, low in zip(_EXP[-2::-2], _EXP[::-2])]
+        power = builder.fma(square, number(_EXP[0]), pairs[2])
         power = builder.fma(builder.fmul(square, square), power, builder.fma(square, pairs[1], pairs[0]))
         # into the exponent: the bits above fall out
         exponent = builder.shl(builder.bitcast(shifted, I32), ir.Constant(I32, 23))

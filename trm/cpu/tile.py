@@ -113,10 +113,6 @@ def _tile(rows, adding):
     return tile
 
 
-_six, _five, _four = (_tile(rows, False) for rows in (6, 5, 4))
-_six_more, _five_more, _four_more = (_tile(rows, True) for rows in (6, 5, 4))
-
-
 @njit
 def tile_rows(left):
     """Rows of the next tile when `left` are left: full ones but for the last, whose number alone may be odd."""
@@ -127,29 +123,26 @@ def tile_rows(left):
     return 6 if left % 6 == 0 else min(left, 4)
 
 
-@njit
-def product(a, row_step, pair_step, rows, b, pairs, out):
-    """out[rows, 64] = a @ b; less than four rows spoil `out` up to the fourth.
+def _product(adding):
+    six, five, four = (_tile(rows, adding) for rows in (6, 5, 4))
 
-    A pair of `a`'s columns lies side by side; `rows` is of `tile_rows`; pairs >= 1.
-    """
-    if rows == 6:
-        _six(a, row_step, pair_step, rows - 1, b, pairs, out)
-    elif rows == 5:
-        _five(a, row_step, pair_step, rows - 1, b, pairs, out)
-    else:
-        _four(a, row_step, pair_step, rows - 1, b, pairs, out)
+    @njit
+    def product(a, row_step, pair_step, rows, b, pairs, out):
+        if rows == 6:
+            six(a, row_step, pair_step, rows - 1, b, pairs, out)
+        elif rows == 5:
+            five(a, row_step, pair_step, rows - 1, b, pairs, out)
+        else:
+            four(a, row_step, pair_step, rows - 1, b, pairs, out)
+
+    return product
 
 
-@njit
-def add_product(a, row_step, pair_step, rows, b, pairs, out):
-    """As `product`, added to what `out` holds."""
-    if rows == 6:
-        _six_more(a, row_step, pair_step, rows - 1, b, pairs, out)
-    elif rows == 5:
-        _five_more(a, row_step, pair_step, rows - 1, b, pairs, out)
-    else:
-        _four_more(a, row_step, pair_step, rows - 1, b, pairs, out)
+product, add_product = _product(adding=False), _product(adding=True)
+"""out[rows, 64] = a @ b, or that added to what `out` holds; less than four rows spoil `out` up to the fourth.
+
+A pair of columns of `a` lies side by side; `rows` is of `tile_rows`; there is at least one pair.
+"""
 
 
 @intrinsic

@@ -50,11 +50,8 @@ class InferenceNetwork:
             from trm.backends.xla_network import XlaRounds
 
             self.rounds = XlaRounds(self._weights, arch)
-            self._round, self.multiple, self.whole = (
-                self.rounds.forward,
-                self.rounds.multiple,
-                self.rounds.whole,
-            )
+            self._round, self.whole = self.rounds.forward, self.rounds.whole
+            self.multiple = self.rounds.multiple
         self._puzzle_table = puzzle_table if arch.puzzle_tokens else None
 
     def _plain_round(self, z_H: Tensor, z_L: Tensor, x: Tensor, l_cycles: int) -> tuple[Tensor, Tensor]:
