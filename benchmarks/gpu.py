@@ -291,7 +291,7 @@ def confident(run: Path, dataset: Path, puzzles: int) -> dict[str, Any]:
     for _ in range(3):
         timed = fixed(net, test, (depth,), score, backend.synchronize).depths[depth]
         seconds["fixed"].append(timed.seconds)
-        stopped, _ = stopping(net, test, depth, score())
+        stopped, _ = stopping(net, test, depth, score(), backend.synchronize)
         seconds["confident"].append(stopped.seconds)
     whole, early = timed.score.result(backend), stopped.score.result(backend)
     return {

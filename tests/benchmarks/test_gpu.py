@@ -6,6 +6,8 @@ import sys
 import pytest
 
 from benchmarks import gpu
+from tests.engine.conftest import config, train
+from tests.engine.puzzles import write_dataset
 
 
 def call(monkeypatch, *arguments):
@@ -41,6 +43,14 @@ def test_a_broken_job_costs_itself_only(tmp_path, monkeypatch, capfd):
     assert "== confident: FAILED" in out
     assert "== ceilings: done" in out
     assert "failed: confident" in out
+
+
+def test_stopping_when_confident(tmp_path):
+    dataset = write_dataset(tmp_path / "data", 40, 8, 20)
+    train(config({"halt_max_steps": 3}, {"steps": 2}), dataset, tmp_path / "root")
+    found = gpu.confident(tmp_path / "root" / "run", dataset, 12)
+    assert found["puzzles"] == 12
+    assert found["ratio"] > 0
 
 
 def test_time_is_up(tmp_path, monkeypatch, capsys):
