@@ -19,7 +19,8 @@ XLA ?= $(if $(filter Linux-x86_64,$(shell uname -s)-$(shell uname -m)),1,0)
 # a path file, not an editable install: Snakemake finds plugins by looking through folders
 define PATH_FILE
 import os, pathlib, site
-pathlib.Path(site.getsitepackages()[0], "trm_scaling.pth").write_text(os.getcwd() + "\n")
+sources = [os.getcwd(), os.path.join(os.getcwd(), "snakemake-executor-plugin-tpu", "src")]
+pathlib.Path(site.getsitepackages()[0], "trm_scaling.pth").write_text("\n".join(sources) + "\n")
 endef
 export PATH_FILE
 define PYTHON_CHECK
@@ -58,7 +59,7 @@ test: $(VENV)/.ready $(if $(filter 1,$(XLA)),$(TPU_VENV)/.ready)
 	@$(if $(filter 1,$(XLA)),$(MAKE) --no-print-directory test-xla,echo "The tests of the TPU backend and of the GPU kernels are left out: they need torch_xla, which has wheels for Linux on x86-64 only (or XLA=0 was given)")
 
 test-xla: $(TPU_VENV)/.ready
-	$(TPU_VENV)/bin/python -m pytest tests/xla tests/kernels
+	$(TPU_VENV)/bin/python -m pytest tests/xla tests/network/cuda
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .

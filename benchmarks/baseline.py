@@ -93,7 +93,7 @@ class Block(nn.Module):
 
 
 class EagerTRM(nn.Module):
-    """The model; parameters are named as in `trm.model` but for a `.weight` after each matrix."""
+    """The model; parameters are named as in `trm.network` but for a `.weight` after each matrix."""
 
     def __init__(self, model: ModelConfig, seq_len: int, vocab: int, num_ids: int, dtype: torch.dtype):
         super().__init__()
@@ -109,7 +109,7 @@ class EagerTRM(nn.Module):
         self.register_buffer("l_init", torch.zeros(model.d_model, dtype=dtype))
 
     def load_ours(self, weights: dict[str, Tensor], states: dict[str, Tensor]) -> None:
-        """Take the weights of `trm.model.parameters`."""
+        """Take the weights of `trm.network.parameters`."""
         own = dict(self.named_parameters())
         with torch.no_grad():
             for name, tensor in weights.items():

@@ -18,14 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from trm.__main__ import main as trm
-from trm.backends import open_backend
-from trm.engine.checkpoint import CheckpointFolder
-from trm.engine.compact import export
-from trm.engine.dataset import Dataset
-from trm.engine.interrupt import EXIT_TERMINATED
-from trm.engine.loop import Trainer
+from trm.devices import open_backend
 from trm.provenance import provenance
 from trm.study.schema import RunConfig, RuntimeConfig
+from trm.training.checkpoints.compact import export
+from trm.training.checkpoints.folder import CheckpointFolder
+from trm.training.dataset import Dataset
+from trm.training.interrupt import EXIT_TERMINATED
+from trm.training.loop import Trainer
 
 MODEL = {"d_model": 32, "heads": 4, "h_cycles": 2, "l_cycles": 2, "halt_max_steps": 8, "puzzle_tokens": 1}
 DATA = {"source": "generate", "box_rows": 2, "box_cols": 2, "clues_min": 4, "clues_max": 8}

@@ -19,9 +19,9 @@ import torch
 from safetensors.torch import save
 
 from benchmarks.compact import build_dataset, trainer
-from trm.engine.compact import packed, unpacked
 from trm.provenance import provenance
 from trm.study.schema import RunConfig
+from trm.training.checkpoints.compact import packed, unpacked
 
 MODEL = {"h_cycles": 1, "l_cycles": 2}
 DATA = {"source": "generate", "clues_min": 24, "clues_max": 30, "train_puzzles": 200, "validation_puzzles": 8}

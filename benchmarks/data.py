@@ -33,8 +33,8 @@ Work = tuple[Callable[[], object], int, str]
 
 def nine(count: int = PUZZLES):
     """Random 9x9 puzzles (values) and their answers."""
-    from trm.data.sudoku_pool import generated_pool
     from trm.study.schema import DataConfig
+    from trm.tasks.sudoku.pool import generated_pool
 
     pool = generated_pool(DataConfig(source="generate", pool=count))
     return pool.questions - 1, pool.answers - 1
@@ -42,8 +42,8 @@ def nine(count: int = PUZZLES):
 
 def generate(folder: Path, scale: int) -> Work:
     """1: 9x9 puzzles with a rating of 20 or more."""
-    from trm.data.sudoku_pool import generated_pool
     from trm.study.schema import DataConfig
+    from trm.tasks.sudoku.pool import generated_pool
 
     count = max(20, 600 // scale)
     return lambda: generated_pool(DataConfig(source="generate", min_rating=20, pool=count)), count, "puzzles"
@@ -51,8 +51,8 @@ def generate(folder: Path, scale: int) -> Work:
 
 def rate(folder: Path, scale: int) -> Work:
     """1: ratings of random minimal puzzles."""
-    from trm.data.sudoku import Geometry
-    from trm.data.sudoku_pool import solve
+    from trm.tasks.sudoku.geometry import Geometry
+    from trm.tasks.sudoku.pool import solve
 
     questions, _ = nine(2000 // scale)
     questions = np.tile(questions, (20, 1))
@@ -61,7 +61,7 @@ def rate(folder: Path, scale: int) -> Work:
 
 def write_csv(folder: Path, scale: int) -> tuple[Path, int]:
     """A file in the official layout."""
-    from trm.data.sudoku import to_text
+    from trm.tasks.sudoku.geometry import to_text
 
     questions, answers = nine()
     times = max(1, 200 // scale)
@@ -74,8 +74,8 @@ def write_csv(folder: Path, scale: int) -> tuple[Path, int]:
 def read(folder: Path, scale: int) -> Work:
     """2: reading and checking a CSV file, but for the search for second solutions."""
     from trm.data.csv_source import read_csv
-    from trm.data.sudoku import Geometry
-    from trm.data.sudoku_pool import value_check
+    from trm.tasks.sudoku.geometry import Geometry
+    from trm.tasks.sudoku.pool import value_check
 
     path, count = write_csv(folder, scale)
     return lambda: read_csv(path, 81, value_check(Geometry(3, 3), "puzzles.csv")), count, "puzzles"
@@ -99,7 +99,7 @@ def read_baseline(folder: Path, scale: int) -> Work:
 
 def canonical(folder: Path, scale: int) -> Work:
     """3: canonical forms of solution grids and puzzles."""
-    from trm.data.canonical import canonical_keys
+    from trm.tasks.sudoku.canonical import canonical_keys
 
     questions, answers = (np.tile(grids, (max(1, 50 // scale), 1)) for grids in nine())
     return lambda: canonical_keys(questions, answers), len(questions), "puzzles"
@@ -181,8 +181,8 @@ def fly(folder: Path, scale: int) -> Work:
 
 def maze(folder: Path, scale: int) -> Work:
     """5: mazes of 30x30 with a shortest path of 110 cells or more."""
-    from trm.data.maze import generated_pool
     from trm.study.schema import DataConfig
+    from trm.tasks.maze.maze import generated_pool
 
     config = DataConfig(task="maze", source="generate", pool=max(20, 300 // scale))
     return lambda: generated_pool(config), config.pool, "mazes"
@@ -261,8 +261,8 @@ def arc(folder: Path, scale: int) -> Work:
 
 
 def arc_baseline(folder: Path, scale: int) -> Work:
-    from trm.data.arc import decode, encode
     from trm.data.dataset import load
+    from trm.tasks.arc.arc import decode, encode
 
     train = load(arc_set(folder, 1), "train")
     grids = [[decode(tokens) for tokens in rows] for rows in (train.inputs, train.labels)]
@@ -335,10 +335,10 @@ def study(paths: list[Path]) -> list[dict]:
     """Equivalent puzzles and grids in CSV files, and how our rating agrees with theirs."""
     from scipy.stats import spearmanr
 
-    from trm.data.classes import class_keys, number_rows, pairs
     from trm.data.csv_source import read_csv
-    from trm.data.sudoku import Geometry
-    from trm.data.sudoku_pool import solve, value_check
+    from trm.tasks.sudoku.classes import class_keys, number_rows, pairs
+    from trm.tasks.sudoku.geometry import Geometry
+    from trm.tasks.sudoku.pool import solve, value_check
 
     found, keys = [], []
     for path in paths:

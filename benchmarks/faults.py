@@ -25,9 +25,9 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file
 
-from tests.engine.puzzles import write_dataset
 from tests.storage.cloud import Server
-from trm.engine.checkpoint import CheckpointFolder
+from tests.training.puzzles import write_dataset
+from trm.training.checkpoints.folder import CheckpointFolder
 
 SMALL = {
     "model": {"d_model": 16, "h_cycles": 2, "l_cycles": 1, "halt_max_steps": 4, "puzzle_tokens": 1},

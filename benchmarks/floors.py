@@ -4,7 +4,7 @@
     python -m benchmarks.floors --batch 256 --flops 990e12 --bytes 3.35e12 --markdown
 
 Bytes are those of activations and weights in bfloat16, each input of an operation read once and each output written
-once. `kernels` counts the operations as trm/kernels cuts them; `separate` writes every intermediate result out, as
+once. `kernels` counts the operations as trm/network/cuda cuts them; `separate` writes every intermediate result out, as
 operations started one by one do. An operation's floor is the larger of its two times; floors of operations add up.
 """
 
@@ -93,7 +93,7 @@ def forward(model: ModelConfig, seq_len: int, batch: int, separate: bool, keep: 
 
 
 def backward(model: ModelConfig, seq_len: int, batch: int) -> list[Work]:
-    """One block application's gradients as trm/kernels computes them (the token projection once more)."""
+    """One block application's gradients as trm/network/cuda computes them (the token projection once more)."""
     s = sizes(model, seq_len, batch)
     norm = Work("norm backward", 0, 3 * s.x)
     channels = [

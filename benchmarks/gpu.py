@@ -66,7 +66,7 @@ class Sizes:
 
 def backend_of(variant: str) -> Any:
     """Our backend as `variant` says."""
-    from trm.backends import open_backend
+    from trm.devices import open_backend
 
     for name in {name for settings in VARIANTS.values() for name in settings}:
         os.environ.pop(name, None)
@@ -123,11 +123,11 @@ def checks(sizes: Sizes) -> dict[str, Any]:
     """Every kernel and the whole network against float64."""
     import torch
 
-    from trm.kernels import available
+    from trm.network.cuda import available
 
     if not available() or not torch.cuda.is_available():
         reason = "triton is not installed" if not available() else "there is no GPU"
-        return {"skipped": f"{reason}: the kernels are checked by tests/kernels"}
+        return {"skipped": f"{reason}: the kernels are checked by tests/network/cuda"}
     from benchmarks import gpu_checks
     from trm.study.schema import ModelConfig
 
@@ -230,7 +230,7 @@ def chosen(backend: Any) -> dict[str, Any]:
     """What the timing of the kernels' tiles came to, milliseconds."""
     if backend.network != "triton":
         return {}
-    from trm.kernels.choice import SHARED
+    from trm.network.cuda.choice import SHARED
 
     return {f"{operation} {key}": times for (operation, key), times in SHARED.milliseconds.items()}
 
@@ -271,13 +271,13 @@ def evaluate(sizes: Sizes, mixer: str, kind: str) -> dict[str, Any]:
 
 def confident(run: Path, dataset: Path, puzzles: int) -> dict[str, Any]:
     """A trained run: every step for every puzzle against stopping when confident, seconds and accuracy."""
-    from trm.engine.dataset import Dataset
-    from trm.engine.evaluate import inference_network
-    from trm.engine.outputs import load_weights
-    from trm.engine.policies import confident as stopping
-    from trm.engine.policies import fixed
-    from trm.engine.score import Score
+    from trm.evaluation.evaluate import inference_network
+    from trm.evaluation.policies import confident as stopping
+    from trm.evaluation.policies import fixed
+    from trm.evaluation.scores import Score
     from trm.study.schema import EvaluationConfig
+    from trm.training.dataset import Dataset
+    from trm.training.outputs import load_weights
 
     backend, trained = backend_of("ours"), load_weights(run)
     net, _ = inference_network(trained, EvaluationConfig(), backend)

@@ -10,15 +10,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from trm.kernels import attention, loss, norm, optimizer, swiglu, tokens
-from trm.kernels.common import INTERPRETED
-from trm.kernels.network import TritonNetwork
-from trm.model import losses, network
-from trm.model.network import rms_norm
-from trm.model.parameters import Layout, architecture, initial_weights
-from trm.model.plain import PlainNetwork
-from trm.optim import flat
+from trm.network import definition as network
+from trm.network import losses
+from trm.network.cuda import attention, loss, norm, optimizer, swiglu, tokens
+from trm.network.cuda.common import INTERPRETED
+from trm.network.cuda.network import TritonNetwork
+from trm.network.definition import rms_norm
+from trm.network.eager.plain import PlainNetwork
+from trm.network.parameters import Layout, architecture, initial_weights
 from trm.study.schema import ModelConfig, TrainingConfig
+from trm.training.optim import flat
 
 TOLERANCE = {torch.float32: 2e-5, torch.float16: 3e-3, torch.bfloat16: 2e-2}
 
@@ -95,7 +96,7 @@ def kernels(shapes: Shapes, dtype: torch.dtype, device: torch.device, seed: int 
     swiglu.gate_backward(kept, hidden)
     yield check("gate backward", kept, projection.grad)
     yield check("gate backward hidden", hidden, expected)
-    # on a GPU float32 products go to the library (trm.kernels.layers)
+    # on a GPU float32 products go to the library (trm.network.cuda.layers)
     for shape in swiglu.SHAPES if dtype.itemsize == 2 or INTERPRETED else ():
         name = "swiglu product " + "x".join(map(str, shape.values()))
         kept, hidden = empty(rows, 2 * shapes.inner), empty(rows, shapes.inner)

@@ -21,13 +21,13 @@ from typing import Any
 import torch
 
 from benchmarks.plan import data
-from trm.backends.cpu import CpuBackend
-from trm.engine import policies
-from trm.engine.dataset import Dataset
-from trm.engine.evaluate import Evaluation
-from trm.engine.outputs import load_weights
+from trm.devices.cpu import CpuBackend
+from trm.evaluation import policies
+from trm.evaluation.evaluate import Evaluation
 from trm.pipeline.workflow import Workflow
 from trm.study.schema import EvaluationConfig
+from trm.training.dataset import Dataset
+from trm.training.outputs import load_weights
 
 DEPTHS = (8, 16, 64)
 COMPARED = 16

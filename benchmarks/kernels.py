@@ -23,9 +23,9 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from trm.kernels import attention, loss, norm, optimizer, swiglu, tokens
-from trm.kernels.common import power
-from trm.model.network import EPS
+from trm.network.cuda import attention, loss, norm, optimizer, swiglu, tokens
+from trm.network.cuda.common import power
+from trm.network.definition import EPS
 from trm.study.flops import inner_width
 
 SHARED = {80: 163 * 1024, 90: 227 * 1024}

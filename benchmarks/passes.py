@@ -1,7 +1,7 @@
-"""What the compiled passes of `trm.cpu` must at least move through memory; for the floors beside measured times.
+"""What the compiled passes of `trm.network.cpu` must at least move through memory: floors for measured times.
 
 Each pass reads its inputs and writes its outputs once; matrix products are counted by their operations alone, and so
-are layers that are one product from end to end (`trm.cpu.blocked`).
+are layers that are one product from end to end (`trm.network.cpu.blocked`).
 """
 
 from __future__ import annotations

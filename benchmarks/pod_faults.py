@@ -20,8 +20,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.emulator import EmulatedPod, why_not
-from tests.emulator.pod import BUCKET, PROJECT
+from snakemake_executor_plugin_tpu.emulator import EmulatedPod, why_not
+from snakemake_executor_plugin_tpu.emulator.pod import BUCKET, PROJECT
+
 from tests.plugin.conftest import Call, Study
 
 KINDS = ("kill host", "preempt", "preempt with notice", "kill controller", "drop connections")

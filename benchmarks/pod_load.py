@@ -20,8 +20,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.emulator import EmulatedPod, why_not
-from tests.emulator.pod import BUCKET, PROJECT
+from snakemake_executor_plugin_tpu.emulator import EmulatedPod, why_not
+from snakemake_executor_plugin_tpu.emulator.pod import BUCKET, PROJECT
 
 SNAKEFILE = """
 localrules: all
@@ -95,10 +95,9 @@ def ask_for_objects(pod: EmulatedPod, folder: Path, count: int) -> None:
     """Print how long the question for many objects takes on a slow line."""
     os.environ.update(pod.environment)
     from snakemake.io import IOCache
+    from snakemake_executor_plugin_tpu.storage import improve_gcs
     from snakemake_interface_common.logging import get_logger
     from snakemake_storage_plugin_gcs import StorageProvider, StorageProviderSettings
-
-    from snakemake_executor_plugin_tpu.storage import improve_gcs
 
     improve_gcs()
     provider = StorageProvider(folder, get_logger(), settings=StorageProviderSettings(project=PROJECT))

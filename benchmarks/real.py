@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from trm.__main__ import main as trm
-from trm.engine.interrupt import EXIT_UNFINISHED
 from trm.errors import UserError
 from trm.pipeline.workflow import Workflow
+from trm.training.interrupt import EXIT_UNFINISHED
 
 RESERVE = 45.0  # seconds for start, checkpoint and export
 LAST_WORDS = "the run is finished: its evaluation is in"

@@ -24,16 +24,16 @@ import torch
 
 from benchmarks.baseline import EagerTrainer, EagerTRM
 from benchmarks.passes import copy_rate, step_bytes
-from trm.backends import open_backend
-from trm.backends.base import Backend
-from trm.cpu import blocked
-from trm.engine.state import Puzzles, TrainState
-from trm.engine.step import Batch, Originals, TrainStep
-from trm.model.fused import Buffers
-from trm.model.inference import InferenceNetwork, inference_batch
+from trm.devices import open_backend
+from trm.devices.base import Backend
+from trm.network.cpu import blocked
+from trm.network.eager.fused import Buffers
+from trm.network.inference import InferenceNetwork, inference_batch
 from trm.provenance import provenance
 from trm.study.flops import forward_flops, inner_width, step_flops
 from trm.study.schema import ModelConfig, RunConfig, TrainingConfig
+from trm.training.state import Puzzles, TrainState
+from trm.training.step import Batch, Originals, TrainStep
 
 CASES: dict[str, tuple[dict[str, Any], int, int]] = {
     # name: model, batch, cells of a puzzle

@@ -14,9 +14,9 @@ import argparse
 import os
 from pathlib import Path
 
+from trm.checks.tpu_check.check import Result, check
 from trm.study.schema import RunConfig
-from trm.tpu_check.check import Result, check
-from trm.tpu_check.slices import parse_slice
+from trm.study.slices import parse_slice
 
 MIXERS = {"mlp": {"mixer": "mlp"}, "attention": {"mixer": "attention", "position": "rope"}}
 

@@ -24,7 +24,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.emulator import EmulatedPod, why_not
+from snakemake_executor_plugin_tpu.emulator import EmulatedPod, why_not
 
 ROOT = Path(__file__).parents[1]
 PREFIX = "study"

@@ -6,8 +6,8 @@ import sys
 import pytest
 
 from benchmarks import gpu
-from tests.engine.conftest import config, train
-from tests.engine.puzzles import write_dataset
+from tests.training.conftest import config, train
+from tests.training.puzzles import write_dataset
 
 
 def call(monkeypatch, *arguments):

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from benchmarks.passes import step_bytes
-from trm.cpu import attention, blocked, launch, layers, network, tile
-from trm.model.fused import FusedNetwork
-from trm.model.parameters import Layout, architecture
+from trm.network.cpu import attention, blocked, launch, layers, network, tile
+from trm.network.eager.fused import FusedNetwork
+from trm.network.parameters import Layout, architecture
 from trm.study.schema import ModelConfig
 
 # tensors of the block's dtype read and written, by kernel: times their elements

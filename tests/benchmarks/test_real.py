@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from benchmarks import real
-from trm.engine.interrupt import EXIT_UNFINISHED
-from trm.engine.loop import Trainer
+from trm.training.interrupt import EXIT_UNFINISHED
+from trm.training.loop import Trainer
 
 TINY = {
     "model": {

@@ -9,9 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
-from trm.data import arc
-from trm.data.arc_augment import ArcAugmenter, apply, copy_transforms, undo
-from trm.data.arc_voting import solved, vote, vote_rows
 from trm.data.build import build_dataset
 from trm.data.dataset import load
 from trm.data.expand import expand
@@ -19,6 +16,9 @@ from trm.data.sampler import Sampler
 from trm.data.source import build_source
 from trm.errors import UserError
 from trm.study.schema import DataConfig
+from trm.tasks.arc import arc
+from trm.tasks.arc.augment import ArcAugmenter, apply, copy_transforms, undo
+from trm.tasks.arc.voting import solved, vote, vote_rows
 
 FILES = tuple(str(path) for path in sorted((Path(__file__).parent / "arc").glob("*.json")))
 COPIES = 8

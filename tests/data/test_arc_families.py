@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from trm.__main__ import main
-from trm.data.arc import class_key, read_tasks
-from trm.data.arc_families import FAMILIES, tasks
 from trm.errors import UserError
+from trm.tasks.arc.arc import class_key, read_tasks
+from trm.tasks.arc.families import FAMILIES, tasks
 
 FIXTURES = [str(path) for path in sorted((Path(__file__).parent / "arc").glob("*.json"))]
 

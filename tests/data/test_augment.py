@@ -10,11 +10,11 @@ from trm.data import rng
 from trm.data.augment import Augmenter, apply_numpy, apply_torch, dihedral_cells, sudoku_maps
 from trm.data.dataset import Meta, load
 from trm.data.expand import expand
-from trm.data.kernels import solve_batch
-from trm.data.maze import examine
-from trm.data.sudoku import Geometry, broken_rule
-from trm.data.sudoku_pool import solve
 from trm.errors import UserError
+from trm.tasks.maze.maze import examine
+from trm.tasks.sudoku.geometry import Geometry, broken_rule
+from trm.tasks.sudoku.kernels import solve_batch
+from trm.tasks.sudoku.pool import solve
 
 SHAPES = st.sampled_from([(2, 2), (2, 3), (3, 2), (3, 3), (2, 4), (4, 4), (3, 5)])
 

@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from trm.data.compiled import first_writable, sources_digest
+from trm.compiled import first_writable, sources_digest
 
 
 def test_the_first_folder_that_can_be_written_is_chosen(tmp_path):
@@ -31,7 +31,8 @@ def test_a_change_in_any_compiled_file_is_another_cache(tmp_path):
 def test_the_trainers_imports_need_no_compiler():
     code = """if True:
         import sys
-        from trm.data import augment, dataset, sampler, source, sudoku_pool
+        from trm.data import augment, dataset, sampler, source
+        from trm.tasks.sudoku import pool as sudoku_pool
         from trm.study.schema import DataConfig
         config = DataConfig(source="generate", box_rows=2, box_cols=2, clues_min=4, clues_max=8)
         assert sudoku_pool.generated_pool(config).puzzles == 2236

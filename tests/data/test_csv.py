@@ -9,9 +9,9 @@ from tests.data.conftest import small
 from trm.data import csv_source
 from trm.data.pool import load_pool
 from trm.data.source import build_source
-from trm.data.sudoku import to_text
 from trm.errors import UserError
 from trm.study.schema import DataConfig
+from trm.tasks.sudoku.geometry import to_text
 
 HEADER = "source,question,answer,rating\n"
 

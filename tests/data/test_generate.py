@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 from tests.data.conftest import small
-from trm.data.classes import class_keys
 from trm.data.pool import load_pool
 from trm.data.source import build_source
-from trm.data.sudoku import Geometry
-from trm.data.sudoku_pool import generated_pool, solve
 from trm.errors import UserError
 from trm.study.schema import DataConfig
+from trm.tasks.sudoku.classes import class_keys
+from trm.tasks.sudoku.geometry import Geometry
+from trm.tasks.sudoku.pool import generated_pool, solve
 
 
 def test_4x4_pool_holds_every_class_once(pool_4x4):

@@ -11,14 +11,14 @@ from tests.data.conftest import maze_config
 from trm.data import official
 from trm.data.build import build_dataset
 from trm.data.dataset import load
-from trm.data.maze import CHARACTERS, generated_pool
 from trm.data.pool import TEST, load_pool
 from trm.data.source import build_source
-from trm.data.sudoku import to_text
-from trm.data.sudoku_pool import generated_pool as generated_sudoku
 from trm.errors import UserError
 from trm.study.official_files import OFFICIAL, OfficialFiles
 from trm.study.schema import DataConfig
+from trm.tasks.maze.maze import CHARACTERS, generated_pool
+from trm.tasks.sudoku.geometry import to_text
+from trm.tasks.sudoku.pool import generated_pool as generated_sudoku
 
 REPOSITORY, REVISION = "team/puzzles", "a" * 40
 

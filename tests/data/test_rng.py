@@ -4,7 +4,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trm.data import kernels, rng
+from trm.data import rng
+from trm.tasks.sudoku import kernels
 
 
 def test_numbers_are_pinned():

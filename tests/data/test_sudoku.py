@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from trm.data import rng
 from trm.data.augment import sudoku_maps
-from trm.data.canonical import canonical_forms, canonical_keys
-from trm.data.classes import class_keys, number_rows, pairs
-from trm.data.sudoku import Geometry, broken_rule, from_text, to_text
-from trm.data.sudoku_pool import rate, solve
-from trm.data.sudoku_small import FOUR, canonical_small, classes_4x4, solved_by_singles
+from trm.tasks.sudoku.canonical import canonical_forms, canonical_keys
+from trm.tasks.sudoku.classes import class_keys, number_rows, pairs
+from trm.tasks.sudoku.geometry import Geometry, broken_rule, from_text, to_text
+from trm.tasks.sudoku.pool import rate, solve
+from trm.tasks.sudoku.small import FOUR, canonical_small, classes_4x4, solved_by_singles
 
 NINE = Geometry(3, 3)
 HARD = "98.7.....6.....7....7....85.4..3...2..64..5.......1.4...89..6......4..3......2..1"
@@ -78,7 +78,7 @@ def test_every_class_of_4x4():
 
 def test_random_4x4_puzzles_fall_into_the_enumerated_classes():
     known = {form.tobytes() for form in canonical_small(FOUR, classes_4x4(4, 8)[0])}
-    from trm.data.generate_kernels import generate_batch
+    from trm.tasks.sudoku.generate_kernels import generate_batch
 
     questions = np.empty((200, 16), dtype=np.uint8)
     answers, clues = np.empty_like(questions), np.empty(200, dtype=np.int64)
@@ -88,7 +88,7 @@ def test_random_4x4_puzzles_fall_into_the_enumerated_classes():
 
 def test_singles_in_numpy_agree_with_the_solver():
     geometry = Geometry(2, 3)
-    from trm.data.generate_kernels import generate_batch
+    from trm.tasks.sudoku.generate_kernels import generate_batch
 
     questions = np.empty((150, 36), dtype=np.uint8)
     answers, clues = np.empty_like(questions), np.empty(150, dtype=np.int64)
@@ -147,7 +147,7 @@ def test_automorphic_grids_tell_clues_apart_only_up_to_symmetry():
 @given(st.integers(0, 2**32), st.sampled_from([(2, 2), (2, 3), (3, 2), (2, 4), (3, 4)]))
 def test_equivalent_puzzles_share_a_class_at_every_size(key, shape):
     geometry = Geometry(*shape)
-    from trm.data.generate_kernels import generate_batch
+    from trm.tasks.sudoku.generate_kernels import generate_batch
 
     questions = np.empty((6, geometry.cells), dtype=np.uint8)
     answers, clues = np.empty_like(questions), np.empty(6, dtype=np.int64)

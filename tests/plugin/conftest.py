@@ -14,9 +14,8 @@ import uuid
 from pathlib import Path
 
 import pytest
-
-from tests.emulator import EmulatedPod, why_not
-from tests.emulator.pod import BUCKET
+from snakemake_executor_plugin_tpu.emulator import EmulatedPod, why_not
+from snakemake_executor_plugin_tpu.emulator.pod import BUCKET
 
 HERE = Path(__file__).parent
 SNAKEMAKE = ("-m", "snakemake")

@@ -8,15 +8,14 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from snakemake_executor_plugin_tpu import claim
 from snakemake_executor_plugin_tpu.__main__ import main
 from snakemake_executor_plugin_tpu.claim import Claim, describe_controller
 from snakemake_executor_plugin_tpu.cloud import Endpoint
+from snakemake_executor_plugin_tpu.emulator.network import PORT
 from snakemake_executor_plugin_tpu.errors import PodError, TaskLost, Unreachable
 from snakemake_executor_plugin_tpu.pod import Worker
 from snakemake_executor_plugin_tpu.ssh import Ssh, control_folder, write_config
-from tests.emulator.network import PORT
 
 
 async def nobody_knows():

@@ -4,12 +4,11 @@ import uuid
 
 import pytest
 import snakemake.common.tests
+from snakemake_executor_plugin_tpu import ExecutorSettings
+from snakemake_executor_plugin_tpu.emulator.network import PORT
+from snakemake_executor_plugin_tpu.emulator.pod import BUCKET, NAME, PROJECT, ZONE
 from snakemake_interface_common.plugin_registry.plugin import TaggedSettings
 from snakemake_storage_plugin_gcs import StorageProviderSettings
-
-from snakemake_executor_plugin_tpu import ExecutorSettings
-from tests.emulator.network import PORT
-from tests.emulator.pod import BUCKET, NAME, PROJECT, ZONE
 
 
 class TestWorkflows(snakemake.common.tests.TestWorkflowsBase):

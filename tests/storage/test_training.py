@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from safetensors.numpy import load_file
 
-from tests.engine.puzzles import write_dataset
+from tests.training.puzzles import write_dataset
 from trm.storage import Store, open_store
 from trm.storage.files import download_folder, upload_folder
 from trm.storage.lease import Lease
@@ -222,7 +222,7 @@ def test_a_machine_that_slept_finds_its_run_taken_over(
 
 
 def test_tensorboard_lies_in_the_bucket(dataset: Path, bucket: Callable[[str], str], tmp_path: Path):
-    from tests.engine.test_metrics import scalars
+    from tests.training.test_metrics import scalars
 
     runtime = json.dumps({"log_every": 20, "evals": 2, "tensorboard": True})
     job = train(dataset, tmp_path / "runs/tiny", bucket("checkpoints/tiny"), tmp_path, runtime=runtime)

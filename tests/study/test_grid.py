@@ -6,8 +6,8 @@ import pytest
 import yaml
 
 from trm.errors import UserError
+from trm.study.cost import read_hardware
 from trm.study.grid import load_study
-from trm.study.plan import read_hardware
 from trm.study.reading import parse_yaml
 
 

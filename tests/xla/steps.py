@@ -10,14 +10,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from trm.backends import open_backend
-from trm.backends.base import Backend
-from trm.engine.dataset import Dataset
-from trm.engine.feed import Feed
-from trm.engine.metrics import named_means
-from trm.engine.state import TrainState
-from trm.engine.step import TrainStep
+from trm.devices import open_backend
+from trm.devices.base import Backend
 from trm.study.schema import RunConfig
+from trm.training.dataset import Dataset
+from trm.training.feed import Feed
+from trm.training.metrics import named_means
+from trm.training.state import TrainState
+from trm.training.step import TrainStep
 
 
 def config(mixer: str, **training: Any) -> RunConfig:

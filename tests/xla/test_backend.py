@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine.puzzles import write_dataset
-from tests.engine.test_metrics import SERIES
+from tests.training.puzzles import write_dataset
+from tests.training.test_metrics import SERIES
 
 from .steps import config
 
@@ -112,7 +112,7 @@ def test_a_batch_that_does_not_divide_is_refused(folder: Path):
 LATE = """
 import warnings
 import torch
-from trm.backends.xla import XlaBackend
+from trm.devices.xla import XlaBackend
 backend = XlaBackend()
 total = backend.place(torch.zeros(4))
 program = backend.program(lambda batch, h, l: total.add_(batch))
@@ -136,8 +136,8 @@ def test_a_late_compilation_is_warned_of():
 
 CLONES = """
 import torch
-from trm.backends.xla import XlaBackend
-from trm.backends.xla_replay import Replay
+from trm.devices.xla import XlaBackend
+from trm.devices.replay import Replay
 backend = XlaBackend()
 one = backend.place(torch.ones(4))
 two = one.clone()  # one memory for both, until one of them changes

@@ -9,9 +9,9 @@ torch = pytest.importorskip("torch")
 
 def steps(mixer: str, kind: str) -> dict[str, Any]:
     """Answer, latent and gradients of two rounds in float32, in plain bfloat16, or by the kernels."""
-    from trm.backends.xla_recursion import Mesh, recursion, usable
-    from trm.model import network
-    from trm.model.parameters import architecture, initial_weights
+    from trm.network import definition as network
+    from trm.network.parameters import architecture, initial_weights
+    from trm.network.tpu.recursion import Mesh, recursion, usable
     from trm.study.schema import ModelConfig
 
     position = "rope" if mixer == "attention" else "none"
@@ -46,8 +46,8 @@ def test_kernels_are_as_near_to_float32_as_plain_bfloat16(mixer: str):
 
 
 def test_models_that_do_not_fit_the_kernels_are_left_to_xla():
-    from trm.backends.xla_recursion import usable
-    from trm.model.network import Architecture
+    from trm.network.definition import Architecture
+    from trm.network.tpu.recursion import usable
 
     def weights(width: int, inner: int) -> dict[str, Any]:
         return {"blocks.0.channel_mlp.down": torch.empty(width, inner)}

@@ -8,22 +8,22 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine.puzzles import write_dataset
+from tests.training.puzzles import write_dataset
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = """
 import json, sys
 from pathlib import Path
 import torch
-from tests.engine.test_evaluate import spread_halting
+from tests.training.test_evaluate import spread_halting
 from tests.xla.steps import config
-from trm.backends import open_backend
-from trm.engine import policies
-from trm.engine.dataset import Dataset
-from trm.engine.score import Score
-from trm.engine.validate import validate
-from trm.model.inference import InferenceNetwork
-from trm.model.parameters import architecture, initial_states, initial_weights
+from trm.devices import open_backend
+from trm.evaluation import policies
+from trm.training.dataset import Dataset
+from trm.evaluation.scores import Score
+from trm.training.validate import validate
+from trm.network.inference import InferenceNetwork
+from trm.network.parameters import architecture, initial_states, initial_weights
 
 backend, data, run = open_backend(sys.argv[1], 1), Dataset(Path(sys.argv[2])), config("mlp")
 sizes, model = data.puzzles, run.model

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine.puzzles import write_dataset
+from tests.training.puzzles import write_dataset
 
 CASES = [
     {"mixer": "mlp", "steps": 5},

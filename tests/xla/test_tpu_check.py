@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from trm.checks.tpu_check.starting import starting_seconds
+from trm.checks.tpu_check.worker import environment
 from trm.study.schema import RunConfig
-from trm.tpu_check.slices import parse_slice
-from trm.tpu_check.starting import starting_seconds
-from trm.tpu_check.worker import environment
+from trm.study.slices import parse_slice
 
 from .steps import config
 

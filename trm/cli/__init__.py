@@ -37,7 +37,7 @@ def main(argv: list[str] | None = None) -> int:
         return 0 if argv else 2
     name = argv[0]
     if name not in COMMANDS:
-        from trm.study.overlay import nearest
+        from trm.study.merge import nearest
 
         print(f"trm: no command {name!r}{nearest(name, COMMANDS)}", file=sys.stderr)
         return 2

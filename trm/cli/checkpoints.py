@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
         return _compact(args)
     from trm.cli.study import workflow_of
     from trm.pipeline.cleanup import clean, survey
-    from trm.study.plan import bytes_text
+    from trm.study.cost import bytes_text
 
     known = set(workflow_of(args).runs)
     entries = survey(args.root, known)
@@ -60,8 +60,8 @@ def run(args: argparse.Namespace) -> int:
 def _compact(args: argparse.Namespace) -> int:
     from pathlib import Path
 
-    from trm.engine.checkpoint import CheckpointFolder
-    from trm.engine.compact import export
+    from trm.training.checkpoints.compact import export
+    from trm.training.checkpoints.folder import CheckpointFolder
 
     step, size = export(CheckpointFolder(Path(args.folder)), CheckpointFolder(Path(args.to)), args.part_mb)
     print(f"step {step} in compact form: {size / 1e6:.1f} MB in {args.to}")

@@ -42,8 +42,8 @@ def run(args: argparse.Namespace) -> int:
     if args.way == "from-reference":
         config = load_config(RunConfig, args.config, "--config")
 
-        from trm.engine.interchange import from_reference, read_state
-        from trm.engine.outputs import WEIGHTS, save_weights
+        from trm.training.interchange import from_reference, read_state
+        from trm.training.outputs import WEIGHTS, save_weights
 
         tensors, meta = from_reference(read_state(Path(args.file)), config, out.name)
         save_weights(out / WEIGHTS, tensors, config, meta)
@@ -52,8 +52,8 @@ def run(args: argparse.Namespace) -> int:
 
     import torch
 
-    from trm.engine.interchange import to_reference
-    from trm.engine.outputs import load_weights, write_bytes
+    from trm.training.interchange import to_reference
+    from trm.training.outputs import load_weights, write_bytes
 
     buffer = io.BytesIO()
     state = to_reference(load_weights(Path(args.run_folder)), args.weights)

@@ -101,8 +101,8 @@ def _inspect(args: argparse.Namespace) -> int:
 
 
 def _tasks(args: argparse.Namespace) -> int:
-    from trm.data.arc_families import FAMILIES, tasks
     from trm.data.files import write_json
+    from trm.tasks.arc.families import FAMILIES, tasks
 
     families = tuple(args.families.split(",")) if args.families else tuple(FAMILIES)
     found = tasks(args.count, args.side, args.seed, families, args.pairs)

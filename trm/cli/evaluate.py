@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     evaluation = load_config(EvaluationConfig, args.evaluation, "--evaluation")
     document = None
     if args.ahead and not args.predictions:
-        from trm.engine.ahead import take_over
+        from trm.evaluation.ahead import take_over
 
         run_folder = Path(args.run_folder)
         document = take_over(run_folder, args.dataset, evaluation, Path(args.ahead), Path(args.out))
@@ -60,8 +60,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _evaluate(args: argparse.Namespace, evaluation: EvaluationConfig) -> dict[str, Any] | None:
     """What the file holds, in the first worker."""
-    from trm.backends import open_backend
-    from trm.engine.evaluate import evaluate_run
+    from trm.devices import open_backend
+    from trm.evaluation.evaluate import evaluate_run
     from trm.storage.cache import fetch
 
     backend = open_backend(args.backend, args.threads)

@@ -34,8 +34,8 @@ def run(args: argparse.Namespace) -> int:
     import sys
     from pathlib import Path
 
-    from trm.preflight.checks import CHECKS
-    from trm.preflight.report import Site, run_checks, table
+    from trm.checks.preflight.checks import CHECKS
+    from trm.checks.preflight.report import Site, run_checks, table
     from trm.storage.cache import default_folder
 
     scratch = args.scratch or (default_folder() if args.bucket else "results")
@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
             print(table(rows, sys.stdout.isatty()))
         good = all(row.green for row in rows)
         if good and first and args.out:
-            from trm.engine.files import write_json
+            from trm.training.files import write_json
 
             write_json(Path(args.out), {"profile": args.profile, "rows": [row._asdict() for row in rows]})
         return 0 if good else 1

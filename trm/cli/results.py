@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     if args.action == "export":
         return _export(args)
     from trm.pipeline.archive import RESULTS, open_place, send, survey
-    from trm.study.plan import bytes_text
+    from trm.study.cost import bytes_text
 
     here, there = open_place(args.root), open_place(args.place)
     source, target = (here, there) if args.action == "archive" else (there, here)

@@ -42,9 +42,9 @@ def run(args: argparse.Namespace) -> int:
     import time
     from pathlib import Path
 
+    from trm.checks.tpu_check.check import check, program_key, table, tpu_python
     from trm.errors import UserError
-    from trm.tpu_check.check import check, program_key, table, tpu_python
-    from trm.tpu_check.slices import parse_slice
+    from trm.study.slices import parse_slice
 
     where, folder = parse_slice(args.topology), Path(args.cache)
     kinds = ("train", "eval") if args.steps == "both" else (args.steps,)
@@ -107,7 +107,7 @@ def _configs(args: argparse.Namespace) -> dict[str, Any]:
     from trm.cli.study import workflow_of
     from trm.errors import UserError
     from trm.study.fingerprint import run_name
-    from trm.study.overlay import nearest
+    from trm.study.merge import nearest
     from trm.study.schema import RunConfig
 
     if args.run_config:

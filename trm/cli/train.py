@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from trm.backends.base import Backend
+    from trm.devices.base import Backend
 
 
 def add_parser(subparsers: Any) -> None:
@@ -51,14 +51,14 @@ def run(args: argparse.Namespace) -> int:
     if args.log_every:
         runtime = runtime.model_copy(update={"log_every": max(1, args.log_every)})
 
-    from trm.backends import open_backend
-    from trm.engine.exclusive import only_trainer
-    from trm.engine.loop import Trainer
-    from trm.engine.setup import check_placement, prepare
-    from trm.engine.shared import open_checkpoints
+    from trm.devices import open_backend
     from trm.errors import UserError
     from trm.storage.cache import fetch
     from trm.storage.files import output_folder
+    from trm.training.checkpoints.lock import only_trainer
+    from trm.training.checkpoints.remote import open_checkpoints
+    from trm.training.loop import Trainer
+    from trm.training.setup import check_placement, prepare
 
     name = args.out.rstrip("/").rpartition("/")[2]
     wanted = config.placement.backend.replace("any", "auto")
@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _evaluate_ahead(args: argparse.Namespace, out: Path, dataset: Path, backend: Backend) -> None:
     from trm.cli.arguments import load_config
-    from trm.engine.ahead import evaluate_ahead
+    from trm.evaluation.ahead import evaluate_ahead
     from trm.storage import is_remote
     from trm.study.schema import EvaluationConfig
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from trm.data import rng
-from trm.data.sudoku import Geometry
+from trm.tasks.sudoku.geometry import Geometry
 
 
 def sudoku_maps(geometry: Geometry, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

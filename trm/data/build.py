@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from trm.data import arc_dataset
 from trm.data.dataset import SPLITS, Meta, PuzzleSet, one_example_set, write_split
 from trm.data.files import new_folder, write_json, write_manifest
 from trm.data.pool import Pool, histogram, load_pool
@@ -16,6 +15,7 @@ from trm.errors import UserError
 from trm.study.dataset_identity import dataset_identity, shape, source_identity
 from trm.study.fingerprint import canonical_json, digest
 from trm.study.schema import DataConfig
+from trm.tasks.arc import dataset as arc_dataset
 
 
 def build_dataset(config: DataConfig, source: Path, out: Path) -> dict[str, Any]:

@@ -12,14 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from trm.data.files import (
-    MANIFEST,
-    load_array,
-    read_json,
-    read_manifest,
-    verify,
-    write_json,
-)
+from trm.data.files import MANIFEST, load_array, read_json, read_manifest, verify, write_json
 from trm.errors import UserError
 
 SPLITS = ("train", "validation", "test")

@@ -49,7 +49,7 @@ def expand(directory: Path, out: Path, copies: int | None = None) -> int:
         )
     with new_folder(out) as folder:
         if arc:
-            from trm.data.arc_dataset import write_expanded
+            from trm.tasks.arc.dataset import write_expanded
 
             for name in SPLITS:
                 write_expanded(folder / name, sets[name], copies, shifted=name == "train")

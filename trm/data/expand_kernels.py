@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from trm.data.compiled import njit
-from trm.data.kernels import bounded, child_key, shuffle
+from trm.compiled import njit
+from trm.tasks.sudoku.kernels import bounded, child_key, shuffle
 
 
 @njit

@@ -10,9 +10,9 @@ import numpy as np
 from trm.data import rng
 from trm.data.dataset import SPLITS, PuzzleSet, load
 from trm.data.files import MANIFEST, read_json, read_manifest
-from trm.data.maze import CHARACTERS
-from trm.data.sudoku import SYMBOLS, Geometry
 from trm.errors import UserError
+from trm.tasks.maze.maze import CHARACTERS
+from trm.tasks.sudoku.geometry import SYMBOLS, Geometry
 
 BAR = 40
 """Characters of the longest bar of a histogram."""
@@ -130,7 +130,7 @@ def draw(tokens: np.ndarray, task: str, geometry: Geometry) -> list[str]:
     """A puzzle's tokens as lines of text; Sudoku boxes are set apart where their shape is known."""
     side = round(len(tokens) ** 0.5)
     if task == "arc":
-        from trm.data.arc import decode
+        from trm.tasks.arc.arc import decode
 
         grid = decode(tokens)
         return (

@@ -46,7 +46,7 @@ def _pool(config: DataConfig, files: list[tuple[str, Path]]) -> Pool:
     if config.source == "official":
         from trm.data.official import official_files
     if config.task == "sudoku":
-        from trm.data import sudoku_pool
+        from trm.tasks.sudoku import pool as sudoku_pool
 
         if config.source == "generate":
             return sudoku_pool.generated_pool(config)
@@ -54,14 +54,14 @@ def _pool(config: DataConfig, files: list[tuple[str, Path]]) -> Pool:
             return sudoku_pool.official_pool(config, official_files("sudoku"))
         return sudoku_pool.csv_pool(config, files)
     if config.task == "maze":
-        from trm.data import maze
+        from trm.tasks.maze import maze
 
         if config.source == "generate":
             return maze.generated_pool(config)
         if config.source == "official":
             return maze.official_pool(config, official_files("maze"))
         return maze.csv_pool(config, files)
-    from trm.data import arc
+    from trm.tasks.arc import arc
 
     if config.source == "generate":
         return arc.generated_pool(config)

@@ -8,11 +8,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from trm.checks.tpu_check.check import step_seconds
 from trm.pipeline.workflow import Workflow
+from trm.study.cost import Estimate, Hardware, estimate, flops_text, read_hardware, seconds_text
 from trm.study.fingerprint import canonical_json
-from trm.study.plan import Estimate, Hardware, estimate, flops_text, read_hardware, seconds_text
-from trm.tpu_check.check import step_seconds
-from trm.tpu_check.slices import parse_slice
+from trm.study.slices import parse_slice
 
 CHECKED = Path("results/tpu-check")
 """Where `tpu-check` keeps its numbers."""

@@ -10,8 +10,8 @@ from typing import Any
 from trm.errors import UserError
 from trm.pipeline.estimates import Estimates
 from trm.pipeline.workflow import Workflow
-from trm.study.overlay import nearest
-from trm.study.plan import bytes_text, flops_text, seconds_text
+from trm.study.cost import bytes_text, flops_text, seconds_text
+from trm.study.merge import nearest
 
 GCS_USD_PER_GB_MONTH = 0.020
 """List price of standard storage in a single region; for the plan's total only."""

@@ -37,7 +37,7 @@ from trm.pipeline.naming import (
 from trm.study.dataset_identity import dataset_identity, source_identity
 from trm.study.fingerprint import canonical_json, digest, run_identity
 from trm.study.grid import ResolvedExperiment, Run, Study, load_study
-from trm.study.overlay import nearest
+from trm.study.merge import nearest
 from trm.study.reading import error_sentence
 
 

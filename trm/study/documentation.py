@@ -11,8 +11,8 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from trm.study.cost import Hardware
 from trm.study.experiment import Experiment, ExperimentScale, Grid, Scale, StudyFile
-from trm.study.plan import Hardware
 from trm.study.schema import (
     CurriculumStage,
     DataConfig,

@@ -16,7 +16,7 @@ from trm.study.schema import DataConfig, EvaluationConfig, RunConfig
 
 RECIPE_VERSION = 1
 """Raised by hand when the mathematics of training changes: every run then gets a new name. The pinned loss of a tiny
-run (tests/engine) fails until this is done."""
+run (tests/training) fails until this is done."""
 
 
 def canonical_json(value: Any) -> str:

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from trm.errors import UserError
 from trm.study.experiment import Experiment, ExperimentScale, Grid, Scale, StudyFile
 from trm.study.fingerprint import canonical_json, evaluation_fingerprint, run_name
-from trm.study.overlay import LENGTHS, Flat, check_key, flatten, lay, nearest, nest, resolve
+from trm.study.merge import LENGTHS, Flat, check_key, flatten, lay, nearest, nest, resolve
 from trm.study.reading import error_sentence, parse_yaml
 from trm.study.schema import EvaluationConfig, RunConfig, RuntimeConfig
 

@@ -9,7 +9,7 @@ import yaml
 from pydantic import ValidationError
 
 from trm.errors import UserError
-from trm.study.overlay import nearest
+from trm.study.merge import nearest
 
 
 def parse_yaml(text: str, where: str) -> Any:

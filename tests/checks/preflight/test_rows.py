@@ -1,0 +1,186 @@
+"""Every row of the table: green on a sound machine, red when just that is broken."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.storage.cloud import Proxy, Server
+from trm.checks.preflight import machine, work
+from trm.checks.preflight.checks import CHECKS
+from trm.checks.preflight.report import Row, Site, run_checks, table
+from trm.data.sampler import Sampler
+from trm.devices.cpu import CpuBackend
+
+STEPS = 40
+BUCKET = "trm-preflight"
+
+
+class Tampered(CpuBackend):
+    """A CPU whose faults can be switched on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.set_num_threads(1)
+        self.sums: Callable[[Tensor], None] = lambda flat: None
+        self.reads: Callable[[Tensor], Tensor] = lambda tensor: tensor
+
+    def all_reduce(self, flat: Tensor) -> None:
+        super().all_reduce(flat)
+        self.sums(flat)
+
+    def fetch(self, tensor: Tensor) -> Tensor:
+        return self.reads(super().fetch(tensor))
+
+
+@pytest.fixture(scope="module")
+def puzzles() -> dict:
+    """The trial's data set, built once for all tests."""
+    site = Site("local", Path())
+    work.trial_data(site)
+    return site.shared
+
+
+@pytest.fixture
+def site(tmp_path: Path, puzzles: dict) -> Site:
+    """A sound machine."""
+    return Site("local", tmp_path, Tampered(), steps=STEPS, disk_gib=0.01, shared=dict(puzzles))
+
+
+def only_red(site: Site, name: str, also: tuple[str, ...] = ()) -> str:
+    """The text of the one red row."""
+    rows = run_checks(site, CHECKS)
+    assert {row.name for row in rows if not row.green} == {name, *also}, table(rows, colour=False)
+    return next(row.text for row in rows if row.name == name)
+
+
+def test_a_sound_machine_is_green(site: Site):
+    rows = run_checks(site, CHECKS)
+    assert all(row.green for row in rows), table(rows, colour=False)
+    assert [row.name for row in rows] == list(CHECKS)
+
+
+def test_versions(site: Site, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(machine, "version", lambda name: "2.1.0")
+    assert "torch is 2.1.0" in only_red(site, "versions")
+
+
+def test_versions_of_the_tpu_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    pins = machine.pinned()
+    monkeypatch.setattr(machine, "version", lambda name: pins[name])
+    assert "libtpu" in machine.versions(Site("tpu", tmp_path))
+    monkeypatch.setattr(machine, "version", lambda name: {**pins, "libtpu": "0.0.1"}[name])
+    (row,) = run_checks(Site("tpu", tmp_path), {"versions": machine.versions})
+    assert row == Row("versions", False, row.text)
+    assert "libtpu is 0.0.1" in row.text
+
+
+def test_devices(site: Site):
+    site.devices = 4
+    assert (
+        only_red(site, "devices")
+        == "1 devices are here and 4 are expected: check the slice and its processes"
+    )
+
+
+def test_a_missing_device_is_no_crash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("RANK", "x")
+    rows = {row.name: row for row in run_checks(Site("local", tmp_path), CHECKS)}
+    assert "RANK" in rows["devices"].text
+    assert rows["training"].text == "not checked: there is no device"
+
+
+def test_arithmetic(site: Site):
+    site.backend.reads = lambda tensor: tensor * 1.5 if tensor.shape == (512, 512) else tensor
+    assert "off by 50 %" in only_red(site, "arithmetic")
+
+
+def test_memory(site: Site):
+    site.memory_gib = 1e6
+    assert "1e+06 are needed" in only_red(site, "memory")
+
+
+def test_disk(site: Site):
+    site.disk_gib = 1e9
+    assert "GiB free and 1e+09 are needed" in only_red(site, "disk")
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path):
+    (tmp_path / "file").write_text("x")
+    (row,) = run_checks(Site("local", tmp_path / "file/below"), {"disk": machine.disk})
+    assert not row.green
+    assert "choose another --scratch" in row.text
+
+
+@pytest.fixture
+def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, site: Site):
+    """A real bucket behind a proxy that can deny; the site uses it."""
+    proxy = Proxy()
+    server = Server(tmp_path / "objects", external=proxy.url)
+    server.start()
+    proxy.target = server.url
+    server.make_bucket(BUCKET)
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", proxy.url)
+    site.bucket = f"gs://{BUCKET}/trm"
+    yield proxy
+    server.kill()
+    proxy.close()
+
+
+def test_bucket(site: Site, cloud: Proxy):
+    assert all(row.green for row in run_checks(site, CHECKS))
+    cloud.fault = lambda method, path, count: 403
+    assert "No permission to write gs://trm-preflight" in only_red(site, "bucket")
+
+
+def test_clock(site: Site, cloud: Proxy):
+    site.clock = lambda: 2e9
+    assert "the clock differs from the bucket's by" in only_red(site, "clock")
+
+
+def test_a_clock_behind_the_files(site: Site):
+    site.clock = lambda: 1e9
+    assert "behind the date of the program's own files" in only_red(site, "clock")
+
+
+def test_shards(site: Site, monkeypatch: pytest.MonkeyPatch):
+    right = Sampler.batch
+
+    def overlapping(self, step: int, worker: int, workers: int):
+        return right(self, step, 0, workers)
+
+    monkeypatch.setattr(Sampler, "batch", overlapping)
+    assert "the rows of 2 workers at step 1 are not the parts of one batch" in only_red(site, "shards")
+
+
+def test_gradients(site: Site, monkeypatch: pytest.MonkeyPatch):
+    site.backend.sums = lambda flat: flat.mul_(2)  # as if a worker were counted twice
+    assert "differs from the one-process gradient by 100 %" in only_red(site, "gradients")
+
+
+def test_training(site: Site):
+    site.learning_rate = 1e-9
+    assert "it must fall to 90 %" in only_red(site, "training")
+
+
+def test_resume(site: Site, monkeypatch: pytest.MonkeyPatch):
+    right = work.load_file
+
+    def forgetful(file: Path) -> dict[str, Tensor]:
+        tensors = right(file)
+        return {**tensors, "moment1": torch.zeros_like(tensors["moment1"])}
+
+    monkeypatch.setattr(work, "load_file", forgetful)
+    assert "checkpoints cannot be trusted here" in only_red(site, "resume")
+
+
+def test_the_table_in_words_and_in_colour():
+    rows = [Row("disk", True, "fine"), Row("clock", False, "wrong")]
+    assert table(rows, colour=False) == "green  disk   fine\nRED    clock  wrong"
+    assert "\033[31m" in table(rows, colour=True)
+
+
+def test_every_row_is_turned_red_by_a_test():
+    assert [name for name in CHECKS if f"test_{name}" not in globals()] == []

@@ -1,0 +1,133 @@
+"""Verdicts, advice and the table from the numbers of compiled programs (kept ones, in the cache's own format)."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trm.checks.tpu_check import check as module
+from trm.checks.tpu_check.check import check, program_key, sizes_of, table, tpu_python
+from trm.cli import main
+from trm.errors import UserError
+from trm.pipeline.workflow import Workflow
+from trm.study.schema import RunConfig
+from trm.study.slices import Slice, parse_slice
+
+HOST = parse_slice("v4-8")
+
+
+def run(**training: Any) -> RunConfig:
+    return RunConfig.model_validate({"training": {"batch_size": 3072, **training}})
+
+
+def keep(
+    folder: Path, config: RunConfig, remat: bool | None = None, where: Slice = HOST, **numbers: Any
+) -> None:
+    answer = {"fits": True, "needs_gib": None, "remat": bool(remat), "rows_per_chip": 768, "host_ms": 20.0}
+    answer |= {"peak_gib": 12.0, "cycles": 315_000_000, "collectives": {}} | numbers
+    (folder / f"{program_key(config, where, 'train', remat)}.json").write_text(json.dumps(answer))
+
+
+def test_a_program_that_fits(tmp_path: Path):
+    keep(tmp_path, run(), collectives={"all-reduce": {"count": 2, "bytes": 50_000_000}})
+    result = check(run(), HOST, "train", tmp_path)
+    assert (result.fits, result.rows_per_chip, result.advice) == (True, 768, "")
+    assert result.collective_ms == pytest.approx(1.0)
+    assert result.step_ms == pytest.approx(301.0)
+    assert result.utilisation == pytest.approx(768 * 42.72e9 / 0.301 / 275e12, rel=1e-3)
+    assert "fits" in table([("tiny", result)]).splitlines()[1]
+
+
+def test_programs_differ_by_shape_and_not_by_rates():
+    assert program_key(run(), HOST, "train") == program_key(run(lr=1e-3, steps=5), HOST, "train")
+    assert program_key(run(), HOST, "train") != program_key(run(micro_batches=2), HOST, "train")
+    assert program_key(run(), HOST, "train") != program_key(run(), parse_slice("v4-64"), "train")
+
+
+def test_what_makes_it_fit_is_said(tmp_path: Path):
+    keep(tmp_path, run(), fits=False, needs_gib=39.5)
+    keep(tmp_path, run(), remat=True, peak_gib=8.4)
+    result = check(run(), HOST, "train", tmp_path)
+    assert not result.fits
+    assert result.advice.startswith("TRM_XLA_REMAT=1 makes it fit (8.4 GiB)")
+    assert "DOES NOT FIT" in table([("big", result)])
+
+    keep(tmp_path, run(), fits=False, needs_gib=80.0, remat=None)
+    keep(tmp_path, run(), remat=True, fits=False, needs_gib=33.0)
+    keep(tmp_path, run(micro_batches=2), peak_gib=20.0)
+    assert check(run(), HOST, "train", tmp_path).advice == "training.micro_batches=2 makes it fit (20.0 GiB)"
+
+
+def test_a_host_slower_than_its_chips_is_said(tmp_path: Path):
+    keep(tmp_path, run(), host_ms=400.0)
+    advice = check(run(), HOST, "train", tmp_path).advice
+    assert "host 400 ms, longer than the chips' 300 ms: a larger batch" in advice
+    pod = parse_slice("v4-64")
+    keep(tmp_path, run(), where=pod, host_ms=0.5, cycles=315_000)
+    assert (
+        "host 0.5 ms, longer than the chips' 0.3 ms: use fewer chips"
+        in check(run(), pod, "train", tmp_path).advice
+    )
+
+
+def test_rows_must_divide_over_the_chips(tmp_path: Path):
+    with pytest.raises(UserError, match="30 rows .* do not divide over the 4 chips of v4-8"):
+        check(run(batch_size=30), HOST, "train", tmp_path)
+
+
+def test_a_missing_environment_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setattr(module.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setenv("TRM_TPU_PYTHON", str(tmp_path / "python"))
+    with pytest.raises(UserError, match="build the environment envs/tpu"):
+        tpu_python()
+
+
+def test_the_command_knows_the_runs_of_the_study(capsys: pytest.CaptureFixture):
+    assert main(["tpu-check", "--run", "no-such-run"]) == 2
+    assert "the study has no run 'no-such-run'" in capsys.readouterr().err
+    assert main(["tpu-check", "--topology", "v5e-8"]) == 2
+    assert "no TPU slice 'v5e-8'" in capsys.readouterr().err
+
+
+def test_the_command_says_what_it_does_and_one_program_s_failure_hides_no_other(
+    capsys: pytest.CaptureFixture, tmp_path: Path
+):
+    pod, runs = parse_slice("v4-64"), Workflow({"scale": "laptop"}).runs
+
+    def named(batch: int) -> list[str]:
+        wanted = program_key(runs["sudoku4-mlp-d32-T2n2-p300a0-b64-s0-94890aac"].config, pod, "train")
+        found = {name: run.config for name, run in runs.items() if f"-b{batch}-" in name}
+        return [
+            name
+            for name, config in found.items()
+            if batch == 16 or program_key(config, pod, "train") == wanted
+        ]
+
+    first, second, *_ = named(64)
+    small = named(16)[0]
+    keep(tmp_path, runs[first].config, where=pod)
+    options = ["--topology", "v4-64", "--steps", "train", "--cache", str(tmp_path)]
+    for name in (first, second):
+        options += ["--run", name]
+    assert main(["tpu-check", *options]) == 0
+    shown = capsys.readouterr()
+    assert "v4-64, 32 chips: 2 runs have 1 programs; 1 are known" in shown.err
+    assert f"{first} and 1 more" in shown.out
+    assert main(["tpu-check", *options, "--run", small]) == 1
+    shown = capsys.readouterr()
+    assert "16 rows" in shown.err
+    assert "do not divide over the 32 chips" in shown.err
+    assert f"{first} and 1 more" in shown.out
+
+
+def test_a_canvas_and_the_puzzles_evaluated_are_the_run_s_own():
+    small = RunConfig.model_validate(
+        {"data": {"task": "arc", "source": "json", "files": ["x"], "arc_side": 4}}
+    )
+    assert sizes_of(small).seq_len == 16
+    few = run().model_copy(update={"data": run().data.model_copy(update={"test_puzzles": 100})})
+    assert program_key(run(), HOST, "eval") != program_key(few, HOST, "eval")
+    assert program_key(run(), HOST, "train") == program_key(few, HOST, "train")
+    pod = parse_slice("v4-64")  # whose jobs train and validate
+    assert program_key(run(), pod, "eval") == program_key(few, pod, "eval")

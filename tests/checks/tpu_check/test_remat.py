@@ -1,0 +1,53 @@
+"""Rematerialisation follows from predicted memory, and changes no number."""
+
+import pytest
+import torch
+
+from trm.errors import UserError
+from trm.network.parameters import Layout, architecture, initial_weights
+from trm.network.tpu.network import XlaNetwork, kept_bytes
+from trm.study.schema import ModelConfig
+
+MODEL = ModelConfig.model_validate({"mixer": "mlp", "d_model": 32, "heads": 2, "puzzle_tokens": 2})
+ROWS = 64
+
+
+def gradients(remat: bool | None = None) -> tuple[XlaNetwork, torch.Tensor]:
+    layout, arch = Layout.of(MODEL, 16, 6), architecture(MODEL, torch.float32)
+    params, grads = torch.zeros(layout.size), torch.zeros(layout.size)
+    weights = initial_weights(MODEL, 16, 6, 0)
+    for name, view in layout.views(params).items():
+        view.copy_(weights[name])
+    network = XlaNetwork(layout, params, grads, arch, remat)
+    network.prepare()
+    generator = torch.Generator().manual_seed(0)
+    z = torch.randn(18, ROWS, 32, generator=generator)
+    cells = torch.randint(0, 6, (ROWS, 16), generator=generator)
+    z_H, _, logits, halt = network(z, z.flip(0), cells, torch.zeros(ROWS, 32), 1, 2)
+    (z_H.square().mean() + logits.square().mean() + halt.sum()).backward()
+    return network, grads
+
+
+def test_blocks_are_computed_again_where_their_activations_would_not_fit(monkeypatch: pytest.MonkeyPatch):
+    network, kept = gradients()
+    assert network.remat is False
+    w = initial_weights(MODEL, 16, 6, 0)
+    need = kept_bytes(w, architecture(MODEL, torch.float32), 18, ROWS, 2) + 28.0 * kept.numel()
+    monkeypatch.setenv("TRM_XLA_HBM_GIB", str(1.05 * need / 0.9 / 2**30))
+    assert gradients()[0].remat is False
+    monkeypatch.setenv("TRM_XLA_HBM_GIB", str(0.95 * need / 0.9 / 2**30))
+    network, again = gradients()
+    assert network.remat is True
+    assert torch.allclose(kept, again, rtol=1e-5, atol=1e-7)
+    monkeypatch.setenv("TRM_XLA_REMAT", "0")
+    assert gradients()[0].remat is False
+
+
+def test_wrong_knobs_are_refused(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("TRM_XLA_REMAT", "yes")
+    with pytest.raises(UserError, match="TRM_XLA_REMAT=yes: it must be 0, 1 or auto"):
+        gradients()
+    monkeypatch.setenv("TRM_XLA_REMAT", "auto")
+    monkeypatch.setenv("TRM_XLA_HBM_GIB", "64")
+    with pytest.raises(UserError, match="TRM_XLA_HBM_GIB=64: it must be a number of GiB"):
+        gradients()

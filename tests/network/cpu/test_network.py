@@ -1,0 +1,94 @@
+"""The network of compiled passes against autograd, and what happens where it cannot run."""
+
+import math
+import statistics
+
+import pytest
+import torch
+
+from tests.network.supervision import SEQ, VOCAB, supervision_step
+from tests.network.test_fused import VARIANTS
+from trm.network.cpu.network import CompiledRounds
+from trm.network.eager import fused
+from trm.network.eager.fused import FusedNetwork, Rounds
+from trm.network.eager.plain import PlainNetwork
+from trm.network.inference import InferenceNetwork
+from trm.network.parameters import architecture, initial_weights
+from trm.study.schema import ModelConfig
+
+SMALL = {"d_model": 16, "heads": 2, "puzzle_tokens": 2, "h_cycles": 2, "l_cycles": 2}
+
+
+def relative(mine, its):
+    return ((mine.double() - its.double()).norm() / its.double().norm().clamp(min=1e-12)).item()
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_equals_autograd(variant):
+    """Outputs, every weight's gradient and the puzzle's, in float32 against float64."""
+    model = ModelConfig(**(SMALL | VARIANTS[variant]))
+    mine = supervision_step(FusedNetwork, model, torch.float32)
+    exact = supervision_step(PlainNetwork, model, torch.float64)
+    for a, b in zip(mine[0], exact[0]):
+        assert relative(a, b) < 2e-5
+    for name, gradient in exact[1].items():
+        assert relative(mine[1][name], gradient) < 5e-5, name
+    assert relative(mine[2], exact[2]) < 5e-5
+
+
+@pytest.mark.parametrize("mixer", ["mlp", "attention"])
+def test_bfloat16_is_as_close_to_the_truth_as_autograd(mixer):
+    """Mean over weights and seeds of the logarithm of each gradient's relative error, against autograd's."""
+    model = ModelConfig(
+        **(SMALL | {"d_model": 64, "puzzle_tokens": 1, "h_cycles": 1, "l_cycles": 1, "mixer": mixer})
+    )
+    excess = []
+    for seed in range(4):
+        exact = supervision_step(PlainNetwork, model, torch.float64, seed=seed)[1]
+        mine, its = (
+            supervision_step(kind, model, torch.bfloat16, seed=seed)[1]
+            for kind in (FusedNetwork, PlainNetwork)
+        )
+        for name in exact.keys() - {"halt.bias"}:
+            excess.append(math.log(relative(mine[name], exact[name]) / relative(its[name], exact[name])))
+    assert math.exp(statistics.mean(excess)) < 1.1
+
+
+def rounds(dtype):
+    model = ModelConfig(**SMALL)
+    weights = {name: w.to(dtype) for name, w in initial_weights(model, SEQ, VOCAB, 0).items()}
+    return fused.rounds_for(weights, None, architecture(model, dtype))
+
+
+def test_taken_where_it_can_run(monkeypatch):
+    assert isinstance(rounds(torch.bfloat16), CompiledRounds)
+    assert isinstance(rounds(torch.float32), CompiledRounds)
+    for other in (torch.float64, torch.float16):
+        assert type(rounds(other)) is Rounds
+    monkeypatch.setenv("TRM_CPU_KERNELS", "0")
+    assert type(rounds(torch.float32)) is Rounds
+    monkeypatch.delenv("TRM_CPU_KERNELS")
+    monkeypatch.setattr(fused, "find_spec", lambda name: None)
+    assert type(rounds(torch.float32)) is Rounds
+
+
+def answers(model, weights, threads=1):
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        arch, states = architecture(model, torch.float32), (torch.ones(64), -torch.ones(64))
+        net = InferenceNetwork(weights, *states, torch.ones(1, 64), arch, 2, 2, "fused")
+        x = net.embed(torch.ones(64, SEQ, dtype=torch.uint8), torch.zeros(64, dtype=torch.int32))
+        return net.step(*net.start(64, len(x)), x)[2]
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("mixer", ["mlp", "attention"])
+def test_the_way_without_it_gives_the_same(monkeypatch, mixer):
+    model = ModelConfig(**(SMALL | {"d_model": 64, "mixer": mixer}))
+    weights = initial_weights(model, SEQ, VOCAB, 0)
+    compiled = answers(model, weights)
+    torch.testing.assert_close(answers(model, weights, threads=2), compiled, rtol=1e-4, atol=1e-4)
+    monkeypatch.setenv("TRM_CPU_KERNELS", "0")
+    torch.testing.assert_close(answers(model, weights), compiled, rtol=1e-4, atol=1e-4)

@@ -1,0 +1,76 @@
+"""A tiny run that trains in a fraction of a second."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.training.puzzles import write_dataset
+from trm.devices.cpu import CpuBackend
+from trm.study.schema import RunConfig, RuntimeConfig
+from trm.training.checkpoints.folder import CheckpointFolder
+from trm.training.dataset import Dataset
+from trm.training.loop import Trainer
+from trm.training.setup import check_placement
+
+MODEL = {"d_model": 16, "heads": 2, "h_cycles": 2, "l_cycles": 1, "halt_max_steps": 4, "puzzle_tokens": 1}
+DATA = {"source": "generate", "box_rows": 2, "box_cols": 2, "clues_max": 8, "augmentations": 0}
+TRAINING = {"batch_size": 16, "steps": 12, "lr": 1e-3, "warmup_steps": 4, "weight_decay": 0.1, "ema": 0.9}
+TRAINING |= {"precision": "float32"}
+
+
+@pytest.fixture(autouse=True, scope="session")
+def one_thread():
+    """Sums are made in the same order on every machine, and busy neighbours cannot stall a parallel region."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session")
+def dataset_folder(tmp_path_factory) -> Path:
+    """120 training, 24 validation and 40 test puzzles."""
+    return write_dataset(tmp_path_factory.mktemp("data") / "small", 120, 24, 40)
+
+
+def config(model=None, training=None, seed=0, data=None) -> RunConfig:
+    """The tiny run with some fields changed."""
+    sections = {
+        "model": MODEL | (model or {}),
+        "data": DATA | (data or {}),
+        "training": TRAINING | (training or {}),
+    }
+    return RunConfig.model_validate(sections | {"seed": seed})
+
+
+def trainer(run: RunConfig, data: Path, root: Path, name: str = "run", initial=None, **runtime) -> Trainer:
+    """A trainer of `run` with files below `root`."""
+    settings = RuntimeConfig(**({"log_every": 4, "evals": 2} | runtime))
+    folder = CheckpointFolder(root / "checkpoints" / name)
+    (root / name).mkdir(parents=True, exist_ok=True)
+    backend = CpuBackend()
+    check_placement(run, backend)
+    return Trainer(run, Dataset(data), root / name, folder, backend, settings, 0.0, initial)
+
+
+def train(run: RunConfig, data: Path, root: Path, name: str = "run", **options) -> Trainer:
+    """Train to the end."""
+    found = trainer(run, data, root, name, **options)
+    assert found.run() == 0
+    return found
+
+
+def first_losses(run: RunConfig, data: Path, root: Path, steps: int, name: str = "run") -> list[float]:
+    """Loss of each of the first steps."""
+    found = trainer(run, data, root, name, log_every=1, evals=1)
+    losses = []
+    for step in range(1, steps + 1):
+        stage = next(stage for stage in found.stages if step <= stage.last_step)
+        found.program(found.feed.batch(step), stage.h_cycles, stage.l_cycles)
+        sums, _, _ = found._fetch()
+        losses.append(sum(sums[5:8]))
+        found.state.meter.sums.zero_()
+    return losses

@@ -1,0 +1,84 @@
+import pytest
+import torch
+
+from trm.study.schema import TrainingConfig
+from trm.training.optim import flat
+
+
+def steps(training, count=4, chunk=1 << 62, dtype=torch.float32, size=1000):
+    """Parameters and average after `count` updates with random gradients, and the gradients."""
+    generator = torch.Generator().manual_seed(0)
+    params = torch.randn(size, generator=generator).to(dtype)
+    start, ema = params.clone(), params.float().clone()
+    state = flat.moments(training, size, torch.device("cpu"))
+    gradients = torch.randn(count, size, generator=generator)
+    gradients[:, :10] = 0
+    for t, gradient in enumerate(gradients, 1):
+        rates = flat.rates(training, torch.tensor(float(t)), torch.tensor(training.lr))
+        flat.update(training, params, gradient.clone(), state, ema, rates, chunk)
+    return start, params, ema, gradients
+
+
+def by_the_book(training, start, gradients):
+    """The published formulas, in float64."""
+    p, b1, b2, lr = start.double(), training.beta1, training.beta2, training.lr
+    m, v, ema = torch.zeros_like(p), torch.zeros_like(p), p.clone()
+    for t, g in enumerate(gradients.double(), 1):
+        p = p * (1 - lr * training.weight_decay)
+        if training.optimizer == "lion":
+            p = p - lr * torch.sign(b1 * m + (1 - b1) * g)
+            m = b2 * m + (1 - b2) * g
+        else:
+            m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * g**2
+            m_hat, v_hat = m / (1 - b1**t), v / (1 - b2**t)
+            if training.optimizer == "adamw":
+                p = p - lr * m_hat / (v_hat.sqrt() + 1e-8)
+            else:
+                p = p - lr / (1 - b1**t) * torch.atan2(m, v.sqrt() / (1 - b2**t) ** 0.5)
+        ema = training.ema * ema + (1 - training.ema) * p
+    return p, ema
+
+
+@pytest.mark.parametrize("optimizer", ["adam_atan2", "adamw", "lion"])
+def test_equals_the_published_formula(optimizer):
+    training = TrainingConfig(optimizer=optimizer, lr=0.01, weight_decay=0.3, ema=0.9)
+    start, params, ema, gradients = steps(training)
+    expected, expected_ema = by_the_book(training, start, gradients)
+    torch.testing.assert_close(params, expected.float(), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(ema, expected_ema.float(), rtol=1e-5, atol=1e-6)
+
+
+def test_adamw_equals_torch():
+    training = TrainingConfig(optimizer="adamw", lr=0.01, weight_decay=0.3)
+    start, params, _, gradients = steps(training)
+    weight = torch.nn.Parameter(start)
+    theirs = torch.optim.AdamW([weight], lr=0.01, betas=(0.9, 0.95), weight_decay=0.3)
+    for gradient in gradients:
+        weight.grad = gradient.clone()
+        theirs.step()
+    torch.testing.assert_close(params, weight.detach(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("optimizer", ["adam_atan2", "lion"])
+def test_chunks_change_nothing(optimizer):
+    training = TrainingConfig(optimizer=optimizer, lr=0.01)
+    whole, parts = steps(training), steps(training, chunk=96)
+    assert torch.equal(whole[1], parts[1])
+    assert torch.equal(whole[2], parts[2])
+
+
+def test_bfloat16_weights_are_rounded_once_a_step():
+    training = TrainingConfig(lr=0.01, weight_decay=0.3)
+    start, params, _, gradients = steps(training, count=1, dtype=torch.bfloat16)
+    expected, _ = by_the_book(training, start, gradients)
+    assert torch.equal(params, expected.float().bfloat16())
+
+
+def test_gaps_between_parameters_stay_zero():
+    training = TrainingConfig(lr=0.01, weight_decay=0.3)
+    params, zero = torch.zeros(32), torch.zeros(32)
+    state = flat.moments(training, 32, params.device)
+    flat.update(
+        training, params, zero, state, None, flat.rates(training, torch.tensor(1.0), torch.tensor(0.1)), 32
+    )
+    assert (params == 0).all()

@@ -1,0 +1,45 @@
+import pytest
+import torch
+
+from trm.training.optim import puzzle
+
+LR, DECAY = torch.tensor(0.1), 0.5
+
+
+def by_the_book(table, ids, grads):
+    """Sum per distinct id, then decay and sign step on touched rows."""
+    table = table.clone()
+    for i in ids.unique():
+        summed = grads[ids == i].sum(0)
+        table[i] = table[i] * (1 - LR * DECAY) - LR * torch.sign(summed)
+    return table
+
+
+@pytest.mark.parametrize("num_ids", [1, 5, 1000])
+def test_both_forms_equal_the_definition(num_ids):
+    generator = torch.Generator().manual_seed(num_ids)
+    table = torch.randn(num_ids, 8, generator=generator)
+    ids = torch.randint(0, num_ids, (24,), dtype=torch.int32, generator=generator)
+    ids[3] = ids[7] = ids[0]
+    grads = torch.randn(24, 8, generator=generator)
+    grads[:, 0] = 0  # no gradient, no step: only decay
+    expected = by_the_book(table, ids, grads)
+    dense, rows = table.clone(), table.clone()
+    puzzle.update_dense(dense, puzzle.dense_gradient(ids, grads, num_ids), LR, DECAY)
+    puzzle.update_rows(rows, ids, grads, LR, DECAY)
+    torch.testing.assert_close(dense, expected)
+    torch.testing.assert_close(rows, expected)
+
+
+def test_untouched_rows_keep_their_bits():
+    table = torch.randn(5, 8)
+    updated = table.clone()
+    ids = torch.tensor([1, 3, 1], dtype=torch.int32)
+    puzzle.update_dense(updated, puzzle.dense_gradient(ids, torch.ones(3, 8), 5), LR, DECAY)
+    assert torch.equal(updated[[0, 2, 4]], table[[0, 2, 4]])
+    assert not torch.equal(updated[1], table[1])
+
+
+def test_small_tables_are_dense():
+    assert puzzle.is_dense(1, 768)
+    assert not puzzle.is_dense(800_000, 768)

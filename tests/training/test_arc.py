@@ -1,0 +1,220 @@
+"""ARC in the engine: every copy under its own identifier, and two attempts by vote."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tests.training.conftest import config, train, trainer
+from trm.data.build import build_dataset
+from trm.data.expand import expand
+from trm.data.sampler import Sampler
+from trm.data.source import build_source
+from trm.devices.cpu import CpuBackend
+from trm.errors import UserError
+from trm.evaluation.evaluate import evaluate_run
+from trm.evaluation.votes import can_vote, vote_results
+from trm.network.inference import InferenceNetwork
+from trm.study.schema import DataConfig, EvaluationConfig
+from trm.tasks.arc.augment import ArcAugmenter
+from trm.tasks.arc.generate import KINDS
+from trm.training.dataset import Dataset
+from trm.training.feed import Feed
+from trm.training.step import Batch, RowBatch
+
+DATA = {"task": "arc", "source": "generate", "arc_side": 6, "augmentations": 3}
+DATA |= {"train_puzzles": 5, "validation_puzzles": 5, "test_puzzles": 5}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    root = tmp_path_factory.mktemp("arc")
+    build_source(DataConfig(**DATA), root / "source")
+    build_dataset(DataConfig(**DATA), root / "source", root / "set")
+    return root / "set"
+
+
+def run_config(model=None, training=None, **data):
+    found = config(model, {"steps": 6, "puzzle_lr": 1e-2} | (training or {}))
+    return found.model_copy(update={"data": DataConfig(**(DATA | data))})
+
+
+def test_a_batch_holds_augmented_copies_under_their_own_identifiers(folder):
+    found = Dataset(folder)
+    batch = Feed(run_config(), *found.sampler(run_config()), CpuBackend()).batch(3)
+    assert isinstance(batch, RowBatch)
+    split = found.split("train")
+    drawn = Sampler.of(split, 16, 0).batch(2)
+    inputs, labels, identifiers = ArcAugmenter(split).rows(drawn)
+    assert (batch.inputs.numpy() == inputs).all()
+    assert (batch.labels.numpy() == labels).all()
+    assert (batch.puzzle.numpy() == identifiers).all()
+    assert len(set(identifiers.tolist()) & set(split.puzzle_identifiers.tolist())) < len(
+        set(identifiers.tolist())
+    )
+
+
+def test_training_moves_the_table_rows_of_the_copies_it_saw(folder, tmp_path):
+    found = trainer(run_config(), folder, tmp_path)
+    table = found.state.puzzle_table
+    assert len(table) == 1 + 15 * 4
+    batches = [found.feed.batch(step) for step in range(1, 7)]
+    assert found.run() == 0
+    moved = set(torch.nonzero(table.abs().sum(1)).flatten().tolist())
+    seen = set(torch.cat([batch.puzzle for batch in batches]).tolist())
+    assert moved
+    assert moved <= seen
+    assert any((identifier - 1) % 4 for identifier in moved)  # copies, not originals alone
+
+
+def test_a_killed_run_goes_on_as_though_it_had_not_been(folder, tmp_path):
+    whole = train(run_config(), folder, tmp_path, "whole")
+    first = trainer(run_config(), folder, tmp_path, "cut")
+    stage = first.stages[0]
+    for step in range(1, 4):
+        first.program(first.feed.batch(step), stage.h_cycles, stage.l_cycles)
+        first.record.done += 1
+    first.save()
+    second = train(run_config(), folder, tmp_path, "cut")
+    assert torch.equal(whole.state.params, second.state.params)
+    assert torch.equal(whole.state.puzzle_table, second.state.puzzle_table)
+
+
+def test_micro_batches_give_the_same_table(folder, tmp_path):
+    whole = train(run_config(), folder, tmp_path, "whole")
+    parts = train(run_config(training={"micro_batches": 2}), folder, tmp_path, "parts")
+    assert torch.allclose(whole.state.puzzle_table, parts.state.puzzle_table, atol=1e-6)
+
+
+def test_copies_that_are_written_out_train_as_they_stand(folder, tmp_path):
+    expand(folder, tmp_path / "out")
+    found = Dataset(tmp_path / "out")
+    batch = Feed(run_config(), *found.sampler(run_config()), CpuBackend()).batch(1)
+    assert isinstance(batch, Batch)
+    assert not can_vote(found)
+    assert can_vote(Dataset(folder))
+
+
+class Solver(InferenceNetwork):
+    """Answers from the labels of the copies asked for, all right or all wrong."""
+
+    def __init__(self, net, labels, wrong):
+        self.__dict__ = net.__dict__
+        self._labels, self._wrong = labels, wrong
+
+    def embed(self, inputs_BS, puzzle_ids_B):
+        self._asked = list(zip(map(bytes, inputs_BS.numpy()), puzzle_ids_B.tolist()))
+        return super().embed(inputs_BS, puzzle_ids_B)
+
+    def step(self, z_H, z_L, x):
+        z_H, z_L, _logits, halt = super().step(z_H, z_L, x)
+        answers = torch.from_numpy(np.stack([self._labels[asked] for asked in self._asked])).long()
+        copies = torch.tensor([(identifier - 1) % 4 for _, identifier in self._asked])
+        spoilt = torch.tensor([int(copy) in self._wrong for copy in copies])
+        answers[:, 0] = torch.where(spoilt, 2 + (answers[:, 0] - 1) % 10, answers[:, 0])
+        return z_H, z_L, torch.nn.functional.one_hot(answers.t(), 12).float(), halt
+
+
+@pytest.mark.parametrize(
+    ("wrong", "copies", "first", "second"),
+    [
+        ((), None, 1.0, 1.0),
+        ((0,), None, 1.0, 1.0),  # three copies outvote the original
+        ((0, 1, 2, 3), None, 0.0, 0.0),
+        ((0,), 0, 0.0, 0.0),  # only the original votes
+    ],
+)
+def test_copies_vote(folder, tmp_path, wrong, copies, first, second):
+    dataset = Dataset(folder)
+    trained = train(run_config(), folder, tmp_path)
+    test = dataset.split("test")
+    augmenter = ArcAugmenter(test, shifted=False)
+    rows, copy = np.repeat(np.arange(test.examples), 4), np.tile(np.arange(4), test.examples)
+    questions, answers = augmenter.canvases(rows, copy)
+    asked = zip(map(bytes, questions), augmenter.identifiers(rows, copy).tolist())
+    state, model = trained.state, trained.config.model
+    net = InferenceNetwork(
+        state.layout.views(state.params), state.h_init, state.l_init, state.puzzle_table, state.arch,
+        model.h_cycles, model.l_cycles,
+    )  # fmt: skip
+    solver = Solver(net, dict(zip(asked, answers)), wrong)
+    results, tasks = vote_results(solver, dataset, copies, None, 1, 10.0, CpuBackend())
+    measured = {result["policy"]: result for result in results}
+    assert measured["vote_first"]["exact_accuracy"] == first
+    assert measured["vote"]["exact_accuracy"] == second
+    assert measured["vote"]["puzzles"] == 5
+    assert measured["vote"]["correct"] == 5 * second
+    assert measured["vote"]["restarts"] == (4 if copies is None else 1)
+    assert [task["vote"] for task in tasks] == [second] * 5
+    assert {task["task"].split("-")[0] for task in tasks} == set(KINDS)
+
+
+def test_an_evaluation_holds_the_votes(folder, tmp_path):
+    train(run_config(), folder, tmp_path)
+    evaluations = []
+    for name, settings in (("all", {}), ("two", {"copies": 2, "test_puzzles": 3})):
+        out = tmp_path / f"{name}.json"
+        evaluate_run(tmp_path / "run", folder, EvaluationConfig(**settings), out, None, CpuBackend())
+        evaluations.append(json.loads(out.read_text()))
+    votes = [next(r for r in found["results"] if r["policy"] == "vote") for found in evaluations]
+    assert [(vote["puzzles"], vote["restarts"]) for vote in votes] == [(5, 4), (3, 3)]
+    assert votes[1]["flops_per_puzzle"] == pytest.approx(votes[0]["flops_per_puzzle"] * 3 / 4)
+    assert [len(found["tasks"]) for found in evaluations] == [5, 3]
+
+
+def test_another_canvas_is_refused(folder, tmp_path):
+    with pytest.raises(UserError, match=r"canvases of 36 cells, and the run's data.arc_side is 7"):
+        Dataset(folder).check_fits(run_config(arc_side=7))
+
+
+def test_from_tasks_to_the_figure(folder, tmp_path):
+    """Every file between the data set and the published sentence, as the pipeline hands them on."""
+    from trm.analysis.figures.base import save, styled
+    from trm.analysis.figures.registry import draw
+    from trm.analysis.specs import FIGURE, TableSpec
+    from trm.analysis.tables import collect
+    from trm.analysis.tables import load as load_table
+    from trm.analysis.tables import save as save_table
+
+    runs = []
+    for seed in (0, 1):
+        name = f"arc-s{seed}"
+        train(run_config().model_copy(update={"seed": seed}), folder, tmp_path, name)
+        out = tmp_path / name / "evaluation-1.json"
+        evaluate_run(tmp_path / name, folder, EvaluationConfig(), out, None, CpuBackend())
+        runs.append(
+            {
+                "run": name,
+                "seed": seed,
+                "directory": str(tmp_path / name),
+                "evaluations": ["evaluation-1.json"],
+            }
+        )
+    point = {"label": "base", "runs": runs}
+    spec = TableSpec.model_validate({"name": "arc", "scale": "laptop", "study": "test", "points": [point]})
+    save_table(collect(spec), tmp_path / "arc.csv")
+    with styled():
+        drawing = draw(FIGURE.validate_python({"kind": "votes"}), [load_table(tmp_path / "arc.csv")], [])
+        files = save(drawing, tmp_path / "arc.pdf")
+    assert all(path.exists() for path in files)
+    assert drawing.sentence.startswith("Of 5 tasks, two attempts by vote solve ")
+    assert "in 4 versions" in drawing.caption
+    assert len(drawing.numbers["by_task"]) == 5
+
+
+def test_the_fixtures_beside_generated_tasks_from_files_to_votes(tmp_path):
+    """What `python -m benchmarks.arc` does, cut short: files, data set, training, two attempts for all five tasks."""
+    import benchmarks.arc as bench
+
+    dataset, data = bench.build(tmp_path, 6, {"count": 10, "pairs": 3})
+    test, train_set = (Dataset(dataset).split(name) for name in ("test", "train"))
+    hidden = {row.tobytes() for row in test.inputs}
+    assert test.puzzles == 5
+    assert test.examples == 6  # `recolour` has two test inputs
+    originals = {row.tobytes() for row in train_set.inputs}
+    assert not hidden & originals  # the tasks' own test inputs are never trained on
+    found = bench.run(0, data, dataset, tmp_path, bench.TRAINING | {"steps": 2})
+    assert {task["task"] for task in found["tasks"]} == {"recolour", "mirror", "fill", "stack", "middle"}
+    assert 0 <= found["solved"] <= 5

@@ -1,0 +1,216 @@
+"""Bad input and bad luck end in one sentence."""
+
+import importlib.util
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.training.conftest import config, train, trainer
+from tests.training.puzzles import write_dataset
+from trm.cli import main
+from trm.devices import open_backend
+from trm.devices.base import precision_of
+from trm.devices.workers import world_from_environment
+from trm.errors import UserError
+from trm.training import files
+from trm.training.dataset import Dataset
+from trm.training.memory import is_out_of_memory
+
+
+def command(run, data, root):
+    return [
+        *("train", "--config", json.dumps(run.model_dump(mode="json")), "--dataset", str(data)),
+        *("--out", str(root / "run"), "--checkpoints", str(root / "checkpoints"), "--threads", "1"),
+    ]
+
+
+@pytest.mark.parametrize(("which", "what"), [(slice(None), "the loss"), (slice(0, 1), "a weight")])
+def test_what_is_no_number_is_named_with_step_and_checkpoint(which, what, dataset_folder, tmp_path):
+    found = trainer(config(training={"warmup_steps": 0}), dataset_folder, tmp_path, checkpoint_minutes=1e-6)
+    original = found.program
+
+    def program(batch, h_cycles, l_cycles):
+        if found.record.done == 6:
+            found.state.params[which] = float("inf")
+        original(batch, h_cycles, l_cycles)
+
+    found.program = program
+    with pytest.raises(UserError) as caught:
+        found.run()
+    text = str(caught.value)
+    assert f"{what} is no number at step 7" in text
+    assert "last good checkpoint is step 6" in text
+    assert "training.lr=0.001" in text
+
+
+def test_a_far_too_large_learning_rate_never_ends_in_a_flat_curve(dataset_folder, tmp_path, capsys):
+    run = config(training={"lr": 1e30, "warmup_steps": 0, "steps": 30})
+    assert main(command(run, dataset_folder, tmp_path)) == 2
+    assert "no number at step" in capsys.readouterr().err
+    assert not (tmp_path / "run" / "training.json").exists()
+
+
+def test_out_of_memory_says_what_would_fit(dataset_folder, tmp_path, monkeypatch):
+    found = trainer(config(), dataset_folder, tmp_path)
+    monkeypatch.setattr(found.backend, "memory_limit", lambda: 14_000_000)
+
+    def program(batch, h_cycles, l_cycles):
+        raise torch.OutOfMemoryError("no memory")
+
+    found.program = program
+    with pytest.raises(UserError, match=r"16 rows at once .* training\.micro_batches=\d+ would fit"):
+        found.run()
+
+
+MEMORY = """
+import resource, sys
+from pathlib import Path
+from tests.engine.conftest import config, trainer
+from trm.errors import UserError
+when, rows, data, root = sys.argv[1:]
+
+def little_room():
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + 2**26, resource.RLIM_INFINITY))
+
+try:
+    run = config(training={"batch_size": int(rows)})
+    if when == "at the start":
+        little_room()
+    found = trainer(run, Path(data), Path(root))
+    if when == "in a step":
+        little_room()
+    found.run()
+except UserError as error:
+    print("UserError:", error)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is limited through Linux's /proc")
+@pytest.mark.parametrize(("when", "rows"), [("at the start", 2**17), ("in a step", 2**14)])
+def test_memory_that_really_runs_out(when, rows, dataset_folder, tmp_path):
+    command = [sys.executable, "-c", MEMORY, when, str(rows), str(dataset_folder), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    sentence = done.stdout.splitlines()[-1]
+    assert f"UserError: out of memory with {rows} rows at once on one worker" in sentence, done.stderr
+    assert re.search(r"training\.micro_batches=\d+ would fit", sentence)
+
+
+def test_out_of_memory_is_recognised_on_the_host():
+    assert is_out_of_memory(RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: ..."))
+    assert not is_out_of_memory(RuntimeError("shapes differ"))
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"model": {"d_modle": 3}}, "d_modle"),
+        ({"training": {"lr": -1}}, "training.lr"),
+        ({"training": {"micro_batches": 5}}, "not divisible"),
+        ({"data": {"task": "maze"}}, "data.task"),
+        ({"data": {"box_rows": 3}}, "boxes of 3 by 2"),
+        ({"data": {"augmentations": 7}}, "augmentations"),
+    ],
+)
+def test_bad_configurations(change, sentence, dataset_folder, tmp_path, capsys):
+    document = config().model_dump(mode="json")
+    for section, fields in change.items():
+        document[section] |= fields
+    arguments = command(config(), dataset_folder, tmp_path)
+    arguments[2] = json.dumps(document)
+    assert main(arguments) == 2
+    assert sentence in capsys.readouterr().err
+
+
+def test_missing_files(dataset_folder, tmp_path, capsys):
+    assert main(command(config(), tmp_path / "none", tmp_path)) == 2
+    assert "none" in capsys.readouterr().err
+    arguments = [
+        "evaluate",
+        "--run",
+        str(tmp_path),
+        "--dataset",
+        str(dataset_folder),
+        "--out",
+        str(tmp_path / "e"),
+    ]
+    assert main(arguments) == 2
+    assert "train the run first" in capsys.readouterr().err
+    assert main([*command(config(), dataset_folder, tmp_path), "--runtime", "nowhere.json"]) == 2
+    assert "nowhere.json" in capsys.readouterr().err
+
+
+def test_a_full_disk_is_said(tmp_path, monkeypatch):
+    def full(handle):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(files.os, "fsync", full)
+    with pytest.raises(UserError, match="the disk is full"):
+        files.write_atomically(tmp_path / "x", b"data")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_weights_of_another_size_cannot_start_a_run(dataset_folder, tmp_path, capsys):
+    train(config(), dataset_folder, tmp_path, "first")
+    run = config({"d_model": 32}, {"init_from": "first"})
+    assert main(command(run, dataset_folder, tmp_path)) == 2
+    assert "embed.weight has shape (6, 16), and this model needs (6, 32)" in capsys.readouterr().err
+
+
+def test_evaluation_refuses_another_data_set(dataset_folder, tmp_path, capsys, monkeypatch):
+    train(config(), dataset_folder, tmp_path)
+    other = write_dataset(tmp_path / "other", 4, 2, 2)
+    puzzles = Dataset(other).puzzles
+    monkeypatch.setattr(Dataset, "puzzles", property(lambda self: puzzles._replace(vocab=9)))
+    arguments = [
+        "evaluate",
+        "--run",
+        str(tmp_path / "run"),
+        "--dataset",
+        str(other),
+        "--out",
+        str(tmp_path / "e"),
+    ]
+    assert main(arguments) == 2
+    assert "vocab 9, and the run was trained with 6" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("backend", "there", "sentence"),
+    [
+        ("cuda", torch.cuda.is_available(), "torch sees no GPU here; use --backend cpu"),
+        ("xla", importlib.util.find_spec("torch_xla") is not None, "--backend xla needs torch_xla"),
+    ],
+)
+def test_a_device_that_is_missing_is_said_by_the_command(
+    backend, there, sentence, dataset_folder, tmp_path, capsys
+):
+    if there:
+        pytest.skip(f"{backend} is here")
+    assert main([*command(config(), dataset_folder, tmp_path), "--backend", backend]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("trm train: ")
+    assert sentence in line
+
+
+def test_devices(monkeypatch):
+    if not torch.cuda.is_available():
+        with pytest.raises(UserError, match="no GPU"):
+            open_backend("cuda")
+    with pytest.raises(UserError, match="known are auto, cpu, cuda, xla"):
+        open_backend("abacus")
+    monkeypatch.setenv("RANK", "3")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(UserError, match="RANK=3"):
+        world_from_environment()
+
+
+def test_precision_says_why():
+    assert precision_of("auto", True, "this CPU").name == "bfloat16"
+    assert precision_of("auto", False, "this CPU").name == "float32"
+    assert "no fast bfloat16" in precision_of("bfloat16", False, "this CPU").reason

@@ -1,0 +1,208 @@
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from tests.training.conftest import config, train, trainer
+from trm.cli import main
+from trm.devices.cpu import CpuBackend
+from trm.errors import UserError
+from trm.evaluation import policies
+from trm.evaluation.baselines import candidates, guesses
+from trm.evaluation.evaluate import Evaluation
+from trm.evaluation.scores import Score
+from trm.study.flops import forward_flops
+from trm.study.schema import DataConfig, EvaluationConfig
+from trm.training.dataset import Dataset
+from trm.training.outputs import load_weights
+
+
+@pytest.fixture(scope="module")
+def trained(dataset_folder, tmp_path_factory):
+    """A run that has learnt a little, with a halt logit that falls on both sides of 0."""
+    root = tmp_path_factory.mktemp("trained")
+    run = config({"halt_max_steps": 4}, {"steps": 80, "batch_size": 32, "lr": 3e-3, "snapshots": 3})
+    train(run, dataset_folder, root, log_every=40)
+    return root / "run"
+
+
+def evaluation(trained, data, **options):
+    return Evaluation(load_weights(trained), Dataset(data), EvaluationConfig(**options), CpuBackend())
+
+
+def spread_halting(net):
+    """Make about half of the puzzles halt early, at different steps."""
+    weight = torch.randn(net._weights["halt.weight"].shape, generator=torch.Generator().manual_seed(0))
+    net._weights["halt.weight"] = weight * 0.7
+    net._weights["halt.bias"] = torch.tensor([-1.0, 0.0])
+
+
+def test_the_command_writes_the_contract(trained, dataset_folder, tmp_path):
+    settings = {"unroll": [1, 4, 6], "confident": True, "restarts": [1, 3], "noise": 0.5, "train_puzzles": 30}
+    arguments = ["evaluate", "--run", str(trained), "--dataset", str(dataset_folder), "--threads", "1"]
+    arguments += ["--evaluation", json.dumps(settings), "--out", str(tmp_path / "e.json")]
+    assert main([*arguments, "--predictions", str(tmp_path / "p.npz")]) == 0
+    document = json.loads((tmp_path / "e.json").read_text())
+    assert document["evaluation"]["restarts"] == [1, 3]
+    found = {(r["split"], r["policy"], r["steps"], r["restarts"]): r for r in document["results"]}
+    assert {key[1] for key in found} == {"fixed", "confident", "restarts", "majority", "oracle"}
+    assert {key[2] for key in found if key[1] == "fixed"} == {1, 4, 6}
+    assert all(r["puzzles"] == (40 if r["split"] == "test" else 30) for r in document["results"])
+    run = load_weights(trained).config
+    fixed = found["test", "fixed", 4, 1]
+    assert fixed["flops_per_puzzle"] == 4 * forward_flops(run.model, 16, 6)
+    assert fixed["accuracy"] > document["guess"]["uniform"]
+    assert 0 < fixed["blank_accuracy"] < fixed["accuracy"]
+    assert found["test", "restarts", 4, 3]["flops_per_puzzle"] == 3 * fixed["flops_per_puzzle"]
+    for policy in ("restarts", "majority", "oracle"):
+        assert found["test", policy, 4, 1]["correct"] == fixed["correct"]
+    assert found["test", "oracle", 4, 3]["correct"] >= found["test", "restarts", 4, 3]["correct"]
+    assert document["halting"]["steps"] == [1, 2, 3, 4, 5, 6]
+    assert len(document["traces"]) == 4
+    assert np.shape(document["traces"][0]["steps"]) == (4, 16)
+    predictions = np.load(tmp_path / "p.npz")
+    labels = Dataset(dataset_folder).split("test").labels
+    assert (predictions["test_answers"] == labels).all(1).sum() == found["test", "fixed", 6, 1]["correct"]
+
+
+def test_an_evaluation_measures_as_many_puzzles_and_traces_as_it_is_told(trained, dataset_folder):
+    document = evaluation(trained, dataset_folder, test_puzzles=7, train_puzzles=5, traces=2).run()
+    assert {row["split"]: row["puzzles"] for row in document["results"]} == {"test": 7, "train": 5}
+    assert len(document["traces"]) == 2
+
+
+def test_validation_and_evaluation_agree(dataset_folder, tmp_path):
+    """The last validation pass of a run equals the reference evaluation of the same puzzles."""
+    found = train(config(training={"steps": 30, "lr": 3e-3}), dataset_folder, tmp_path)
+    measured = evaluation(tmp_path / "run", dataset_folder)
+    score = measured._score()
+    data = measured.dataset.originals("validation", measured.backend)
+    result = policies.fixed(measured.net, data, (4,), lambda: score, lambda: None).depths[4].score
+    values = result.result(measured.backend)
+    last = found.record.rows[-1]
+    assert values["accuracy"] == pytest.approx(last["eval/accuracy"], abs=1e-6)
+    assert values["cross_entropy"] == pytest.approx(last["eval/cross_entropy"], rel=1e-5)
+
+
+@pytest.mark.parametrize("slots", [8, 64])
+def test_stopping_when_confident_gives_the_answers_of_the_full_pass(
+    slots, trained, dataset_folder, monkeypatch
+):
+    monkeypatch.setattr(policies, "inference_batch", lambda *_: slots)
+    measured = evaluation(trained, dataset_folder)
+    spread_halting(measured.net)
+    data = measured.dataset.originals("test", measured.backend)
+    depth = 6
+    steps = []
+    scores = {}
+    for at in range(1, depth + 1):
+        scores[at] = policies.fixed(measured.net, data, (at,), measured._score, lambda: None)
+        steps.append(scores[at].answers)
+    first = scores[depth].first_positive
+    assert len(first.unique()) > 3  # early, late, never
+    last = torch.where(first == 0, depth, first)
+    expected = torch.stack(steps)[last.long() - 1, torch.arange(len(last))]
+    timed, answers = policies.confident(
+        measured.net, data, depth, measured._score(), measured.backend.synchronize
+    )
+    assert torch.equal(answers, expected)
+    result = timed.score.result(measured.backend)
+    assert result["mean_steps"] == pytest.approx(last.float().mean().item())
+    assert result["correct"] == (expected == data.labels).all(1).sum()
+
+
+def test_confident_evaluation_runs_fewer_rows(trained, dataset_folder, monkeypatch):
+    monkeypatch.setattr(policies, "inference_batch", lambda *_: 8)
+    measured = evaluation(trained, dataset_folder)
+    spread_halting(measured.net)
+    data = measured.dataset.originals("test", measured.backend)
+    rows = []
+    original = measured.net.step
+    monkeypatch.setattr(
+        measured.net, "step", lambda z_H, z_L, x: (rows.append(x.shape[1]), original(z_H, z_L, x))[1]
+    )
+    timed, _ = policies.confident(measured.net, data, 6, measured._score(), measured.backend.synchronize)
+    needed = timed.score.result(measured.backend)["mean_steps"] * 40
+    assert needed <= sum(rows) <= 1.3 * needed + 16
+    assert sum(rows) < 0.9 * 40 * 6
+
+
+def test_choosing_among_restarts():
+    answers = torch.tensor(
+        [[[1, 1], [2, 2]], [[1, 2], [2, 2]], [[1, 2], [2, 1]]], dtype=torch.uint8
+    )  # K, B, S
+    halts = torch.tensor([[3.0, 0.0], [1.0, 1.0], [2.0, 5.0]])
+    labels = torch.tensor([[1, 2], [1, 1]], dtype=torch.uint8)
+    assert policies._most_confident(answers, halts, labels).tolist() == [0, 2]
+    assert policies._most_frequent(answers, halts, labels).tolist() == [2, 1]
+    assert policies._right_one(answers, halts, labels).tolist()[0] in (1, 2)
+
+
+def test_noise_is_needed_for_restarts_to_differ(trained, dataset_folder):
+    measured = evaluation(trained, dataset_folder)
+    data = measured.dataset.originals("test", measured.backend)
+    same = policies.restarts(measured.net, data, 4, (4,), 0.0, measured._score)
+    first = policies.restarts(measured.net, data, 4, (4,), 3.0, measured._score)
+    again = policies.restarts(measured.net, data, 4, (4,), 3.0, measured._score)
+    backend = measured.backend
+    assert same.oracle[4].result(backend)["correct"] == same.best[4].result(backend)["correct"]
+    assert first.majority[4].result(backend) == again.majority[4].result(backend)
+    assert first.majority[4].result(backend)["accuracy"] != same.majority[4].result(backend)["accuracy"]
+
+
+def test_weights_raw_ema_and_average(trained, dataset_folder):
+    tensors = load_weights(trained)
+    raw, ema = tensors.weights("raw"), tensors.weights("ema")
+    assert not torch.equal(raw["head.weight"], ema["head.weight"])
+    average = tensors.weights("average", 2)["head.weight"]
+    expected = (tensors.tensors["snapshot2.head.weight"] + tensors.tensors["snapshot3.head.weight"]) / 2
+    torch.testing.assert_close(average, expected)
+    assert torch.equal(tensors.tensors["snapshot3.head.weight"], raw["head.weight"])
+    with pytest.raises(UserError, match="kept 3"):
+        tensors.weights("average", 4)
+
+
+def test_blank_accuracy_has_its_error_over_puzzles():
+    inputs = torch.tensor([[1, 1, 3], [1, 4, 1], [2, 3, 4]], dtype=torch.uint8)
+    labels = torch.tensor([[2, 3, 3], [2, 4, 3], [2, 3, 4]], dtype=torch.uint8)
+    answers = torch.tensor([[2, 3, 4], [2, 4, 2], [2, 3, 4]], dtype=torch.uint8)
+    score = Score(torch.device("cpu"), ignore=0, blank=1)
+    score.add_answers(answers, inputs, labels, 1)
+    result = score.result(CpuBackend())
+    assert result["blank_accuracy"] == pytest.approx(0.75)  # 1 and 1/2; the third has no blank
+    assert result["blank_error"] == pytest.approx(0.25)
+    assert result["correct"] == 1
+    assert result["cross_entropy"] is None
+
+
+def test_rule_aware_guess():
+    row = np.array([[1, 2, 3, 4] + [1] * 12], dtype=np.uint8)  # 4x4: digits 1, 2, 3 given in the first row
+    assert candidates(row, 2, 2)[0, 0] == 1
+    assert candidates(row, 2, 2)[0, 15] == 3  # its column has 3; its box and row nothing
+    found = guesses(DataConfig(box_rows=2, box_cols=2), row, row)
+    assert found["uniform"] == 0.25
+    assert found["rules"] > 0.25
+    assert guesses(DataConfig(task="arc", source="json", files=("x",)), row, row) == {
+        "uniform": None,
+        "rules": None,
+    }
+
+
+def test_validation_counts_blank_cells_apart(dataset_folder, tmp_path):
+    found = trainer(config(training={"steps": 2}), dataset_folder, tmp_path)
+    found.run()
+    row = found.record.rows[-1]
+    assert 0.0 <= row["eval/blank_accuracy"] <= 1.0
+    blanks = (found.validation[0] == 1).float().mean().item()
+    assert 0.0 < blanks < 1.0
+    assert row["eval/blank_accuracy"] != row["eval/accuracy"]
+
+
+def test_every_restart_and_state_has_noise_of_its_own():
+    start = torch.zeros(3, 4, 5)
+    drawn = [
+        policies._restart_noise(start, 0.3, *place) for place in ((1, 0, 0), (2, 0, 0), (1, 0, 1), (1, 8, 0))
+    ]
+    assert all(not torch.equal(a, b) for i, a in enumerate(drawn) for b in drawn[:i])
+    assert torch.equal(drawn[0], policies._restart_noise(start, 0.3, 1, 0, 0))

@@ -1,0 +1,219 @@
+"""Every field of ModelConfig and TrainingConfig changes the training; every field of RuntimeConfig does not."""
+
+import pytest
+import torch
+
+from tests.training.conftest import config, first_losses, train, trainer
+from trm.devices.cpu import CpuBackend
+from trm.errors import UserError
+from trm.study.schema import CurriculumStage, ModelConfig, PlacementConfig, RuntimeConfig, TrainingConfig
+from trm.training.outputs import load_weights
+from trm.training.profile import Profile
+from trm.training.setup import check_placement
+
+EFFECTS = {
+    "model.mixer": "attention",
+    "model.d_model": 32,
+    "model.heads": 4,  # read by attention: see below
+    "model.layers": 1,
+    "model.h_cycles": 1,
+    "model.l_cycles": 2,
+    "model.halt_max_steps": 2,
+    "model.expansion": 30.0,
+    "model.puzzle_tokens": 2,
+    "model.position": "learned",
+    "training.batch_size": 32,
+    "training.steps": 5,
+    "training.lr": 2e-3,
+    "training.puzzle_lr": 5e-2,
+    "training.warmup_steps": 1,
+    "training.lr_min_ratio": 0.0,
+    "training.weight_decay": 1.0,
+    "training.puzzle_weight_decay": 100.0,
+    "training.optimizer": "lion",
+    "training.beta1": 0.5,
+    "training.beta2": 0.5,
+    "training.max_grad_norm": 1e-3,
+    "training.ema": 0.5,
+    "training.precision": "bfloat16",
+    "training.exploration": 1.0,
+    "training.exploration_final": 1.0,
+    "training.halting_cost": 0.5,
+    "training.curriculum": ({"until": 0.5, "h_cycles": 1, "l_cycles": 2},),
+    "training.snapshots": 2,
+}
+ELSEWHERE = {
+    "training.micro_batches": "test_train.test_micro_batches_equal_the_whole_batch: same result by definition",
+    "training.init_from": "test_init_from_starts_with_the_named_runs_average",
+    "placement.backend": "test_a_run_is_held_to_its_placement",
+    "placement.workers": "test_a_run_is_held_to_its_placement",
+    "placement.network": "test_a_run_is_held_to_its_placement",
+    "placement.average": "test_workers.test_an_average_kept_by_the_first_worker_is_that_of_every_worker",
+}
+
+
+def test_the_walk_is_complete():
+    fields = {f"model.{name}" for name in ModelConfig.model_fields}
+    fields |= {f"training.{name}" for name in TrainingConfig.model_fields}
+    fields |= {f"placement.{name}" for name in PlacementConfig.model_fields}
+    assert fields == set(EFFECTS) | set(ELSEWHERE)
+
+
+def outcome(run, data, root, name, weights=None):
+    """The tensors that a run leaves behind, but for those of a shape that the knob may change."""
+    found = trainer(run, data, root, name, initial=weights)
+    # a model that already believes in its answers: halting then matters within a few steps
+    found.state.layout.views(found.state.params)["halt.bias"].fill_(2.0)
+    found.run()
+    return load_weights(root / name).tensors
+
+
+@pytest.fixture(scope="module")
+def base(dataset_folder, tmp_path_factory):
+    root = tmp_path_factory.mktemp("base")
+    return {
+        mixer: outcome(config({"mixer": mixer}), dataset_folder, root, mixer)
+        for mixer in ("mlp", "attention")
+    }
+
+
+@pytest.mark.parametrize("field", EFFECTS)
+def test_each_knob_changes_the_weights(field, base, dataset_folder, tmp_path):
+    section, name = field.split(".")
+    changed = {"model": {}, "training": {}}
+    changed[section][name] = EFFECTS[field]
+    mixer = "attention" if field == "model.heads" else "mlp"
+    changed["model"].setdefault("mixer", mixer)
+    ours = outcome(config(changed["model"], changed["training"]), dataset_folder, tmp_path, "run")
+    theirs = base[mixer]
+    equal = ours.keys() == theirs.keys() and all(
+        ours[key].shape == theirs[key].shape and torch.equal(ours[key], theirs[key]) for key in theirs
+    )
+    assert not equal
+
+
+def test_rope_changes_attention(base, dataset_folder, tmp_path):
+    ours = outcome(config({"mixer": "attention", "position": "rope"}), dataset_folder, tmp_path, "run")
+    assert not torch.equal(ours["raw.head.weight"], base["attention"]["raw.head.weight"])
+
+
+RUNTIME = {
+    "log_every": 3,
+    "evals": 1,
+    "checkpoint_minutes": 1e-6,
+    "keep_checkpoints": 1,
+    "carry_limit_mb": 0.0,
+    "xla_metrics_every": 2,
+    "tensorboard": True,
+    "checksum_every": 2,
+}
+
+
+def test_bookkeeping_changes_no_result(dataset_folder, tmp_path):
+    assert set(RUNTIME) | {"wandb", "stop_after_minutes"} == set(RuntimeConfig.model_fields)
+    plain = train(config(), dataset_folder, tmp_path, "plain")
+    other = train(config(), dataset_folder, tmp_path, "other", **RUNTIME)
+    assert torch.equal(plain.state.params, other.state.params)
+    assert torch.equal(plain.state.ema, other.state.ema)
+    assert list((tmp_path / "checkpoints" / "other" / "tensorboard").glob("events*"))
+
+
+def test_init_from_starts_with_the_named_runs_average(dataset_folder, tmp_path):
+    train(config(), dataset_folder, tmp_path, "first")
+    weights = load_weights(tmp_path / "first").weights("ema")
+    second = trainer(
+        config(training={"init_from": "first"}), dataset_folder, tmp_path, "second", initial=weights
+    )
+    views = second.state.layout.views(second.state.params)
+    assert all(torch.equal(views[name], weights[name]) for name in views)
+    assert torch.equal(second.state.params, second.state.ema)
+
+
+def placed(**placement):
+    return config().model_copy(update={"placement": PlacementConfig(**placement)})
+
+
+def test_a_run_is_held_to_its_placement():
+    backend = CpuBackend()
+    check_placement(placed(backend="cpu", workers=1, network="plain"), backend)
+    assert backend.network == "plain"
+    with pytest.raises(UserError, match="placement.backend is cuda, but the job runs on cpu"):
+        check_placement(placed(backend="cuda"), CpuBackend())
+    with pytest.raises(UserError, match="placement.workers is 2, but the job has 1: start it with torchrun"):
+        check_placement(placed(workers=2), CpuBackend())
+
+
+def test_the_plain_network_trains_to_the_same_losses(dataset_folder, tmp_path):
+    """The definition under autograd, and the backend's own faster form of it."""
+    ours = first_losses(config(), dataset_folder, tmp_path, 6, "ours")
+    definition = first_losses(placed(network="plain"), dataset_folder, tmp_path, 6, "definition")
+    assert definition == pytest.approx(ours, rel=1e-5)
+
+
+def test_gradients_are_clipped_to_the_norm(dataset_folder, tmp_path):
+    found = trainer(config(training={"max_grad_norm": 1e-3}), dataset_folder, tmp_path)
+    found.program(found.feed.batch(1), 2, 1)
+    assert found.state.grads.norm().item() == pytest.approx(1e-3, rel=1e-3)
+
+
+def test_a_curriculum_runs_its_stages(dataset_folder, tmp_path):
+    stages = (
+        CurriculumStage(until=0.25, h_cycles=1, l_cycles=1),
+        CurriculumStage(until=0.5, h_cycles=1, l_cycles=2),
+    )
+    found = trainer(config(training={"curriculum": stages}), dataset_folder, tmp_path)
+    original, seen = found.program, []
+    found.program = lambda batch, h, n: (seen.append((h, n)), original(batch, h, n))
+    found.run()
+    assert seen == [(1, 1)] * 3 + [(1, 2)] * 3 + [(2, 1)] * 6
+
+
+def test_exploration_delays_halting_and_anneals(dataset_folder, tmp_path):
+    run = config({"halt_max_steps": 8}, {"exploration": 1.0, "exploration_final": 0.0, "steps": 11})
+    feed = trainer(run, dataset_folder, tmp_path).feed
+    explored = [(feed.batch(step).minimum > 0).float().mean().item() for step in range(1, 12)]
+    assert explored[0] == 1.0
+    assert explored[-1] == 0.0
+    assert 0.2 < explored[5] < 0.8
+    first = feed.batch(1).minimum
+    assert first.min() >= 2
+    assert first.max() <= 8
+
+
+def test_halting_cost_makes_the_model_halt_earlier(dataset_folder, tmp_path):
+    cheap = train(config(training={"steps": 40}), dataset_folder, tmp_path, "cheap")
+    dear = train(config(training={"steps": 40, "halting_cost": 1.0}), dataset_folder, tmp_path, "dear")
+    bias = [run.state.layout.views(run.state.params)["halt.bias"][0].item() for run in (cheap, dear)]
+    assert bias[1] > bias[0] + 0.01
+
+
+def test_auto_precision_is_recorded(dataset_folder, tmp_path):
+    found = trainer(config(training={"precision": "auto"}), dataset_folder, tmp_path)
+    assert found.precision.name in ("float32", "bfloat16")
+    assert "fast bfloat16" in found.precision.reason
+
+
+def test_float16_survives_an_overflow(dataset_folder, tmp_path):
+    found = trainer(config(training={"precision": "float16"}), dataset_folder, tmp_path)
+    found.state.scale[0] = 2.0**60
+    before = found.state.params.clone()
+    found.program(found.feed.batch(1), 2, 1)
+    assert torch.equal(found.state.params, before)
+    assert found.state.scale[0] == 2.0**59
+    found._check_finite(found._fetch()[0])
+    found.state.scale[0] = 1.0
+    found.program(found.feed.batch(2), 2, 1)
+    assert not torch.equal(found.state.params, before)
+
+
+def test_losses_depend_on_nothing_but_the_run(dataset_folder, tmp_path):
+    assert first_losses(config(), dataset_folder, tmp_path, 3, "a") == first_losses(
+        config(), dataset_folder, tmp_path, 3, "b"
+    )
+
+
+def test_profiled_steps_leave_a_trace(dataset_folder, tmp_path):
+    found = trainer(config(training={"steps": 3}), dataset_folder, tmp_path)
+    found.profile = Profile("2:2", tmp_path / "trace.json", found.backend)
+    found.run()
+    assert '"aten::addmm"' in (tmp_path / "trace.json").read_text()

@@ -1,0 +1,134 @@
+"""What a run tells: every series of the list, where it goes, and the warnings that go with it."""
+
+import csv
+import os
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.training.conftest import config, train, trainer
+from trm.devices.cpu import CpuBackend
+from trm.training.history import TensorBoard
+from trm.training.report import TRANSFER_SHARE
+
+WEIGHTS = [f"blocks.{k}.{part}" for k in (0, 1) for part in ("token_mlp.gate_up", "token_mlp.down")]
+WEIGHTS += [f"blocks.{k}.{part}" for k in (0, 1) for part in ("channel_mlp.gate_up", "channel_mlp.down")]
+WEIGHTS += ["embed.weight", "head.weight", "halt.weight", "halt.bias", "puzzle.weight"]
+TRAIN = ["loss", "lm_loss", "halt_loss", "accuracy", "exact_accuracy", "halt_accuracy", "steps", "finished"]
+TRAIN += ["grad_norm", "noise_scale", "lr", "weight_norm", *(f"weight_norm/{name}" for name in WEIGHTS)]
+TRAIN += [f"halt_share/{step}" for step in (1, 2, 3, 4)]
+EVAL = ["exact_accuracy", "accuracy", "blank_accuracy", "cross_entropy"]
+PERF = ["rows_per_second", "flops_per_second", "step_seconds", "feed_seconds", "transfer_seconds"]
+PERF += ["compilations", "compile_seconds", "peak_memory_bytes", "peak_host_bytes/0", "peak_device_bytes/0"]
+SERIES = {
+    f"{group}/{name}" for group, names in (("train", TRAIN), ("eval", EVAL), ("perf", PERF)) for name in names
+}
+"""On every backend; xla adds xla/* (tests/xla). Each further process has its own peak_*_bytes/<process>."""
+
+
+def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    """TensorBoard's scalar series by name: (step, value)."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(folder))
+    events.Reload()
+    return {name: [(e.step, e.value) for e in events.Scalars(name)] for name in events.Tags()["scalars"]}
+
+
+@pytest.fixture(scope="module")
+def told(dataset_folder, tmp_path_factory):
+    """A run with every series: its trainer and its folder."""
+    root = tmp_path_factory.mktemp("told")
+    run = config(training={"steps": 40, "batch_size": 32, "lr": 3e-3, "micro_batches": 4})
+    return train(run, dataset_folder, root, tensorboard=True, log_every=20), root
+
+
+def test_every_series_is_measured(told):
+    found, root = told
+    last = found.record.rows[-1]
+    assert {name for name in last if "/" in name} == SERIES
+    assert [name for name, value in last.items() if value is None] == []
+    assert last["perf/step_seconds"] > last["perf/feed_seconds"] > 0
+    assert last["perf/peak_host_bytes/0"] > 2**26
+    (written,) = list(csv.DictReader((root / "run/history.csv").read_text().splitlines()))[-1:]
+    assert float(written["train/grad_norm"]) == last["train/grad_norm"]
+
+
+def test_norms_of_the_parts_make_up_the_norm_of_the_whole(told):
+    last = told[0].record.rows[-1]
+    parts = [last[f"train/weight_norm/{name}"] for name in WEIGHTS if name != "puzzle.weight"]
+    assert sum(part**2 for part in parts) == pytest.approx(last["train/weight_norm"] ** 2, rel=1e-4)
+    views = told[0].state.layout.views(told[0].state.params)
+    assert last["train/weight_norm/head.weight"] == pytest.approx(
+        views["head.weight"].norm().item(), rel=1e-5
+    )
+
+
+def test_tensorboard_has_the_same_numbers(told):
+    found, root = told
+    series = scalars(root / "checkpoints/run/tensorboard")
+    assert set(series) == SERIES | {"rows", "seconds"}
+    rows = found.record.rows
+    expected = [(row["step"], pytest.approx(row["train/loss"])) for row in rows]
+    assert series["train/loss"] == expected
+
+
+def test_tensorboard_of_a_resumed_run_hides_what_came_after_its_checkpoint(tmp_path):
+    for done, steps in ((0, (2, 4, 6)), (4, (6, 8))):
+        writer = TensorBoard(tmp_path, done)
+        for step in steps:
+            writer.write({"step": step, "train/loss": float(step + done)})
+        writer.close()
+    assert scalars(tmp_path)["train/loss"] == [(2, 2.0), (4, 4.0), (6, 10.0), (8, 12.0)]
+
+
+class SlowLink(CpuBackend):
+    """A device behind a link so slow that a batch takes longer than its step."""
+
+    own_memory = True
+
+    def place_rows(self, tensor: torch.Tensor, dim: int) -> torch.Tensor:
+        for _ in range(20_000):
+            tensor = tensor.clone()
+        return tensor
+
+
+def test_a_transfer_that_holds_up_the_step_is_warned_of_once(dataset_folder, tmp_path):
+    found = trainer(config(training={"steps": 2}), dataset_folder, tmp_path, log_every=1)
+    found.backend = found.feed._backend = SlowLink()
+    with pytest.warns(
+        RuntimeWarning, match=r"moving batches to the device takes .* more than 10 %"
+    ) as caught:
+        found.run()
+    assert len(caught) == 1
+    last = found.record.rows[-1]
+    assert last["perf/transfer_seconds"] > TRANSFER_SHARE * last["perf/step_seconds"]
+
+
+def test_a_signal_asks_for_the_backends_own_report(dataset_folder, tmp_path, monkeypatch):
+    found = trainer(config(training={"steps": 3}), dataset_folder, tmp_path)
+    monkeypatch.setattr(found.backend, "report", lambda: f"report at step {found.record.done}")
+    original = found.program
+
+    def program(batch, h_cycles, l_cycles):
+        original(batch, h_cycles, l_cycles)
+        if found.record.done == 1:  # in the second step
+            os.kill(os.getpid(), signal.SIGUSR1)
+
+    found.program = program
+    found.run()
+    written = found.saver.folder.root / "xla-metrics-0.txt"
+    assert written.read_text() == "report at step 2"
+
+
+def test_wandb_offline_under_the_fingerprint(dataset_folder, tmp_path, monkeypatch):
+    pytest.importorskip("wandb", reason="wandb is not installed here: it is optional")
+    for variable, value in (("WANDB_SILENT", "true"), ("WANDB_DATA_DIR", str(tmp_path))):
+        monkeypatch.setenv(variable, value)
+    found = train(config(training={"steps": 4}), dataset_folder, tmp_path, wandb="offline", log_every=2)
+    (run,) = (found.saver.folder.root / "wandb").glob("offline-run-*")
+    assert run.name.endswith(found.fingerprint)
+    (log,) = run.glob("*.wandb")
+    assert b"train/loss" in log.read_bytes()

@@ -1,0 +1,116 @@
+import csv
+import json
+
+import pytest
+import torch
+
+from benchmarks.baseline import EagerTrainer, EagerTRM
+from tests.training.conftest import config, first_losses, train, trainer
+from trm.network.parameters import initial_states, initial_weights
+from trm.study.fingerprint import RECIPE_VERSION, run_fingerprint
+from trm.training.outputs import load_weights
+from trm.training.step import transformed
+
+GOLDEN = {1: [1.922657, 1.926309, 1.92928, 1.911509, 1.851241, 1.890259]}
+"""Losses of the first steps of the tiny run, by recipe version."""
+
+
+def test_golden_losses(dataset_folder, tmp_path):
+    """If this fails, the mathematics of training has changed: raise RECIPE_VERSION, and pin the new losses here."""
+    losses = first_losses(config(), dataset_folder, tmp_path, 6)
+    assert losses == pytest.approx(GOLDEN[RECIPE_VERSION], rel=1e-4)
+
+
+def test_equals_the_independent_trainer(dataset_folder, tmp_path):
+    """Whole steps, with carry, halting, exploration, puzzle table, optimiser and average."""
+    # a batch of the whole data set in file order would hide nothing: slots keep and drop rows by their own rule
+    run = config(training={"steps": 6, "puzzle_lr": 3e-3, "puzzle_weight_decay": 0.2})
+    ours = trainer(run, dataset_folder, tmp_path)
+    net = EagerTRM(run.model, 16, 6, 1, torch.float32)
+    net.load_ours(initial_weights(run.model, 16, 6, 0), initial_states(run.model, 0, torch.float32))
+    theirs = EagerTrainer(net, run.training, 16, 16)
+    held = None
+    for step in range(1, 7):
+        batch = ours.feed.batch(step)
+        rows = transformed(ours.step.originals, batch)
+        fresh = [rows.inputs.long(), rows.labels.long(), rows.puzzle.long()]
+        if held is None:
+            held = fresh
+        held = [torch.where(theirs.halted.view(-1, *[1] * (f.dim() - 1)), f, h) for f, h in zip(fresh, held)]
+        expected = theirs.step(held[0], held[1], held[2], batch.minimum)
+        ours.program(batch, run.model.h_cycles, run.model.l_cycles)
+        sums, _, _ = ours._fetch()
+        assert sum(sums[5:8]) == pytest.approx(expected, rel=1e-5)
+        ours.state.meter.sums.zero_()
+    views = ours.state.layout.views(ours.state.params)
+    averaged = ours.state.layout.views(ours.state.ema)
+    names = dict(net.named_parameters())
+    averages = dict(zip(names, theirs.ema))
+    for name in views:
+        key = name if name in names else f"{name}.weight"
+        torch.testing.assert_close(views[name], names[key].detach(), rtol=1e-4, atol=2e-5)
+        torch.testing.assert_close(averaged[name], averages[key], rtol=1e-4, atol=2e-5)
+    torch.testing.assert_close(ours.state.puzzle_table, net.puzzle)
+
+
+def test_a_run_learns_and_writes_its_files(dataset_folder, tmp_path):
+    run = config(training={"steps": 60, "batch_size": 32, "lr": 3e-3})
+    done = train(run, dataset_folder, tmp_path, log_every=20)
+    rows = list(csv.DictReader((tmp_path / "run" / "history.csv").read_text().splitlines()))
+    assert [int(row["step"]) for row in rows] == [20, 30, 40, 60]
+    assert float(rows[-1]["train/loss"]) < 0.8 * float(rows[0]["train/loss"])
+    assert rows[0]["eval/accuracy"] == ""
+    assert 0 < float(rows[-1]["eval/accuracy"]) <= 1
+    shares = sum(float(rows[-1][f"train/halt_share/{k}"]) for k in range(1, 5))
+    assert shares == pytest.approx(1)
+    document = json.loads((tmp_path / "run" / "training.json").read_text())
+    assert document["outcome"] == "finished"
+    assert document["steps"] == 60
+    assert document["rows"] == 1920
+    assert document["fingerprint"] == run_fingerprint(run)
+    assert document["final"]["train/loss"] == float(rows[-1]["train/loss"])
+    assert document["best"]["step"] in (30, 60)
+    trained = load_weights(tmp_path / "run")
+    assert trained.config == run
+    assert torch.equal(
+        trained.weights("raw")["head.weight"], done.state.layout.views(done.state.params)["head.weight"]
+    )
+    assert torch.equal(
+        trained.weights("ema")["head.weight"], done.state.layout.views(done.state.ema)["head.weight"]
+    )
+
+
+def test_equal_seeds_give_equal_runs_and_others_differ(dataset_folder, tmp_path):
+    runs = [
+        train(config(seed=seed), dataset_folder, tmp_path, name)
+        for seed, name in ((1, "a"), (1, "b"), (2, "c"))
+    ]
+    params = [run.state.params for run in runs]
+    assert torch.equal(params[0], params[1])
+    assert not torch.equal(params[0], params[2])
+    metrics = [
+        [{k: v for k, v in row.items() if not k.startswith(("perf", "seconds"))} for row in run.record.rows]
+        for run in runs
+    ]
+    assert metrics[0] == metrics[1] != metrics[2]
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "float16", "bfloat16_weights"])
+def test_every_precision_trains_close_to_float32(precision, dataset_folder, tmp_path):
+    exact = first_losses(config(), dataset_folder, tmp_path, 8)
+    rounded = first_losses(config(training={"precision": precision}), dataset_folder, tmp_path, 8, "other")
+    assert rounded == pytest.approx(exact, rel=0.03)
+    assert rounded != exact
+
+
+def test_micro_batches_equal_the_whole_batch(dataset_folder, tmp_path):
+    whole = first_losses(config(), dataset_folder, tmp_path, 6)
+    parts = first_losses(config(training={"micro_batches": 4}), dataset_folder, tmp_path, 6, "parts")
+    assert parts == pytest.approx(whole, rel=1e-5)
+
+
+def test_noise_scale_is_measured_from_micro_batches(dataset_folder, tmp_path):
+    run = train(config(training={"micro_batches": 4}), dataset_folder, tmp_path)
+    assert run.record.rows[0]["train/noise_scale"] > 0
+    run = train(config(), dataset_folder, tmp_path, "whole")
+    assert run.record.rows[0]["train/noise_scale"] is None

@@ -1,0 +1,173 @@
+"""Several processes over gloo: the same result as one, and an end instead of a hang."""
+
+import csv
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from tests.training.conftest import config, first_losses
+from trm.study.schema import PlacementConfig
+from trm.training.outputs import load_weights
+
+SCRIPT = """
+import json, os, signal, sys
+from datetime import timedelta
+from pathlib import Path
+import torch
+torch.set_num_threads(1)
+from tests.engine.conftest import first_losses, trainer
+from trm.errors import UserError
+from trm.study.schema import RunConfig
+task, text, data, root = sys.argv[1:]
+run, rank = RunConfig.model_validate_json(text), int(os.environ["RANK"])
+try:
+    if task == "train":
+        print(json.dumps(first_losses(run, Path(data), Path(root), 5, "first")), flush=True)
+        torch.distributed.destroy_process_group()
+    if task != "losses":
+        found = trainer(run, Path(data), Path(root), log_every=2, checksum_every=2)
+        if task == "differ" and rank == 1:
+            found.state.params[3] += 1e-6
+        if task == "hang":  # set now, so that a slow start of a process is no fault
+            torch.distributed.distributed_c10d._set_pg_timeout(timedelta(seconds=3))
+        original = found.program
+        def program(batch, h_cycles, l_cycles):
+            original(batch, h_cycles, l_cycles)
+            if task == "perturb" and rank == 1 and found.record.done == 2:
+                found.state.params[3] += 1e-6
+            if task == "die" and rank == 1 and found.record.done == 2:
+                os._exit(9)
+            if task == "hang" and rank == 1 and found.record.done == 2:
+                os.kill(os.getpid(), signal.SIGSTOP)
+        found.program = program
+        code = found.run()
+        if task == "train":
+            found.compare_workers()
+        found.backend.close()
+        sys.exit(code)
+    print(json.dumps(first_losses(run, Path(data), Path(root), 5)))
+except UserError as error:
+    print("UserError:", error, flush=True)
+    sys.exit(2)
+finally:
+    sys.stdout.flush()
+    if torch.distributed.is_initialized():  # as `trm train` does: gloo's threads must not outlive the work
+        torch.distributed.destroy_process_group()
+"""
+
+
+def run_workers(world, task, run, data, root):
+    """Outputs and exit codes of `world` workers, by rank."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    processes = []
+    for rank in range(world):
+        environment = os.environ | {"RANK": str(rank), "WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1"}
+        environment |= {"MASTER_PORT": str(port), "TRM_WORKER_TIMEOUT": "60"}
+        command = [sys.executable, "-c", SCRIPT, task, run.model_dump_json(), str(data), str(root)]
+        processes.append(
+            subprocess.Popen(
+                command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            )
+        )
+    outputs = []
+    for process in processes:
+        outputs.append(process.communicate()[0])
+        if task == "hang":  # the first one has ended: the others will not
+            for other in processes:
+                other.kill()
+    return outputs, [process.returncode for process in processes]
+
+
+RUN = config(training={"micro_batches": 2, "puzzle_lr": 1e-2, "steps": 6})
+
+
+def test_four_workers_give_the_losses_of_one(dataset_folder, tmp_path):
+    expected = first_losses(RUN, dataset_folder, tmp_path, 5)
+    outputs, codes = run_workers(4, "losses", RUN, dataset_folder, tmp_path / "many")
+    assert codes == [0] * 4, outputs
+    losses = [json.loads(output.strip().splitlines()[-1]) for output in outputs]
+    assert losses[0] == pytest.approx(expected, abs=1e-5)
+    assert all(other == losses[0] for other in losses)
+
+
+def test_two_workers_end_equal_and_one_writes(dataset_folder, tmp_path):
+    expected = first_losses(RUN, dataset_folder, tmp_path, 5, "one")
+    outputs, codes = run_workers(2, "train", RUN, dataset_folder, tmp_path)
+    assert codes == [0, 0], outputs
+    losses = [next(line for line in output.splitlines() if line.startswith("[1.")) for output in outputs]
+    assert json.loads(losses[0]) == pytest.approx(expected, abs=1e-5)
+    assert losses[0] == losses[1]
+    assert json.loads((tmp_path / "run" / "training.json").read_text())["workers"] == 2
+    assert "step 6/6" in outputs[0]
+    assert "step" not in outputs[1]
+    (last,) = list(csv.DictReader((tmp_path / "run" / "history.csv").read_text().splitlines()))[-1:]
+    assert all(int(last[f"perf/peak_host_bytes/{rank}"]) > 2**26 for rank in (0, 1))
+
+
+def test_an_average_kept_by_the_first_worker_is_that_of_every_worker(dataset_folder, tmp_path):
+    """EMA on one worker, handed over at each validation, against EMA on every worker: the very same average."""
+    averages, rows = [], []
+    for average in ("every", "first"):
+        run = RUN.model_copy(update={"placement": PlacementConfig(workers=2, average=average)})
+        root = tmp_path / average
+        outputs, codes = run_workers(2, "train", run, dataset_folder, root)
+        assert codes == [0, 0], outputs
+        averages.append(load_weights(root / "run").weights("ema")["head.weight"])
+        text = (root / "run" / "history.csv").read_text().splitlines()
+        column = text[0].split(",").index("eval/cross_entropy")
+        rows.append([line.split(",")[column] for line in text[1:]])
+    assert torch.equal(*averages)
+    assert rows[0] == rows[1]
+    assert any(rows[0])
+
+
+def test_a_worker_with_other_weights_is_named(dataset_folder, tmp_path):
+    outputs, codes = run_workers(2, "perturb", config(), dataset_folder, tmp_path)
+    assert codes == [2, 2], outputs
+    assert all(
+        "worker 1 does not hold the same weights as worker 0 at step 4" in output for output in outputs
+    )
+
+
+def test_workers_that_begin_with_other_weights_do_not_begin(dataset_folder, tmp_path):
+    outputs, codes = run_workers(2, "differ", config(), dataset_folder, tmp_path)
+    assert codes == [2, 2], outputs
+    assert all("same weights as worker 0 at step 0" in output for output in outputs)
+
+
+def test_a_worker_that_hangs_ends_the_job_with_one_sentence(dataset_folder, tmp_path):
+    outputs, codes = run_workers(2, "hang", config(), dataset_folder, tmp_path)
+    assert codes == [2, -9], outputs
+    assert outputs[0].count("UserError: worker 0 of 2 stops: another worker died or did not answer") == 1
+
+
+def test_under_torchrun_a_killed_worker_takes_the_job_down(dataset_folder, tmp_path):
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    run = config(training={"steps": 100_000}).model_dump_json()
+    command = [*launcher, "-m", "trm", "train", "--config", run, "--dataset", str(dataset_folder)]
+    command += ["--out", str(tmp_path / "run"), "--checkpoints", str(tmp_path / "checkpoints")]
+    command += ["--backend", "cpu", "--threads", "1", "--runtime", '{"log_every": 5}']
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as job:
+        assert any("step 10/" in line for line in job.stdout)
+        listed = ["ps", "-o", "pid=", "--ppid", str(job.pid)]
+        workers = subprocess.run(listed, capture_output=True, text=True).stdout.split()
+        os.kill(max(map(int, workers)), signal.SIGKILL)
+        rest = job.stdout.read()
+    assert job.returncode == 1
+    sentence = "trm train: worker 0 of 2 stops: another worker died or did not answer within 300 s"
+    assert rest.count("trm train: worker") == 1, rest
+    assert sentence in rest
+
+
+def test_a_dead_worker_ends_the_job_with_one_sentence(dataset_folder, tmp_path):
+    outputs, codes = run_workers(2, "die", config(), dataset_folder, tmp_path)
+    assert codes == [2, 9], outputs
+    assert outputs[0].count("UserError: worker 0 of 2 stops: another worker died") == 1

@@ -1,0 +1,1 @@
+"""Checks before a run: the machine (preflight), the TPU program (tpu_check)."""

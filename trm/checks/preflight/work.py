@@ -1,0 +1,200 @@
+"""Checks by doing the work, small: data shards, gradients, a short training, saving and going on."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from trm.checks.preflight.report import Site
+from trm.data.build import build_dataset
+from trm.data.source import build_source
+from trm.devices.base import Backend
+from trm.devices.cpu import CpuBackend
+from trm.errors import UserError
+from trm.study.schema import DataConfig, RunConfig
+from trm.training.dataset import Dataset
+from trm.training.feed import Feed
+from trm.training.metrics import named_means
+from trm.training.state import TrainState
+from trm.training.step import TrainStep
+
+BATCH = 32
+PUZZLES = 64
+FALLEN = 0.9  # the loss over the last tenth of the trial must be below this share of the first tenth's
+GOING_ON = 5
+DATA: dict[str, Any] = {
+    "source": "generate",
+    "box_rows": 2,
+    "box_cols": 2,
+    "clues_min": 4,
+    "clues_max": 8,
+    "train_puzzles": PUZZLES,
+    "augmentations": 0,
+    "validation_puzzles": 8,
+    "test_puzzles": 8,
+}
+
+
+class HostReference(CpuBackend):
+    """The CPU of this process alone, whatever the job is."""
+
+    def __init__(self) -> None:
+        self.device, self.rank, self.world, self._workers = torch.device("cpu"), 0, 1, None
+
+
+class Trial:
+    """A tiny run on one backend."""
+
+    def __init__(self, site: Site, backend: Backend):
+        self.backend, self.run, self.dataset = backend, trial_config(site), trial_data(site)
+        self.state = TrainState(self.run, self.dataset.puzzles, backend.precision("float32"), backend)
+        self.state.initialise(backend)
+        originals = self.dataset.originals("train", backend)
+        self.program = backend.program(TrainStep(self.state, originals, backend))
+        self.feed = Feed(self.run, *self.dataset.sampler(self.run), backend)
+
+    def step(self, number: int) -> float:
+        """Step `number` (from 1); its loss."""
+        self.program(self.feed.batch(number), self.run.model.h_cycles, self.run.model.l_cycles)
+        sums = self.backend.fetch(self.state.meter.sums).tolist()
+        self.state.meter.sums.zero_()
+        return float(named_means(sums, 1, BATCH)["train/lm_loss"])
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All of the state, on the host."""
+        tensors = self.state.shared_tensors() | {
+            f"carry.{name}": tensor for name, tensor in self.state.carry_tensors().items()
+        }
+        return {name: self.backend.fetch(tensor).contiguous().clone() for name, tensor in tensors.items()}
+
+    def load(self, tensors: dict[str, Tensor]) -> None:
+        """The inverse of `tensors`."""
+        for name, tensor in self.state.shared_tensors().items():
+            tensor.copy_(self.backend.place(tensors[name]))
+        carry = {n.removeprefix("carry."): t for n, t in tensors.items() if n.startswith("carry.")}
+        self.state.load_carry(carry, self.backend)
+
+
+def trial_config(site: Site) -> RunConfig:
+    """A run of a second on generated 4x4 Sudoku."""
+    model = {"d_model": 32, "h_cycles": 2, "l_cycles": 2, "halt_max_steps": 4, "puzzle_tokens": 1}
+    training = {
+        "batch_size": BATCH,
+        "steps": site.steps + GOING_ON,
+        "warmup_steps": 5,
+        "lr": site.learning_rate,
+    }
+    training |= {"precision": "float32", "weight_decay": 0.1}
+    return RunConfig.model_validate({"model": model, "data": DATA, "training": training})
+
+
+def trial_data(site: Site) -> Dataset:
+    """Its data set, built once."""
+    if "data" not in site.shared:
+        folder = Path(tempfile.mkdtemp(prefix="trm-preflight-"))
+        try:
+            config = DataConfig.model_validate(DATA)
+            build_source(config, folder / "source")
+            build_dataset(config, folder / "source", folder / "data")
+            dataset = Dataset(folder / "data")
+            for split in ("train", "validation"):
+                dataset.split(split)
+            dataset.puzzles  # noqa: B018 (read before the folder goes)
+            site.shared["data"] = dataset
+        finally:
+            shutil.rmtree(folder)
+    return site.shared["data"]
+
+
+def _backend(site: Site) -> Backend:
+    if site.backend is None:
+        raise UserError("not checked: there is no device")
+    return site.backend
+
+
+def shards(site: Site) -> str:
+    """The workers' rows are disjoint parts of one global batch."""
+    backend = _backend(site)
+    sampler = trial_data(site).sampler(trial_config(site))[0]
+    worlds = sorted({2, 4, 8, backend.world})
+    for step in range(3):
+        whole = sampler.batch(step, 0, 1).rows
+        for world in worlds:
+            if BATCH % world:
+                continue
+            parts = np.concatenate([sampler.batch(step, worker, world).rows for worker in range(world)])
+            if not np.array_equal(parts, whole):
+                raise UserError(
+                    f"the rows of {world} workers at step {step + 1} are not the parts of one batch: some puzzles "
+                    "would count twice; this is a fault in the sampler"
+                )
+    own = torch.from_numpy(sampler.batch(0, backend.worker, backend.world).rows)
+    gathered = backend.gather(own)[: backend.world]
+    if not np.array_equal(torch.cat(gathered).numpy(), sampler.batch(0, 0, 1).rows):
+        raise UserError(
+            "the processes' first rows are not one batch: they run with other seeds, data or ranks"
+        )
+    return f"{', '.join(map(str, worlds))} workers take disjoint rows of one batch"
+
+
+def gradients(site: Site) -> str:
+    """After one step all workers hold one gradient, that of the whole batch."""
+    backend = _backend(site)
+    trial, reference = Trial(site, backend), Trial(site, HostReference())
+    trial.step(1)
+    reference.step(1)
+    found, expected = backend.fetch(trial.state.grads), reference.state.grads
+    wrong = float((found - expected).norm() / expected.norm())
+    if not wrong < (0.05 if backend.name == "xla" and getattr(backend, "on_tpu", False) else 1e-3):
+        raise UserError(
+            f"the gradient differs from the one-process gradient by {100 * wrong:.3g} %: the workers' sum is wrong"
+        )
+    own = torch.tensor([zlib.crc32(found.contiguous().numpy().tobytes())])
+    sums = [int(checksum) for checksum in backend.gather(own)]
+    if len(set(sums)) > 1:
+        raise UserError(f"the processes hold different gradients ({sums}): the link between them is faulty")
+    return f"one gradient in {backend.processes} processes, within {wrong:.1e} of the one-process one"
+
+
+def training(site: Site) -> str:
+    """The loss of a short training falls."""
+    trial = Trial(site, _backend(site))
+    losses = [trial.step(number) for number in range(1, site.steps + 1)]
+    site.shared["trial"] = trial
+    tenth = max(1, site.steps // 10)
+    first, last = (sum(part) / tenth for part in (losses[:tenth], losses[-tenth:]))
+    if not last < FALLEN * first:
+        raise UserError(
+            f"the loss went from {first:.3f} to {last:.3f} in {site.steps} steps: it must fall to 90 %"
+        )
+    return f"loss {first:.3f} to {last:.3f} in {site.steps} steps"
+
+
+def resume(site: Site) -> str:
+    """A saved and loaded training goes on as the one that was not interrupted."""
+    backend, trial = _backend(site), site.shared.get("trial")
+    if trial is None:
+        raise UserError("not checked: there was no training")
+    with tempfile.TemporaryDirectory(prefix="trm-preflight-", dir=site.scratch) as folder:
+        file = Path(folder) / "state.safetensors"
+        save_file(trial.tensors(), file)
+        again = Trial(site, backend)
+        again.load(load_file(file))
+    numbers = range(site.steps + 1, site.steps + 1 + GOING_ON)
+    expected, found = ([one.step(number) for number in numbers] for one in (trial, again))
+    ours, theirs = backend.fetch(trial.state.params), backend.fetch(again.state.params)
+    wrong = float((ours - theirs).norm() / ours.norm())
+    if not wrong <= (1e-4 if backend.name == "cuda" else 0.0):  # GPU sums have no fixed order
+        raise UserError(
+            f"a resumed training differs from an uninterrupted one by {100 * wrong:.2g} % of the weights after "
+            f"{GOING_ON} steps (losses {expected[-1]:.6f} and {found[-1]:.6f}): checkpoints cannot be trusted here"
+        )
+    return f"{GOING_ON} steps after saving and loading equal {GOING_ON} steps without"

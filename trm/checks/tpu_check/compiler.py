@@ -1,0 +1,63 @@
+"""StableHLO text in, a program compiled by libtpu out. Uses private parts of jax 0.7.1: envs/tpu pins it."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from trm.study.slices import Slice
+
+
+class Compiled(NamedTuple):
+    """One program for one chip of the slice. `text` is None, and `needs_gib` told, where it does not fit."""
+
+    text: str | None
+    peak_bytes: int
+    argument_bytes: int
+    flops: float
+    needs_gib: float | None
+
+
+def compile_for(module: str, where: Slice) -> Compiled:
+    """Compile a StableHLO module, partitioned over all chips of the slice.
+
+    Raises:
+        RuntimeError: the compiler refuses the program for another reason than memory.
+    """
+    from jax._src import compiler
+    from jax._src.interpreters import mlir
+    from jax._src.lib import xla_client
+    from jax._src.lib.mlir import ir
+    from jax.experimental import topologies
+
+    described = topologies.get_topology_desc(
+        platform="tpu", topology_name=where.topology, chip_config_name="megacore"
+    )
+    chips = described.devices[: where.chips]
+    # torch_xla's module attributes are not of jax's dialects
+    module = re.sub(r"module @(\S+) attributes \{[^\n]*\} \{", "module @step {", module, count=1)
+    with mlir.make_ir_context():
+        bytecode = mlir.module_to_bytecode(ir.Module.parse(module))
+    options = compiler.get_compile_options(
+        num_replicas=1,
+        num_partitions=where.chips,
+        device_assignment=np.array([[chip.id for chip in chips]]),
+        use_spmd_partitioning=True,
+    )
+    # as torch_xla: else the carry would come back replicated
+    options.executable_build_options.allow_spmd_sharding_propagation_to_output = [True]
+    try:
+        program: Any = chips[0].client.compile(bytecode, xla_client.DeviceList(tuple(chips)), options)
+    except Exception as error:
+        needs = re.search(r"Used ([\d.]+)([MG]) of [\d.]+[MG] hbm", str(error))
+        if needs is None:
+            raise RuntimeError(f"libtpu refuses the program: {str(error).splitlines()[0]}") from error
+        gib = float(needs.group(1)) / (1024 if needs.group(2) == "M" else 1)
+        return Compiled(None, 0, 0, 0.0, gib)
+    memory, cost = program.get_compiled_memory_stats(), program.cost_analysis()
+    text = program.hlo_modules()[0].to_string()
+    return Compiled(
+        text, memory.peak_memory_in_bytes, memory.argument_size_in_bytes, float(cost.get("flops", 0)), None
+    )

@@ -1,0 +1,84 @@
+"""What a training step costs its host: placing a batch and starting the compiled program.
+
+A host serves four chips of a slice, so a larger slice is measured in a process of four virtual devices:
+
+    python -m trm.checks.tpu_check.starting ARGUMENTS RESULTS ROWS CELLS SYMBOLS
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from trm.study.slices import CHIPS_PER_HOST, Slice
+
+STARTS = 50
+
+
+def host_batch(rows: int, cells: int, symbols: int) -> tuple[Any, ...]:
+    """A batch of the shapes and dtypes that `trm.training.feed` makes, zeros, on the host."""
+    import torch
+
+    return (
+        torch.zeros(rows, dtype=torch.int32),
+        torch.zeros(rows, symbols, dtype=torch.uint8),
+        torch.zeros(rows, cells, dtype=torch.int32),
+        torch.zeros(rows, dtype=torch.int32),
+    )
+
+
+def starting_seconds(
+    arguments: int, results: int, sizes: tuple[int, int, int], where: Slice, backend: Any
+) -> float:
+    """Seconds that a host of the slice needs to place a batch of (rows, cells, symbols) on its chips and to start a
+    program with as many arguments and results: the shortest of some, on this machine."""
+    if where.chips <= CHIPS_PER_HOST:
+        return measured(arguments, results, host_batch(*sizes), backend)
+    numbers = [str(number) for number in (arguments, results, *sizes)]
+    command = [sys.executable, "-m", "trm.checks.tpu_check.starting", *numbers]
+    env = {**os.environ, "CPU_NUM_DEVICES": str(CHIPS_PER_HOST)}
+    done = subprocess.run(command, capture_output=True, text=True, env=env)
+    if done.returncode:
+        raise RuntimeError(f"the host's time was not measured: {(done.stderr.splitlines() or ['?'])[-1]}")
+    return float(done.stdout.split()[-1])
+
+
+def measured(arguments: int, results: int, batch: Sequence[Any], backend: Any) -> float:
+    """The same on the backend's own devices, with a program that computes next to nothing."""
+    import torch
+
+    from trm.devices.replay import Replay
+
+    state = [backend.place(torch.zeros(1)) for _ in range(results)]
+    given = [backend.place(torch.ones(1)) for _ in range(max(1, arguments - results))]
+
+    def step() -> None:
+        for tensor in state:
+            tensor.add_(given[0])
+        for tensor in given[1:]:
+            state[0].add_(tensor)
+
+    replay, times = Replay(step, state, given), []
+    for _ in range(STARTS):
+        backend.synchronize()
+        started = time.perf_counter()
+        for tensor in batch:
+            backend.place_rows(tensor, 0)
+        replay.run(given)
+        times.append(time.perf_counter() - started)
+    return min(times)
+
+
+def main() -> None:
+    from trm.devices.xla import XlaBackend
+
+    arguments, results, *sizes = map(int, sys.argv[1:])
+    print(measured(arguments, results, host_batch(*sizes), XlaBackend()))
+
+
+if __name__ == "__main__":
+    main()

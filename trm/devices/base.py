@@ -1,0 +1,168 @@
+"""The interface between the engine and a device.
+
+The engine runs one training step for every backend: static shapes, no data-dependent branch, state updated in
+place. A backend decides where tensors live, how the step is compiled, how workers sum a vector, and which dtype is
+fast. A step is `program(step)(batch, h_cycles, l_cycles)`; nothing it returns is read, results come from `fetch`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Precision(NamedTuple):
+    """How numbers are held, and why."""
+
+    name: str
+    """float32, bfloat16, float16 or bfloat16_weights."""
+    forward: torch.dtype
+    """Dtype of activations and matrix products."""
+    weights: torch.dtype
+    """Dtype in which the optimiser holds the weights."""
+    scaled: bool
+    """Whether the loss is scaled dynamically."""
+    reason: str
+
+
+def precision_of(requested: str, fast_bfloat16: bool, device: str) -> Precision:
+    """Resolve a TrainingConfig.precision for a device that is, or is not, fast at bfloat16."""
+    reason = "asked for"
+    if requested == "auto":
+        requested = "bfloat16" if fast_bfloat16 else "float32"
+        reason = f"{device} {'has' if fast_bfloat16 else 'has no'} fast bfloat16 products"
+    elif requested.startswith("bfloat16") and not fast_bfloat16:
+        reason = f"asked for, though {device} has no fast bfloat16 products"
+    forward = {"float32": torch.float32, "float16": torch.float16}.get(requested, torch.bfloat16)
+    weights = torch.bfloat16 if requested == "bfloat16_weights" else torch.float32
+    return Precision(requested, forward, weights, requested == "float16", reason)
+
+
+class Backend(ABC):
+    """One device as one worker of a job sees it."""
+
+    name: str
+    device: torch.device
+    rank: int = 0
+    """This process's place among `processes`; rank 0 writes the files."""
+    world: int = 1
+    """Workers whose gradients `all_reduce` sums. Under SPMD 1: all devices of all hosts are one worker."""
+    network: str = "plain"
+    """Implementation of the network: `plain` (autograd, float32 leaves), `fused` (hand-written backward), `triton`
+    (`trm.network.cuda`) or `xla`."""
+    chunk: int = 1 << 62
+    """Elements of one pass of the optimiser."""
+    own_memory: bool = True
+    """Whether the device has memory of its own, to which batches must be moved."""
+    stop_every: int = 1
+    """Steps between looks at the workers' stop requests (a look waits for the device)."""
+
+    @property
+    def worker(self) -> int:
+        """This process's place among `world`: which rows of the global batch are its own."""
+        return self.rank
+
+    @property
+    def processes(self) -> int:
+        """Processes of the job, which `gather` and `broadcast` reach."""
+        return self.world
+
+    def device_count(self) -> int:
+        """Devices of the job, over all its processes."""
+        return self.world
+
+    @abstractmethod
+    def precision(self, requested: str) -> Precision:
+        """The precision to compute in, with its reason in words."""
+
+    @abstractmethod
+    def place(self, tensor: Tensor) -> Tensor:
+        """A host tensor, on the device. State goes through here once, each step's batch every step."""
+
+    def place_rows(self, tensor: Tensor, dim: int) -> Tensor:
+        """As `place`, for a tensor whose dimension `dim` runs over this worker's batch rows (SPMD shards it)."""
+        return self.place(tensor)
+
+    def program(self, step: Callable[..., None]) -> Callable[..., None]:
+        """The step, compiled or as it is."""
+        return step
+
+    def all_reduce(self, flat: Tensor) -> None:  # noqa: B027 (nothing to do where there is one worker)
+        """Sum `flat` over the workers, in place. Called once a step."""
+
+    def request_stop(self, stop: Tensor, requested: int) -> None:
+        """Put this process's stop request into the step's vector, before it is reduced."""
+        stop.fill_(float(bool(requested)))
+
+    def stop_agreed(self, stop: Tensor, step: int, requested: int) -> bool:
+        """Whether all workers stop after this step. `stop`: the summed stop requests [1] of the step."""
+        return bool(requested) if self.world == 1 else step % self.stop_every == 0 and bool(self.fetch(stop))
+
+    def gather(self, vector: Tensor) -> list[Tensor]:
+        """The host vectors (equal shape) of all workers, by rank; also a barrier."""
+        return [vector]
+
+    def broadcast(self, tensor: Tensor) -> None:  # noqa: B027 (nothing to do where there is one worker)
+        """Overwrite a host tensor by rank 0's."""
+
+    def fetch(self, tensor: Tensor) -> Tensor:
+        """The tensor on the host, once all that it depends on has run."""
+        return tensor.detach().to("cpu")
+
+    def synchronize(self) -> None:  # noqa: B027 (nothing to do where there is one worker)
+        """Wait for the device."""
+
+    @abstractmethod
+    def device_name(self) -> str:
+        """What the device is called by its maker."""
+
+    @abstractmethod
+    def peak_memory(self) -> int:
+        """Most bytes in use so far, of the device where it has its own memory, else of the process."""
+
+    def peak_device_memory(self) -> int | None:
+        """Most bytes in use so far on the device itself; None where it does not tell."""
+        return self.peak_memory()
+
+    def memory_limit(self) -> int:
+        """Bytes of memory that a run may fill."""
+        return 0
+
+    def compilations(self) -> int:
+        """Programs compiled so far in this process; 0 where steps run as they are."""
+        return 0
+
+    def compile_seconds(self) -> float:
+        """Seconds spent so far in compiling them."""
+        return 0.0
+
+    def counters(self) -> dict[str, float]:
+        """Columns of the history that only this backend has (xla/*)."""
+        return {}
+
+    def report(self) -> str:
+        """The backend's own account of what it did, in many lines; empty where it keeps none."""
+        return ""
+
+    def start_trace(self, path: Path) -> Callable[[], Path]:
+        """Begin a profiler trace; what is returned ends it, writes it (to `path`, or beside it) and says where."""
+        from torch.profiler import profile
+
+        profiler = profile()
+        profiler.start()
+
+        def stop() -> Path:
+            profiler.stop()
+            path.parent.mkdir(parents=True, exist_ok=True)
+            profiler.export_chrome_trace(str(path))
+            return path
+
+        return stop
+
+    def close(self) -> None:  # noqa: B027 (nothing to do where there is one worker)
+        """Leave the workers."""

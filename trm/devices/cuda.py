@@ -1,0 +1,188 @@
+"""The CUDA backend: one process a GPU, workers over NCCL, the whole step as one CUDA graph where that works.
+
+With a single worker the step is captured after a few warm-up steps, compared with an uncaptured one, and replayed from
+then on (TRM_CUDA_GRAPH=0 starts kernels one by one). Nothing in a step waits for the host, and what the host draws
+(rows, augmentations, exploration) is copied into the captured batch. With triton installed the network is made of the
+kernels of `trm.network.cuda` (TRM_TRITON=0: that of `trm.network.eager.fused`).
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from trm.devices.base import Backend, Precision, precision_of
+from trm.devices.workers import Workers, world_from_environment
+from trm.errors import UserError
+from trm.network.cuda import available
+
+if TYPE_CHECKING:
+    from trm.training.step import TrainStep
+
+log = logging.getLogger("trm")
+GRAPH_VARIABLE, TRITON_VARIABLE = "TRM_CUDA_GRAPH", "TRM_TRITON"
+WARM_UP_STEPS = 3  # real steps before capture: they create every buffer and pick every kernel
+LARGEST_DIFFERENCE = 0.05  # of a replay from an uncaptured step, relative to what the step changes
+Capture = Callable[[Callable[[], None]], Callable[[], None]]
+
+
+class CudaBackend(Backend):
+    """One NVIDIA GPU."""
+
+    name = "cuda"
+    stop_every = 10
+
+    def __init__(self) -> None:
+        if not torch.cuda.is_available():
+            raise UserError(
+                "--backend cuda: torch sees no GPU here; use --backend cpu, or install a CUDA build of torch"
+            )
+        self.rank, self.world = world_from_environment()
+        local = int(os.environ.get("LOCAL_RANK", "0"))
+        if local >= torch.cuda.device_count():
+            raise UserError(f"LOCAL_RANK={local}, but this machine has {torch.cuda.device_count()} GPUs")
+        self.device = torch.device("cuda", local)
+        torch.cuda.set_device(self.device)
+        self.network = chosen_network(torch.cuda.get_device_capability(self.device))
+        self._workers = Workers("nccl", self.rank, self.world) if self.world > 1 else None
+
+    def precision(self, requested: str) -> Precision:
+        fast = torch.cuda.get_device_capability(self.device)[0] >= 8
+        return precision_of(requested, fast, "this GPU")
+
+    def place(self, tensor: Tensor) -> Tensor:
+        # from pinned memory the copy runs beside the kernels of the step before
+        return tensor.pin_memory().to(self.device, non_blocking=True)
+
+    def program(self, step: Callable[..., None]) -> Callable[..., None]:
+        if self.world == 1 and os.environ.get(GRAPH_VARIABLE, "1") != "0":
+            return GraphedStep(step, capture_graph)
+        return step
+
+    def all_reduce(self, flat: Tensor) -> None:
+        if self._workers:
+            self._workers.all_reduce(flat)
+
+    def gather(self, vector: Tensor) -> list[Tensor]:
+        return self._workers.gather(vector) if self._workers else [vector]
+
+    def broadcast(self, tensor: Tensor) -> None:
+        if self._workers:
+            self._workers.broadcast(tensor)
+
+    def synchronize(self) -> None:
+        torch.cuda.synchronize(self.device)
+
+    def device_name(self) -> str:
+        return torch.cuda.get_device_name(self.device)
+
+    def peak_memory(self) -> int:
+        return torch.cuda.max_memory_allocated(self.device)
+
+    def memory_limit(self) -> int:
+        return torch.cuda.get_device_properties(self.device).total_memory
+
+    def close(self) -> None:
+        if self._workers:
+            self._workers.close()
+
+
+def chosen_network(capability: tuple[int, int]) -> str:
+    """`triton` where it is installed and serves (compute capability 8.0), else `fused`."""
+    wanted = os.environ.get(TRITON_VARIABLE, "1") != "0"
+    return "triton" if wanted and capability >= (8, 0) and available() else "fused"
+
+
+class GraphedStep:
+    """A training step whose kernels are recorded once for each (h_cycles, l_cycles) and then replayed.
+
+    The step changes its state in place and reads a batch of fixed shapes, so a replay on the batch's own memory is
+    a step. The first steps of each kind run as usual. The first replay is compared with an uncaptured step from the
+    same state; where it differs, or where capture fails, one sentence says so and all steps run uncaptured.
+
+    `capture(call)` records what `call` does and returns what replays it.
+    """
+
+    def __init__(self, step: TrainStep, capture: Capture):
+        self._step, self._capture = step, capture
+        self._seen: dict[tuple[int, int], int] = {}
+        self._replays: dict[tuple[int, int], Callable[[], None]] = {}
+        self._batch: tuple[Tensor, ...] | None = None
+        self._given_up = False
+
+    def __call__(self, batch: tuple[Tensor, ...], h_cycles: int, l_cycles: int) -> None:
+        kind = (h_cycles, l_cycles)
+        if self._given_up or self._seen.get(kind, 0) < WARM_UP_STEPS:
+            self._seen[kind] = self._seen.get(kind, 0) + 1
+            self._step(batch, h_cycles, l_cycles)
+            return
+        if self._batch is None:
+            self._batch = type(batch)(*(tensor.clone() for tensor in batch))
+        for mine, theirs in zip(self._batch, batch, strict=True):
+            mine.copy_(theirs)
+        if kind not in self._replays:
+            problem = self._record(kind)
+            if problem:
+                self._given_up = True
+                self._replays.clear()
+                log.warning("the training step runs without a CUDA graph: %s", problem)
+            return  # the step has been taken
+        self._step.before_update()  # a launched replay cannot be broken off
+        self._replays[kind]()
+
+    def _record(self, kind: tuple[int, int]) -> str | None:
+        """Capture, take one uncaptured step, and compare with a replay from the same state; returns what is wrong."""
+        tensors = self._step.state.changed_tensors()
+        before = [tensor.clone() for tensor in tensors]
+        self._step(self._batch, *kind)
+        after = [tensor.clone() for tensor in tensors]
+
+        def back_to(values: list[Tensor]) -> None:
+            for tensor, value in zip(tensors, values, strict=True):
+                tensor.copy_(value)
+
+        try:
+            # what is asked before an update has been asked above, and must not be asked while recording
+            hook, self._step.before_update = self._step.before_update, lambda: None
+            try:
+                replay = self._capture(lambda: self._step(self._batch, *kind))
+            finally:
+                self._step.before_update = hook
+            back_to(before)
+            replay()
+            error = max(_relative(t, new, old) for t, new, old in zip(tensors, after, before, strict=True))
+        except RuntimeError as problem:
+            back_to(after)
+            return f"capture failed ({str(problem).splitlines()[0]})"
+        back_to(after)
+        if not error < LARGEST_DIFFERENCE:
+            return f"a replay changes the state by other values (relative difference {error:.1e})"
+        self._replays[kind] = replay
+        return None
+
+
+def _relative(found: Tensor, expected: Tensor, before: Tensor) -> float:
+    """How far a tensor is from where a step takes it, relative to the way it goes; infinity for no number."""
+    if not found.is_floating_point():
+        found, expected, before = found.float(), expected.float(), before.float()
+    if not found.numel():
+        return 0.0
+    way = torch.linalg.vector_norm((expected - before).float())
+    error = float(torch.linalg.vector_norm((found - expected).float()) / way.clamp(min=1e-20))
+    same = torch.equal(found, expected)
+    return 0.0 if same else error if math.isfinite(error) else math.inf
+
+
+def capture_graph(call: Callable[[], None]) -> Callable[[], None]:
+    """Record `call` as a CUDA graph, after the device has come to rest."""
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        call()
+    return graph.replay

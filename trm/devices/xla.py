@@ -1,0 +1,247 @@
+"""The XLA backend: TPU chips (or XLA's CPU devices) through torch_xla 2.9, one process a host, SPMD over all devices.
+
+A tensor is global: its batch dimension is sharded over the one mesh axis, weights are replicated, and the partitioner
+puts the all-reduces in. So all devices of all hosts are one worker to the engine (`world` is 1), every host supplies
+the whole (small) batch and keeps its devices' part. Processes only meet on the host, over gloo.
+
+PJRT_DEVICE says which devices (TPU or CPU; chosen if unset), CPU_NUM_DEVICES how many of XLA's CPU devices.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import warnings
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from trm.devices.base import Backend, Precision, precision_of
+from trm.devices.cpu import peak_resident_bytes
+from trm.devices.workers import Workers, world_from_environment
+from trm.errors import UserError
+from trm.study.slices import hbm_gib
+
+SETTLED = 5  # calls of a step after which a further compilation is a fault
+CACHE_VARIABLE = "TRM_XLA_CACHE"
+REPLAY_VARIABLE = "TRM_XLA_REPLAY"
+
+
+def tpu_files() -> list[str]:
+    """The device files of this machine's TPU chips."""
+    return glob.glob("/dev/accel*") + glob.glob("/dev/vfio/[0-9]*")
+
+
+def choose_device() -> str:
+    """PJRT_DEVICE, set to TPU where its device files are and to CPU elsewhere if nobody has set it."""
+    if "PJRT_DEVICE" not in os.environ:
+        os.environ["PJRT_DEVICE"] = "TPU" if tpu_files() else "CPU"
+    return os.environ["PJRT_DEVICE"].upper()
+
+
+class XlaBackend(Backend):
+    """All XLA devices of the job as one worker. `cache`: folder of compiled programs (None: the default one)."""
+
+    name = "xla"
+    network = "xla"
+    stop_every = 10
+
+    def __init__(self, cache: Path | None = None) -> None:
+        self.rank, self._processes = world_from_environment()
+        self.on_tpu = choose_device() == "TPU"
+        if not self.on_tpu and self._processes > 1:
+            raise UserError(
+                f"XLA on CPU cannot join {self._processes} processes (their sums are silently wrong): use "
+                "--backend cpu under torchrun, or one process with CPU_NUM_DEVICES=N"
+            )
+        if self.on_tpu and not tpu_files():  # libtpu would look for one over the network, for many minutes
+            raise UserError(
+                "PJRT_DEVICE=TPU, but this machine has no TPU (no /dev/accel*, no /dev/vfio/*): set PJRT_DEVICE=CPU"
+            )
+        import torch_xla
+        import torch_xla.debug.metrics as metrics
+        import torch_xla.distributed.spmd as spmd
+        import torch_xla.runtime as runtime
+        from torch_xla.core.xla_model import send_cpu_data_to_device
+
+        self._send = send_cpu_data_to_device
+        self._torch_xla, self._metrics, self._spmd, self._runtime = torch_xla, metrics, spmd, runtime
+        runtime.use_spmd()
+        self._use_cache(cache)
+        try:
+            self.device = torch_xla.device()
+            self.devices = runtime.global_runtime_device_count()
+        except RuntimeError as error:
+            raise UserError(
+                f"PJRT_DEVICE={os.environ['PJRT_DEVICE']} has no usable device ({str(error).splitlines()[0]}): free "
+                "the TPU from other processes, or set PJRT_DEVICE=CPU"
+            ) from error
+        if runtime.process_count() != self._processes:
+            raise UserError(
+                f"the TPU slice has {runtime.process_count()} hosts and WORLD_SIZE says {self._processes}: start the "
+                "same command on every host (tpurun), or restrict this one to its own chips"
+            )
+        self._mesh = spmd.Mesh(list(range(self.devices)), (self.devices,), ("data",))
+        spmd.set_global_mesh(self._mesh)
+        self._workers = Workers("gloo", self.rank, self._processes) if self._processes > 1 else None
+        self._late = 0
+
+    @property
+    def worker(self) -> int:
+        return 0
+
+    @property
+    def processes(self) -> int:
+        return self._processes
+
+    def device_count(self) -> int:
+        return self.devices
+
+    def precision(self, requested: str) -> Precision:
+        return precision_of(requested, self.on_tpu, "a TPU" if self.on_tpu else "XLA's CPU device")
+
+    def place(self, tensor: Tensor) -> Tensor:
+        return tensor.to(self.device)
+
+    def place_rows(self, tensor: Tensor, dim: int) -> Tensor:
+        """The global batch's tensor, each device holding its rows. Raises UserError where they do not divide."""
+        if tensor.shape[dim] % self.devices:
+            raise UserError(
+                f"{tensor.shape[dim]} rows do not divide over {self.devices} XLA devices: make training.batch_size "
+                f"/ training.micro_batches a multiple of {self.devices}"
+            )
+        spec = self._spmd.ShardingSpec(
+            self._mesh, tuple("data" if axis == dim else None for axis in range(tensor.dim()))
+        )
+        # cut on the host: placed whole and cut then, a batch of 768 rows takes milliseconds
+        (placed,) = self._send([tensor], self.device, spec)
+        return placed
+
+    def program(self, step: Callable[..., None]) -> Callable[..., None]:
+        """The step as one XLA program a call; a compilation in a late call is warned of, once.
+
+        A step with a `state` is traced at its first call of each kind and its program started again by every later
+        one, unless $TRM_XLA_REPLAY is 0; any other step is traced each time.
+        """
+        from trm.devices.replay import Replay
+        from trm.network.tpu.network import choice
+
+        calls: Counter[tuple[object, ...]] = Counter()
+        replays: dict[tuple[object, ...], Replay] = {}
+        state = getattr(step, "state", None) if choice(REPLAY_VARIABLE) != "0" else None
+
+        def traced(batch: object, h_cycles: int, l_cycles: int) -> None:
+            # what was changed between steps (a metric sum set to zero, a checkpoint put back) must not become part
+            # of the step's graph
+            self._torch_xla.sync()
+            step(batch, h_cycles, l_cycles)
+            self._torch_xla.sync()
+
+        def run(batch: Sequence[Tensor], h_cycles: int, l_cycles: int) -> None:
+            before = self.compilations()
+            kind = type(batch), h_cycles, l_cycles
+            if state is None:
+                traced(batch, h_cycles, l_cycles)
+            elif kind in replays:
+                step.before_update()  # a program that was started cannot be broken off
+                replays[kind].run(batch)
+            else:
+                tensors = [*state.changed_tensors(), state.reduce]
+                replays[kind] = Replay(lambda: step(batch, h_cycles, l_cycles), tensors, batch)
+            calls[kind] += 1
+            if self.compilations() > before and calls[kind] > SETTLED:
+                self._late += 1
+                if self._late == 1:
+                    warnings.warn(
+                        f"XLA compiled the training step again at call {calls[kind]}: something in "
+                        "it changes from step to step and costs minutes each time (see the torch_xla metrics report)",
+                        RuntimeWarning,
+                        stacklevel=2,
+                    )
+
+        return run
+
+    def request_stop(self, stop: Tensor, requested: int) -> None:
+        """Nothing: a number put into the graph would compile another one; `stop_agreed` asks on the host."""
+
+    def stop_agreed(self, stop: Tensor, step: int, requested: int) -> bool:
+        if self._workers is None:
+            return bool(requested)
+        if step % self.stop_every:
+            return False
+        return any(bool(flag) for flag in self._workers.gather(torch.tensor([float(bool(requested))])))
+
+    def gather(self, vector: Tensor) -> list[Tensor]:
+        return self._workers.gather(vector) if self._workers else [vector]
+
+    def broadcast(self, tensor: Tensor) -> None:
+        if self._workers:
+            self._workers.broadcast(tensor)
+
+    def synchronize(self) -> None:
+        self._torch_xla.sync(wait=True)
+
+    def compilations(self) -> int:
+        """XLA programs compiled so far in this process."""
+        data = self._metrics.metric_data("CompileTime")
+        return int(data[0]) if data else 0
+
+    def compile_seconds(self) -> float:
+        data = self._metrics.metric_data("CompileTime")
+        return data[1] / 1e9 if data else 0.0
+
+    def counters(self) -> dict[str, float]:
+        transfers = self._metrics.metric_data("TransferToDeviceTime")
+        return {
+            "xla/compilations": float(self.compilations()),
+            "xla/compile_seconds": self.compile_seconds(),
+            "xla/transfer_seconds": transfers[1] / 1e9 if transfers else 0.0,
+            "xla/late_compilations": float(self._late),
+        }
+
+    def report(self) -> str:
+        return self._metrics.metrics_report()
+
+    def device_name(self) -> str:
+        kind = os.environ.get("TPU_ACCELERATOR_TYPE", "TPU") if self.on_tpu else "XLA CPU"
+        return f"{self.devices} x {kind}"
+
+    def peak_memory(self) -> int:
+        # of this process: torch_xla tells a device's memory only outside SPMD (tpu-check predicts it)
+        return peak_resident_bytes()
+
+    def peak_device_memory(self) -> int | None:
+        return None if self.on_tpu else peak_resident_bytes()
+
+    def start_trace(self, path: Path) -> Callable[[], Path]:
+        """A trace of host and devices by XLA's own profiler, a folder that TensorBoard's profile plugin reads."""
+        import torch_xla.debug.profiler as profiler
+
+        folder = path.with_suffix("")
+        folder.mkdir(parents=True, exist_ok=True)
+        self.synchronize()
+        profiler.start_trace(str(folder))
+
+        def stop() -> Path:
+            profiler.stop_trace()
+            return folder
+
+        return stop
+
+    def memory_limit(self) -> int:
+        return int(hbm_gib() * 2**30) if self.on_tpu else super().memory_limit()
+
+    def close(self) -> None:
+        if self._workers:
+            self._workers.close()
+
+    def _use_cache(self, cache: Path | None) -> None:
+        """Keep compiled programs on disk. XLA's CPU client cannot read them back, so there it is not used."""
+        if self.on_tpu:
+            default = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trm" / "xla"
+            folder = cache or Path(os.environ.get(CACHE_VARIABLE) or default)
+            folder.mkdir(parents=True, exist_ok=True)
+            self._runtime.initialize_cache(str(folder))

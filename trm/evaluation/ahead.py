@@ -1,0 +1,77 @@
+"""Evaluations that a small run's training process makes when it ends: the evaluation job, a process of its own, finds
+them beside the checkpoints and need not load torch and the compiled passes once more, which would take longer than
+the evaluation itself."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trm.storage.files import sha256_file
+from trm.study.fingerprint import evaluation_fingerprint
+from trm.study.schema import EvaluationConfig
+from trm.training.files import write_json
+
+if TYPE_CHECKING:
+    from trm.devices.base import Backend
+
+log = logging.getLogger("trm")
+
+
+def _kept(checkpoints: Path, evaluation: EvaluationConfig) -> Path:
+    return checkpoints / "evaluated" / f"{evaluation_fingerprint(evaluation)[:8]}.json"
+
+
+def _depends_on(run: Path, dataset: str, evaluation: EvaluationConfig) -> dict[str, Any]:
+    """What must be the same for a kept evaluation to be taken."""
+    return {
+        "weights": sha256_file(run / "weights.safetensors"),
+        "dataset": Path(dataset).name,
+        "evaluation": evaluation.model_dump(mode="json"),
+    }
+
+
+def evaluate_ahead(
+    run: Path, dataset: str, evaluations: Sequence[EvaluationConfig], checkpoints: Path, backend: Backend
+) -> None:
+    """Make the evaluations of a run that has just been written and keep them in its checkpoint folder.
+
+    A failure is told and is nothing else: the evaluation job tries again, and its failure counts.
+    """
+    from trm.evaluation.evaluate import Evaluation
+    from trm.training.dataset import Dataset
+    from trm.training.outputs import load_weights
+
+    try:
+        trained, data = load_weights(run), Dataset(dataset)
+        for evaluation in evaluations:
+            document = Evaluation(trained, data, evaluation, backend).run()
+            kept = _kept(checkpoints, evaluation)
+            write_json(kept, _depends_on(run, dataset, evaluation) | {"document": document})
+    except Exception as error:
+        log.warning("evaluation is left to its own job: %s", error)
+        log.debug("traceback", exc_info=True)
+
+
+def take_over(
+    run: Path, dataset: str, evaluation: EvaluationConfig, checkpoints: Path, out: Path
+) -> dict[str, Any] | None:
+    """Write the kept evaluation of just these weights and settings to `out` and return it; None where there is none.
+
+    It is taken once: whoever asks again (--forcerun evaluate, after a change of the code, say) wants it measured.
+    """
+    kept = _kept(checkpoints, evaluation)
+    try:
+        found = json.loads(kept.read_text(encoding="utf-8"))
+        wanted = _depends_on(run, dataset, evaluation)
+        if {key: found[key] for key in wanted} != wanted:
+            return None
+        document = found["document"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    write_json(out, document)
+    kept.unlink()
+    return document

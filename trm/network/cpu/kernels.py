@@ -1,0 +1,338 @@
+"""The passes over memory between matrix products, each as one function of a block of words.
+
+Words 0-3 of a block: the next piece to take, pieces, rows of a piece, rows (see `launch`); from word 4 on, what each
+kernel's docstring lists. N rows of the channel mixing, D width, I inner width; L tokens, M columns of the token mixing;
+B batch rows, H heads, K channels of a head. Tensors are contiguous and in the block's dtype unless called wide
+(float32).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from trm.network.cpu.simd import (
+    MATH,
+    ONE,
+    claim,
+    exp,
+    fetch_line,
+    hidden,
+    load,
+    sigmoid,
+    store,
+    tensor,
+    wide_tensor,
+    word,
+)
+
+__all__ = [
+    "accumulate",
+    "accumulate_transposed",
+    "gate",
+    "gate_backward",
+    "join_heads",
+    "norm_columns",
+    "norm_columns_backward",
+    "norm_rows",
+    "norm_rows_backward",
+    "softmax",
+    "softmax_backward",
+    "split_heads",
+    "split_heads_backward",
+]
+
+EPS = np.float32(1e-5)
+ZERO = np.float32(0)
+COLUMNS = 256
+"""Columns that a norm over rows takes at a time: what it reads twice stays in the first cache."""
+
+
+@njit
+def piece(block):
+    """Rows [start, stop) of the next piece for this thread; start is -1 when none is left."""
+    taken = claim(block, 0)
+    if taken >= word(block, 1):
+        return -1, -1
+    start = taken * word(block, 2)
+    return start, min(start + word(block, 2), word(block, 3))
+
+
+@njit(**MATH)
+def gate(block):
+    """out = silu(gate) * up. Words: gate, up, out, columns, stride of the rows of gate and up."""
+    gates, ups, out = tensor(block, 4), tensor(block, 5), tensor(block, 6)
+    columns, stride = word(block, 7), word(block, 8)
+    start, stop = piece(block)
+    while start >= 0:
+        for row in range(start, stop):
+            a, b = row * stride, row * columns
+            for j in range(columns):
+                x = load(gates, a + j)
+                store(out, b + j, x * sigmoid(x) * load(ups, a + j))
+        start, stop = piece(block)
+
+
+@njit(**MATH)
+def gate_backward(block):
+    """Gradients take the place of gate and up; silu(gate) * up that of its own gradient. Words as `gate`."""
+    gates, ups, pushed = tensor(block, 4), tensor(block, 5), tensor(block, 6)
+    columns, stride = word(block, 7), word(block, 8)
+    start, stop = piece(block)
+    while start >= 0:
+        for row in range(start, stop):
+            a, b = hidden(row * stride), row * columns
+            for j in range(columns):
+                x, up, grad = load(gates, a + j), load(ups, a + j), load(pushed, b + j)
+                s = sigmoid(x)
+                silu = x * s
+                store(pushed, b + j, silu * up)
+                store(ups, a + j, grad * silu)
+                store(gates, a + j, grad * up * (s + silu * (ONE - s)))
+        start, stop = piece(block)
+
+
+@njit(**MATH)
+def norm_rows(block):
+    """out = (x + y) * scale, scale = 1 / rms(x + y) of each row. Words: x, y, out [N, D], wide scale [N], D."""
+    xs, ys, out, scales = tensor(block, 4), tensor(block, 5), tensor(block, 6), wide_tensor(block, 7)
+    width = word(block, 8)
+    start, stop = piece(block)
+    while start >= 0:
+        for row in range(start, stop):
+            at, total = row * width, ZERO
+            for j in range(at, at + width):
+                v = load(xs, j) + load(ys, j)
+                total += v * v
+            scale = ONE / np.sqrt(total / np.float32(width) + EPS)
+            store(scales, row, scale)
+            for j in range(at, at + width):
+                store(out, j, (load(xs, j) + load(ys, j)) * scale)
+        start, stop = piece(block)
+
+
+@njit(**MATH)
+def _cleared(group, width, sums):
+    """First of a group's columns and how many they are; their sums become 0."""
+    first = group * COLUMNS
+    count = min(COLUMNS, width - first)
+    for j in range(first, first + count):
+        store(sums, j, ZERO)
+    return first, count
+
+
+@njit(**MATH)
+def norm_columns(block):
+    """As `norm_rows`, of each column; a piece's rows are groups of COLUMNS.
+
+    Words: x, y, out [L, M], wide scale [M], L, M.
+    """
+    xs, ys, out, scales = tensor(block, 4), tensor(block, 5), tensor(block, 6), wide_tensor(block, 7)
+    length, width = word(block, 8), word(block, 9)
+    start, stop = piece(block)
+    while start >= 0:
+        for group in range(start, stop):
+            first, count = _cleared(group, width, scales)
+            for row in range(length):
+                at = row * width + first
+                for j in range(count):
+                    v = load(xs, at + j) + load(ys, at + j)
+                    store(scales, first + j, load(scales, first + j) + v * v)
+            for j in range(count):
+                mean = load(scales, first + j) / np.float32(length)
+                store(scales, first + j, ONE / np.sqrt(mean + EPS))
+            for row in range(length):
+                at = row * width + first
+                for j in range(count):
+                    v = load(xs, at + j) + load(ys, at + j)
+                    store(out, at + j, v * load(scales, first + j))
+        start, stop = piece(block)
+
+
+@njit(**MATH)
+def norm_rows_backward(block):
+    """out = (g - y * mean(g * y)) * scale with g = a + b. Words: a, b, y, out [N, D], wide scale [N], D."""
+    first, second, ys, out = tensor(block, 4), tensor(block, 5), tensor(block, 6), tensor(block, 7)
+    scales, width = wide_tensor(block, 8), word(block, 9)
+    start, stop = piece(block)
+    while start >= 0:
+        for row in range(start, stop):
+            at, total = row * width, ZERO
+            for j in range(at, at + width):
+                total += (load(first, j) + load(second, j)) * load(ys, j)
+            mean, scale = total / np.float32(width), load(scales, row)
+            for j in range(at, at + width):
+                store(out, j, (load(first, j) + load(second, j) - load(ys, j) * mean) * scale)
+        start, stop = piece(block)
+
+
+@njit(**MATH)
+def norm_columns_backward(block):
+    """As `norm_rows_backward`, of each column. Words: a, b, y, out [L, M], wide scale [M], L, M, wide scratch [M]."""
+    first, second, ys, out = tensor(block, 4), tensor(block, 5), tensor(block, 6), tensor(block, 7)
+    scales, sums = wide_tensor(block, 8), wide_tensor(block, 11)
+    length, width = word(block, 9), word(block, 10)
+    start, stop = piece(block)
+    while start >= 0:
+        for group in range(start, stop):
+            origin, count = _cleared(group, width, sums)
+            for row in range(length):
+                at = row * width + origin
+                for j in range(count):
+                    product = (load(first, at + j) + load(second, at + j)) * load(ys, at + j)
+                    store(sums, origin + j, load(sums, origin + j) + product)
+            for j in range(count):
+                store(sums, origin + j, load(sums, origin + j) / np.float32(length))
+            for row in range(length):
+                at = row * width + origin
+                for j in range(count):
+                    g = load(first, at + j) + load(second, at + j) - load(ys, at + j) * load(sums, origin + j)
+                    store(out, at + j, g * load(scales, origin + j))
+        start, stop = piece(block)
+
+
+@njit(**MATH)
+def accumulate(block):
+    """total += x over rows of `columns`. Words: wide total, x, columns."""
+    total, xs, columns = wide_tensor(block, 4), tensor(block, 5), word(block, 6)
+    start, stop = piece(block)
+    while start >= 0:
+        for j in range(start * columns, stop * columns):
+            store(total, j, load(total, j) + load(xs, j))
+        start, stop = piece(block)
+
+
+@njit(**MATH)
+def accumulate_transposed(block):
+    """total += x^T over the rows of `total`. Words: wide total [rows, columns], x [columns, rows], columns, rows."""
+    total, xs, columns, height = wide_tensor(block, 4), tensor(block, 5), word(block, 6), word(block, 7)
+    start, stop = piece(block)
+    while start >= 0:
+        for row in range(start, stop):
+            for j in range(columns):
+                at = row * columns + j
+                store(total, at, load(total, at) + load(xs, j * height + row))
+        start, stop = piece(block)
+
+
+@njit(**MATH)
+def _turn(source, at, out, to, cos, sin, angle, half, scale):
+    for j in range(half):
+        a, b = load(source, at + j), load(source, at + half + j)
+        c, s = load(cos, angle + j) * scale, load(sin, angle + j) * scale
+        store(out, to + j, a * c - b * s)
+        store(out, to + half + j, b * c + a * s)
+
+
+@njit(**MATH)
+def _turn_back(source, at, out, to, cos, sin, angle, half, scale):
+    for j in range(half):
+        a, b = load(source, at + j), load(source, at + half + j)
+        c, s = load(cos, angle + j) * scale, load(sin, angle + j) * scale
+        store(out, to + j, a * c + b * s)
+        store(out, to + half + j, b * c - a * s)
+
+
+@njit(**MATH)
+def _move(source, at, out, to, count):
+    for j in range(count):
+        store(out, to + j, load(source, at + j))
+
+
+@njit(**MATH)
+def split_heads(block):
+    """q, k turned by their positions, q over sqrt(K), and v, as [B, H, L, K] from the projection's [L * B, 3 * H * K].
+
+    Words: projection, q, k, v, wide cos, wide sin [L, K / 2], B, H, K, L. A row is one of L * B.
+    """
+    qkv, q, k, v = tensor(block, 4), tensor(block, 5), tensor(block, 6), tensor(block, 7)
+    cos, sin = wide_tensor(block, 8), wide_tensor(block, 9)
+    batch, heads, width, length = word(block, 10), word(block, 11), word(block, 12), word(block, 13)
+    half, all_heads, scale = width // 2, heads * width, ONE / np.sqrt(np.float32(width))
+    start, stop = piece(block)
+    while start >= 0:
+        for row in range(start, stop):
+            token, b = row // batch, row % batch
+            for h in range(heads):
+                at, to = 3 * row * all_heads + h * width, ((b * heads + h) * length + token) * width
+                for ahead in range(to + width, to + 2 * width, 32):
+                    fetch_line(q, ahead)
+                    fetch_line(k, ahead)
+                    fetch_line(v, ahead)
+                _turn(qkv, at, q, to, cos, sin, token * half, half, scale)
+                _turn(qkv, at + all_heads, k, to, cos, sin, token * half, half, ONE)
+                _move(qkv, at + 2 * all_heads, v, to, width)
+        start, stop = piece(block)
+
+
+@njit(**MATH)
+def split_heads_backward(block):
+    """The projection's gradient from those of q, k and v; words as `split_heads`."""
+    qkv, q, k, v = tensor(block, 4), tensor(block, 5), tensor(block, 6), tensor(block, 7)
+    cos, sin = wide_tensor(block, 8), wide_tensor(block, 9)
+    batch, heads, width, length = word(block, 10), word(block, 11), word(block, 12), word(block, 13)
+    half, all_heads, scale = width // 2, heads * width, ONE / np.sqrt(np.float32(width))
+    start, stop = piece(block)
+    while start >= 0:
+        for row in range(start, stop):
+            token, b = row // batch, row % batch
+            for h in range(heads):
+                to, at = 3 * row * all_heads + h * width, ((b * heads + h) * length + token) * width
+                _turn_back(q, at, qkv, to, cos, sin, token * half, half, scale)
+                _turn_back(k, at, qkv, to + all_heads, cos, sin, token * half, half, ONE)
+                _move(v, at, qkv, to + 2 * all_heads, width)
+        start, stop = piece(block)
+
+
+@njit(**MATH)
+def join_heads(block):
+    """[B, H, L, K] to [L * B, H * K], or back where `back` is 1. Words: source, out, B, H, K, L, back."""
+    source, out = tensor(block, 4), tensor(block, 5)
+    batch, heads, width, length = word(block, 6), word(block, 7), word(block, 8), word(block, 9)
+    back = word(block, 10) == 1
+    start, stop = piece(block)
+    while start >= 0:
+        for row in range(start, stop):
+            token, b = row // batch, row % batch
+            for h in range(heads):
+                split, flat = ((b * heads + h) * length + token) * width, (row * heads + h) * width
+                if back:
+                    _move(source, flat, out, split, width)
+                else:
+                    _move(source, split, out, flat, width)
+        start, stop = piece(block)
+
+
+@njit(**MATH)
+def softmax(block):
+    """Each row by its softmax, in place. Words: x, columns."""
+    xs, columns = tensor(block, 4), word(block, 5)
+    start, stop = piece(block)
+    while start >= 0:
+        for row in range(start, stop):
+            at = row * columns
+            top = load(xs, at)
+            for j in range(at, at + columns):
+                top = max(top, load(xs, j))
+            total = ZERO
+            for j in range(at, at + columns):
+                total += exp(load(xs, j) - top)
+            scale = ONE / total
+            for j in range(at, at + columns):
+                store(xs, j, exp(load(xs, j) - top) * scale)
+        start, stop = piece(block)
+
+
+@njit(**MATH)
+def softmax_backward(block):
+    """Gradient before the softmax in place of the one after it, from its output. Words: gradient, output, columns."""
+    grads, ys, columns = tensor(block, 4), tensor(block, 5), word(block, 6)
+    start, stop = piece(block)
+    while start >= 0:
+        for row in range(start, stop):
+            at, total = row * columns, ZERO
+            for j in range(at, at + columns):
+                total += load(grads, j) * load(ys, j)
+            for j in range(at, at + columns):
+                store(grads, j, load(ys, j) * (load(grads, j) - total))
+        start, stop = piece(block)

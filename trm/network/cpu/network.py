@@ -1,0 +1,113 @@
+"""The recursion rounds for processors.
+
+Compared with `eager.fused`: SiLU and its product, residual and norm are one pass each, in both directions, or part
+of a whole layer's (`blocked`, where the processor multiplies bfloat16 itself); attention is batched products, its
+softmax and rotation passes.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from trm.network.cpu import blocked, layers
+from trm.network.cpu.attention import Attention, Heads
+from trm.network.cpu.launch import run
+from trm.network.cpu.layers import Layer
+from trm.network.definition import Architecture
+from trm.network.eager import fused
+from trm.network.eager.fused import Buffers
+
+
+class Kept(NamedTuple):
+    """What backward needs of one block: its input, after the mixing, and its output, with the norms' 1 / rms."""
+
+    x: Tensor
+    y: Tensor
+    y_scale: Tensor
+    mixer: Tensor | Heads
+    gate_up: Tensor
+    out: Tensor
+    out_scale: Tensor
+
+
+class CompiledRounds(fused.Rounds):
+    """As `fused.Rounds`: results lie in buffers and hold until the next call, which may read them."""
+
+    def __init__(self, weights: dict[str, Tensor], grads: dict[str, Tensor] | None, arch: Architecture):
+        self._buffers = Buffers()
+        self._blocks: list[tuple[Layer, Layer]] = []
+
+        def layer(kind: type[Layer], prefix: str, first: str, second: str, **more: Any) -> Layer:
+            names = prefix + first, prefix + second
+            own = tuple(weights[name] for name in names)
+            return kind(own, tuple(grads[name] for name in names) if grads else None, self._buffers, **more)
+
+        for i in range(arch.layers):
+            prefix = f"blocks.{i}."
+            channels = prefix + "channel_mlp."
+            own = blocked if blocked.usable(weights[channels + "down"]) else layers
+            if prefix + "token_mlp.down" in weights:
+                mixer = layer(own.Tokens, prefix + "token_mlp.", "gate_up", "down")
+            else:
+                more = {"heads": arch.heads, "rope": arch.rope, "linear": own.Linear}
+                mixer = layer(Attention, prefix + "attention.", "qkv", "out", **more)
+            self._blocks.append((mixer, layer(own.Channels, channels, "gate_up", "down")))
+        self.prepare()
+
+    def prepare(self) -> None:
+        """To be called whenever the weights have changed."""
+        for block in self._blocks:
+            for layer in block:
+                layer.prepare()
+
+    @torch.no_grad()
+    def forward(
+        self, z_H: Tensor, z_L: Tensor, x: Tensor, l_cycles: int, saved: list[Any] | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """As `network.recursion_round`; what backward needs is appended to `saved`."""
+        return super().forward(z_H, z_L, x, l_cycles, saved)
+
+    def _stack(self, x_LBD: Tensor, use: int, role: str, saved: list[Any] | None) -> Tensor:
+        # without backward one set of buffers serves every layer and use
+        records = []
+        length, batch, width = x_LBD.shape
+        for i, (mixer, channels) in enumerate(self._blocks):
+            place = (use, i) if saved is not None else None
+            last = role if i == len(self._blocks) - 1 else "between"
+            flat = x_LBD.view(length if mixer.tokens else length * batch, -1)
+            inner = mixer.kept(flat, length, place)
+            y, y_scale = mixer.forward(flat, inner, ("y", place))
+            flat = y.view(length * batch, width)
+            gate_up = channels.kept(flat, length, place)
+            out, out_scale = channels.forward(flat, gate_up, (last, place))
+            if saved is not None:
+                records.append(Kept(x_LBD, y, y_scale, inner, gate_up, out, out_scale))
+            x_LBD = out.view(length, batch, width)
+        if saved is not None:
+            saved.append(records)
+        return x_LBD
+
+    @torch.no_grad()
+    def backward(self, grad: Tensor, saved: list[Any]) -> Tensor:
+        """Gradient of x from that of z_H; adds the weights' gradients."""
+        nothing = self._buffers.get(("nothing",), grad, *grad.shape).zero_()
+        grads = self._stack_backward((grad.contiguous(), nothing), saved.pop())
+        total = self._buffers.get(("total",), grad, *grad.shape, dtype=torch.float32).zero_()
+        while saved:
+            grads = self._stack_backward(grads, saved.pop())
+            for part in grads:
+                run("accumulate", part, len(total), total, part, total[0].numel())
+        return total.to(grad.dtype)
+
+    def _stack_backward(self, grads: tuple[Tensor, Tensor], records: list[Kept]) -> tuple[Tensor, Tensor]:
+        """The input's gradient, as two parts to be added, from that of the output."""
+        for (mixer, channels), kept in zip(self._blocks[::-1], records[::-1]):
+            total = channels.norm_backward(grads, kept.out, kept.out_scale, "above")
+            pushed = channels.backward(total, kept.y.view(total.shape), kept.gate_up)
+            total = mixer.norm_backward((total, pushed), kept.y, kept.y_scale, "below")
+            grads = total, mixer.backward(total, kept.x.view(total.shape), kept.mixer)
+        shape = records[0].x.shape
+        return grads[0].view(shape), grads[1].view(shape)

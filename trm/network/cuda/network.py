@@ -1,0 +1,208 @@
+"""The network for CUDA: the mathematics of `trm.network.definition` with a hand-written backward, made of kernels.
+
+Compared with `eager.fused`: norms, residuals and the additions between updates are one pass; the rounds without
+gradient keep nothing; the token mixing's projection is never stored but computed again in backward.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from trm.network import definition as network
+from trm.network.cuda.choice import SHARED, Chooser
+from trm.network.cuda.layers import Attention, Channels, Tokens
+from trm.network.cuda.norm import norm_backward, residual_norm, scale_dtype
+from trm.network.definition import Architecture
+from trm.network.eager import fused
+from trm.network.eager.fused import Buffers, LastRound
+from trm.network.eager.plain import PlainNetwork
+from trm.network.parameters import Layout
+
+
+class TritonNetwork:
+    """As `plain.PlainNetwork`, for a GPU with bfloat16 or float16 products; `only`: see `choice.Chooser`."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        params: Tensor,
+        grads: Tensor,
+        arch: Architecture,
+        only: dict[str, str] | None = None,
+    ):
+        self._plain = PlainNetwork(layout, params, grads, arch)
+        self._params, self._arch = params, arch
+        self._work = torch.empty_like(params, dtype=arch.dtype) if params.dtype != arch.dtype else params
+        self.rounds = TritonRounds(layout.views(self._work), layout.views(grads), arch, only)
+
+    def prepare(self) -> None:
+        """Cast and pad the weights as they are now, and zero the gradients."""
+        self._plain.prepare()
+        if self._work is not self._params:
+            self._work.copy_(self._params)
+        self.rounds.prepare()
+
+    def __call__(
+        self, z_H: Tensor, z_L: Tensor, inputs: Tensor, puzzle: Tensor | None, h_cycles: int, l_cycles: int
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """As `network.supervision_step`."""
+        x = network.embed(inputs, puzzle, self._plain.weights, self._arch, Lookup.apply)
+        with torch.no_grad():
+            for _ in range(h_cycles - 1):
+                z_H, z_L = self.rounds.forward(z_H, z_L, x, l_cycles)
+        z_H, z_L = LastRound.apply(x, z_H, z_L, self.rounds, l_cycles)
+        return (z_H, z_L, *network.heads(z_H, self._plain.weights, self._arch))
+
+
+class Lookup(torch.autograd.Function):
+    """F.embedding of a small table: its gradient is one product, without sorting and without waiting for the host."""
+
+    @staticmethod
+    def forward(ctx: Any, indices: Tensor, table: Tensor) -> Tensor:
+        ctx.save_for_backward(indices)
+        ctx.rows = len(table)
+        return F.embedding(indices, table)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor]:
+        (indices,) = ctx.saved_tensors
+        rows = torch.arange(ctx.rows, device=grad.device, dtype=indices.dtype)
+        one_hot = (rows[:, None] == indices.reshape(1, -1)).to(grad.dtype)
+        return None, one_hot @ grad.reshape(-1, grad.shape[-1])
+
+
+class Kept(NamedTuple):
+    """What backward needs of one block: its input, after the mixing, and its output, with the norms' 1 / rms."""
+
+    x: Tensor
+    y: Tensor
+    y_scale: Tensor
+    mixer: tuple[Tensor, ...]
+    """Attention's projections and heads' outputs; nothing of the token mixing."""
+    gate_up: Tensor
+    out: Tensor
+    out_scale: Tensor
+
+
+class TritonRounds(fused.Rounds):
+    """As `fused.Rounds`: results lie in buffers and hold until the next call, which may read them."""
+
+    def __init__(
+        self,
+        weights: dict[str, Tensor],
+        grads: dict[str, Tensor] | None,
+        arch: Architecture,
+        only: dict[str, str] | None = None,
+    ):
+        self._buffers, self.choose = Buffers(), Chooser(only) if only else SHARED
+        self._mixers: list[Tokens | Attention] = []
+        self._channels: list[Channels] = []
+
+        def pair(prefix: str, first: str, second: str) -> tuple[Any, ...]:
+            names = prefix + first, prefix + second
+            own = tuple(weights[name] for name in names)
+            return own, tuple(grads[name] for name in names) if grads else None, self._buffers, self.choose
+
+        for i in range(arch.layers):
+            prefix = f"blocks.{i}."
+            if prefix + "token_mlp.down" in weights:
+                self._mixers.append(Tokens(*pair(prefix + "token_mlp.", "gate_up", "down")))
+            else:
+                layer = pair(prefix + "attention.", "qkv", "out")
+                self._mixers.append(Attention(*layer, heads=arch.heads, rope=arch.rope))
+            self._channels.append(Channels(*pair(prefix + "channel_mlp.", "gate_up", "down")))
+
+    def prepare(self) -> None:
+        """Called when the weights have changed."""
+        for mixer in self._mixers:
+            mixer.prepare()
+
+    @torch.no_grad()
+    def forward(
+        self, z_H: Tensor, z_L: Tensor, x: Tensor, l_cycles: int, saved: list[Any] | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """As `network.recursion_round`; what backward needs is appended to `saved`."""
+        z_H, z_L, x = z_H.contiguous(), z_L.contiguous(), x.contiguous()
+        inject = torch.add(z_H, x, out=self._get("inject", x))
+        into = torch.add(z_L, inject, out=self._get(("into", 0 if saved is not None else None), x))
+        for use in range(l_cycles):
+            last = use == l_cycles - 1
+            z_L, into = self._stack(into, use, "z_L" if last else None, z_H if last else inject, saved)
+        z_H, _ = self._stack(into, l_cycles, "z_H", None, saved)
+        return z_H, z_L
+
+    def _get(self, key: Any, like: Tensor, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
+        shape = shape or tuple(like.shape)
+        return self._buffers.get((key, *shape), like, *shape, dtype=dtype)
+
+    def _stack(
+        self, x: Tensor, use: int, role: str | None, extra: Tensor | None, saved: list[Any] | None
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """The stack's output, kept where it has a role or backward needs it, and output + extra, the next input."""
+        length, batch, width = x.shape
+        rows, columns = (length * batch, width), (length, batch * width)
+        keep, records = saved is not None, []
+        dtype = scale_dtype(x)
+        for i, (mixer, channels) in enumerate(zip(self._mixers, self._channels)):
+            place = (use, i) if keep else None
+            y = self._get(("y", place), x, *rows)
+            y_scale = out_scale = None
+            if keep:
+                y_scale = self._get(("y scale", place), x, max(rows[0], columns[1]), dtype=dtype)
+                out_scale = self._get(("out scale", place), x, rows[0], dtype=dtype)
+            inner: tuple[Tensor, ...] = ()
+            if isinstance(mixer, Tokens):
+                mixer.forward(x.view(columns), y.view(columns), y_scale)
+            else:
+                inner = (
+                    self._get(("qkv", place), x, length, batch, 3 * width),
+                    self._get(("attended", place), x, length, batch, width),
+                )
+                residual_norm(x.view(rows), mixer.forward(x, *inner), 1, y, y_scale)
+            gate_up = None
+            if keep:
+                gate_up = self._get(("gate_up", place), x, rows[0], channels.into.shape[0])
+            mixed = channels.forward(y, gate_up)
+            last = i == len(self._mixers) - 1
+            out = None
+            if keep or role or not last:
+                out = self._get((role if last else "between", place), x, *rows)
+            into = None
+            if last and extra is not None:
+                into = self._get(("into", use + 1 if keep else use % 2), x)
+            residual_norm(
+                y, mixed, 1, out, out_scale,
+                None if into is None else extra.view(rows), None if into is None else into.view(rows),
+            )  # fmt: skip
+            if keep:
+                records.append(Kept(x, y, y_scale, inner, gate_up, out, out_scale))
+            x = x if out is None else out.view(length, batch, width)
+        if keep:
+            saved.append(records)
+        return None if out is None else x, into
+
+    @torch.no_grad()
+    def backward(self, grad: Tensor, saved: list[Any]) -> Tensor:
+        """Gradient of x from that of z_H; adds the weights' gradients."""
+        return super().backward(grad.contiguous(), saved)
+
+    def _stack_backward(self, grad: Tensor, records: list[Kept]) -> Tensor:
+        length, batch, width = grad.shape
+        rows, columns = (length * batch, width), (length, batch * width)
+        for mixer, channels, kept in zip(self._mixers[::-1], self._channels[::-1], records[::-1]):
+            total = norm_backward(
+                grad.view(rows), kept.out, kept.out_scale, 1, self._get("total", grad, *rows)
+            )
+            grad = channels.backward(total, kept.y, kept.gate_up)
+            if isinstance(mixer, Tokens):
+                shapes = grad.view(columns), kept.x.view(columns), kept.y.view(columns)
+                grad = mixer.backward(*shapes, kept.y_scale)
+            else:
+                total = norm_backward(grad, kept.y, kept.y_scale, 1, self._get("total", grad, *rows))
+                grad = mixer.backward(total, kept.x, *kept.mixer)
+            grad = grad.view(length, batch, width)
+        return grad

@@ -1,0 +1,138 @@
+"""SwiGLU (arXiv 2002.05202): gate and product in one pass, forward and backward, or in the matrix product's epilogue.
+
+`gate_up` is the fused projection: over channels [N, 2 I] with the gate in the first half of each row, over tokens
+[2 I, M] with the gate in the first half of the rows.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from trm.network.cuda.common import operand, wide
+
+
+@triton.jit
+def _gate(
+    gate_up, hidden, rows, columns, row_stride, up,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    inside = (row[:, None] < rows) & (column[None, :] < columns)
+    first = tl.program_id(0).to(tl.int64) * ROWS
+    place = tl.arange(0, ROWS)[:, None] * row_stride + column[None, :]
+    gate_up += first * row_stride
+    hidden += first * columns
+    g = tl.load(gate_up + place, mask=inside, other=0.0).to(WIDE)
+    u = tl.load(gate_up + up + place, mask=inside, other=0.0).to(WIDE)
+    h = g * tl.sigmoid(g) * u
+    tl.store(hidden + tl.arange(0, ROWS)[:, None] * columns + column[None, :], h, mask=inside)
+
+
+@triton.jit
+def _gate_backward(
+    gate_up, hidden, rows, columns, row_stride, up,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    inside = (row[:, None] < rows) & (column[None, :] < columns)
+    first = tl.program_id(0).to(tl.int64) * ROWS
+    place = tl.arange(0, ROWS)[:, None] * row_stride + column[None, :]
+    gate_up += first * row_stride
+    hidden += first * columns
+    narrow = tl.arange(0, ROWS)[:, None] * columns + column[None, :]
+    g = tl.load(gate_up + place, mask=inside, other=0.0).to(WIDE)
+    u = tl.load(gate_up + up + place, mask=inside, other=0.0).to(WIDE)
+    pushed = tl.load(hidden + narrow, mask=inside, other=0.0).to(WIDE)
+    sigma = tl.sigmoid(g)
+    silu = g * sigma
+    tl.store(gate_up + place, pushed * u * sigma * (1.0 + g - silu), mask=inside)
+    tl.store(gate_up + up + place, pushed * silu, mask=inside)
+    tl.store(hidden + narrow, silu * u, mask=inside)
+
+
+@triton.jit
+def _product(
+    x, gate_up_weight, hidden, gate_up, rows, inner: tl.constexpr, depth: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr, GROUP: tl.constexpr, KEEP: tl.constexpr,
+    WIDE: tl.constexpr, OPERAND: tl.constexpr,
+):  # fmt: skip
+    # neighbouring programs share rows of x and columns of the weights: both stay in the L2 cache
+    across, down = tl.cdiv(inner, COLUMNS), tl.cdiv(rows, ROWS)
+    index = tl.program_id(0)
+    first = index // (GROUP * across) * GROUP
+    height = tl.minimum(down - first, GROUP)
+    block = first + index % (GROUP * across) % height
+    row = block * ROWS + tl.arange(0, ROWS)
+    column = index % (GROUP * across) // height * COLUMNS + tl.arange(0, COLUMNS)
+    k = tl.arange(0, DEPTH)
+    base = block.to(tl.int64) * ROWS
+    x_place = x + base * depth + tl.arange(0, ROWS)[:, None] * depth + k[None, :]
+    w_place = gate_up_weight + column[None, :] * depth + k[:, None]
+    gate = tl.zeros((ROWS, COLUMNS), WIDE)
+    up = tl.zeros((ROWS, COLUMNS), WIDE)
+    for start in range(0, depth, DEPTH):
+        left = (row[:, None] < rows) & (k[None, :] + start < depth)
+        right = (column[None, :] < inner) & (k[:, None] + start < depth)
+        a = tl.load(x_place + start, mask=left, other=0.0).to(OPERAND)
+        b = tl.load(w_place + start, mask=right, other=0.0).to(OPERAND)
+        c = tl.load(w_place + inner * depth + start, mask=right, other=0.0).to(OPERAND)
+        gate = tl.dot(a, b, gate, input_precision="ieee", out_dtype=WIDE)
+        up = tl.dot(a, c, up, input_precision="ieee", out_dtype=WIDE)
+    inside = (row[:, None] < rows) & (column[None, :] < inner)
+    if KEEP:
+        place = base * (2 * inner) + (tl.arange(0, ROWS)[:, None] * (2 * inner) + column[None, :])
+        tl.store(gate_up + place, gate, mask=inside)
+        tl.store(gate_up + inner + place, up, mask=inside)
+    h = gate * tl.sigmoid(gate) * up
+    tl.store(hidden + base * inner + (tl.arange(0, ROWS)[:, None] * inner + column[None, :]), h, mask=inside)
+
+
+TILE = {"ROWS": 4, "COLUMNS": 512}
+SHAPES = (
+    {"ROWS": 128, "COLUMNS": 128, "DEPTH": 64, "num_warps": 8, "num_stages": 3},
+    {"ROWS": 128, "COLUMNS": 64, "DEPTH": 64, "num_warps": 4, "num_stages": 4},
+    {"ROWS": 128, "COLUMNS": 64, "DEPTH": 64, "num_warps": 8, "num_stages": 4},
+    {"ROWS": 256, "COLUMNS": 64, "DEPTH": 64, "num_warps": 8, "num_stages": 3},
+)
+"""Tiles of the product worth timing on a GPU; the first serves elsewhere."""
+
+
+def _layout(gate_up: Tensor, hidden: Tensor) -> tuple[int, int, int, int]:
+    """Rows and columns of a half, the stride of a row, and the way from gate to up."""
+    rows, columns = hidden.shape
+    return rows, columns, gate_up.shape[1], columns if gate_up.shape[0] == rows else rows * columns
+
+
+def gate(gate_up: Tensor, hidden: Tensor) -> Tensor:
+    """hidden = silu(gate) * up."""
+    rows, columns, stride, up = _layout(gate_up, hidden)
+    programs = triton.cdiv(rows, TILE["ROWS"]), triton.cdiv(columns, TILE["COLUMNS"])
+    _gate[programs](gate_up, hidden, rows, columns, stride, up, **TILE, WIDE=wide(hidden), num_warps=8)
+    return hidden
+
+
+def gate_backward(gate_up: Tensor, hidden: Tensor) -> None:
+    """In place: `hidden` holds its gradient and gets its value again, `gate_up` gets its gradient."""
+    rows, columns, stride, up = _layout(gate_up, hidden)
+    programs = triton.cdiv(rows, TILE["ROWS"]), triton.cdiv(columns, TILE["COLUMNS"])
+    _gate_backward[programs](
+        gate_up, hidden, rows, columns, stride, up, **TILE, WIDE=wide(hidden), num_warps=8
+    )
+
+
+def product(
+    x: Tensor, weight: Tensor, hidden: Tensor, gate_up: Tensor | None, shape: dict[str, int] = SHAPES[0]
+) -> Tensor:
+    """hidden [N, I] = SwiGLU of x [N, D] with `weight` [2 I, D]; the projection goes to `gate_up` where it is given."""
+    rows, depth = x.shape
+    inner = hidden.shape[1]
+    programs = (triton.cdiv(rows, shape["ROWS"]) * triton.cdiv(inner, shape["COLUMNS"]),)
+    _product[programs](
+        x, weight, hidden, hidden if gate_up is None else gate_up, rows, inner, depth, **shape, GROUP=8,
+        KEEP=gate_up is not None, WIDE=wide(x), OPERAND=operand(x),
+    )  # fmt: skip
+    return hidden

@@ -1,0 +1,1 @@
+"""The network in plain PyTorch operations."""

@@ -1,0 +1,342 @@
+"""The network with a hand-written backward: the same mathematics as `plain`, in fewer and larger operations.
+
+Weights are cast once a step; nothing is transposed; residual additions ride on matrix products; gradients of all
+uses of a weight are summed in float32; activations live in buffers that are reused from step to step.
+Shapes: M = B * D columns of the token mixing, N = L * B rows of the channel mixing, I inner width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from trm.network import definition as network
+from trm.network.definition import EPS, Architecture
+from trm.network.eager.plain import PlainNetwork
+from trm.network.parameters import Layout
+
+aten = torch.ops.aten
+
+
+class Buffers:
+    """Scratch tensors by key, made once for each shape: fresh memory costs more than what is written into it."""
+
+    def __init__(self) -> None:
+        self._tensors: dict[tuple[Any, ...], Tensor] = {}
+
+    def get(
+        self, key: tuple[Any, ...], like: Tensor, *shape: int, dtype: torch.dtype | None = None
+    ) -> Tensor:
+        """A tensor of `shape` with the device (and dtype) of `like`; contents are left from its last use."""
+        found = self._tensors.get(key)
+        if found is None or found.shape != shape:
+            found = self._tensors[key] = like.new_empty(shape, dtype=dtype)
+        return found
+
+
+class SwiGLU(NamedTuple):
+    """One mixing layer: forward dtype weights and their float32 gradients."""
+
+    gate_up: Tensor
+    down: Tensor
+    gate_up_grad: Tensor | None
+    down_grad: Tensor | None
+    tokens: bool
+    """Over tokens (x is [L, M], weights stand left) or channels (x is [N, D], weights stand right)."""
+
+
+def add_product(total: Tensor, a: Tensor, b: Tensor, buffers: Buffers) -> None:
+    """total += a @ b with the sum in the dtype of `total`."""
+    if total.dtype == a.dtype:
+        total.addmm_(a, b)
+    else:
+        shape = a.shape[0], b.shape[1]
+        total.add_(torch.mm(a, b, out=buffers.get(("product", *shape), a, *shape)))
+
+
+def widened(x: Tensor, buffers: Buffers, key: str) -> Tensor:
+    """x in at least float32: itself, or a copy in a buffer."""
+    wide = torch.promote_types(x.dtype, torch.float32)
+    return x if x.dtype == wide else buffers.get((key, *x.shape), x, *x.shape, dtype=wide).copy_(x)
+
+
+def normalise(x: Tensor, dim: int, buffers: Buffers, key: tuple[Any, ...]) -> tuple[Tensor, Tensor]:
+    """RMSNorm of x and 1 / rms, in at least float32."""
+    wide = widened(x, buffers, "wide")
+    scratch = buffers.get(("scratch", *x.shape), wide, *x.shape)
+    scale = torch.mul(wide, wide, out=scratch).mean(dim, keepdim=True).add_(EPS).rsqrt_()
+    return buffers.get((*key, "norm"), x, *x.shape).copy_(torch.mul(wide, scale, out=scratch)), scale
+
+
+def normalise_backward(grad: Tensor, y: Tensor, scale: Tensor, dim: int, buffers: Buffers) -> Tensor:
+    """Gradient before the norm from the one after it, the norm's output and 1 / rms."""
+    grad, wide = widened(grad, buffers, "wide"), widened(y, buffers, "wide y")
+    scratch = buffers.get(("scratch", *y.shape), wide, *y.shape)
+    inner = torch.mul(grad, wide, out=scratch).mean(dim, keepdim=True)
+    torch.addcmul(grad, wide, inner, value=-1, out=scratch)
+    return buffers.get(("grad norm", *y.shape), y, *y.shape).copy_(scratch.mul_(scale))
+
+
+def halves(gate_up: Tensor, tokens: bool) -> tuple[Tensor, Tensor]:
+    """Gate and up part of the fused projection."""
+    inner = gate_up.shape[0 if tokens else 1] // 2
+    return (gate_up[:inner], gate_up[inner:]) if tokens else (gate_up[:, :inner], gate_up[:, inner:])
+
+
+class Activations(NamedTuple):
+    """What backward needs of one mixing layer."""
+
+    x: Tensor
+    gate_up: Tensor
+    silu: Tensor
+    hidden: Tensor
+
+
+def swiglu(x: Tensor, layer: SwiGLU, buffers: Buffers, key: tuple[Any, ...]) -> tuple[Tensor, Activations]:
+    """x + SwiGLU(x)."""
+    wide, inner = layer.gate_up.shape[0], layer.down.shape[1]
+    count = x.shape[1] if layer.tokens else x.shape[0]
+    if layer.tokens:
+        gate_up = torch.mm(layer.gate_up, x, out=buffers.get((*key, "gu"), x, wide, count))
+    else:
+        gate_up = torch.mm(x, layer.gate_up.t(), out=buffers.get((*key, "gu"), x, count, wide))
+    gate, up = halves(gate_up, layer.tokens)
+    shape = (inner, count) if layer.tokens else (count, inner)
+    silu = aten.silu.out(gate, out=buffers.get((*key, "silu"), x, *shape))
+    hidden = torch.mul(silu, up, out=buffers.get((*key, "h"), x, *shape))
+    left, right = (layer.down, hidden) if layer.tokens else (hidden, layer.down.t())
+    total = torch.addmm(x, left, right, out=buffers.get(("total", *x.shape), x, *x.shape))
+    return total, Activations(x, gate_up, silu, hidden)
+
+
+def swiglu_backward(grad: Tensor, saved: Activations, layer: SwiGLU, buffers: Buffers) -> Tensor:
+    """Gradient of x from that of x + SwiGLU(x); adds the weights' gradients; overwrites saved activations."""
+    x, gate_up, silu, hidden = saved
+    gate, up = halves(gate_up, layer.tokens)
+    pushed = buffers.get(("grad h", layer.tokens), x, *hidden.shape)
+    if layer.tokens:
+        add_product(layer.down_grad, grad, hidden.t(), buffers)
+        torch.mm(layer.down.t(), grad, out=pushed)
+    else:
+        add_product(layer.down_grad, grad.t(), hidden, buffers)
+        torch.mm(grad, layer.down, out=pushed)
+    torch.mul(pushed, up, out=hidden)
+    torch.mul(pushed, silu, out=up)
+    aten.silu_backward.grad_input(hidden, gate, grad_input=gate)
+    out = buffers.get(("grad swiglu", *x.shape), x, *x.shape)
+    if layer.tokens:
+        add_product(layer.gate_up_grad.t(), x, gate_up.t(), buffers)
+        return torch.addmm(grad, layer.gate_up.t(), gate_up, out=out)
+    add_product(layer.gate_up_grad, gate_up.t(), x, buffers)
+    return torch.addmm(grad, gate_up, layer.gate_up, out=out)
+
+
+class Attention(NamedTuple):
+    """One attention layer: forward dtype weights, their float32 gradients, and the core between the projections."""
+
+    qkv: Tensor
+    out: Tensor
+    qkv_grad: Tensor | None
+    out_grad: Tensor | None
+    core: Callable[[Tensor], Tensor]
+    """Projections [L, B, 3 D] -> heads' outputs [L, B, D]."""
+
+
+def attention_core(heads: int, cos: Tensor | None, sin: Tensor | None) -> Callable[[Tensor], Tensor]:
+    """Rotary positions (where given) and scaled dot-product attention."""
+
+    def core(qkv: Tensor) -> Tensor:
+        q, k, v = qkv.unflatten(-1, (3, heads, -1)).unbind(2)
+        if cos is not None:
+            q, k = network.rotate(q, cos, sin), network.rotate(k, cos, sin)
+        q, k, v = (t.permute(1, 2, 0, 3) for t in (q, k, v))
+        return F.scaled_dot_product_attention(q, k, v).permute(2, 0, 1, 3).flatten(2)
+
+    return core
+
+
+def rounds_for(weights: dict[str, Tensor], grads: dict[str, Tensor] | None, arch: Architecture) -> Rounds:
+    """The fastest rounds for these weights: compiled ones on a processor that has them, else those of this module."""
+    some = next(iter(weights.values()))
+    if some.device.type == "cpu" and find_spec("numba"):
+        from trm.network.cpu import launch
+        from trm.network.cpu.network import CompiledRounds
+
+        if launch.usable(arch.dtype):
+            return CompiledRounds(weights, grads, arch)
+    return Rounds(weights, grads, arch)
+
+
+class FusedNetwork:
+    """As `plain.PlainNetwork`, faster where kernels are started one by one."""
+
+    def __init__(self, layout: Layout, params: Tensor, grads: Tensor, arch: Architecture):
+        self._plain = PlainNetwork(layout, params, grads, arch)
+        self._params, self._arch = params, arch
+        cast = params.dtype != arch.dtype
+        self._work = torch.empty_like(params, dtype=arch.dtype) if cast else params
+        self.rounds = rounds_for(layout.views(self._work), layout.views(grads), arch)
+
+    def prepare(self) -> None:
+        """Cast the weights as they are now and zero the gradients."""
+        self._plain.prepare()
+        if self._work is not self._params:
+            self._work.copy_(self._params)
+        self.rounds.prepare()
+
+    def __call__(
+        self, z_H: Tensor, z_L: Tensor, inputs: Tensor, puzzle: Tensor | None, h_cycles: int, l_cycles: int
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """As `network.supervision_step`."""
+        x = network.embed(inputs, puzzle, self._plain.weights, self._arch)
+        with torch.no_grad():
+            for _ in range(h_cycles - 1):
+                z_H, z_L = self.rounds.forward(z_H, z_L, x, l_cycles)
+        z_H, z_L = LastRound.apply(x, z_H, z_L, self.rounds, l_cycles)
+        return (z_H, z_L, *network.heads(z_H, self._plain.weights, self._arch))
+
+
+class LastRound(torch.autograd.Function):
+    """The round that is backpropagated: differentiable in x; the weights' gradients are added on the side."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, z_H: Tensor, z_L: Tensor, rounds: Rounds, l_cycles: int
+    ) -> tuple[Tensor, Tensor]:
+        ctx.rounds, ctx.saved = rounds, []
+        ctx.set_materialize_grads(False)
+        z_H, z_L = rounds.forward(z_H, z_L, x, l_cycles, ctx.saved)
+        z_H, z_L = z_H.clone(), z_L.clone()  # what leaves must not lie in a buffer
+        ctx.mark_non_differentiable(z_L)
+        return z_H, z_L
+
+    @staticmethod
+    def backward(ctx: Any, grad_H: Tensor, grad_L: Tensor) -> tuple[Tensor | None, ...]:
+        return ctx.rounds.backward(grad_H, ctx.saved), None, None, None, None
+
+
+class Rounds:
+    """Recursion rounds with fixed weights (forward dtype, by name); `grads` float32 by name, or None for inference."""
+
+    def __init__(self, weights: dict[str, Tensor], grads: dict[str, Tensor] | None, arch: Architecture):
+        self._arch, self._buffers = arch, Buffers()
+        self._mixers: list[SwiGLU | Attention] = []
+        self._channels: list[SwiGLU] = []
+        self._core: Callable[[Tensor], Tensor] | None = None
+
+        def pair(prefix: str, first: str, second: str) -> tuple[Tensor | None, ...]:
+            names = prefix + first, prefix + second
+            return (*(weights[name] for name in names), *(grads[name] if grads else None for name in names))
+
+        for i in range(arch.layers):
+            prefix = f"blocks.{i}."
+            if prefix + "token_mlp.down" in weights:
+                self._mixers.append(SwiGLU(*pair(prefix + "token_mlp.", "gate_up", "down"), tokens=True))
+            else:
+                self._mixers.append(Attention(*pair(prefix + "attention.", "qkv", "out"), core=self._attend))
+            self._channels.append(SwiGLU(*pair(prefix + "channel_mlp.", "gate_up", "down"), tokens=False))
+
+    def prepare(self) -> None:
+        """To be called whenever the weights have changed."""
+
+    def _attend(self, qkv: Tensor) -> Tensor:
+        if self._core is None:
+            cos = sin = None
+            if self._arch.rope:
+                head_width = qkv.shape[-1] // 3 // self._arch.heads
+                cos, sin = network.rope_tables(qkv.shape[0], head_width, qkv.device)
+            self._core = attention_core(self._arch.heads, cos, sin)
+        return self._core(qkv)
+
+    def forward(
+        self, z_H: Tensor, z_L: Tensor, x: Tensor, l_cycles: int, saved: list[Any] | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """As `network.recursion_round`; what backward needs is appended to `saved`.
+
+        The results lie in buffers: they hold until the next call, which may read them.
+        """
+        buffers = self._buffers
+        inject = torch.add(z_H, x, out=buffers.get(("inject",), x, *x.shape))
+        for use in range(l_cycles):
+            key = ("into z_L",) if saved is None else ("into z_L", use)
+            z_L = self._stack(torch.add(z_L, inject, out=buffers.get(key, x, *x.shape)), use, "z_L", saved)
+        into = torch.add(z_H, z_L, out=buffers.get(("into z_H", saved is None), x, *x.shape))
+        return self._stack(into, l_cycles, "z_H", saved), z_L
+
+    def backward(self, grad: Tensor, saved: list[Any]) -> Tensor:
+        """Gradient of x from that of z_H; adds the weights' gradients."""
+        grad = self._stack_backward(grad, saved.pop())
+        total = None
+        while saved:
+            grad = self._stack_backward(grad, saved.pop())
+            if total is None:
+                total = grad.to(torch.promote_types(grad.dtype, torch.float32), copy=True)
+            else:
+                total.add_(grad)
+        return total.to(grad.dtype)
+
+    def _stack(self, x_LBD: Tensor, use: int, role: str, saved: list[Any] | None) -> Tensor:
+        # without backward one set of buffers serves every layer and use
+        records = []
+        length, batch, width = x_LBD.shape
+        for i, (mixer, channel) in enumerate(zip(self._mixers, self._channels)):
+            place = (use, i) if saved is not None else ()
+            last = role if i == len(self._mixers) - 1 else "between"
+            if isinstance(mixer, SwiGLU):
+                total, mixed = swiglu(x_LBD.reshape(length, -1), mixer, self._buffers, (*place, "t"))
+                y, scale = normalise(total, 0, self._buffers, (*place, "t"))
+            else:
+                total, mixed = self._attention(x_LBD, mixer, saved is not None)
+                y, scale = normalise(total, -1, self._buffers, (*place, "t"))
+            flat = y.reshape(length * batch, width)
+            total, squeezed = swiglu(flat, channel, self._buffers, (*place, "c"))
+            out, out_scale = normalise(total, -1, self._buffers, (*place, last))
+            x_LBD = out.view(length, batch, width)
+            if saved is not None:
+                records.append((mixed, y, scale, squeezed, out, out_scale))
+        if saved is not None:
+            saved.append(records)
+        return x_LBD
+
+    def _stack_backward(self, grad_LBD: Tensor, records: list[Any]) -> Tensor:
+        shape = grad_LBD.shape
+        grad = grad_LBD.reshape(-1, shape[-1])
+        for mixer, channel, record in zip(self._mixers[::-1], self._channels[::-1], records[::-1]):
+            mixed, y, scale, squeezed, out, out_scale = record
+            grad = normalise_backward(grad, out, out_scale, -1, self._buffers)
+            grad = swiglu_backward(grad, squeezed, channel, self._buffers)
+            if isinstance(mixer, SwiGLU):
+                grad = normalise_backward(grad.view(y.shape), y, scale, 0, self._buffers)
+                grad = swiglu_backward(grad, mixed, mixer, self._buffers)
+            else:
+                grad = normalise_backward(grad, y, scale, -1, self._buffers)
+                grad = self._attention_backward(grad, mixed, mixer)
+            grad = grad.view(-1, shape[-1])
+        return grad.view(shape)
+
+    def _attention(self, x_LBD: Tensor, layer: Attention, keep: bool) -> tuple[Tensor, Any]:
+        """x + attention(x) as [N, D]; the core's own graph is kept for backward."""
+        flat = x_LBD.reshape(-1, x_LBD.shape[-1])
+        qkv = (flat @ layer.qkv.t()).view(*x_LBD.shape[:2], -1)
+        with torch.set_grad_enabled(keep):
+            leaf = qkv.detach().requires_grad_(keep)
+            attended = layer.core(leaf)
+        mixed = attended.detach().reshape(flat.shape)
+        total = torch.addmm(
+            flat, mixed, layer.out.t(), out=self._buffers.get(("total", *flat.shape), flat, *flat.shape)
+        )
+        return total, (flat, leaf, attended, mixed)
+
+    def _attention_backward(self, grad: Tensor, saved: Any, layer: Attention) -> Tensor:
+        flat, leaf, attended, mixed = saved
+        add_product(layer.out_grad, grad.t(), mixed, self._buffers)
+        pushed = (grad @ layer.out).view(attended.shape)
+        (qkv_grad,) = torch.autograd.grad(attended, leaf, pushed)
+        qkv_grad = qkv_grad.reshape(flat.shape[0], -1)
+        add_product(layer.qkv_grad, qkv_grad.t(), flat, self._buffers)
+        return torch.addmm(grad, qkv_grad, layer.qkv)

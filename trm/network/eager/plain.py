@@ -1,0 +1,40 @@
+"""The network through autograd, weights cast where they are used: XLA's path, and the measure of every other one."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from trm.network import definition as network
+from trm.network.definition import Architecture
+from trm.network.parameters import Layout
+
+
+class PlainNetwork:
+    """Runs `network.supervision_step` on the flat buffer `params`; gradients add up in the float32 buffer `grads`.
+
+    Call `prepare` once a step, then the network for each micro-batch, then backward on what came out.
+    """
+
+    def __init__(self, layout: Layout, params: Tensor, grads: Tensor, arch: Architecture):
+        self._arch, self._params, self._grads = arch, params, grads
+        # gradients of all uses are summed in the leaf's dtype: float32, even for bfloat16 weights
+        self._leaf = params if params.dtype == grads.dtype else torch.empty_like(grads)
+        self.weights: dict[str, Tensor] = {}
+        for name, view in layout.views(self._leaf).items():
+            self.weights[name] = view.detach().requires_grad_()
+            self.weights[name].grad = layout.views(grads)[name]
+
+    def prepare(self) -> None:
+        """Take the weights as they are now and zero the gradients."""
+        if self._leaf is not self._params:
+            self._leaf.copy_(self._params)
+        self._grads.zero_()
+
+    def __call__(
+        self, z_H: Tensor, z_L: Tensor, inputs: Tensor, puzzle: Tensor | None, h_cycles: int, l_cycles: int
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """As `network.supervision_step`."""
+        return network.supervision_step(
+            z_H, z_L, inputs, puzzle, self.weights, self._arch, h_cycles, l_cycles
+        )

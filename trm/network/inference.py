@@ -1,0 +1,80 @@
+"""The network without gradients: weights cast once, then any number of supervision steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from trm.network import definition as network
+from trm.network.definition import Architecture
+from trm.network.eager.fused import rounds_for
+
+
+class InferenceNetwork:
+    """Runs supervision steps with fixed weights.
+
+    `weights`: parameters by name on the device, any float dtype; `h_init`, `l_init`: start vectors [D];
+    `puzzle_table` [num_ids, D] or None; `implementation`: `fused`, `triton` (trm.network.cuda) or `xla`, else plain.
+    `multiple`: rows that are a multiple of it are shared out over all devices; `whole` puts a tensor of them together
+    on each, for the host to fetch.
+    """
+
+    def __init__(
+        self,
+        weights: dict[str, Tensor],
+        h_init: Tensor,
+        l_init: Tensor,
+        puzzle_table: Tensor | None,
+        arch: Architecture,
+        h_cycles: int,
+        l_cycles: int,
+        implementation: str = "plain",
+    ):
+        self.arch, self.h_cycles, self.l_cycles = arch, h_cycles, l_cycles
+        self._weights = {
+            name: tensor if name.startswith("halt.") else tensor.to(arch.dtype)
+            for name, tensor in weights.items()
+        }
+        self.h_init, self.l_init = h_init.to(arch.dtype), l_init.to(arch.dtype)
+        self._round, self.multiple = self._plain_round, 1
+        self.whole: Callable[[Tensor], Tensor] = lambda tensor: tensor
+        if implementation == "fused":
+            self._round = rounds_for(self._weights, None, arch).forward
+        elif implementation == "triton":
+            from trm.network.cuda.network import TritonRounds
+
+            self._round = TritonRounds(self._weights, None, arch).forward
+        elif implementation == "xla":
+            from trm.network.tpu.network import XlaRounds
+
+            self.rounds = XlaRounds(self._weights, arch)
+            self._round, self.whole = self.rounds.forward, self.rounds.whole
+            self.multiple = self.rounds.multiple
+        self._puzzle_table = puzzle_table if arch.puzzle_tokens else None
+
+    def _plain_round(self, z_H: Tensor, z_L: Tensor, x: Tensor, l_cycles: int) -> tuple[Tensor, Tensor]:
+        return network.recursion_round(z_H, z_L, x, self._weights, self.arch, l_cycles)
+
+    def embed(self, inputs_BS: Tensor, puzzle_ids_B: Tensor) -> Tensor:
+        """Input embeddings [L, B, D], the same for every step of a row."""
+        vectors = None if self._puzzle_table is None else self._puzzle_table[puzzle_ids_B.long()]
+        return network.embed(inputs_BS, vectors, self._weights, self.arch)
+
+    def start(self, batch: int, length: int) -> tuple[Tensor, Tensor]:
+        """Start states z_H, z_L [L, B, D]."""
+        shape = (length, batch, len(self.h_init))
+        return self.h_init.expand(shape), self.l_init.expand(shape)
+
+    def step(self, z_H: Tensor, z_L: Tensor, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """One supervision step: z_H, z_L [L, B, D], answer logits [S, B, V], halt logits [B]."""
+        for _ in range(self.h_cycles):
+            z_H, z_L = self._round(z_H, z_L, x, self.l_cycles)
+        return (z_H, z_L, *network.heads(z_H, self._weights, self.arch))
+
+
+def inference_batch(length: int, width: int, device: torch.device) -> int:
+    """Rows evaluated at once: enough to fill the device, few enough for its memory."""
+    cells = 1 << (16 if device.type == "cpu" else 24)
+    return max(16, min(4096, cells // (length * width) // 16 * 16))

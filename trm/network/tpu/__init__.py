@@ -1,0 +1,1 @@
+"""The network for TPUs: Pallas kernels and their recursion."""

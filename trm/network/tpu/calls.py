@@ -1,0 +1,148 @@
+"""Calls of the Pallas kernels: grids and blocks of each, and the form in which a TPU program holds them.
+
+Needs no TPU: a kernel is lowered for one wherever jax is installed, and can be interpreted on a CPU.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.export
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from trm.network.tpu import kernels as xla_kernels
+from trm.network.tpu.recursion import padded_length
+
+jax.config.update("jax_platforms", "cpu")  # jax only lowers kernels here: the TPU is torch_xla's
+
+
+class Half(NamedTuple):
+    """One kernel call: half a block for the puzzles of one device."""
+
+    kind: str
+    """token, channel or attention."""
+    backward: bool
+    keep: bool
+    """Forward: also return the sum before the norm, and the input if it was added up."""
+    added: bool
+    """Forward: the input comes as two streams to be added."""
+    puzzles: int
+    length: int
+    width: int
+    inner: int
+    """Of the SwiGLU; for attention the width of a head."""
+    rope: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind} {'backward' if self.backward else 'forward'}"
+
+    @property
+    def padded(self) -> int:
+        """Tokens with padding."""
+        return padded_length(self.length)
+
+    @property
+    def tile(self) -> int:
+        """Puzzles a grid step: one where tokens are mixed, else about 200 rows of the residual stream, so that both
+        cores get as many steps."""
+        count = 1
+        if self.kind == "token":
+            return count
+        while self.puzzles % (4 * count) == 0 and 2 * count * self.padded <= 256:
+            count *= 2
+        return count
+
+
+def function(half: Half, interpret: bool = False) -> Callable[..., Any]:
+    """The jitted kernel of one half; returns a list of arrays (`outputs` tells their shapes).
+
+    Arguments: [gradient, sum before the norm,] input [N, D] [and what is to be added to it], weights, rotary tables.
+    """
+    kernels = {
+        ("token", False): functools.partial(xla_kernels.token_forward, half.length, half.keep, half.added),
+        ("token", True): functools.partial(xla_kernels.token_backward, half.length),
+        ("channel", False): functools.partial(xla_kernels.channel_forward, half.keep),
+        ("channel", True): xla_kernels.channel_backward,
+        ("attention", False): functools.partial(
+            xla_kernels.attention_forward,
+            half.length,
+            half.inner,
+            half.padded,
+            half.rope,
+            half.keep,
+            half.added,
+        ),
+        ("attention", True): functools.partial(
+            xla_kernels.attention_backward, half.length, half.inner, half.padded, half.rope
+        ),
+    }
+    streams, count = 3 if half.backward else 1 + half.added, half.puzzles // half.tile
+    grid, semantics = (count,), ("parallel",)
+    if half.kind == "token" and half.backward:
+        grid, semantics = (2, count // 2), ("parallel", "arbitrary")
+
+    def block(width: int) -> pl.BlockSpec:
+        return pl.BlockSpec(
+            (half.tile * half.padded, width),
+            lambda *at: (at[0] if len(at) == 1 else at[0] * grid[1] + at[1], 0),
+        )
+
+    def whole(array: Any) -> pl.BlockSpec:
+        return pl.BlockSpec(array.shape, lambda *at: (0,) * len(array.shape))
+
+    def run(*arrays: Any) -> list[Any]:
+        shapes, specs = [], []
+        for shape, dtype in outputs(half):
+            shapes.append(jax.ShapeDtypeStruct(shape, getattr(jnp, dtype)))
+            partial = dtype == "float32"
+            specs.append(
+                pl.BlockSpec((1, *shape[1:]), lambda i, j: (i, 0, 0)) if partial else block(shape[-1])
+            )
+        return pl.pallas_call(
+            kernels[half.kind, half.backward],
+            out_shape=shapes,
+            grid=grid,
+            in_specs=[block(half.width)] * streams + [whole(array) for array in arrays[streams:]],
+            out_specs=specs,
+            compiler_params=pltpu.CompilerParams(dimension_semantics=semantics),
+            interpret=interpret,
+            name=half.name.replace(" ", "_"),
+        )(*arrays)
+
+    return jax.jit(run)
+
+
+def outputs(half: Half) -> list[tuple[tuple[int, ...], str]]:
+    """Shapes and dtypes of a kernel's results."""
+    rows, width = half.puzzles * half.padded, half.width
+    stream = ((rows, width), "bfloat16")
+    if not half.backward:
+        return [stream] * (1 + half.keep + (half.keep and half.added))
+    if half.kind == "token":
+        return [stream] + [((2, half.inner, half.padded), "float32")] * 3
+    if half.kind == "attention":
+        return [stream, stream, stream, ((rows, 3 * width), "bfloat16")]
+    return [stream, stream, ((rows, half.inner), "bfloat16"), ((rows, 2 * half.inner), "bfloat16")]
+
+
+BODIES: dict[str, str] = {}
+"""Names of the kernels in programs of this process, by their code."""
+
+
+@functools.cache
+def payload(half: Half, arguments: tuple[tuple[tuple[int, ...], str], ...]) -> str:
+    """The kernel as a TPU program reads it: backend configuration of a `tpu_custom_call`. Needs no TPU."""
+    shapes = [jax.ShapeDtypeStruct(shape, getattr(jnp, dtype)) for shape, dtype in arguments]
+    module = jax.export.export(function(half), platforms=["tpu"])(*shapes).mlir_module()
+    found = re.search(r'@tpu_custom_call\(.*?backend_config = "((?:[^"\\]|\\.)*)"', module, re.S).group(1)
+    text = re.sub(r"\\([0-9A-Fa-f]{2})", lambda match: chr(int(match.group(1), 16)), found)
+    BODIES[json.loads(text)["custom_call_config"]["body"]] = half.name
+    return text

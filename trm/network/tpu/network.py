@@ -1,0 +1,266 @@
+"""The network for XLA: on a TPU by the kernels of `xla_kernels` where they fit the model, else as plain operations
+in the order that the TPU compiler likes best. Same function as `trm.network.definition`.
+
+Shapes as there: L tokens, B rows, D width, H heads, K head width, I inner width.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from trm.errors import UserError
+from trm.network import definition as network
+from trm.network.definition import Architecture, Weights
+from trm.network.parameters import Layout
+from trm.network.tpu import recursion as xla_recursion
+from trm.study.slices import hbm_gib
+
+KERNELS_VARIABLE = "TRM_XLA_KERNELS"
+REMAT_VARIABLE = "TRM_XLA_REMAT"
+HBM_SHARE = 0.9  # of a chip's memory that may be filled by estimate
+
+
+def attention(x_LBD: Tensor, qkv: Tensor, out: Tensor, heads: int, rope: bool) -> Tensor:
+    """Bidirectional attention by einsums, all in the forward dtype."""
+    dtype = x_LBD.dtype
+    # cut before the heads are split off: the other way round the partitioner gathers all rows on every chip
+    q, k, v = (t.unflatten(-1, (heads, -1)) for t in F.linear(x_LBD, qkv.to(dtype)).chunk(3, dim=-1))
+    if rope:
+        cos, sin = network.rope_tables(x_LBD.shape[0], q.shape[-1], x_LBD.device)
+        q, k = network.rotate(q, cos, sin), network.rotate(k, cos, sin)
+    scores = torch.einsum("qbhk,sbhk->bhqs", q * q.shape[-1] ** -0.5, k)
+    y_LBHK = torch.einsum("bhqs,sbhk->qbhk", scores.softmax(-1), v)
+    # the heads stay apart here too: joined, the weight's gradient would gather all rows on every chip
+    return torch.einsum("qbhk,dhk->qbd", y_LBHK, out.to(dtype).unflatten(1, (heads, -1)))
+
+
+def block(x_LBD: Tensor, w: Weights, prefix: str, arch: Architecture) -> Tensor:
+    """One post-norm block."""
+    if prefix + "token_mlp.down" in w:
+        return network.block(x_LBD, w, prefix, arch)
+    qkv, out = w[prefix + "attention.qkv"], w[prefix + "attention.out"]
+    x_LBD = network.rms_norm(x_LBD + attention(x_LBD, qkv, out, arch.heads, arch.rope), dim=-1)
+    mixed = network.swiglu_channels(x_LBD, w[prefix + "channel_mlp.gate_up"], w[prefix + "channel_mlp.down"])
+    return network.rms_norm(x_LBD + mixed, dim=-1)
+
+
+def stack(x_LBD: Tensor, w: Weights, arch: Architecture) -> Tensor:
+    """The block stack."""
+    for i in range(arch.layers):
+        x_LBD = block(x_LBD, w, f"blocks.{i}.", arch)
+    return x_LBD
+
+
+def embed(inputs_BS: Tensor, puzzle_BD: Tensor | None, w: Weights, arch: Architecture) -> Tensor:
+    """As `network.embed`. Cells are looked up by a product with one-hot rows: a lookup's backward is a
+    scatter, for which the partitioner would gather all rows on every chip."""
+    table = w["embed.weight"]
+    symbols = torch.arange(table.shape[0], device=inputs_BS.device, dtype=torch.int32)
+    one_hot_SBV = (inputs_BS.t().to(torch.int32)[..., None] == symbols).to(table.dtype)
+    x = torch.matmul(one_hot_SBV, table).to(arch.dtype)
+    if arch.puzzle_tokens:
+        rows, width = x.shape[1:]
+        first = x.new_zeros(1, rows, width) if puzzle_BD is None else puzzle_BD.to(arch.dtype)[None]
+        x = torch.cat((first, x.new_zeros(arch.puzzle_tokens - 1, rows, width), x))
+    if "position.weight" in w:
+        x = (x + w["position.weight"].to(arch.dtype)[:, None]) * 0.5**0.5
+    return x * table.shape[1] ** 0.5
+
+
+class Rematerialised(torch.autograd.Function):
+    """Calls `function(*tensors)` and keeps only the tensors: backward computes it again, behind a barrier
+    that stops the compiler from merging the second computation with the first."""
+
+    @staticmethod
+    def forward(ctx, function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
+        ctx.function = function
+        ctx.save_for_backward(*tensors)
+        return function(*tensors)
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
+        inputs = [tensor.detach().clone() for tensor in ctx.saved_tensors]
+        grad = grad.clone()
+        if grad.device.type == "xla":
+            from torch_xla.core.xla_model import optimization_barrier_
+
+            optimization_barrier_([*inputs, grad])
+        with torch.enable_grad():
+            leaves = [tensor.requires_grad_(tensor.is_floating_point()) for tensor in inputs]
+            output = ctx.function(*leaves)
+        return None, *torch.autograd.grad(output, leaves, grad)
+
+
+def application(x_LBD: Tensor, w: Weights, arch: Architecture, remat: bool) -> Tensor:
+    """The stack, with or without keeping its inner activations for backward."""
+    if not (remat and torch.is_grad_enabled()):
+        return stack(x_LBD, w, arch)
+    names = [name for name in w if name.startswith("blocks.")]
+
+    def again(x: Tensor, *tensors: Tensor) -> Tensor:
+        return stack(x, dict(zip(names, tensors, strict=True)), arch)
+
+    return Rematerialised.apply(again, x_LBD, *(w[name] for name in names))
+
+
+def recursion_round(
+    z_H: Tensor, z_L: Tensor, x: Tensor, apply: Callable[[Tensor], Tensor], l_cycles: int
+) -> tuple[Tensor, Tensor]:
+    """n updates of the latent z_L, then one of the answer z_H; all [L, B, D]."""
+    inject = z_H + x
+    for _ in range(l_cycles):
+        z_L = apply(z_L + inject)
+    return apply(z_H + z_L), z_L
+
+
+def kept_bytes(w: Weights, arch: Architecture, length: int, rows: int, l_cycles: int) -> float:
+    """Bytes that backward keeps on one device without rematerialisation, for `rows` rows of `length` tokens.
+
+    Inner activations of each block application of the last round; within 15 % of what libtpu's compiler
+    reports.
+    """
+    width, inner = w["blocks.0.channel_mlp.down"].shape
+    if "blocks.0.token_mlp.down" in w:
+        values = length * (3 * inner + 6 * width) + 3 * w["blocks.0.token_mlp.down"].shape[1] * width
+    else:
+        values = length * (3 * inner + 8 * width + 2 * arch.heads * length)
+    return float(arch.dtype.itemsize * rows * (l_cycles + 1) * arch.layers * values)
+
+
+class Unpacked(torch.autograd.Function):
+    """The parameters in the flat buffer. Backward joins their gradients at once: on XLA a gradient that is added into
+    a view costs a pass over the whole buffer."""
+
+    @staticmethod
+    def forward(ctx: Any, flat: Tensor, layout: Layout) -> tuple[Tensor, ...]:
+        ctx.layout = layout
+        return tuple(view.clone() for view in layout.views(flat).values())
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        starts = [*ctx.layout.offsets.values(), ctx.layout.size]
+        parts = []
+        for grad, start, end in zip(grads, starts, starts[1:], strict=False):
+            parts.append(F.pad(grad.reshape(-1), (0, end - start - grad.numel())))
+        return torch.cat(parts), None
+
+
+class XlaNetwork:
+    """As `trm.network.eager.plain.PlainNetwork`.
+
+    `kernels`: use the kernels where they fit. None: as $TRM_XLA_KERNELS says (0, or auto, the default: on a TPU).
+    `remat`, without kernels: compute the block stack again in backward instead of keeping its inner activations.
+    None: as $TRM_XLA_REMAT says (0, 1 or auto, the default: when they would not fit into a chip's memory).
+    """
+
+    def __init__(
+        self, layout: Layout, params: Tensor, grads: Tensor, arch: Architecture, remat: bool | None = None
+    ):
+        self._layout, self._arch, self._params, self._grads = layout, arch, params, grads
+        self.remat, self.kernels, self.by_kernels = remat, None, False
+        self._flat = params
+
+    def prepare(self) -> None:
+        """Take the weights as they are now and zero the gradients."""
+        self._grads.zero_()
+        # gradients of all uses are summed in float32, even for bfloat16 weights
+        self._flat = self._params.detach().to(self._grads.dtype).requires_grad_()
+        self._flat.grad = self._grads
+
+    def __call__(
+        self, z_H: Tensor, z_L: Tensor, inputs: Tensor, puzzle: Tensor | None, h_cycles: int, l_cycles: int
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """As `network.supervision_step`."""
+        w, arch = dict(zip(self._layout.shapes, Unpacked.apply(self._flat, self._layout))), self._arch
+        mesh = mesh_of(z_H)
+        length, rows = z_H.shape[0], z_H.shape[1] // mesh.devices
+        if self.kernels is None:
+            self.kernels = kernels_wanted()
+        x = embed(inputs, puzzle, w, arch)
+        self.by_kernels = self.kernels and xla_recursion.usable(w, arch, length, rows)
+        if self.by_kernels:
+            self.remat = False
+            z_H, z_L = xla_recursion.recursion(z_H, z_L, x, w, arch, mesh, h_cycles, l_cycles)
+            return (z_H, z_L, *network.heads(z_H, w, arch))
+        if self.remat is None:
+            self.remat = self._choose_remat(w, length, rows, l_cycles)
+        with torch.no_grad():
+            for _ in range(h_cycles - 1):
+                z_H, z_L = recursion_round(z_H, z_L, x, lambda z: application(z, w, arch, False), l_cycles)
+        z_H, z_L = recursion_round(z_H, z_L, x, lambda z: application(z, w, arch, self.remat), l_cycles)
+        return (z_H, z_L, *network.heads(z_H, w, arch))
+
+    def _choose_remat(self, w: Weights, length: int, rows: int, l_cycles: int) -> bool:
+        chosen = choice(REMAT_VARIABLE)
+        if chosen != "auto":
+            return chosen == "1"
+        need = kept_bytes(w, self._arch, length, rows, l_cycles) + 28.0 * self._params.numel()
+        return need > HBM_SHARE * hbm_gib() * 2**30
+
+
+class XlaRounds:
+    """Rounds without gradient, their rows shared out over the devices where they divide.
+
+    `kernels`: as `XlaNetwork`'s. `start`: each round is started as soon as it is traced, so that an evaluation is one
+    small program run many times, and the host traces the next round meanwhile; all its steps as one program would
+    take the compiler minutes.
+    """
+
+    def __init__(self, weights: Weights, arch: Architecture):
+        self._weights, self._arch = weights, arch
+        self.mesh = mesh_of(weights["embed.weight"])
+        self.kernels, self.start = kernels_wanted(), True
+        self.multiple = 2 * self.mesh.devices
+        """Rows are shared out in multiples of this: each of a chip's two cores gets as many."""
+
+    def forward(self, z_H: Tensor, z_L: Tensor, x: Tensor, l_cycles: int) -> tuple[Tensor, Tensor]:
+        """As `network.recursion_round`."""
+        found = self._round(z_H, z_L, x, l_cycles)
+        if self.start and x.device.type == "xla":
+            import torch_xla
+
+            torch_xla.sync()
+        return found
+
+    def whole(self, tensor: Tensor) -> Tensor:
+        """The same, whole on every device: to fetch a tensor that is shared out compiles a program each time."""
+        return self.mesh.share(tensor, None)
+
+    def _round(self, z_H: Tensor, z_L: Tensor, x: Tensor, l_cycles: int) -> tuple[Tensor, Tensor]:
+        w, arch, mesh = self._weights, self._arch, self.mesh
+        length, rows = x.shape[:2]
+        if rows % self.multiple == 0:
+            if self.kernels and xla_recursion.usable(w, arch, length, rows // mesh.devices):
+                return xla_recursion.recursion(z_H, z_L, x, w, arch, mesh, 1, l_cycles)
+            z_H, z_L, x = (mesh.share(tensor, 1) for tensor in (z_H, z_L, x))
+        return network.recursion_round(z_H, z_L, x, w, arch, l_cycles)
+
+
+def kernels_wanted() -> bool:
+    """Whether to use the kernels: on a TPU, unless $TRM_XLA_KERNELS is 0."""
+    return choice(KERNELS_VARIABLE) != "0" and os.environ.get("PJRT_DEVICE") == "TPU"
+
+
+def choice(variable: str) -> str:
+    """What an environment variable says: 0, 1, or auto where it is not set. Raises UserError for another value."""
+    chosen = os.environ.get(variable, "auto")
+    if chosen not in ("0", "1", "auto"):
+        raise UserError(f"{variable}={chosen}: it must be 0, 1 or auto")
+    return chosen
+
+
+def mesh_of(tensor: Tensor) -> xla_recursion.Mesh:
+    """The devices that a program with this tensor runs on."""
+    if tensor.device.type != "xla":
+        return xla_recursion.Mesh(1)
+    import torch_xla.distributed.spmd as spmd
+    import torch_xla.runtime
+
+    devices = torch_xla.runtime.global_runtime_device_count()
+    return xla_recursion.Mesh(devices, spmd.get_global_mesh() if devices > 1 else None)

@@ -1,0 +1,1 @@
+"""The tasks: Sudoku, mazes, ARC-AGI."""

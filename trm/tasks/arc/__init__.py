@@ -1,0 +1,1 @@
+"""ARC-AGI: files, canvases, augmentation, voting."""

@@ -1,0 +1,132 @@
+"""Families of ARC tasks whose grids differ in size: material to train on beside few demonstrations of unseen tasks.
+
+The paper trains on the demonstrations of the tested tasks, all training tasks and ConceptARC: other tasks with the
+same concepts. Task i here is a pure function of (seed, i) and one of the families in turn; its colours and the sizes of
+its grids are drawn. The layout is that of the official JSON files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from trm.data import rng
+from trm.errors import UserError
+from trm.tasks.arc.generate import Draws
+
+SMALLEST = 4
+"""Least side of the canvas."""
+MOST_PAIRS = 50
+"""Of the smallest grids there are not many more."""
+Rule = Callable[[Draws, np.ndarray, int], tuple[np.ndarray, np.ndarray]]
+"""(draws, the task's colours, side) -> input and output grids."""
+
+
+def _one(draws: Draws, low: int, high: int) -> int:
+    """A number low..high."""
+    return low + int(draws.below(high - low + 1, 1)[0])
+
+
+def _grid(draws: Draws, colours: np.ndarray, height: int, width: int) -> np.ndarray:
+    """Cells of background and three colours, uint8 [height, width]."""
+    shown = np.concatenate([[0, 0], colours[:3]])
+    return shown[draws.below(len(shown), height * width)].astype(np.uint8).reshape(height, width)
+
+
+def _recolour(draws: Draws, colours: np.ndarray, side: int) -> tuple[np.ndarray, np.ndarray]:
+    """The task's first colour becomes its second one, which inputs do not show."""
+    question = _grid(draws, colours[[0, 2, 3]], _one(draws, 1, side - 1), _one(draws, 1, side - 1))
+    return question, np.where(question == colours[0], colours[1], question)
+
+
+def _mirror(draws: Draws, colours: np.ndarray, side: int) -> tuple[np.ndarray, np.ndarray]:
+    """Left and right change places."""
+    question = _grid(draws, draws.colours(), _one(draws, 1, side - 1), _one(draws, 2, side - 1))
+    return question, question[:, ::-1]
+
+
+def _fill(draws: Draws, colours: np.ndarray, side: int) -> tuple[np.ndarray, np.ndarray]:
+    """A coloured cell at the left edge fills its row; cells elsewhere stay."""
+    height, width = _one(draws, 2, side - 1), _one(draws, 2, side - 1)
+    question = np.zeros((height, width), dtype=np.uint8)
+    shades = draws.colours()
+    answer = question.copy()
+    for row in range(height):
+        kind, colour = _one(draws, 0, 3), shades[_one(draws, 0, 2)]
+        if kind < 2:  # from the edge
+            question[row, 0] = colour
+            answer[row] = colour
+        elif kind == 2:  # a lone cell
+            column = _one(draws, 1, width - 1)
+            question[row, column] = answer[row, column] = colour
+    return question, answer
+
+
+def _stack(draws: Draws, colours: np.ndarray, side: int) -> tuple[np.ndarray, np.ndarray]:
+    """The grid stands above itself."""
+    question = _grid(draws, draws.colours(), _one(draws, 1, side // 2), _one(draws, 1, side - 1))
+    return question, np.concatenate([question, question])
+
+
+def _middle(draws: Draws, colours: np.ndarray, side: int) -> tuple[np.ndarray, np.ndarray]:
+    """The cell in the middle of a grid of one colour is all that is left."""
+    odd = (side - 2) // 2
+    height, width = 1 + 2 * _one(draws, 0, odd), 1 + 2 * _one(draws, 1, odd)
+    around, centre = draws.colours()[:2] * np.array([_one(draws, 0, 4) > 0, 1])
+    question = np.full((height, width), around, dtype=np.uint8)
+    question[height // 2, width // 2] = centre
+    return question, question[height // 2 : height // 2 + 1, width // 2 : width // 2 + 1]
+
+
+FAMILIES: dict[str, Rule] = {
+    "recolour": _recolour,
+    "mirror": _mirror,
+    "fill": _fill,
+    "stack": _stack,
+    "middle": _middle,
+}
+
+
+def tasks(
+    count: int, side: int, seed: int, families: tuple[str, ...] = tuple(FAMILIES), pairs: int = 10
+) -> dict[str, Any]:
+    """Tasks 0..count-1 by name, each `{"train": [{"input", "output"}], "test": [...]}`.
+
+    Args:
+        count: number of tasks.
+        side: of the canvas, 4 to 30; inputs are a row and a column smaller at least, so that copies can be shifted.
+        seed: any integer.
+        families: the families in turn.
+        pairs: pairs of each task, 2 to 50; the last one is its test.
+
+    Raises:
+        UserError: for numbers outside of these, or a family that is not known.
+    """
+    for name, value, low, high in (
+        ("tasks", count, 1, 100_000),
+        ("side", side, SMALLEST, 30),
+        ("pairs", pairs, 2, MOST_PAIRS),
+    ):
+        if not low <= value <= high:
+            raise UserError(f"generated ARC tasks: {name} is {value}; give {low} to {high}")
+    for family in families:
+        if family not in FAMILIES:
+            raise UserError(f"no family of ARC tasks is called {family!r}: choose of {', '.join(FAMILIES)}")
+    turn = [families[number % len(families)] for number in range(count)]
+    return {
+        f"{family}-{number}": _task(family, number, side, seed, pairs) for number, family in enumerate(turn)
+    }
+
+
+def _task(family: str, number: int, side: int, seed: int, count: int) -> dict[str, Any]:
+    draws = Draws(rng.key(rng.root_key(seed, "generate"), number))
+    colours = draws.colours(9)
+    pairs: list[dict[str, Any]] = []
+    while len(pairs) < count:
+        question, answer = FAMILIES[family](draws, colours, side)
+        pair = {"input": question.tolist(), "output": answer.tolist()}
+        if pair["input"] != pair["output"] and pair not in pairs:  # a pair must show the rule, and be new
+            pairs.append(pair)
+    return {"train": pairs[:-1], "test": pairs[-1:]}

@@ -1,0 +1,1 @@
+"""Mazes: generation, the official CSV layout."""

@@ -1,0 +1,201 @@
+"""Compiled mazes: breadth-first distances, counting shortest paths, random mazes with a long one.
+
+A maze is a square of tokens (maze.WALL ...), uint8 [side * side]; moves go up, left, right, down.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from trm.compiled import njit
+from trm.tasks.sudoku.kernels import bounded, child_key
+
+WALL, OPEN, START, GOAL, PATH = 1, 2, 3, 4, 5
+
+
+@njit
+def neighbours(cell, side, found):
+    """Cells next to `cell` into found[:4]; returns how many."""
+    row, column = cell // side, cell % side
+    count = 0
+    if row > 0:
+        found[count] = cell - side
+        count += 1
+    if column > 0:
+        found[count] = cell - 1
+        count += 1
+    if column < side - 1:
+        found[count] = cell + 1
+        count += 1
+    if row < side - 1:
+        found[count] = cell + side
+        count += 1
+    return count
+
+
+@njit
+def distances(maze, side, start, distance, queue, near):
+    """Steps from `start` to each open cell (-1: none) into `distance`; returns how many, in order in `queue`."""
+    distance[:] = -1
+    distance[start] = 0
+    queue[0] = start
+    head, tail = 0, 1
+    while head < tail:
+        cell = queue[head]
+        head += 1
+        for k in range(neighbours(cell, side, near)):
+            other = near[k]
+            if maze[other] != WALL and distance[other] < 0:
+                distance[other] = distance[cell] + 1
+                queue[tail] = other
+                tail += 1
+    return tail
+
+
+@njit
+def count_paths(side, distance, queue, reached, goal, ways, near):
+    """Shortest paths to `goal`, counted up to 2, from what `distances` left."""
+    for k in range(reached):
+        cell = queue[k]
+        total = 1 if k == 0 else 0
+        for j in range(neighbours(cell, side, near)):
+            other = near[j]
+            if distance[other] >= 0 and distance[other] == distance[cell] - 1:
+                total += ways[other]
+        ways[cell] = min(total, 2)
+    return ways[goal]
+
+
+@njit
+def draw_path(answer, side, distance, goal, key, near):
+    """Mark one shortest path to `goal` in `answer`, choosing at random where several go on."""
+    cell = goal
+    position = 0
+    while distance[cell] > 1:
+        before = 0
+        found = neighbours(cell, side, near)
+        for k in range(found):
+            if distance[near[k]] == distance[cell] - 1:
+                near[before] = near[k]
+                before += 1
+        cell = near[bounded(key, position, before)]
+        position += 1
+        answer[cell] = PATH
+
+
+@njit
+def block_detour(maze, answer, side, start, goal, distance, queue, back, near, key, position):
+    """Wall up one random cell that lies on another shortest path than the one marked in `answer`."""
+    reached = distances(maze, side, goal, back, queue, near)
+    length = distance[goal]
+    count = 0
+    for k in range(reached):
+        cell = queue[k]
+        if answer[cell] == OPEN and distance[cell] + back[cell] == length:
+            queue[count] = cell  # never ahead of k
+            count += 1
+    cell = queue[bounded(key, position, count)]
+    maze[cell] = answer[cell] = WALL
+
+
+@njit
+def generate_batch(root, first, side, min_path, unique, tries, questions, answers, lengths, single):
+    """Mazes first, first+1, ...: each a pure function of (root, its number).
+
+    Walls stand at random with a density drawn from 30-50 %; the start is a random cell of the largest region's far end
+    and the goal a random cell whose shortest path has at least `min_path` cells, both included. With `unique`, other
+    paths of that length are walled up. Where no such maze is found in `tries`, lengths[i] is 0.
+    """
+    cells = side * side
+    distance, queue = np.empty(cells, np.int64), np.empty(cells, np.int64)
+    ways, near = np.empty(cells, np.int64), np.empty(5, np.int64)
+    for row in range(len(questions)):
+        maze = questions[row]
+        lengths[row] = 0
+        for attempt in range(tries):
+            key = child_key(child_key(root, first + row), attempt)
+            density = 300 + bounded(key, 0, 200)
+            for cell in range(cells):
+                maze[cell] = WALL if bounded(key, 1 + cell, 1000) < density else OPEN
+            start = bounded(key, cells + 1, cells)
+            if maze[start] == WALL:
+                continue
+            reached = distances(maze, side, start, distance, queue, near)
+            if reached < min_path:
+                continue
+            start = queue[reached - 1]  # a farthest cell: its own distances are about the region's diameter
+            reached = distances(maze, side, start, distance, queue, near)
+            if distance[queue[reached - 1]] + 1 < min_path:
+                continue
+            begin = reached
+            while begin > 0 and distance[queue[begin - 1]] + 1 >= min_path:
+                begin -= 1
+            goal = queue[begin + bounded(key, cells + 2, reached - begin)]
+            maze[start], maze[goal] = START, GOAL
+            answers[row] = maze
+            draw_path(answers[row], side, distance, goal, child_key(key, 1), near)
+            paths = count_paths(side, distance, queue, reached, goal, ways, near)
+            blocked = 0
+            while unique and paths > 1:
+                block_detour(
+                    maze,
+                    answers[row],
+                    side,
+                    start,
+                    goal,
+                    distance,
+                    queue,
+                    ways,
+                    near,
+                    key,
+                    cells + 3 + blocked,
+                )
+                blocked += 1
+                reached = distances(maze, side, start, distance, queue, near)
+                paths = count_paths(side, distance, queue, reached, goal, ways, near)
+            lengths[row] = distance[goal] + 1
+            single[row] = paths == 1
+            break
+
+
+@njit
+def check_batch(side, questions, answers, faults, lengths, single):
+    """Check mazes with one start and goal each; faults: 0 none, 1 goal cut off, 2 path not shortest, 3 path broken."""
+    cells = side * side
+    distance, queue = np.empty(cells, np.int64), np.empty(cells, np.int64)
+    ways, near = np.empty(cells, np.int64), np.empty(5, np.int64)
+    at = np.empty(cells + 1, np.int64)
+    for row in range(len(questions)):
+        maze, answer = questions[row], answers[row]
+        start = goal = 0
+        marked = 0
+        for cell in range(cells):
+            if maze[cell] == START:
+                start = cell
+            elif maze[cell] == GOAL:
+                goal = cell
+            marked += answer[cell] == PATH
+        reached = distances(maze, side, start, distance, queue, near)
+        length = distance[goal]
+        faults[row] = 0
+        lengths[row] = length + 1
+        if length < 0:
+            faults[row] = 1
+            continue
+        single[row] = count_paths(side, distance, queue, reached, goal, ways, near) == 1
+        if marked != length - 1:
+            faults[row] = 2
+            continue
+        at[:] = -1
+        at[0], at[length] = start, goal
+        for cell in range(cells):
+            if answer[cell] == PATH and 0 < distance[cell] < length:
+                at[distance[cell]] = cell
+        for step in range(length):
+            linked = False
+            if at[step] >= 0:
+                for k in range(neighbours(at[step], side, near)):
+                    linked |= near[k] == at[step + 1]
+            if not linked:
+                faults[row] = 3
+                break

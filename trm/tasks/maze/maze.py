@@ -1,0 +1,234 @@
+"""Mazes: generated offline with long shortest paths, or read from CSV files in the official character form.
+
+A maze is a square of characters, row by row: `#` wall, blank open, `S` start, `G` goal, and in the answer `o` on the
+shortest path between them; tokens are 1-5 in that order. Equivalent mazes (8 symmetries of the square) are one class.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from trm.data import rng
+from trm.data.augment import dihedral_cells
+from trm.data.csv_source import read_csv, refuse
+from trm.data.parallel import over_rows
+from trm.data.pool import FREE, TEST, TRAIN, Pool, histogram, split_order
+from trm.data.progress import Progress
+from trm.errors import UserError
+from trm.study.schema import DataConfig
+from trm.tasks.sudoku.classes import number_rows
+
+CHARACTERS = "# SGo"
+WALL, OPEN, START, GOAL, PATH = 1, 2, 3, 4, 5
+TRIES = 20_000
+"""Random mazes tried for each one asked for; about 1 in 60 of 30x30 has a path of 110 cells."""
+
+
+def generated_pool(config: DataConfig) -> Pool:
+    """Mazes whose shortest path has at least `min_path` cells, start and goal included, each of another class.
+
+    Raises:
+        UserError: when random mazes of this size hardly ever have so long a path.
+    """
+    from trm.tasks.maze.kernels import generate_batch
+
+    side, wanted = config.maze_size, config.pool
+    root = np.uint64(rng.root_key(config.seed, "generate"))
+    progress = Progress("generating mazes", wanted, "mazes")
+    parts: list[tuple[np.ndarray, ...]] = []
+    first = found = 0
+    while found < wanted:
+        count = min(wanted - found + 8, 256)
+        questions = np.empty((count, side * side), dtype=np.uint8)
+        answers, lengths = np.empty_like(questions), np.zeros(count, dtype=np.int64)
+        single = np.zeros(count, dtype=bool)
+
+        def work(start: int, stop: int, first=first, arrays=(questions, answers, lengths, single)) -> None:
+            part = [array[start:stop] for array in arrays]
+            generate_batch(root, first + start, side, config.min_path, config.unique_path, TRIES, *part)
+
+        over_rows(work, count, 8)
+        good = lengths > 0
+        first += count
+        if not good.any():
+            raise UserError(
+                f"none of {count * TRIES:,} random {side}x{side} mazes had a shortest path of {config.min_path} cells "
+                "or more: lower data.min_path or raise data.maze_size"
+            )
+        parts.append((questions[good], answers[good], lengths[good], single[good]))
+        found += int(good.sum())
+        progress.update(min(found, wanted))
+    progress.close(wanted)
+    questions, answers, lengths, single = (np.concatenate(arrays) for arrays in zip(*parts))
+    keep = np.sort(np.unique(number_rows(canonical_mazes(side, questions)), return_index=True)[1])
+    if len(keep) < wanted:
+        raise UserError(
+            f"only {len(keep)} of {len(questions)} random {side}x{side} mazes were different, {wanted} are asked for: "
+            "lower data.pool or raise data.maze_size"
+        )
+    removed, keep = len(questions) - len(keep), keep[:wanted]
+    classes = np.arange(wanted, dtype=np.int32)
+    part = np.full(wanted, FREE, dtype=np.uint8)
+    report = {"equivalent_removed": removed}
+    return _pool(questions[keep], answers[keep], lengths[keep], single[keep], classes, classes, part, report)
+
+
+def csv_pool(config: DataConfig, files: list[tuple[str, Path]]) -> Pool:
+    """The mazes of CSV files, checked; of equivalent ones the first is kept.
+
+    Raises:
+        UserError: naming file and line of what is malformed.
+    """
+    parts = [read_mazes(name, path, config.maze_size) for name, path in files]
+    questions, answers = (np.concatenate(arrays) for arrays in zip(*parts))
+    return read_pool(config, questions, answers, np.full(len(questions), FREE, dtype=np.uint8))
+
+
+def official_pool(config: DataConfig, files: list[tuple[str, Path]]) -> Pool:
+    """Maze-Hard with its own division (files: train, test)."""
+    read = [read_mazes(name, path, 30) for name, path in files]
+    part = np.repeat(np.array([TRAIN, TEST], dtype=np.uint8), [len(arrays[0]) for arrays in read])
+    return read_pool(config, *(np.concatenate(arrays) for arrays in zip(*read)), part)
+
+
+def read_mazes(name: str, path: Path, side: int) -> tuple[np.ndarray, np.ndarray]:
+    """Tokens of a CSV file's questions and answers, uint8 [mazes, side * side].
+
+    Raises:
+        UserError: naming file and line of the first maze that is malformed, or whose answer is no shortest path.
+    """
+    return read_csv(path, side * side, lambda *block: _check(name, side, *block), name)[:2]
+
+
+def _check(name: str, side: int, *block) -> tuple[np.ndarray, np.ndarray]:
+    """Tokens of a block's characters (questions, answers, number of the first line)."""
+    *texts, first = block
+    table = np.zeros(256, dtype=np.uint8)
+    for token, character in enumerate(CHARACTERS, start=1):
+        table[ord(character)] = token
+    questions, answers = (table[text] for text in texts)
+    for column, tokens, text in (("question", questions, texts[0]), ("answer", answers, texts[1])):
+
+        def symbol(
+            at: int, column: str = column, tokens: np.ndarray = tokens, text: np.ndarray = text
+        ) -> str:
+            cell = int((tokens[at] == 0).argmax())
+            return (
+                f"the {column} has {chr(text[at, cell])!r} at character {cell + 1}: use only '{CHARACTERS}'"
+            )
+
+        refuse((tokens == 0).any(axis=1), name, first, symbol)
+    for token, what in ((START, "S (start)"), (GOAL, "G (goal)")):
+        count = (questions == token).sum(axis=1)
+        refuse(
+            count != 1,
+            name,
+            first,
+            lambda at, count=count, what=what: f"the maze has {count[at]} {what}, not one",
+        )
+    refuse(
+        (questions == PATH).any(axis=1), name, first, lambda at: "the question shows a path (o): remove it"
+    )
+    same = (answers == questions) | ((answers == PATH) & (questions == OPEN))
+    refuse(
+        ~same.all(axis=1),
+        name,
+        first,
+        lambda at: "the answer is of another maze than the question: correct it",
+    )
+    faults = examine(side, questions, answers)[0]
+    words = {
+        1: "no way leads from S to G",
+        2: "the answer is no shortest path",
+        3: "the answer's path is broken",
+    }
+    refuse(faults > 0, name, first, lambda at: f"{words[int(faults[at])]}: correct or remove it")
+    return questions, answers
+
+
+def examine(
+    side: int, questions: np.ndarray, answers: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Faults (see `maze_kernels.check_batch`), cells of the shortest path (0: none), and whether it is the only one."""
+    from trm.tasks.maze.kernels import check_batch
+
+    faults, lengths = np.zeros(len(questions), dtype=np.int64), np.zeros(len(questions), dtype=np.int64)
+    single = np.zeros(len(questions), dtype=bool)
+    check_batch(side, questions, answers, faults, lengths, single)
+    return faults, lengths, single
+
+
+def canonical_mazes(side: int, questions: np.ndarray) -> np.ndarray:
+    """The least of the 8 symmetric forms of each maze, uint8 as given."""
+    best = questions.copy()
+    rows = np.arange(len(questions))
+    for cells in dihedral_cells(side)[1:]:
+        other = questions[:, cells]
+        differs = best != other
+        at = differs.argmax(axis=1)
+        less = other[rows, at] < best[rows, at]
+        best[less] = other[less]
+    return best
+
+
+def fill_dead_ends(questions: np.ndarray) -> np.ndarray:
+    """The oldest way through a maze, with no search for the shortest path: cells with one open neighbour are filled
+    until none is left, and what still hangs together with the start is taken for the path.
+
+    Args:
+        questions: tokens, uint8 [mazes, side * side].
+
+    Returns:
+        Answers, uint8 as given; right where only one way is left.
+    """
+    side = round(questions.shape[1] ** 0.5)
+    grids = questions.reshape(-1, side, side)
+    ends = (grids == START) | (grids == GOAL)
+    left = grids != WALL
+    while True:
+        kept = left & (ends | (_open_neighbours(left) > 1))
+        if (kept == left).all():
+            break
+        left = kept
+    reached = grids == START
+    while True:
+        grown = left & (reached | (_open_neighbours(reached) > 0))
+        if (grown == reached).all():
+            break
+        reached = grown
+    return np.where(reached & ~ends, PATH, grids).reshape(questions.shape).astype(np.uint8)
+
+
+def _open_neighbours(cells: np.ndarray) -> np.ndarray:
+    """How many of the four neighbours of each cell are true, int64 [mazes, side, side]."""
+    wide = np.pad(cells, ((0, 0), (1, 1), (1, 1))).astype(np.int64)
+    return wide[:, :-2, 1:-1] + wide[:, 2:, 1:-1] + wide[:, 1:-1, :-2] + wide[:, 1:-1, 2:]
+
+
+def read_pool(config: DataConfig, questions: np.ndarray, answers: np.ndarray, part: np.ndarray) -> Pool:
+    """A pool of mazes (tokens); of equivalent ones the first is kept, but a source's own test part stays as it is."""
+    numbers = number_rows(canonical_mazes(config.maze_size, questions))
+    keep = np.zeros(len(part), dtype=bool)
+    keep[np.unique(numbers, return_index=True)[1]] = True
+    tested = part == TEST
+    if tested.any():
+        keep &= ~np.isin(numbers, numbers[tested])
+        keep |= tested
+    classes = np.unique(numbers[keep], return_inverse=True)[1].astype(np.int32)
+    questions, answers = questions[keep], answers[keep]
+    _, lengths, single = examine(config.maze_size, questions, answers)
+    report = {"read": len(part), "equivalent_removed": int((~keep).sum())}
+    order = split_order(classes, config.seed)
+    return _pool(questions, answers, lengths, single, classes, order, part[keep], report)
+
+
+def _pool(questions, answers, lengths, single, classes, order, part, report) -> Pool:
+    found = {
+        "classes": int(classes.max()) + 1,
+        "class_of": "maze",
+        "ratings": histogram(lengths),
+        "one_shortest_path": int(single.sum()),
+    }
+    return Pool(questions, answers, lengths.astype(np.int32), classes, order, part, report=found | report)

@@ -1,0 +1,1 @@
+"""Sudoku: rules, symmetries, generation, the official CSV layout."""

@@ -1,0 +1,103 @@
+"""Classes of equivalent Sudoku: puzzles that a symmetry of the rules turns into one another never stand in two splits.
+
+9x9: by the solution grid, of which there are 5.5 billion classes. Other sizes: by the puzzle, since there are so few
+classes of grids (two of 4x4).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from trm.data import rng
+from trm.data.parallel import over_rows
+from trm.tasks.sudoku.geometry import Geometry
+from trm.tasks.sudoku.small import FOUR, canonical_small
+
+SIX = (Geometry(2, 3), Geometry(3, 2))
+
+
+def class_keys(
+    geometry: Geometry, questions: np.ndarray, answers: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Keys of each puzzle's class, and of the class that decides its split: one row a puzzle, integers.
+
+    Args:
+        questions, answers: values, uint8 [puzzles, cells].
+
+    Returns:
+        For 4x4, 6x6 and 9x9 rows are equal exactly for equivalent puzzles (9x9: the second for equivalent grids). For
+        other sizes equivalent puzzles have equal rows, and others differ unless colour refinement fails on them.
+    """
+    if geometry == Geometry(3, 3):
+        from trm.tasks.sudoku.canonical import canonical_keys
+
+        keys = canonical_keys(questions, answers)
+        return keys, np.ascontiguousarray(keys[:, :4])
+    if geometry == FOUR:
+        keys = canonical_small(geometry, questions)
+    elif geometry in SIX:
+        keys = _tried_symmetries(geometry, questions)
+    else:
+        keys = np.concatenate([_refined(geometry, questions[i : i + 256], answers[i : i + 256])
+                               for i in range(0, len(questions), 256)])  # fmt: skip
+    return keys, keys
+
+
+def number_rows(rows: np.ndarray) -> np.ndarray:
+    """Equal rows get equal numbers 0, 1, ... in the order of first appearance: int32 [len(rows)]."""
+    if not len(rows):
+        return np.zeros(0, dtype=np.int32)
+    rows = np.ascontiguousarray(rows)
+    packed = rows.view(np.dtype((np.void, rows.shape[1] * rows.itemsize))).ravel()
+    _, first, inverse = np.unique(packed, return_index=True, return_inverse=True)
+    numbers = np.empty(len(first), dtype=np.int32)
+    numbers[np.argsort(first, kind="stable")] = np.arange(len(first), dtype=np.int32)
+    return numbers[inverse]
+
+
+def pairs(numbers: np.ndarray) -> int:
+    """Pairs of members of one class."""
+    counts = np.bincount(numbers).astype(np.int64)
+    return int((counts * (counts - 1) // 2).sum())
+
+
+def _tried_symmetries(geometry: Geometry, questions: np.ndarray) -> np.ndarray:
+    from trm.tasks.sudoku.kernels import canonical_batch
+
+    forms = np.empty_like(questions)
+
+    def work(start: int, stop: int) -> None:
+        canonical_batch(questions[start:stop], geometry.cell_symmetries, forms[start:stop])
+
+    over_rows(work, len(questions), 256, "classes", "puzzles")
+    return forms
+
+
+def _refined(geometry: Geometry, questions: np.ndarray, answers: np.ndarray, rounds: int = 6) -> np.ndarray:
+    """A hash of each puzzle that no symmetry changes, uint64 [puzzles, 2]: colours of cells, refined by those of their
+    row, column, box and of the cells with the same value (as in the Weisfeiler-Leman test)."""
+    n, count = geometry.side, len(questions)
+    colours = rng.mix(
+        (questions > 0).astype(np.uint64)[None] + np.arange(1, 3, dtype=np.uint64)[:, None, None]
+    )
+    unit_of = np.empty((3, geometry.cells), dtype=np.int64)
+    for number, unit in enumerate(geometry.units):
+        unit_of[number // n, unit] = number
+    puzzle = np.arange(count)[:, None]
+    for _ in range(rounds):
+        parts = []
+        for seed in range(2):
+            own = colours[seed]
+            sums = np.stack([own[:, unit].sum(axis=1) for unit in geometry.units], axis=1)
+            by_value = np.zeros((count, n + 1), dtype=np.uint64)
+            np.add.at(by_value, (puzzle, answers.astype(np.int64)), own)
+            lines = [rng.mix(sums[:, unit_of[kind]]) for kind in range(3)]
+            boxes, values = (
+                rng.mix(lines[2]),
+                rng.mix(rng.mix(by_value[puzzle, answers.astype(np.int64)]) ^ own),
+            )
+            parts.append(
+                rng.mix(own) + lines[0] + lines[1] + boxes + values
+            )  # a transposition swaps rows and columns
+        colours = rng.mix(np.stack(parts))
+    return np.ascontiguousarray(rng.mix(colours).sum(axis=2).T)

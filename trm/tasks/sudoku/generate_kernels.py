@@ -1,0 +1,139 @@
+"""Compiled Sudoku generation: random grids, clues removed while the solution stays unique, search for hard puzzles.
+
+Every puzzle is a pure function of a key and its number, so any range of numbers can be made anywhere, in any order.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from trm.compiled import njit
+from trm.tasks.sudoku.kernels import bounded, child_key, search, shuffle, start, value_of, workspace
+
+_1 = np.uint64(1)
+
+
+@njit
+def is_forced(question, cell, value, stack, queue, cells, left, units, peers, solution):
+    """Whether the puzzle without the clue at `cell` still forces `value` there."""
+    full = (1 << units.shape[1]) - 1
+    filled = start(question, stack[0], queue, full)
+    mask = full ^ (1 << (value - 1))
+    if question[cell]:
+        raise ValueError("the cell must be blank")
+    stack[0, cell] = mask
+    if mask & (mask - 1) == 0:
+        queue[filled] = cell
+        filled += 1
+    left[0] = 0
+    return search(stack, queue, filled, cells, left, units, peers, 1, np.uint64(0), solution)[0] == 0
+
+
+@njit
+def dig(question, answer, order, target, work, units, peers):
+    """Remove clues in the given order while the solution stays the only one and more than `target` are left; returns
+    the number of clues."""
+    stack, queue, cells, left, solution = work
+    clues = 0
+    for cell in range(len(question)):
+        clues += question[cell] > 0
+    for j in range(len(order)):
+        if clues <= target:
+            break
+        cell = order[j]
+        if question[cell]:
+            question[cell] = 0
+            if is_forced(question, cell, answer[cell], stack, queue, cells, left, units, peers, solution):
+                clues -= 1
+            else:
+                question[cell] = answer[cell]
+    return clues
+
+
+@njit
+def random_grid(key, work, units, peers, answer):
+    """A random solution grid: depth-first search with random values from an empty grid."""
+    stack, queue, cells, left, solution = work
+    stack[0] = (1 << units.shape[1]) - 1
+    left[0] = 0
+    search(stack, queue, 0, cells, left, units, peers, 1, key | _1, solution)
+    for cell in range(len(answer)):
+        answer[cell] = value_of(solution[cell])
+
+
+@njit
+def generate_batch(root, first, clues_min, clues_max, units, peers, questions, answers, clues):
+    """Random puzzles first, first+1, ...: each a pure function of (root, its number). clues_max 0: minimal puzzles.
+    clues[i] is above clues_max where the grid's random order allowed no fewer clues."""
+    cells = questions.shape[1]
+    work = workspace(cells)
+    order = np.empty(cells, np.int64)
+    for row in range(len(questions)):
+        key = child_key(root, first + row)
+        random_grid(key, work, units, peers, answers[row])
+        questions[row] = answers[row]
+        for cell in range(cells):
+            order[cell] = cell
+        own = child_key(key, 1)
+        position = shuffle(order, own, 0)
+        target = 0
+        if clues_max:
+            target = clues_min + bounded(own, position, clues_max - clues_min + 1)
+        clues[row] = dig(questions[row], answers[row], order, target, work, units, peers)
+
+
+@njit
+def climb_batch(root, first, min_rating, restarts, steps, add, units, peers, questions, answers, ratings):
+    """Minimal puzzles first, first+1, ... rated at least `min_rating`: each a pure function of (root, its number).
+
+    From a random minimal puzzle, `add` random clues are shown again and the others removed in random order; what is
+    rated no lower is kept, until the bound is reached. After `steps` tries a new grid is begun, at most `restarts`
+    times; then ratings[i] stays below the bound.
+    """
+    cells = questions.shape[1]
+    work = workspace(cells)
+    stack, queue, branch, left, solution = work
+    full = (1 << units.shape[1]) - 1
+    order = np.empty(cells, np.int64)
+    shown = np.empty(cells, np.int64)
+    trial = np.empty(cells, np.uint8)
+    for row in range(len(questions)):
+        for attempt in range(restarts):
+            key = child_key(child_key(root, first + row), attempt)
+            random_grid(key, work, units, peers, answers[row])
+            best = -1
+            for step in range(steps):
+                own = child_key(key, 2 + step)
+                for cell in range(cells):
+                    order[cell] = cell
+                shuffle(order, own, 0)
+                if step == 0:
+                    trial[:] = answers[row]
+                else:
+                    # the clues shown again stand last in the order, so that others are removed first
+                    trial[:] = questions[row]
+                    front, back = 0, cells
+                    for j in range(cells):
+                        cell = order[j]
+                        if trial[cell] == 0 and cells - back < add:
+                            trial[cell] = answers[row, cell]
+                            back -= 1
+                            shown[back] = cell
+                        else:
+                            shown[front] = cell
+                            front += 1
+                    order[:] = shown
+                dig(trial, answers[row], order, 0, work, units, peers)
+                filled = start(trial, stack[0], queue, full)
+                left[0] = 0
+                rating = search(stack, queue, filled, branch, left, units, peers, 1, np.uint64(0), solution)[
+                    1
+                ]
+                if rating >= best:
+                    best = rating
+                    questions[row] = trial
+                if best >= min_rating:
+                    break
+            ratings[row] = best
+            if best >= min_rating:
+                break

@@ -1,0 +1,265 @@
+"""Compiled Sudoku: random numbers, depth-first solver and rating, least forms of small grids.
+
+Candidates are bit masks (bit v-1: value v), int32 [cells]. A stack holds one such array a level. `units` and `peers`
+come from `sudoku.Geometry`. Integers only, so results are the same on every machine.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from trm.compiled import njit
+
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_A, _B = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+_30, _27, _31, _32, _1 = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(32), np.uint64(1)
+
+
+@njit
+def mix(x):
+    """`rng.mix` of one number."""
+    x = (x ^ (x >> _30)) * _A
+    x = (x ^ (x >> _27)) * _B
+    return x ^ (x >> _31)
+
+
+@njit
+def child_key(root, part):
+    """`rng.key` of one number."""
+    return mix((root ^ GOLDEN) + np.uint64(part))
+
+
+@njit
+def bounded(key, position, bound):
+    """`rng.bounded(rng.draw(...))` of one number."""
+    draw = mix(key + (np.uint64(position) + _1) * GOLDEN)
+    return np.int64(((draw >> _32) * np.uint64(bound)) >> _32)
+
+
+@njit
+def shuffle(order, key, position):
+    """Fisher-Yates in place on draws position...; returns the position after the last one used."""
+    for last in range(len(order) - 1, 0, -1):
+        other = bounded(key, position, last + 1)
+        position += 1
+        order[last], order[other] = order[other], order[last]
+    return position
+
+
+@njit
+def propagate(cand, queue, filled, units, peers, full):
+    """Naked and hidden singles until nothing follows. queue[:filled] are single-candidate cells whose peers do not know
+    it yet. Returns False on a contradiction; True leaves every single propagated."""
+    side = units.shape[1]
+    while True:
+        while filled:
+            filled -= 1
+            cell = queue[filled]
+            bit = cand[cell]
+            for j in range(peers.shape[1]):
+                peer = peers[cell, j]
+                mask = cand[peer]
+                if mask & bit:
+                    mask ^= bit
+                    if mask == 0:
+                        return False
+                    cand[peer] = mask
+                    if mask & (mask - 1) == 0:
+                        queue[filled] = peer
+                        filled += 1
+        for unit in range(units.shape[0]):
+            once = 0
+            twice = 0
+            fixed = 0
+            for j in range(side):
+                mask = cand[units[unit, j]]
+                twice |= once & mask
+                once |= mask
+                if mask & (mask - 1) == 0:
+                    fixed |= mask
+            if once != full:
+                return False
+            hidden = once & ~twice & ~fixed
+            if hidden:
+                for j in range(side):
+                    cell = units[unit, j]
+                    bit = cand[cell] & hidden
+                    if bit:
+                        if bit & (bit - 1):
+                            return False  # two values have only this cell
+                        cand[cell] = bit
+                        queue[filled] = cell
+                        filled += 1
+                break
+        if filled == 0:
+            return True
+
+
+@njit
+def start(question, cand, queue, full):
+    """Candidates of a puzzle's clues alone; returns how many cells were queued."""
+    filled = 0
+    for cell in range(len(question)):
+        if question[cell]:
+            cand[cell] = 1 << (question[cell] - 1)
+            queue[filled] = cell
+            filled += 1
+        else:
+            cand[cell] = full
+    return filled
+
+
+@njit
+def fewest(cand, side):
+    """The first cell with the fewest candidates above one, or -1 when all are decided."""
+    best, found = side + 1, -1
+    for cell in range(len(cand)):
+        mask = cand[cell]
+        if mask & (mask - 1):
+            count = 0
+            while mask and count < best:
+                mask &= mask - 1
+                count += 1
+            if count < best:
+                best, found = count, cell
+                if best == 2:
+                    break
+    return found
+
+
+@njit
+def search(stack, queue, filled, cells, left, units, peers, limit, key, solution):
+    """Depth-first search from stack[0], values in rising order (key 0) or a random one.
+
+    Returns:
+        (solutions found up to `limit`, guesses until the first one); the first solution's bits go to `solution`.
+    """
+    side = units.shape[1]
+    full = (1 << side) - 1
+    found = 0
+    guesses = 0
+    rating = 0
+    depth = 0
+    draws = 0
+    alive = propagate(stack[0], queue, filled, units, peers, full)
+    while True:
+        if alive:
+            cell = fewest(stack[depth], side)
+            if cell < 0:
+                if found == 0:
+                    solution[:] = stack[depth]
+                    rating = guesses
+                found += 1
+                if found >= limit:
+                    return found, rating if found else guesses
+                depth -= 1
+            else:
+                cells[depth] = cell
+                left[depth] = stack[depth, cell]
+        else:
+            depth -= 1
+        while depth >= 0 and left[depth] == 0:
+            depth -= 1
+        if depth < 0:
+            return found, rating if found else guesses
+        mask = left[depth]
+        if key:
+            count = 0
+            rest = mask
+            while rest:
+                rest &= rest - 1
+                count += 1
+            skip = bounded(key, draws, count)
+            draws += 1
+            for _ in range(skip):
+                mask &= mask - 1
+        bit = mask & -mask
+        left[depth] ^= bit
+        guesses += 1
+        stack[depth + 1] = stack[depth]
+        depth += 1
+        stack[depth, cells[depth - 1]] = bit
+        queue[0] = cells[depth - 1]
+        left[depth] = 0
+        alive = propagate(stack[depth], queue, 1, units, peers, full)
+
+
+@njit
+def value_of(bit):
+    """The value whose bit this is."""
+    value = 0
+    while bit:
+        bit >>= 1
+        value += 1
+    return value
+
+
+@njit
+def workspace(cells):
+    """Arrays that `search` works in: stack, queue, branch cells, values left, solution."""
+    return (
+        np.empty((cells + 2, cells), np.int32),
+        np.empty(cells * 4, np.int32),
+        np.zeros(cells + 2, np.int32),
+        np.zeros(cells + 2, np.int32),
+        np.empty(cells, np.int32),
+    )
+
+
+@njit
+def solve_batch(questions, units, peers, limit, answers, solutions, ratings):
+    """Solve each question; fills answers (values), solutions (count up to `limit`) and ratings (guesses until the first
+    solution, which no later search changes)."""
+    stack, queue, cells, left, solution = workspace(questions.shape[1])
+    full = (1 << units.shape[1]) - 1
+    for row in range(len(questions)):
+        filled = start(questions[row], stack[0], queue, full)
+        left[0] = 0
+        found, ratings[row] = search(
+            stack, queue, filled, cells, left, units, peers, limit, np.uint64(0), solution
+        )
+        solutions[row] = found
+        for cell in range(questions.shape[1]):
+            answers[row, cell] = value_of(solution[cell]) if found else 0
+
+
+@njit
+def canonical_batch(questions, symmetries, out):
+    """The least equivalent puzzle of each question over all cell symmetries, values renamed in the order of first
+    appearance. The pattern of clues is compared first: few symmetries reach the least one."""
+    cells = questions.shape[1]
+    names = np.zeros(64, np.uint8)
+    for row in range(len(questions)):
+        question = questions[row]
+        best = out[row]
+        started = False
+        for s in range(len(symmetries)):
+            moves = symmetries[s]
+            order = 0
+            if started:
+                for j in range(cells):
+                    shown = question[moves[j]] > 0
+                    if shown != (best[j] > 0):
+                        order = 1 if shown else -1
+                        break
+                if order > 0:
+                    continue
+            names[:] = 0
+            count = 0
+            smaller = order < 0 or not started
+            for j in range(cells):
+                value = question[moves[j]]
+                if value:
+                    if names[value] == 0:
+                        count += 1
+                        names[value] = count
+                    value = names[value]
+                if not smaller:
+                    if value > best[j]:
+                        break
+                    if value < best[j]:
+                        smaller = True
+                        # what came before was equal to the best
+                if smaller:
+                    best[j] = value
+            started = True

@@ -1,0 +1,300 @@
+"""Pools of Sudoku: generated offline, or read from CSV files and checked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from trm.data import rng
+from trm.data.csv_source import Convert, read_csv, refuse
+from trm.data.parallel import over_rows
+from trm.data.pool import FREE, TEST, TRAIN, Pool, histogram, split_order
+from trm.data.progress import Progress
+from trm.errors import UserError
+from trm.study.schema import DataConfig
+from trm.tasks.sudoku.classes import class_keys, number_rows, pairs
+from trm.tasks.sudoku.geometry import Geometry, broken_rule, symbol_values
+from trm.tasks.sudoku.small import FOUR, classes_4x4, solved_by_singles
+
+TOKEN = 1
+"""Token of a value: value + 1 (0 is padding)."""
+RESTARTS, STEPS, SHOWN_AGAIN = 40, 50, 3
+"""Of `generate_kernels.climb_batch`: the fastest found for ratings of 20 and more (100 puzzles/s on one core)."""
+
+
+def solve(
+    geometry: Geometry, questions: np.ndarray, limit: int = 2
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Answers (values, uint8), solutions counted up to `limit` (int64), and ratings (guesses, int64) of questions."""
+    from trm.tasks.sudoku.kernels import solve_batch
+
+    answers = np.zeros_like(questions)
+    solutions, ratings = np.zeros(len(questions), dtype=np.int64), np.zeros(len(questions), dtype=np.int64)
+
+    def work(start: int, stop: int) -> None:
+        part = slice(start, stop)
+        found = answers[part], solutions[part], ratings[part]
+        solve_batch(questions[part], geometry.units, geometry.peers, limit, *found)
+
+    over_rows(work, len(questions), 1024, "solving", "puzzles")
+    return answers, solutions, ratings
+
+
+def rate(geometry: Geometry, questions: np.ndarray) -> np.ndarray:
+    """Ratings, int32 [puzzles]; puzzles that singles alone solve (nearly all 4x4) need no compiled code."""
+    ratings = np.zeros(len(questions), dtype=np.int32)
+    rest = np.arange(len(questions))
+    if geometry == FOUR:
+        rest = np.flatnonzero(~solved_by_singles(geometry, questions))
+    if len(rest):
+        ratings[rest] = solve(geometry, questions[rest], limit=1)[2]
+    return ratings
+
+
+# generated ------------------------------------------------------------------------------------------------------------
+
+
+def generated_pool(config: DataConfig) -> Pool:
+    """Puzzles with one solution, each of another class, in an order of the seed.
+
+    Raises:
+        UserError: when there are not that many, or the demands cannot be met.
+    """
+    geometry = Geometry(config.box_rows, config.box_cols)
+    questions, answers, removed = _enumerated(config) if geometry == FOUR else _random(geometry, config)
+    count = len(questions)
+    return _pool(
+        questions,
+        answers,
+        rate(geometry, questions),
+        np.arange(count, dtype=np.int32),
+        np.arange(count, dtype=np.int32),
+        np.full(count, FREE, dtype=np.uint8),
+        {"equivalent_removed": removed},
+    )
+
+
+def _enumerated(config: DataConfig) -> tuple[np.ndarray, np.ndarray, int]:
+    """4x4: every class once, each shown by a random member; order and members by the seed."""
+    from trm.data.augment import sudoku_maps
+
+    questions, answers = classes_4x4(config.clues_min, config.clues_max)
+    if config.min_rating:
+        keep = rate(FOUR, questions) >= config.min_rating
+        questions, answers = questions[keep], answers[keep]
+    if len(questions) < max(config.pool, 1):
+        clues = f"{config.clues_min}-{config.clues_max} clues" if config.clues_max else "minimal puzzles"
+        raise UserError(
+            f"there are only {len(questions)} classes of 4x4 Sudoku ({clues}, rating at least {config.min_rating}), "
+            f"not {max(config.pool, 1)}: lower data.pool or widen data.clues_min..data.clues_max"
+        )
+    root = rng.root_key(config.seed, "generate")
+    order = rng.shuffled(root, len(questions))[: config.pool or None]
+    tokens, cells = sudoku_maps(FOUR, rng.key(root, order))
+    rows = np.arange(len(order))[:, None]
+    values = tokens[:, 1:] - np.uint8(TOKEN)
+    moved = [values[rows, grids[order][rows, cells]] for grids in (questions, answers)]
+    return moved[0], moved[1], 0
+
+
+def _random(geometry: Geometry, config: DataConfig) -> tuple[np.ndarray, np.ndarray, int]:
+    """Random grids, clues removed; puzzle i depends on (seed, i) alone, and one whose class came before is left out."""
+    root = rng.root_key(config.seed, "generate")
+    wanted, progress = config.pool, Progress("generating", config.pool, "puzzles")
+    climbing = config.min_rating > 0 and config.clues_max == 0
+    questions = answers = np.empty((0, geometry.cells), dtype=np.uint8)
+    keys: np.ndarray | None = None
+    first = tried = 0
+    while len(questions) < wanted:
+        missing = wanted - len(questions)
+        count = min(max(32, missing + missing // 16), 256 if climbing else 4096)
+        new = _candidates(geometry, config, root, first, count)
+        first += count
+        tried += len(new[0])
+        if first >= (256 if climbing else 4096) and tried * 100 < first:
+            clues = f"{config.clues_min}-{config.clues_max} clues and " if config.clues_max else ""
+            raise UserError(
+                f"only {tried} of {first} random {geometry.side}x{geometry.side} puzzles had {clues}a rating of at "
+                f"least {config.min_rating}: lower data.min_rating or raise data.clues_max"
+            )
+        new_keys = class_keys(geometry, *new)[1]
+        questions, answers = np.concatenate([questions, new[0]]), np.concatenate([answers, new[1]])
+        keys = new_keys if keys is None else np.concatenate([keys, new_keys])
+        keep = np.sort(np.unique(number_rows(keys), return_index=True)[1])
+        questions, answers, keys = questions[keep], answers[keep], keys[keep]
+        if first > 64 * wanted + 4096 and len(keep) < wanted:
+            raise UserError(
+                f"only {len(keep)} classes of puzzles were found in {first} tries, not {wanted}: lower data.pool "
+                "or widen data.clues_min..data.clues_max"
+            )
+        progress.update(min(len(questions), wanted))
+    progress.close(wanted)
+    return questions[:wanted], answers[:wanted], tried - len(questions)
+
+
+def _candidates(
+    geometry: Geometry, config: DataConfig, root: int, first: int, count: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Those of the random puzzles first..first+count-1 that meet the demands on clues and rating."""
+    from trm.tasks.sudoku.generate_kernels import climb_batch, generate_batch
+
+    questions = np.empty((count, geometry.cells), dtype=np.uint8)
+    answers, found = np.empty_like(questions), np.zeros(count, dtype=np.int64)
+    lines = (geometry.units, geometry.peers)
+
+    def climb(start: int, stop: int) -> None:
+        part, limits = slice(start, stop), (config.min_rating, RESTARTS, STEPS, SHOWN_AGAIN)
+        climb_batch(
+            np.uint64(root), first + start, *limits, *lines, questions[part], answers[part], found[part]
+        )
+
+    def generate(start: int, stop: int) -> None:
+        part, limits = slice(start, stop), (config.clues_min, config.clues_max)
+        generate_batch(
+            np.uint64(root), first + start, *limits, *lines, questions[part], answers[part], found[part]
+        )
+
+    if config.min_rating and not config.clues_max:
+        over_rows(climb, count, 16)
+        keep = found >= config.min_rating
+    else:
+        over_rows(generate, count, 64)
+        keep = (found <= config.clues_max) | (config.clues_max == 0)
+        if config.min_rating:
+            keep &= solve(geometry, questions, limit=1)[2] >= config.min_rating
+    return questions[keep], answers[keep]
+
+
+# read -----------------------------------------------------------------------------------------------------------------
+
+
+def csv_pool(config: DataConfig, files: list[tuple[str, Path]]) -> Pool:
+    """The puzzles of CSV files (name and path of each), checked; of equivalent ones the first is kept.
+
+    Raises:
+        UserError: naming file and line of what is malformed.
+    """
+    geometry = Geometry(config.box_rows, config.box_cols)
+    parts = []
+    for name, path in files:
+        questions, answers, ratings = read_csv(path, geometry.cells, value_check(geometry, name), name)
+        parts.append((questions, answers, check_unique(geometry, questions, ratings, name)))
+    questions, answers, ratings = (np.concatenate(arrays) for arrays in zip(*parts))
+    part = np.full(len(questions), FREE, dtype=np.uint8)
+    return read_pool(geometry, config.seed, questions, answers, ratings, part)
+
+
+def official_pool(config: DataConfig, files: list[tuple[str, Path]]) -> Pool:
+    """Sudoku-Extreme with its own division (files: train, test). Its digest vouches for unique solutions."""
+    geometry = Geometry(3, 3)
+    read = [read_csv(path, 81, value_check(geometry, name), name) for name, path in files]
+    part = np.repeat(np.array([TRAIN, TEST], dtype=np.uint8), [len(arrays[2]) for arrays in read])
+    questions, answers, ratings = (np.concatenate(arrays) for arrays in zip(*read))
+    del read
+    return read_pool(geometry, config.seed, questions, answers, ratings, part)
+
+
+def value_check(geometry: Geometry, name: str) -> Convert:
+    """Turns characters of the CSV file `name` into checked values."""
+    return lambda questions, answers, first: check_values(geometry, questions, answers, name, first)
+
+
+def check_values(
+    geometry: Geometry, questions: np.ndarray, answers: np.ndarray, name: str, first: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Values of the characters of a CSV file, from its line `first` on.
+
+    Raises:
+        UserError: naming file and line of the first puzzle with a wrong character, or with an answer that breaks a
+            rule or contradicts a clue.
+    """
+    table = symbol_values(geometry.side)
+    for column, texts in (("question", questions), ("answer", answers)):
+        wrong = table[texts] == 255
+        if column == "answer":
+            wrong |= table[texts] == 0
+
+        def sentence(
+            at: int, column: str = column, texts: np.ndarray = texts, wrong: np.ndarray = wrong
+        ) -> str:
+            cell = int(wrong[at].argmax())
+            return f"the {column} has {chr(texts[at, cell])!r} at character {cell + 1}: only digits may stand there"
+
+        refuse(wrong.any(axis=1), name, first, sentence)
+    questions, answers = table[questions], table[answers]
+    contradicts, broken = (
+        ((questions > 0) & (questions != answers)).any(axis=1),
+        broken_rule(geometry, answers),
+    )
+
+    def verdict(at: int) -> str:
+        what = (
+            "repeats a digit in a row, column or box" if broken[at] else "contradicts a clue of the question"
+        )
+        solutions = int(solve(geometry, questions[at : at + 1])[1][0])
+        advice = {0: "the puzzle has no solution: remove it", 1: "the puzzle has another one: correct it"}
+        return (
+            f"the answer {what}; {advice.get(solutions, 'the puzzle has more than one solution: remove it')}"
+        )
+
+    refuse(contradicts | broken, name, first, verdict)
+    return questions, answers
+
+
+def check_unique(geometry: Geometry, questions: np.ndarray, ratings: np.ndarray, name: str) -> np.ndarray:
+    """The ratings, those missing (-1) filled in by our solver.
+
+    Raises:
+        UserError: naming file and line of the first puzzle with several solutions.
+    """
+    _, solutions, own = solve(geometry, questions)
+    refuse(solutions != 1, name, 2, lambda at: "the puzzle has more than one solution: remove it")
+    return np.where(ratings < 0, own, ratings).astype(np.int32)
+
+
+def read_pool(
+    geometry: Geometry,
+    seed: int,
+    questions: np.ndarray,
+    answers: np.ndarray,
+    ratings: np.ndarray,
+    part: np.ndarray,
+) -> Pool:
+    """A pool of checked puzzles (values) that come in no random order.
+
+    Of equivalent puzzles the first is kept; puzzles of a source's own test part stay as they are, and those equivalent
+    to one of them are left out of the rest.
+    """
+    puzzles, classes = (number_rows(keys) for keys in class_keys(geometry, questions, answers))
+    keep = np.zeros(len(part), dtype=bool)
+    keep[np.unique(puzzles, return_index=True)[1]] = True
+    tested = part == TEST
+    if tested.any():
+        keep &= ~np.isin(puzzles, puzzles[tested])
+        keep |= tested
+    report = {
+        "read": len(part),
+        "puzzle_classes": int(puzzles.max()) + 1,
+        "equivalent_puzzle_pairs": pairs(puzzles),
+        "equivalent_solution_grid_pairs": pairs(classes) if geometry.side == 9 else None,
+        "equivalent_removed": int((~keep).sum()),
+    }
+    if not keep.all():
+        questions, answers, ratings, part = questions[keep], answers[keep], ratings[keep], part[keep]
+        classes = np.unique(classes[keep], return_inverse=True)[1].astype(np.int32)
+    return _pool(questions, answers, ratings, classes, split_order(classes, seed), part, report)
+
+
+def _pool(questions, answers, ratings, classes, order, part, report) -> Pool:
+    """The pool of values as tokens, and the numbers that its manifest tells."""
+    clues = np.bincount((questions > 0).sum(axis=1))
+    found = {
+        "classes": int(classes.max()) + 1,
+        "class_of": "solution grid" if questions.shape[1] == 81 else "puzzle",
+        "ratings": histogram(ratings),
+        "clues": {str(number): int(count) for number, count in enumerate(clues) if count},
+    }
+    questions += np.uint8(TOKEN)  # in place: the official pool has 4.3 million
+    answers += np.uint8(TOKEN)
+    return Pool(questions, answers, ratings.astype(np.int32), classes, order, part, report=found | report)

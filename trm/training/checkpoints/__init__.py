@@ -1,0 +1,1 @@
+"""Checkpoints: format, folder, remote copy, lock."""

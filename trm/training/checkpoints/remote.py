@@ -1,0 +1,202 @@
+"""A run's checkpoints under a lease, and their copy in a bucket: what keeps a run whole across jobs and
+machines.
+
+Checkpoints are always written to a local folder first; for a gs:// address they are copied to the bucket in
+the background, and a job on another machine begins with the newest whole one found there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+
+from trm.devices.base import Backend
+from trm.errors import UserError
+from trm.storage import is_remote, open_store
+from trm.storage.cache import default_folder
+from trm.storage.lease import Lease, LeaseLost
+from trm.storage.mirror import Mirror, Snapshot
+from trm.training.checkpoints.folder import CheckpointFolder, read_checkpoint
+
+log = logging.getLogger("trm")
+Result = TypeVar("Result")
+
+
+class SharedFolder(CheckpointFolder):
+    """A checkpoint folder that one job at a time writes, copied to a bucket if `mirror` is given.
+
+    `lease` is None in workers other than the first, `mirror` in all but the first worker of a host.
+    """
+
+    def __init__(self, root: Path, lease: Lease | None, mirror: Mirror | None):
+        super().__init__(root)
+        self.lease, self.mirror = lease, mirror
+
+    def write(self, step: int, name: str, data: bytes) -> None:
+        """As CheckpointFolder. Raises LeaseLost where another job has taken the run over."""
+        if self.lease is not None:
+            self.lease.check()
+        super().write(step, name, data)
+
+    def write_extra(self, name: str, data: bytes) -> None:
+        """As CheckpointFolder; the bucket gets the file with the next checkpoint."""
+        super().write_extra(name, data)
+        if self.mirror is not None:
+            self.mirror.put_extra(name, self.root / name)
+
+    def saved(self, step: int, score: float | None) -> None:
+        """Start copying the checkpoint to the bucket."""
+        if self.mirror is None:
+            return
+        for path in sorted(self.root.glob("tensorboard/*")):
+            self.mirror.put_extra(f"tensorboard/{path.name}", path)
+        self.mirror.push(self.folder(step), step=step, score=score)
+        if self.mirror.part:  # the first host's folder is pruned by its own rule
+            for old in self._local_steps()[: -self.mirror.keep]:
+                self.delete(old)
+
+    def bring_newest(self, backend: Backend) -> None:
+        """Have the newest whole checkpoint of the bucket in the local folder, unless the local one is newer.
+
+        Called by all workers; all hosts take the same step.
+        """
+        mirror, chosen = self.mirror, torch.tensor([-1])
+        found = together(
+            backend, lambda: self._choose(mirror) if mirror and not backend.rank else None, "resume"
+        )
+        if found is not None:
+            chosen[0] = found
+        backend.broadcast(chosen)
+        step = int(chosen)
+
+        def copy() -> None:
+            if mirror is None:
+                return
+            if mirror.parts > 1:
+                # this host's own later files are a part of a checkpoint that the others lack
+                for later in self._local_steps():
+                    if later > step:
+                        self.delete(later)
+            if backend.rank and step >= 0:
+                mirror.fetch(next(s for s in mirror.list() if s.step == step), self.root)
+            mirror.fetch_extras(self.root)
+
+        together(backend, copy, "resume")
+
+    def _local_steps(self) -> list[int]:
+        """Steps with a folder here, whole or not, oldest first."""
+        return sorted(int(path.name.split("-")[1]) for path in self.root.glob("step-*"))
+
+    def _choose(self, mirror: Mirror) -> int:
+        """Make the newest whole checkpoint local and return its step; -1 where there is none."""
+        remote: dict[int, Snapshot] = {snapshot.step: snapshot for snapshot in mirror.list()}
+        local = set(self.steps()) if mirror.parts == 1 else set()
+        for step in sorted(local | set(remote), reverse=True):
+            if step in local and self._whole(step):
+                return step
+            if step not in remote:
+                continue
+            try:
+                mirror.fetch(remote[step], self.root)
+            except (UserError, ValueError, KeyError) as error:
+                log.warning(
+                    "checkpoint %s is unusable (%s): trying an older one",
+                    mirror.store.url(remote[step].name),
+                    error,
+                )
+                continue
+            if self._whole(step):
+                return step
+        if remote:
+            raise UserError(
+                f"None of {len(remote)} checkpoints below {mirror.store.uri} is whole: delete them to train from the "
+                "start, or restore them from a backup."
+            )
+        return -1
+
+    def _whole(self, step: int) -> bool:
+        try:
+            read_checkpoint(self, step)
+        except Exception as error:  # safetensors' own type has no public name in all versions
+            log.warning("checkpoint %s is broken (%s)", self.folder(step), error)
+            return False
+        return True
+
+
+def local_copy(uri: str) -> Path:
+    """The folder of this machine where the checkpoints of a gs:// address are written first."""
+    name = uri.rstrip("/").rpartition("/")[2]
+    return default_folder() / "checkpoints" / f"{name}-{hashlib.sha256(uri.encode()).hexdigest()[:8]}"
+
+
+def together(backend: Backend, action: Callable[[], Result], what: str) -> Result:
+    """Do something in every worker; if it fails in one, all stop instead of waiting for each other.
+
+    Raises its own error in the worker where it failed, a UserError in the others.
+    """
+    error: Exception | None = None
+    try:
+        result = action()
+    except Exception as caught:
+        error = caught
+    failed = [bool(flag) for flag in backend.gather(torch.tensor([float(error is not None)]))]
+    if error is not None:
+        raise error
+    if any(failed):
+        raise UserError(f"worker {failed.index(True)} could not {what}: see its own message.")
+    return result
+
+
+@contextmanager
+def open_checkpoints(uri: str, run: str, backend: Backend, keep: int) -> Iterator[CheckpointFolder]:
+    """The checkpoint folder of a run, claimed for this job; on leaving, uploads are awaited and the claim is
+    given up.
+
+    Called by all workers. `keep`: newest checkpoints kept in the bucket besides the best.
+
+    Raises: LeaseHeld: another job is writing this run. UserError: the bucket's troubles; no checkpoint there
+    is whole.
+    """
+    remote = is_remote(uri)
+    store = open_store(uri)
+    lease = Lease(store, run) if backend.rank == 0 else None
+    together(backend, lambda: lease and lease.acquire(), "claim the run")
+    mirror = None
+    try:
+        if lease:
+            lease.keep()
+        if remote and int(os.environ.get("LOCAL_RANK", "0")) == 0:
+            here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+            part, parts = backend.rank // here, backend.processes // here
+            mirror = Mirror(store, keep=keep, part=part, parts=parts, lease=lease)
+        folder = SharedFolder(local_copy(uri) if remote else Path(uri), lease, mirror)
+        if lease or mirror:
+            folder.tidy()
+        if remote:
+            folder.bring_newest(backend)
+        yield folder
+    finally:
+        try:
+            if mirror is not None:
+                _finish_uploads(mirror)
+        finally:
+            if lease:
+                lease.release()
+
+
+def _finish_uploads(mirror: Mirror) -> None:
+    """Wait for the uploads. A failed one is a warning: the checkpoint is on this machine's disk and the
+    result, which is uploaded by itself, does not need it."""
+    try:
+        mirror.close()
+    except LeaseLost:
+        raise
+    except UserError as error:
+        log.warning("the last checkpoint is on this machine only: %s", error)

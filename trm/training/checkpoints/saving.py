@@ -1,0 +1,124 @@
+"""What a run must remember to be gone on with, and how it comes back."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load, save
+from torch import Tensor
+
+from trm.devices.base import Backend
+from trm.study.schema import PlacementConfig, RunConfig, RuntimeConfig
+from trm.training.checkpoints.folder import CheckpointFolder, Loaded, check_same_run, prune, save_checkpoint
+from trm.training.state import TrainState
+
+log = logging.getLogger("trm")
+MEBIBYTE = 2**20
+
+
+@dataclass
+class Record:
+    """A run's progress, apart from its tensors."""
+
+    done: int = 0
+    """Completed steps."""
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    """History so far."""
+    snapshots: dict[int, dict[str, Tensor]] = field(default_factory=dict)
+    """Weight snapshots taken so far, by number from 1."""
+    best: dict[str, Any] | None = None
+    """Step and validation accuracy of the best checkpoint."""
+    wall_seconds: float = 0.0
+    """Seconds of the training loop before this process."""
+    resumes: int = 0
+    """How often the run was gone on with."""
+    pending: bool = False
+    """Whether reports or validation of step `done` are still owed."""
+
+
+class Saver:
+    """Checkpoints of one run."""
+
+    def __init__(
+        self, folder: CheckpointFolder, backend: Backend, runtime: RuntimeConfig, identity: dict[str, Any]
+    ):
+        self.folder, self.backend, self.runtime, self.identity = folder, backend, runtime, identity
+        self._carry_dropped = False
+        self.saved_at = time.monotonic()
+
+    def resume(self, loaded: Loaded, state: TrainState, record: Record) -> None:
+        """Put a checkpoint back.
+
+        Raises:
+            UserError: where it is another run's.
+        """
+        check_same_run(self.folder, loaded, self.identity)
+        for name, tensor in state.shared_tensors().items():
+            tensor.copy_(self.backend.place(loaded.state[name]))
+        if loaded.carry is not None:
+            first = self.backend.worker * state.local_batch
+            part = {
+                name: tensor.narrow(1 if name in ("z_H", "z_L") else 0, first, state.local_batch)
+                for name, tensor in loaded.carry.items()
+            }
+            state.load_carry(part, self.backend)
+        elif self.backend.rank == 0:
+            log.warning("the checkpoint holds no batch slots (carry_limit_mb): all slots take new rows")
+        meta = loaded.meta
+        record.done, record.rows, record.best = loaded.step, meta["history"], meta["best"]
+        record.wall_seconds, record.resumes = meta["wall_seconds"], meta["resumes"] + 1
+        record.pending = meta["pending"]
+        for k in meta["snapshots"]:
+            record.snapshots[k] = load(self.folder.read_extra(f"snapshot-{k}.safetensors"))
+
+    def snapshot(self, k: int, weights: dict[str, Tensor], record: Record) -> None:
+        """Keep the weights as they are now as snapshot `k`."""
+        record.snapshots[k] = {name: tensor.detach().cpu().clone() for name, tensor in weights.items()}
+        if self.backend.rank == 0:
+            self.folder.write_extra(f"snapshot-{k}.safetensors", save(record.snapshots[k]))
+
+    def save(self, state: TrainState, record: Record, wall_seconds: float) -> None:
+        """Write a checkpoint of the present step and drop those that are no longer kept."""
+        carry = state.carry_tensors()
+        size = self.backend.world * sum(t.numel() * t.element_size() for t in carry.values())
+        if size > self.runtime.carry_limit_mb * MEBIBYTE:
+            if not self._carry_dropped and self.backend.rank == 0:
+                log.warning(
+                    "the batch slots take %.0f MB, more than carry_limit_mb=%.0f: checkpoints leave them out, and "
+                    "after a resume all slots take new rows",
+                    size / MEBIBYTE,
+                    self.runtime.carry_limit_mb,
+                )
+            carry, self._carry_dropped = None, True
+        meta = {
+            "identity": self.identity,
+            "history": record.rows,
+            "best": record.best,
+            "wall_seconds": wall_seconds,
+            "resumes": record.resumes,
+            "pending": record.pending,
+            "snapshots": sorted(record.snapshots),
+        }
+        save_checkpoint(self.folder, self.backend, record.done, state.shared_tensors(), carry, meta)
+        if self.backend.rank == 0:
+            prune(self.folder, self.runtime.keep_checkpoints, record.best["step"] if record.best else None)
+        best = record.best is not None and record.best["step"] == record.done
+        self.folder.saved(record.done, record.best["eval/exact_accuracy"] if best else None)
+        self.saved_at = time.monotonic()
+        # The TPU executor counts relaunches without a newer checkpoint: this file tells it of each one.
+        if self.backend.rank == 0 and (progress := os.environ.get("TPU_PROGRESS_FILE")):
+            Path(progress).write_text(str(record.done))
+
+
+def run_identity(config: RunConfig, recipe_version: int, dataset: Any, precision: str) -> dict[str, Any]:
+    """What a checkpoint must agree on to be gone on from; the precision is the resolved one."""
+    full = config.model_dump(mode="json")
+    full["data"].pop("files")  # their checksums count
+    if config.placement == PlacementConfig():
+        full.pop("placement")  # as the identity: what stands at its default is not there
+    return {"recipe_version": recipe_version, "config": full, "dataset": dataset, "precision": precision}

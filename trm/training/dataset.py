@@ -1,0 +1,101 @@
+"""A built data set as the engine uses it: originals on the device, maps of augmented copies from the host."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from trm.data.augment import Augmenter
+from trm.data.dataset import PuzzleSet, load
+from trm.data.sampler import Sampler
+from trm.devices.base import Backend
+from trm.errors import UserError
+from trm.study.schema import RunConfig
+from trm.tasks.arc.augment import ArcAugmenter
+from trm.training.state import Puzzles
+from trm.training.step import Originals
+
+NO_LABEL = -1  # equals no symbol: nothing is ignored
+
+
+class Dataset:
+    """One data set folder; splits are read, and checked, when first asked for."""
+
+    def __init__(self, folder: Path):
+        self.folder = Path(folder)
+        self._splits: dict[str, PuzzleSet] = {}
+
+    def split(self, name: str) -> PuzzleSet:
+        """`train`, `validation` or `test`."""
+        if name not in self._splits:
+            self._splits[name] = load(self.folder, name)
+        return self._splits[name]
+
+    @cached_property
+    def puzzles(self) -> Puzzles:
+        """Sizes that the model is built for."""
+        meta = self.split("train").meta
+        ignore = NO_LABEL if meta.ignore_label_id is None else meta.ignore_label_id
+        return Puzzles(meta.seq_len, meta.vocab_size, meta.num_puzzle_identifiers, ignore)
+
+    @cached_property
+    def summary(self) -> dict[str, Any]:
+        """What training.json says of the data set."""
+        train = self.split("train")
+        return {
+            "name": train.meta.name,
+            "identity": train.meta.identity,
+            "train_puzzles": train.groups,
+            "augmentations": train.meta.augmentations,
+        }
+
+    def has(self, name: str) -> bool:
+        """Whether the split is there and not empty."""
+        return (self.folder / name).is_dir() and self.split(name).examples > 0
+
+    def check_fits(self, config: RunConfig) -> None:
+        """Make sure that this is the data set that the run's configuration describes.
+
+        Raises:
+            UserError: names what differs.
+        """
+        train, data = self.split("train"), config.data
+        if not train.groups:
+            raise UserError(f"{self.folder} holds no training puzzles: build it again")
+        found = {"task": train.meta.task}
+        if train.meta.identity:
+            found |= {"augmentations": train.meta.augmentations}
+        for field, value in found.items():
+            if value != getattr(data, field):
+                raise UserError(
+                    f"{self.folder} has {field} {value!r}, and the run's data.{field} is {getattr(data, field)!r}: "
+                    "give the data set that was built for this run"
+                )
+        if data.task == "arc" and train.meta.seq_len != data.arc_side**2:
+            raise UserError(
+                f"{self.folder} has canvases of {train.meta.seq_len} cells, and the run's data.arc_side is "
+                f"{data.arc_side}: give the data set that was built for this run"
+            )
+        if data.task == "sudoku" and train.meta.seq_len != (data.box_rows * data.box_cols) ** 2:
+            raise UserError(
+                f"{self.folder} has puzzles of {train.meta.seq_len} cells, and the run asks for boxes of "
+                f"{data.box_rows} by {data.box_cols}: give the data set that was built for this run"
+            )
+
+    def originals(self, name: str, backend: Backend, first: int | None = None) -> Originals:
+        """A split's rows on the device; `first`: those of the first groups only."""
+        puzzles = self.split(name) if first is None else self.split(name).first(first)
+        identifiers = puzzles.puzzle_identifiers[puzzles.puzzle_of_example].astype(np.int32)
+        arrays = (puzzles.inputs, puzzles.labels, identifiers)
+        return Originals(*(backend.place(torch.from_numpy(np.ascontiguousarray(array))) for array in arrays))
+
+    def sampler(self, config: RunConfig) -> tuple[Sampler, Augmenter | ArcAugmenter]:
+        """Which rows a step sees, and in which guise."""
+        train = self.split("train")
+        copied = train.meta.task == "arc" and train.meta.augmentations  # else as they stand in the files
+        augmenter = ArcAugmenter(train) if copied else Augmenter(train.meta)
+        return Sampler.of(train, config.training.batch_size, config.seed), augmenter

@@ -1,0 +1,127 @@
+"""Weights to and from the public implementation's state dicts (names of its October 2025 code, both variants)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trm.errors import UserError
+from trm.study.dataset_identity import shape
+from trm.study.fingerprint import RECIPE_VERSION, run_fingerprint
+from trm.study.flops import parameter_shapes
+from trm.study.schema import RunConfig
+from trm.training.outputs import PUZZLE, TrainedModel, pack_weights
+
+PREFIXES = ("_orig_mod.", "model.", "inner.")
+STATES = {"h_init": "H_init", "l_init": "L_init"}
+PUZZLE_TABLE = "puzzle_emb.weights"
+
+
+def reference_name(name: str) -> str:
+    """The public name, without prefixes, of one of our parameters."""
+    whole = {
+        "embed.weight": "embed_tokens.embedding_weight",
+        "position.weight": "embed_pos.embedding_weight",
+        "head.weight": "lm_head.weight",
+        "halt.weight": "q_head.weight",
+        "halt.bias": "q_head.bias",
+    }
+    if name in whole:
+        return whole[name]
+    _, layer, part, matrix = name.split(".")
+    module = {"token_mlp": "mlp_t", "attention": "self_attn", "channel_mlp": "mlp"}[part]
+    linear = {"gate_up": "gate_up_proj", "down": "down_proj", "qkv": "qkv_proj", "out": "o_proj"}[matrix]
+    return f"L_level.layers.{layer}.{module}.{linear}.weight"
+
+
+def plain_names(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The state dict without torch.compile's and the wrappers' prefixes."""
+    plain = {}
+    for name, tensor in state.items():
+        while name.startswith(PREFIXES):
+            name = name.split(".", 1)[1]
+        plain[name] = tensor
+    return plain
+
+
+def read_state(path: Path) -> dict[str, Tensor]:
+    """A state dict from a torch or safetensors file.
+
+    Raises:
+        UserError: where it cannot be read.
+    """
+    try:
+        if path.suffix == ".safetensors":
+            from safetensors.torch import load_file
+
+            return load_file(path)
+        state: Any = torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError:
+        raise UserError(f"{path} does not exist") from None
+    except Exception as error:
+        raise UserError(f"{path} cannot be read as a state dict: {error}") from error
+    if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
+        raise UserError(f"{path} holds no state dict: a mapping of names to tensors is needed")
+    return state
+
+
+def from_reference(
+    state: dict[str, Tensor], config: RunConfig, run: str
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Tensors and metadata of our weights.safetensors from a public state dict of the model that `config` describes.
+
+    Raises:
+        UserError: names the first tensor that is missing, superfluous or of another shape.
+    """
+    plain, sizes = plain_names(state), shape(config.data)
+    weights = {}
+    for name, expected in parameter_shapes(config.model, sizes.seq_len, sizes.vocab_size).items():
+        public = reference_name(name)
+        if public not in plain:
+            raise UserError(
+                f"the checkpoint has no {public}: is its variant model.mixer={config.model.mixer}?"
+            )
+        if tuple(plain[public].shape) != expected:
+            raise UserError(
+                f"the checkpoint's {public} has shape {tuple(plain[public].shape)}, and this configuration's "
+                f"has {expected}"
+            )
+        weights[name] = plain.pop(public).float()
+    missing = [public for public in STATES.values() if public not in plain]
+    if missing:
+        raise UserError(f"the checkpoint has no {missing[0]}: it is no whole state dict")
+    buffers = {ours: plain.pop(public) for ours, public in STATES.items()}
+    table = plain.pop(PUZZLE_TABLE, None)
+    plain = {
+        name: t for name, t in plain.items() if not name.startswith(("puzzle_emb.local_", "rotary_emb."))
+    }
+    if plain:
+        raise UserError(
+            f"the checkpoint also holds {sorted(plain)[0]}, which this configuration's model does not have"
+        )
+    meta = {
+        "run": run,
+        "fingerprint": run_fingerprint(config),
+        "recipe_version": RECIPE_VERSION,
+        "precision": "bfloat16" if config.training.precision == "auto" else config.training.precision,
+        "seq_len": sizes.seq_len,
+        "vocab": sizes.vocab_size,
+        "num_ids": 1 if table is None else len(table),
+        "ignore": 0,
+        "source": "reference",
+    }
+    # a reference checkpoint holds one set of weights: it serves as raw and averaged ones
+    return pack_weights(weights, weights, buffers, None if table is None else table.float(), {}), meta
+
+
+def to_reference(trained: TrainedModel, kind: str, prefix: str = "model.inner.") -> dict[str, Tensor]:
+    """A public state dict of a run's `ema` or `raw` weights."""
+    state = {prefix + reference_name(name): tensor for name, tensor in trained.weights(kind).items()}
+    for ours, public in STATES.items():
+        state[prefix + public] = trained.tensors[f"buffers.{ours}"]
+    if f"raw.{PUZZLE}" in trained.tensors:
+        state[prefix + PUZZLE_TABLE] = trained.tensors[f"raw.{PUZZLE}"]
+    return state

@@ -1,0 +1,317 @@
+"""The training loop: steps, metrics, validation, checkpoints, and the end of a run, whichever it is."""
+
+from __future__ import annotations
+
+import math
+import time
+import zlib
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from trm.devices.base import Backend
+from trm.errors import UserError
+from trm.evaluation.baselines import blank_symbol
+from trm.network.inference import InferenceNetwork
+from trm.provenance import now
+from trm.study.fingerprint import RECIPE_VERSION, run_fingerprint
+from trm.study.flops import recursion_stages
+from trm.study.schema import RunConfig, RuntimeConfig
+from trm.training.checkpoints.folder import CheckpointFolder, load_newest
+from trm.training.checkpoints.saving import Record, Saver, run_identity
+from trm.training.dataset import Dataset
+from trm.training.feed import Feed
+from trm.training.finish import finish_run, not_a_number_sentence
+from trm.training.interrupt import EXIT_UNFINISHED, ReportSignal, StopRequested, StopSignal
+from trm.training.memory import explained, out_of_memory_sentence
+from trm.training.metrics import INDEX
+from trm.training.optim.schedule import lr_factor
+from trm.training.profile import Profile
+from trm.training.report import Reporter
+from trm.training.state import TrainState
+from trm.training.step import TrainStep
+from trm.training.validate import Score, validate
+
+
+class Trainer:
+    """Trains one run to its end, from its newest checkpoint if there is one.
+
+    `started`: time.monotonic() at the start of the process's work; `initial`: weights to start from, by name.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        dataset: Dataset,
+        out: Path,
+        checkpoints: Path | CheckpointFolder,
+        backend: Backend,
+        runtime: RuntimeConfig,
+        started: float,
+        initial: dict[str, Tensor] | None = None,
+        profile_steps: str | None = None,
+    ):
+        self.config, self.dataset, self.out, self.backend, self.runtime = (
+            config,
+            dataset,
+            out,
+            backend,
+            runtime,
+        )
+        self.started, self.started_at = started, now()
+        self.fingerprint = run_fingerprint(config)
+        folder = CheckpointFolder(checkpoints) if isinstance(checkpoints, Path) else checkpoints
+        loaded = load_newest(folder)
+        requested = config.training.precision
+        if requested == "auto" and loaded:
+            requested = loaded.meta["identity"]["precision"]  # a resumed run goes on as it began
+        self.precision = backend.precision(requested)
+        identity = run_identity(config, RECIPE_VERSION, dataset.summary, self.precision.name)
+        self.saver = Saver(folder, backend, runtime, identity)
+        self.record = Record()
+        with explained(self._out_of_memory):
+            self.state = TrainState(config, dataset.puzzles, self.precision, backend)
+            if loaded:
+                self.saver.resume(loaded, self.state, self.record)
+            else:
+                self.state.initialise(backend)
+                if initial:
+                    self.state.load_weights(initial, backend)
+            self.step = TrainStep(self.state, dataset.originals("train", backend), backend)
+        self.program = backend.program(self.step)
+        self.feed = Feed(config, *dataset.sampler(config), backend)
+        self.stages = recursion_stages(config.model, config.training)
+        self.threads = torch.get_num_threads()
+        self.profile = Profile(profile_steps, folder.root / f"profile-{backend.rank}.json", backend)
+        self.validation = dataset.originals("validation", backend) if dataset.has("validation") else None
+        self.setup_seconds = 0.0
+        self.loop_started = time.monotonic()
+        self.step_seconds = 0.0
+        self.reporter = Reporter(self)
+
+    # -- the run
+
+    def run(self) -> int:
+        """Train to the end. Returns 0, or after a checkpoint the exit code of the signal (or the time) that stopped it.
+
+        Raises:
+            UserError: no number in the loss, out of memory, differing workers, a lost worker, a full disk.
+        """
+        record, steps = self.record, self.config.training.steps
+        with StopSignal() as stop, explained(self._out_of_memory), ReportSignal() as self._asked:
+            try:
+                self.reporter.open()
+                self.reporter.announce()
+                self.compare_workers()
+                self.setup_seconds = time.monotonic() - self.started
+                self.loop_started = self.saver.saved_at = time.monotonic()
+                self.reporter.restart()
+                if record.pending:
+                    self._after_step(stop)
+                while record.done < steps:
+                    self._one_step(stop)
+                    record.pending = True
+                    self._after_step(stop)
+                    if self.backend.stop_agreed(self.state.stop, record.done, stop.requested):
+                        return self._stopped(stop)
+            except StopRequested:
+                return self._stopped(stop)
+            self._finish()
+            return 0
+
+    def _one_step(self, stop: StopSignal) -> None:
+        stage = next(stage for stage in self.stages if self.record.done < stage.last_step)
+
+        def before_update() -> None:
+            stop.commit()
+            self.backend.request_stop(self.state.stop, stop.requested)
+
+        self._end_stretch(stop)
+        self.step.before_update = before_update
+        self.profile.before(self.record.done + 1)
+        begun = time.monotonic()
+        with stop.abandonable(self.backend.processes == 1):
+            batch = self.feed.batch(self.record.done + 1)
+            self.program(batch, stage.h_cycles, stage.l_cycles)
+        self.step_seconds += time.monotonic() - begun
+        self.record.done += 1
+        self.profile.after(self.record.done)
+
+    def _end_stretch(self, stop: StopSignal) -> None:
+        """Ask for a stop where the time that this process may take is over."""
+        limit = self.runtime.stop_after_minutes
+        if limit is not None and time.monotonic() - self.started >= 60 * limit:
+            stop.requested = stop.requested or EXIT_UNFINISHED
+
+    def _after_step(self, stop: StopSignal) -> None:
+        """What is due at this step: snapshot, validation, a report, a comparison of workers, a checkpoint."""
+        record, training, runtime = self.record, self.config.training, self.runtime
+        step, last = record.done, record.done == training.steps
+        for k in range(1, training.snapshots + 1):
+            if step == snapshot_step(k, training.snapshots, training.steps) and k not in record.snapshots:
+                self.saver.snapshot(k, self.state.layout.views(self.state.params), record)
+        improved = False
+        evaluated = is_evaluation_step(step, training.steps, runtime.evals) and self.validation is not None
+        if evaluated or step % runtime.log_every == 0 or last:
+            scores: dict[str, float] = {}
+            if evaluated:
+                with stop.abandonable(self.backend.processes == 1):
+                    scores = self._validate()
+                improved = (
+                    record.best is None or scores["eval/exact_accuracy"] > record.best["eval/exact_accuracy"]
+                )
+                if improved:
+                    record.best = {"step": step, "eval/exact_accuracy": scores["eval/exact_accuracy"]}
+            self._report(scores)
+        record.pending = False
+        if runtime.checksum_every and step % runtime.checksum_every == 0:
+            self.compare_workers()
+        if self._asked.taken() or step % runtime.xla_metrics_every == 0:
+            self._write_backend_report()
+        if improved or last or self._checkpoint_due():
+            self.save()
+
+    def _checkpoint_due(self) -> bool:
+        """Whether enough time has passed; the first worker's clock decides."""
+        if self.backend.processes > 1 and self.record.done % 10:
+            return False
+        due = torch.tensor([time.monotonic() - self.saver.saved_at >= 60 * self.runtime.checkpoint_minutes])
+        due = due.to(torch.uint8)
+        self.backend.broadcast(due)
+        return bool(due)
+
+    def save(self) -> None:
+        """Write a checkpoint, after making sure that the weights are sound."""
+        sums, _, norms = self._fetch()
+        self._check_finite(sums, norms["train/weight_norm"])
+        self.reporter.flush()
+        self.saver.save(self.state, self.record, self.wall_seconds_now())
+
+    def _stopped(self, stop: StopSignal) -> int:
+        if self.record.done:
+            self.save()
+        if self.backend.rank == 0:
+            kept = (
+                f"; it goes on from {self.saver.folder.folder(self.record.done)}" if self.record.done else ""
+            )
+            print(f"stopped at step {self.record.done} of {self.config.training.steps}{kept}", flush=True)
+        self.reporter.close()
+        return stop.requested or (143 if self.runtime.stop_after_minutes is None else EXIT_UNFINISHED)
+
+    def wall_seconds_now(self) -> float:
+        """Seconds of the training loop so far, over all resumes."""
+        return self.record.wall_seconds + time.monotonic() - self.loop_started
+
+    # -- reports
+
+    def _fetch(self) -> tuple[list[float], float, dict[str, float]]:
+        """Metric sums, learning rate, and norms of all weights and of each one by its column, in one transfer."""
+        training, state, begun = self.config.training, self.state, time.monotonic()
+        lr = lr_factor(state.step, training.warmup_steps, training.steps, training.lr_min_ratio) * training.lr
+        weights = {"": state.params, **state.layout.views(state.params)}
+        if state.puzzle_table is not None:
+            weights["puzzle.weight"] = state.puzzle_table
+        norms = [torch.linalg.vector_norm(weight, dtype=torch.float32) for weight in weights.values()]
+        fetched = self.backend.fetch(torch.cat((state.meter.sums, lr[None], torch.stack(norms)))).tolist()
+        self.step_seconds += time.monotonic() - begun  # a device that runs behind is waited for here
+        size = state.meter.size
+        names = [f"train/weight_norm/{name}".rstrip("/") for name in weights]
+        return fetched[:size], fetched[size], dict(zip(names, fetched[size + 1 :], strict=True))
+
+    def _report(self, scores: dict[str, float]) -> None:
+        sums, lr, norms = self._fetch()
+        self._check_finite(sums, norms["train/weight_norm"])
+        self.reporter.report(sums, lr, norms, scores, self.wall_seconds_now())
+        self.state.meter.sums.zero_()
+
+    def _write_backend_report(self) -> None:
+        """The backend's own account, beside the checkpoints; nothing where it keeps none."""
+        if report := self.backend.report():
+            self.saver.folder.write_extra(f"xla-metrics-{self.backend.rank}.txt", report.encode())
+
+    def _check_finite(self, sums: list[float], weight_norm: float = 0.0) -> None:
+        """Stop where the loss or the gradient was no number since the last report, or a weight is none."""
+        step = int(sums[INDEX["bad_step"]])
+        if not step and math.isfinite(weight_norm):
+            return
+        good = self.saver.folder.steps()
+        what = "a weight" if not step else "the loss" if sums[INDEX["bad_loss"]] else "the gradient norm"
+        raise UserError(
+            not_a_number_sentence(self, what, step or self.record.done, good[-1] if good else None)
+        )
+
+    def _out_of_memory(self) -> str:
+        return out_of_memory_sentence(
+            self.config,
+            self.dataset.puzzles,
+            self.precision.forward,
+            self.backend.world,
+            self.backend.memory_limit(),
+        )
+
+    # -- validation, workers, the end
+
+    def _validate(self) -> dict[str, float]:
+        """Score the averaged weights on this worker's share of the validation puzzles; sum over the workers."""
+        state, model, backend = self.state, self.config.model, self.backend
+        state.share_average(backend)
+        flat = state.params if state.ema is None else state.ema
+        net = InferenceNetwork(
+            state.layout.views(flat),
+            state.h_init,
+            state.l_init,
+            state.puzzle_table,
+            state.arch,
+            model.h_cycles,
+            model.l_cycles,
+            backend.network,
+        )
+        share = (tensor[backend.worker :: backend.world] for tensor in self.validation)
+        blank = blank_symbol(self.config.data)
+        own = validate(net, *share, model.halt_max_steps, self.dataset.puzzles.ignore, blank)
+        total = Score(*torch.stack(backend.gather(torch.tensor(own, dtype=torch.float64))).sum(0).tolist())
+        return {
+            "eval/exact_accuracy": total.exact / total.puzzles,
+            "eval/accuracy": total.accuracy / total.puzzles,
+            "eval/blank_accuracy": total.blank / total.puzzles,
+            "eval/cross_entropy": total.cross_entropy / total.puzzles,
+        }
+
+    def compare_workers(self) -> None:
+        """Make sure that all workers hold the same weights.
+
+        Raises:
+            UserError: names the first worker that differs, and the step.
+        """
+        if self.backend.processes == 1:
+            return
+        state = self.state
+        state.share_average(self.backend)
+        tensors = [state.params, state.ema, state.puzzle_table]
+        words = [self.backend.fetch(t).contiguous().view(torch.uint8) for t in tensors if t is not None]
+        own = torch.tensor([zlib.crc32(word.numpy().tobytes()) for word in words])
+        checksums = self.backend.gather(own)
+        for rank, other in enumerate(checksums):
+            if not torch.equal(other, checksums[0]):
+                raise UserError(
+                    f"worker {rank} does not hold the same weights as worker 0 at step {self.record.done}: its memory "
+                    "or its link is faulty; leave that machine out and start again from the last checkpoint"
+                )
+
+    def _finish(self) -> None:
+        """Write weights.safetensors, history.csv and training.json, each atomically, the last one last."""
+        self.reporter.close()
+        if self.backend.rank == 0:
+            finish_run(self)
+        self.backend.gather(torch.zeros(1))
+
+
+def snapshot_step(k: int, count: int, steps: int) -> int:
+    """Step of snapshot `k` of `count`: equal distances over the last half, the last one at the last step."""
+    return steps - (count - k) * (steps // 2) // count
+
+
+def is_evaluation_step(step: int, steps: int, evals: int) -> bool:
+    """Whether validation is due: `evals` times at equal distances, the last one at the last step."""
+    return step * evals // steps > (step - 1) * evals // steps

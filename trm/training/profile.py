@@ -1,0 +1,37 @@
+"""A profiler trace of some training steps, for chrome://tracing or Perfetto."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from trm.devices.base import Backend
+from trm.errors import UserError
+
+
+class Profile:
+    """Records the steps `FIRST:LAST` (counted from 1, both included) into `path`; None records nothing."""
+
+    def __init__(self, steps: str | None, path: Path, backend: Backend):
+        self._path, self._backend = path, backend
+        self._stop: Callable[[], Path] | None = None
+        self._first = self._last = 0
+        if steps is not None:
+            try:
+                self._first, self._last = (int(part) for part in steps.split(":"))
+            except ValueError:
+                raise UserError(f"--profile-steps {steps}: give FIRST:LAST, two whole numbers") from None
+            if not 1 <= self._first <= self._last:
+                raise UserError(f"--profile-steps {steps}: FIRST must be at least 1 and not above LAST")
+
+    def before(self, step: int) -> None:
+        """Called before each step."""
+        if step == self._first:
+            self._stop = self._backend.start_trace(self._path)
+
+    def after(self, step: int) -> None:
+        """Called after each step."""
+        if self._stop is not None and step == self._last:
+            self._backend.synchronize()
+            written, self._stop = self._stop(), None
+            print(f"profiler trace of steps {self._first} to {self._last}: {written}", flush=True)

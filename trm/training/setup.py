@@ -1,0 +1,85 @@
+"""What must hold before a run starts, and the weights it may start from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from torch import Tensor
+
+from trm.devices.base import Backend
+from trm.errors import UserError
+from trm.study.flops import parameter_shapes
+from trm.study.schema import RunConfig
+from trm.training.dataset import Dataset
+from trm.training.files import write_atomically
+from trm.training.outputs import load_weights
+
+
+def check_placement(config: RunConfig, backend: Backend) -> None:
+    """Hold the backend to what the run's placement asks of it.
+
+    Raises:
+        UserError: where the job was started on something else.
+    """
+    wanted = config.placement
+    if wanted.backend not in ("any", backend.name):
+        raise UserError(f"placement.backend is {wanted.backend}, but the job runs on {backend.name}")
+    if wanted.workers not in (0, backend.processes):
+        raise UserError(
+            f"placement.workers is {wanted.workers}, but the job has {backend.processes}: start it with "
+            f"torchrun --standalone --nproc-per-node {wanted.workers} -m trm train ... (on a TPU pod: tpurun)"
+        )
+    if wanted.average == "first" and backend.name == "xla":
+        raise UserError(
+            "placement.average=first: under SPMD all devices keep one moving average by construction"
+        )
+    if wanted.network == "plain":
+        backend.network = "plain"
+
+
+def prepare(
+    config: RunConfig, dataset: Path, out: Path, init_from: str | None, backend: Backend
+) -> tuple[Dataset, dict[str, Tensor] | None]:
+    """The data set and, for `training.init_from`, the weights to start from.
+
+    Raises:
+        UserError: where the batch does not divide, the folder cannot be written, or the weights do not fit.
+    """
+    batch, parts = config.training.batch_size, config.training.micro_batches * backend.world
+    if batch % parts:
+        raise UserError(
+            f"training.batch_size={batch} is not divisible by {backend.world} workers times "
+            f"training.micro_batches={config.training.micro_batches}"
+        )
+    if backend.rank == 0:
+        probe = out / ".writable"
+        write_atomically(probe, b"")
+        probe.unlink()
+        for left in out.glob(".*.tmp"):  # by a process that was killed
+            left.unlink()
+    data = Dataset(dataset)
+    data.check_fits(config)
+    return data, _initial_weights(config, data, out, init_from)
+
+
+def _initial_weights(
+    config: RunConfig, data: Dataset, out: Path, init_from: str | None
+) -> dict[str, Tensor] | None:
+    name = config.training.init_from
+    if name is None:
+        if init_from:
+            raise UserError("--init-from is given, but training.init_from is null: name the run there")
+        return None
+    folder = Path(init_from) if init_from else out.parent / name
+    trained = load_weights(folder)
+    if trained.meta["run"] != name:
+        raise UserError(f"{folder} holds run {trained.meta['run']}, and training.init_from names {name}")
+    weights = trained.weights("ema")
+    shapes = parameter_shapes(config.model, data.puzzles.seq_len, data.puzzles.vocab)
+    for parameter, shape in shapes.items():
+        found = tuple(weights[parameter].shape) if parameter in weights else None
+        if found != shape:
+            raise UserError(
+                f"training.init_from={name}: its {parameter} has shape {found}, and this model needs {shape}"
+            )
+    return weights

@@ -1,0 +1,157 @@
+"""Everything a training step reads and changes, on the device, and its form on disk."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from trm.devices.base import Backend, Precision
+from trm.network.act import Carry, Rows, empty_carry
+from trm.network.parameters import Layout, architecture, initial_states, initial_weights
+from trm.study.schema import RunConfig
+from trm.training.metrics import Meter
+from trm.training.optim import flat, loss_scale, puzzle
+
+
+class Puzzles(NamedTuple):
+    """What the model must know of a data set."""
+
+    seq_len: int
+    """S: cells of a puzzle."""
+    vocab: int
+    """V: symbols of a cell."""
+    num_ids: int
+    """Rows of the puzzle table."""
+    ignore: int
+    """Label that does not count."""
+
+
+class TrainState:
+    """Weights, their average, optimiser state, puzzle table, batch slots, step count, metric sums.
+
+    All tensors are updated in place. `reduce` is what workers sum once a step: [gradients | puzzle gradients |
+    metrics of this step | squared norm of the worker's own gradient | stop request].
+    """
+
+    def __init__(self, config: RunConfig, puzzles: Puzzles, precision: Precision, backend: Backend):
+        model, training = config.model, config.training
+        self.config, self.puzzles, self.precision = config, puzzles, precision
+        self.layout = Layout.of(model, puzzles.seq_len, puzzles.vocab)
+        self.arch = architecture(model, precision.forward)
+        device, size, width = backend.device, self.layout.size, model.d_model
+        self.local_batch = training.batch_size // backend.world
+        self.micro = training.micro_batches
+        length = puzzles.seq_len + model.puzzle_tokens
+
+        self.params = torch.zeros(size, dtype=precision.weights, device=device)
+        self.ema = torch.zeros(size, device=device) if training.ema > 0 else None
+        self.averages = backend.rank == 0 or config.placement.average == "every"
+        """Whether this process keeps the moving average up itself."""
+        self.moments = flat.moments(training, size, device)
+        self.step = torch.zeros((), device=device)
+        self.scale = loss_scale.initial_scale(device) if precision.scaled else None
+        self.puzzle_table = (
+            torch.zeros(puzzles.num_ids, width, device=device) if model.puzzle_tokens else None
+        )
+        states = initial_states(model, config.seed, precision.forward)
+        self.h_init, self.l_init = (backend.place(states[name]) for name in ("h_init", "l_init"))
+        rows = self.local_batch // self.micro
+        self.carries = [
+            place_carry(empty_carry(length, width, puzzles.seq_len, rows, precision.forward), backend)
+            for _ in range(self.micro)
+        ]
+        self.meter = Meter(model.halt_max_steps, device)
+
+        self.puzzle_dense = puzzle.is_dense(puzzles.num_ids, training.batch_size)
+        if self.puzzle_table is None:
+            puzzle_size = 0
+        elif self.puzzle_dense:
+            puzzle_size = puzzles.num_ids * (width + 1)
+        else:
+            puzzle_size = training.batch_size * (width + 1)
+        sizes = [size, puzzle_size, self.meter.size, 1, 1]
+        self.reduce = torch.zeros(sum(sizes), device=device)
+        self.grads, self.puzzle_grads, self.step_metrics, self.own_norm, self.stop = self.reduce.split(sizes)
+
+    def initialise(self, backend: Backend) -> None:
+        """Fresh weights from the run's seed; the average starts at them."""
+        config, puzzles = self.config, self.puzzles
+        weights = initial_weights(config.model, puzzles.seq_len, puzzles.vocab, config.seed)
+        self.load_weights(weights, backend)
+
+    def load_weights(self, weights: dict[str, Tensor], backend: Backend) -> None:
+        """Set the parameters (and the average) to `weights`, host tensors by name."""
+        packed = torch.zeros(self.layout.size)
+        for name, view in self.layout.views(packed).items():
+            view.copy_(weights[name])
+        self.params.copy_(backend.place(packed))
+        if self.ema is not None:
+            self.ema.copy_(self.params)
+
+    def share_average(self, backend: Backend) -> None:
+        """Where the first worker alone keeps the moving average: hand it to the others."""
+        if self.ema is not None and self.config.placement.average == "first":
+            average = backend.fetch(self.ema)
+            backend.broadcast(average)
+            self.ema.copy_(backend.place(average))
+
+    def shared_tensors(self) -> dict[str, Tensor]:
+        """What all workers hold alike, by the names used in checkpoints."""
+        tensors = {
+            "params": self.params,
+            "moment1": self.moments.m,
+            "moment2": self.moments.v,
+            "step": self.step,
+            "h_init": self.h_init,
+            "l_init": self.l_init,
+            "metrics": self.meter.sums,
+        }
+        optional = {"ema": self.ema, "puzzle": self.puzzle_table, "loss_scale": self.scale}
+        return tensors | {name: tensor for name, tensor in optional.items() if tensor is not None}
+
+    def changed_tensors(self) -> list[Tensor]:
+        """Everything that a step changes and the next one reads; the tensors themselves."""
+        slots = [tensor for carry in self.carries for tensor in flatten_carry(carry).values()]
+        return [*self.shared_tensors().values(), *slots]
+
+    def carry_tensors(self) -> dict[str, Tensor]:
+        """This worker's batch slots, in the order of its rows: z_H, z_L [L, b, D]; the others [b, ...]."""
+        fields = [flatten_carry(carry) for carry in self.carries]
+        return {
+            name: torch.cat([field[name] for field in fields], dim=1 if name in ("z_H", "z_L") else 0)
+            for name in fields[0]
+        }
+
+    def load_carry(self, tensors: dict[str, Tensor], backend: Backend) -> None:
+        """Put batch slots back; host tensors as from `carry_tensors`."""
+        for name, tensor in tensors.items():
+            dim = 1 if name in ("z_H", "z_L") else 0
+            for carry, part in zip(self.carries, tensor.chunk(self.micro, dim=dim), strict=True):
+                flatten_carry(carry)[name].copy_(backend.place_rows(part.contiguous(), dim))
+
+
+def place_carry(carry: Carry, backend: Backend) -> Carry:
+    """A host carry on the device."""
+    rows = Rows(*(backend.place_rows(tensor, 0) for tensor in carry.rows))
+    return Carry(
+        backend.place_rows(carry.z_H, 1),
+        backend.place_rows(carry.z_L, 1),
+        backend.place_rows(carry.steps, 0),
+        backend.place_rows(carry.halted, 0),
+        rows,
+    )
+
+
+def flatten_carry(carry: Carry) -> dict[str, Tensor]:
+    """The carry's tensors by name."""
+    return {
+        "z_H": carry.z_H,
+        "z_L": carry.z_L,
+        "steps": carry.steps,
+        "halted": carry.halted,
+        "inputs": carry.rows.inputs,
+        "labels": carry.rows.labels,
+        "puzzle_ids": carry.rows.puzzle,
+    }
