@@ -70,7 +70,7 @@ def test_out_of_memory_says_what_would_fit(dataset_folder, tmp_path, monkeypatch
 MEMORY = """
 import resource, sys
 from pathlib import Path
-from tests.engine.conftest import config, trainer
+from tests.training.conftest import config, trainer
 from trm.errors import UserError
 when, rows, data, root = sys.argv[1:]
 

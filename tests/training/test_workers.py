@@ -21,7 +21,7 @@ from datetime import timedelta
 from pathlib import Path
 import torch
 torch.set_num_threads(1)
-from tests.engine.conftest import first_losses, trainer
+from tests.training.conftest import first_losses, trainer
 from trm.errors import UserError
 from trm.study.schema import RunConfig
 task, text, data, root = sys.argv[1:]
