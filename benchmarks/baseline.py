@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from trm.study.schema import ModelConfig, TrainingConfig
 
 
-def inner_width(width: int, expansion: float) -> int:
-    return -(-round(expansion * width * 2 / 3) // 256) * 256
+def inner_width(width: int, expansion: float, multiple: int) -> int:
+    return -(-round(expansion * width * 2 / 3) // multiple) * multiple
 
 
 def rms(x: Tensor) -> Tensor:
@@ -38,9 +38,9 @@ class Linear(nn.Module):
 
 
 class SwiGLU(nn.Module):
-    def __init__(self, width: int, expansion: float):
+    def __init__(self, width: int, model: ModelConfig):
         super().__init__()
-        inner = inner_width(width, expansion)
+        inner = inner_width(width, model.expansion, model.multiple)
         self.gate_up, self.down = Linear(width, 2 * inner), Linear(inner, width)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -79,9 +79,9 @@ class Attention(nn.Module):
 class Block(nn.Module):
     def __init__(self, model: ModelConfig, length: int):
         super().__init__()
-        self.token_mlp = SwiGLU(length, model.expansion) if model.mixer == "mlp" else None
+        self.token_mlp = SwiGLU(length, model) if model.mixer == "mlp" else None
         self.attention = Attention(model, length) if model.mixer == "attention" else None
-        self.channel_mlp = SwiGLU(model.d_model, model.expansion)
+        self.channel_mlp = SwiGLU(model.d_model, model)
 
     def forward(self, x: Tensor) -> Tensor:
         if self.token_mlp is not None:

@@ -49,7 +49,7 @@ class Sizes(NamedTuple):
 def sizes(model: ModelConfig, seq_len: int, batch: int) -> Sizes:
     """The sizes of one block on a batch."""
     length, width = tokens(model, seq_len), model.d_model
-    inner, token_inner = inner_width(width, model.expansion), inner_width(length, model.expansion)
+    inner, token_inner = inner_width(model, width), inner_width(model, length)
     rows = length * batch
     token = 2.0 * token_inner * length * width * batch if model.mixer == "mlp" else 2.0 * width * width * rows
     scores = 2.0 * 2 * length * length * width * batch

@@ -27,12 +27,13 @@ from trm.network.cuda import attention, loss, norm, optimizer, swiglu, tokens
 from trm.network.cuda.common import power
 from trm.network.definition import EPS
 from trm.study.flops import inner_width
+from trm.study.schema import ModelConfig
 
 SHARED = {80: 163 * 1024, 90: 227 * 1024}
 """Shared memory a program may use, by compute capability."""
 LENGTH, WIDTH, CELLS, SYMBOLS, HEADS = 97, 512, 81, 11, 8
-INNER = inner_width(WIDTH, 4.0)
-TOKEN_INNER = inner_width(LENGTH, 4.0)
+INNER = inner_width(ModelConfig(), WIDTH)
+TOKEN_INNER = inner_width(ModelConfig(), LENGTH)
 BF16, FP32, INT, FLOAT = "*bf16", "*fp32", "i32", "fp32"
 OPTIONS = ("num_warps", "num_stages")
 

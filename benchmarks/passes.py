@@ -20,7 +20,7 @@ def block_elements(model: ModelConfig, cells: int, rows: int, whole: bool) -> tu
     `whole`: layers are products from end to end.
     """
     length, width = tokens(model, cells), model.d_model
-    inner, token_inner = inner_width(width, model.expansion), inner_width(length, model.expansion)
+    inner, token_inner = inner_width(model, width), inner_width(model, length)
     states = length * rows * width
     hidden, token_hidden = inner * length * rows, token_inner * rows * width
     mixing = model.mixer == "mlp"

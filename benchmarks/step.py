@@ -68,9 +68,7 @@ def matmul_ceiling(dtype: torch.dtype, backend: Backend) -> float:
 
 def whole_layers(model: ModelConfig, dtype: torch.dtype) -> bool:
     """Whether the network's layers are products from end to end here."""
-    return blocked.usable(
-        torch.empty(model.d_model, inner_width(model.d_model, model.expansion), dtype=dtype)
-    )
+    return blocked.usable(torch.empty(model.d_model, inner_width(model, model.d_model), dtype=dtype))
 
 
 def random_rows(batch: int, cells: int, vocab: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -1,4 +1,5 @@
 import pytest
+from pydantic import ValidationError
 
 from trm.study.flops import (
     forward_flops,
@@ -31,7 +32,21 @@ def test_evaluation_costs_the_forward_part_only():
 
 
 def test_inner_width_is_a_multiple_of_256():
-    assert [inner_width(width, 4.0) for width in (512, 97, 16)] == [1536, 512, 256]
+    assert [inner_width(MLP, width) for width in (512, 97, 16)] == [1536, 512, 256]
+
+
+def test_a_smaller_multiple_lets_the_inner_width_follow_the_width():
+    narrow = ModelConfig(multiple=32)
+    assert [inner_width(narrow, width) for width in (512, 97, 32, 16)] == [1376, 288, 96, 64]
+    shapes = parameter_shapes(ModelConfig(d_model=32, heads=4, puzzle_tokens=1, multiple=32), 36, 8)
+    assert shapes["blocks.0.channel_mlp.down"] == (32, 96)
+    assert shapes["blocks.0.token_mlp.gate_up"] == (2 * 128, 37)
+
+
+@pytest.mark.parametrize("multiple", [0, 12, 2048])
+def test_a_multiple_that_no_network_can_take_is_refused(multiple):
+    with pytest.raises(ValidationError, match="multiple"):
+        ModelConfig(multiple=multiple)
 
 
 def test_learned_positions_are_counted():

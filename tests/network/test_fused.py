@@ -16,6 +16,7 @@ VARIANTS = {
     "rope": {"mixer": "attention", "position": "rope"},
     "learned": {"position": "learned", "layers": 1},
     "deep": {"h_cycles": 1, "l_cycles": 4, "layers": 3},
+    "narrow": {"multiple": 8},
 }
 
 

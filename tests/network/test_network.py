@@ -15,6 +15,7 @@ VARIANTS = {
     "attention": {"mixer": "attention"},
     "rope": {"mixer": "attention", "position": "rope"},
     "no puzzle tokens": {"puzzle_tokens": 0},
+    "narrow": {"multiple": 8},
     "three layers": {"layers": 3, "h_cycles": 1, "l_cycles": 1, "expansion": 12.0},
 }
 

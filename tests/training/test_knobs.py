@@ -20,6 +20,7 @@ EFFECTS = {
     "model.l_cycles": 2,
     "model.halt_max_steps": 2,
     "model.expansion": 30.0,
+    "model.multiple": 8,
     "model.puzzle_tokens": 2,
     "model.position": "learned",
     "training.batch_size": 32,

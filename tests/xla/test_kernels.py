@@ -49,11 +49,18 @@ def test_models_that_do_not_fit_the_kernels_are_left_to_xla():
     from trm.network.definition import Architecture
     from trm.network.tpu.recursion import usable
 
-    def weights(width: int, inner: int) -> dict[str, Any]:
-        return {"blocks.0.channel_mlp.down": torch.empty(width, inner)}
+    def weights(width: int, inner: int, token_inner: int | None = None) -> dict[str, Any]:
+        found = {"blocks.0.channel_mlp.down": torch.empty(width, inner)}
+        return (
+            found
+            if token_inner is None
+            else found | {"blocks.0.token_mlp.down": torch.empty(97, token_inner)}
+        )
 
     arch = Architecture(2, 8, 16, True, torch.bfloat16)
     assert usable(weights(512, 1536), arch, 97, 192)
+    assert usable(weights(512, 1536, 512), arch, 97, 192)
+    assert not usable(weights(512, 1536, 288), arch, 97, 192)  # model.multiple=32
     assert not usable(weights(1024, 2816), arch, 97, 192)
     assert not usable(weights(96, 256), arch, 97, 192)
     assert not usable(weights(512, 1536), arch, 97, 3)

@@ -124,10 +124,8 @@ def _kept_bytes(config: RunConfig, seq_len: int, devices: int) -> int:
     a block's input, sum and output, and gate, up and their product of each SwiGLU (or q, k, v and output)."""
     model = config.model
     length, width = flops.tokens(model, seq_len), model.d_model
-    kept = length * (4 * width + 3 * flops.inner_width(width, model.expansion))
-    kept += (
-        3 * width * flops.inner_width(length, model.expansion) if model.mixer == "mlp" else 4 * length * width
-    )
+    kept = length * (4 * width + 3 * flops.inner_width(model, width))
+    kept += 3 * width * flops.inner_width(model, length) if model.mixer == "mlp" else 4 * length * width
     rows = config.training.batch_size / config.training.micro_batches / devices
     return int(2 * rows * kept * model.layers * (model.l_cycles + 1))
 

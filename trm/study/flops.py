@@ -20,9 +20,9 @@ class Stage(NamedTuple):
     l_cycles: int
 
 
-def inner_width(width: int, expansion: float) -> int:
-    """SwiGLU's inner width: two thirds of the expansion, rounded up to a multiple of 256."""
-    return ceil(round(expansion * width * 2 / 3) / 256) * 256
+def inner_width(model: ModelConfig, width: int) -> int:
+    """Inner width of a SwiGLU over `width` channels or tokens: expansion * width * 2/3, rounded up to `multiple`."""
+    return ceil(round(model.expansion * width * 2 / 3) / model.multiple) * model.multiple
 
 
 def tokens(model: ModelConfig, seq_len: int) -> int:
@@ -36,7 +36,7 @@ def parameter_shapes(model: ModelConfig, seq_len: int, vocab: int) -> dict[str, 
     Matrices are [out, in], as in `torch.nn.Linear`.
     """
     width, length = model.d_model, tokens(model, seq_len)
-    inner, token_inner = inner_width(width, model.expansion), inner_width(length, model.expansion)
+    inner, token_inner = inner_width(model, width), inner_width(model, length)
     shapes: dict[str, tuple[int, ...]] = {"embed.weight": (vocab, width)}
     if model.position == "learned":
         shapes["position.weight"] = (length, width)
@@ -63,9 +63,9 @@ def parameters(model: ModelConfig, seq_len: int, vocab: int) -> int:
 def stack_flops(model: ModelConfig, seq_len: int) -> float:
     """One call of the block stack on one row, forward."""
     width, length = model.d_model, tokens(model, seq_len)
-    block = 2 * 3 * inner_width(width, model.expansion) * width * length
+    block = 2 * 3 * inner_width(model, width) * width * length
     if model.mixer == "mlp":
-        block += 2 * 3 * inner_width(length, model.expansion) * length * width
+        block += 2 * 3 * inner_width(model, length) * length * width
     else:
         block += 2 * 4 * width * width * length + 2 * 2 * length * length * width
     return float(model.layers * block)

@@ -41,7 +41,10 @@ class ModelConfig(Section):
     halt_max_steps: Count = 16
     """Nsup: most supervision steps a puzzle gets (halt_max_steps)."""
     expansion: Positive = 4.0
-    """SwiGLU's inner width is ceil(round(expansion * width * 2/3) / 256) * 256."""
+    """SwiGLU's inner width is expansion * width * 2/3, rounded up to a multiple of `multiple`."""
+    multiple: Annotated[int, Field(ge=8, le=1024, multiple_of=8)] = 256
+    """SwiGLU's inner width is a multiple of this number. At 256 (the paper's) all networks narrower than 96 have the
+    same inner width; a smaller number lets it follow the width and the expansion."""
     puzzle_tokens: Annotated[int, Field(ge=0)] = 16
     """Tokens prepended for the puzzle embedding (puzzle_emb_len); its first one carries the vector. 0: none."""
     position: Literal["none", "rope", "learned"] = "none"

@@ -20,9 +20,9 @@ def row_bytes(config: RunConfig, puzzles: Puzzles, itemsize: int) -> float:
     """Bytes that backward keeps for one row: the last round's activations, in the forward dtype."""
     model = config.model
     length, width = tokens(model, puzzles.seq_len), model.d_model
-    block = length * (6 * width + 4 * inner_width(width, model.expansion))
+    block = length * (6 * width + 4 * inner_width(model, width))
     if model.mixer == "mlp":
-        block += 4 * inner_width(length, model.expansion) * width
+        block += 4 * inner_width(model, length) * width
     else:
         block += 5 * length * width
     updates = max([model.l_cycles, *(stage.l_cycles for stage in config.training.curriculum)]) + 1

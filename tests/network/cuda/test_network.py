@@ -18,6 +18,8 @@ VARIANTS = {
     "rope": {"mixer": "attention", "position": "rope"},
     "learned": {"position": "learned", "layers": 1},
     "deep": {"h_cycles": 1, "l_cycles": 2, "layers": 3},
+    "narrow": {"multiple": 8},
+    "narrow tiles": {"multiple": 32, "expansion": 8.0},
 }
 WAYS = {"triton": None, "library": dict.fromkeys(("tokens", "channels", "attention"), "library")}
 

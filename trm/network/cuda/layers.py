@@ -107,7 +107,7 @@ class Tokens(Layer):
         if self.short and self.products:
             ways = [
                 Way("triton", shape, lambda s=shape: tokens.mix(x, *self.padded, y, scale, s))
-                for shape in tokens.SHAPES
+                for shape in tokens.fitting(tokens.SHAPES, self.back.shape[1])
             ] + ways
         self.choose.run("tokens", (tuple(x.shape), scale is None), ways, self.timed)
         return y
@@ -136,7 +136,7 @@ class Tokens(Layer):
                         x, *self.padded, y, scale, grad, total, gate_up, hidden, out, s
                     ),
                 )
-                for shape in tokens.BACKWARD_SHAPES
+                for shape in tokens.fitting(tokens.BACKWARD_SHAPES, inner)
             ] + ways
         self.choose.run("tokens", (tuple(x.shape), "backward"), ways, self.timed)
         add_product(self.back_grad, total, hidden.t(), self.buffers)

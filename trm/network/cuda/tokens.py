@@ -106,7 +106,12 @@ BACKWARD_SHAPES = (
     {"COLUMNS": 32, "INNER": 64, "num_warps": 4, "num_stages": 2},
     {"COLUMNS": 128, "INNER": 32, "num_warps": 8, "num_stages": 1},
 )
-"""Tiles worth timing on a GPU; the first serves elsewhere. INNER divides every inner width (256 does)."""
+"""Tiles worth timing on a GPU; the first serves elsewhere."""
+
+
+def fitting(shapes: tuple[dict[str, int], ...], inner: int) -> list[dict[str, int]]:
+    """The tiles whose INNER divides the inner width: the kernels mask nothing along it."""
+    return [shape for shape in shapes if inner % shape["INNER"] == 0]
 
 
 def padded(gate_up: Tensor, down: Tensor) -> tuple[Tensor, Tensor]:

@@ -31,6 +31,8 @@ def usable(w: Weights, arch: Architecture, length: int, rows: int) -> bool:
     """Whether the kernels take this model with `rows` puzzles a device; otherwise XLA makes its own program."""
     width, inner = w["blocks.0.channel_mlp.down"].shape
     fits = width % LANES == 0 and inner % 256 == 0 and width * inner <= MAX_WEIGHT and length <= LANES
+    if "blocks.0.token_mlp.down" in w:
+        fits = fits and w["blocks.0.token_mlp.down"].shape[1] % 256 == 0
     heads = "blocks.0.token_mlp.down" in w or LANES % (width // arch.heads) == 0
     return arch.dtype == torch.bfloat16 and fits and heads and rows % 2 == 0
 
