@@ -4,8 +4,8 @@ from copy import deepcopy
 
 import pytest
 import yaml
-from snakemake_executor_plugin_tpu.emulator import why_not
 
+from snakemake_executor_plugin_tpu.emulator import why_not
 from tests.pipeline.conftest import ROOT
 from tests.rehearsal import rehearse
 

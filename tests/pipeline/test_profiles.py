@@ -6,9 +6,9 @@ import subprocess
 import sys
 
 import pytest
+
 from snakemake_executor_plugin_tpu.__main__ import main
 from snakemake_executor_plugin_tpu.emulator.gcs import GcsServer
-
 from tests.pipeline.conftest import PIPELINE, ROOT
 from trm.pipeline.cloud import VARIABLES
 

@@ -14,6 +14,7 @@ import uuid
 from pathlib import Path
 
 import pytest
+
 from snakemake_executor_plugin_tpu.emulator import EmulatedPod, why_not
 from snakemake_executor_plugin_tpu.emulator.pod import BUCKET
 

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 from google.api_core import exceptions as gx
 from google.auth import exceptions as auth
+
 from snakemake_executor_plugin_tpu.cloud import PodSpec, TpuCloud
 from snakemake_executor_plugin_tpu.emulator.tpu_api import TpuApi
 from snakemake_executor_plugin_tpu.errors import CloudError, explain, is_transient

@@ -6,6 +6,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+
 from snakemake_executor_plugin_tpu.emulator import EmulatedPod, why_not
 
 from .conftest import Study

@@ -5,6 +5,7 @@ import re
 import signal
 
 import pytest
+
 from snakemake_executor_plugin_tpu.emulator import EmulatedPod, why_not
 
 from .conftest import Study, until

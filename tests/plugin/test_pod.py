@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from snakemake_executor_plugin_tpu import claim
 from snakemake_executor_plugin_tpu.__main__ import main
 from snakemake_executor_plugin_tpu.claim import Claim, describe_controller

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 from snakemake.io import IOCache
-from snakemake_executor_plugin_tpu import storage
-from snakemake_executor_plugin_tpu.emulator.gcs import GcsServer
 from snakemake_interface_common.logging import get_logger
 from snakemake_storage_plugin_gcs import StorageProvider, StorageProviderSettings
+
+from snakemake_executor_plugin_tpu import storage
+from snakemake_executor_plugin_tpu.emulator.gcs import GcsServer
 
 
 @pytest.fixture(scope="module")

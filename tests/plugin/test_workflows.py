@@ -4,11 +4,12 @@ import uuid
 
 import pytest
 import snakemake.common.tests
+from snakemake_interface_common.plugin_registry.plugin import TaggedSettings
+from snakemake_storage_plugin_gcs import StorageProviderSettings
+
 from snakemake_executor_plugin_tpu import ExecutorSettings
 from snakemake_executor_plugin_tpu.emulator.network import PORT
 from snakemake_executor_plugin_tpu.emulator.pod import BUCKET, NAME, PROJECT, ZONE
-from snakemake_interface_common.plugin_registry.plugin import TaggedSettings
-from snakemake_storage_plugin_gcs import StorageProviderSettings
 
 
 class TestWorkflows(snakemake.common.tests.TestWorkflowsBase):
