@@ -1,10 +1,11 @@
-"""`trm train` again and again in forked children, each of which sends itself SIGKILL at a seeded moment.
+"""Run `trm train` again and again in forked children, each of which sends itself SIGKILL at a random moment.
 
-    python -m tests.training.killed KILLS SEED MOST ARGUMENTS...      (the arguments of `python -m trm`)
+    python -m tests.training.killed KILLS SEED ARGUMENTS...      (the arguments of `python -m trm`)
 
-A moment is a number of calls of Python and C functions since the child's start, so it falls anywhere: into reading a
-checkpoint, into a step, between a file's write and its renaming. Prints the number of calls before each kill; the last
-child is let live, and its exit code is ours.
+A moment is a number of Python and C calls, so a kill can hit anything: reading a checkpoint, a step, the gap between
+writing a file and renaming it. A first child measures how many calls a start and a step take; half of the others then
+die during their start, the other half within two steps of their first one. Each kill is printed; the last child runs
+to the end, and its exit code is ours.
 """
 
 from __future__ import annotations
@@ -13,29 +14,30 @@ import os
 import random
 import signal
 import sys
+from collections.abc import Callable
+from types import FrameType
 
 import torch
 
 from trm.cli import main
 from trm.network.cpu import launch
+from trm.training.loop import Trainer
+
+STEP = Trainer._one_step.__code__
 
 
-def child(arguments: list[str], calls: int | None) -> int:
-    """Run the command in a child that dies at the given call; -9, or its exit code where it ended before that."""
+def child(arguments: list[str], hook: Callable[[bool], None] | None) -> int:
+    """Run the command in a child; `hook` is called at every call, with whether it begins a step. Returns the exit code."""
     sys.stdout.flush()
     process = os.fork()
     if process:
         return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
-    left = calls
 
-    def count(frame: object, event: str, argument: object) -> None:
-        nonlocal left
-        left -= 1
-        if left == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
+    def profile(frame: FrameType, event: str, argument: object) -> None:
+        hook(event == "call" and frame.f_code is STEP)
 
-    if calls is not None:
-        sys.setprofile(count)
+    if hook:
+        sys.setprofile(profile)
     code = 99
     try:
         code = main(arguments)
@@ -44,15 +46,50 @@ def child(arguments: list[str], calls: int | None) -> int:
         os._exit(code)
 
 
+def measure(arguments: list[str]) -> tuple[int, int]:
+    """Calls before the first step of a child, and calls of its second step; the child is killed at its third."""
+    reader, writer = os.pipe()
+    calls, begun = 0, []
+
+    def hook(step: bool) -> None:
+        nonlocal calls
+        calls += 1
+        if step:
+            begun.append(calls)
+            if len(begun) == 3:
+                os.write(writer, f"{begun[0]} {begun[2] - begun[1]}".encode())
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    if child(arguments, hook) != -signal.SIGKILL:
+        sys.exit("the child that measures ended before its third step")
+    start, step = os.read(reader, 100).split()
+    return int(start), int(step)
+
+
+def kill_after(calls: int, in_steps: bool) -> Callable[[bool], None]:
+    """A hook that kills after that many calls since the start, or since the first step began."""
+    counting, left = not in_steps, calls
+
+    def hook(step: bool) -> None:
+        nonlocal counting, left
+        counting = counting or step
+        left -= counting
+        if not left:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return hook
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    launch.load(torch.float32)  # a million calls, which every child would spend before its first step
-    kills, seed, most = (int(word) for word in sys.argv[1:4])
-    generator = random.Random(seed)
+    launch.load(torch.float32)  # a million calls that every child would make before its first step
+    kills, generator = int(sys.argv[1]), random.Random(int(sys.argv[2]))
+    start, step = measure(sys.argv[3:])
     for number in range(kills):
-        calls = generator.randrange(1, most)
-        code = child(sys.argv[4:], calls)
+        in_steps = bool(number % 2)
+        calls = generator.randrange(1, 2 * step if in_steps else start)
+        code = child(sys.argv[3:], kill_after(calls, in_steps))
         if code != -signal.SIGKILL:
             sys.exit(f"child {number} ended with {code} before its {calls} calls")
-        print(f"killed {number} at call {calls}", flush=True)
-    sys.exit(child(sys.argv[4:], None))
+        print(f"killed {number} at call {calls} of {'its steps' if in_steps else 'its start'}", flush=True)
+    sys.exit(child(sys.argv[3:], None))

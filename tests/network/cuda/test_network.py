@@ -81,7 +81,7 @@ def test_inference_equals_the_plain_one(variant):
 
 @pytest.mark.parametrize("mixer", ["mlp", "attention"])
 def test_training_follows_the_plain_path(mixer, dataset_folder, tmp_path, monkeypatch):  # noqa: F811
-    """Losses and weights of a few whole steps in float32: network, loss head, optimiser and average together."""
+    """Losses, gradient norms and states of two whole steps in float32: network, loss head, optimiser and EMA together."""
     run = config(
         model={"d_model": 32, "heads": 1, "mixer": mixer, "expansion": 1.0, "halt_max_steps": 2},
         training={"steps": 2, "batch_size": 4},
@@ -98,5 +98,9 @@ def test_training_follows_the_plain_path(mixer, dataset_folder, tmp_path, monkey
             column
         )
     assert ours[-1]["eval/cross_entropy"] == pytest.approx(plain[-1]["eval/cross_entropy"], rel=2e-5)
-    for name, tensor in found["plain"].state.shared_tensors().items():
-        torch.testing.assert_close(found["triton"].state.shared_tensors()[name], tensor, rtol=1e-3, atol=2e-5)
+    # Norms, not single weights: where a gradient is rounding noise, so is the sign of Adam-atan2's first updates, and
+    # the second step's gradients feel it. A mistake in a kernel is an error of percents.
+    tensors, expected = (found[network].state.shared_tensors() for network in ("triton", "plain"))
+    for name in expected:
+        if expected[name].is_floating_point():
+            assert relative(tensors[name], expected[name]) < 5e-3, name
