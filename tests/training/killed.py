@@ -27,7 +27,7 @@ STEP = Trainer._one_step.__code__
 
 
 def child(arguments: list[str], hook: Callable[[bool], None] | None) -> int:
-    """Run the command in a child; `hook` is called at every call, with whether it begins a step. Returns the exit code."""
+    """Exit code of the command, run in a child; `hook` hears of every call, with whether it begins a step."""
     sys.stdout.flush()
     process = os.fork()
     if process:

@@ -81,7 +81,7 @@ def test_inference_equals_the_plain_one(variant):
 
 @pytest.mark.parametrize("mixer", ["mlp", "attention"])
 def test_training_follows_the_plain_path(mixer, dataset_folder, tmp_path, monkeypatch):  # noqa: F811
-    """Losses, gradient norms and states of two whole steps in float32: network, loss head, optimiser and EMA together."""
+    """Losses, gradient norms and state of two whole float32 steps: network, loss head, optimiser and EMA together."""
     run = config(
         model={"d_model": 32, "heads": 1, "mixer": mixer, "expansion": 1.0, "halt_max_steps": 2},
         training={"steps": 2, "batch_size": 4},
@@ -101,6 +101,5 @@ def test_training_follows_the_plain_path(mixer, dataset_folder, tmp_path, monkey
     # Norms, not single weights: where a gradient is rounding noise, so is the sign of Adam-atan2's first updates, and
     # the second step's gradients feel it. A mistake in a kernel is an error of percents.
     tensors, expected = (found[network].state.shared_tensors() for network in ("triton", "plain"))
-    for name in expected:
-        if expected[name].is_floating_point():
-            assert relative(tensors[name], expected[name]) < 5e-3, name
+    for name in ("params", "ema", "moment1", "moment2", "puzzle"):
+        assert relative(tensors[name], expected[name]) < 5e-3, name
