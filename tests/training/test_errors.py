@@ -184,7 +184,7 @@ def test_evaluation_refuses_another_data_set(dataset_folder, tmp_path, capsys, m
     ("backend", "there", "sentence"),
     [
         ("cuda", torch.cuda.is_available(), "torch sees no GPU here; use --backend cpu"),
-        ("xla", importlib.util.find_spec("torch_xla") is not None, "--backend xla needs torch_xla"),
+        ("xla", importlib.util.find_spec("torch_xla") is not None, "the xla backend needs torch_xla"),
     ],
 )
 def test_a_device_that_is_missing_is_said_by_the_command(
@@ -202,7 +202,7 @@ def test_devices(monkeypatch):
     if not torch.cuda.is_available():
         with pytest.raises(UserError, match="no GPU"):
             open_backend("cuda")
-    with pytest.raises(UserError, match="known are auto, cpu, cuda, xla"):
+    with pytest.raises(UserError, match="--backend abacus: choose auto, cpu, cuda, xla"):
         open_backend("abacus")
     monkeypatch.setenv("RANK", "3")
     monkeypatch.setenv("WORLD_SIZE", "2")

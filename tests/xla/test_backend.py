@@ -100,7 +100,7 @@ def test_a_run_on_xla_resumed_and_compared(folder: Path):
 def test_several_processes_on_cpu_are_refused(folder: Path):
     done = train(folder, "two", "xla", RANK="0", WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT="1")
     assert done.returncode == 2
-    assert done.stderr.strip().splitlines()[-1].startswith("trm train: XLA on CPU cannot join 2 processes")
+    assert done.stderr.strip().splitlines()[-1].startswith("trm train: XLA's CPU devices cannot join 2")
 
 
 def test_a_batch_that_does_not_divide_is_refused(folder: Path):

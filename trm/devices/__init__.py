@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
+import os
+
 from trm.devices.base import Backend
 from trm.errors import UserError
 
 NAMES = ("cpu", "cuda", "xla")
+BACKEND_VARIABLE = "TRM_BACKEND"
 
 
 def open_backend(name: str = "auto", threads: int | None = None) -> Backend:
-    """The backend called `name`; `auto`: cuda where a GPU is, xla where PJRT_DEVICE names a TPU, else cpu.
+    """Open the backend called `name` and join the other workers if RANK and WORLD_SIZE are set.
 
-    `threads`: CPU threads of this process (None: torch's choice). Joins the workers when RANK and WORLD_SIZE are set.
+    `auto` takes what $TRM_BACKEND names, else xla on a machine with TPU chips, cuda where there is a GPU, else cpu.
+
+    Args:
+        name: auto, cpu, cuda or xla.
+        threads: CPU threads of this process; None leaves the choice to torch.
     """
-    import os
-
     import torch
 
     if threads:
         torch.set_num_threads(threads)
+    source = "--backend"
     if name == "auto":
-        tpu = os.environ.get("PJRT_DEVICE", "").upper() == "TPU"
-        name = "xla" if tpu else "cuda" if torch.cuda.is_available() else "cpu"
+        source, name = BACKEND_VARIABLE, os.environ.get(BACKEND_VARIABLE, "auto")
+    if name == "auto":
+        from trm.devices.chips import tpu_wanted
+
+        name = "xla" if tpu_wanted() else "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cpu":
         from trm.devices.cpu import CpuBackend
 
@@ -31,12 +40,13 @@ def open_backend(name: str = "auto", threads: int | None = None) -> Backend:
 
         return CudaBackend()
     if name == "xla":
-        try:
-            from trm.devices.xla import XlaBackend
+        from trm.devices.xla import XlaBackend
 
+        try:
             return XlaBackend()
         except ImportError as error:
             raise UserError(
-                f"--backend xla needs torch_xla, which cannot be imported here: {error}"
+                f"the xla backend needs torch_xla, which cannot be imported here ({error}): install "
+                "envs/tpu/requirements.lock, or choose another backend with --backend"
             ) from None
-    raise UserError(f"--backend {name}: known are auto, {', '.join(NAMES)}")
+    raise UserError(f"{source} {name}: choose auto, {', '.join(NAMES)}")

@@ -4,12 +4,12 @@ A tensor is global: its batch dimension is sharded over the one mesh axis, weigh
 puts the all-reduces in. So all devices of all hosts are one worker to the engine (`world` is 1), every host supplies
 the whole (small) batch and keeps its devices' part. Processes only meet on the host, over gloo.
 
-PJRT_DEVICE says which devices (TPU or CPU; chosen if unset), CPU_NUM_DEVICES how many of XLA's CPU devices.
+PJRT_DEVICE says which devices (TPU or CPU; unset: TPU where there are chips), CPU_NUM_DEVICES how many of XLA's CPU
+devices. A job that was planned for TPU chips ($TRM_CHIPS_PER_HOST) computes on exactly those or not at all.
 """
 
 from __future__ import annotations
 
-import glob
 import os
 import warnings
 from collections import Counter
@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from trm.devices.base import Backend, Precision, precision_of
+from trm.devices.chips import planned_chips, tpu_files, tpu_wanted
 from trm.devices.cpu import peak_resident_bytes
 from trm.devices.workers import Workers, world_from_environment
 from trm.errors import UserError
@@ -30,15 +31,10 @@ CACHE_VARIABLE = "TRM_XLA_CACHE"
 REPLAY_VARIABLE = "TRM_XLA_REPLAY"
 
 
-def tpu_files() -> list[str]:
-    """The device files of this machine's TPU chips."""
-    return glob.glob("/dev/accel*") + glob.glob("/dev/vfio/[0-9]*")
-
-
 def choose_device() -> str:
-    """PJRT_DEVICE, set to TPU where its device files are and to CPU elsewhere if nobody has set it."""
-    if "PJRT_DEVICE" not in os.environ:
-        os.environ["PJRT_DEVICE"] = "TPU" if tpu_files() else "CPU"
+    """PJRT_DEVICE; where nobody has set it, it becomes TPU on a machine with chips and CPU elsewhere."""
+    if not os.environ.get("PJRT_DEVICE"):
+        os.environ["PJRT_DEVICE"] = "TPU" if tpu_wanted() else "CPU"
     return os.environ["PJRT_DEVICE"].upper()
 
 
@@ -51,15 +47,22 @@ class XlaBackend(Backend):
 
     def __init__(self, cache: Path | None = None) -> None:
         self.rank, self._processes = world_from_environment()
+        planned = planned_chips(self._processes)
         self.on_tpu = choose_device() == "TPU"
+        if planned and not self.on_tpu:
+            raise UserError(
+                f"this job was planned for {planned} TPU chips, but would run on the host's CPU: this machine shows no "
+                "chip (/dev/accel0, or /dev/vfio/0 with a TPU on the PCI bus) or PJRT_DEVICE says CPU; check the slice"
+            )
         if not self.on_tpu and self._processes > 1:
             raise UserError(
-                f"XLA on CPU cannot join {self._processes} processes (their sums are silently wrong): use "
+                f"XLA's CPU devices cannot join {self._processes} processes (their sums are silently wrong): use "
                 "--backend cpu under torchrun, or one process with CPU_NUM_DEVICES=N"
             )
         if self.on_tpu and not tpu_files():  # libtpu would look for one over the network, for many minutes
             raise UserError(
-                "PJRT_DEVICE=TPU, but this machine has no TPU (no /dev/accel*, no /dev/vfio/*): set PJRT_DEVICE=CPU"
+                "PJRT_DEVICE=TPU, but this machine has no TPU (no /dev/accel0, no /dev/vfio/0 with a TPU on the PCI "
+                "bus): set PJRT_DEVICE=CPU"
             )
         import torch_xla
         import torch_xla.debug.metrics as metrics
@@ -83,6 +86,11 @@ class XlaBackend(Backend):
             raise UserError(
                 f"the TPU slice has {runtime.process_count()} hosts and WORLD_SIZE says {self._processes}: start the "
                 "same command on every host (tpurun), or restrict this one to its own chips"
+            )
+        if planned and self.devices != planned:
+            raise UserError(
+                f"this job was planned for {planned} TPU chips and has {self.devices}: free those that another process "
+                "holds, or correct the profile's chips_per_host"
             )
         self._mesh = spmd.Mesh(list(range(self.devices)), (self.devices,), ("data",))
         spmd.set_global_mesh(self._mesh)

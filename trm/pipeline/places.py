@@ -107,6 +107,11 @@ def job_environment(workflow: Workflow, place: Place) -> str:
         "TRM_ROOT": place.root,
         "TRM_STUDY_OPTIONS": workflow.options,
     }
+    for key, name in (("backend", "TRM_BACKEND"), ("chips_per_host", "TRM_CHIPS_PER_HOST")):
+        if workflow.config.get(
+            key
+        ):  # the profile says which devices its jobs must use (trm.devices.open_backend)
+            variables[name] = str(workflow.config[key])
     exports = " ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items())
     text = f"set -euo pipefail; export PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH {exports}; "
     return text.replace("{", "{{").replace("}", "}}")  # Snakemake formats it

@@ -79,10 +79,15 @@ def test_versions_of_the_tpu_environment(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_devices(site: Site):
     site.devices = 4
-    assert (
-        only_red(site, "devices")
-        == "1 devices are here and 4 are expected: check the slice and its processes"
-    )
+    assert only_red(site, "devices") == "expected 4 devices, found 1: check the slice and its processes"
+
+
+def test_a_pod_host_without_chips_is_red(site: Site, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("PJRT_DEVICE", raising=False)
+    site.profile = "tpu"
+    (row,) = run_checks(site, {"devices": machine.devices})
+    assert not row.green
+    assert row.text.startswith("no TPU chip is visible here")
 
 
 def test_a_missing_device_is_no_crash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -54,20 +54,16 @@ def versions(site: Site) -> str:
 
 def devices(site: Site) -> str:
     """The profile's devices are there, as many as expected."""
+    host_asked_for = os.environ.get("PJRT_DEVICE", "").upper() == "CPU"
     # one thread is quickest for the tiny trials of a CPU
-    site.backend = site.backend or open_backend(
-        BACKENDS[site.profile], 1 if site.profile == "local" else None
-    )
-    backend = site.backend
-    count = getattr(backend, "devices", backend.processes)
-    wanted = site.devices
-    if wanted is None and site.profile == "tpu" and os.environ.get("PJRT_DEVICE", "TPU").upper() == "TPU":
-        wanted = 4 * backend.processes
-    if wanted is not None and count != wanted:
-        raise UserError(
-            f"{count} devices are here and {wanted} are expected: check the slice and its processes"
-        )
-    return f"{backend.device_name()}, {backend.processes} processes"
+    threads = 1 if site.profile == "local" else None
+    backend = site.backend = site.backend or open_backend(BACKENDS[site.profile], threads)
+    count = backend.device_count()
+    if site.profile == "tpu" and not (host_asked_for or getattr(backend, "on_tpu", False)):
+        raise UserError(f"no TPU chip is visible here, only {backend.device_name()}: check the slice")
+    if site.devices is not None and count != site.devices:
+        raise UserError(f"expected {site.devices} devices, found {count}: check the slice and its processes")
+    return f"{backend.device_name()}, {backend.processes} process{'es' if backend.processes > 1 else ''}"
 
 
 def _backend(site: Site):
