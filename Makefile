@@ -1,22 +1,31 @@
-# make report     the laptop-scale study: results/report.html and results/plots/scaling_laws.pdf
-# make study      nine experiments of the laptop scale
-# make test       the tests; XLA=0 leaves those of the TPU backend and of the GPU kernels out (their environment takes 7 GB)
-# make rehearsal  the pipeline on an emulated TPU pod, with a preemption on the way
-# make bench      ours against baselines
+# make report     the laptop study: results/report.html and results/plots/scaling_laws.pdf
+# make study      the larger laptop study (about half an hour)
+# make test       the core tests, on any machine, a few minutes
+# make test-all   every test: emulated pod, Slurm, browser, TPU backend (a second environment of 7 GB)
+# make lint       ruff, types, snakefmt, snakemake --lint
+# make rehearsal  the pipeline on an emulated TPU pod, with a preemption
+# make bench      our code against baselines
+# make docs       the documentation site, into site/
+# make notebooks  Jupyter with the project's environment
+# make shell      a shell with the environment activated
 PYTHON ?= python3
 VENV := .venv
 TPU_VENV := .venv-tpu
 BIN := $(VENV)/bin
 RUN := $(BIN)/python -m trm study run --profile profiles/local
-PIP := python -m pip install --quiet --disable-pip-version-check
+
+# uv where it is installed, else venv and pip
+UV := $(shell command -v uv 2>/dev/null)
+CREATE := $(if $(UV),uv venv --quiet --python $(PYTHON),$(PYTHON) -m venv)
+pip = $(if $(UV),uv pip install --quiet --python $(1)/bin/python,$(1)/bin/python -m pip install --quiet --disable-pip-version-check)
 
 # torch_xla has wheels for Linux on x86-64 only
 XLA ?= $(if $(filter Linux-x86_64,$(shell uname -s)-$(shell uname -m)),1,0)
 
-.PHONY: report study test test-xla lint bench rehearsal envs lock
+.PHONY: report study test test-all test-full test-xla lint types docs notebooks shell bench rehearsal envs lock
 .DEFAULT_GOAL := report
 
-# a path file, not an editable install: Snakemake finds plugins by looking through folders
+# A path file, not an editable install: Snakemake finds plugins by listing folders.
 define PATH_FILE
 import os, pathlib, site
 sources = [os.getcwd(), os.path.join(os.getcwd(), "snakemake-executor-plugin-tpu", "src")]
@@ -30,19 +39,20 @@ if not (3, 11) <= sys.version_info < (3, 14):
 endef
 export PYTHON_CHECK
 
-$(VENV)/.ready: envs/cpu/requirements.lock
+$(VENV)/.ready: envs/cpu/requirements.lock envs/cpu/torch.txt
 	@$(PYTHON) -c "$$PYTHON_CHECK"
-	@echo "Setting up $(VENV) (about 1.8 GB, one to three minutes)"
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/$(PIP) -r envs/cpu/requirements.lock
+	@echo "Setting up $(VENV) (about 2 GB, one to three minutes)"
+	$(CREATE) $(VENV)
+	$(call pip,$(VENV)) -r envs/cpu/torch.txt
+	$(call pip,$(VENV)) --no-deps --require-hashes -r envs/cpu/requirements.lock
 	@$(BIN)/python -c "$$PATH_FILE"
 	@touch $@
 
 $(TPU_VENV)/.ready: envs/tpu/requirements.lock
 	@$(PYTHON) -c "$$PYTHON_CHECK"
-	@echo "Setting up $(TPU_VENV) for the tests of the TPU backend (about 7 GB, two to four minutes; XLA=0 leaves them out)"
-	$(PYTHON) -m venv $(TPU_VENV)
-	$(TPU_VENV)/bin/$(PIP) -r envs/tpu/requirements.lock
+	@echo "Setting up $(TPU_VENV) for the tests of the TPU backend (about 7 GB, two to four minutes; XLA=0 skips them)"
+	$(CREATE) $(TPU_VENV)
+	$(call pip,$(TPU_VENV)) -r envs/tpu/requirements.lock
 	@$(TPU_VENV)/bin/python -c "$$PATH_FILE"
 	@touch $@
 
@@ -54,9 +64,15 @@ report: $(VENV)/.ready
 study: $(VENV)/.ready
 	@$(RUN) --config experiments=study
 
-test: $(VENV)/.ready $(if $(filter 1,$(XLA)),$(TPU_VENV)/.ready)
-	$(BIN)/python -m pytest
-	@$(if $(filter 1,$(XLA)),$(MAKE) --no-print-directory test-xla,echo "The tests of the TPU backend and of the GPU kernels are left out: they need torch_xla, which has wheels for Linux on x86-64 only (or XLA=0 was given)")
+test: $(VENV)/.ready
+	$(BIN)/python -m pytest -n 2 -m "not full"
+
+test-all: test test-full
+
+# what `make test` leaves out
+test-full: $(VENV)/.ready $(if $(filter 1,$(XLA)),$(TPU_VENV)/.ready)
+	$(BIN)/python -m pytest -n 2 -m full --cov=trm --cov=snakemake_executor_plugin_tpu --cov-report=term:skip-covered
+	@$(if $(filter 1,$(XLA)),$(MAKE) --no-print-directory test-xla,echo "Skipped: the tests of the TPU backend and of the GPU kernels (torch_xla has wheels for Linux on x86-64 only, or XLA=0 was given)")
 
 test-xla: $(TPU_VENV)/.ready
 	$(TPU_VENV)/bin/python -m pytest tests/xla tests/network/cuda
@@ -64,9 +80,21 @@ test-xla: $(TPU_VENV)/.ready
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/mypy
 	$(BIN)/snakefmt --check Snakefile workflow
 	$(BIN)/snakemake --lint --configfile profiles/local/workflow.yaml
 	$(BIN)/python -m trm study schema --check
+
+docs: $(VENV)/.ready
+	$(BIN)/mkdocs build --strict --quiet --site-dir site
+	@echo "site/index.html"
+
+notebooks: $(VENV)/.ready
+	@$(BIN)/python -c "import jupyterlab" 2>/dev/null || $(call pip,$(VENV)) jupyterlab
+	$(BIN)/jupyter lab notebooks
+
+shell: $(VENV)/.ready
+	@. $(BIN)/activate && exec "$${SHELL:-sh}"
 
 rehearsal: $(VENV)/.ready
 	$(BIN)/python -m tests.rehearsal
@@ -74,10 +102,9 @@ rehearsal: $(VENV)/.ready
 bench: $(VENV)/.ready
 	$(BIN)/python -m benchmarks.run
 
-# after a change of envs/cpu/requirements.in
+# after a change of envs/cpu/requirements.in; needs uv
 lock:
-	rm -rf .venv-lock && $(PYTHON) -m venv .venv-lock
-	.venv-lock/bin/$(PIP) -r envs/cpu/requirements.in
-	(echo "# Pinned versions, no hashes: pip takes the platform's own build of each (torch: CPU or CUDA)."; \
-	  .venv-lock/bin/python -m pip freeze | sed 's/+cpu//') > envs/cpu/requirements.lock
-	rm -rf .venv-lock
+	(echo "# Pinned with hashes for Python 3.11 to 3.13 on Linux and macOS by \`make lock\` from requirements.in."; \
+	  uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
+	    envs/cpu/requirements.in) > envs/cpu/requirements.lock.new
+	mv envs/cpu/requirements.lock.new envs/cpu/requirements.lock

@@ -1,0 +1,14 @@
+# The pipeline in one image, for `docker run` and for Snakemake's `--sdm apptainer` (docs/cluster.md).
+#   docker build --tag trm-scaling .
+#   docker run --rm --volume "$PWD/results:/study/results" trm-scaling
+FROM python:3.12-slim
+RUN apt-get update && apt-get install --yes --no-install-recommends git openssh-client && rm -rf /var/lib/apt/lists/*
+WORKDIR /study
+COPY envs/cpu envs/cpu
+# e.g. --build-arg TORCH_OPTIONS="--index-url URL" for another build of torch than pip's own
+ARG TORCH_OPTIONS=""
+RUN pip install --no-cache-dir ${TORCH_OPTIONS} --requirement envs/cpu/torch.txt \
+ && pip install --no-cache-dir --no-deps --require-hashes --requirement envs/cpu/requirements.lock
+COPY . .
+ENV PYTHONPATH=/study:/study/snakemake-executor-plugin-tpu/src
+CMD ["python", "-m", "trm", "study", "run", "--profile", "profiles/local"]
