@@ -79,6 +79,12 @@ def test_aliases_scale_overrides_and_skips(study, study_file):
     assert loaded.selected("study") == ["width"]
 
 
+def test_a_scale_may_ask_another_question(study, study_file):
+    study["experiments"]["width"]["scales"] = {"small": {"question": "Here?", "hypothesis": "Yes."}}
+    definition = load_study(study_file(study), "small").experiment("width").definition
+    assert (definition.question, definition.hypothesis) == ("Here?", "Yes.")
+
+
 def test_overrides_enter_every_run(study, study_file):
     plain = load_study(study_file(study), "small")
     changed = load_study(study_file(study), "small", {"training.lr": 5e-4})

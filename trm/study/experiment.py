@@ -54,6 +54,10 @@ class ExperimentScale(Section):
     """Figure specifications; at a scale they replace the experiment's own."""
     skip: str | None = None
     """Why this experiment is not run at this scale; said in the report."""
+    question: str | None = None
+    """The question, where this scale asks another one."""
+    hypothesis: str | None = None
+    """The hypothesis, where this scale tests another one."""
 
     @field_validator("grid", mode="before")
     @classmethod

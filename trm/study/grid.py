@@ -217,6 +217,8 @@ def _resolve_experiment(
     where: str,
 ) -> ResolvedExperiment:
     here = experiment.scales.get(scale_name, ExperimentScale())
+    asked = {key: value for key in ("question", "hypothesis") if (value := getattr(here, key)) is not None}
+    experiment = experiment.model_copy(update=asked)
     grids = here.grid if here.grid is not None else experiment.grid
     seeds = next(value for value in (here.seeds, experiment.seeds, scale.seeds) if value is not None)
     figures = here.figures if here.figures is not None else experiment.figures
