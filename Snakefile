@@ -12,8 +12,9 @@ min_version("9.20")
 from trm.errors import UserError
 from trm.pipeline import plan
 from trm.pipeline.estimates import Estimates
+from trm.pipeline.inputs import Inputs
 from trm.pipeline.partial import write_partial_report
-from trm.pipeline.places import Place, job_environment, may_repeat
+from trm.pipeline.places import Place, may_repeat, shell_prefix
 from trm.pipeline.preflight import Preflight
 from trm.pipeline.workflow import Workflow
 
@@ -47,8 +48,9 @@ if PLACE.prefix:
 
     improve_gcs()  # one listing instead of a question for each object, in dry runs too
 
-# What jobs need but no result depends on: set here, so that no change of it is a reason to run again.
-shell.prefix(job_environment(STUDY, PLACE))
+INPUTS = Inputs(STUDY, PLAN, PLACE, CHECK)
+
+shell.prefix(shell_prefix(config))
 
 
 # Inert unless a software deployment method is asked for; it names the reference environment.

@@ -164,3 +164,12 @@ def test_a_failed_run_leaves_a_report_of_the_others(project):
     project.snakemake("--cores", "2")
     assert json.loads((project.folder / "results/report.json").read_text())["identity"] != "partial"
     assert project.would_run() == {}
+
+
+def test_what_no_result_depends_on_runs_nothing(project):
+    """Log settings, threads and checkpoint intervals are derived parameters; benchmarks are no outputs."""
+    assert len(list((project.folder / "results/benchmarks/train").glob("*.tsv"))) == 6
+    shutil.rmtree(project.folder / "results/benchmarks")
+    project.edit(set_in("scales", "laptop", "runtime", {"log_every": 1, "evals": 2, "checkpoint_minutes": 3}))
+    project.edit(set_in("scales", "laptop", "threads", 2))
+    assert project.would_run() == {}

@@ -109,10 +109,10 @@ class Estimates:
         local = 1 if self.hosts(wildcards) > 1 else max(1, self._workers(wildcards))
         return self._workflow.study.scale.threads * local
 
-    def log_every(self, wildcards: Any) -> str:
-        """The option for experiments that ask for finer curves; a resource, as no result depends on it."""
+    def log_every(self, wildcards: Any) -> list[str]:
+        """The option of experiments that ask for finer curves."""
         every = self._workflow.study.log_every.get(wildcards.run)
-        return f"--log-every {every}" if every else ""
+        return ["--log-every", str(every)] if every else []
 
     @cached_property
     def _evaluations(self) -> dict[str, list[str]]:
@@ -131,17 +131,17 @@ class Estimates:
             found.setdefault(name.split("/")[0], []).append(text)
         return found
 
-    def evaluations(self, wildcards: Any) -> str:
-        """The option by which a small run's training process makes its evaluations too: a process that starts for
-        them alone costs more than they do. A resource, as no result depends on it."""
+    def evaluations(self, wildcards: Any) -> list[str]:
+        """The option by which the training process of a small run also evaluates it: starting another process costs
+        more than the evaluation."""
         placement = self._workflow.runs[wildcards.run].config.placement
         elsewhere = (
             placement.backend != "any" or placement.workers > 1 or self._workflow.config.get("storage_prefix")
         )
         if elsewhere or self.of(wildcards.run).seconds > SMALL_SECONDS:
-            return ""
+            return []
         texts = self._evaluations.get(wildcards.run, [])
-        return f"--evaluations {shlex.quote('[' + ','.join(texts) + ']')}" if texts else ""
+        return ["--evaluations", f"[{','.join(texts)}]"] if texts else []
 
     def minutes(self, wildcards: Any) -> int:
         """Time limit for schedulers that want one: twice the estimate and a quarter of an hour."""

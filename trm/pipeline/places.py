@@ -9,8 +9,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from trm.pipeline.workflow import Workflow
-
 
 class Place:
     """Maps `results/...` paths to local files or storage objects.
@@ -96,22 +94,13 @@ def may_repeat(snakemake: Any) -> bool:
     return not snakemake.is_main_process or bool(asked and (asked.forcerun or asked.forceall))
 
 
-def job_environment(workflow: Workflow, place: Place) -> str:
-    """Shell text that runs before every rule's command: the interpreter that runs Snakemake comes first in PATH, and
-    variables hold what is no part of any result."""
-    runtime = workflow.study.scale.runtime.model_dump_json(exclude_defaults=True)
-    variables = {
-        "TRM_CHECKPOINTS": place.checkpoints,
-        "TRM_RUNTIME": runtime,
-        "TRM_THREADS": str(workflow.study.scale.threads),
-        "TRM_ROOT": place.root,
-        "TRM_STUDY_OPTIONS": workflow.options,
-    }
+def shell_prefix(config: dict[str, Any]) -> str:
+    """Shell text before every rule's command: the interpreter that runs Snakemake comes first in PATH, and the devices
+    that the profile asks for (`backend`, `chips_per_host`) are in the variables that `open_backend` reads. Variables,
+    because they bind every command of a job, also those that take no `--backend`."""
+    variables = [f"PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH"]
     for key, name in (("backend", "TRM_BACKEND"), ("chips_per_host", "TRM_CHIPS_PER_HOST")):
-        if workflow.config.get(
-            key
-        ):  # the profile says which devices its jobs must use (trm.devices.open_backend)
-            variables[name] = str(workflow.config[key])
-    exports = " ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items())
-    text = f"set -euo pipefail; export PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH {exports}; "
+        if config.get(key):
+            variables.append(f"{name}={shlex.quote(str(config[key]))}")
+    text = f"set -euo pipefail; export {' '.join(variables)}; "
     return text.replace("{", "{{").replace("}", "}}")  # Snakemake formats it

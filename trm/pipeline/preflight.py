@@ -48,7 +48,7 @@ class Preflight:
         return [self._place.uri(self._path)]
 
     @property
-    def options(self) -> str:
+    def options(self) -> list[str]:
         """Words of the command."""
-        bucket = f" --bucket {self._place.prefix}" if self._place.prefix else ""
-        return f"--profile {self.profile}{bucket}"
+        bucket = ["--bucket", self._place.prefix] if self._place.prefix else []
+        return ["--profile", self.profile, *bucket]

@@ -5,25 +5,22 @@ rule evaluate:
     input:
         training=PLACE.at("results/runs/{run}/training.json"),
         weights=PLACE.at("results/runs/{run}/weights.safetensors"),
-        dataset=lambda wildcards: ancient(
-            PLACE.needed(
-                STUDY.dataset_manifest(wildcards.run),
-                [f"results/runs/{wildcards.run}/evaluation-{wildcards.evaluation}.json"],
-                retrieve=False,
-            )
-        ),
+        dataset=INPUTS.evaluate_dataset,
     output:
         evaluation=PLACE.at("results/runs/{run}/evaluation-{evaluation}.json"),
     log:
         f"{LOGS}/evaluate/{{run}}-{{evaluation}}.log",
+    benchmark:
+        PLACE.at("results/benchmarks/evaluate/{run}-{evaluation}.tsv")
     threads: STUDY.study.scale.threads
     resources:
         tpu_hosts=1,
     params:
         evaluation=lambda wildcards: STUDY.evaluation_json(wildcards.run, wildcards.evaluation),
+        checkpoints=INPUTS.checkpoints,
     message:
         "Evaluation of {wildcards.run}"
     shell:
         "python -m trm evaluate --run $(dirname {input.training:q}) --dataset $(dirname {input.dataset:q}) "
-        '--ahead "$TRM_CHECKPOINTS"/{wildcards.run} '
-        "--evaluation {params.evaluation:q} --out {output.evaluation:q} --threads {threads} 2>&1 | tee {log:q}"
+        "--ahead {params.checkpoints:q} --evaluation {params.evaluation:q} --out {output.evaluation:q} "
+        "--threads {threads} 2>&1 | tee {log:q}"

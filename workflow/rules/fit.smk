@@ -11,10 +11,14 @@ rule table:
         spec="results/tables/{table}.spec.json",
     log:
         f"{LOGS}/table/{{table}}.log",
+    params:
+        options=INPUTS.study_options,
+        root=INPUTS.storage_root,
     message:
         "Table {wildcards.table}"
     shell:
-        '(python -m trm study spec table {wildcards.table} --options "$TRM_STUDY_OPTIONS" --root "$TRM_ROOT" --out {output.spec:q} && '
+        "(python -m trm study spec table {wildcards.table} --options={params.options:q} --root={params.root:q} "
+        "--out {output.spec:q} && "
         "python -m trm table --experiment {output.spec:q} --out {output.table:q}) 2>&1 | tee {log:q}"
 
 

@@ -10,9 +10,10 @@ if CHECK.wanted:
             "logs/preflight.log",
         resources:
             tpu_hosts=CHECK.hosts,
-            mpi="tpurun" if CHECK.hosts > 1 else "",
+        params:
+            launcher="tpurun" if CHECK.hosts > 1 else "",
             options=CHECK.options,
         message:
             "Preflight of {resources.tpu_hosts} hosts"
         shell:
-            "{resources.mpi} python -m trm preflight {resources.options} --out {output.rows:q} 2>&1 | tee {log:q}"
+            "{params.launcher} python -m trm preflight {params.options:q} --out {output.rows:q} 2>&1 | tee {log:q}"

@@ -16,9 +16,10 @@ rule html_report:
         f"{LOGS}/report.log",
     params:
         identity=STUDY.report_identity,
+        options=INPUTS.study_options,
     message:
         "results/report.html"
     shell:
-        '(python -m trm study spec report --options "$TRM_STUDY_OPTIONS" --out {output.spec:q} && '
+        "(python -m trm study spec report --options={params.options:q} --out {output.spec:q} && "
         "python -m trm report --spec {output.spec:q} --out {output.html:q} --pdf {output.pdf:q} && "
         'echo \'{{"identity": "{params.identity}"}}\' > {output.stamp:q}) 2>&1 | tee {log:q}'
