@@ -44,9 +44,12 @@ if workflow.is_main_process and workflow.output_settings.dryrun:
 PLACE = Place(config, storage, repeats=may_repeat(workflow))
 CHECK = Preflight(config, PLACE, PLAN.pod_hosts)
 if PLACE.prefix:
-    from snakemake_executor_plugin_tpu.storage import improve_gcs
-
-    improve_gcs()  # one listing instead of a question for each object, in dry runs too
+    try:
+        from snakemake_executor_plugin_tpu.storage import use_listings
+    except ImportError:
+        pass  # the bucket works without it: each object is then asked for by itself
+    else:
+        use_listings(workflow)
 
 INPUTS = Inputs(STUDY, PLAN, PLACE, CHECK)
 

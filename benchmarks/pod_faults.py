@@ -22,7 +22,7 @@ from pathlib import Path
 
 from snakemake_executor_plugin_tpu.emulator import EmulatedPod, why_not
 from snakemake_executor_plugin_tpu.emulator.pod import BUCKET, PROJECT
-from tests.plugin.conftest import Call, Study
+from snakemake_executor_plugin_tpu.emulator.study import Call, Study
 
 KINDS = ("kill host", "preempt", "preempt with notice", "kill controller", "drop connections")
 KINDS += ("cut network", "fill disk", "TPU API 503", "GCS 500/503")

@@ -96,11 +96,10 @@ def ask_for_objects(pod: EmulatedPod, folder: Path, count: int) -> None:
     os.environ.update(pod.environment)
     from snakemake.io import IOCache
     from snakemake_interface_common.logging import get_logger
-    from snakemake_storage_plugin_gcs import StorageProvider, StorageProviderSettings
+    from snakemake_storage_plugin_gcs import StorageProviderSettings
 
-    from snakemake_executor_plugin_tpu.storage import improve_gcs
+    from snakemake_executor_plugin_tpu.storage import StorageProvider
 
-    improve_gcs()
     provider = StorageProvider(folder, get_logger(), settings=StorageProviderSettings(project=PROJECT))
     bucket = pod.bucket
     for number in range(0, count, 2):

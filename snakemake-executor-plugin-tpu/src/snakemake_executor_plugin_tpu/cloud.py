@@ -5,10 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from google.api_core import exceptions as gx
-from google.auth import exceptions as auth
-
 from .errors import CloudError, explain, is_transient
+from .google import auth, gx, load
 
 GONE_NODE = {"PREEMPTED", "TERMINATED", "STOPPED"}
 GONE_QUEUED = {"SUSPENDED", "FAILED"}
@@ -93,8 +91,7 @@ class TpuCloud:
         return f"{self.parent}/queuedResources/{self.name}"
 
     def _connect(self):
-        from google.cloud import tpu_v2
-
+        tpu_v2 = load("google.cloud.tpu_v2")
         if self._client is None:
             if self.endpoint:
                 import grpc
@@ -172,8 +169,7 @@ class TpuCloud:
 
     async def create(self) -> None:
         """Ask for the pod; it comes when there is capacity."""
-        from google.cloud import tpu_v2
-
+        tpu_v2 = load("google.cloud.tpu_v2")
         spec = self.spec
         node = tpu_v2.Node(
             accelerator_type=spec.accelerator_type,
@@ -214,8 +210,7 @@ class TpuCloud:
 
     async def delete(self) -> None:
         """Delete the pod and wait until it is gone."""
-        from google.cloud import tpu_v2
-
+        tpu_v2 = load("google.cloud.tpu_v2")
         pause, most = self.poll_seconds
         while not (state := await self.describe()).is_absent:
             try:

@@ -1,8 +1,8 @@
 """What goes wrong with pods, and how it is said: one sentence with the command that mends it."""
 
-from google.api_core import exceptions as gx
-from google.auth import exceptions as auth
 from snakemake_interface_common.exceptions import WorkflowError
+
+from .google import auth, gx
 
 
 class PodError(WorkflowError):
@@ -29,24 +29,22 @@ class TaskLost(Exception):
     """A task on a host is gone through no fault of its job."""
 
 
-PASSING = (
-    gx.ServiceUnavailable,
-    gx.InternalServerError,
-    gx.BadGateway,
-    gx.GatewayTimeout,
-    gx.DeadlineExceeded,
-    gx.Aborted,
-    gx.Unknown,
-    auth.TransportError,
-)
-
-
 def is_transient(error: Exception) -> bool:
     """Tell whether an API call is worth repeating."""
     if isinstance(error, (gx.TooManyRequests, gx.ResourceExhausted)):
         # Requests per minute pass; quota for chips does not.
         return "per minute" in str(error).lower()
-    return isinstance(error, PASSING)
+    passing = (
+        gx.ServiceUnavailable,
+        gx.InternalServerError,
+        gx.BadGateway,
+        gx.GatewayTimeout,
+        gx.DeadlineExceeded,
+        gx.Aborted,
+        gx.Unknown,
+        auth.TransportError,
+    )
+    return isinstance(error, passing)
 
 
 def explain(error: Exception, project: str, zone: str, action: str, spec=None) -> str:

@@ -1,5 +1,6 @@
 """The plugin's settings: each field is a `--tpu-...` option of Snakemake, and a `tpu-...` key of a profile."""
 
+import importlib.util
 import re
 from dataclasses import dataclass, field, fields
 
@@ -7,7 +8,6 @@ from snakemake_interface_common.exceptions import WorkflowError
 from snakemake_interface_executor_plugins.settings import CommonSettings, ExecutorSettingsBase
 
 from .allocation import slice_of
-from .storage import improve_gcs
 
 PROVISIONING = ("spot", "on-demand", "reserved")
 
@@ -108,7 +108,7 @@ class ExecutorSettings(ExecutorSettingsBase):
     notify_webhook: str | None = _setting(None, "URL that gets the same JSON by POST.", str, env_var=True)
 
     def __post_init__(self):
-        """Refuse what cannot work while it costs nothing, and make GCS fit for many files."""
+        """Refuse what cannot work before anything costs money, and use our classes for Cloud Storage."""
         for name in ("project", "zone", "name"):
             if self.workers and getattr(self, name):
                 raise WorkflowError(f"tpu-workers names a pod that is not managed here: remove tpu-{name}.")
@@ -132,7 +132,10 @@ class ExecutorSettings(ExecutorSettingsBase):
                     f"tpu-{name.replace('_', '-')} is {getattr(self, name)}: it cannot be negative."
                 )
         slice_of(self.accelerator_type)
-        improve_gcs()
+        if importlib.util.find_spec("snakemake_storage_plugin_gcs"):
+            from .storage import use_listings
+
+            use_listings()
 
     def check_pod(self) -> None:
         """Refuse to start without knowing where the pod is."""

@@ -1,18 +1,26 @@
-"""Makes the GCS storage plugin fit for studies of thousands of files.
+"""Cloud Storage for studies of thousands of files: subclasses of snakemake-storage-plugin-gcs.
 
-Out of the box it asks five times, one after the other, for every object that does not exist, looks at the bucket
-before each transfer, and uploads what is there already. `improve_gcs()` replaces some of its methods:
+The storage plugin asks about the bucket before each object and about each object by itself. These classes
 
-- one listing for each folder of folders tells which objects exist, with time and size; Snakemake takes stock like
-  this only where the target itself is in storage, so its first question for any object is made to do so;
-- transfers and questions are repeated on passing errors, with growing pauses;
-- a file whose content is in the bucket already is not uploaded again.
+- list a folder of folders once while Snakemake builds its graph, which answers for every object below it;
+- never ask about the bucket itself: roles/storage.objectUser may not, nor may it name a project to bill;
+- repeat questions and transfers after passing errors, with growing pauses;
+- copy a file whose content is in the bucket already inside the bucket instead of uploading it again.
 
-This file is also copied to the workers: it imports nothing of the plugin.
+`use_listings()` puts them in the place of the storage plugin's own. This file is also copied to the hosts and imports
+nothing of this package.
 """
 
 import base64
+import dataclasses
+import functools
 import os
+from collections.abc import Callable
+
+import snakemake_storage_plugin_gcs as plugin
+from snakemake_interface_common.exceptions import WorkflowError
+from snakemake_interface_storage_plugins.io import Mtime
+from snakemake_interface_storage_plugins.registry import StoragePluginRegistry
 
 RETRY_DEADLINE = 300.0
 
@@ -21,7 +29,6 @@ def is_transient(error: Exception) -> bool:
     """Tell whether trying again may help."""
     import requests
     from google.api_core import exceptions, retry
-    from snakemake_interface_common.exceptions import WorkflowError
 
     passing = (
         exceptions.ServerError,
@@ -33,21 +40,41 @@ def is_transient(error: Exception) -> bool:
     )
     if isinstance(error, passing) or retry.if_transient_error(error):
         return True
-    # The plugin reports a download whose checksum is wrong like this.
+    # The storage plugin reports a download whose checksum is wrong like this.
     return isinstance(error, WorkflowError) and "checksum" in str(error).lower()
 
 
-def with_retry(function):
-    """Call again after errors that pass, pausing 0.5 s, then twice as long each time."""
-    from google.api_core.retry import Retry
+def with_retry(function: Callable) -> Callable:
+    """Call again after errors that pass, pausing 0.5 s, then twice as long each time; say what a 403 or 404 means."""
 
-    return Retry(predicate=is_transient, initial=0.5, multiplier=2.0, maximum=30.0, timeout=RETRY_DEADLINE)(
-        function
-    )
+    @functools.wraps(function)
+    def call(self, *arguments):
+        from google.api_core import exceptions
+        from google.api_core.retry import Retry
+
+        retry = Retry(
+            predicate=is_transient, initial=0.5, multiplier=2.0, maximum=30.0, timeout=RETRY_DEADLINE
+        )
+        try:
+            return retry(function)(self, *arguments)
+        except exceptions.Forbidden as error:
+            raise WorkflowError(
+                f"No permission for {self.query}: give this account roles/storage.objectUser on the bucket "
+                f"gs://{self.bucket_name} ({error.message})."
+            ) from None
+        except exceptions.NotFound as error:
+            if "bucket" not in str(error).lower():
+                raise
+            raise WorkflowError(
+                f"The bucket gs://{self.bucket_name} does not exist: run `gcloud storage buckets create "
+                f"gs://{self.bucket_name}` with the location of the TPUs."
+            ) from None
+
+    return call
 
 
-def crc32c_of(path: str) -> str:
-    """Return a file's checksum as GCS states it."""
+def crc32c_of(path: str | os.PathLike) -> str:
+    """Return a file's CRC32C as Cloud Storage states it: base64 of the big-endian bytes."""
     from google_crc32c import Checksum
 
     checksum = Checksum()
@@ -65,88 +92,86 @@ def listed_prefix(key: str, levels: int = 2) -> str:
     return "".join(f"{folder}/" for folder in folders[: max(1, len(folders) - levels + 1)])
 
 
-def take_stock_first() -> None:
-    """Have Snakemake list the storage before it asks for single objects, wherever in the workflow they stand."""
-    from snakemake.io import _IOFile
+class StorageProvider(plugin.StorageProvider):
+    """The storage plugin's provider; `use_listings` sets how much is listed and which workflow's cache is filled."""
 
-    ask = _IOFile.exists_in_storage
+    levels = 2
+    workflow = None
 
-    async def exists_in_storage(self):
-        if self.is_storage:
-            await self.inventory()  # nothing to do once it is made, or while jobs run
-        return await ask(self)
+    @classmethod
+    def cache(cls):
+        """Return Snakemake's cache of what exists while it builds its graph, and None once jobs run."""
+        cache = getattr(cls.workflow, "iocache", None)
+        return cache if cache is not None and cache.active else None
 
-    _IOFile.exists_in_storage = exists_in_storage
 
+class StorageObject(plugin.StorageObject):
+    """An object, or a folder of objects, in a bucket."""
 
-def improve_gcs(levels: int = 2) -> bool:
-    """Replace the slow methods of snakemake-storage-plugin-gcs; return whether it is there to be improved.
+    @property
+    def bucket(self):
+        """Return the bucket without a project to bill: naming one takes a permission that objectUser lacks."""
+        return self.client.bucket(self.bucket_name)
 
-    A single job (levels=1) lists the folders of its own files; a workflow the folders that hold such folders.
-    """
-    try:
-        import snakemake_storage_plugin_gcs as plugin
-        from snakemake_interface_storage_plugins.io import Mtime
-    except ImportError:
-        return False
-    cls = plugin.StorageObject
-    if getattr(cls, "improved_by_tpu_plugin", False):
-        return True
-
-    def bucket_exists(self) -> bool:
-        known = self.provider.__dict__.setdefault("known_buckets", set())
-        if self.bucket_name not in known:
-            if not self.bucket.exists():
-                return False
-            known.add(self.bucket_name)
-        return True
-
-    def get_inventory_parent(self):
+    def get_inventory_parent(self) -> str:
+        """Return the cache key of the listing that covers this object."""
         # Snakemake takes objects below a parent with an inventory for absent unless the inventory named them.
-        return self.cache_key(f"{self.bucket_name}/{listed_prefix(self.key, levels)}")
+        return self.cache_key(f"{self.bucket_name}/{listed_prefix(self.key, self.provider.levels)}")
 
     async def inventory(self, cache) -> None:
+        """Fill Snakemake's cache from one listing."""
         parent = self.get_inventory_parent()
         if parent in cache.exists_in_storage.has_inventory:
             return
-        for key, blob in with_retry(lambda: _list(self))().items():
+        for key, (updated, size) in self._list().items():
             name = self.cache_key(self._local_suffix_from_key(key))
             cache.exists_in_storage[name] = True
-            cache.mtime[name] = Mtime(storage=blob["updated"])
-            cache.size[name] = blob["size"]
+            cache.mtime[name] = Mtime(storage=updated)
+            cache.size[name] = size
         cache.exists_in_storage.has_inventory.add(parent)
 
-    def _list(self) -> dict[str, dict]:
-        if not bucket_exists(self):
-            return {}
-        prefix, found = listed_prefix(self.key, levels), {}
+    @with_retry
+    def _list(self) -> dict[str, tuple[float, int]]:
+        prefix, found = listed_prefix(self.key, self.provider.levels), {}
         fields = "items(name,updated,size),nextPageToken"
         for blob in self.client.list_blobs(self.bucket_name, prefix=prefix, fields=fields):
-            entry = {"updated": blob.updated.timestamp(), "size": blob.size}
-            found[blob.name] = entry
+            updated = blob.updated.timestamp()
+            found[blob.name] = (updated, blob.size)
             # An output may be a folder: it exists as soon as something is in it, and is as old as its newest part.
             folder = os.path.dirname(blob.name.rstrip("/"))
             while len(folder) >= len(prefix) and folder:
-                known = found.setdefault(folder, {"updated": 0.0, "size": 0})
-                known["updated"] = max(known["updated"], entry["updated"])
+                found[folder] = (max(found.get(folder, (0.0, 0))[0], updated), 0)
                 folder = os.path.dirname(folder)
         return found
 
+    async def managed_exists(self) -> bool:
+        """Answer from the listing while the graph is built: Snakemake itself lists for targets in storage only."""
+        cache = self.provider.cache()
+        if cache is None:
+            return await super().managed_exists()
+        await self.inventory(cache)
+        return cache.exists_in_storage[self.cache_key()]
+
+    @with_retry
     def exists(self) -> bool:
-        if not bucket_exists(self):
-            return False
+        """Ask whether there is an object of this name, or anything below it."""
         if self.blob.exists():
             return True
         below = self.client.list_blobs(self.bucket_name, prefix=self.key.rstrip("/") + "/", max_results=1)
         return any(True for _ in below)
 
     def ensure_bucket_exists(self) -> None:
-        if not bucket_exists(self):
-            self.client.create_bucket(self.bucket)
+        """Do nothing: asking for the bucket takes a permission of its own, and creating it is its owner's business."""
 
+    @with_retry
+    def retrieve_object(self) -> None:
+        """Download the object or the folder."""
+        super().retrieve_object()
+
+    @with_retry
     def store_object(self) -> None:
+        """Upload the local copy, unless its content is there already."""
         local = self.local_path()
-        self.ensure_bucket_exists()
         if local.is_dir():
             self.upload_directory(local_directory_path=local)
             return
@@ -163,15 +188,17 @@ def improve_gcs(levels: int = 2) -> bool:
             return
         self.blob.upload_from_filename(str(local))
 
-    for name, method in {
-        "exists": with_retry(exists),
-        "store_object": with_retry(store_object),
-        "retrieve_object": with_retry(cls.retrieve_object),
-        "ensure_bucket_exists": ensure_bucket_exists,
-        "get_inventory_parent": get_inventory_parent,
-        "inventory": inventory,
-    }.items():
-        setattr(cls, name, method)
-    take_stock_first()
-    cls.improved_by_tpu_plugin = True
-    return True
+
+def use_listings(workflow=None, levels: int = 2) -> None:
+    """Have `storage.gcs` and `default-storage-provider: gcs` use these classes.
+
+    Args:
+        workflow: Snakemake's workflow, as a Snakefile knows it: its cache is filled from listings.
+        levels: a workflow lists the folders that hold the folders of its files (2), a single job those folders (1).
+    """
+    plugins = StoragePluginRegistry().plugins
+    StorageProvider.levels = levels
+    if workflow is not None:
+        StorageProvider.workflow = workflow
+    classes = {"storage_provider": StorageProvider, "storage_object": StorageObject}
+    plugins["gcs"] = dataclasses.replace(plugins["gcs"], **classes)

@@ -2,6 +2,8 @@
 
 import contextlib
 import http.client
+import json
+import re
 import subprocess
 import threading
 import time
@@ -11,6 +13,8 @@ from pathlib import Path
 from socket import create_server
 
 from .network import dying_with_us
+
+NO_BUCKET = "The specified bucket does not exist."
 
 
 def free_port(address: str) -> int:
@@ -110,6 +114,9 @@ class FaultProxy:
                 self.backend.request(self.command, self.path, body=body or None, headers=headers)
                 answer = self.backend.getresponse()
                 content = answer.read()
+                if answer.status == 404 and re.search(r"/b/[^/?]+/o(\?|$)", self.path):
+                    # What the real service says, and fake-gcs-server does not.
+                    content = json.dumps({"error": {"code": 404, "message": NO_BUCKET}}).encode()
                 skip = ("content-length", "transfer-encoding", "connection")
                 self._answer(
                     answer.status, [h for h in answer.getheaders() if h[0].lower() not in skip], content

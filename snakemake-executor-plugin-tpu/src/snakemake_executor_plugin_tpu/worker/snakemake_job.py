@@ -1,37 +1,28 @@
-"""Runs Snakemake for one job on a worker, with the same improvements of GCS transfers as on the controller."""
+"""Runs Snakemake for one job on a host, with this package's classes for Cloud Storage."""
 
 import atexit
 import importlib.util
 import logging
 import os
-import pkgutil
 import sys
 from pathlib import Path
 
 
-def improve_gcs() -> None:
-    """Load the plugin's storage module by its path: the plugin need not be installed on the workers."""
+def use_listings() -> None:
+    """Load the storage module by its path: the plugin need not be installed on the hosts."""
+    if importlib.util.find_spec("snakemake_storage_plugin_gcs") is None:
+        return
     path = Path(__file__).resolve().parents[1] / "storage.py"
     spec = importlib.util.spec_from_file_location("tpu_plugin_storage", path)
     storage = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = storage
     spec.loader.exec_module(storage)
-    storage.improve_gcs(levels=1)
-
-
-def hide_executors() -> None:
-    """Let Snakemake find no executor plugins: a job on a host uses none, and some take long to import."""
-    every = pkgutil.iter_modules
-    prefix = "snakemake_executor_plugin_"
-    pkgutil.iter_modules = lambda *where: (
-        found for found in every(*where) if not found.name.startswith(prefix)
-    )
+    storage.use_listings(levels=1)
 
 
 def main() -> None:
     """Do what `python -m snakemake` does, and end at once when it is done."""
-    improve_gcs()
-    hide_executors()
+    use_listings()
     # Started by path, Python put this folder first; `-m snakemake` would have put the working directory there.
     sys.path[0] = ""
     from snakemake.cli import main as snakemake

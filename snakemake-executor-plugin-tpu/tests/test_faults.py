@@ -7,8 +7,7 @@ import signal
 import pytest
 
 from snakemake_executor_plugin_tpu.emulator import EmulatedPod, why_not
-
-from .conftest import Study, until
+from snakemake_executor_plugin_tpu.emulator.study import Study, until
 
 # These jobs wait at step 6 of 12 in their first launch, so that faults find them in the middle.
 LONG = {"steps": 12, "options": "--hold 6"}

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from snakemake_executor_plugin_tpu.emulator import EmulatedPod, why_not
-
-from .conftest import Study
+from snakemake_executor_plugin_tpu.emulator.study import Study
 
 
 def wheel(folder: Path, answer: int) -> Path:

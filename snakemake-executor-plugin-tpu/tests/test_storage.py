@@ -3,11 +3,14 @@
 import asyncio
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from snakemake.io import IOCache
+from snakemake_interface_common.exceptions import WorkflowError
 from snakemake_interface_common.logging import get_logger
-from snakemake_storage_plugin_gcs import StorageProvider, StorageProviderSettings
+from snakemake_interface_storage_plugins.registry import StoragePluginRegistry
+from snakemake_storage_plugin_gcs import StorageProviderSettings
 
 from snakemake_executor_plugin_tpu import storage
 from snakemake_executor_plugin_tpu.emulator.gcs import GcsServer
@@ -27,9 +30,13 @@ def provider(server, tmp_path, monkeypatch):
     """Return a storage provider that talks to it."""
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
     monkeypatch.setattr(storage, "RETRY_DEADLINE", 20.0)
-    assert storage.improve_gcs()
-    provider = StorageProvider(
-        local_prefix=tmp_path, logger=get_logger(), settings=StorageProviderSettings(project="p")
+    storage.use_listings()
+    provider = (
+        StoragePluginRegistry()
+        .get_plugin("gcs")
+        .storage_provider(
+            local_prefix=tmp_path, logger=get_logger(), settings=StorageProviderSettings(project="p")
+        )
     )
     if not provider.client.bucket("bucket").exists():
         provider.client.create_bucket("bucket")
@@ -59,7 +66,7 @@ def test_one_listing_tells_about_all_objects(provider, server):
             await item.inventory(cache)
 
     asyncio.run(look())
-    assert sum(server.proxy.counts.values()) == 2  # is there a bucket, and what is in it
+    assert sum(server.proxy.counts.values()) == 1
     assert [cache.exists_in_storage[item.cache_key()] for item in items] == [True] * 30 + [False] * 970
     assert items[500].get_inventory_parent() in cache.exists_in_storage.has_inventory
     assert cache.size[items[29].cache_key()] == 29
@@ -104,6 +111,26 @@ def test_folders_go_up_and_come_down(provider):
     assert provider.object("gs://bucket/folder/out").exists()
     names = {blob.name for blob in provider.client.list_blobs("bucket", prefix="folder/")}
     assert names == {"folder/out/x", "folder/out/deep/y"}
+
+
+def test_missing_bucket_is_one_sentence(provider):
+    with pytest.raises(
+        WorkflowError, match="gs://elsewhere does not exist: run `gcloud storage buckets create"
+    ):
+        provider.object("gs://elsewhere/a").exists()
+
+
+def test_the_graph_is_built_from_listings_and_jobs_ask_anew(provider, server, monkeypatch):
+    workflow = SimpleNamespace(iocache=IOCache(20))
+    monkeypatch.setattr(storage.StorageProvider, "workflow", workflow)
+    provider.client.bucket("bucket").blob("graph/runs/a").upload_from_string("x")
+    server.proxy.counts.clear()
+    items = [provider.object(f"gs://bucket/graph/runs/{name}") for name in "abc"]
+    assert [asyncio.run(item.managed_exists()) for item in items] == [True, False, False]
+    assert sum(server.proxy.counts.values()) == 1
+    provider.client.bucket("bucket").blob("graph/runs/b").upload_from_string("x")
+    workflow.iocache.deactivate()
+    assert [asyncio.run(item.managed_exists()) for item in items] == [True, True, False]
 
 
 def test_worker_loads_the_same_module_by_its_path():

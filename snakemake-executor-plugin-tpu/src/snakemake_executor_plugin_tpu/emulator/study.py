@@ -1,4 +1,4 @@
-"""One emulated pod of four hosts for all tests, and studies that run on it as users run them."""
+"""Studies on the emulated pod, run as users run them: jobs count steps and keep checkpoints in the bucket."""
 
 import contextlib
 import json
@@ -13,12 +13,9 @@ import time
 import uuid
 from pathlib import Path
 
-import pytest
+from .pod import BUCKET, EmulatedPod
 
-from snakemake_executor_plugin_tpu.emulator import EmulatedPod, why_not
-from snakemake_executor_plugin_tpu.emulator.pod import BUCKET
-
-HERE = Path(__file__).parent
+WORKFLOW = Path(__file__).parent / "workflow"
 SNAKEMAKE = ("-m", "snakemake")
 PROFILE = {
     "executor": "tpu",
@@ -38,25 +35,6 @@ PROFILE = {
     "tpu-recovery": 1,
     "tpu-preemption-notice": 5,
 }
-
-
-@pytest.fixture(scope="session")
-def pod(tmp_path_factory):
-    """Return the emulated pod; tests that break it leave the mending to the plugin or to `healthy_pod`."""
-    if reason := why_not():
-        pytest.skip(reason)
-    with EmulatedPod(tmp_path_factory.mktemp("pod"), "v4-32", gcs_faults=True) as pod:
-        yield pod
-
-
-@pytest.fixture
-def healthy_pod(pod):
-    """Return the pod with all hosts up, and nothing running or left on them."""
-    pod.reset()
-    for host in pod.hosts:
-        for task in host.home.glob(".snakemake-tpu/tasks/*"):
-            shutil.rmtree(task, ignore_errors=True)
-    return pod
 
 
 def until(condition) -> None:
@@ -81,7 +59,7 @@ class Study:
     """A copy of the test workflow with jobs of its own, and the Snakemake calls made on it."""
 
     def __init__(self, folder: Path, pod: EmulatedPod, jobs: dict, **profile):
-        shutil.copytree(HERE / "workflow", folder)
+        shutil.copytree(WORKFLOW, folder)
         self.folder, self.pod, self.jobs = folder, pod, jobs
         self.prefix = f"study-{uuid.uuid4().hex[:8]}"
         (folder / "config.yaml").write_text(json.dumps({"jobs": jobs, "prefix": self.prefix}))
@@ -139,7 +117,6 @@ class Call:
                 env={
                     **os.environ,
                     **study.pod.environment,
-                    "PYTHONPATH": str(HERE.parents[1]),
                     "XDG_CACHE_HOME": str(study.folder / "cache"),
                     **environment,
                 },
@@ -188,7 +165,7 @@ class Call:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(10)
             self.end()
-            pytest.fail(f"Snakemake has not ended within {timeout} s: {self.said}")
+            raise AssertionError(f"Snakemake has not ended within {timeout} s: {self.said}") from None
         self.reader.join(10)
         return code
 
@@ -203,17 +180,3 @@ class Call:
         self.process.wait()
         self.reader.join(10)
         self.process.stdout.close()
-
-
-@pytest.fixture
-def study(healthy_pod, tmp_path):
-    """Return a maker of studies, all of whose calls end with the test."""
-    made = []
-
-    def make(jobs: dict, **profile) -> Study:
-        made.append(Study(tmp_path / f"study{len(made)}", healthy_pod, jobs, **profile))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.end()

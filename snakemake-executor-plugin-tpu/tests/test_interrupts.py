@@ -9,12 +9,11 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from test_pod import follow, spec, worker_of
 
 from snakemake_executor_plugin_tpu import driver, ssh
 from snakemake_executor_plugin_tpu.executor import Executor
 from snakemake_executor_plugin_tpu.settings import ExecutorSettings
-
-from .test_pod import follow, spec, worker_of
 
 INTERRUPTED = str(Path(__file__).with_name("interrupted.py"))
 

@@ -1,0 +1,41 @@
+"""One emulated pod of four hosts for all tests, and studies on it."""
+
+import shutil
+
+import pytest
+
+from snakemake_executor_plugin_tpu.emulator import EmulatedPod, why_not
+from snakemake_executor_plugin_tpu.emulator.study import Study
+
+
+@pytest.fixture(scope="session")
+def pod(tmp_path_factory):
+    """Return the emulated pod; tests that break it leave the mending to the plugin or to `healthy_pod`."""
+    if reason := why_not():
+        pytest.skip(reason)
+    with EmulatedPod(tmp_path_factory.mktemp("pod"), "v4-32", gcs_faults=True) as pod:
+        yield pod
+
+
+@pytest.fixture
+def healthy_pod(pod):
+    """Return the pod with all hosts up, and nothing running or left on them."""
+    pod.reset()
+    for host in pod.hosts:
+        for task in host.home.glob(".snakemake-tpu/tasks/*"):
+            shutil.rmtree(task, ignore_errors=True)
+    return pod
+
+
+@pytest.fixture
+def study(healthy_pod, tmp_path):
+    """Return a maker of studies, all of whose calls end with the test."""
+    made = []
+
+    def make(jobs: dict, **profile) -> Study:
+        made.append(Study(tmp_path / f"study{len(made)}", healthy_pod, jobs, **profile))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.end()
