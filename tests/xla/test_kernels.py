@@ -66,3 +66,16 @@ def test_models_that_do_not_fit_the_kernels_are_left_to_xla():
     assert not usable(weights(512, 1536), arch, 97, 3)
     assert not usable(weights(512, 1536), arch, 916, 192)
     assert not usable(weights(512, 1536), arch._replace(dtype=torch.float32), 97, 192)
+
+
+@pytest.mark.parametrize(
+    "equation", ["qbhk,sbhk->bhqs", "bhqs,sbhk->qbhk", "qbhk,dhk->qbd", "il,lbd->ibd", "li,ibd->lbd"]
+)
+def test_float32_contractions_are_einsum(equation: str):
+    from trm.network.tpu.network import contract
+
+    size = dict(zip("qbhksdil", range(2, 10)))
+    generator = torch.Generator().manual_seed(0)
+    names = equation.split("->")[0].split(",")
+    a, b = (torch.randn([size[name] for name in term], generator=generator) for term in names)
+    torch.testing.assert_close(contract(equation, a, b), torch.einsum(equation, a, b))

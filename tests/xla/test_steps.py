@@ -78,3 +78,26 @@ def test_replays_of_two_kinds_take_turns_and_equal_traced_steps(dataset: Path):
     for found in (replayed, traced):
         assert_close(expected["losses"], found["losses"])
         assert found["compiled"] == [1, 1, 0, 0, 0, 0]
+
+
+PRODUCTS = """
+import re, sys
+from tests.xla.steps import config
+from trm.checks.tpu_check.worker import trace_training
+from trm.devices.xla import XlaBackend
+from trm.study.slices import parse_slice
+from trm.training.state import Puzzles
+run = config("attention", precision=sys.argv[1])
+module = trace_training(run, Puzzles(16, 6, 1, 0), parse_slice("v4-8"), XlaBackend(), None)[0]
+print(sorted(set(re.findall(r"dot_general.*precision = \\[(.*?)\\]", module))))
+"""
+
+
+@pytest.mark.parametrize(("precision", "passes"), [("float32", "HIGHEST"), ("bfloat16", "DEFAULT")])
+def test_float32_is_multiplied_as_float32(precision: str, passes: str):
+    env = {**os.environ, "PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": "4"}
+    command = [sys.executable, "-c", PRODUCTS, precision]
+    done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split("\n")[-2] == f"['{passes}, {passes}']"
+    assert "mat mul precision" not in done.stderr

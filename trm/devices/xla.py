@@ -10,6 +10,7 @@ devices. A job that was planned for TPU chips ($TRM_CHIPS_PER_HOST) computes on 
 
 from __future__ import annotations
 
+import logging
 import os
 import warnings
 from collections import Counter
@@ -36,6 +37,12 @@ def choose_device() -> str:
     if not os.environ.get("PJRT_DEVICE"):
         os.environ["PJRT_DEVICE"] = "TPU" if tpu_wanted() else "CPU"
     return os.environ["PJRT_DEVICE"].upper()
+
+
+def product_precision(forward: torch.dtype) -> str:
+    """torch_xla's name for how float32 is multiplied: a TPU does it in one bfloat16 pass (`default`) unless told to
+    take six (`highest`). Where activations are bfloat16 one pass is exact."""
+    return "highest" if forward == torch.float32 else "default"
 
 
 class XlaBackend(Backend):
@@ -109,7 +116,15 @@ class XlaBackend(Backend):
         return self.devices
 
     def precision(self, requested: str) -> Precision:
-        return precision_of(requested, self.on_tpu, "a TPU" if self.on_tpu else "XLA's CPU device")
+        """As the base class; also sets how the device multiplies float32 from now on."""
+        found = precision_of(requested, self.on_tpu, "a TPU" if self.on_tpu else "XLA's CPU device")
+        import torch_xla.backends as products
+
+        wanted = product_precision(found.forward)
+        if products.get_mat_mul_precision() != wanted:
+            logging.getLogger(products.__name__).setLevel(logging.ERROR)  # it warns even of the first setting
+            products.set_mat_mul_precision(wanted)
+        return found
 
     def place(self, tensor: Tensor) -> Tensor:
         return tensor.to(self.device)

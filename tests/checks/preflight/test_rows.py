@@ -1,11 +1,13 @@
 """Every row of the table: green on a sound machine, red when just that is broken."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.storage.cloud import Proxy, Server
 from trm.checks.preflight import machine, work
@@ -13,6 +15,7 @@ from trm.checks.preflight.checks import CHECKS
 from trm.checks.preflight.report import Row, Site, run_checks, table
 from trm.data.sampler import Sampler
 from trm.devices.cpu import CpuBackend
+from trm.devices.xla import product_precision
 
 STEPS = 40
 BUCKET = "trm-preflight"
@@ -163,6 +166,47 @@ def test_shards(site: Site, monkeypatch: pytest.MonkeyPatch):
 def test_gradients(site: Site, monkeypatch: pytest.MonkeyPatch):
     site.backend.sums = lambda flat: flat.mul_(2)  # as if a worker were counted twice
     assert "differs from the one-process gradient by 100 %" in only_red(site, "gradients")
+
+
+class RoundedProducts(TorchDispatchMode):
+    """Operands of float32 products rounded to bfloat16, as a TPU takes them in one pass."""
+
+    FIRST = {"mm": 0, "bmm": 0, "dot": 0, "addmm": 1, "baddbmm": 1}
+    """The first operand that is multiplied."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        first = self.FIRST.get(func.overloadpacket.__name__)
+        if first is not None:
+            args = (*args[:first], *(tensor.bfloat16().float() for tensor in args[first:]))
+        return func(*args, **(kwargs or {}))
+
+
+class LikeTpu(Tampered):
+    """Multiplies float32 as a TPU: in one pass unless torch_xla's setting is `highest`."""
+
+    network, products = "plain", "default"
+    highest = staticmethod(product_precision)
+
+    def precision(self, requested: str):
+        found = super().precision(requested)
+        self.products = self.highest(found.forward)
+        return found
+
+    def program(self, step: Callable[..., None]) -> Callable[..., None]:
+        def run(*batch: object) -> None:
+            with RoundedProducts() if self.products == "default" else nullcontext():
+                step(*batch)
+
+        return run
+
+
+@pytest.mark.parametrize("forgotten", [False, True])
+def test_gradients_compare_float32_with_float32(site: Site, monkeypatch: pytest.MonkeyPatch, forgotten: bool):
+    if forgotten:
+        monkeypatch.setattr(LikeTpu, "highest", lambda self, forward: "default")
+    site.backend = LikeTpu()
+    (row,) = run_checks(site, {"gradients": work.gradients})
+    assert row.green is not forgotten, row.text
 
 
 def test_training(site: Site):

@@ -75,11 +75,12 @@ def _backend(site: Site):
 def arithmetic(site: Site) -> str:
     """A matrix product on the device equals the host's."""
     backend = _backend(site)
+    backend.precision("float32")  # a TPU's default is one bfloat16 pass
     generator = torch.Generator().manual_seed(0)
     a, b = (torch.randn(512, 512, generator=generator) for _ in range(2))
     found = backend.fetch(backend.place(a) @ backend.place(b))
     wrong = float((found - a @ b).norm() / (a @ b).norm())
-    if not wrong < 0.01:  # a TPU multiplies float32 in bfloat16
+    if not wrong < 1e-4:  # float32 sums of 512 products in another order differ by about 1e-6
         raise UserError(
             f"a 512 x 512 matrix product is off by {100 * wrong:.2g} %: this device is faulty, leave it out"
         )

@@ -153,7 +153,7 @@ def gradients(site: Site) -> str:
     reference.step(1)
     found, expected = backend.fetch(trial.state.grads), reference.state.grads
     wrong = float((found - expected).norm() / expected.norm())
-    if not wrong < (0.05 if backend.name == "xla" and getattr(backend, "on_tpu", False) else 1e-3):
+    if not wrong < 1e-3:
         raise UserError(
             f"the gradient differs from the one-process gradient by {100 * wrong:.3g} %: the workers' sum is wrong"
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from math import prod
 from typing import Any
 
 import torch
@@ -26,51 +27,75 @@ REMAT_VARIABLE = "TRM_XLA_REMAT"
 HBM_SHARE = 0.9  # of a chip's memory that may be filled by estimate
 
 
+def contract(equation: str, a: Tensor, b: Tensor) -> Tensor:
+    """`torch.einsum` of two tensors.
+
+    Float32 takes the way of `torch.matmul`: torch_xla's own einsum ignores the precision set for products, so that a
+    TPU would round the operands to bfloat16.
+    """
+    if a.dtype != torch.float32:
+        return torch.einsum(equation, a, b)
+    operands, result = equation.split("->")
+    first, second = operands.split(",")
+    size = dict(zip(first + second, (*a.shape, *b.shape), strict=True))
+    shared = [name for name in result if name in first and name in second]
+    left, right = (
+        [name for name in names if name in result and name not in shared] for names in (first, second)
+    )
+    summed = [name for name in first if name not in result]
+
+    def arranged(tensor: Tensor, names: str, *groups: list[str]) -> Tensor:
+        order = [*shared, *(name for group in groups for name in group)]
+        shape = [size[name] for name in shared] + [prod(size[name] for name in group) for group in groups]
+        return tensor.permute([names.index(name) for name in order]).reshape(shape)
+
+    found = torch.matmul(arranged(a, first, left, summed), arranged(b, second, summed, right))
+    order = [*shared, *left, *right]
+    return found.reshape([size[name] for name in order]).permute([order.index(name) for name in result])
+
+
 def attention(x_LBD: Tensor, qkv: Tensor, out: Tensor, heads: int, rope: bool) -> Tensor:
-    """Bidirectional attention by einsums, all in the forward dtype."""
+    """Bidirectional attention, all in the forward dtype."""
     dtype = x_LBD.dtype
     # cut before the heads are split off: the other way round the partitioner gathers all rows on every chip
     q, k, v = (t.unflatten(-1, (heads, -1)) for t in F.linear(x_LBD, qkv.to(dtype)).chunk(3, dim=-1))
     if rope:
         cos, sin = network.rope_tables(x_LBD.shape[0], q.shape[-1], x_LBD.device)
         q, k = network.rotate(q, cos, sin), network.rotate(k, cos, sin)
-    scores = torch.einsum("qbhk,sbhk->bhqs", q * q.shape[-1] ** -0.5, k)
-    y_LBHK = torch.einsum("bhqs,sbhk->qbhk", scores.softmax(-1), v)
+    scores = contract("qbhk,sbhk->bhqs", q * q.shape[-1] ** -0.5, k)
+    y_LBHK = contract("bhqs,sbhk->qbhk", scores.softmax(-1), v)
     # the heads stay apart here too: joined, the weight's gradient would gather all rows on every chip
-    return torch.einsum("qbhk,dhk->qbd", y_LBHK, out.to(dtype).unflatten(1, (heads, -1)))
+    return contract("qbhk,dhk->qbd", y_LBHK, out.to(dtype).unflatten(1, (heads, -1)))
 
 
-def block(x_LBD: Tensor, w: Weights, prefix: str, arch: Architecture) -> Tensor:
-    """One post-norm block."""
-    if prefix + "token_mlp.down" in w:
-        return network.block(x_LBD, w, prefix, arch)
-    qkv, out = w[prefix + "attention.qkv"], w[prefix + "attention.out"]
-    x_LBD = network.rms_norm(x_LBD + attention(x_LBD, qkv, out, arch.heads, arch.rope), dim=-1)
-    mixed = network.swiglu_channels(x_LBD, w[prefix + "channel_mlp.gate_up"], w[prefix + "channel_mlp.down"])
-    return network.rms_norm(x_LBD + mixed, dim=-1)
+def swiglu_tokens(x_LBD: Tensor, gate_up_IL: Tensor, down_LI: Tensor) -> Tensor:
+    """SwiGLU over the token axis."""
+    gate, up = contract("il,lbd->ibd", gate_up_IL.to(x_LBD.dtype), x_LBD).chunk(2)
+    return contract("li,ibd->lbd", down_LI.to(x_LBD.dtype), F.silu(gate) * up)
 
 
 def stack(x_LBD: Tensor, w: Weights, arch: Architecture) -> Tensor:
-    """The block stack."""
+    """The stack of post-norm blocks."""
     for i in range(arch.layers):
-        x_LBD = block(x_LBD, w, f"blocks.{i}.", arch)
+        prefix = f"blocks.{i}."
+        if prefix + "token_mlp.down" in w:
+            mixed = swiglu_tokens(x_LBD, w[prefix + "token_mlp.gate_up"], w[prefix + "token_mlp.down"])
+            x_LBD = network.rms_norm(x_LBD + mixed, dim=0)
+        else:
+            qkv, out = w[prefix + "attention.qkv"], w[prefix + "attention.out"]
+            x_LBD = network.rms_norm(x_LBD + attention(x_LBD, qkv, out, arch.heads, arch.rope), dim=-1)
+        mixed = network.swiglu_channels(
+            x_LBD, w[prefix + "channel_mlp.gate_up"], w[prefix + "channel_mlp.down"]
+        )
+        x_LBD = network.rms_norm(x_LBD + mixed, dim=-1)
     return x_LBD
 
 
-def embed(inputs_BS: Tensor, puzzle_BD: Tensor | None, w: Weights, arch: Architecture) -> Tensor:
-    """As `network.embed`. Cells are looked up by a product with one-hot rows: a lookup's backward is a
-    scatter, for which the partitioner would gather all rows on every chip."""
-    table = w["embed.weight"]
-    symbols = torch.arange(table.shape[0], device=inputs_BS.device, dtype=torch.int32)
-    one_hot_SBV = (inputs_BS.t().to(torch.int32)[..., None] == symbols).to(table.dtype)
-    x = torch.matmul(one_hot_SBV, table).to(arch.dtype)
-    if arch.puzzle_tokens:
-        rows, width = x.shape[1:]
-        first = x.new_zeros(1, rows, width) if puzzle_BD is None else puzzle_BD.to(arch.dtype)[None]
-        x = torch.cat((first, x.new_zeros(arch.puzzle_tokens - 1, rows, width), x))
-    if "position.weight" in w:
-        x = (x + w["position.weight"].to(arch.dtype)[:, None]) * 0.5**0.5
-    return x * table.shape[1] ** 0.5
+def looked_up(ids: Tensor, table: Tensor) -> Tensor:
+    """Rows of the table by a product with one-hot rows: a lookup's backward is a scatter, for which the partitioner
+    would gather all rows on every chip."""
+    symbols = torch.arange(table.shape[0], device=ids.device, dtype=torch.int32)
+    return torch.matmul((ids[..., None] == symbols).to(table.dtype), table)
 
 
 class Rematerialised(torch.autograd.Function):
@@ -182,7 +207,7 @@ class XlaNetwork:
         length, rows = z_H.shape[0], z_H.shape[1] // mesh.devices
         if self.kernels is None:
             self.kernels = kernels_wanted()
-        x = embed(inputs, puzzle, w, arch)
+        x = network.embed(inputs, puzzle, w, arch, looked_up)
         self.by_kernels = self.kernels and xla_recursion.usable(w, arch, length, rows)
         if self.by_kernels:
             self.remat = False
@@ -239,7 +264,7 @@ class XlaRounds:
             if self.kernels and xla_recursion.usable(w, arch, length, rows // mesh.devices):
                 return xla_recursion.recursion(z_H, z_L, x, w, arch, mesh, 1, l_cycles)
             z_H, z_L, x = (mesh.share(tensor, 1) for tensor in (z_H, z_L, x))
-        return network.recursion_round(z_H, z_L, x, w, arch, l_cycles)
+        return recursion_round(z_H, z_L, x, lambda z: stack(z, w, arch), l_cycles)
 
 
 def kernels_wanted() -> bool:
