@@ -6,12 +6,12 @@ from trm.study.flops import (
     inner_width,
     parameter_shapes,
     parameters,
-    recursion_stages,
     stack_flops,
     step_flops,
     train_flops,
 )
 from trm.study.schema import CurriculumStage, ModelConfig, TrainingConfig
+from trm.study.stages import recursion_stages
 
 MLP = ModelConfig()
 ATTENTION = ModelConfig(mixer="attention", position="rope")

@@ -31,6 +31,9 @@ DATA = {
     "augmentations": (SUDOKU, 3),
     "validation_puzzles": (SUDOKU, 10),
     "test_puzzles": (SUDOKU, 20),
+    "hints": (SUDOKU, "auto"),
+    "held_out_hints": (SUDOKU, (0, 2)),
+    "curriculum": (SUDOKU, ({"until": 0.5, "hints": (0, 2)},)),
     "seed": (SUDOKU, 1),
 }
 NO_IDENTITY = {"files": "paths: their checksums count (tests/data/test_identity.py)"}

@@ -13,6 +13,7 @@ from trm.study.schema import RunConfig, RuntimeConfig
 from trm.training.checkpoints.folder import CheckpointFolder
 from trm.training.dataset import Dataset
 from trm.training.loop import Trainer
+from trm.training.metrics import INDEX
 from trm.training.setup import check_placement
 
 MODEL = {"d_model": 16, "heads": 2, "h_cycles": 2, "l_cycles": 1, "halt_max_steps": 4, "puzzle_tokens": 1}
@@ -71,6 +72,6 @@ def first_losses(run: RunConfig, data: Path, root: Path, steps: int, name: str =
         stage = next(stage for stage in found.stages if step <= stage.last_step)
         found.program(found.feed.batch(step), stage.h_cycles, stage.l_cycles)
         sums, _, _ = found._fetch()
-        losses.append(sum(sums[5:8]))
+        losses.append(sum(sums[INDEX["lm_loss"] : INDEX["cost_loss"] + 1]))
         found.state.meter.sums.zero_()
     return losses

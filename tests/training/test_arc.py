@@ -43,7 +43,7 @@ def run_config(model=None, training=None, **data):
 
 def test_a_batch_holds_augmented_copies_under_their_own_identifiers(folder):
     found = Dataset(folder)
-    batch = Feed(run_config(), *found.sampler(run_config()), CpuBackend()).batch(3)
+    batch = Feed(run_config(), found, CpuBackend()).batch(3)
     assert isinstance(batch, RowBatch)
     split = found.split("train")
     drawn = Sampler.of(split, 16, 0).batch(2)
@@ -91,7 +91,7 @@ def test_micro_batches_give_the_same_table(folder, tmp_path):
 def test_copies_that_are_written_out_train_as_they_stand(folder, tmp_path):
     expand(folder, tmp_path / "out")
     found = Dataset(tmp_path / "out")
-    batch = Feed(run_config(), *found.sampler(run_config()), CpuBackend()).batch(1)
+    batch = Feed(run_config(), found, CpuBackend()).batch(1)
     assert isinstance(batch, Batch)
     assert not can_vote(found)
     assert can_vote(Dataset(folder))

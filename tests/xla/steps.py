@@ -52,7 +52,7 @@ def train(
         step.network.remat = remat
     ran, prepare = [], step.network.prepare
     step.network.prepare = lambda: (ran.append(1), prepare())
-    program, feed = backend.program(step), Feed(run, *dataset.sampler(run), backend)
+    program, feed = backend.program(step), Feed(run, dataset, backend)
     losses, compiled = [], []
     for number in range(1, steps + 1):
         batch = feed.batch(number)

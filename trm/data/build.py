@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from trm.data import hints, rng
 from trm.data.dataset import SPLITS, Meta, PuzzleSet, one_example_set, write_split
 from trm.data.files import new_folder, write_json, write_manifest
 from trm.data.pool import Pool, histogram, load_pool
@@ -74,7 +75,15 @@ def build_dataset(config: DataConfig, source: Path, out: Path) -> dict[str, Any]
 def _puzzle_sets(pool: Pool, config: DataConfig, splits: Splits) -> list[PuzzleSet]:
     sizes = shape(config)
     meta = Meta(config.task, sizes.seq_len, sizes.vocab_size, sizes.num_puzzle_identifiers or 1)
+
+    def questions(members: np.ndarray, held_out: bool) -> np.ndarray:
+        found = pool.questions[members]
+        if not held_out or config.held_out_hints == (0, 0):
+            return found
+        keys = rng.key(rng.root_key(config.seed, "held out"), members)
+        return hints.give(found, pool.answers[members], keys, config.held_out_hints)
+
     return [
-        one_example_set(pool.questions[members], pool.answers[members], meta)
-        for members in (splits.train, splits.validation, splits.test)
+        one_example_set(questions(members, held_out), pool.answers[members], meta)
+        for members, held_out in ((splits.train, False), (splits.validation, True), (splits.test, True))
     ]

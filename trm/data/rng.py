@@ -21,6 +21,8 @@ PURPOSES = {
     "example": 6,
     "inspect": 7,
     "noise": 8,
+    "hint": 9,
+    "held out": 10,
 }
 """Keys of different purposes never meet, whatever their seeds."""
 

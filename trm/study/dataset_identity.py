@@ -100,7 +100,20 @@ def dataset_identity(data: DataConfig) -> dict[str, Any]:
     Raises:
         UserError: as `source_identity`.
     """
-    return source_identity(data) | {name: getattr(data, name) for name in _SPLIT_FIELDS}
+    identity = source_identity(data) | {name: getattr(data, name) for name in _SPLIT_FIELDS}
+    if data.held_out_hints != (0, 0):  # a later field: the names of older data sets stay as they were
+        identity["held_out_hints"] = list(data.held_out_hints)
+    return identity
+
+
+def training_identity(data: DataConfig) -> dict[str, Any]:
+    """What training depends on: the data set, and how rows are drawn from it.
+
+    Raises:
+        UserError: as `source_identity`.
+    """
+    drawn = data.model_dump(mode="json", include={"hints", "curriculum"}, exclude_defaults=True)
+    return dataset_identity(data) | drawn
 
 
 def _resolved_pool(data: DataConfig) -> int:

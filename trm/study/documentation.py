@@ -16,6 +16,7 @@ from trm.study.experiment import Experiment, ExperimentScale, Grid, Scale, Study
 from trm.study.schema import (
     CurriculumStage,
     DataConfig,
+    DataStage,
     EvaluationConfig,
     ModelConfig,
     PlacementConfig,
@@ -31,8 +32,9 @@ TABLES: list[tuple[str, type[BaseModel]]] = [
     ("A grid", Grid),
     ("`model`", ModelConfig),
     ("`data`", DataConfig),
+    ("A stage of `data.curriculum`", DataStage),
     ("`training`", TrainingConfig),
-    ("A curriculum stage", CurriculumStage),
+    ("A stage of `training.curriculum`", CurriculumStage),
     ("`placement`", PlacementConfig),
     ("`evaluation`", EvaluationConfig),
     ("`runtime` of a scale (no part of any identity)", RuntimeConfig),

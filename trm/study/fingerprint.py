@@ -11,7 +11,7 @@ import json
 import math
 from typing import Any
 
-from trm.study.dataset_identity import dataset_identity
+from trm.study.dataset_identity import training_identity
 from trm.study.schema import DataConfig, EvaluationConfig, RunConfig
 
 RECIPE_VERSION = 1
@@ -61,7 +61,7 @@ def digest(value: Any) -> str:
 def run_identity(config: RunConfig) -> dict[str, Any]:
     """What a run's result depends on: its differences from the schema's defaults, and the recipe's version."""
     identity = config.model_dump(exclude_defaults=True)
-    data = dataset_identity(config.data)
+    data = training_identity(config.data)
     if config.model.mixer == "mlp":
         identity.get("model", {}).pop("heads", None)  # the MLP mixer reads no heads: equal points are one run
     placed = {"placement": identity["placement"]} if identity.get("placement") else {}

@@ -7,17 +7,9 @@ not: the paper's 512-wide Sudoku model comes to 1.2205 GFLOP per call of its blo
 from __future__ import annotations
 
 from math import ceil, prod
-from typing import NamedTuple
 
 from trm.study.schema import ModelConfig, TrainingConfig
-
-
-class Stage(NamedTuple):
-    """Steps up to `last_step` (counted from 1) use `h_cycles` rounds of `l_cycles` latent updates."""
-
-    last_step: int
-    h_cycles: int
-    l_cycles: int
+from trm.study.stages import recursion_stages
 
 
 def inner_width(model: ModelConfig, width: int) -> int:
@@ -91,21 +83,6 @@ def step_flops(
     rounds, updates = h_cycles or model.h_cycles, l_cycles or model.l_cycles
     calls = rounds * (updates + 1) + 2 * (updates + 1)
     return calls * stack_flops(model, seq_len) + 3 * head_flops(model, seq_len, vocab)
-
-
-def recursion_stages(model: ModelConfig, training: TrainingConfig) -> list[Stage]:
-    """The recursion's (T, n) over the run: the curriculum's stages, then the model's own to the last step.
-
-    A stage that ends at fraction f covers the steps s with s - 1 < f * steps.
-    """
-    stages = []
-    for stage in training.curriculum:
-        last = min(training.steps, ceil(stage.until * training.steps))
-        if last > (stages[-1].last_step if stages else 0):
-            stages.append(Stage(last, stage.h_cycles, stage.l_cycles))
-    if not stages or stages[-1].last_step < training.steps:
-        stages.append(Stage(training.steps, model.h_cycles, model.l_cycles))
-    return stages
 
 
 def train_flops(model: ModelConfig, training: TrainingConfig, seq_len: int, vocab: int) -> float:

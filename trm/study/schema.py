@@ -7,14 +7,35 @@ field with a neutral default leaves every existing fingerprint as it was (tests/
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 Fraction = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
+Whole = Annotated[int, Field(ge=0)]
+
+
+def _range(value: Any) -> Any:
+    """Check a range of clues or hints before pydantic does: its own message for a tuple takes several lines."""
+    items = list(value) if isinstance(value, list | tuple) else []
+    if len(items) != 2 or not all(type(item) is int and item >= 0 for item in items) or items[0] > items[1]:
+        raise ValueError("must be two whole numbers [least, most], 0 or more, the smaller one first")
+    return tuple(items)
+
+
+def _hints(value: Any) -> Any:
+    if value == "auto":
+        return value
+    try:
+        return _range(value)
+    except ValueError as error:
+        raise ValueError(f"{error}, or auto") from None
+
+
+Range = Annotated[tuple[int, int], BeforeValidator(_range)]
 
 
 class Section(BaseModel):
@@ -49,6 +70,15 @@ class ModelConfig(Section):
     """Tokens prepended for the puzzle embedding (puzzle_emb_len); its first one carries the vector. 0: none."""
     position: Literal["none", "rope", "learned"] = "none"
     """Position encoding: none, rotary (arXiv 2104.09864; needs the attention mixer) or a learned vector a token."""
+
+
+class DataStage(Section):
+    """One stage of a curriculum over the training data."""
+
+    until: Fraction
+    """The stage ends at this fraction of the steps; after the last one the values beside `curriculum` hold."""
+    hints: Range | None = None
+    """`data.hints` during the stage; null: as there."""
 
 
 class DataConfig(Section):
@@ -92,8 +122,21 @@ class DataConfig(Section):
     """Puzzles that choose the best checkpoint and draw the curves; never tested on."""
     test_puzzles: Annotated[int, Field(ge=1)] | None = None
     """Test puzzles. null: all there are."""
+    hints: Annotated[Literal["auto"] | tuple[int, int], BeforeValidator(_hints)] = (0, 0)
+    """Sudoku: extra clues copied from the answer into each training row, a random number in [least, most] of random
+    cells, drawn anew for every row of every step. `auto`: the number follows the model's own success, so that about
+    half of the rows are solved (see docs/training.md)."""
+    held_out_hints: Range = (0, 0)
+    """Sudoku: extra clues [least, most] of the validation and test puzzles, drawn once."""
+    curriculum: tuple[DataStage, ...] = ()
+    """Stages of the training data with their own hints before those of `hints`."""
     seed: int = 0
     """Seed of generation, splits and augmentation."""
+
+    @property
+    def gives_hints(self) -> bool:
+        """Whether training rows get extra clues at any time."""
+        return self.hints != (0, 0) or any(stage.hints for stage in self.curriculum)
 
 
 class CurriculumStage(Section):
@@ -209,6 +252,18 @@ class RunConfig(Section):
             (
                 any(a.until >= b.until for a, b in zip(training.curriculum, training.curriculum[1:])),
                 "training.curriculum: the stages' `until` must rise",
+            ),
+            (
+                any(a.until >= b.until for a, b in zip(data.curriculum, data.curriculum[1:])),
+                "data.curriculum: the stages' `until` must rise",
+            ),
+            (
+                data.hints == "auto" and any(stage.hints for stage in data.curriculum),
+                "data.curriculum: a stage has `hints`, but data.hints=auto already chooses them; keep one of the two",
+            ),
+            (
+                data.task != "sudoku" and (data.gives_hints or data.held_out_hints != (0, 0)),
+                f"data.hints, data.held_out_hints: only Sudoku has clues to add, not {data.task}",
             ),
             (
                 data.clues_min > data.clues_max,

@@ -7,14 +7,15 @@ import time
 import numpy as np
 import torch
 
-from trm.data.augment import Augmenter
-from trm.data.sampler import Sampler
+from trm.data import hints
 from trm.devices.base import Backend
 from trm.network.parameters import uniform
 from trm.study.schema import RunConfig
+from trm.study.stages import draw_stages
 from trm.tasks.arc.augment import ArcAugmenter
+from trm.training.dataset import Dataset
 from trm.training.optim.schedule import exploration_at
-from trm.training.step import Batch, RowBatch
+from trm.training.step import AnyBatch, Batch, HintBatch, RowBatch
 
 
 def exploration_minimum(
@@ -34,11 +35,11 @@ def exploration_minimum(
 class Feed:
     """Batches for this worker."""
 
-    def __init__(
-        self, config: RunConfig, sampler: Sampler, augmenter: Augmenter | ArcAugmenter, backend: Backend
-    ):
+    def __init__(self, config: RunConfig, dataset: Dataset, backend: Backend):
         self._config, self._backend = config, backend
-        self._sampler, self._augmenter = sampler, augmenter
+        self._sampler, self._augmenter = dataset.sampler(config)
+        self._stages = draw_stages(config.data, config.training.steps)
+        self._questions = dataset.split("train").inputs if config.data.gives_hints else None
         self._count = config.training.batch_size // backend.world
         self._first = backend.worker * self._count
         self.host_seconds = 0.0
@@ -46,7 +47,7 @@ class Feed:
         self.transfer_seconds = 0.0
         """Time for which the host was held so far by moving batches to the device."""
 
-    def batch(self, step: int) -> Batch | RowBatch:
+    def batch(self, step: int) -> AnyBatch:
         """This worker's rows of the global batch of `step` (from 1), on the device."""
         training, config = self._config.training, self._config
         begun = time.perf_counter()
@@ -55,16 +56,26 @@ class Feed:
         minimum = exploration_minimum(
             config.seed, step, training.batch_size, probability, config.model.halt_max_steps
         )[self._first : self._first + self._count]
-        kind: type[Batch] | type[RowBatch]
+        kind: type[AnyBatch]
         if isinstance(self._augmenter, ArcAugmenter):
-            kind, arrays = RowBatch, self._augmenter.rows(drawn)
+            kind, arrays = RowBatch, (*self._augmenter.rows(drawn), minimum)
         else:
-            kind, arrays = (
-                Batch,
-                (drawn.rows.astype(np.int32), *self._augmenter.maps(drawn.puzzles, drawn.copies)),
-            )
+            maps = self._augmenter.maps(drawn.puzzles, drawn.copies)
+            kind, arrays = Batch, (drawn.rows.astype(np.int32), *maps, minimum)
+            if self._questions is not None:
+                kind, arrays = HintBatch, (*arrays, *self._hints(step, self._questions[drawn.rows]))
         made = time.perf_counter()
-        batch = kind(*(self._backend.place_rows(torch.from_numpy(array), 0) for array in (*arrays, minimum)))
+        batch = kind(*(self._backend.place_rows(torch.from_numpy(array), 0) for array in arrays))
         self.host_seconds += made - begun
         self.transfer_seconds += time.perf_counter() - made
         return batch
+
+    def _hints(self, step: int, questions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """`order` and `hints` of this worker's rows: see `HintBatch`."""
+        config = self._config
+        keys = hints.keys_of_step(config.seed, step - 1, config.training.batch_size, self._first, self._count)
+        order = hints.order(keys, questions == hints.BLANK)
+        if config.data.hints == "auto":
+            return order, hints.shares(keys)
+        stage = next(stage for stage in self._stages if step <= stage.last_step)
+        return order, hints.counts(keys, *stage.hints).astype(np.float32)

@@ -16,8 +16,8 @@ from trm.evaluation.baselines import blank_symbol
 from trm.network.inference import InferenceNetwork
 from trm.provenance import now
 from trm.study.fingerprint import RECIPE_VERSION, run_fingerprint
-from trm.study.flops import recursion_stages
 from trm.study.schema import RunConfig, RuntimeConfig
+from trm.study.stages import recursion_stages
 from trm.training.checkpoints.folder import CheckpointFolder, load_newest
 from trm.training.checkpoints.saving import Record, Saver, run_identity
 from trm.training.dataset import Dataset
@@ -80,7 +80,7 @@ class Trainer:
                     self.state.load_weights(initial, backend)
             self.step = TrainStep(self.state, dataset.originals("train", backend), backend)
         self.program = backend.program(self.step)
-        self.feed = Feed(config, *dataset.sampler(config), backend)
+        self.feed = Feed(config, dataset, backend)
         self.stages = recursion_stages(config.model, config.training)
         self.threads = torch.get_num_threads()
         self.profile = Profile(profile_steps, folder.root / f"profile-{backend.rank}.json", backend)

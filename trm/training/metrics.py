@@ -16,6 +16,7 @@ SUMS = (
     "lm_loss",  # over all rows, divided by the global batch; as the next two
     "halt_loss",
     "cost_loss",
+    "hints",  # extra clues, divided by the global batch
     "steps",  # optimiser steps since the last fetch
     "grad_norm",
     "grad_norm_big",  # squared norm of the global gradient
@@ -78,6 +79,7 @@ def named_means(sums: list[float], parts: int, batch: int) -> dict[str, float | 
         "train/halt_accuracy": over_halted("halt_right"),
         "train/steps": over_halted("halt_steps"),
         "train/finished": halted / steps,
+        "train/hints": value["hints"] / steps,
         "train/grad_norm": value["grad_norm"] / steps,
         "train/noise_scale": None,
     }

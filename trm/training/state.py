@@ -11,6 +11,7 @@ from trm.devices.base import Backend, Precision
 from trm.network.act import Carry, Rows, empty_carry
 from trm.network.parameters import Layout, architecture, initial_states, initial_weights
 from trm.study.schema import RunConfig
+from trm.training import adaptive
 from trm.training.metrics import Meter
 from trm.training.optim import flat, loss_scale, puzzle
 
@@ -62,6 +63,9 @@ class TrainState:
             place_carry(empty_carry(length, width, puzzles.seq_len, rows, precision.forward), backend)
             for _ in range(self.micro)
         ]
+        self.hint_level = (
+            adaptive.initial_level(puzzles.seq_len, device) if config.data.hints == "auto" else None
+        )
         self.meter = Meter(model.halt_max_steps, device)
 
         self.puzzle_dense = puzzle.is_dense(puzzles.num_ids, training.batch_size)
@@ -109,6 +113,7 @@ class TrainState:
             "metrics": self.meter.sums,
         }
         optional = {"ema": self.ema, "puzzle": self.puzzle_table, "loss_scale": self.scale}
+        optional["hint_level"] = self.hint_level
         return tensors | {name: tensor for name, tensor in optional.items() if tensor is not None}
 
     def changed_tensors(self) -> list[Tensor]:

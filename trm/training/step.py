@@ -14,6 +14,7 @@ from torch import Tensor
 from trm.devices.base import Backend
 from trm.network.act import Carry, Rows, halt, refill
 from trm.network.losses import Answer, expected_further_steps, halting_loss, judge
+from trm.training import adaptive
 from trm.training.metrics import INDEX
 from trm.training.optim import flat, loss_scale, puzzle
 from trm.training.optim.schedule import lr_factor
@@ -33,6 +34,20 @@ class Batch(NamedTuple):
     """int32 [B]: exploration's least number of steps, 0 for none."""
 
 
+class HintBatch(NamedTuple):
+    """A batch whose rows get extra clues: see `trm.data.hints`."""
+
+    index: Tensor
+    token_map: Tensor
+    cell_map: Tensor
+    minimum: Tensor
+    """As in `Batch`."""
+    order: Tensor
+    """int16 [B, S]: when each cell of the original would be filled in; S: never."""
+    hints: Tensor
+    """float32 [B]: hints of each row; with `data.hints: auto` a share of the range around the level, 0 to 1."""
+
+
 class RowBatch(NamedTuple):
     """A batch whose copies were made on the host (ARC: their maps are larger than they are)."""
 
@@ -44,6 +59,9 @@ class RowBatch(NamedTuple):
     """int32 [B]: puzzle-table row; every augmented task has its own."""
     minimum: Tensor
     """int32 [B]: as in `Batch`."""
+
+
+AnyBatch = Batch | HintBatch | RowBatch
 
 
 class Originals(NamedTuple):
@@ -83,16 +101,20 @@ def network_class(name: str) -> type:
     return PlainNetwork
 
 
-def transformed(originals: Originals, batch: Batch | RowBatch) -> Rows:
-    """The batch's rows: each original with its cells permuted, then its symbols; or the rows that it holds."""
+def transformed(originals: Originals, batch: AnyBatch, hints: Tensor | None = None) -> Rows:
+    """The batch's rows: each original with `hints` [B] blank cells filled in, its cells permuted, then its symbols; or
+    the rows that the batch holds."""
     if isinstance(batch, RowBatch):
         return Rows(batch.inputs, batch.labels, batch.puzzle)
     index, cells, symbols = batch.index.long(), batch.cell_map.long(), batch.token_map
+    questions, answers = originals.inputs[index], originals.labels[index]
+    if isinstance(batch, HintBatch):
+        questions = torch.where(batch.order < hints[:, None], answers, questions)
 
     def moved(grids: Tensor) -> Tensor:
-        return torch.gather(symbols, 1, torch.gather(grids[index], 1, cells).long())
+        return torch.gather(symbols, 1, torch.gather(grids, 1, cells).long())
 
-    return Rows(moved(originals.inputs), moved(originals.labels), originals.puzzle[index])
+    return Rows(moved(questions), moved(answers), originals.puzzle[index])
 
 
 def operations(name: str) -> tuple[Callable[..., Answer], Callable[..., None]]:
@@ -116,7 +138,7 @@ class TrainStep:
         self.before_update: Callable[[], None] = lambda: None
         """Called when the state is about to change: until then a step may be abandoned."""
 
-    def __call__(self, batch: Batch | RowBatch, h_cycles: int, l_cycles: int) -> None:
+    def __call__(self, batch: AnyBatch, h_cycles: int, l_cycles: int) -> None:
         self.network.prepare()
         self.state.reduce[self.state.layout.size :].zero_()
         rows = self.state.local_batch // self.state.micro
@@ -133,12 +155,14 @@ class TrainStep:
                 for name, tensor in flatten_carry(new).items():
                     target[name].copy_(tensor)
 
-    def _micro_batch(self, k: int, batch: Batch | RowBatch, h_cycles: int, l_cycles: int) -> Carry:
+    def _micro_batch(self, k: int, batch: AnyBatch, h_cycles: int, l_cycles: int) -> Carry:
         """Forward and backward of one micro-batch; returns its slots' next carry."""
         state, config = self.state, self.state.config
         training, model = config.training, config.model
         with torch.no_grad():
-            carry = refill(state.carries[k], transformed(self.originals, batch), state.h_init, state.l_init)
+            hints = adaptive.hints(batch.hints, state.hint_level) if isinstance(batch, HintBatch) else None
+            incoming = transformed(self.originals, batch, hints)
+            carry = refill(state.carries[k], incoming, state.h_init, state.l_init)
             before = state.grads.clone() if state.micro > 1 and k else None
         rows = carry.rows
         puzzle_BD = None
@@ -153,6 +177,8 @@ class TrainStep:
         halt_loss = halting_loss(halt_logit, answer.exact).sum() / training.batch_size
         loss = lm_loss + halt_loss
         sums = {"lm_loss": lm_loss, "halt_loss": halt_loss}
+        if hints is not None:
+            sums["hints"] = hints.sum() / training.batch_size
         if training.halting_cost:
             further = expected_further_steps(halt_logit, steps, model.halt_max_steps)
             sums["cost_loss"] = training.halting_cost * further.sum() / training.batch_size
@@ -225,6 +251,10 @@ class TrainStep:
         if kept is not None:
             for tensor, old in kept:
                 tensor.copy_(torch.where(finite, tensor, old))
+        if state.hint_level is not None:
+            solved = state.step_metrics[INDEX["exact"]] / training.batch_size
+            finished = state.step_metrics[INDEX["halted"]] / training.batch_size
+            adaptive.update(state.hint_level, solved, finished, state.puzzles.seq_len)
         state.meter.add(state.step_metrics, step, ~torch.isfinite(loss), norm_bad, extra)
         state.step.copy_(step)
 

@@ -17,8 +17,9 @@ from trm.analysis.stats.targets import first_reach
 from trm.analysis.tables.store import Table
 from trm.errors import UserError
 from trm.study.dataset_identity import shape
-from trm.study.flops import recursion_stages, step_flops
+from trm.study.flops import step_flops
 from trm.study.schema import RunConfig
+from trm.study.stages import recursion_stages
 
 CURVE_ROWS = 240
 """Most history rows of a run kept for the curves; rows with a validation result are always kept."""

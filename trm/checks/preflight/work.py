@@ -59,7 +59,7 @@ class Trial:
         self.state.initialise(backend)
         originals = self.dataset.originals("train", backend)
         self.program = backend.program(TrainStep(self.state, originals, backend))
-        self.feed = Feed(self.run, *self.dataset.sampler(self.run), backend)
+        self.feed = Feed(self.run, self.dataset, backend)
 
     def step(self, number: int) -> float:
         """Step `number` (from 1); its loss."""

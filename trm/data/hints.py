@@ -1,0 +1,51 @@
+"""Extra clues: cells of a question filled in from its answer, as a pure function of a key for each row."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from trm.data import rng
+
+BLANK = 1
+"""Token of a Sudoku's blank cell."""
+
+
+def keys_of_step(seed: int, step: int, batch: int, first: int, count: int) -> np.ndarray:
+    """Keys of rows first..first+count-1 of the global batch of `step` (from 0), uint64 [count]."""
+    return rng.key(rng.root_key(seed, "hint"), step * batch + first + np.arange(count))
+
+
+def shares(keys: np.ndarray) -> np.ndarray:
+    """A number in [0, 1) for each key, float32 [b]: how many hints the row gets, as a share of the range."""
+    return ((rng.draw(keys, 0) >> np.uint64(40)) * 2.0**-24).astype(np.float32)
+
+
+def counts(keys: np.ndarray, least: int, most: int) -> np.ndarray:
+    """A whole number in [least, most] for each key, int64 [b]."""
+    return least + rng.bounded(rng.draw(keys, 0), most - least + 1)
+
+
+def order(keys: np.ndarray, blank: np.ndarray) -> np.ndarray:
+    """The order in which each row's blank cells are filled in, int16 [b, cells].
+
+    Args:
+        keys: uint64 [b].
+        blank: bool [b, cells].
+
+    Returns:
+        0 for the first cell, 1 for the second, ...; cells that are not blank come after all others.
+    """
+    cells = blank.shape[1]
+    draws = rng.draw(keys[:, None], 1 + np.arange(cells)) >> np.uint64(1)
+    draws[~blank] = np.uint64((1 << 64) - 1)
+    found = np.empty(blank.shape, dtype=np.int16)
+    places = np.argsort(draws, axis=1, kind="stable")
+    np.put_along_axis(found, places, np.arange(cells, dtype=np.int16)[None], axis=1)
+    found[~blank] = cells
+    return found
+
+
+def give(questions: np.ndarray, answers: np.ndarray, keys: np.ndarray, hints: tuple[int, int]) -> np.ndarray:
+    """Questions with a random number of hints in `hints` each, uint8 [b, cells]."""
+    shown = order(keys, questions == BLANK) < counts(keys, *hints)[:, None]
+    return np.where(shown, answers, questions)

@@ -1,0 +1,54 @@
+"""Curricula: which values hold at a step. A stage that ends at fraction f covers the steps s with s - 1 < f * steps."""
+
+from __future__ import annotations
+
+from math import ceil
+from typing import NamedTuple
+
+from trm.study.schema import DataConfig, ModelConfig, TrainingConfig
+
+
+class Stage(NamedTuple):
+    """Steps up to `last_step` (counted from 1) use `h_cycles` rounds of `l_cycles` latent updates."""
+
+    last_step: int
+    h_cycles: int
+    l_cycles: int
+
+
+class DrawStage(NamedTuple):
+    """Steps up to `last_step` (counted from 1) draw their rows so."""
+
+    last_step: int
+    hints: tuple[int, int]
+    """Extra clues of a row, least and most."""
+
+
+def last_step(until: float, steps: int) -> int:
+    """The last step of a stage that ends at the fraction `until` of `steps`."""
+    return min(steps, ceil(until * steps))
+
+
+def recursion_stages(model: ModelConfig, training: TrainingConfig) -> list[Stage]:
+    """The recursion's (T, n) over the run: the curriculum's stages, then the model's own to the last step."""
+    stages: list[Stage] = []
+    for stage in training.curriculum:
+        last = last_step(stage.until, training.steps)
+        if last > (stages[-1].last_step if stages else 0):
+            stages.append(Stage(last, stage.h_cycles, stage.l_cycles))
+    if not stages or stages[-1].last_step < training.steps:
+        stages.append(Stage(training.steps, model.h_cycles, model.l_cycles))
+    return stages
+
+
+def draw_stages(data: DataConfig, steps: int) -> list[DrawStage]:
+    """How rows are drawn over the run: the data curriculum's stages, then the data's own values to the last step."""
+    own = (0, 0) if data.hints == "auto" else data.hints
+    stages: list[DrawStage] = []
+    for stage in data.curriculum:
+        last = last_step(stage.until, steps)
+        if last > (stages[-1].last_step if stages else 0):
+            stages.append(DrawStage(last, stage.hints or own))
+    if not stages or stages[-1].last_step < steps:
+        stages.append(DrawStage(steps, own))
+    return stages
