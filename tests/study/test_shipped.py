@@ -21,7 +21,7 @@ EQUAL_FLOPS = [
     ("laptop", "mlp_vs_attention", "MLP", "attention, FLOPs of the MLP"),
     ("tpu", "mlp_vs_attention", "MLP", "attention, FLOPs of the MLP"),
     ("tpu", "mlp_vs_attention", "maze, MLP", "maze, attention, FLOPs of the MLP"),
-    ("laptop", "curriculum", "(1,1) to (2,2) in the first third", "fixed, FLOPs of (1,1) to (2,2)"),
+    ("laptop", "curriculum", "n 1 in the first third", "fixed, FLOPs of n 1 in the first third"),
     ("tpu", "curriculum", "(1,2) to (3,6) in the first fifth", "fixed, FLOPs of (1,2) to (3,6)"),
     ("tpu", "curriculum", "fixed", "T 2, 3, 4 in thirds"),
 ]

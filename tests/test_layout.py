@@ -1,0 +1,71 @@
+"""The source tree's order: nothing imports upward, no circles between files, no folder without a place."""
+
+import ast
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+ORDER = (
+    "errors", "io", "provenance", "compiled", "study", "storage", "data", "tasks", "devices", "network", "training",
+    "evaluation", "analysis", "checks", "pipeline", "cli",
+)  # fmt: skip
+"""Packages of trm from low to high; docs/architecture.md says what each is for."""
+
+
+def modules() -> dict[str, Path]:
+    """Dotted name -> file of every module of trm."""
+    found = {}
+    for path in (ROOT / "trm").rglob("*.py"):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def imports(path: Path, known: dict[str, Path]) -> set[str]:
+    """Modules of trm that a file imports at run time, inside functions too."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    typing_only = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")
+        for inner in ast.walk(node)
+    }
+    found = set()
+    for node in ast.walk(tree):
+        if id(node) in typing_only:
+            continue
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names if alias.name in known}
+        elif isinstance(node, ast.ImportFrom) and node.module in known and not node.level:
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                found.add(inner if inner in known else node.module)
+    return found
+
+
+def test_nothing_imports_upward():
+    known = modules()
+    upward = []
+    for name, path in known.items():
+        if name.count(".") == 0 or name == "trm.__main__":
+            continue
+        own = ORDER.index(name.split(".")[1])
+        for other in sorted(imports(path, known)):
+            if other.count(".") and ORDER.index(other.split(".")[1]) > own:
+                upward.append(f"{name} -> {other}")
+    assert not upward, "\n".join(upward)
+
+
+def test_no_circles():
+    known = modules()
+    graph = {name: imports(path, known) - {name} for name, path in known.items()}
+    done: set[str] = set()
+
+    def visit(name: str, trail: tuple[str, ...]) -> None:
+        assert name not in trail, " -> ".join((*trail[trail.index(name) :], name))
+        if name not in done:
+            for other in sorted(graph[name]):
+                visit(other, (*trail, name))
+            done.add(name)
+
+    for name in sorted(graph):
+        visit(name, ())
