@@ -32,6 +32,12 @@ class Slice:
         """Return how many chips one host drives."""
         return self.chips // self.hosts
 
+    @property
+    def host_type(self) -> str:
+        """Return the accelerator type of a slice that is one of these hosts: v4-8 for v4-64."""
+        family = self.name.partition("-")[0]
+        return f"{family}-{self.chips_per_host * (2 if FAMILIES[family][0] == 'cores' else 1)}"
+
 
 def slice_of(accelerator_type: str) -> Slice:
     """Return the chips and hosts of an accelerator type."""
@@ -66,14 +72,18 @@ def hosts_wanted(resource, pod_hosts: int) -> int:
     )
 
 
-def libtpu_variables(hosts: int, pod_hosts: int, chips_per_host: int = 4) -> dict[str, str]:
-    """Return what keeps libtpu on its own host: a one-host job on a larger slice would wait for the others."""
-    if hosts > 1 or pod_hosts == 1:
+def libtpu_variables(hosts: int, pod: Slice) -> dict[str, str]:
+    """Return the variables that keep libtpu on its own host: a one-host job on a larger slice would wait for the others.
+
+    Without them libtpu and torch_xla ask the metadata server, which describes the whole slice.
+    """
+    if hosts > 1 or pod.hosts == 1:
         return {}
     return {
         "TPU_SKIP_MDS_QUERY": "1",
+        "TPU_ACCELERATOR_TYPE": pod.host_type,
         "TPU_PROCESS_BOUNDS": "1,1,1",
-        "TPU_CHIPS_PER_PROCESS_BOUNDS": CHIP_BOUNDS[chips_per_host],
+        "TPU_CHIPS_PER_PROCESS_BOUNDS": CHIP_BOUNDS[pod.chips_per_host],
         "TPU_WORKER_HOSTNAMES": "localhost",
         "TPU_WORKER_ID": "0",
     }

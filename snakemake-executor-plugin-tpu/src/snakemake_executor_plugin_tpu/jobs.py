@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from .allocation import Allocator, libtpu_variables
+from .allocation import Allocator, libtpu_variables, slice_of
 from .errors import PodError, TaskLost, Unreachable
 from .launch import Launch, LaunchResult
 from .lifecycle import LEAST_DISK, Pod, PodManager
@@ -204,12 +204,11 @@ class JobRun:
 
     async def _spec(self, pod: Pod, workers: list, name: str, number: int) -> dict:
         archives = await asyncio.gather(*(worker.push_sources(self.request.sources) for worker in workers))
-        chips = self.manager.chips_per_host
         # below Linux's range for outgoing connections (32768 and up): none of those can hold the port
         port = 20000 + int(hashlib.sha256(name.encode()).hexdigest(), 16) % 12000
         environment = {
             "PYTHONUNBUFFERED": "1",
-            **libtpu_variables(len(workers), self.manager.hosts, chips),
+            **libtpu_variables(len(workers), slice_of(self.settings.accelerator_type)),
             "TPURUN_SIZE": str(len(workers)),
             "TPURUN_ADDRESS": workers[0].address if len(workers) > 1 else "localhost",
             "TPURUN_PORT": str(port),

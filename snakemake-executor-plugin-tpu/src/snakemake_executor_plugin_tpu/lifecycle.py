@@ -78,7 +78,6 @@ class PodManager:
         self.cloud = cloud_of(settings)
         self.names = settings.workers.split()
         self.hosts = len(self.names) or slice_of(settings.accelerator_type).hosts
-        self.chips_per_host = slice_of(settings.accelerator_type).chips_per_host
         self.on_up: Callable[[Pod], Awaitable[None]] | None = None
         self._pod: Pod | None = None
         self._work: asyncio.Task | None = None

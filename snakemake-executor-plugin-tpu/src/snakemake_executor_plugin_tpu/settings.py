@@ -131,7 +131,11 @@ class ExecutorSettings(ExecutorSettingsBase):
                 raise WorkflowError(
                     f"tpu-{name.replace('_', '-')} is {getattr(self, name)}: it cannot be negative."
                 )
-        slice_of(self.accelerator_type)
+        hosts, named = slice_of(self.accelerator_type).hosts, len(self.workers.split())
+        if named not in (0, hosts):
+            raise WorkflowError(
+                f"tpu-workers names {named} host(s), and a {self.accelerator_type} has {hosts}."
+            )
         if importlib.util.find_spec("snakemake_storage_plugin_gcs"):
             from .storage import use_listings
 
