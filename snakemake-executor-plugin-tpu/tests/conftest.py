@@ -39,3 +39,10 @@ def study(healthy_pod, tmp_path):
     yield make
     for one in made:
         one.end()
+
+
+def pytest_collection_modifyitems(items) -> None:
+    """Mark what needs ssh servers: `make test` leaves it out."""
+    for item in items:
+        if "pod" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.full)

@@ -29,6 +29,7 @@ def wheel(folder: Path, answer: int) -> Path:
     return path
 
 
+@pytest.mark.full
 @pytest.mark.skipif(bool(why_not()), reason=why_not() or "")
 def test_environment_is_made_once_on_each_host(tmp_path):
     profile = {

@@ -39,9 +39,7 @@ def test_call_that_does_not_end_tells_what_its_threads_are_at(study):
     try:
         call = one.start("--snakefile", "endless")
         call.wait_for("Using profile")
-        with pytest.raises(
-            pytest.fail.Exception, match=r"(?s)not ended within 0 s: .*most recent call first"
-        ):
+        with pytest.raises(AssertionError, match=r"(?s)not ended within 0 s: .*most recent call first"):
             call.wait(timeout=0)
     finally:
         os.close(writer)

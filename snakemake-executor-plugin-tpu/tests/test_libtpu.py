@@ -35,10 +35,9 @@ def metadata():
     servers = []
 
     def serve(name: str, hosts: int) -> str:
-        chips = f"ACCELERATOR_TYPE: '{name}'\nTPU_PROCESS_BOUNDS: '{BOUNDS[hosts]}'\n"
+        chips = f"ACCELERATOR_TYPE: '{name}'\nTPU_PROCESS_BOUNDS: '{BOUNDS[hosts]}'\nWORKER_ID: '0'\n"
         told = {
-            "tpu-env": chips
-            + "CHIPS_PER_HOST_BOUNDS: '2,2,1'\nTPU_CHIPS_PER_PROCESS_BOUNDS: '2,2,1'\nWORKER_ID: '0'\n",
+            "tpu-env": chips + "CHIPS_PER_HOST_BOUNDS: '2,2,1'\nTPU_CHIPS_PER_PROCESS_BOUNDS: '2,2,1'\n",
             "worker-network-endpoints": ",".join(f"w{rank}:{rank}:10.0.0.{rank}" for rank in range(hosts)),
         }
 

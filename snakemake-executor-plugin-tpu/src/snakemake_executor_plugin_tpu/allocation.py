@@ -73,7 +73,7 @@ def hosts_wanted(resource, pod_hosts: int) -> int:
 
 
 def libtpu_variables(hosts: int, pod: Slice) -> dict[str, str]:
-    """Return the variables that keep libtpu on its own host: a one-host job on a larger slice would wait for the others.
+    """Return what keeps libtpu on its own host: a one-host job on a larger slice would wait for the other hosts.
 
     Without them libtpu and torch_xla ask the metadata server, which describes the whole slice.
     """
