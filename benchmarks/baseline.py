@@ -118,11 +118,11 @@ class EagerTRM(nn.Module):
             self.l_init.copy_(states["l_init"])
 
     def compiled(self, what: str, **options: Any) -> EagerTRM:
-        """The same module through torch.compile: its block `stack`, or the `whole` forward."""
-        if what == "stack":
-            self.stack = torch.compile(self.stack, dynamic=False, **options)
-        else:
+        """The same module through torch.compile: its block stack (`compiled`), or the `whole` forward."""
+        if what == "whole":
             self.forward = torch.compile(self.forward, dynamic=False, **options)
+        else:
+            self.stack = torch.compile(self.stack, dynamic=False, **options)
         return self
 
     def stack(self, x: Tensor) -> Tensor:

@@ -1,12 +1,13 @@
-"""One command for a GPU: check every kernel, time ours against plain PyTorch, eager and compiled, and draw it.
+"""One command for a GPU: check every kernel and time our step against plain PyTorch, eager and compiled.
 
-    python -m benchmarks.gpu --out benchmarks/out/gpu --minutes 9      # say it again until it exits with 0
+    python -m benchmarks.gpu --out benchmarks/out/gpu --minutes 9      # repeat until it exits with 0
     python -m benchmarks.gpu --tiny --out /tmp/tiny                    # the same script on a CPU, in seconds
 
-Every job runs in a process of its own, so a broken variant costs itself only; what is done stands in OUT/<job>.json and
-is not done again. Exit code 75: time is up and jobs are left; 1: a job or a check failed; 0: all done. Ratios are
-medians over paired rounds (ours and the baseline take turns); `share` is of the matrix product rate measured in the
-same process. The recipe is the paper's (bfloat16, batch 768); inputs are random.
+It prints a table and writes OUT/gpu.json, the file to attach to a report. Every job runs in a process of its own, so
+one that fails leaves the others alone; finished jobs (OUT/<job>.json) are not repeated. Exit code 75: jobs are left,
+1: a job or a check failed, 0: all done. Ratios are medians over paired rounds (ours and the baseline take turns);
+`share` is of the matrix product rate measured in the same process. The recipe is the paper's (bfloat16, batch 768);
+inputs are random.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import statistics
 import subprocess
 import sys
 import time
@@ -22,17 +22,18 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from benchmarks import gpu_report
-
 MIXERS = ("mlp", "attention")
 VARIANTS = {"ours": {}, "uncaptured": {"TRM_CUDA_GRAPH": "0"}, "fused": {"TRM_TRITON": "0"}}
 """Ways to run our step: as it comes, without a CUDA graph, without the Triton kernels."""
 UNFINISHED = 75
-SHORTEST = 20.0  # seconds that a job must have
+SHORTEST = 20.0
+"""Seconds left below which no job is started."""
+TARGETS = {"train-mlp": 2.5, "train-attention": 1.8, "evaluate-mlp": 2.5, "evaluate-attention": 2.5}
+"""Smallest ratios to the compiled baseline that the project accepts on one H200."""
 
 
 def jobs() -> list[str]:
-    """What there is to do, the most important first."""
+    """All jobs, the most important first."""
     first = ["ceilings", "checks"]
     first += [f"train-{mixer}-compiled" for mixer in MIXERS] + [
         f"evaluate-{mixer}-compiled" for mixer in MIXERS
@@ -160,35 +161,17 @@ def checks(sizes: Sizes) -> dict[str, Any]:
 
 
 def paired(ours: Any, theirs: Any, rounds: int, backend: Any) -> dict[str, Any]:
-    """Median seconds of each and the ratio with its quartiles; three warm-ups of each first (ours: eight, capture)."""
+    """Median seconds of each and the ratio with its quartiles."""
+    from benchmarks.step import in_turns
 
-    def seconds(call: Any, repeat: int) -> float:
-        backend.synchronize()
-        begun = time.perf_counter()
-        for _ in range(repeat):
-            call()
-        backend.synchronize()
-        return (time.perf_counter() - begun) / repeat
-
-    seconds(ours, 8)
-    seconds(theirs, 3)
-    repeat = max(1, int(0.5 / max(1e-3, seconds(ours, 2))))
-    times = [(seconds(ours, repeat), seconds(theirs, repeat)) for _ in range(rounds)]
-    ratios = sorted(b / a for a, b in times)
-    quarters = statistics.quantiles(ratios, n=4)
-    return {
-        "ours_seconds": statistics.median(a for a, _ in times),
-        "baseline_seconds": statistics.median(b for _, b in times),
-        "ratio": statistics.median(ratios),
-        "ratio_quartiles": [quarters[0], quarters[2]],
-        "rounds": rounds,
-    }
+    found = in_turns({"ours": ours, "baseline": theirs}, rounds, backend)
+    mine, its = found["ours"]["seconds"], found["baseline"].pop("seconds")
+    return found["baseline"] | {"ours_seconds": mine, "baseline_seconds": its, "rounds": rounds}
 
 
-def baseline_of(kind: str, net: Any, tiny: bool) -> None:
-    """Compile the baseline's module as `kind` says; a CPU's tiny run only traces (its compiler takes minutes)."""
-    if kind != "eager":
-        net.compiled("whole" if kind == "whole" else "stack", **({"backend": "eager"} if tiny else {}))
+def compiler(tiny: bool) -> dict[str, str]:
+    """torch.compile's options; the tiny run on a CPU only traces, since compiling takes minutes."""
+    return {"backend": "eager"} if tiny else {}
 
 
 def train(sizes: Sizes, mixer: str, kind: str) -> dict[str, Any]:
@@ -208,8 +191,8 @@ def train(sizes: Sizes, mixer: str, kind: str) -> dict[str, Any]:
         other = backend_of(kind)
         theirs, _ = step.our_step(run, sizes.cells, sizes.vocab, other)
     else:
-        theirs, net = step.their_step(run, sizes.cells, sizes.vocab, backend)
-        baseline_of(kind, net, sizes.tiny)
+        options = compiler(sizes.tiny)
+        theirs, _ = step.their_step(run, sizes.cells, sizes.vocab, backend, kind, options)
     their_memory = memory_of(lambda: [theirs() for _ in range(3)], backend, middle)
     found = paired(ours, theirs, sizes.rounds, backend)
     ceiling = step.matmul_ceiling(torch.float32 if sizes.tiny else torch.bfloat16, backend)
@@ -227,7 +210,7 @@ def train(sizes: Sizes, mixer: str, kind: str) -> dict[str, Any]:
 
 
 def chosen(backend: Any) -> dict[str, Any]:
-    """What the timing of the kernels' tiles came to, milliseconds."""
+    """Milliseconds of each tile that was tried."""
     if backend.network != "triton":
         return {}
     from trm.network.cuda.choice import SHARED
@@ -244,8 +227,8 @@ def evaluate(sizes: Sizes, mixer: str, kind: str) -> dict[str, Any]:
 
     run, backend = sizes.run(mixer), backend_of("ours")
     _, state = step.our_step(run, sizes.cells, sizes.vocab, backend)
-    _, net = step.their_step(run, sizes.cells, sizes.vocab, backend)
-    baseline_of(kind, net, sizes.tiny)
+    options = compiler(sizes.tiny)
+    _, net = step.their_step(run, sizes.cells, sizes.vocab, backend, kind, options)
     found, tried = {}, {}
     steps = sizes.evaluation_steps
     for rows in sizes.evaluation_rows:
@@ -269,38 +252,27 @@ def evaluate(sizes: Sizes, mixer: str, kind: str) -> dict[str, Any]:
     }
 
 
-def confident(run: Path, dataset: Path, puzzles: int) -> dict[str, Any]:
-    """A trained run: every step for every puzzle against stopping when confident, seconds and accuracy."""
-    from trm.evaluation.evaluate import inference_network
-    from trm.evaluation.policies import confident as stopping
-    from trm.evaluation.policies import fixed
-    from trm.evaluation.scores import Score
-    from trm.study.schema import EvaluationConfig
-    from trm.training.dataset import Dataset
-    from trm.training.outputs import load_weights
-
-    backend, trained = backend_of("ours"), load_weights(run)
-    net, _ = inference_network(trained, EvaluationConfig(), backend)
-    data = Dataset(dataset)
-    test, depth = data.originals("test", backend, puzzles or None), trained.config.model.halt_max_steps
-
-    def score() -> Score:
-        return Score(backend.device, data.puzzles.ignore, None)
-
-    seconds: dict[str, list[float]] = {"fixed": [], "confident": []}
-    for _ in range(3):
-        timed = fixed(net, test, (depth,), score, backend.synchronize).depths[depth]
-        seconds["fixed"].append(timed.seconds)
-        stopped, _ = stopping(net, test, depth, score(), backend.synchronize)
-        seconds["confident"].append(stopped.seconds)
-    whole, early = timed.score.result(backend), stopped.score.result(backend)
-    return {
-        "puzzles": len(test.inputs),
-        "seconds": {name: statistics.median(values) for name, values in seconds.items()},
-        "ratio": statistics.median(a / b for a, b in zip(seconds["fixed"], seconds["confident"])),
-        "exact": {"fixed": whole["exact_accuracy"], "confident": early["exact_accuracy"]},
-        "mean_steps": early["mean_steps"],
-    }
+def line(name: str, found: dict[str, Any]) -> str:
+    """One job's result, for the console."""
+    if name == "ceilings":
+        rates = f"{found['flops_per_second'] / 1e12:.1f} TFLOP/s, {found['bytes_per_second'] / 1e12:.2f} TB/s"
+        return f"{name:28} {found['device']}, torch {found['torch']}: {rates}"
+    if name == "checks":
+        passed = [check["passed"] for check in found.get("checks", ())]
+        text = f"{sum(passed)} of {len(passed)} passed, {len(found.get('broken', ()))} broke off"
+        return f"{name:28} {found.get('skipped') or text}"
+    low, high = found["ratio_quartiles"]
+    target = TARGETS.get(name.rpartition("-")[0]) if name.endswith(("compiled", "whole")) else None
+    text = f" (target {target})" if target else ""
+    text += f"  {100 * found['share']:.0f} % of the ceiling"
+    if "memory" in found:
+        text += f"  {found['memory'] / 1e9:.1f} GB (baseline {found['baseline_memory'] / 1e9:.1f})"
+    if "full_test_minutes" in found:
+        text += f"  422,786 puzzles in {found['full_test_minutes']:.1f} min at this rate"
+    return (
+        f"{name:28} {found['rows_per_second']:9.1f} rows/s, baseline {found['baseline_rows_per_second']:9.1f}"
+        f"  ratio {found['ratio']:.2f} ({low:.2f}-{high:.2f}){text}"
+    )
 
 
 def one_job(name: str, args: argparse.Namespace) -> int:
@@ -309,12 +281,8 @@ def one_job(name: str, args: argparse.Namespace) -> int:
 
     sizes = Sizes(args.tiny)
     what, *rest = name.split("-")
-    if what == "confident":
-        result = confident(args.run, args.dataset, args.puzzles)
-    else:
-        result = {"ceilings": ceilings, "checks": checks, "train": train, "evaluate": evaluate}[what](
-            sizes, *rest
-        )
+    job = {"ceilings": ceilings, "checks": checks, "train": train, "evaluate": evaluate}[what]
+    result = job(sizes, *rest)
     document = {"job": name, "tiny": args.tiny, "result": result, "provenance": provenance()}
     part = args.out / f"{name}.json.part"
     part.write_text(json.dumps(document, indent=1))
@@ -327,9 +295,6 @@ def main() -> int:
     parser.add_argument("--out", type=Path, required=True, help="folder of the results; kept between calls")
     parser.add_argument("--minutes", type=float, default=9.0, help="time of this call (default: %(default)s)")
     parser.add_argument("--only", nargs="+", metavar="JOB", help="these jobs; --list names all")
-    parser.add_argument("--run", type=Path, help="a trained run, for what stopping when confident saves")
-    parser.add_argument("--dataset", type=Path, help="its data set")
-    parser.add_argument("--puzzles", type=int, default=0, help="of its test puzzles, so many (0: all)")
     parser.add_argument("--tiny", action="store_true", help="a tiny model, to try the script on a CPU")
     parser.add_argument("--list", action="store_true", help="name the jobs")
     parser.add_argument("--job", help=argparse.SUPPRESS)
@@ -337,7 +302,7 @@ def main() -> int:
     args.out.mkdir(parents=True, exist_ok=True)
     if args.job:
         return one_job(args.job, args)
-    names = jobs() + (["confident"] if args.run else [])
+    names = jobs()
     if unknown := set(args.only or ()) - set(names):
         parser.error(f"no job {sorted(unknown)[0]}; there are {', '.join(names)}")
     if args.list:
@@ -364,9 +329,10 @@ def main() -> int:
         if code:
             failed.append(name)
         print(f"== {name}: {'FAILED' if code else 'done'} in {time.monotonic() - begun:.0f} s", flush=True)
-    results = gpu_report.collect(args.out, names)
-    gpu_report.draw(results, args.out / "gpu.png")
-    print(gpu_report.table(results), flush=True)
+    done = {name: args.out / f"{name}.json" for name in names}
+    results = {name: json.loads(path.read_text()) for name, path in done.items() if path.exists()}
+    (args.out / "gpu.json").write_text(json.dumps(results, indent=1))
+    print("\n".join(line(name, document["result"]) for name, document in results.items()), flush=True)
     failed += [name for name, found in results.items() if found["result"].get("failed")]
     if failed:
         print(f"failed: {', '.join(sorted(set(failed)))}")

@@ -1,11 +1,10 @@
-"""`make bench`: ours against baselines, as ratios, with one JSON file and one figure under benchmarks/out/.
+"""`make bench`: ours against baselines, as one table of ratios and benchmarks/out/bench.json.
 
     python -m benchmarks.run [NAME ...] [--quick]
 
-Names: step data fixed_cost pipeline (these four without names, about twelve minutes on two cores; with
---quick about one: fewer rounds, one precision, a fifth of the data work), and fits faults pod_load
-pod_faults, which print tables of their own. `step` runs on the CUDA device where there is one, with the paper's
-models at batch 768.
+Names: step data fixed_cost pipeline (the default; about twelve minutes on two cores, with --quick about two: fewer
+rounds, one precision, a fifth of the data work), and fits faults pod_load pod_faults, which print tables of their own.
+On a machine with a CUDA device `step` runs the paper's models there at batch 768.
 """
 
 from __future__ import annotations
@@ -17,19 +16,78 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
-
-from benchmarks.ratios import Ratio, draw, ratios_of, table
+from typing import Any, NamedTuple
 
 HERE = Path(__file__).parent
 OUT = HERE / "out"
 COMPARED = ("step", "data", "fixed_cost", "pipeline")
 MINUTES = {
     False: {"step": 9, "data": 1.5, "fixed_cost": 0.6, "pipeline": 0.6},
-    True: {"step": 0.3, "data": 0.4, "fixed_cost": 0.3, "pipeline": 0.1},
+    True: {"step": 1, "data": 0.4, "fixed_cost": 0.3, "pipeline": 0.1},
 }
-"""Expected of each on two cores, for the time left; by `--quick`."""
+"""Expected minutes of each on two cores, for the time left; by `--quick`."""
 OTHERS = ("fits", "faults", "pod_load", "pod_faults")
+SECONDS_ALLOWED = {
+    ("shipped study", "snakemake -n -q"): 2.0,
+    ("5000 points", "parse"): 3.0,
+    ("5000 points", "snakemake -n -q"): 15.0,
+}
+"""Targets of the pipeline benchmark, wall seconds."""
+
+
+class Ratio(NamedTuple):
+    """One comparison. More than 1: ours is better by that factor."""
+
+    group: str
+    name: str
+    ratio: float
+    low: float | None
+    high: float | None
+    """Quartiles over paired rounds, or extremes; None without a spread."""
+    target: float | None
+    against: str
+
+
+def ratios_of(name: str, written: dict[str, Any]) -> list[Ratio]:
+    """The comparisons in the JSON document that benchmark `name` wrote."""
+    if name == "step":
+        return [
+            Ratio(
+                f"{found['what']}, {found['precision']}",
+                f"{found['case']}, {found['batch']} rows",
+                found["ratio"],
+                *found["ratio_quartiles"],
+                found["target"],
+                f"plain PyTorch, {found['baseline']}",
+            )
+            for found in sorted(written["results"], key=lambda r: (r["what"] != "train", r["precision"]))
+        ]
+    if name == "data":
+        lines = ((line, found) for line, found in written["lines"].items() if "ratio" in found)
+        return [Ratio("data", line, found["ratio"], None, None, None, "plain loop") for line, found in lines]
+    group = "seconds allowed / taken"
+    if name == "fixed_cost":
+        allowed, taken = written["allowed"], written["commands"]["run"]
+        ratio, *spread = (allowed / taken[key] for key in ("wall", "wall_most", "wall_least"))
+        return [Ratio(group, "fixed cost of a run", ratio, *spread, 1.0, f"{allowed:g} s")]
+    rows = []
+    for study, commands in written.items():
+        for command, taken in commands.items():
+            if allowed := SECONDS_ALLOWED.get((study, command)):
+                ratio, *spread = (allowed / taken[key] for key in ("median", "max", "min"))
+                rows.append(Ratio(group, f"{command}, {study}", ratio, *spread, 1.0, f"{allowed:g} s"))
+    return rows
+
+
+def table(found: list[Ratio]) -> str:
+    """The comparisons as lines of text."""
+    lines = [f"{'':<26}{'':<34}{'ratio':>7}  {'spread':<13}{'target':>7}  against"]
+    for r in found:
+        spread = "" if r.low is None else f"{r.low:.2f}-{r.high:.2f}"
+        target = "" if r.target is None else f"{r.target:.1f}"
+        short = " (missed)" if r.target is not None and r.ratio < r.target else ""
+        lines.append(f"{r.group:<26}{r.name:<34}{r.ratio:>7.2f}  {spread:<13}{target:>7}  {r.against}{short}")
+    return "\n".join(lines)
 
 
 def options(name: str, quick: bool) -> list[str]:
@@ -53,10 +111,10 @@ def options(name: str, quick: bool) -> list[str]:
 
 
 def run(name: str, quick: bool) -> dict[str, Any] | None:
-    """Run one benchmark; what it wrote, nothing if it writes no ratios.
+    """Run one benchmark and return the document it wrote; None if it only prints.
 
     Raises:
-        subprocess.CalledProcessError: it failed; what it said is on the screen.
+        subprocess.CalledProcessError: the benchmark failed; its own message is on the screen.
     """
     print(f"== {name}", flush=True)
     started, path = time.perf_counter(), OUT / f"{name}.json"
@@ -69,10 +127,10 @@ def run(name: str, quick: bool) -> dict[str, Any] | None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the benchmarks, print and draw their ratios; returns how many failed."""
+    """Run the benchmarks and print their ratios; returns how many failed."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("names", nargs="*", choices=(*COMPARED, *OTHERS, []), metavar="NAME")
-    parser.add_argument("--quick", action="store_true", help="a look in a minute")
+    parser.add_argument("--quick", action="store_true", help="a shorter look, about two minutes")
     args = parser.parse_args(arguments)
     OUT.mkdir(exist_ok=True)
     found: list[Ratio] = []
@@ -94,8 +152,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(table(found))
         document = {"quick": args.quick, "load_before": load, "ratios": [ratio._asdict() for ratio in found]}
         (OUT / "bench.json").write_text(json.dumps(document, indent=1))
-        draw(found, OUT)
-        print(f"\n{OUT / 'bench.json'}, bench.pdf and bench.png")
+        print(f"\n{OUT / 'bench.json'}")
     return failed
 
 

@@ -1,18 +1,19 @@
-"""Speed of the training step and of evaluation, ours against plain eager PyTorch, paired in one process.
+"""Speed of the training step and of evaluation against plain PyTorch, eager and compiled, paired in one process.
 
     python -m benchmarks.step --json step.json                      # every case, both precisions
     python -m benchmarks.step --cases small --precisions bfloat16 --threads 2 --rounds 9
 
-Ours and the baseline (benchmarks/baseline.py) take turns, so that a busy machine slows both; the ratio is the median
-of the pairs' ratios, its spread their quartiles; `processor_ratio` is that of the processor seconds used, which
-neighbours on the machine disturb least (one thread). `ceiling` is the best matrix product's rate measured beside them;
-the floors are the products' time at it and the other passes' time at the rate of a copy.
+Ours and the baselines (benchmarks/baseline.py, as it is and through torch.compile) take turns, so that a busy machine
+slows all of them; a ratio is the median over rounds, its spread the quartiles. `processor_ratio` compares CPU seconds,
+which neighbours on the machine disturb least (with one thread). `ceiling` is the rate of a large matrix product,
+measured in the same process.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import time
 from collections.abc import Callable
@@ -23,14 +24,11 @@ import numpy as np
 import torch
 
 from benchmarks.baseline import EagerTrainer, EagerTRM
-from benchmarks.passes import copy_rate, step_bytes
 from trm.devices import open_backend
 from trm.devices.base import Backend
-from trm.network.cpu import blocked
-from trm.network.eager.fused import Buffers
 from trm.network.inference import InferenceNetwork, inference_batch
 from trm.provenance import provenance
-from trm.study.flops import forward_flops, inner_width, step_flops
+from trm.study.flops import forward_flops, step_flops
 from trm.study.schema import ModelConfig, RunConfig, TrainingConfig
 from trm.training.state import Puzzles, TrainState
 from trm.training.step import Batch, Originals, TrainStep
@@ -42,33 +40,23 @@ CASES: dict[str, tuple[dict[str, Any], int, int]] = {
     "paper-mlp": ({}, 8, 81),
     "paper-attention": ({"mixer": "attention", "position": "rope"}, 8, 81),
 }
-FLOORS = {("paper-mlp", "bfloat16"): 1.2, ("paper-attention", "bfloat16"): 1.3, ("small", "bfloat16"): 1.5}
-FLOORS |= {(case, "float32"): 1.0 for case in CASES}
-"""Ratios owed on the CPU (bfloat16 where the processor is fast at it)."""
+BASELINES = ("compiled", "eager")
+TARGETS = {("train", case, "bfloat16", "compiled"): 1.2 for case in ("small", "paper-mlp", "paper-attention")}
+"""Smallest ratios that the project accepts on a CPU with fast bfloat16."""
 
 
 def matmul_ceiling(dtype: torch.dtype, backend: Backend) -> float:
-    """Best rate of a large product, the library's or our own, FLOP/s."""
+    """Best rate of a large matrix product, FLOP/s."""
     size = 2048 if backend.device.type == "cpu" else 8192
     a = torch.randn(size, size, device=backend.device).to(dtype)
-    ways = [lambda: a @ a]
-    if a.device.type == "cpu" and blocked.usable(a):
-        ours, out = blocked.Linear(a, None, Buffers()), torch.empty_like(a)
-        ours.prepare()
-        ways.append(lambda: ours.forward(a, out))
     best = float("inf")
-    for way in ways * 5:
+    for _ in range(6):
         backend.synchronize()
         begun = time.perf_counter()
-        way()
+        a @ a
         backend.synchronize()
         best = min(best, time.perf_counter() - begun)
     return 2 * size**3 / best
-
-
-def whole_layers(model: ModelConfig, dtype: torch.dtype) -> bool:
-    """Whether the network's layers are products from end to end here."""
-    return blocked.usable(torch.empty(model.d_model, inner_width(model, model.d_model), dtype=dtype))
 
 
 def random_rows(batch: int, cells: int, vocab: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -99,14 +87,22 @@ def our_step(
 
 
 def their_step(
-    run: RunConfig, cells: int, vocab: int, backend: Backend
+    run: RunConfig,
+    cells: int,
+    vocab: int,
+    backend: Backend,
+    kind: str = "eager",
+    options: dict[str, Any] | None = None,
 ) -> tuple[Callable[[], None], EagerTRM]:
-    """The same for the baseline."""
+    """The same for a baseline: `eager`, or through torch.compile with `options` (`compiled`: its block stack,
+    `whole`: all of its forward pass)."""
     dtype = backend.precision(run.training.precision).forward
     with torch.device(backend.device):
         net = EagerTRM(run.model, cells, vocab, 1, dtype)
         for parameter in net.parameters():
             torch.nn.init.normal_(parameter, std=parameter.shape[-1] ** -0.5)
+        if kind != "eager":
+            net.compiled(kind, **options or {})
         trainer = EagerTrainer(net, run.training, run.training.batch_size, cells)
     inputs, labels = (backend.place(t).long() for t in random_rows(run.training.batch_size, cells, vocab))
     ids = torch.zeros(len(inputs), dtype=torch.long, device=backend.device)
@@ -163,111 +159,119 @@ def their_evaluation(
     return evaluate
 
 
-def paired(
-    ours: Callable[[], None], theirs: Callable[[], None], rounds: int, backend: Backend
-) -> dict[str, Any]:
-    """Seconds of each (medians) and the ratio theirs / ours with its quartiles, after warming both up."""
+def in_turns(calls: dict[str, Callable[[], None]], rounds: int, backend: Backend) -> dict[str, Any]:
+    """Seconds of `ours` and of each baseline (medians), and per baseline the ratio to ours with its quartiles."""
 
-    def seconds(call: Callable[[], None]) -> tuple[float, float]:
+    def seconds(call: Callable[[], None], repeat: int) -> tuple[float, float]:
         backend.synchronize()
         begun, processor = time.perf_counter(), time.process_time()
-        call()
+        for _ in range(repeat):
+            call()
         backend.synchronize()
-        return time.perf_counter() - begun, time.process_time() - processor
+        return (time.perf_counter() - begun) / repeat, (time.process_time() - processor) / repeat
 
-    for call in (ours, theirs) * 3:
-        call()
+    for call in calls.values():
+        seconds(call, 8 if backend.name == "cuda" else 3)  # warm-up, compilation, capture of the graph
     # a round is long enough for the clock
-    repeat = max(1, int(0.1 / max(1e-4, seconds(ours)[0])))
-    mine, its = [], []
+    repeat = max(1, int(0.1 / max(1e-4, seconds(calls["ours"], 1)[0])))
+    taken: dict[str, list[tuple[float, float]]] = {name: [] for name in calls}
     for _ in range(rounds):
-        for call, times in ((ours, mine), (theirs, its)):
-            taken = [seconds(call) for _ in range(repeat)]
-            times.append([sum(column) / repeat for column in zip(*taken)])
-    ratios = sorted(b[0] / a[0] for a, b in zip(mine, its))
-    quarters = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3
-    return {
-        "ours_seconds": statistics.median(wall for wall, _ in mine),
-        "baseline_seconds": statistics.median(wall for wall, _ in its),
-        "ratio": statistics.median(ratios),
-        "ratio_quartiles": [quarters[0], quarters[2]],
-        "processor_ratio": statistics.median(b[1] / a[1] for a, b in zip(mine, its)),
-    }
+        for name, call in calls.items():
+            taken[name].append(seconds(call, repeat))
+    found: dict[str, Any] = {}
+    for name, times in taken.items():
+        ratios = [its[0] / mine[0] for mine, its in zip(taken["ours"], times)]
+        quarters = statistics.quantiles(ratios, n=4) if rounds > 1 else ratios * 3
+        found[name] = {
+            "seconds": statistics.median(wall for wall, _ in times),
+            "ratio": statistics.median(ratios),
+            "ratio_quartiles": [quarters[0], quarters[2]],
+            "processor_ratio": statistics.median(b[1] / a[1] for a, b in zip(taken["ours"], times)),
+        }
+    return found
 
 
 def measure(
-    case: str, precision: str, rounds: int, backend: Backend, batch: int | None
+    case: str, precision: str, rounds: int, backend: Backend, batch: int | None, baselines: list[str]
 ) -> list[dict[str, Any]]:
-    """Training step and evaluation of one case."""
+    """Training step and evaluation of one case: a row for each baseline."""
     fields, rows, cells = CASES[case]
-    rows, vocab = batch or rows, 6 if cells == 16 else 11
+    rows, vocab, steps = batch or rows, 6 if cells == 16 else 11, 2
     training = TrainingConfig(batch_size=rows, precision=precision, steps=10_000, ema=0.999)
     run = RunConfig(model=ModelConfig(**fields), training=training)
-    dtype = backend.precision(precision).forward
     ours, state = our_step(run, cells, vocab, backend)
-    theirs, net = their_step(run, cells, vocab, backend)
-    ceiling, on_cpu = matmul_ceiling(dtype, backend), backend.name == "cpu"
-    copies = copy_rate() if on_cpu else None
+    theirs = {name: their_step(run, cells, vocab, backend, name) for name in baselines}
+    ceiling = matmul_ceiling(backend.precision(precision).forward, backend)
+    evaluate, many = our_evaluation(state, backend, steps)
+    nets = {name: net for name, (_, net) in theirs.items()}
+    work = {
+        "train": (
+            rows,
+            step_flops(run.model, cells, vocab),
+            {"ours": ours} | {n: c for n, (c, _) in theirs.items()},
+        ),
+        "evaluate": (
+            many,
+            steps * forward_flops(run.model, cells, vocab),
+            {"ours": evaluate}
+            | {n: their_evaluation(net, backend, many, cells, vocab, steps) for n, net in nets.items()},
+        ),
+    }
     results = []
-    for what in ("train", "evaluate"):
-        if what == "evaluate":
-            steps = 2
-            ours, rows = our_evaluation(state, backend, steps)
-            theirs = their_evaluation(net, backend, rows, cells, vocab, steps)
-            flops = steps * forward_flops(run.model, cells, vocab)
-        else:
-            flops = step_flops(run.model, cells, vocab)
-        found = paired(ours, theirs, rounds, backend)
-        rate = rows * flops / found["ours_seconds"]
-        floor = FLOORS.get((case, precision)) if what == "train" and on_cpu else None
-        whole = on_cpu and whole_layers(run.model, dtype)
-        moved = (steps if what == "evaluate" else 1) * step_bytes(
-            run.model, cells, rows, dtype.itemsize, what == "train", whole
-        )
-        results.append(
-            {"case": case, "what": what, "precision": precision, "batch": rows}
-            | found
-            | {
-                "rows_per_second": rows / found["ours_seconds"],
-                "baseline_rows_per_second": rows / found["baseline_seconds"],
-                "flops_per_second": rate,
-                "ceiling": ceiling,
-                "share_of_ceiling": rate / ceiling,
-                "floor": floor,
-                "product_floor_seconds": rows * flops / ceiling,
-                "pass_floor_seconds": moved / copies if copies else None,
-                "peak_memory_bytes": backend.peak_memory(),
-            }
-        )
+    for what, (rows, flops, calls) in work.items():
+        found = in_turns(calls, rounds, backend)
+        mine = found.pop("ours")["seconds"]
+        for baseline, row in found.items():
+            named = {"case": case, "what": what, "precision": precision, "baseline": baseline, "batch": rows}
+            key = (what, case, precision, baseline)
+            results.append(
+                named
+                | row
+                | {
+                    "rows_per_second": rows / mine,
+                    "baseline_rows_per_second": rows / row["seconds"],
+                    "flops_per_second": rows * flops / mine,
+                    "ceiling": ceiling,
+                    "target": TARGETS.get(key) if backend.name == "cpu" else None,
+                    "peak_memory_bytes": backend.peak_memory(),
+                }
+            )
     return results
+
+
+def line(found: dict[str, Any]) -> str:
+    """One comparison, for the console."""
+    low, high = found["ratio_quartiles"]
+    share = found["flops_per_second"] / found["ceiling"]
+    return (
+        f"{found['case']:15} {found['what']:8} {found['precision']:8} batch {found['batch']:4}  "
+        f"{found['rows_per_second']:8.1f} rows/s, {found['baseline']:8} {found['baseline_rows_per_second']:8.1f}  "
+        f"ratio {found['ratio']:.2f} ({low:.2f}-{high:.2f}), CPU {found['processor_ratio']:.2f}  "
+        f"{100 * share:.0f} % of {found['ceiling'] / 1e9:.0f} GFLOP/s"
+        + ("  MISSED" if found["ratio"] < (found["target"] or 0) else "")
+    )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
     parser.add_argument("--precisions", nargs="+", default=["bfloat16", "float32"])
+    parser.add_argument("--baselines", nargs="+", choices=BASELINES, default=list(BASELINES))
     parser.add_argument("--threads", type=int)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--batch", type=int, help="rows of a training step instead of each case's own")
     parser.add_argument("--backend", default="auto")
     parser.add_argument("--json", dest="out", type=Path)
     args = parser.parse_args()
-    backend = open_backend(args.backend, args.threads)
+    load, backend = os.getloadavg(), open_backend(args.backend, args.threads)
     results = []
     for case in args.cases:
         for precision in args.precisions:
-            for found in measure(case, precision, args.rounds, backend, args.batch):
-                low, high = found["ratio_quartiles"]
-                speed = f"ours {found['rows_per_second']:8.1f} baseline {found['baseline_rows_per_second']:8.1f} rows/s"
-                share = f"{100 * found['share_of_ceiling']:.0f} % of {found['ceiling'] / 1e9:.0f} GFLOP/s"
-                print(
-                    f"{case:16} {found['what']:9} {precision:9} batch {found['batch']:4}  {speed}  ratio "
-                    f"{found['ratio']:.2f} ({low:.2f}-{high:.2f}), processor {found['processor_ratio']:.2f}  {share}",
-                    flush=True,
-                )
+            for found in measure(case, precision, args.rounds, backend, args.batch, args.baselines):
+                print(line(found), flush=True)
                 results.append(found)
     if args.out:
-        machine = {"device": backend.device_name(), "threads": torch.get_num_threads()}
+        machine = {"device": backend.device_name(), "threads": torch.get_num_threads(), "load_before": load}
         args.out.write_text(
             json.dumps({"machine": machine, "results": results, "provenance": provenance()}, indent=1)
         )

@@ -1,13 +1,10 @@
 """The compact form of a checkpoint, and stretches of a run that end by the clock."""
 
-import hashlib
 import json
 import time
-import zlib
 
 import pytest
 import torch
-from safetensors.torch import save
 
 from tests.training.conftest import config, train, trainer
 from trm.__main__ import main
@@ -85,44 +82,20 @@ def test_what_cannot_be_exported_or_gone_on_with(dataset_folder, tmp_path):
     part = next(moved.glob("step-*/compact-000"))
     part.write_bytes(part.read_bytes()[:-1])
     assert load_newest(CheckpointFolder(moved)) is None
-    with pytest.raises(UserError, match="is broken"):
+    with pytest.raises(UserError, match="is damaged"):
         export(CheckpointFolder(moved), CheckpointFolder(tmp_path / "again"), 64)
 
 
-def test_the_first_form_is_still_read(dataset_folder, tmp_path):
-    """As commit 1cea392 wrote it: byte planes, the least significant one first, deflated where that is smaller."""
-    run = config(training=RUN)
-    before = stretch(run, dataset_folder, tmp_path, 9).state
-    source, target = CheckpointFolder(tmp_path / "checkpoints" / "run"), CheckpointFolder(tmp_path / "first")
-    export(source, target, 64)
-    planes, about = {}, {}
-    for name, tensor in before.shared_tensors().items():
-        tensor = tensor.bfloat16() if name.startswith("moment") else tensor
-        about[name] = [str(tensor.dtype).removeprefix("torch."), list(tensor.shape)]
-        columns = tensor.contiguous().reshape(-1).view(torch.uint8).reshape(-1, tensor.element_size())
-        for place, plane in enumerate(columns.t()):
-            small = zlib.compress(plane.numpy().tobytes(), 1)
-            kept = torch.frombuffer(bytearray(small), dtype=torch.uint8) if len(small) < len(plane) else plane
-            planes[f"{name}.{place}"] = kept.clone()
-    data = save(
-        planes | {"about": torch.frombuffer(bytearray(json.dumps(about).encode()), dtype=torch.uint8)}
-    )
-    target.write(9, "compact-000", data)
-    manifest = json.loads(target.read(9, "manifest.json"))
-    assert manifest["format"] == 3
-    manifest["format"], manifest["sha256"]["compact-000"] = 2, hashlib.sha256(data).hexdigest()
-    target.write(9, "manifest.json", json.dumps(manifest).encode())
-    loaded = load_newest(target)
-    assert loaded is not None
-    assert torch.equal(loaded.state["params"], before.params)
-    assert loaded.state["moment1"].dtype == torch.bfloat16
-    manifest["format"] = 4
-    target.write(9, "manifest.json", json.dumps(manifest).encode())
-    with pytest.raises(ValueError, match="format is 4, not one of 1 to 3: a newer version wrote it"):
-        read_checkpoint(target, 9)
+def test_a_format_of_another_version_is_refused(dataset_folder, tmp_path):
+    stretch(config(training=RUN), dataset_folder, tmp_path, 9)
+    folder = CheckpointFolder(tmp_path / "checkpoints" / "run")
+    manifest = json.loads(folder.read(9, "manifest.json"))
+    folder.write(9, "manifest.json", json.dumps(manifest | {"format": 3}).encode())
+    with pytest.raises(ValueError, match="format 3 is not supported by this version, which reads 1 and 4"):
+        read_checkpoint(folder, 9)
 
 
-@pytest.mark.parametrize(("mixer", "megabytes"), [("mlp", 45), ("attention", 60)])
+@pytest.mark.parametrize(("mixer", "megabytes"), [("mlp", 49), ("attention", 66)])
 def test_size_at_the_papers_model(mixer, megabytes):
     """Random bits where training makes them: moments as wide in scale as Adam's, the average as far off as measured."""
     count = parameters(ModelConfig(mixer=mixer), 81, 11)
@@ -141,12 +114,12 @@ def test_size_at_the_papers_model(mixer, megabytes):
     data = packed(state)
     assert len(data) < megabytes * 1e6
     back = unpacked(data)
-    assert list(back) == list(state)
+    assert back.keys() == state.keys()
     for name, tensor in state.items():
         assert torch.equal(back[name], tensor.bfloat16() if name.startswith("moment") else tensor), name
 
 
-def test_what_has_no_partner_is_kept_too():
+def test_an_average_without_its_weights_is_kept_too():
     state = {
         "ema": torch.randn(7),
         "params": torch.randn(8),

@@ -1,9 +1,9 @@
 """`python -m trm checkpoints list|clean|compact`: what checkpoints take up, removal, and a small form to carry.
 
-A finished run's result lies in results/runs; its checkpoints are only needed to go on from. `clean` removes the
-checkpoints of finished runs, and with --unknown also those of runs that the study no longer asks for. `compact`
-writes a run's newest checkpoint in a form of about 10 bytes a parameter, from which `trm train --checkpoints` goes
-on: moments in bfloat16, no batch slots.
+A finished run's result is in results/runs; checkpoints only serve to resume. `clean` removes the checkpoints of
+finished runs, and with --unknown also those of runs that the study no longer asks for. `compact` writes a run's newest
+checkpoint in about 10 bytes a parameter (moments in bfloat16, no batch slots); `trm train --checkpoints` resumes from
+it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Attention of the compiled network: batched products of the library, softmax and rotation as compiled passes."""
+"""Attention of the CPU network: the library's batched products; softmax and rotary positions as compiled passes."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from torch import Tensor
 
 from trm.network import definition as network
 from trm.network.cpu.launch import run
-from trm.network.cpu.layers import Layer, Linear
+from trm.network.cpu.layers import Layer, add_product
 
 
 class Heads(NamedTuple):
-    """What attention keeps for backward: turned queries and keys, values [B H, L, K], and probabilities [B H, L, L]."""
+    """What backward needs: rotated queries and keys, values [B H, L, K], and probabilities [B H, L, L]."""
 
     q: Tensor
     k: Tensor
@@ -24,26 +24,20 @@ class Heads(NamedTuple):
 class Attention(Layer):
     """Attention with residual and norm; x is [L * B, D]."""
 
-    def __init__(self, *layer: Any, heads: int, rope: bool, linear: type[Linear]):
+    def __init__(self, *layer: Any, heads: int, rope: bool):
         super().__init__(*layer)
-        self._into = linear(self.into, self.into_grad, self._buffers)
-        self._back = linear(self.back, self.back_grad, self._buffers)
         self.heads, self.rope = heads, rope
         self._tables: dict[int, tuple[Tensor, Tensor]] = {}
 
-    def prepare(self) -> None:
-        self._into.prepare()
-        self._back.prepare()
-
     def kept(self, x: Tensor, length: int, place: Any) -> Heads:
-        """Buffers of the use `place`."""
+        """The buffers for what backward needs of this use (`place`)."""
         many, width = len(x) // length * self.heads, x.shape[1] // self.heads
         q, k, v = (self.new((name, place), x, many, length, width) for name in "qkv")
         return Heads(q, k, v, self.new(("probabilities", place), x, many, length, length))
 
     def forward(self, x: Tensor, kept: Heads, key: Any) -> tuple[Tensor, Tensor]:
-        """norm(x + attention(x)) and 1 / rms, in buffers of `key`; `kept` is filled."""
-        qkv = self._into.forward(x, self.new("qkv", x, len(x), len(self.into)))
+        """norm(x + attention(x)) and 1 / rms, in the buffers of `key`; fills `kept`."""
+        qkv = torch.mm(x, self.into.t(), out=self.new("qkv", x, len(x), len(self.into)))
         run("split_heads", qkv, len(x), qkv, *kept[:3], *self._angles(kept.q), *self._sizes(x, kept.q))
         q, k, v, probabilities = kept
         torch.bmm(q, k.transpose(1, 2), out=probabilities)
@@ -51,17 +45,17 @@ class Attention(Layer):
         run("softmax", probabilities, len(q) * length, probabilities, length)
         attended = torch.bmm(probabilities, v, out=self.new("attended", x, *v.shape))
         flat = self._join(attended, x)
-        return self.norm(x, self._back.forward(flat, self.new("mixed", x, *x.shape)), key)
+        return self.norm(x, torch.mm(flat, self.back.t(), out=self.new("mixed", x, *x.shape)), key)
 
     def backward(self, grad: Tensor, x: Tensor, kept: Heads) -> Tensor:
         """Gradient of x through attention alone; adds the weights' gradients."""
         q, k, v, probabilities = kept
         many, length = q.shape[:2]
-        pushed = self._back.backward(grad, self.new("mixed", x, *x.shape))
+        pushed = torch.mm(grad, self.back, out=self.new("mixed", x, *x.shape))
         d_attended = self.new("d attended", x, *v.shape)
         run("join_heads", x, len(x), pushed, d_attended, *self._sizes(x, q), 1)
         attended = torch.bmm(probabilities, v, out=self.new("attended", x, *v.shape))
-        self._back.add_gradient(grad, self._join(attended, x))
+        add_product(self.back_grad, grad.t(), self._join(attended, x), self._buffers)
         dv = torch.bmm(probabilities.transpose(1, 2), d_attended, out=attended)
         scores = torch.bmm(d_attended, v.transpose(1, 2), out=self.new("d scores", x, many, length, length))
         run("softmax_backward", scores, many * length, scores, probabilities, length)
@@ -69,8 +63,8 @@ class Attention(Layer):
         dq = torch.bmm(scores, k, out=self.new("d q", x, *q.shape))
         qkv = self.new("qkv", x, len(x), len(self.into))
         run("split_heads_backward", qkv, len(x), qkv, dq, dk, dv, *self._angles(q), *self._sizes(x, q))
-        self._into.add_gradient(qkv, x)
-        return self._into.backward(qkv, pushed)
+        add_product(self.into_grad, qkv.t(), x, self._buffers)
+        return torch.mm(qkv, self.into, out=pushed)
 
     def _join(self, attended: Tensor, x: Tensor) -> Tensor:
         flat = self.new("joined", x, *x.shape)

@@ -1,4 +1,4 @@
-"""One mixing layer of the compiled network: the library's matrix products and one compiled pass between two of them."""
+"""A mixing layer of the CPU network: the library's matrix products with one compiled pass between each two."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trm.network.eager.fused import Buffers
 
 
 def add_product(total: Tensor, a: Tensor, b: Tensor, buffers: Buffers) -> None:
-    """total += a @ b, the sum over uses in float32."""
+    """total += a @ b, accumulated in the dtype of `total`."""
     if total.dtype == a.dtype:
         total.addmm_(a, b)
         return
@@ -26,54 +26,25 @@ def add_product(total: Tensor, a: Tensor, b: Tensor, buffers: Buffers) -> None:
         run("accumulate_transposed", product, rows, total.t(), product, columns, rows)
 
 
-class Linear:
-    """A projection of rows: x [N, K] to x @ weight^T [N, C], with the gradient's float32 sum (None: inference)."""
-
-    def __init__(self, weight: Tensor, grad: Tensor | None, buffers: Buffers):
-        self.weight, self.grad, self._buffers = weight, grad, buffers
-
-    def prepare(self) -> None:
-        """Called whenever the weight has changed."""
-
-    def forward(self, x: Tensor, out: Tensor) -> Tensor:
-        """The projection, in `out`."""
-        return torch.mm(x, self.weight.t(), out=out)
-
-    def backward(self, grad: Tensor, out: Tensor) -> Tensor:
-        """Gradient of x, in `out`, from that of the projection."""
-        return torch.mm(grad, self.weight, out=out)
-
-    def add_gradient(self, grad: Tensor, x: Tensor) -> None:
-        """Add the weight's gradient."""
-        add_product(self.grad, grad.t(), x, self._buffers)
-
-
 class Layer:
-    """One mixing layer: two weights in the forward dtype and their gradients' float32 sums (None: inference)."""
+    """Two weights in the forward dtype and their float32 gradients (None for inference)."""
 
     tokens = False
-    """Over the token axis: x is [L, M], weights stand left; else [N, D], weights stand right."""
+    """Mixes tokens: x is [L, M], weights multiply from the left. Otherwise channels: [N, D], from the right."""
 
     def __init__(self, weights: tuple[Tensor, Tensor], grads: tuple[Tensor, Tensor] | None, buffers: Buffers):
         self.into, self.back = weights
         self.into_grad, self.back_grad = grads or (None, None)
         self._buffers = buffers
 
-    def prepare(self) -> None:
-        """Called whenever the weights have changed."""
-
     def new(self, key: Any, like: Tensor, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
-        """A buffer shared by all layers and uses: good until the next one asks for it."""
+        """A buffer shared by all layers and uses: valid until the same key is asked for again."""
         return self._buffers.get((key, *shape), like, *shape, dtype=dtype)
 
-    def result(self, x: Tensor, key: Any) -> tuple[Tensor, Tensor]:
-        """Buffers for the norm of the layer's result and 1 / rms."""
-        count = x.shape[1] if self.tokens else x.shape[0]
-        return self.new(key, x, *x.shape), self.new(("scale", key), x, count, dtype=torch.float32)
-
     def norm(self, x: Tensor, mixed: Tensor, key: Any) -> tuple[Tensor, Tensor]:
-        """RMSNorm of x + mixed and 1 / rms."""
-        out, scale = self.result(x, key)
+        """RMSNorm of x + mixed and 1 / rms, in the buffers of `key`."""
+        out = self.new(key, x, *x.shape)
+        scale = self.new(("scale", key), x, x.shape[1 if self.tokens else 0], dtype=torch.float32)
         if self.tokens:
             run("norm_columns", x, -(-x.shape[1] // COLUMNS), x, mixed, out, scale, *x.shape)
         else:
@@ -81,7 +52,7 @@ class Layer:
         return out, scale
 
     def norm_backward(self, grads: tuple[Tensor, Tensor], y: Tensor, scale: Tensor, key: str) -> Tensor:
-        """Gradient before the norm from the two parts of the one after it."""
+        """Gradient before the norm, from the two summands of the gradient after it."""
         grads = tuple(grad.view(y.shape) for grad in grads)
         out = self.new(key, y, *y.shape)
         if self.tokens:
@@ -97,12 +68,12 @@ class SwiGLU(Layer):
     """SwiGLU with residual and norm."""
 
     def kept(self, x: Tensor, length: int, place: Any) -> Tensor:
-        """The buffer for what backward needs of the use `place`."""
+        """The buffer for what backward needs of this use (`place`)."""
         shape = (len(self.into), x.shape[1]) if self.tokens else (len(x), len(self.into))
         return self.new(("token gate_up" if self.tokens else "gate_up", place), x, *shape)
 
     def forward(self, x: Tensor, gate_up: Tensor, key: Any) -> tuple[Tensor, Tensor]:
-        """norm(x + SwiGLU(x)) and 1 / rms, in buffers of `key`; the projection is left in `gate_up`."""
+        """norm(x + SwiGLU(x)) and 1 / rms, in the buffers of `key`; fills `gate_up`."""
         if self.tokens:
             torch.mm(self.into, x, out=gate_up)
         else:

@@ -1,8 +1,7 @@
-"""The recursion rounds for processors.
+"""The recursion rounds for CPUs.
 
-Compared with `eager.fused`: SiLU and its product, residual and norm are one pass each, in both directions, or part
-of a whole layer's (`blocked`, where the processor multiplies bfloat16 itself); attention is batched products, its
-softmax and rotation passes.
+Compared with `eager.fused`: SiLU times up is one pass, residual plus norm another, forward and backward; attention is
+batched matrix products with passes for its softmax and its rotary positions.
 """
 
 from __future__ import annotations
@@ -12,17 +11,16 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from trm.network.cpu import blocked, layers
 from trm.network.cpu.attention import Attention, Heads
 from trm.network.cpu.launch import run
-from trm.network.cpu.layers import Layer
+from trm.network.cpu.layers import Channels, Layer, Tokens
 from trm.network.definition import Architecture
 from trm.network.eager import fused
 from trm.network.eager.fused import Buffers
 
 
 class Kept(NamedTuple):
-    """What backward needs of one block: its input, after the mixing, and its output, with the norms' 1 / rms."""
+    """What backward needs of a block: its input x, y after the mixer, its output, and the norms' 1 / rms."""
 
     x: Tensor
     y: Tensor
@@ -34,7 +32,7 @@ class Kept(NamedTuple):
 
 
 class CompiledRounds(fused.Rounds):
-    """As `fused.Rounds`: results lie in buffers and hold until the next call, which may read them."""
+    """As `fused.Rounds`: results are views of buffers, valid until the next call (which may read them)."""
 
     def __init__(self, weights: dict[str, Tensor], grads: dict[str, Tensor] | None, arch: Architecture):
         self._buffers = Buffers()
@@ -48,20 +46,13 @@ class CompiledRounds(fused.Rounds):
         for i in range(arch.layers):
             prefix = f"blocks.{i}."
             channels = prefix + "channel_mlp."
-            own = blocked if blocked.usable(weights[channels + "down"]) else layers
             if prefix + "token_mlp.down" in weights:
-                mixer = layer(own.Tokens, prefix + "token_mlp.", "gate_up", "down")
+                mixer = layer(Tokens, prefix + "token_mlp.", "gate_up", "down")
             else:
-                more = {"heads": arch.heads, "rope": arch.rope, "linear": own.Linear}
-                mixer = layer(Attention, prefix + "attention.", "qkv", "out", **more)
-            self._blocks.append((mixer, layer(own.Channels, channels, "gate_up", "down")))
-        self.prepare()
-
-    def prepare(self) -> None:
-        """To be called whenever the weights have changed."""
-        for block in self._blocks:
-            for layer in block:
-                layer.prepare()
+                mixer = layer(
+                    Attention, prefix + "attention.", "qkv", "out", heads=arch.heads, rope=arch.rope
+                )
+            self._blocks.append((mixer, layer(Channels, channels, "gate_up", "down")))
 
     @torch.no_grad()
     def forward(

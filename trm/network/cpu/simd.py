@@ -181,28 +181,17 @@ def sigmoid(x):
     return ONE / (ONE + _exp(-x))
 
 
-def _fetching(to_write):
-    @intrinsic
-    def fetch(typing, address, elements):
-        def generate(context, builder, signature, args):
-            pointer = ir.IntType(8).as_pointer()
-            kind = ir.FunctionType(ir.VoidType(), [pointer, I32, I32, I32])
-            prefetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-            place = builder.bitcast(builder.gep(args[0], [args[1]]), pointer)
-            builder.call(prefetch, [place, *(ir.Constant(I32, v) for v in (to_write, 3, 1))])
-            return context.get_dummy_value()
+@intrinsic
+def fetch_line(typing, address, elements):
+    """Prefetch the cache line of an element that will be written: a write waits for its line too."""
 
-        return types.void(address, types.int64), generate
+    def generate(context, builder, signature, args):
+        pointer = ir.IntType(8).as_pointer()
+        kind = ir.FunctionType(ir.VoidType(), [pointer, I32, I32, I32])
+        prefetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        place = builder.bitcast(builder.gep(args[0], [args[1]]), pointer)
+        write, keep_in_cache, data = 1, 3, 1
+        builder.call(prefetch, [place, *(ir.Constant(I32, v) for v in (write, keep_in_cache, data))])
+        return context.get_dummy_value()
 
-    return fetch
-
-
-_to_read, fetch_line = _fetching(0), _fetching(1)
-"""`fetch_line` asks for the line of an element that will be written: what is written and not read waits for it too."""
-
-
-@njit
-def fetch(address, start, count):
-    """Ask for elements [start, start + count) of bfloat16 before they are read."""
-    for i in range(start, start + count, 32):
-        _to_read(address, i)
+    return types.void(address, types.int64), generate

@@ -187,7 +187,6 @@ class FusedNetwork:
         self._plain.prepare()
         if self._work is not self._params:
             self._work.copy_(self._params)
-        self.rounds.prepare()
 
     def __call__(
         self, z_H: Tensor, z_L: Tensor, inputs: Tensor, puzzle: Tensor | None, h_cycles: int, l_cycles: int
@@ -240,9 +239,6 @@ class Rounds:
             else:
                 self._mixers.append(Attention(*pair(prefix + "attention.", "qkv", "out"), core=self._attend))
             self._channels.append(SwiGLU(*pair(prefix + "channel_mlp.", "gate_up", "down"), tokens=False))
-
-    def prepare(self) -> None:
-        """To be called whenever the weights have changed."""
 
     def _attend(self, qkv: Tensor) -> Tensor:
         if self._core is None:

@@ -26,8 +26,7 @@ from trm.training.files import write_atomically
 log = logging.getLogger("trm")
 MANIFEST = "manifest.json"
 FORMAT = 1
-COMPACT = 3  # trm.training.checkpoints.compact
-FIRST_COMPACT = 2  # read, no longer written
+COMPACT = 4  # trm.training.checkpoints.compact
 
 
 class Loaded(NamedTuple):
@@ -157,8 +156,10 @@ def read_checkpoint(folder: CheckpointFolder, step: int) -> Loaded:
     """One checkpoint, its checksums compared. Raises OSError, ValueError, KeyError or TypeError where it is broken."""
     manifest = json.loads(folder.read(step, MANIFEST))
     form = manifest["format"]
-    if form not in (FORMAT, COMPACT, FIRST_COMPACT):
-        raise ValueError(f"its format is {form}, not one of {FORMAT} to {COMPACT}: a newer version wrote it")
+    if form not in (FORMAT, COMPACT):
+        raise ValueError(
+            f"its format {form} is not supported by this version, which reads {FORMAT} and {COMPACT}"
+        )
     contents = {}
     for name, sha in manifest["sha256"].items():
         contents[name] = folder.read(step, name)
@@ -166,11 +167,10 @@ def read_checkpoint(folder: CheckpointFolder, step: int) -> Loaded:
             raise ValueError(f"{name} does not have the checksum of the manifest")
     meta = json.loads(contents["meta.json"])
     if form != FORMAT:
-        from trm.training.checkpoints.compact import STATE, unpacked, unpacked_first
+        from trm.training.checkpoints.compact import STATE, unpacked
 
         parts = sorted(name for name in contents if name.startswith(STATE))
-        data = b"".join(contents[name] for name in parts)
-        return Loaded(step, unpacked(data) if form == COMPACT else unpacked_first(data), None, meta)
+        return Loaded(step, unpacked(b"".join(contents[name] for name in parts)), None, meta)
     carries = [load(contents[name]) for name in sorted(_carry_names(contents), key=_carry_rank)]
     carry = None
     if carries:

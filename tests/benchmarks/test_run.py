@@ -1,23 +1,23 @@
-"""`make bench`: its documents become one table and one figure; a benchmark that fails is counted, not hidden."""
+"""`make bench`: its documents become one table; a benchmark that fails is counted, not hidden."""
 
 import json
 
 import pytest
 
 from benchmarks import run
-from benchmarks.ratios import draw, ratios_of, table
+from benchmarks.run import ratios_of, table
 
 STEP = {
     "results": [
         {
             "case": "small", "what": what, "precision": "bfloat16", "batch": 32, "ratio": ratio,
-            "ratio_quartiles": [ratio - 0.1, ratio + 0.1], "floor": floor,
+            "ratio_quartiles": [ratio - 0.1, ratio + 0.1], "target": target, "baseline": "compiled",
         }
-        for what, ratio, floor in (("evaluate", 1.7, None), ("train", 1.4, 1.5))
+        for what, ratio, target in (("evaluate", 1.7, None), ("train", 1.4, 1.5))
     ]
 }  # fmt: skip
 FIXED = {
-    "owed": 4.0,
+    "allowed": 4.0,
     "commands": {
         "import torch": {"wall": 1.0, "wall_least": 1.0, "wall_most": 1.0},
         "train": {"wall": 1.2, "wall_least": 1.0, "wall_most": 3.0},
@@ -34,12 +34,12 @@ PIPELINE = {
 DOCUMENTS = {"step": STEP, "data": DATA, "fixed_cost": FIXED, "pipeline": PIPELINE}
 
 
-def test_one_table_and_one_figure(tmp_path):
+def test_one_table():
     found = [ratio for name, written in DOCUMENTS.items() for ratio in ratios_of(name, written)]
     assert [(r.name, round(r.ratio, 2)) for r in found] == [
         ("small, 32 rows", 1.4),
         ("small, 32 rows", 1.7),
-        ("write 1,000 copies a puzzle", 40.0),
+        ("augment", 40.0),
         ("fixed cost of a run", 2.0),
         ("snakemake -n -q, shipped study", 1.25),
     ]
@@ -47,9 +47,6 @@ def test_one_table_and_one_figure(tmp_path):
     text = table(found)
     assert text.count("(missed)") == 1
     assert "1.30-1.50" in text
-    draw(found, tmp_path)
-    assert (tmp_path / "bench.pdf").read_bytes()[:4] == b"%PDF"
-    assert (tmp_path / "bench.png").stat().st_size > 5000
 
 
 def test_options_of_every_benchmark_are_known_to_it():
