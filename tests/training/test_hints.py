@@ -6,6 +6,7 @@ import torch
 
 from tests.training.conftest import config, first_losses, train, trainer
 from trm.data.hints import BLANK
+from trm.errors import UserError
 from trm.study.schema import CurriculumStage
 from trm.training import adaptive
 from trm.training.dataset import Dataset
@@ -112,6 +113,18 @@ def test_an_adaptive_run_resumes_bit_for_bit(dataset_folder, tmp_path):
     second.run()
     assert torch.equal(second.state.params, whole.state.params)
     assert torch.equal(second.state.hint_level, whole.state.hint_level)
+
+
+def test_a_checkpoint_from_before_a_knob_was_added_is_still_resumed(dataset_folder, tmp_path):
+    found = trainer(config(), dataset_folder, tmp_path)
+    found.program(found.feed.batch(1), 2, 1)
+    found.record.done = 1
+    for section, knob in (("data", "hints"), ("data", "curriculum"), ("model", "multiple")):
+        found.saver.identity["config"][section].pop(knob)
+    found.save()
+    assert trainer(config(), dataset_folder, tmp_path).record.done == 1
+    with pytest.raises(UserError, match=r"data.hints is \[0, 0\] there and \[0, 2\] here"):
+        trainer(config(data={"hints": [0, 2]}), dataset_folder, tmp_path)
 
 
 def test_validation_and_test_have_no_hints(dataset_folder, tmp_path):

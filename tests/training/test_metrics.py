@@ -17,7 +17,14 @@ WEIGHTS = [f"blocks.{k}.{part}" for k in (0, 1) for part in ("token_mlp.gate_up"
 WEIGHTS += [f"blocks.{k}.{part}" for k in (0, 1) for part in ("channel_mlp.gate_up", "channel_mlp.down")]
 WEIGHTS += ["embed.weight", "head.weight", "halt.weight", "halt.bias", "puzzle.weight"]
 TRAIN = ["loss", "lm_loss", "halt_loss", "accuracy", "exact_accuracy", "halt_accuracy", "steps", "finished"]
-TRAIN += ["grad_norm", "noise_scale", "lr", "weight_norm", *(f"weight_norm/{name}" for name in WEIGHTS)]
+TRAIN += [
+    "hints",
+    "grad_norm",
+    "noise_scale",
+    "lr",
+    "weight_norm",
+    *(f"weight_norm/{name}" for name in WEIGHTS),
+]
 TRAIN += [f"halt_share/{step}" for step in (1, 2, 3, 4)]
 EVAL = ["exact_accuracy", "accuracy", "blank_accuracy", "cross_entropy"]
 PERF = ["rows_per_second", "flops_per_second", "step_seconds", "feed_seconds", "transfer_seconds"]

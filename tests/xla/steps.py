@@ -20,11 +20,11 @@ from trm.training.state import TrainState
 from trm.training.step import TrainStep
 
 
-def config(mixer: str, **training: Any) -> RunConfig:
+def config(mixer: str, hints: str | tuple[int, int] = (0, 0), **training: Any) -> RunConfig:
     """A tiny run on 4x4 Sudoku."""
     model = {"mixer": mixer, "d_model": 32, "heads": 2, "h_cycles": 2, "l_cycles": 1, "halt_max_steps": 4}
     model |= {"puzzle_tokens": 2, "position": "rope" if mixer == "attention" else "none"}
-    data = {"source": "generate", "augmentations": 0, "box_rows": 2, "box_cols": 2}
+    data = {"source": "generate", "augmentations": 0, "box_rows": 2, "box_cols": 2, "hints": hints}
     training = {
         "batch_size": 16,
         "steps": 100,

@@ -13,7 +13,7 @@ from tests.training.puzzles import write_dataset
 
 CASES = [
     {"mixer": "mlp", "steps": 5},
-    {"mixer": "attention", "steps": 5},
+    {"mixer": "attention", "steps": 5, "hints": "auto"},
     {"mixer": "mlp", "steps": 3, "remat": True},
 ]
 ROOT = Path(__file__).parents[2]

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from trm.devices.base import Backend
 from trm.errors import UserError
+from trm.study.schema import RunConfig
 from trm.training.files import write_atomically
 
 log = logging.getLogger("trm")
@@ -220,13 +221,20 @@ def first_difference(old: Any, new: Any, path: str = "") -> tuple[str, Any, Any]
     return None if old == new else (path, old, new)
 
 
+def _with_new_knobs(config: dict[str, Any]) -> dict[str, Any]:
+    """A checkpoint's configuration with the knobs added since it was written: they are neutral at their defaults."""
+    known = RunConfig.model_validate(config).model_dump(mode="json", exclude={"data": {"files"}})
+    return {key: known[key] | value if isinstance(value, dict) else value for key, value in config.items()}
+
+
 def check_same_run(folder: CheckpointFolder, loaded: Loaded, identity: dict[str, Any]) -> None:
     """Refuse to go on from another run's checkpoint.
 
     Raises:
         UserError: names the first differing field and both values.
     """
-    found = first_difference(loaded.meta["identity"], identity)
+    written = loaded.meta["identity"]
+    found = first_difference(written | {"config": _with_new_knobs(written["config"])}, identity)
     if found:
         field, old, new = found
         raise UserError(
