@@ -14,6 +14,7 @@ PLANNED += " exp04a exp04b exp05 exp06 exp07 exp08 exp09 exp10 contrib01 contrib
 PLANNED += " gradient_accumulation inference_compute maze arc"
 SKIPPED = {
     "laptop": set(),
+    "workstation": {"mlp_vs_attention", "maze", "arc"},
     "gpu": set(),
     "tpu": {"ema_sync"},
 }
