@@ -6,6 +6,8 @@ import argparse
 import importlib
 import logging
 import sys
+from pathlib import Path
+from types import ModuleType
 
 from trm.errors import UserError
 
@@ -48,6 +50,15 @@ def main(argv: list[str] | None = None) -> int:
     if rest and not hasattr(args, "arguments"):
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     args.arguments = rest
+    if getattr(args, "log", None):
+        from trm.cli.log import logged
+
+        with logged(Path(args.log)):
+            return _run(name, module, args)
+    return _run(name, module, args)
+
+
+def _run(name: str, module: ModuleType, args: argparse.Namespace) -> int:
     try:
         return module.run(args) or 0
     except UserError as error:

@@ -31,6 +31,7 @@ def add_parser(subparsers: Any) -> None:
         "--ahead", help="checkpoint folder of the run, where its training may have left this evaluation"
     )
     parser.add_argument("--backend", default="auto", help="auto, cpu, cuda or xla")
+    parser.add_argument("--log", help="file that everything printed is appended to")
     parser.add_argument("--threads", type=int, help="CPU threads (default: all)")
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,14 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--backend", default="auto", help="auto, cpu, cuda or xla")
     parser.add_argument("--threads", type=int, help="CPU threads (default: all)")
     parser.add_argument("--runtime", default="{}", help="RuntimeConfig: JSON text or a path to a JSON file")
+    parser.add_argument("--log", help="file that everything printed is appended to")
+    parser.add_argument(
+        "--time-limit",
+        type=float,
+        metavar="MINUTES",
+        help="minutes that a cluster gives this job: the run stops with a checkpoint before they are over, and a Slurm "
+        "job puts itself back into the queue",
+    )
     parser.add_argument("--log-every", type=int, help="steps between metrics rows, over --runtime's")
     parser.add_argument("--init-from", help="folder of the finished run that training.init_from names")
     parser.add_argument(
@@ -50,6 +59,11 @@ def run(args: argparse.Namespace) -> int:
     runtime = load_config(RuntimeConfig, args.runtime, "--runtime")
     if args.log_every:
         runtime = runtime.model_copy(update={"log_every": max(1, args.log_every)})
+    if args.time_limit:
+        from trm.pipeline.slurm import stretch_minutes
+
+        minutes = min(runtime.stop_after_minutes or math.inf, stretch_minutes(args.time_limit))
+        runtime = runtime.model_copy(update={"stop_after_minutes": minutes})
 
     from trm.devices import open_backend
     from trm.errors import UserError
@@ -57,6 +71,7 @@ def run(args: argparse.Namespace) -> int:
     from trm.storage.files import output_folder
     from trm.training.checkpoints.lock import only_trainer
     from trm.training.checkpoints.remote import open_checkpoints
+    from trm.training.interrupt import EXIT_TERMINATED, EXIT_UNFINISHED
     from trm.training.loop import Trainer
     from trm.training.setup import check_placement, prepare
 
@@ -81,11 +96,26 @@ def run(args: argparse.Namespace) -> int:
                 config, dataset, out, checkpoints, backend, runtime, started, initial, args.profile_steps
             )
             code = trainer.run()
+        if args.time_limit and code in (EXIT_UNFINISHED, EXIT_TERMINATED) and backend.rank == 0:
+            _go_on_later(trainer.record.done - trainer.begun, args.time_limit)
         if code == 0 and args.evaluations and backend.processes == 1:
             _evaluate_ahead(args, out, dataset_folder, backend)
         return code
     finally:
         backend.close()
+
+
+def _go_on_later(steps: int, limit: float) -> None:
+    """Put this job back into Slurm's queue, if it made a step: else it would come back forever."""
+    from trm.pipeline.slurm import requeue
+
+    if not steps:
+        print(
+            f"no step was finished in a job of {limit:g} minutes: give jobs more time (max_runtime)",
+            flush=True,
+        )
+    elif sentence := requeue():
+        print(sentence, flush=True)
 
 
 def _evaluate_ahead(args: argparse.Namespace, out: Path, dataset: Path, backend: Backend) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from trm.checks.tpu_check.check import step_seconds
+from trm.errors import UserError
 from trm.pipeline.workflow import Workflow
 from trm.study.cost import Estimate, Hardware, estimate, flops_text, read_hardware, seconds_text
 from trm.study.fingerprint import canonical_json
@@ -18,6 +19,10 @@ CHECKED = Path("results/tpu-check")
 """Where `tpu-check` keeps its numbers."""
 SMALL_SECONDS = 900.0
 """A run of at most this is evaluated by the process that trains it."""
+
+
+PROGRAM_MB = 4000
+"""Host memory of one worker before it trains: Python, torch, the libraries of its device, the data set."""
 
 
 class Estimates:
@@ -143,13 +148,41 @@ class Estimates:
         texts = self._evaluations.get(wildcards.run, [])
         return ["--evaluations", f"[{','.join(texts)}]"] if texts else []
 
+    @cached_property
+    def max_minutes(self) -> int:
+        """Longest time limit of a job (`max_runtime`), 0 for none. Runs that take longer go on in further jobs."""
+        return self._number("max_runtime")
+
     def minutes(self, wildcards: Any) -> int:
-        """Time limit for schedulers that want one: twice the estimate and a quarter of an hour."""
-        return int(self.of(wildcards.run).seconds / 30) + 15
+        """Time limit of a job: twice the estimate and a quarter of an hour, at most `max_minutes`."""
+        wanted = int(self.of(wildcards.run).seconds / 30) + 15
+        return min(wanted, self.max_minutes) if self.max_minutes else wanted
 
     def memory_mb(self, wildcards: Any) -> int:
-        """Memory for schedulers that want it: the estimate and the program itself."""
-        return 1500 + int(self.of(wildcards.run).memory_bytes / 1e6)
+        """Host memory of a job, MB: the program, the checkpoint (once as tensors, once as the file's bytes), and on
+        processors all that training keeps."""
+        cost, workers = self.of(wildcards.run), max(1, self._workers(wildcards))
+        kept = (
+            cost.memory_bytes if self._hardware_of(wildcards.run).host_memory else 2 * cost.checkpoint_bytes
+        )
+        return PROGRAM_MB * workers + int(kept / 1e6)
+
+    @cached_property
+    def gpus_per_worker(self) -> int:
+        """GPUs of each worker: what the profile's `gpus` says, 0 where it says nothing."""
+        return self._number("gpus")
+
+    def gpus(self, wildcards: Any) -> int:
+        """GPUs of a training job."""
+        if self._workflow.runs[wildcards.run].config.placement.backend == "cpu":
+            return 0
+        return self.gpus_per_worker * max(1, self._workers(wildcards))
+
+    def _number(self, key: str) -> int:
+        value = self._workflow.config.get(key) or 0
+        if not str(value).isdigit():
+            raise UserError(f"{key} must be a whole number, not {value!r}: see profiles/slurm/workflow.yaml")
+        return int(value)
 
     def sentence(self, wildcards: Any) -> str:
         """What a training job costs, for its message."""

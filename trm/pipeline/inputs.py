@@ -77,10 +77,13 @@ class Inputs:
         """Expected cost of the run, for its message."""
         return self._estimates.sentence(wildcards)
 
-    def train_options(self, wildcards: Any, output: Any) -> list[str]:
-        """Options of `trm train` that its result does not depend on."""
+    def train_options(self, wildcards: Any, output: Any, resources: Any) -> list[str]:
+        """Options of `trm train` that its result does not depend on. Where the profile limits the time of a job
+        (`max_runtime`), the run stops before that and goes on in a later one."""
         words = ["--threads", str(self._study.study.scale.threads), "--runtime", self._runtime]
         words += ["--checkpoints", self._checkpoints(wildcards.run)]
+        if self._estimates.max_minutes:
+            words += ["--time-limit", str(resources.runtime)]
         return [*words, *self._estimates.log_every(wildcards), *self._estimates.evaluations(wildcards)]
 
     # evaluation

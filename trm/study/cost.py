@@ -41,6 +41,8 @@ class Hardware(Section):
     """Achieved FLOP/s of one device."""
     memory_gib: Positive
     """Memory of one device, GiB."""
+    host_memory: bool = False
+    """Whether the device is a processor, so that a run fills the host's memory."""
     usd_per_device_hour: NonNegative = 0.0
     """List price, for the plan's total only."""
 

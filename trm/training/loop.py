@@ -79,6 +79,8 @@ class Trainer:
                 if initial:
                     self.state.load_weights(initial, backend)
             self.step = TrainStep(self.state, dataset.originals("train", backend), backend)
+        self.begun = self.record.done
+        """Steps that were done before this process."""
         self.program = backend.program(self.step)
         self.feed = Feed(config, dataset, backend)
         self.stages = recursion_stages(config.model, config.training)
@@ -139,8 +141,10 @@ class Trainer:
         self.profile.after(self.record.done)
 
     def _end_stretch(self, stop: StopSignal) -> None:
-        """Ask for a stop where the time that this process may take is over."""
+        """Ask for a stop where the time that this process may take is over and it has made a step."""
         limit = self.runtime.stop_after_minutes
+        if self.record.done == self.begun:
+            return
         if limit is not None and time.monotonic() - self.started >= 60 * limit:
             stop.requested = stop.requested or EXIT_UNFINISHED
 

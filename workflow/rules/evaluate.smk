@@ -15,12 +15,13 @@ rule evaluate:
     threads: STUDY.study.scale.threads
     resources:
         tpu_hosts=1,
+        gpu=PLAN.gpus_per_worker,
     params:
         evaluation=lambda wildcards: STUDY.evaluation_json(wildcards.run, wildcards.evaluation),
         checkpoints=INPUTS.checkpoints,
     message:
         "Evaluation of {wildcards.run}"
     shell:
-        "python -m trm evaluate --run $(dirname {input.training:q}) --dataset $(dirname {input.dataset:q}) "
+        "exec python -m trm evaluate --run $(dirname {input.training:q}) --dataset $(dirname {input.dataset:q}) "
         "--ahead {params.checkpoints:q} --evaluation {params.evaluation:q} --out {output.evaluation:q} "
-        "--threads {threads} 2>&1 | tee {log:q}"
+        "--threads {threads} --log {log:q}"

@@ -20,6 +20,7 @@ rule train:
         tpu_hosts=PLAN.hosts,
         runtime=PLAN.minutes,
         mem_mb=PLAN.memory_mb,
+        gpu=PLAN.gpus,
     params:
         config=lambda wildcards: STUDY.run_json(wildcards.run),
         launcher=INPUTS.launcher,
@@ -27,6 +28,7 @@ rule train:
         plan=INPUTS.sentence,
     message:
         "{wildcards.run}: {params.plan}"
+    # exec: a signal to the job reaches the training itself, which needs time for its checkpoint
     shell:
-        "{params.launcher} python -m trm train --config {params.config:q} --dataset $(dirname {input.dataset:q}) "
-        "--out $(dirname {output.training:q}) {params.options:q} 2>&1 | tee {log:q}"
+        "exec {params.launcher} python -m trm train --config {params.config:q} --dataset $(dirname {input.dataset:q}) "
+        "--out $(dirname {output.training:q}) {params.options:q} --log {log:q}"

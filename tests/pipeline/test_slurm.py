@@ -1,0 +1,59 @@
+"""When a job asks Slurm to start it again, with stand-ins for Slurm's commands (tests/slurm has the real ones)."""
+
+import os
+
+import pytest
+
+from trm.cli.train import _go_on_later
+from trm.pipeline.slurm import requeue, stretch_minutes
+
+
+@pytest.fixture
+def commands(tmp_path, monkeypatch):
+    """Return a function that makes a command print a text."""
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+
+    def make(name: str, text: str) -> None:
+        (tmp_path / name).write_text(f"#!/bin/sh\necho '{text}'\necho {name} $* >> {tmp_path}/calls\n")
+        (tmp_path / name).chmod(0o755)
+
+    return make
+
+
+def test_a_running_job_goes_back(commands, tmp_path):
+    commands("squeue", "RUNNING")
+    (tmp_path / "scontrol").write_text(f"#!/bin/sh\necho $* > {tmp_path}/asked\n")
+    (tmp_path / "scontrol").chmod(0o755)
+    assert requeue() == "Slurm job 7 goes back into the queue and goes on from there"
+    assert (tmp_path / "asked").read_text() == "requeue 7\n"
+
+
+def test_a_cancelled_job_stays_cancelled(commands, tmp_path):
+    commands("squeue", "COMPLETING")
+    commands("scontrol", "")
+    assert "is completing and is not put back" in requeue()
+    assert "scontrol" not in (tmp_path / "calls").read_text()
+
+
+def test_what_slurm_refuses_is_said(commands):
+    commands("squeue", "RUNNING")
+    commands("scontrol", "Requested operation is presently disabled")
+    assert "cannot be put back into the queue (Requested operation is presently disabled)" in requeue()
+
+
+def test_a_job_that_made_no_step_does_not_go_back(commands, capsys):
+    _go_on_later(0, 15.0)
+    assert capsys.readouterr().out == (
+        "no step was finished in a job of 15 minutes: give jobs more time (max_runtime)\n"
+    )
+
+
+def test_nothing_is_said_outside_slurm(monkeypatch):
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    assert requeue() == ""
+
+
+def test_a_stretch_leaves_time_for_the_checkpoint():
+    assert stretch_minutes(240) == 235
+    assert stretch_minutes(6) == 3

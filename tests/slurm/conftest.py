@@ -1,0 +1,147 @@
+"""A real Slurm for the module's tests, and small studies that train on it."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from pathlib import Path
+
+import pytest
+
+from tests.pipeline.conftest import STUDY, new_project
+from tests.slurm.cluster import Cluster, missing_program
+
+PATIENCE = 240  # seconds until something that must happen counts as not happening, on a busy machine
+SLOW_WRITES = """\
+import os, sys, time
+
+if "train" in sys.orig_argv:
+    write = os.fsync
+    os.fsync = lambda descriptor: (time.sleep(1), write(descriptor))
+"""
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory) -> Iterator[Cluster]:
+    """A Slurm of one node, started once."""
+    if missing := missing_program():
+        pytest.skip(f"{missing} is not installed: apt-get install slurmctld slurmd slurm-client munge")
+    cluster = Cluster(tmp_path_factory.mktemp("slurm"))
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+@pytest.fixture(scope="session")
+def data(tmp_path_factory) -> Path:
+    """The data set of all studies here, made once without Slurm."""
+    project = new_project(tmp_path_factory.mktemp("data"), study(steps=1))
+    project.snakemake("--config", "scale=gpu", "--cores", "1", "--until", "dataset")
+    return project.folder / "results"
+
+
+def study(steps: int, seeds: int = 1, **runtime: float) -> dict:
+    """A study of one experiment at the scale of the Slurm profile: 4x4 Sudoku, a network of width 16."""
+    document = deepcopy(STUDY)
+    scale = document["scales"]["laptop"]
+    scale |= {"seeds": list(range(seeds)), "runtime": {"log_every": 10, "evals": 1, **runtime}}
+    scale["base"]["training"]["steps"] = steps
+    document["scales"] = {"gpu": scale}
+    document["experiments"] = {"one": {"question": "One?", "figures": [{"kind": "curves"}]}}
+    document["figures"] = []
+    return document
+
+
+class Study:
+    """A checkout whose jobs go to the cluster."""
+
+    def __init__(self, folder: Path, cluster: Cluster, document: dict, data: Path):
+        self.folder, self.cluster = folder, cluster
+        folder.mkdir()
+        new_project(folder, document)
+        shutil.copytree(data, folder / "results")
+        self.environment = dict(cluster.environment)
+        self._started: list[subprocess.Popen] = []
+
+    def slow_writes(self) -> None:
+        """Every file that training syncs takes a second longer."""
+        (self.folder / "slow").mkdir()
+        (self.folder / "slow/sitecustomize.py").write_text(SLOW_WRITES)
+        self.environment["PYTHONPATH"] = str(self.folder / "slow")
+
+    def start(self, *words: str) -> subprocess.Popen:
+        """Start Snakemake with the Slurm profile, as the documentation says, in the background."""
+        often = ("--slurm-init-seconds-before-status-checks", "1", "--latency-wait", "5")
+        with (self.folder / "snakemake.txt").open("ab") as output:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "snakemake", "--profile", "profiles/slurm", *often, *words],
+                cwd=self.folder,
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+        self._started.append(process)
+        return process
+
+    def run(self, *words: str) -> str:
+        """The same, to its end; returns what it prints."""
+        process = self.start(*words)
+        assert process.wait(timeout=PATIENCE) == 0, self.output
+        return self.output
+
+    @property
+    def output(self) -> str:
+        """What Snakemake has printed so far."""
+        return (self.folder / "snakemake.txt").read_text()
+
+    def end(self) -> None:
+        """End every Snakemake and every job."""
+        for process in self._started:
+            process.kill()
+            process.wait()
+        for job, state in self.cluster.jobs().items():
+            if state in ("PENDING", "RUNNING"):
+                self.cluster.run("scancel", "--signal=KILL", "--full", job, check=False)
+                self.cluster.run("scancel", job, check=False)
+
+    def trained(self) -> list[dict]:
+        """training.json of every finished run."""
+        return [json.loads(p.read_text()) for p in sorted(self.folder.glob("results/runs/*/training.json"))]
+
+    def log(self) -> str:
+        """The log of the only run, as far as it is written."""
+        return "".join(path.read_text() for path in self.folder.glob("logs/train/[!.]*.log"))
+
+    def newest_step(self) -> int:
+        """Step of the newest complete checkpoint, 0 without one."""
+        found = self.folder.glob("results/checkpoints/*/step-*/manifest.json")
+        return max((int(re.sub(r"\D", "", path.parent.name)) for path in found), default=0)
+
+    def wait(self, ready: Callable[[], object], what: str) -> None:
+        """Wait until something is so."""
+        deadline = time.monotonic() + PATIENCE
+        while not ready():
+            logs = [path.read_text() for path in self.folder.glob(".snakemake/slurm_logs/**/*.log")]
+            assert time.monotonic() < deadline, f"{what}: not yet\n{self.output}\n{self.log()}\n{logs}"
+            time.sleep(0.2)
+
+
+@pytest.fixture
+def new_study(cluster, data, tmp_path) -> Iterator[Callable[..., Study]]:
+    """Return a function that makes a study: `new_study(steps=40, seeds=2)`."""
+    made: list[Study] = []
+
+    def make(**choices: float) -> Study:
+        made.append(Study(tmp_path / f"study-{len(made)}", cluster, study(**choices), data))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.end()

@@ -1,0 +1,47 @@
+"""The Slurm profile on a real Slurm: what a job asks for, arrays and groups."""
+
+from tests.slurm.conftest import Study
+
+RUNS = "results/runs/{}/training.json"
+
+
+def jobs_of(study: Study, rule: str) -> list[dict[str, str]]:
+    """What scontrol says about every job of a rule that this study submitted."""
+    shown = (study.cluster.show(job) for job in study.cluster.jobs())
+    mine = [job for job in shown if job["WorkDir"] == str(study.folder)]
+    return [job for job in mine if job["Comment"].startswith((f"rule_{rule}", f"group_{rule}"))]
+
+
+def test_the_documented_command_asks_for_what_the_run_needs(new_study):
+    study = new_study(steps=20)
+    study.environment |= {"SBATCH_PARTITION": "urgent"}
+    study.run("--until", "evaluate")
+    (training,), (evaluation,) = jobs_of(study, "train"), jobs_of(study, "evaluate")
+    assert training["Partition"] == evaluation["Partition"] == "urgent"
+    assert training["TresPerJob"] == evaluation["TresPerJob"] == "gres:gpu:1"
+    assert training["TimeLimit"] == "00:15:00"
+    assert training["NumNodes"] == "1"
+    assert training["Requeue"] == "1"
+    # the program and a checkpoint of 51,000 parameters, not the memory of a GPU
+    assert 4000 <= int(training["MinMemoryNode"].rstrip("M")) < 4100
+    assert [run["outcome"] for run in study.trained()] == ["finished"]
+    assert list(study.folder.glob("results/runs/*/evaluation-*.json"))
+
+
+def test_every_task_of_an_array_trains_its_own_run(new_study):
+    study = new_study(steps=10, seeds=3)
+    study.run("--until", "train", "--slurm-array-jobs", "train")
+    assert len({job["ArrayJobId"] for job in jobs_of(study, "train")}) == 1
+    assert sorted(run["config"]["seed"] for run in study.trained()) == [0, 1, 2]
+
+
+def test_a_group_trains_its_runs_one_after_another_on_one_gpu(new_study):
+    study = new_study(steps=10, seeds=3)
+    study.run(
+        "--until", "evaluate", "--groups", "train=small", "evaluate=small", "--group-components", "small=3"
+    )
+    (job,) = (j for j in map(study.cluster.show, study.cluster.jobs()) if j["WorkDir"] == str(study.folder))
+    assert job["TresPerJob"] == "gres:gpu:1"
+    assert job["TimeLimit"] == "03:45:00"  # three times 15 minutes of training and an hour of evaluation
+    assert len(study.trained()) == 3
+    assert len(list(study.folder.glob("results/runs/*/evaluation-*.json"))) == 3
