@@ -10,7 +10,7 @@ import pytest
 from tests.data.conftest import small
 from trm.data import files
 from trm.data.build import build_dataset
-from trm.data.dataset import ARRAYS, SPLITS, load
+from trm.data.dataset import ARRAYS, OWN_ARRAYS, SPLITS, load
 from trm.data.pool import load_pool
 from trm.data.source import build_source
 from trm.errors import UserError
@@ -52,6 +52,16 @@ def test_load_and_first(set_4x4):
     assert (fewer.inputs == train.inputs[:7]).all()
     assert train.first(1000).groups == 40
     assert train.puzzle_of_example.tolist() == list(range(40))
+
+
+def test_ratings_and_sources_stay_with_their_puzzles(set_4x4, pool_4x4):
+    pool, _ = load_pool(pool_4x4)
+    rating = {question.tobytes(): rating for question, rating in zip(pool.questions, pool.ratings)}
+    for split in SPLITS:
+        puzzles = load(set_4x4, split)
+        assert puzzles.ratings.tolist() == [rating[question.tobytes()] for question in puzzles.inputs]
+        assert not puzzles.sources.any()
+    assert len(load(set_4x4, "test").first(7).ratings) == 7
 
 
 def test_smaller_training_sets_are_nested(tmp_path, pool_4x4, set_4x4):
@@ -245,6 +255,6 @@ def test_manifest_reports_counts_of_puzzles_and_classes(set_4x4):
     assert manifest["source"]["puzzles"] == 2236
     assert set(manifest["sha256"]) == {
         "identifiers.json",
-        *(f"{split}/all__{name}.npy" for split in SPLITS for name in ARRAYS),
+        *(f"{split}/all__{name}.npy" for split in SPLITS for name in (*ARRAYS, *OWN_ARRAYS)),
         *(f"{split}/dataset.json" for split in SPLITS),
     }

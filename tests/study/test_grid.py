@@ -62,6 +62,22 @@ def test_lr_scaling_is_multiplied_in(study, study_file):
     assert [point.runs[0].config.training.lr for point in points] == [1e-4, 2e-4]
 
 
+def test_lr_scaling_by_width(study, study_file):
+    study["experiments"]["rows"]["grid"] = {
+        "set": {"training.lr_scaling": "width", "training.lr_base_width": 32, "training.lr": 4e-3},
+        "product": {"model.d_model": [16, 32, 128]},
+    }
+    points = load_study(study_file(study), "small").experiment("rows").points
+    assert [point.runs[0].config.training.lr for point in points] == [8e-3, 4e-3, 1e-3]
+    study["experiments"]["rows"]["grid"]["set"] |= {
+        "training.lr_scaling": ["sqrt", "sqrt_width"],
+        "training.lr_base_batch": 64,
+        "training.batch_size": 256,
+    }
+    points = load_study(study_file(study), "small").experiment("rows").points
+    assert [point.runs[0].config.training.lr for point in points] == pytest.approx([0.0113137, 8e-3, 4e-3])
+
+
 def test_one_run_can_be_measured_in_several_ways(study, study_file):
     study["experiments"]["width"]["grid"] = {"product": {"evaluation.weights": ["ema", "raw"]}}
     first, second = load_study(study_file(study), "small").experiment("width").points
@@ -201,6 +217,17 @@ WRONG = {
     "scaling without its base": (
         set_in(("experiments", "width", "set"), {"training.lr_scaling": "linear"}),
         "needs training.lr_base_batch",
+    ),
+    "two scalings by width": (
+        set_in(
+            ("experiments", "width", "set"),
+            {"training.lr_scaling": ["width", "sqrt_width"], "training.lr_base_width": 8},
+        ),
+        "names two ways to follow d_model",
+    ),
+    "a width without scaling": (
+        set_in(("experiments", "width", "set"), {"training.lr_base_width": 3}),
+        "no effect without training.lr_scaling .width or sqrt_width",
     ),
     "a base without scaling": (
         set_in(("experiments", "width", "set"), {"training.lr_base_batch": 3}),

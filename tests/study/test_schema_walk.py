@@ -47,6 +47,7 @@ EVALUATION = {
     "train_puzzles": 10,
     "test_puzzles": 10,
     "traces": 1,
+    "steps": 3,
     "copies": 2,
 }
 

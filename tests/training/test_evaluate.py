@@ -1,14 +1,17 @@
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
 from tests.training.conftest import config, train, trainer
+from tests.training.puzzles import write_dataset
 from trm.cli import main
+from trm.data.dataset import Meta, one_example_set
 from trm.devices.cpu import CpuBackend
 from trm.errors import UserError
-from trm.evaluation import policies
+from trm.evaluation import bins, policies
 from trm.evaluation.baselines import candidates, guesses
 from trm.evaluation.evaluate import Evaluation
 from trm.evaluation.scores import Score
@@ -70,6 +73,58 @@ def test_an_evaluation_measures_as_many_puzzles_and_traces_as_it_is_told(trained
     document = evaluation(trained, dataset_folder, test_puzzles=7, train_puzzles=5, traces=2).run()
     assert {row["split"]: row["puzzles"] for row in document["results"]} == {"test": 7, "train": 5}
     assert len(document["traces"]) == 2
+
+
+def test_accuracy_by_difficulty(trained, dataset_folder):
+    document = evaluation(trained, dataset_folder, unroll=(2, 4), train_puzzles=0).run()
+    puzzles = Dataset(dataset_folder).split("test")
+    clues = (puzzles.inputs > 1).sum(1)
+    for row in document["results"]:
+        found = row["bins"]["clues"]
+        assert [(b["from"], b["to"]) for b in found] == [(n, n) for n in np.unique(clues)]
+        assert [b["puzzles"] for b in found] == [(clues == b["from"]).sum() for b in found]
+        assert sum(b["correct"] for b in found) == row["correct"]
+
+
+def test_bins_of_ratings_double_and_many_clue_counts_share_bins():
+    ratings = np.array([0, 1, 3, 9, 9, -1], dtype=np.int32)
+    inputs = np.ones((6, 40), dtype=np.uint8)
+    for row, clues in enumerate((3, 5, 8, 20, 27, 28)):
+        inputs[row, :clues] = 2
+    puzzles = replace(
+        one_example_set(inputs, inputs, Meta("sudoku", 40, 9, 1)),
+        ratings=ratings,
+        sources=np.zeros(6, np.int32),
+    )
+    found = bins.binned(puzzles, blank=1)
+    assert set(found) == {"rating", "clues"}  # all are of one source
+    numbers, limits = found["rating"]
+    right = np.array([1, 0, 1, 1, 0, 0])
+    rows = bins.rows(bins.counts(right, numbers, len(limits)), limits)
+    assert [tuple(row.values()) for row in rows] == [
+        (-1, -1, 1, 0), (0, 0, 1, 1), (1, 1, 1, 0), (2, 3, 1, 1), (8, 15, 2, 1)
+    ]  # fmt: skip
+    numbers, limits = found["clues"]
+    assert [limits[n] for n in numbers] == [(3, 5), (3, 5), (6, 8), (18, 20), (27, 28), (27, 28)]
+    assert bins.binned(puzzles.first(1), blank=1) == {}
+
+
+def test_every_policy_unrolls_deeper_than_trained(trained, dataset_folder):
+    """4 steps in training, 9 here."""
+    options = {"unroll": (4, 9), "confident": True, "restarts": (2,), "noise": 0.5, "steps": 9, "traces": 1}
+    document = evaluation(trained, dataset_folder, train_puzzles=0, **options).run()
+    assert {(row["policy"], row["steps"]) for row in document["results"]} >= {
+        ("fixed", 9), ("confident", 9), ("restarts", 9), ("majority", 9), ("oracle", 9)
+    }  # fmt: skip
+    assert len(document["traces"][0]["steps"]) == 9
+
+
+def test_the_data_set_measured_on_is_recorded(trained, tmp_path):
+    other = write_dataset(tmp_path / "other", 10, 5, 20, seed=9)
+    document = evaluation(trained, other, train_puzzles=0).run()
+    assert document["dataset"]["name"] == "other"
+    assert document["dataset"]["identity"] == "test-10-9"
+    assert document["results"][0]["puzzles"] == 20
 
 
 def test_validation_and_evaluation_agree(dataset_folder, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,8 @@ def build_dataset(config: DataConfig, source: Path, out: Path) -> dict[str, Any]
     splits = split(pool, config, str(source))
     if config.task == "arc":
         sets, tasks = arc_dataset.puzzle_sets(pool, splits, config.augmentations, config.seed)
+        nothing = [np.zeros(puzzles.groups, dtype=np.int32) for puzzles in sets]
+        sets = [replace(puzzles, ratings=zeros, sources=zeros) for puzzles, zeros in zip(sets, nothing)]
         identifiers = list(arc_dataset.identifier_names(tasks, config.augmentations, config.seed))
     else:
         sets, tasks, identifiers = _puzzle_sets(pool, config, splits), [], ["<blank>"]
@@ -84,6 +87,10 @@ def _puzzle_sets(pool: Pool, config: DataConfig, splits: Splits) -> list[PuzzleS
         return hints.give(found, pool.answers[members], keys, config.held_out_hints)
 
     return [
-        one_example_set(questions(members, held_out), pool.answers[members], meta)
+        replace(
+            one_example_set(questions(members, held_out), pool.answers[members], meta),
+            ratings=pool.ratings[members],
+            sources=(np.zeros(pool.puzzles, np.int32) if pool.sources is None else pool.sources)[members],
+        )
         for members, held_out in ((splits.train, False), (splits.validation, True), (splits.test, True))
     ]

@@ -17,6 +17,8 @@ from trm.errors import UserError
 
 SPLITS = ("train", "validation", "test")
 ARRAYS = ("inputs", "labels", "puzzle_identifiers", "puzzle_indices", "group_indices")
+OWN_ARRAYS = ("ratings", "sources")
+"""Arrays that the reference does not know; data sets of other tools, and older ones, have none."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,10 @@ class PuzzleSet:
     group_indices: np.ndarray
     """int32 [groups + 1]: where each group's puzzles start."""
     meta: Meta
+    ratings: np.ndarray | None = None
+    """int32 [groups]: difficulty, as in the pool; -1: unknown."""
+    sources: np.ndarray | None = None
+    """int32 [groups]: number of the source that each group comes from."""
 
     @property
     def examples(self) -> int:
@@ -91,6 +97,8 @@ class PuzzleSet:
             puzzle_identifiers=self.puzzle_identifiers[:puzzles],
             puzzle_indices=self.puzzle_indices[: puzzles + 1],
             group_indices=self.group_indices[: groups + 1],
+            ratings=None if self.ratings is None else self.ratings[:groups],
+            sources=None if self.sources is None else self.sources[:groups],
         )
 
 
@@ -126,8 +134,9 @@ def dataset_json(meta: Meta, groups: int, puzzles: int, examples: int) -> dict[s
 def write_split(folder: Path, puzzles: PuzzleSet) -> None:
     """Write one split's arrays and `dataset.json` into a new folder."""
     folder.mkdir()
-    for name in ARRAYS:
-        np.save(folder / f"all__{name}.npy", getattr(puzzles, name))
+    for name in (*ARRAYS, *OWN_ARRAYS):
+        if (array := getattr(puzzles, name)) is not None:
+            np.save(folder / f"all__{name}.npy", array)
     document = dataset_json(puzzles.meta, puzzles.groups, puzzles.puzzles, puzzles.examples)
     write_json(folder / "dataset.json", document)
 
@@ -151,8 +160,9 @@ def load(directory: str | Path, split: str) -> PuzzleSet:
     manifest: dict[str, Any] = {}
     if (folder / MANIFEST).exists():
         manifest = read_manifest(folder, "dataset")
+        own = [f"{split}/all__{name}.npy" for name in OWN_ARRAYS]
         names = [f"{split}/all__{name}.npy" for name in ARRAYS] + [f"{split}/dataset.json"]
-        verify(folder, manifest["sha256"], names)
+        verify(folder, manifest["sha256"], names + [name for name in own if name in manifest["sha256"]])
     meta = _meta(folder, split, manifest)
     arrays = {
         name: load_array(
@@ -162,7 +172,12 @@ def load(directory: str | Path, split: str) -> PuzzleSet:
         )
         for name in ARRAYS
     }
-    puzzles = PuzzleSet(**arrays, meta=meta)
+    own_arrays = {
+        name: load_array(folder / split / f"all__{name}.npy", np.int32, 1)
+        for name in OWN_ARRAYS
+        if (folder / split / f"all__{name}.npy").exists()
+    }
+    puzzles = PuzzleSet(**arrays, meta=meta, **own_arrays)
     _check(folder / split, puzzles)
     return puzzles
 
@@ -214,6 +229,10 @@ def _check(folder: Path, puzzles: PuzzleSet) -> None:
         )
     indices("puzzle_indices", puzzles.puzzle_indices, puzzles.examples)
     indices("group_indices", puzzles.group_indices, puzzles.puzzles)
+    for name in OWN_ARRAYS:
+        array = getattr(puzzles, name)
+        if array is not None and len(array) != puzzles.groups:
+            raise UserError(f"{folder}/all__{name}.npy has {len(array)} entries, not {puzzles.groups}")
     identifiers = puzzles.puzzle_identifiers
     if len(identifiers) != puzzles.puzzles:
         raise UserError(

@@ -34,6 +34,8 @@ class Pool:
     """int32: puzzle numbers in split order; classmates stand together."""
     part: np.ndarray
     """uint8: FREE, TRAIN or TEST."""
+    sources: np.ndarray | None = None
+    """int32: number of the source in `data.sources`; None: there is one."""
     puzzle_indices: np.ndarray | None = None
     example_part: np.ndarray | None = None
     """ARC, uint8 per example: TRAIN (demonstrations) or TEST (hidden grids)."""
@@ -49,7 +51,7 @@ class Pool:
 
 
 _ARRAYS = ("questions", "answers", "ratings", "classes", "order", "part")
-_OPTIONAL = ("puzzle_indices", "example_part")
+_OPTIONAL = ("sources", "puzzle_indices", "example_part")
 
 
 def save_pool(pool: Pool, identity: dict[str, Any], folder: Path) -> None:

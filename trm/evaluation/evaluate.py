@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from trm.data.dataset import PuzzleSet
 from trm.devices.base import Backend
 from trm.errors import UserError
+from trm.evaluation import bins
 from trm.evaluation.baselines import blank_symbol, guesses
 from trm.evaluation.policies import confident, fixed, restarts
 from trm.evaluation.scores import Score
@@ -63,6 +65,7 @@ class Evaluation:
         self.net, self.precision = inference_network(trained, evaluation, backend)
         model = trained.config.model
         self.depths = tuple(sorted(set(evaluation.unroll))) or (model.halt_max_steps,)
+        self.steps = evaluation.steps or model.halt_max_steps
         self.step_flops = forward_flops(model, found["seq_len"], found["vocab"])
         self.blank = blank_symbol(trained.config.data)
         self.results: list[dict[str, Any]] = []
@@ -75,8 +78,35 @@ class Evaluation:
         """This worker's share of a split."""
         return Originals(*(tensor[self.backend.rank :: self.backend.world] for tensor in data))
 
-    def _add(self, split: str, policy: str, steps: int, count: int, score: Score, seconds: float) -> None:
+    def _bins(self, split: str, right: torch.Tensor) -> dict[str, list[dict[str, Any]]]:
+        """Puzzles and correct ones by difficulty; `right`: of this worker's share."""
+        own, found = right.cpu().numpy(), {}
+        puzzles = self._measured(split)
+        for name, (numbers, limits) in bins.binned(puzzles, self.blank).items():
+            counts = bins.counts(own, numbers[self.backend.rank :: self.backend.world], len(limits))
+            total = torch.stack(self.backend.gather(torch.from_numpy(counts))).sum(0)
+            found[name] = bins.rows(total.numpy(), limits)
+        return found
+
+    def _measured(self, split: str) -> PuzzleSet:
+        """The puzzles of a split that are measured."""
+        count = self.evaluation.test_puzzles if split == "test" else self.evaluation.train_puzzles
+        puzzles = self.dataset.split(split)
+        return puzzles if count is None else puzzles.first(count)
+
+    def _add(
+        self,
+        split: str,
+        policy: str,
+        steps: int,
+        count: int,
+        score: Score,
+        seconds: float,
+        right: torch.Tensor | None = None,
+    ) -> None:
         result = score.result(self.backend)
+        if right is not None and (found := self._bins(split, right)):
+            result["bins"] = found
         flops = self.step_flops * result["mean_steps"] * count
         self.results.append(
             {"split": split, "policy": policy, "steps": steps, "restarts": count}
@@ -87,7 +117,7 @@ class Evaluation:
     def _fixed(self, split: str, data: Originals) -> dict[str, Any]:
         run = fixed(self.net, data, self.depths, self._score, self.backend.synchronize)
         for depth, timed in run.depths.items():
-            self._add(split, "fixed", depth, 1, timed.score, timed.seconds)
+            self._add(split, "fixed", depth, 1, timed.score, timed.seconds, run.right[depth])
         last = max(self.depths)
         steps = torch.arange(1, last + 1, device=run.first_positive.device)
         counts = (run.first_positive[:, None] == steps).sum(0)
@@ -109,7 +139,7 @@ class Evaluation:
             x = self.net.embed(inputs, data.puzzle[:count])
             z_H, z_L = self.net.start(count, len(x))
             answers, halts = [], []
-            for _ in range(self.trained.config.model.halt_max_steps):
+            for _ in range(self.steps):
                 z_H, z_L, logits, halt = self.net.step(z_H, z_L, x)
                 answers.append(logits.argmax(-1).t().tolist())
                 halts.append(halt.tolist())
@@ -134,7 +164,7 @@ class Evaluation:
                 timed, _ = confident(self.net, own, depth, self._score(), self.backend.synchronize)
                 self._add("test", "confident", depth, 1, timed.score, timed.seconds)
         if evaluation.restarts:
-            depth = config.model.halt_max_steps
+            depth = self.steps
             found = restarts(self.net, own, depth, evaluation.restarts, evaluation.noise, self._score)
             for policy, scores in (
                 ("restarts", found.best),
@@ -145,23 +175,22 @@ class Evaluation:
                     self._add("test", policy, depth, count, score, found.seconds[count])
         tasks: list[dict[str, Any]] = []
         if can_vote(self.dataset):
-            depth = config.model.halt_max_steps
             own_tasks = (evaluation.copies, evaluation.test_puzzles)
             votes, tasks = vote_results(
-                self.net, self.dataset, *own_tasks, depth, self.step_flops, self.backend
+                self.net, self.dataset, *own_tasks, self.steps, self.step_flops, self.backend
             )
             self.results += votes
         if evaluation.train_puzzles:
             self._fixed(
                 "train", self._own(self.dataset.originals("train", self.backend, evaluation.train_puzzles))
             )
-        meta, data = self.trained.meta, self.dataset.split("test")
-        measured = data.first(evaluation.test_puzzles) if evaluation.test_puzzles else data
+        meta, measured = self.trained.meta, self._measured("test")
         return {
             "format": 1,
             "run": meta["run"],
             "fingerprint": meta["fingerprint"],
             "seed": config.seed,
+            "dataset": self.dataset.summary,
             "evaluation": evaluation.model_dump(mode="json"),
             "config": config.model_dump(mode="json"),
             "precision": self.precision,

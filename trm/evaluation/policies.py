@@ -38,6 +38,8 @@ class FixedResult(NamedTuple):
     """After the last step, uint8 [N, S]."""
     halt_logits: Tensor
     """After the last step, float32 [N]."""
+    right: dict[int, Tensor]
+    """Whether the answer at each depth is exactly right, bool [N]."""
 
 
 def batches(net: InferenceNetwork, data: Originals) -> Iterable[slice]:
@@ -78,6 +80,7 @@ def fixed(
     """Every puzzle gets every step; answers are scored at each of `depths` (one pass for all)."""
     scores = {depth: new_score() for depth in sorted(depths)}
     seconds = dict.fromkeys(scores, 0.0)
+    right: dict[int, list[Tensor]] = {depth: [] for depth in scores}
     firsts, answers, halts, rows = [], [], [], 0
     for part in batches(net, data):
         inputs, labels = data.inputs[part], data.labels[part]
@@ -96,14 +99,15 @@ def fixed(
                 wait()
                 paused = time.perf_counter()
                 seconds[step] += paused - begun
-                scores[step].add(logits, inputs, labels, step)
+                right[step].append(scores[step].add(logits, inputs, labels, step) > 0)
                 wait()
                 begun += time.perf_counter() - paused
         firsts.append(first)
         answers.append(logits.argmax(-1).t().to(torch.uint8))
         halts.append(halt.float())
     timed = {depth: Timed(scores[depth], seconds[depth]) for depth in scores}
-    return FixedResult(timed, torch.cat(firsts), torch.cat(answers), torch.cat(halts))
+    joined = {depth: torch.cat(parts) for depth, parts in right.items()}
+    return FixedResult(timed, torch.cat(firsts), torch.cat(answers), torch.cat(halts), joined)
 
 
 @torch.no_grad()

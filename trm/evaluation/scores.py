@@ -21,10 +21,13 @@ class Score:
         self._ignore, self._blank = ignore, blank
         self.sums = torch.zeros(len(FIELDS), dtype=torch.float64, device=device)
 
-    def add(self, logits_SBV: Tensor, inputs_BS: Tensor, labels_BS: Tensor, steps_B: Tensor | float) -> None:
-        """Add answered puzzles; `steps_B`: supervision steps that each one took."""
+    def add(
+        self, logits_SBV: Tensor, inputs_BS: Tensor, labels_BS: Tensor, steps_B: Tensor | float
+    ) -> Tensor:
+        """Add answered puzzles; `steps_B`: supervision steps that each one took. Returns 1 for exact answers [B]."""
         answer = judge(logits_SBV, labels_BS, self._ignore)
         self._add(answer, logits_SBV.argmax(-1).t(), inputs_BS, labels_BS, steps_B)
+        return answer.exact
 
     def add_answers(
         self, answers_BS: Tensor, inputs_BS: Tensor, labels_BS: Tensor, steps_B: Tensor | float

@@ -26,7 +26,15 @@ DATASET_FILES = tuple(
         "dataset.json",
         *(
             f"all__{array}.npy"
-            for array in ("inputs", "labels", "puzzle_identifiers", "puzzle_indices", "group_indices")
+            for array in (
+                "inputs",
+                "labels",
+                "puzzle_identifiers",
+                "puzzle_indices",
+                "group_indices",
+                "ratings",
+                "sources",
+            )
         ),
     )
 )

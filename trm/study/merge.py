@@ -28,7 +28,13 @@ SECTIONS: dict[str, type[BaseModel]] = {
 }
 LENGTHS = ("steps", "rows", "epochs")
 """Three ways to say how long training lasts; naming one replaces the others."""
-DERIVED = ("training.rows", "training.epochs", "training.lr_scaling", "training.lr_base_batch")
+DERIVED = (
+    "training.rows",
+    "training.epochs",
+    "training.lr_scaling",
+    "training.lr_base_batch",
+    "training.lr_base_width",
+)
 """Keys of the file that resolve into others, so that equal points are one run however they were written."""
 Flat = dict[str, Any]
 
@@ -99,7 +105,7 @@ def resolve(flat: Flat, where: str) -> Flat:
     """Replace the derived keys by the fields they stand for.
 
     rows: steps = rows // batch_size. epochs: steps = epochs * train_puzzles // batch_size (the reference's count of
-    rows offered). lr_scaling linear: lr * batch / lr_base_batch; sqrt: lr * sqrt(batch / lr_base_batch).
+    rows offered). lr_scaling: see `_scaled_lr`.
     """
     flat = dict(flat)
     given = [name for name in LENGTHS if f"training.{name}" in flat]
@@ -118,20 +124,52 @@ def resolve(flat: Flat, where: str) -> Flat:
         if steps < 1:
             raise UserError(f"{where}: {int(rows)} rows are less than one batch of {batch}; offer more rows")
         flat["training.steps"] = steps
-    scaling = flat.pop("training.lr_scaling", None)
-    base = flat.pop("training.lr_base_batch", None)
-    if scaling in (None, "none"):
-        if base is not None:
-            raise UserError(f"{where}: training.lr_base_batch has no effect without training.lr_scaling")
-        return flat
-    if scaling not in ("linear", "sqrt"):
-        raise UserError(f"{where}: training.lr_scaling={scaling!r}; it is one of none, linear, sqrt")
-    if base is None:
-        raise UserError(f"{where}: training.lr_scaling={scaling} needs training.lr_base_batch")
-    ratio = batch / _number(base, "training.lr_base_batch", where)
-    factor = ratio if scaling == "linear" else ratio**0.5
-    lr = flat.get("training.lr", TrainingConfig().lr) * factor
-    flat["training.lr"] = float(f"{lr:.12g}")  # the last bits of a product are no part of a recipe
+    return _scaled_lr(flat, where)
+
+
+LR_SCALINGS = {
+    "linear": ("batch_size", "lr_base_batch", 1.0),
+    "sqrt": ("batch_size", "lr_base_batch", 0.5),
+    "width": ("d_model", "lr_base_width", -1.0),
+    "sqrt_width": ("d_model", "lr_base_width", -0.5),
+}
+"""What the learning rate follows, the key of its base value, and the power of their ratio."""
+
+
+def _scaled_lr(flat: Flat, where: str) -> Flat:
+    """Multiply lr by (value / base) ** power for each name in `lr_scaling`.
+
+    Batch: linear (arXiv 1706.02677) or sqrt (arXiv 1404.5997). Width: 1 / d_model, as muP scales Adam's rate of hidden
+    matrices (Yang et al. 2022, arXiv 2203.03466, table 3), or 1 / sqrt(d_model).
+    """
+    named = flat.pop("training.lr_scaling", None)
+    scalings = [] if named in (None, "none") else [named] if isinstance(named, str) else list(named)
+    bases = {key: flat.pop(f"training.{key}", None) for key in ("lr_base_batch", "lr_base_width")}
+    factor, used = 1.0, set()
+    for scaling in scalings:
+        if scaling not in LR_SCALINGS:
+            raise UserError(
+                f"{where}: training.lr_scaling={scaling!r}; it is one of none, {', '.join(LR_SCALINGS)}, or a list"
+            )
+        field, key, power = LR_SCALINGS[scaling]
+        if key in used:
+            raise UserError(
+                f"{where}: training.lr_scaling={named!r} names two ways to follow {field}; keep one"
+            )
+        if bases[key] is None:
+            raise UserError(f"{where}: training.lr_scaling={scaling} needs training.{key}")
+        used.add(key)
+        value = flat.get("training.batch_size", TrainingConfig().batch_size)
+        if field == "d_model":
+            value = flat.get("model.d_model", ModelConfig().d_model)
+        factor *= (_number(value, field, where) / _number(bases[key], f"training.{key}", where)) ** power
+    for key, base in bases.items():
+        if base is not None and key not in used:
+            follows = "linear or sqrt" if key == "lr_base_batch" else "width or sqrt_width"
+            raise UserError(f"{where}: training.{key} has no effect without training.lr_scaling ({follows})")
+    if used:
+        lr = flat.get("training.lr", TrainingConfig().lr) * factor
+        flat["training.lr"] = float(f"{lr:.12g}")  # the last bits of a product are no part of a recipe
     return flat
 
 

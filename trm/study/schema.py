@@ -159,8 +159,9 @@ class TrainingConfig(Section):
     """Optimiser steps, one supervision step each. In the file `rows` (offered rows) or `epochs` (passes over the
     original puzzles) may stand instead; they are turned into steps, so equal points stay one run."""
     lr: Positive = 1e-4
-    """Peak learning rate. In the file `lr_scaling` with `lr_base_batch` may stand beside it and is multiplied in:
-    linear (lr * batch / base, arXiv 1706.02677) or sqrt (lr * sqrt(batch / base), arXiv 1404.5997)."""
+    """Peak learning rate. In the study file `lr_scaling`, one name or a list, multiplies it: with `lr_base_batch`,
+    linear (batch / base, arXiv 1706.02677) or sqrt (its square root, arXiv 1404.5997); with `lr_base_width`, width
+    (base / d_model, as muP does for Adam, arXiv 2203.03466) or sqrt_width (its square root)."""
     puzzle_lr: Positive | None = None
     """Learning rate of the puzzle embedding; null: as lr."""
     warmup_steps: Annotated[int, Field(ge=0)] = 2000
@@ -311,6 +312,8 @@ class EvaluationConfig(Section):
     """Training puzzles (originals) measured too, for the train-test gap."""
     test_puzzles: Annotated[int, Field(ge=1)] | None = None
     """Test puzzles measured; null: all."""
+    steps: Count | None = None
+    """Supervision steps of restarts, votes and traces; null: the model's halt_max_steps."""
     traces: Annotated[int, Field(ge=0)] = 4
     """Test puzzles whose answer after each supervision step is kept, for the step-by-step figure."""
 

@@ -61,6 +61,7 @@ def collect(spec: TableSpec, *, allow_missing: bool = False) -> Table:
         "labels": [_label(point) for point in spec.points],
         "missing": [],
         "halting": {},
+        "bins": {},
         "guess": {},
         "tasks": {},
         "traces": [],
@@ -82,6 +83,11 @@ def collect(spec: TableSpec, *, allow_missing: bool = False) -> Table:
                 if first == 0:
                     info["halting"][run.run] = evaluation.get("halting")
                     info["guess"][run.run] = evaluation.get("guess")
+                    info["bins"][run.run] = [
+                        {key: result[key] for key in ("split", "policy", "steps", "bins")}
+                        for result in evaluation["results"]
+                        if "bins" in result
+                    ]
                     if evaluation.get("tasks"):
                         info["tasks"][run.run] = evaluation["tasks"]
                     for trace in (evaluation.get("traces") or [])[: TRACES_PER_POINT - traces]:
