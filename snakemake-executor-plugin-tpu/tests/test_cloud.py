@@ -6,9 +6,10 @@ import pytest
 from google.api_core import exceptions as gx
 from google.auth import exceptions as auth
 
-from snakemake_executor_plugin_tpu.cloud import PodSpec, TpuCloud
+from snakemake_executor_plugin_tpu.capacity import Capacity
+from snakemake_executor_plugin_tpu.cloud import LABEL, PodSpec, TpuCloud
 from snakemake_executor_plugin_tpu.emulator.tpu_api import TpuApi
-from snakemake_executor_plugin_tpu.errors import CloudError, explain, is_transient
+from snakemake_executor_plugin_tpu.errors import CloudError, DeletedByUser, explain, is_transient
 
 
 @pytest.fixture
@@ -25,42 +26,47 @@ def api():
     server.stop()
 
 
-def play(api, story, **spec):
-    """Run a story with a client of the API."""
+def play(api, story, zones=("z",), timeout=0.0, zone_seconds=600.0, may_delete=False, **spec):
+    """Run a story with a client of the API, the wait for capacity, and what was said."""
+    said = []
 
     async def run():
-        cloud = TpuCloud("p", "z", "pod", PodSpec(**spec), endpoint=f"127.0.0.1:{api.port}")
+        cloud = TpuCloud("p", zones[0], "pod", PodSpec(**spec), f"127.0.0.1:{api.port}", said.append)
         cloud.poll_seconds = (0.01, 0.02)
+        capacity = Capacity(cloud, list(zones), said.append, True, may_delete, timeout, zone_seconds)
+        capacity.pauses = (0.01, 0.04)
         try:
-            return await story(cloud)
+            return await story(cloud, capacity)
         finally:
             await cloud.close()
 
-    return asyncio.run(run())
+    return asyncio.run(run()), said
 
 
 def test_create_adopt_preempt_recreate_delete(api, tmp_path):
     key = tmp_path / "key.pub"
     key.write_text("ssh-ed25519 AAAA me\n")
-    said = []
 
-    async def story(cloud):
+    async def story(cloud, capacity):
         assert (await cloud.describe()).is_absent
-        state = await cloud.ensure(True, said.append)
+        state = await capacity.wait()
         assert state.is_ready
-        assert await cloud.ensure(False, said.append) == state  # what is there is adopted
+        assert state.created_here
+        capacity.create = False
+        assert await capacity.wait() == state  # what is there is adopted
         first = await cloud.endpoints()
         assert [end.address for end in first] == ["127.0.0.1", "127.0.0.2"]
         api.preempt()
-        assert (await cloud.describe()).is_gone
+        assert (await cloud.describe()).is_lost
         with pytest.raises(CloudError, match="does not allow creating it"):
-            await cloud.ensure(False, said.append)
-        await cloud.ensure(True, said.append)
+            await capacity.wait(had=True)
+        capacity.create = True
+        await capacity.wait(had=True)
         assert [end.host_keys for end in await cloud.endpoints()] != [end.host_keys for end in first]
         await cloud.delete()
         assert (await cloud.describe()).is_absent
 
-    play(
+    _, said = play(
         api,
         story,
         accelerator_type="v4-16",
@@ -78,35 +84,166 @@ def test_create_adopt_preempt_recreate_delete(api, tmp_path):
     assert (node.accelerator_type, node.runtime_version, dict(node.labels)) == (
         "v4-16",
         "v2",
-        {"team": "trm"},
+        {"team": "trm", **LABEL},
     )
     assert node.metadata["ssh-keys"] == "me:ssh-ed25519 AAAA me"
     assert node.service_account.email == "me@p"
     assert (node.network_config.network, node.network_config.enable_external_ips) == ("net", False)
-    assert any("asking for spot v4-16" in line for line in said)
+    assert request.queued_resource.queueing_policy.valid_until_duration.total_seconds() == 86400
+    assert any("asking for spot v4-16 in z" in line for line in said)
 
 
 @pytest.mark.parametrize("provisioning", ["on-demand", "reserved"])
 def test_other_ways_to_pay(api, provisioning):
-    play(api, lambda cloud: cloud.ensure(True, print), provisioning=provisioning, reservation="projects/p/r")
+    play(api, lambda _, capacity: capacity.wait(), provisioning=provisioning, reservation="projects/p/r")
     (resource,) = api.queued.values()
     assert "guaranteed" in resource
     assert "spot" not in resource
     assert resource.reservation_name == ("projects/p/r" if provisioning == "reserved" else "")
 
 
-def test_passing_errors_are_waited_out(api, monkeypatch):
+def test_want_of_capacity_is_waited_out_with_growing_pauses(api):
+    api.fail_requests(3, "z")
+    state, said = play(api, lambda _, capacity: capacity.wait(), accelerator_type="v4-32")
+    assert state.is_ready
+    waits = [line for line in said if "next try at" in line]
+    assert len(waits) == 3
+    assert "no spot v4-32 in z, asked for since" in waits[0]
+    assert "There is no more capacity" in waits[0]
+
+
+def test_next_zone_is_tried_where_one_has_no_capacity(api):
+    async def story(cloud, capacity):
+        api.fail_requests(99, "us-central2-b")
+        assert (await capacity.wait()).is_ready
+        assert cloud.zone == "us-east5-a"
+        return await capacity.locate()
+
+    state, _ = play(api, story, zones=("us-central2-b", "us-east5-a"))
+    assert state.is_ready
+    assert [name.split("/")[3] for name in api.nodes] == ["us-east5-a"]
+
+
+def test_request_that_stays_queued_is_withdrawn_and_made_in_the_next_zone(api):
+    api.full_zones.add("us-central2-b")
+    state, said = play(
+        api, lambda _, capacity: capacity.wait(), zones=("us-central2-b", "us-east5-a"), zone_seconds=0.1
+    )
+    assert state.is_ready
+    assert any("the request was withdrawn" in line for line in said)
+    assert [name.split("/")[3] for name in api.queued] == ["us-east5-a"]
+
+
+def test_request_that_no_controller_waits_for_expires(api):
+    api.full_zones.add("z")
+
+    async def story(cloud, capacity):
+        await cloud.create()
+        while (await cloud.describe()).queued != "FAILED":
+            await asyncio.sleep(0.01)
+        return await cloud.describe()
+
+    state, _ = play(api, story, valid_seconds=1)
+    assert "expired" in state.error
+
+
+def test_error_of_an_operation_is_told_and_the_request_not_repeated(api):
+    api.refuse_requests(8, "Quota limit 'TPUV4CoresPerProjectPerZone' has been exceeded. Limit: 0")
+    with pytest.raises(CloudError, match="has no quota for spot v4-64 in z: .*Limit: 0"):
+        play(api, lambda _, capacity: capacity.wait())
+    assert api.calls.count("CreateQueuedResource") == 1
+
+
+def test_pod_that_a_person_deleted_is_not_created_again(api):
+    async def story(cloud, capacity):
+        await capacity.wait()
+        await TpuCloud("p", "z", "pod", PodSpec(), cloud.endpoint).delete()
+        await capacity.wait(had=True)
+
+    with pytest.raises(DeletedByUser, match="The next call of Snakemake creates it again"):
+        play(api, story)
+    assert api.calls.count("CreateQueuedResource") == 1
+
+
+def test_node_that_a_person_deleted_is_not_created_again(api):
+    async def story(cloud, capacity):
+        await capacity.wait()
+        await cloud._call("delete_node", name=cloud.node_name)
+        await capacity.wait(had=True)
+
+    with pytest.raises(DeletedByUser):
+        play(api, story)
+
+
+@pytest.mark.parametrize("may_delete", [False, True])
+def test_lost_pod_of_somebody_else_is_deleted_with_leave_only(api, may_delete):
+    async def story(cloud, capacity):
+        await capacity.wait()
+        for node in api.nodes.values():
+            node.labels = {}
+        for resource in api.queued.values():
+            resource.tpu.node_spec[0].node.labels = {}
+        api.preempt()
+        return await capacity.wait()
+
+    if may_delete:
+        assert play(api, story, may_delete=True)[0].is_ready
+        return
+    with pytest.raises(CloudError, match="was not created by this plugin: delete it by .* tpu-adopt"):
+        play(api, story)
+    assert "DeleteQueuedResource" not in api.calls
+
+
+def test_pod_that_came_back_meanwhile_is_not_deleted(api):
+    async def story(cloud, capacity):
+        await capacity.wait()
+        return await cloud.delete(lambda state: state.is_lost)
+
+    assert play(api, story)[0].is_ready
+
+
+def test_request_is_withdrawn_when_the_wait_for_it_ends(api):
+    api.full_zones.add("z")
+
+    async def story(cloud, capacity):
+        waiting = asyncio.ensure_future(capacity.wait())
+        while not api.queued:
+            await asyncio.sleep(0.01)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        await capacity.withdraw()
+        return await cloud.describe()
+
+    state, said = play(api, story)
+    assert state.is_absent
+    assert any("the request was withdrawn" in line for line in said)
+    with pytest.raises(CloudError, match="was not ready after 0 s .* Raise tpu-queue-timeout"):
+        play(api, lambda _, capacity: capacity.wait(), timeout=0.1)
+
+
+def test_outages_are_waited_out_and_told(api, monkeypatch):
     async def no_pause(_):
         pass
 
-    api.fail(3)
+    api.fail(4)
 
-    async def story(cloud):
+    async def story(cloud, _):
         monkeypatch.setattr("snakemake_executor_plugin_tpu.cloud.asyncio.sleep", no_pause)
         return await cloud.describe()
 
-    assert play(api, story).is_absent
-    assert api.calls.count("GetNode") == 4
+    state, said = play(api, story)
+    assert state.is_absent
+    assert api.calls.count("GetNode") == 5
+    assert said == ["The TPU API does not answer (emulated outage): trying again for some minutes"]
+
+
+def test_expired_credentials_are_told_at_once(api):
+    # Seen as an outage: gRPC asks for the token in a plugin of its own.
+    message = "Getting metadata from plugin failed with error: Reauthentication is needed."
+    api.fail(1, "UNAVAILABLE", message)
+    with pytest.raises(CloudError, match="gcloud auth application-default login"):
+        play(api, lambda cloud, _: cloud.describe())
+    assert api.calls == ["GetNode"]
 
 
 def test_no_plain_text_api_elsewhere():

@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from snakemake_executor_plugin_tpu.emulator import EmulatedPod, why_not
-from snakemake_executor_plugin_tpu.emulator.study import Study, until
+from snakemake_executor_plugin_tpu.emulator.study import Study, keys_of, until
 
 # These jobs wait at step 6 of 12 in their first launch, so that faults find them in the middle.
 LONG = {"steps": 12, "options": "--hold 6"}
@@ -48,13 +48,17 @@ def test_preemption_with_notice_is_no_failure(study):
     assert one.launches("a")["2-0"]["from"] == 6, call.said
 
 
-def test_one_lost_host_recovers_the_pod(study):
-    one = study({"a": {**LONG, "hosts": 4}})
+def test_rebooted_host_gets_its_job_back(study):
+    one = study({"a": {**LONG, "hosts": 4}}, **{"tpu-recovery": 60})
     call = one.start()
     call.wait_for(r"job=a 0\] step 6$")
+    keys = keys_of(one.pod)
     one.pod.kill_host(2)
+    call.wait_for("looking for it")
+    one.pod.restart_host(2)
     assert call.wait() == 0, call.said
     assert one.launches("a")["2-0"]["from"] == 6
+    assert keys_of(one.pod) == keys
     assert one.pod.jobs() == {}
 
 

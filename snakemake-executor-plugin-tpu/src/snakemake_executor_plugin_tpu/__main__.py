@@ -44,6 +44,7 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, ExecutorSettings]:
     )
     parser.add_argument("command", choices=COMMANDS)
     parser.add_argument("words", nargs="*", metavar="WORD", help="job, rank or command: see above")
+    parser.add_argument("--force", action="store_true", help="delete a pod that is in use")
     parser.add_argument("--profile", type=Path, help="folder of a Snakemake profile, or its config.yaml")
     for item in fields(ExecutorSettings):
         option = {"action": "store_true"} if item.type is bool else {"type": item.metadata["type"]}
@@ -108,30 +109,34 @@ class Cli:
 
     async def _existing(self) -> Pod:
         """Return the pod without ever creating it."""
-        self.settings.create = False
-        if self.manager.cloud is not None:
+        if self.manager.capacity is not None:
+            self.manager.capacity.create = False
             # People look at whatever pod there is; only jobs depend on its size.
-            state = await self.manager.cloud.describe()
+            state = await self.manager.capacity.locate()
             self.settings.accelerator_type = state.accelerator_type or self.settings.accelerator_type
         return await self.manager.ready()
 
     async def up(self) -> None:
         """Create the pod: asking for it is the leave that the profile gives elsewhere."""
-        self.settings.create = True
+        if self.manager.capacity is not None:
+            self.manager.capacity.create = True
         await self.manager.ready()
 
     async def status(self) -> int:
         """Print all there is to know at a glance."""
         if self.manager.cloud is not None:
-            state = await self.manager.cloud.describe()
+            state = await self.manager.capacity.locate()
             print(f"{self.settings.name}: {state} {state.accelerator_type} {state.health}".rstrip())
-            if not state.is_ready or state.is_gone:
+            if not state.is_ready:
                 return 1
         pod = await self._existing()
         if owner := pod.status[0]["owner"]:
             print(f"driven by {name_of(owner)}, heard {owner['silent']:.0f} s ago")
         print(f"{'host':6} {'load':>6} {'cpus':>5} {'memory':>14} {'disk':>9}   tasks")
-        for worker, status in zip(pod.workers, pod.status, strict=True):
+        for rank, (worker, status) in enumerate(zip(pod.workers, pod.status, strict=True)):
+            if rank in pod.silent:
+                print(f"{worker.host:6} does not answer")
+                continue
             used, total = status["memory"] - status["memory_free"], status["memory"]
             print(
                 f"{worker.host:6} {status['load']:6.1f} {status['cpus']:5d} {used / 2**30:6.1f}/{total / 2**30:5.1f} G "
@@ -193,8 +198,22 @@ class Cli:
         """Delete the pod."""
         if self.manager.cloud is None:
             raise PodError("These hosts are not managed here (tpu-workers): nothing can be deleted.")
+        if (await self.manager.capacity.locate()).is_ready and not self.args.force:
+            await self._check_free()
         await self.manager.cloud.delete()
         print(f"TPU pod {self.settings.name} is deleted; nothing of it costs anything any more.")
+
+    async def _check_free(self) -> None:
+        """Raise PodError where somebody drives the pod, or where nobody can tell."""
+        force = "`down --force` deletes the pod all the same."
+        try:
+            owner = (await self._existing()).status[0]["owner"]
+        except (PodError, Unreachable) as error:
+            raise PodError(f"Whether somebody uses the pod cannot be seen: {error} {force}") from None
+        if owner:
+            raise PodError(
+                f"The pod is in use by the Snakemake of {name_of(owner)}. Stop that one first; {force}"
+            )
 
     async def idle(self) -> None:
         """Delete the pod after so many minutes without a job."""
@@ -203,7 +222,7 @@ class Cli:
         idle_since = time.monotonic()
         while True:
             try:
-                if self.manager.cloud is None or (await self.manager.cloud.describe()).is_absent:
+                if self.manager.cloud is None or (await self.manager.capacity.locate()).is_absent:
                     return
                 if await self._is_busy():
                     idle_since = time.monotonic()

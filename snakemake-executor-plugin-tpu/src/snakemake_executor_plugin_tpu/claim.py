@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from .errors import HostKeyError, PodError, Unreachable
 from .pod import BEAT_SECONDS, Worker
-from .ssh import Connection, refuse_for_good
+from .ssh import Connection, unreachable
 
 # A controller that lives is heard every BEAT_SECONDS; one without a word (a closed laptop) loses the pod after this,
 SILENCE_SECONDS = 60.0
@@ -90,9 +90,7 @@ class Claim:
         finally:
             if connection is not None:
                 await connection.close()
-        reason = await connection.reason()
-        refuse_for_good(worker.host, reason)
-        raise Unreachable(f"{worker.host}: {reason}")
+        raise unreachable(worker.host, await connection.reason())
 
     async def _keep(self, worker: Worker, connection: Connection) -> None:
         """Hold on; after a dropped connection claim the pod again, unless another one was faster."""

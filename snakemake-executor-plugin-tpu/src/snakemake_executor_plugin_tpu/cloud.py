@@ -1,16 +1,22 @@
-"""The pod as the Cloud TPU API (v2) sees it: described, created, adopted, deleted."""
+"""The pod as the Cloud TPU API (v2) sees it: described, created, deleted."""
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 
-from .errors import CloudError, explain, is_transient
+from .errors import CloudError, explain, is_transient, short
 from .google import auth, gx, load
 
-GONE_NODE = {"PREEMPTED", "TERMINATED", "STOPPED"}
-GONE_QUEUED = {"SUSPENDED", "FAILED"}
+# The only states that prove that a pod is lost. Silence of its hosts proves nothing.
+LOST_NODE = {"PREEMPTED", "TERMINATED"}
+LOST_QUEUED = {"SUSPENDED", "FAILED"}
+LABEL = {"snakemake-tpu": "created"}
 CALL_TIMEOUT = 60.0
+TELL_AFTER = 4
+QUEUE_SECONDS = 86400
 
 
 @dataclass(frozen=True)
@@ -33,11 +39,16 @@ class PodState:
     addresses: tuple[str, ...] = ()
     internal: tuple[str, ...] = ()
     error: str = ""
+    error_code: int = 0
+    created_here: bool = False
+    """Whether this plugin created the pod: its label says so."""
+    by_user: bool = False
+    """Whether a person, not Google, ended it."""
 
     @property
     def is_ready(self) -> bool:
         """Tell whether the hosts should be up."""
-        return self.node == "READY" and bool(self.addresses)
+        return self.node == "READY" and bool(self.addresses) and self.queued not in LOST_QUEUED
 
     @property
     def is_absent(self) -> bool:
@@ -45,9 +56,14 @@ class PodState:
         return self.node == "ABSENT" and self.queued == "ABSENT"
 
     @property
-    def is_gone(self) -> bool:
-        """Tell whether the pod has to be deleted before it can come back."""
-        return self.node in GONE_NODE or self.queued in GONE_QUEUED
+    def is_lost(self) -> bool:
+        """Tell whether the API says that the pod cannot come back: it has to be deleted before it is created anew."""
+        return self.node in LOST_NODE or self.queued in LOST_QUEUED
+
+    @property
+    def was_deleted(self) -> bool:
+        """Tell whether somebody deletes or has deleted a pod that was up."""
+        return self.is_absent or self.queued == "DELETING" or (self.by_user and self.queued != "ABSENT")
 
     def __str__(self) -> str:
         """Say it in a few words."""
@@ -67,18 +83,34 @@ class PodSpec:
     internal_ips: bool = False
     service_account: str | None = None
     labels: tuple[tuple[str, str], ...] = ()
+    metadata: tuple[tuple[str, str], ...] = ()
+    valid_seconds: int = QUEUE_SECONDS
+    """After so many seconds in the queue the request expires: nobody may be left to use what it brings."""
     ssh_user: str | None = None
     ssh_public_key: Path | None = None
 
 
 class TpuCloud:
-    """One pod: a node and the queued resource of the same name."""
+    """One pod in one zone: a node and the queued resource of the same name."""
 
-    def __init__(self, project: str, zone: str, name: str, spec: PodSpec, endpoint: str | None = None):
-        self.parent = f"projects/{project}/locations/{zone}"
+    def __init__(
+        self,
+        project: str,
+        zone: str,
+        name: str,
+        spec: PodSpec,
+        endpoint: str | None = None,
+        say: Callable[[str], None] = lambda sentence: None,
+    ):
         self.project, self.zone, self.name, self.spec, self.endpoint = project, zone, name, spec, endpoint
+        self.say = say
         self.poll_seconds = (0.2, 1.0) if endpoint else (5.0, 30.0)
         self._client = None
+
+    @property
+    def parent(self) -> str:
+        """Return the full name of the zone."""
+        return f"projects/{self.project}/locations/{self.zone}"
 
     @property
     def node_name(self) -> str:
@@ -113,6 +145,10 @@ class TpuCloud:
             client, self._client = self._client, None
             await client.transport.close()
 
+    def refusal(self, error: Exception, action: str) -> CloudError:
+        """Return the error as one sentence with the command that helps."""
+        return CloudError(explain(error, self.project, self.zone, f"{action} {self.name}", self.spec))
+
     async def _call(self, method: str, attempts: int = 40, **arguments):
         pause = 0.5
         for attempt in range(1, attempts + 1):
@@ -122,8 +158,9 @@ class TpuCloud:
                 raise
             except (gx.GoogleAPICallError, gx.RetryError, auth.GoogleAuthError) as error:
                 if attempt == attempts or not is_transient(error):
-                    action = f"{method.replace('_', ' ')} {self.name}"
-                    raise CloudError(explain(error, self.project, self.zone, action, self.spec)) from error
+                    raise self.refusal(error, method.replace("_", " ")) from error
+                if attempt == TELL_AFTER:
+                    self.say(f"The TPU API does not answer ({short(error)}): trying again for some minutes")
             await asyncio.sleep(pause)
             pause = min(pause * 2, 30.0)
 
@@ -148,8 +185,12 @@ class TpuCloud:
             state["internal"] = tuple(point.ip_address for point in node.network_endpoints)
             state["accelerator_type"] = node.accelerator_type
         if queued is not None:
-            state["queued"] = queued.state.state.name
-            state["error"] = queued.state.failed_data.error.message if state["queued"] == "FAILED" else ""
+            error = queued.state.failed_data.error
+            state |= {"queued": queued.state.state.name, "error": error.message, "error_code": error.code}
+            state["by_user"] = queued.state.state_initiator.name == "USER"
+        nodes = [node] if node is not None else []
+        nodes += [spec.node for spec in queued.tpu.node_spec] if queued is not None else []
+        state["created_here"] = any(LABEL.items() <= dict(each.labels).items() for each in nodes)
         return PodState(**state)
 
     async def endpoints(self) -> list[Endpoint]:
@@ -167,21 +208,22 @@ class TpuCloud:
         items = [item for attribute in answer.guest_attributes for item in attribute.query_value.items]
         return tuple(f"{item.key} {item.value}" for item in items if item.namespace == "hostkeys")
 
-    async def create(self) -> None:
-        """Ask for the pod; it comes when there is capacity."""
+    async def create(self):
+        """Ask for the pod, which comes when there is capacity, and return the operation (None: it was there)."""
         tpu_v2 = load("google.cloud.tpu_v2")
+
         spec = self.spec
         node = tpu_v2.Node(
             accelerator_type=spec.accelerator_type,
             runtime_version=spec.runtime_version,
-            labels=dict(spec.labels),
+            labels=dict(spec.labels) | LABEL,
         )
         node.network_config = tpu_v2.NetworkConfig(
             network=spec.network or "",
             subnetwork=spec.subnetwork or "",
             enable_external_ips=not spec.internal_ips,
         )
-        node.metadata = {"enable-guest-attributes": "TRUE"}
+        node.metadata = {"enable-guest-attributes": "TRUE", **dict(spec.metadata)}
         if spec.ssh_public_key and spec.ssh_user:
             node.metadata["ssh-keys"] = f"{spec.ssh_user}:{spec.ssh_public_key.read_text().strip()}"
         if spec.service_account:
@@ -198,66 +240,51 @@ class TpuCloud:
             node_spec.node.scheduling_config = tpu_v2.SchedulingConfig(reserved=True)
             resource.reservation_name = spec.reservation or ""
         resource.tpu = tpu_v2.QueuedResource.Tpu(node_spec=[node_spec])
-        try:
-            await self._call(
+        resource.queueing_policy = tpu_v2.QueuedResource.QueueingPolicy(
+            valid_until_duration=timedelta(seconds=spec.valid_seconds)
+        )
+        with suppress(
+            gx.AlreadyExists
+        ):  # an answer was lost, or somebody else was faster: either way it is there
+            return await self._call(
                 "create_queued_resource",
                 parent=self.parent,
                 queued_resource_id=self.name,
                 queued_resource=resource,
             )
-        except gx.AlreadyExists:
-            pass  # a call whose answer was lost, or somebody else was faster: either way it is there
+        return None
 
-    async def delete(self) -> None:
-        """Delete the pod and wait until it is gone."""
+    async def failure_of(self, operation) -> Exception | None:
+        """Return the error of an operation that has ended with one."""
+        if operation is None or not await operation.done():
+            return None
+        error = operation.operation.error
+        return gx.from_grpc_status(error.code, error.message) if error.code else None
+
+    async def delete(self, while_: Callable[[PodState], bool] = lambda state: True) -> PodState:
+        """Delete the pod and wait until it is gone, or until `while_` does not hold of it any more.
+
+        Raises CloudError where the API refuses, at once or when the operation ends.
+        """
         tpu_v2 = load("google.cloud.tpu_v2")
-        pause, most = self.poll_seconds
-        while not (state := await self.describe()).is_absent:
-            try:
-                if state.queued not in ("ABSENT", "DELETING"):
-                    request = tpu_v2.DeleteQueuedResourceRequest(name=self.queued_name, force=True)
-                    await self._call("delete_queued_resource", request=request)
-                elif state.queued == "ABSENT" and state.node not in ("ABSENT", "DELETING"):
-                    await self._call("delete_node", name=self.node_name)
-            except gx.NotFound:
-                continue
-            await asyncio.sleep(pause)
-            pause = min(pause * 1.5, most)
 
-    async def ensure(self, create: bool, say: Callable[[str], None], timeout: float = 0) -> PodState:
-        """Wait until the pod is ready; create it, or re-create what preemption left, where that is allowed."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout if timeout else None
         pause, most = self.poll_seconds
-        told = created = None
-        while not (state := await self.describe()).is_ready or state.is_gone:
-            if str(state) != told:
-                told = str(state)
-                say(f"TPU pod {self.name}: {told}")
-            if state.is_gone or state.is_absent:
-                if state.queued == "FAILED" and created:
-                    raise CloudError(
-                        explain(
-                            gx.FailedPrecondition(state.error), self.project, self.zone, "create", self.spec
-                        )
-                    )
-                if not create:
-                    what = "does not exist" if state.is_absent else f"is gone ({state})"
-                    raise CloudError(
-                        f"TPU pod {self.name} {what}, and the profile does not allow creating it: "
-                        "set tpu-create: true, or run `python -m snakemake_executor_plugin_tpu up`."
-                    )
-                if state.is_gone:
-                    await self.delete()
-                say(f"TPU pod {self.name}: asking for {self.spec.provisioning} {self.spec.accelerator_type}")
-                await self.create()
-                created = True
-                pause = self.poll_seconds[0]
-            if deadline and loop.time() > deadline:
-                raise CloudError(
-                    f"TPU pod {self.name} was not ready after {timeout:.0f} s ({state}): zone {self.zone} has no "
-                    "capacity now. Its request stays queued; raise tpu-queue-timeout to wait longer."
-                )
+        operation = None
+        while not (state := await self.describe()).is_absent:
+            if error := await self.failure_of(operation):
+                if not is_transient(error):
+                    raise self.refusal(error, "delete")
+                operation = None
+            with suppress(gx.NotFound):
+                if "DELETING" not in (state.queued, state.node) and operation is None:
+                    # Another incarnation may have taken its place in between: that one is not ours to delete.
+                    if not while_(state):
+                        return state
+                    if state.queued != "ABSENT":
+                        request = tpu_v2.DeleteQueuedResourceRequest(name=self.queued_name, force=True)
+                        operation = await self._call("delete_queued_resource", request=request)
+                    else:
+                        operation = await self._call("delete_node", name=self.node_name)
             await asyncio.sleep(pause)
             pause = min(pause * 1.5, most)
         return state

@@ -13,24 +13,49 @@ class CloudError(PodError):
     """The cloud refuses what was asked of it."""
 
 
+class DeletedByUser(CloudError):
+    """Somebody deleted the pod on purpose."""
+
+
 class HostKeyError(PodError):
     """A host is not the one that it should be."""
-
-
-class HostsSilentError(PodError):
-    """A host of a pod that should be ready has not answered for too long: a new pod may help."""
 
 
 class Unreachable(Exception):
     """A host does not answer (now)."""
 
 
+class HostsSilentError(PodError):
+    """A host of a pod that should be ready has not answered for too long."""
+
+
+class LoginRefused(Unreachable):
+    """A host answers and does not let this user in with this key."""
+
+
 class TaskLost(Exception):
     """A task on a host is gone through no fault of its job."""
 
 
+class TaskSilent(TaskLost):
+    """The host of a task has not answered for some time: the task may still run."""
+
+
+def needs_login(error: Exception) -> bool:
+    """Tell whether the credentials have expired or were never there. gRPC reports this as an outage."""
+    if isinstance(error, (auth.TransportError,)):
+        return False
+    low = str(error).lower()
+    plugin = "getting metadata from plugin failed" in low
+    return isinstance(error, (auth.GoogleAuthError, gx.Unauthenticated)) or (
+        plugin and any(word in low for word in ("refresh", "reauth", "invalid_grant", "credential"))
+    )
+
+
 def is_transient(error: Exception) -> bool:
     """Tell whether an API call is worth repeating."""
+    if needs_login(error):
+        return False
     if isinstance(error, (gx.TooManyRequests, gx.ResourceExhausted)):
         # Requests per minute pass; quota for chips does not.
         return "per minute" in str(error).lower()
@@ -47,12 +72,25 @@ def is_transient(error: Exception) -> bool:
     return isinstance(error, passing)
 
 
+def is_refused(error: Exception) -> bool:
+    """Tell whether asking for the same pod again cannot help: the request, the rights or the quota is wrong."""
+    low = str(error).lower()
+    kinds = (gx.InvalidArgument, gx.PermissionDenied, gx.Unauthenticated, gx.NotFound, auth.GoogleAuthError)
+    return isinstance(error, kinds) or ("quota" in low and "capacity" not in low)
+
+
+def short(error: Exception) -> str:
+    """Return the first line of an error."""
+    text = str(getattr(error, "message", "") or error).strip() or type(error).__name__
+    return text.splitlines()[0][:200]
+
+
 def explain(error: Exception, project: str, zone: str, action: str, spec=None) -> str:
     """Say what the API's error means and which command helps."""
     text = str(getattr(error, "message", "") or error)
     low = text.lower()
     wanted = getattr(spec, "accelerator_type", "TPU")
-    if isinstance(error, (auth.GoogleAuthError, gx.Unauthenticated)):
+    if needs_login(error):
         return f"Google Cloud does not know who asks: run `gcloud auth application-default login` ({text})."
     if (
         "has not been used in project" in low

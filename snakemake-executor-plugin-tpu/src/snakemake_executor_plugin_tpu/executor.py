@@ -45,6 +45,7 @@ class Executor(RemoteExecutor):
         self.runs: dict[str, JobRun] = {}
         self.futures: dict[str, Future] = {}
         self.slots: dict[int, str] = {}
+        self.stopped: dict[str, Outcome] = {}
         self.failed = self.cancelled = self.caretaken = False
         self._workflow_sources: dict[str, Path] | None = None
         self._sources: dict[frozenset, bytes] = {}
@@ -97,10 +98,17 @@ class Executor(RemoteExecutor):
         info = SubmittedJobInfo(job, external_jobid=slot, aux={"submitted": time.time()})
         try:
             check_files(job)
-            self._start(self._request(job, slot))
+            request = self._request(job, slot)
         except WorkflowError as error:
+            request, outcome = None, Outcome(False, str(error))
+        if slot in self.stopped:
+            # Snakemake would retry a job that somebody has stopped.
+            request, outcome = None, self.stopped[slot]
+        if request is not None:
+            self._start(request)
+        else:
             self.futures[slot] = Future()
-            self.futures[slot].set_result(Outcome(False, str(error)))
+            self.futures[slot].set_result(outcome)
         # Only now: the polling thread looks at what is submitted at once.
         self.report_job_submission(info)
 
@@ -191,6 +199,8 @@ class Executor(RemoteExecutor):
                 self.report_job_success(info)
             elif not self.cancelled:
                 self.failed = True
+                if outcome.stopped:
+                    self.stopped[info.external_jobid] = outcome
                 label = label_of(info.job)
                 event = "oom" if outcome.out_of_memory else "failure"
                 self.driver.loop.call_soon_threadsafe(self.notifier.send, event, outcome.message, label)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from .allocation import Allocator, libtpu_variables, slice_of
-from .errors import PodError, TaskLost, Unreachable
+from .errors import PodError, TaskLost, TaskSilent, Unreachable
 from .launch import Launch, LaunchResult
 from .lifecycle import LEAST_DISK, Pod, PodManager
 from .notify import ran_out_of_memory
@@ -43,6 +43,7 @@ class Outcome:
     out_of_memory: bool = False
     started: float = 0.0
     ended: float = 0.0
+    stopped: bool = False
 
 
 class JobRun:
@@ -65,6 +66,7 @@ class JobRun:
         self.task: asyncio.Task | None = None
         self.launch: Launch | None = None
         self.launches: list[Launch] = []
+        self.silence = ""
 
     async def run(self) -> Outcome:
         """Run the job to its end. To stop the job on the pod takes more than cancelling this: `cancel`."""
@@ -78,28 +80,40 @@ class JobRun:
                     if not lost:
                         self.record.finish()
                         return self._outcome(result)
+                    if lost == "stopped":
+                        self.record.finish()
+                        message = "was stopped by `python -m snakemake_executor_plugin_tpu stop`."
+                        return Outcome(False, message, self._log_files(), stopped=True)
+                except TaskSilent as error:
+                    # It may run on: it is neither stopped nor launched anywhere else.
+                    self.silence = str(error)
+                    await self._recover(pod, self.silence)
+                    continue
                 except (TaskLost, Unreachable) as error:
                     lost = str(error)
                 launched = await self._abandon()
                 self.allocator.release(self.request.slot)
                 if not launched:
                     await self._recover(pod, lost)
-                elif lost not in ("stopped", "lease"):
-                    settings = self.settings
-                    budgets = {
-                        "preemptions": settings.preemptions,
-                        "stalled": settings.relaunches_without_progress,
-                    }
-                    if message := self.record.count_loss(lost, **budgets):
-                        self.record.finish()
-                        return Outcome(False, message, self._log_files())
-                    self.say(f"{self.request.label}: {lost}; launching it again")
+                elif lost != "lease":
+                    self._count(lost)
                     await self._recover(pod, lost)
         except PodError as error:
             await self._abandon()
             return Outcome(False, str(error), self._log_files())
         finally:
             self.allocator.release(self.request.slot)
+
+    def _count(self, lost: str) -> None:
+        """Count a lost launch; raise PodError where there were too many."""
+        budgets = {
+            "preemptions": self.settings.preemptions,
+            "stalled": self.settings.relaunches_without_progress,
+        }
+        if message := self.record.count_loss(lost, **budgets):
+            self.record.finish()
+            raise PodError(message)
+        self.say(f"{self.request.label}: {lost}; launching it again")
 
     async def _pod(self) -> Pod:
         while True:
@@ -134,7 +148,11 @@ class JobRun:
     async def _attempt(self, pod: Pod) -> LaunchResult:
         request = self.request
         seen = [task["launch"] for task in pod.found() if task.get("slot") == request.slot]
+        self._check_silent(pod)
         found = await self._find(pod)
+        silence, self.silence = self.silence, ""
+        if silence and not found:
+            self._count(silence)
         if found:
             hosts = self._hosts_of(found)
             number = found["launch"]
@@ -144,7 +162,7 @@ class JobRun:
                 raise Unreachable("the pod was lost while the job waited for a host")
             if self.manager.claim is not None and self.manager.claim.lost:
                 raise self.manager.claim.lost
-            number = self.record.next_launch(max(seen, default=0))
+            number = self.record.next_launch(max(seen, default=0), hosts)
         workers = [pod.workers[host] for host in hosts]
         name = f"{request.slot}.l{number}"
         spec = await self._spec(pod, workers, name, number)
@@ -162,6 +180,18 @@ class JobRun:
         )
         self.launches.append(self.launch)
         return await self.launch.run()
+
+    def _check_silent(self, pod: Pod) -> None:
+        """Raise PodError where the job may still run on a host that is silent, or needs such a host."""
+        hosts = sorted(pod.silent if self.request.hosts > 1 else pod.silent & set(self.record.hosts))
+        if hosts:
+            names = ", ".join(pod.workers[host].host for host in hosts)
+            raise PodError(
+                f"{names} has been silent for {self.settings.recovery} s, and the TPU API says that the pod is READY. "
+                "The job may still run there: it was not launched anywhere else, and the pod was not deleted. Try "
+                f"`python -m snakemake_executor_plugin_tpu ssh {hosts[0]}`; `... down` deletes the pod, and the next "
+                "call of Snakemake resumes the job from its checkpoint."
+            )
 
     def _show(self, rank: int, line: str) -> None:
         if self.settings.stream == "all" or (self.settings.stream == "first" and rank == 0):

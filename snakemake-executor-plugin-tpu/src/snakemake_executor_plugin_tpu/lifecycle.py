@@ -1,23 +1,33 @@
-"""The pod's life: brought up, found again after a loss, re-created where that is allowed, deleted when idle."""
+"""The pod's life: brought up, found again after a loss, and created anew where the API says that it is lost."""
 
 import asyncio
 import re
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from .allocation import slice_of
+from .capacity import Capacity
 from .claim import Claim
 from .cloud import PodSpec, PodState, TpuCloud
-from .errors import CloudError, HostKeyError, HostsSilentError, PodError, Unreachable
+from .errors import (
+    CloudError,
+    DeletedByUser,
+    HostKeyError,
+    HostsSilentError,
+    LoginRefused,
+    PodError,
+    Unreachable,
+)
 from .notify import Notifier
 from .pod import Worker, content_name
 from .settings import ExecutorSettings
 from .ssh import Ssh, host_name, write_config
 
 LEAST_DISK = 64 << 20
+LOGIN_SECONDS = 30.0
 
 
 @dataclass
@@ -30,6 +40,12 @@ class Pod:
     python: str
     path: list[str] = field(default_factory=list)
     status: list[dict] = field(default_factory=list)
+    silent: set[int] = field(default_factory=set)
+    """Hosts that do not answer though the API says that the pod is ready: what ran there may still run."""
+
+    def answering(self) -> list[Worker]:
+        """Return the hosts that are not silent."""
+        return [worker for rank, worker in enumerate(self.workers) if rank not in self.silent]
 
     def found(self) -> list[dict]:
         """Return every task that was on the hosts when they were looked at last."""
@@ -40,7 +56,7 @@ class Pod:
         ]
 
 
-def cloud_of(settings: ExecutorSettings) -> TpuCloud | None:
+def cloud_of(settings: ExecutorSettings, say: Callable[[str], None]) -> TpuCloud | None:
     """Return the API's side of the pod, or None for hosts that are not managed here."""
     if settings.workers:
         return None
@@ -59,7 +75,8 @@ def cloud_of(settings: ExecutorSettings) -> TpuCloud | None:
         ssh_user=settings.ssh_user,
         ssh_public_key=public_key if public_key and public_key.exists() else None,
     )
-    return TpuCloud(settings.project, settings.zone, settings.name, spec, settings.api_endpoint)
+    zone = settings.zones()[0]
+    return TpuCloud(settings.project, zone, settings.name, spec, settings.api_endpoint, say)
 
 
 class PodManager:
@@ -75,12 +92,22 @@ class PodManager:
     ):
         self.settings, self.folder, self.say, self.notifier = settings, folder, say, notifier
         self.claim = claim  # people may look at a pod that a controller drives
-        self.cloud = cloud_of(settings)
+        self.cloud = cloud_of(settings, say)
+        self.capacity = self.cloud and Capacity(
+            self.cloud,
+            settings.zones(),
+            say,
+            settings.create,
+            settings.adopt == "delete-allowed",
+            settings.queue_timeout,
+            60 * settings.zone_minutes,
+        )
         self.names = settings.workers.split()
         self.hosts = len(self.names) or slice_of(settings.accelerator_type).hosts
         self.on_up: Callable[[Pod], Awaitable[None]] | None = None
         self._pod: Pod | None = None
         self._work: asyncio.Task | None = None
+        self._ended: PodError | None = None
         self._count = 0
         self._state: tuple[float, PodState] | None = None
 
@@ -92,6 +119,8 @@ class PodManager:
     async def ready(self) -> Pod:
         """Return the pod, brought up first where needed."""
         while self._pod is None:
+            if self._ended is not None:
+                raise self._ended
             if self._work is None:
                 self._start(self._bring_up())
             await asyncio.shield(self._work)
@@ -112,6 +141,9 @@ class PodManager:
                 if self.on_up is not None:
                     await self.on_up(pod)
                 self._pod = pod
+            except DeletedByUser as error:
+                self._ended = error
+                raise
             finally:
                 self._work = None
 
@@ -123,6 +155,9 @@ class PodManager:
             self._work.cancel()
             with suppress(asyncio.CancelledError, Exception):
                 await self._work
+        if self.capacity is not None:
+            with suppress(CloudError):
+                await self.capacity.withdraw()
         if self.claim is not None:
             await self.claim.drop()
         if self._pod is not None:
@@ -142,25 +177,21 @@ class PodManager:
                 self.say(f"TPU pod {self.cloud.name}: its state is unknown ({error})")
                 return None
         state = self._state[1]
-        return None if state.is_ready and not state.is_gone else f"the pod is gone: {state}"
+        return None if state.is_ready else f"the pod is gone: {state}"
 
     async def _bring_up(self) -> Pod:
-        if self.cloud is None:
+        if self.capacity is None:
             return await self._meet(self.settings.boot_timeout)
-        state = await self.cloud.describe()
-        if state.is_ready and not state.is_gone:
-            # Adopted: its hosts have booted long ago, and one that is silent now is lost.
+        state = await self.capacity.locate()
+        if state.is_ready:
+            # Its hosts have booted long ago: the time that a new pod needs is not given to them.
             self._check_type(state)
-            try:
-                return await self._meet(self.settings.recovery)
-            except HostsSilentError as error:
-                if not self.settings.create:
-                    raise
-                if not await self.why_gone():
-                    self.say(f"{error} Deleting the pod and creating it anew.")
-                    await self.cloud.delete()
-        self._check_type(await self.cloud.ensure(self.settings.create, self.say, self.settings.queue_timeout))
-        return await self._meet(self.settings.boot_timeout)
+            return await self._meet(self.settings.recovery)
+        return await self._obtain(had=False)
+
+    async def _obtain(self, had: bool) -> Pod:
+        self._check_type(await self.capacity.wait(had))
+        return await self._meet(self.settings.boot_timeout, new=True)
 
     def _check_type(self, state: PodState) -> None:
         if state.accelerator_type not in ("", self.settings.accelerator_type):
@@ -169,22 +200,28 @@ class PodManager:
                 f"{self.settings.accelerator_type}: set tpu-accelerator-type to what it is, or use another tpu-name."
             )
 
-    async def _meet(self, patience: float) -> Pod:
-        """Reach every host of a pod that is there, and make it fit for jobs."""
+    async def _meet(self, patience: float, new: bool = False) -> Pod:
+        """Reach the hosts of a pod that is there, all of them where it is new, and make it fit for jobs."""
         self._state = None
         workers, ssh = await self._reach()
         self._count += 1
         pod = Pod(self._count, ssh, workers, self.settings.python)
         try:
-            await self._until_up(pod, patience)
+            # The claim comes first: on a pod that somebody else drives nothing is touched.
+            await self._until_up(workers[0], patience)
             if self.claim is not None:
                 await self.claim.take(workers[0])
-            await asyncio.gather(*(worker.call("prune", days=self.settings.prune_days) for worker in workers))
-            await self._prepare_environment(pod)
+            await self._look(pod, patience, all_needed=new)
+            if self.claim is not None:
+                days = self.settings.prune_days
+                await asyncio.gather(*(worker.call("prune", days=days) for worker in pod.answering()))
+                await self._prepare_environment(pod)
         except BaseException:
             await ssh.close()
             raise
-        self.say(f"TPU pod {self.cloud.name if self.cloud else ''} is up: {len(workers)} host(s) answer")
+        self.say(
+            f"TPU pod {self.cloud.name if self.cloud else ''} is up: {len(pod.answering())} host(s) answer"
+        )
         return pod
 
     async def _reach(self) -> tuple[list[Worker], Ssh]:
@@ -216,42 +253,66 @@ class PodManager:
         match = re.search(r"^hostname (.*)$", output.decode(), re.MULTILINE)
         return match[1] if match else name
 
-    async def _until_up(self, pod: Pod, timeout: float) -> None:
-        """Bring the agent to every host and look at what runs there; raise where one does not answer in time."""
-        deadline = time.monotonic() + timeout
-
-        async def up(worker: Worker) -> dict:
-            pause = 0.2
-            while True:
-                try:
-                    await worker.deploy(timeout=30)
-                    status = await worker.status()
-                    if status["disk_free"] >= LEAST_DISK:
-                        return status
-                    await worker.call("prune", days=0, tasks_only=True)
-                    error = f"{worker.host} has {status['disk_free'] >> 20} MB of disk left"
-                except (Unreachable, PodError) as problem:
-                    if isinstance(problem, HostKeyError):
-                        raise
-                    error = str(problem)
-                if time.monotonic() > deadline or await self.why_gone():
-                    raise Unreachable(error)
-                await asyncio.sleep(pause)
-                pause = min(pause * 1.5, 5.0)
-
-        tasks = [asyncio.ensure_future(up(worker)) for worker in pod.workers]
+    async def _look(self, pod: Pod, patience: float, all_needed: bool) -> None:
+        """Note what runs on each host, and which hosts are silent; raise where too few answer."""
+        tasks = [asyncio.ensure_future(self._until_up(worker, patience)) for worker in pod.workers]
         try:
-            pod.status = await asyncio.gather(*tasks)
-        except Unreachable as error:
-            raise HostsSilentError(
-                f"A host of the pod does not answer by ssh: {error}. "
-                "Try `python -m snakemake_executor_plugin_tpu ssh`; tpu-ssh-user, tpu-ssh-key and the firewall "
-                "decide who may."
-            ) from None
+            found = await asyncio.gather(*tasks, return_exceptions=True)
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+        for rank, status in enumerate(found):
+            # Without the first host there is no claim: others could drive the pod as well.
+            if isinstance(status, BaseException) and (
+                all_needed or not rank or not isinstance(status, HostsSilentError)
+            ):
+                raise status
+        pod.silent = {rank for rank, status in enumerate(found) if isinstance(status, HostsSilentError)}
+        pod.status = [{"tasks": {}} if rank in pod.silent else status for rank, status in enumerate(found)]
+        for rank in sorted(pod.silent):
+            self.say(f"{found[rank]} Jobs go on without {pod.workers[rank].host}.")
+
+    async def _until_up(self, worker: Worker, patience: float) -> dict:
+        """Bring the agent to a host and return what runs there.
+
+        Raises HostsSilentError where the host has not answered in time: nothing is deleted for that.
+        """
+        begin, pause = time.monotonic(), 0.2
+        while True:
+            try:
+                await worker.deploy(timeout=30)
+                status = await worker.status()
+                if status["disk_free"] >= LEAST_DISK:
+                    return status
+                await worker.call("prune", days=0, tasks_only=True)
+                error = Unreachable(f"{worker.host} has {status['disk_free'] >> 20} MB of disk left")
+            except HostKeyError:
+                raise
+            except (Unreachable, PodError) as problem:
+                error = problem
+            if why := await self.why_gone():
+                raise Unreachable(why)
+            waited = time.monotonic() - begin
+            if isinstance(error, LoginRefused) and waited > min(LOGIN_SECONDS, patience):
+                raise PodError(self._how_to_log_in(error))
+            if waited > patience:
+                raise HostsSilentError(
+                    f"A host of the pod does not answer by ssh: {error}. The TPU API says that the pod is READY, so "
+                    "nothing was deleted. Try `python -m snakemake_executor_plugin_tpu ssh`; the firewall must let "
+                    f"port {self.settings.ssh_port} through. `python -m snakemake_executor_plugin_tpu down` deletes "
+                    "the pod."
+                )
+            await asyncio.sleep(pause)
+            pause = min(pause * 1.5, 5.0)
+
+    def _how_to_log_in(self, error: Exception) -> str:
+        key, user = self.settings.ssh_key or "ssh's own keys", self.settings.ssh_user or "ssh's own user"
+        return (
+            f"The pod does not let {user} in with {key} ({error}); nothing was deleted. Use the key of whoever created "
+            "the pod (tpu-ssh-user, tpu-ssh-key), or have them add yours: `gcloud compute project-info add-metadata "
+            "--metadata-from-file=ssh-keys=FILE` with one line USER:PUBLIC-KEY for each person."
+        )
 
     async def _prepare_environment(self, pod: Pod) -> None:
         if not self.settings.requirements:
@@ -271,31 +332,27 @@ class PodManager:
             )
             folder = await worker.prepare_environment(name, lock, python, say)
             done += 1
-            self.say(f"environment {name}: ready on {done} of {len(pod.workers)} hosts")
+            self.say(f"environment {name}: ready on {done} of {len(pod.answering())} hosts")
             return folder
 
-        folders = await asyncio.gather(*(prepare(worker) for worker in pod.workers))
+        folders = await asyncio.gather(*(prepare(worker) for worker in pod.answering()))
         pod.python, pod.path = f"{folders[0]}/bin/python", [f"{folders[0]}/bin"]
 
     async def _recover(self, pod: Pod, why: str) -> Pod:
+        """Find the pod again, or replace it where the API says that it is lost."""
         self.say(f"TPU pod lost ({why}): looking for it")
         self._state = None
         gone = await self.why_gone()
         if not gone:
             try:
-                await self._until_up(pod, self.settings.recovery)
-                self._count += 1
-                return Pod(self._count, pod.ssh, pod.workers, pod.python, pod.path, pod.status)
-            except HostsSilentError as error:
+                await self._look(pod, self.settings.recovery, all_needed=False)
+            except Unreachable:
                 gone = await self.why_gone()
-                if not gone and (self.cloud is None or not self.settings.create):
-                    raise
-                self.say(f"{error} Deleting the pod and creating it anew.")
-        self.notifier.send("preemption", gone or why)
-        if not gone:
-            # Jobs on hosts that still answer get the time to checkpoint.
-            stops = (worker.stop(None, self.settings.grace) for worker in pod.workers)
-            await asyncio.gather(*stops, return_exceptions=True)
-            await self.cloud.delete()
+            else:
+                self._count += 1
+                return replace(pod, number=self._count)
         await pod.ssh.close()
-        return await self._bring_up()
+        if self.capacity is None or not gone:
+            return await self._bring_up()
+        self.notifier.send("preemption", gone)
+        return await self._obtain(had=True)

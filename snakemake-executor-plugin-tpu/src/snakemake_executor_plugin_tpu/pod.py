@@ -13,8 +13,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from .errors import PodError, TaskLost, Unreachable
-from .ssh import Connection, Ssh, refuse_for_good
+from .errors import PodError, TaskLost, TaskSilent, Unreachable
+from .ssh import Connection, Ssh, unreachable
 
 PACKAGE = Path(__file__).parent
 BEAT_SECONDS = 10.0
@@ -133,9 +133,7 @@ class Worker:
             raise Unreachable(f"{self.host} has not answered for {timeout:.0f} s") from None
         finally:
             await connection.close()
-        reason = await connection.reason()
-        refuse_for_good(self.host, reason)
-        raise Unreachable(f"{self.host}: {reason}")
+        raise unreachable(self.host, await connection.reason())
 
     async def status(self, timeout: float = 15.0) -> dict:
         """Return what the host says about itself and its tasks."""
@@ -166,7 +164,7 @@ class Worker:
         """Start a task (given its spec) or find it, and stay with it to its end.
 
         A dropped connection is taken up again at the byte where it broke. TaskLost is raised when the task is not
-        there any more, when the host stays silent for longer than `patience`, or when `is_gone` tells why.
+        there any more or when `is_gone` tells why, TaskSilent when the host stays silent for longer than `patience`.
         """
         followed = Followed(task, self.host, log)
         down_since = None
@@ -195,13 +193,13 @@ class Worker:
                     await asyncio.gather(beat, return_exceptions=True)
                     await connection.close()
                 reason = await connection.reason()
-                refuse_for_good(self.host, reason)
                 if why := await is_gone():
                     raise TaskLost(why)
+                unreachable(self.host, reason)
                 now = time.monotonic()
                 down_since = now if down_since is None else down_since
                 if now - down_since > patience:
-                    raise TaskLost(f"{self.host} has been out of reach for {patience:.0f} s ({reason})")
+                    raise TaskSilent(f"{self.host} has been out of reach for {patience:.0f} s ({reason})")
                 await asyncio.sleep(min(0.1 + (now - down_since) / 4, 3.0))
 
     def _take(self, followed: Followed, frame: dict) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
@@ -27,6 +28,8 @@ class JobRecord:
     progress: str | None = None
     progress_at_loss: str | None = None
     losses: list[str] = field(default_factory=list)
+    hosts: list[int] = field(default_factory=list)
+    """Where the last launch went, until it is known how it ended."""
 
     @classmethod
     def load(cls, path: Path) -> "JobRecord":
@@ -46,9 +49,9 @@ class JobRecord:
         temporary.write_text(json.dumps(content))
         os.replace(temporary, self.path)
 
-    def next_launch(self, seen: int = 0) -> int:
+    def next_launch(self, seen: int = 0, hosts: Sequence[int] = ()) -> int:
         """Return a launch number that was never used before, on this machine or on the pod."""
-        self.launch = max(self.launch, seen) + 1
+        self.launch, self.hosts = max(self.launch, seen) + 1, list(hosts)
         self.save()
         return self.launch
 
@@ -60,7 +63,7 @@ class JobRecord:
 
     def count_loss(self, why: str, *, preemptions: int, stalled: int) -> str | None:
         """Count a lost launch against its budgets; return why the job has to give up, if it has to."""
-        self.losses = [*self.losses[-9:], why]
+        self.losses, self.hosts = [*self.losses[-9:], why], []
         self.preemptions += 1
         self.stalled = 0 if is_newer(self.progress, self.progress_at_loss) else self.stalled + 1
         self.progress_at_loss = self.progress
@@ -82,5 +85,5 @@ class JobRecord:
         """Begin the budgets anew: the job has ended, and another attempt is another story."""
         self.preemptions = self.stalled = 0
         self.progress = self.progress_at_loss = None
-        self.losses = []
+        self.losses, self.hosts = [], []
         self.save()

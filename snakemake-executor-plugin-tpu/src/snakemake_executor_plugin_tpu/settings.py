@@ -22,7 +22,12 @@ class ExecutorSettings(ExecutorSettingsBase):
     """Where the pod is, what may be created, and how patient to be."""
 
     project: str | None = _setting(None, "Google Cloud project of the pod.", str, env_var=True)
-    zone: str | None = _setting(None, "Zone of the pod, such as us-central2-b.", str, env_var=True)
+    zone: str | None = _setting(
+        None,
+        "Zone of the pod, such as us-central2-b; of several, 'z1 z2', the first with capacity.",
+        str,
+        env_var=True,
+    )
     name: str | None = _setting(
         None, "Name of the pod: node and queued resource carry it.", str, env_var=True
     )
@@ -31,6 +36,11 @@ class ExecutorSettings(ExecutorSettingsBase):
     create: bool = _setting(
         False,
         "Create the pod when it is absent and re-create it after preemption. Without it nothing is created.",
+    )
+    adopt: str = _setting(
+        "use-only",
+        "What may be done with a pod that this plugin did not create: use-only, or delete-allowed (once it is lost).",
+        str,
     )
     provisioning: str = _setting("spot", "How to pay for the pod: spot, on-demand or reserved.", str)
     reservation: str | None = _setting(
@@ -44,6 +54,9 @@ class ExecutorSettings(ExecutorSettingsBase):
     service_account: str | None = _setting(None, "Service account that the hosts act as.", str, env_var=True)
     labels: str = _setting("", "Labels of the pod, 'key=value key=value': they appear on the bill.", str)
     queue_timeout: int = _setting(0, "Seconds to wait for capacity; 0 waits for ever.", int)
+    zone_minutes: float = _setting(
+        10.0, "Minutes that a request waits for capacity in one zone before the next one is tried.", float
+    )
     idle_delete: float = _setting(
         0.0, "Delete the pod once it has been idle for so many minutes; 0 never.", float
     )
@@ -90,7 +103,9 @@ class ExecutorSettings(ExecutorSettingsBase):
     cancelled_lease: int = _setting(120, "The same, once Snakemake has been cancelled.", int)
     grace: int = _setting(30, "Seconds between SIGTERM and SIGKILL: enough to write a checkpoint.", int)
     reconnect: int = _setting(60, "Seconds without connection after which a host counts as lost.", int)
-    recovery: int = _setting(300, "Seconds that a lost host of a ready pod has to come back.", int)
+    recovery: int = _setting(
+        900, "Seconds that a silent host of a ready pod has to come back; then its jobs fail.", int
+    )
     preemptions: int = _setting(
         50, "Relaunches of one job after preemption; they do not count as retries.", int
     )
@@ -114,6 +129,8 @@ class ExecutorSettings(ExecutorSettingsBase):
                 raise WorkflowError(f"tpu-workers names a pod that is not managed here: remove tpu-{name}.")
         if self.provisioning not in PROVISIONING:
             raise WorkflowError(f"tpu-provisioning is {self.provisioning!r}: use {', '.join(PROVISIONING)}.")
+        if self.adopt not in ("use-only", "delete-allowed"):
+            raise WorkflowError(f"tpu-adopt is {self.adopt!r}: use use-only or delete-allowed.")
         if self.stream not in ("all", "first", "none"):
             raise WorkflowError(f"tpu-stream is {self.stream!r}: use all, first or none.")
         if not re.fullmatch(r"[A-Za-z0-9._/-]+", self.folder) or ".." in self.folder:
@@ -148,6 +165,10 @@ class ExecutorSettings(ExecutorSettingsBase):
                 f"{', '.join('SNAKEMAKE_TPU_' + name.upper() for name in missing)} in the environment), or "
                 "tpu-workers for hosts that ssh knows already."
             )
+
+    def zones(self) -> list[str]:
+        """Return the zones to look in, in order."""
+        return (self.zone or "").replace(",", " ").split()
 
     def parsed_labels(self) -> dict[str, str]:
         """Return the labels as a mapping."""

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 from .cloud import Endpoint
-from .errors import HostKeyError, PodError, Unreachable
+from .errors import HostKeyError, LoginRefused, PodError, Unreachable
 from .worker.agent import MAGIC
 
 CLOSE_SECONDS = 5.0
@@ -179,9 +179,7 @@ class Ssh:
         finally:
             await connection.close()
         if code:
-            reason = await connection.reason()
-            refuse_for_good(host, reason)
-            raise Unreachable(f"{host}: {reason}")
+            raise unreachable(host, await connection.reason())
         return output
 
     async def close(self) -> None:
@@ -201,10 +199,12 @@ class Ssh:
                 shutil.rmtree(Path(line.split(None, 1)[1]).parent, ignore_errors=True)
 
 
-def refuse_for_good(host: str, reason: str) -> None:
-    """Raise where a host is not the one it should be: waiting would not change that."""
+def unreachable(host: str, reason: str) -> Unreachable:
+    """Return what a failed ssh means; raise HostKeyError where the host is another one: waiting would not help."""
     if "host key verification failed" in reason.lower() or "IDENTIFICATION HAS CHANGED" in reason:
         raise HostKeyError(
             f"{host} shows another host key than the TPU API told: somebody may be in between. If the host was "
             "re-imaged, delete the pod by `python -m snakemake_executor_plugin_tpu down` and create it anew."
         )
+    kind = LoginRefused if "Permission denied" in reason else Unreachable
+    return kind(f"{host}: {reason}")

@@ -11,6 +11,7 @@ from .settings import ExecutorSettings
 
 LOOK_SECONDS = 10.0
 COLLECT_SECONDS = 2.0
+SILENT = "(silent)"
 
 
 class Watch:
@@ -73,6 +74,8 @@ class Watch:
 
     async def _on_up(self, pod: Pod) -> None:
         """Hold the hosts on which something runs, and end ranks that have lost their main task."""
+        self.allocator.release(SILENT)
+        self.allocator.take(SILENT, sorted(pod.silent))
         found = pod.found()
         mains = {
             task["slot"]: task for task in found if task.get("role") == "main" and task["state"] == "running"
@@ -88,15 +91,27 @@ class Watch:
                 )
                 await pod.workers[task["host"]].stop([task["task"]], self.settings.grace)
 
+    async def _greet(self, pod: Pod) -> None:
+        """Take hosts back that were silent and answer again."""
+        for rank in sorted(pod.silent):
+            with contextlib.suppress(Unreachable, PodError):
+                pod.status[rank] = await pod.workers[rank].status(timeout=5)
+                pod.silent.discard(rank)
+                self.say(f"{pod.workers[rank].host} answers again")
+                await self._on_up(pod)
+
     async def _freer(self) -> None:
         told: set[str] = set()
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             self._unclaimed -= set(self.runs)
-            if not self._unclaimed or (pod := self.manager.current) is None:
+            if (pod := self.manager.current) is None:
+                continue
+            await self._greet(pod)
+            if not self._unclaimed:
                 continue
             with contextlib.suppress(Unreachable, PodError):
-                statuses = await asyncio.gather(*(worker.status() for worker in pod.workers))
+                statuses = await asyncio.gather(*(worker.status() for worker in pod.answering()))
                 tasks = [task for status in statuses for task in status["tasks"].values()]
                 running = {task["slot"] for task in tasks if "slot" in task and task["state"] == "running"}
                 for slot in sorted(self._unclaimed - set(self.runs)):

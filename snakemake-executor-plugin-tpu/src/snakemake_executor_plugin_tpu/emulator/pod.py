@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 from snakemake_executor_plugin_tpu.allocation import slice_of
+from snakemake_executor_plugin_tpu.cloud import LABEL
 
 from .gcs import GcsServer
 from .hosts import Host, make_key, sshd
@@ -129,7 +130,9 @@ class EmulatedPod:
         from google.cloud import tpu_v2
 
         parent = f"projects/{PROJECT}/locations/{ZONE}"
-        node = tpu_v2.Node(accelerator_type=self.accelerator_type, runtime_version="tpu-ubuntu2204-base")
+        node = tpu_v2.Node(
+            accelerator_type=self.accelerator_type, runtime_version="tpu-ubuntu2204-base", labels=LABEL
+        )
         spec = tpu_v2.QueuedResource.Tpu.NodeSpec(parent=parent, node_id=NAME, node=node)
         resource = tpu_v2.QueuedResource(spot={}, tpu={"node_spec": [spec]})
         with self.api.lock:
@@ -138,7 +141,7 @@ class EmulatedPod:
                     parent=parent, queued_resource_id=NAME, queued_resource=resource
                 )
             )
-        while not self.api.nodes:
+        while not any(node.state.name == "READY" for node in self.api.nodes.values()):
             with self.api.lock:
                 self.api._advance()
             time.sleep(0.01)
@@ -186,13 +189,12 @@ class EmulatedPod:
     def reset(self) -> None:
         """Bring the pod back to all hosts up, nothing running and no faults in wait."""
         with self.api.lock:
-            self.api.failures.clear()
+            self.api.clear_faults()
             if self.gcs.proxy:
                 self.gcs.proxy.failures, self.gcs.proxy.latency = 0, 0.0
             ready = [node for node in self.api.nodes.values() if node.state.name == "READY"]
             if not ready or not all(host.is_up for host in self.hosts):
-                self.api.nodes.clear()
-                self.api.queued.clear()
+                self.api.forget()
                 self.create()
         for host in self.hosts:
             host.signal_jobs(signal.SIGKILL)

@@ -55,6 +55,11 @@ def hearing_ctrl_c():
         signal.signal(signal.SIGINT, previous)
 
 
+def keys_of(pod: EmulatedPod) -> list[str]:
+    """Return the hosts' keys: another pod has others."""
+    return [host.host_key for host in pod.hosts]
+
+
 class Study:
     """A copy of the test workflow with jobs of its own, and the Snakemake calls made on it."""
 
@@ -78,6 +83,25 @@ class Study:
         call = self.start(*arguments, **environment)
         assert call.wait() == code, call.said
         return call.said
+
+    def command(self, *words: str, **environment: str) -> tuple[int, str]:
+        """Run a command of the plugin and return its exit code and what it said."""
+        done = subprocess.run(
+            [sys.executable, "-m", "snakemake_executor_plugin_tpu", "--profile", "profile", *words],
+            cwd=self.folder,
+            env={
+                **os.environ,
+                **self.pod.environment,
+                "XDG_CACHE_HOME": str(self.folder / "cache"),
+                **environment,
+            },
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=100,
+        )
+        return done.returncode, done.stdout
 
     def end(self) -> None:
         """End every call that was made."""

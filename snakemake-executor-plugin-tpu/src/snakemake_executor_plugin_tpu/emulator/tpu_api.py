@@ -11,10 +11,21 @@ import grpc
 from google.cloud import tpu_v2
 from google.longrunning import operations_pb2
 from google.protobuf import any_pb2, empty_pb2
+from google.rpc import status_pb2
 
 NodeState = tpu_v2.Node.State
 QueuedState = tpu_v2.QueuedResourceState.State
-WAITING = (QueuedState.ACCEPTED, QueuedState.WAITING_FOR_RESOURCES, QueuedState.PROVISIONING)
+WAITING = (
+    QueuedState.CREATING,
+    QueuedState.ACCEPTED,
+    QueuedState.WAITING_FOR_RESOURCES,
+    QueuedState.PROVISIONING,
+)
+NO_CAPACITY = 'There is no more capacity in the zone "{zone}"; you can try in another zone'
+
+
+def _queued_state(state: str, **data) -> tpu_v2.QueuedResourceState:
+    return tpu_v2.QueuedResourceState(state=QueuedState[state], **data)
 
 
 class ApiError(Exception):
@@ -39,12 +50,19 @@ class TpuApi:
         "GetGuestAttributes",
     )
 
+    ZONES = ("us-central2-b", "us-east5-a", "z")
+
     def __init__(self, boot: Callable, destroy: Callable, seconds_per_state: float = 0.05):
         self.boot, self.destroy, self.seconds_per_state = boot, destroy, seconds_per_state
+        self.no_capacity: dict[str, int] = {}
+        self.full_zones: set[str] = set()
+        self.refusals: list[status_pb2.Status] = []
+        self.deleting: dict[str, float] = {}
         self.nodes: dict[str, tpu_v2.Node] = {}
         self.queued: dict[str, tpu_v2.QueuedResource] = {}
         self.created: dict[str, float] = {}
         self.operations: dict[str, operations_pb2.Operation] = {}
+        self.begun: dict[str, float] = {}
         self.host_keys: dict[str, list[str]] = {}
         self.failures: list[tuple[str, ApiError]] = []
         self.calls: list[str] = []
@@ -69,13 +87,28 @@ class TpuApi:
         with self.lock:
             self.failures += [(method, ApiError(grpc.StatusCode[code], message))] * count
 
+    def clear_faults(self) -> None:
+        """Forget the faults that are still to come."""
+        with self.lock:
+            self.failures.clear()
+            self.no_capacity.clear()
+            self.full_zones.clear()
+            self.refusals.clear()
+
+    def forget(self) -> None:
+        """Forget every node and request."""
+        with self.lock:
+            for states in (self.nodes, self.queued, self.deleting):
+                states.clear()
+
     def preempt(self) -> None:
         """Take every node away, as Google does with spot capacity. The hosts are the caller's to kill."""
         with self.lock:
             for node in self.nodes.values():
                 node.state = NodeState.PREEMPTED
             for resource in self.queued.values():
-                resource.state = tpu_v2.QueuedResourceState(state=QueuedState.SUSPENDED)
+                if resource.state.state == QueuedState.ACTIVE:
+                    resource.state = _queued_state("SUSPENDED", state_initiator="SERVICE")
 
     def _handlers(self) -> tuple:
         def serve(name: str):
@@ -96,10 +129,13 @@ class TpuApi:
             request_type = getattr(tpu_v2, f"{name}Request")
             return grpc.unary_unary_rpc_method_handler(method, request_type.deserialize, _serialize)
 
+        def operation(request, context):
+            with self.lock:
+                self._advance()
+                return self.operations[request.name]
+
         operations = grpc.unary_unary_rpc_method_handler(
-            lambda request, context: self.operations[request.name],
-            operations_pb2.GetOperationRequest.FromString,
-            _serialize,
+            operation, operations_pb2.GetOperationRequest.FromString, _serialize
         )
         generic = grpc.method_handlers_generic_handler
         return (
@@ -107,16 +143,46 @@ class TpuApi:
             generic("google.longrunning.Operations", {"GetOperation": operations}),
         )
 
+    def fail_requests(self, count: int, zone: str = "us-central2-b") -> None:
+        """Let the next `count` requests of a zone end in FAILED, for want of capacity."""
+        self.no_capacity[zone] = count
+
+    def refuse_requests(self, code: int, message: str) -> None:
+        """Let the operation of the next request end with an error."""
+        self.refusals.append(status_pb2.Status(code=code, message=message))
+
     def _advance(self) -> None:
-        for name, resource in self.queued.items():
-            if resource.state.state in WAITING:
-                age = int((time.monotonic() - self.created[name]) / self.seconds_per_state)
-                if age < len(WAITING):
-                    resource.state = tpu_v2.QueuedResourceState(state=WAITING[age])
-                    continue
+        """Move on everything that takes time: requests, operations, deletions."""
+        now = time.monotonic()
+        for name, resource in list(self.queued.items()):
+            if resource.state.state not in WAITING:
+                continue
+            valid = resource.queueing_policy.valid_until_duration
+            age = int((now - self.created[name]) / self.seconds_per_state)
+            zone = name.split("/")[3]
+            if valid and now - self.created[name] > valid.total_seconds():
+                error = {"code": 4, "message": "The request expired: valid_until has passed"}
+                resource.state = _queued_state("FAILED", failed_data={"error": error})
+            elif zone in self.full_zones:
+                resource.state = _queued_state("WAITING_FOR_RESOURCES")
+            elif age < len(WAITING):
+                resource.state = _queued_state(WAITING[age].name)
+            elif self.no_capacity.get(zone):
+                self.no_capacity[zone] -= 1
+                error = {"code": 8, "message": NO_CAPACITY.format(zone=zone)}
+                resource.state = _queued_state("FAILED", failed_data={"error": error})
+            else:
                 for spec in resource.tpu.node_spec:
                     self._make_node(spec)
-                resource.state = tpu_v2.QueuedResourceState(state=QueuedState.ACTIVE)
+                resource.state = _queued_state("ACTIVE")
+        for name, since in list(self.deleting.items()):
+            if now - since > self.seconds_per_state:
+                del self.deleting[name]
+                self.nodes.pop(name, None)
+                self.queued.pop(name, None)
+        for operation in self.operations.values():
+            if not operation.done and now - self.begun[operation.name] > self.seconds_per_state:
+                operation.done = True
 
     def _make_node(self, spec) -> None:
         name = f"{spec.parent}/nodes/{spec.node_id}"
@@ -131,13 +197,24 @@ class TpuApi:
         ]
         self.nodes[name] = node
 
-    def _done(self, parent: str, result) -> operations_pb2.Operation:
-        operation = operations_pb2.Operation(name=f"{parent}/operations/{uuid.uuid4()}", done=True)
+    def _operation(self, parent: str, result, error: status_pb2.Status | None = None):
+        """Begin an operation: it is done, with its result or error, some time later."""
+        operation = operations_pb2.Operation(name=f"{parent}/operations/{uuid.uuid4()}")
         packed = any_pb2.Any()
         packed.Pack(getattr(result, "_pb", None) or result)
-        operation.response.CopyFrom(packed)
-        self.operations[operation.name] = operation
+        if error is None:
+            operation.response.CopyFrom(packed)
+        else:
+            operation.error.CopyFrom(error)
+        self.operations[operation.name], self.begun[operation.name] = operation, time.monotonic()
         return operation
+
+    def _check_zone(self, parent: str) -> None:
+        zone = parent.split("/")[3]
+        if zone not in self.ZONES:
+            raise ApiError(
+                grpc.StatusCode.NOT_FOUND, f"Location {zone} is not found or access is unauthorized."
+            )
 
     def _find(self, kind: dict, name: str):
         if name not in kind:
@@ -152,19 +229,34 @@ class TpuApi:
 
     def _delete_node(self, request):
         node = self._find(self.nodes, request.name)
-        self.destroy(node)
-        del self.nodes[request.name]
-        return self._done(request.name.partition("/nodes/")[0], empty_pb2.Empty())
+        self._end_node(request.name)
+        for resource in self.queued.values():
+            places = [f"{spec.parent}/nodes/{spec.node_id}" for spec in resource.tpu.node_spec]
+            if request.name in places and resource.state.state == QueuedState.ACTIVE:
+                resource.state = _queued_state("SUSPENDED", state_initiator="USER")
+        return self._operation(request.name.partition("/nodes/")[0], node)
+
+    def _end_node(self, name: str) -> None:
+        if name in self.nodes:
+            self.destroy(self.nodes[name])
+            self.nodes[name].state = NodeState.DELETING
+            self.deleting[name] = time.monotonic()
 
     def _create_queued_resource(self, request):
+        self._check_zone(request.parent)
         name = f"{request.parent}/queuedResources/{request.queued_resource_id}"
         if name in self.queued:
             raise ApiError(grpc.StatusCode.ALREADY_EXISTS, f"Resource '{name}' already exists")
+        for spec in request.queued_resource.tpu.node_spec:
+            if f"{spec.parent}/nodes/{spec.node_id}" in self.nodes:
+                raise ApiError(grpc.StatusCode.ALREADY_EXISTS, f"Node '{spec.node_id}' already exists")
         resource = tpu_v2.QueuedResource(request.queued_resource)
         resource.name = name
-        resource.state = tpu_v2.QueuedResourceState(state=QueuedState.ACCEPTED)
+        if self.refusals:
+            return self._operation(request.parent, resource, self.refusals.pop(0))
+        resource.state = _queued_state("CREATING")
         self.queued[name], self.created[name] = resource, time.monotonic()
-        return self._done(request.parent, resource)
+        return self._operation(request.parent, resource)
 
     def _get_queued_resource(self, request):
         return self._find(self.queued, request.name)
@@ -174,15 +266,18 @@ class TpuApi:
 
     def _delete_queued_resource(self, request):
         resource = self._find(self.queued, request.name)
-        if resource.state.state == QueuedState.ACTIVE and not request.force:
+        if resource.state.state == QueuedState.DELETING:
+            raise ApiError(grpc.StatusCode.FAILED_PRECONDITION, "the queued resource is being deleted")
+        nodes = [f"{spec.parent}/nodes/{spec.node_id}" for spec in resource.tpu.node_spec]
+        if not request.force and any(node in self.nodes for node in nodes):
             raise ApiError(
-                grpc.StatusCode.FAILED_PRECONDITION, "an ACTIVE queued resource is deleted by force only"
+                grpc.StatusCode.FAILED_PRECONDITION, "a queued resource with nodes is deleted by force only"
             )
-        for spec in resource.tpu.node_spec:
-            if node := self.nodes.pop(f"{spec.parent}/nodes/{spec.node_id}", None):
-                self.destroy(node)
-        del self.queued[request.name]
-        return self._done(request.name.partition("/queuedResources/")[0], empty_pb2.Empty())
+        for node in nodes:
+            self._end_node(node)
+        resource.state = _queued_state("DELETING", state_initiator="USER")
+        self.deleting[request.name] = time.monotonic()
+        return self._operation(request.name.partition("/queuedResources/")[0], empty_pb2.Empty())
 
     def _get_guest_attributes(self, request):
         self._find(self.nodes, request.name)
