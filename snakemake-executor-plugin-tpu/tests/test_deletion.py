@@ -16,7 +16,8 @@ def blocked_ssh(tmp_path):
     folder, block = tmp_path / "bin", tmp_path / "blocked"
     folder.mkdir()
     (folder / "ssh").write_text(
-        f"#!/bin/sh\n[ -e {block} ] && {{ echo 'ssh: connect to host w0 port 22: Connection timed out' >&2; exit 255; }}\n"
+        f"#!/bin/sh\nif [ -e {block} ]; then\n"
+        "echo 'ssh: connect to host w0 port 22: Connection timed out' >&2; exit 255; fi\n"
         'exec /usr/bin/ssh "$@"\n'
     )
     (folder / "ssh").chmod(0o755)
@@ -121,9 +122,7 @@ def test_failed_request_after_a_preemption_is_asked_for_again(study):
 
 def test_ctrl_c_while_queued_withdraws_the_request(study):
     one = study({"a": {}})
-    one.pod.api.forget()
-    for host in one.pod.hosts:
-        host.kill()
+    one.pod.remove()
     one.pod.api.full_zones.add("us-central2-b")
     call = one.start()
     call.wait_for("WAITING_FOR_RESOURCES")

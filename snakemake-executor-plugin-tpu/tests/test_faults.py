@@ -165,21 +165,6 @@ def test_nothing_is_created_without_leave(study):
     assert not any(host.is_up for host in one.pod.hosts)
 
 
-def test_idle_pod_is_deleted_by_a_process_that_outlives_snakemake(study):
-    one = study({"a": LONG}, **{"tpu-idle-delete": 0.01})
-    call = one.start()
-    call.wait_for(r"job=a 0\] step 6$")
-    # Another call has ended, and left a process that would delete the pod: not while a job runs on it.
-    other = study({"b": {}}, **{"tpu-idle-delete": 0.01})
-    assert "The TPU pod is deleted after 0.01 idle minutes" in other.run(code=1)
-    keys = [host.host_key for host in one.pod.hosts]
-    one.release("a")
-    assert call.wait() == 0, call.said
-    assert [host.host_key for host in one.pod.hosts] == keys
-    assert set(one.launches("a")) == {"1-0"}
-    until(lambda: not any(host.is_up for host in one.pod.hosts))
-
-
 def test_api_refusal_is_one_sentence_with_a_command(study):
     one = study({"a": {}})
     one.pod.api.fail(1, "PERMISSION_DENIED", "no tpu.nodes.get", method="GetNode")

@@ -260,9 +260,5 @@ def test_commands_for_people(healthy_pod, tmp_path, monkeypatch, capfd):
     assert "set tpu-create: true" in capfd.readouterr().err
     assert main(["up", "--profile", str(tmp_path)]) == 0
     assert "4 host(s) answer" in capfd.readouterr().err
-    assert main(["idle"]) == 1
-    assert "after how many idle minutes" in capfd.readouterr().err
-    assert main(["idle", "--idle-delete", "0.001"]) == 0
-    assert not any(host.is_up for host in healthy_pod.hosts)
     assert main(["status", "--profile", str(tmp_path / "none")]) == 1
     assert "no Snakemake profile" in capfd.readouterr().err

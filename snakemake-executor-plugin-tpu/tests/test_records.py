@@ -11,7 +11,7 @@ from snakemake_interface_common.exceptions import WorkflowError
 
 from snakemake_executor_plugin_tpu.notify import Notifier, ran_out_of_memory
 from snakemake_executor_plugin_tpu.records import JobRecord, is_newer
-from snakemake_executor_plugin_tpu.settings import ExecutorSettings, as_arguments
+from snakemake_executor_plugin_tpu.settings import ExecutorSettings
 
 
 def test_progress_is_a_number_or_any_other_word():
@@ -77,6 +77,8 @@ def test_notification_command_gets_the_event_and_cannot_disturb(tmp_path):
         ({"provisioning": "cheap"}, "use spot, on-demand, reserved"),
         ({"folder": "a b; rm"}, "letters, digits"),
         ({"folder": "../x"}, "letters, digits"),
+        ({"adopt": "yes"}, "use-only or delete-allowed"),
+        ({"end": "soon"}, "a date such as 2026-12-31"),
         ({"lease": -1}, "cannot be negative"),
         ({"stream": "some"}, "all, first or none"),
         ({"accelerator_type": "v4-63"}, "There is no slice"),
@@ -130,8 +132,3 @@ def test_settings_without_a_pod_say_what_is_missing():
     with pytest.raises(WorkflowError, match="set tpu-project, tpu-name in the profile"):
         ExecutorSettings(zone="z").check_pod()
     ExecutorSettings(workers="w0 w1").check_pod()
-
-
-def test_settings_for_another_process():
-    settings = ExecutorSettings(project="p", idle_delete=5, create=True, notify_webhook="https://x/secret")
-    assert as_arguments(settings) == ["--project", "p", "--create", "--idle-delete", "5"]

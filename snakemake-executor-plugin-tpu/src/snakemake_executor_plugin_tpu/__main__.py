@@ -6,8 +6,7 @@
               or give ssh options of its own:            ssh [RANK] -- -N -L 6006:localhost:6006
     logs      show a job's log as it grows:              logs JOB [RANK]
     stop      stop a job on the pod:                     stop JOB
-    down      delete the pod
-    idle      wait until the pod has been idle for so many minutes (--idle-delete), then delete it
+    down      delete the pod, unless somebody uses it (--force: all the same)
 
 Settings are those of the plugin without the prefix `tpu-`. They come from the profile, then from the environment
 (SNAKEMAKE_TPU_PROJECT and so on), then from the command line.
@@ -32,7 +31,7 @@ from .notify import Notifier
 from .settings import ExecutorSettings
 from .worker.tasks import TASK_NAME
 
-COMMANDS = ("up", "status", "ssh", "logs", "stop", "down", "idle")
+COMMANDS = ("up", "status", "ssh", "logs", "stop", "down")
 
 
 def parse(arguments: list[str]) -> tuple[argparse.Namespace, ExecutorSettings]:
@@ -132,6 +131,7 @@ class Cli:
         pod = await self._existing()
         if owner := pod.status[0]["owner"]:
             print(f"driven by {name_of(owner)}, heard {owner['silent']:.0f} s ago")
+        print(guard_in_words(pod.status[0]["guard"]))
         print(f"{'host':6} {'load':>6} {'cpus':>5} {'memory':>14} {'disk':>9}   tasks")
         for rank, (worker, status) in enumerate(zip(pod.workers, pod.status, strict=True)):
             if rank in pod.silent:
@@ -215,31 +215,18 @@ class Cli:
                 f"The pod is in use by the Snakemake of {name_of(owner)}. Stop that one first; {force}"
             )
 
-    async def idle(self) -> None:
-        """Delete the pod after so many minutes without a job."""
-        if not (limit := 60 * self.settings.idle_delete):
-            raise PodError("Say after how many idle minutes the pod is to be deleted: --idle-delete 30.")
-        idle_since = time.monotonic()
-        while True:
-            try:
-                if self.manager.cloud is None or (await self.manager.capacity.locate()).is_absent:
-                    return
-                if await self._is_busy():
-                    idle_since = time.monotonic()
-            except (PodError, Unreachable) as error:
-                print(f"{time.strftime('%F %T')} {error}", flush=True)
-            left = limit - (time.monotonic() - idle_since)
-            if left <= 0:
-                break
-            await asyncio.sleep(min(60, left))
-        await self.down()
 
-    async def _is_busy(self) -> bool:
-        """Tell whether a job runs or a controller is at work, which may be about to start one."""
-        pod = await self._existing()
-        statuses = await asyncio.gather(*(worker.status() for worker in pod.workers))
-        tasks = [task for status in statuses for task in status["tasks"].values()]
-        return bool(statuses[0]["owner"]) or any(task["state"] == "running" for task in tasks)
+def guard_in_words(guard: dict | None) -> str:
+    """Say when the pod deletes itself."""
+    if guard is None:
+        return "nothing deletes this pod but `down`"
+    rules = []
+    if guard["limit"]:
+        rules.append(f"after {guard['limit'] / 60:g} idle minutes (idle now for {guard['idle'] / 60:.0f})")
+    if guard["end"]:
+        rules.append(f"at {time.strftime('%F %H:%M UTC', time.gmtime(guard['end']))}")
+    trouble = f"; it cannot: {guard['error']}" if guard["error"] else ""
+    return f"the pod deletes itself {' and '.join(rules)}{trouble}"
 
 
 def _describe(tasks: dict) -> str:

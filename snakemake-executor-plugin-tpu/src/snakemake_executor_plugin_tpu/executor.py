@@ -4,8 +4,6 @@ import asyncio
 import csv
 import os
 import shlex
-import subprocess
-import sys
 import time
 from concurrent.futures import Future
 from pathlib import Path
@@ -46,7 +44,7 @@ class Executor(RemoteExecutor):
         self.futures: dict[str, Future] = {}
         self.slots: dict[int, str] = {}
         self.stopped: dict[str, Outcome] = {}
-        self.failed = self.cancelled = self.caretaken = False
+        self.failed = self.cancelled = False
         self._workflow_sources: dict[str, Path] | None = None
         self._sources: dict[frozenset, bytes] = {}
         self.driver = Driver("tpu-pod")
@@ -275,9 +273,6 @@ class Executor(RemoteExecutor):
             except TimeoutError:
                 self.logger.warning(f"The connections to the pod did not close: {self.driver.at_work()}")
         self.driver.end()
-        if self.settings.idle_delete and not self.settings.workers and not self.caretaken:
-            self.caretaken = True
-            self._leave_caretaker()
 
     async def _end(self) -> None:
         await self.watch.stop()
@@ -289,18 +284,3 @@ class Executor(RemoteExecutor):
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
-
-    def _leave_caretaker(self) -> None:
-        """Start the process that deletes the pod once it has been idle for the stated time."""
-        from .settings import as_arguments
-
-        arguments = as_arguments(self.settings)
-        with open(self.folder / "caretaker.log", "ab") as log:
-            subprocess.Popen(
-                [sys.executable, "-m", "snakemake_executor_plugin_tpu", "idle", *arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-        self.logger.info(f"The TPU pod is deleted after {self.settings.idle_delete} idle minutes.")

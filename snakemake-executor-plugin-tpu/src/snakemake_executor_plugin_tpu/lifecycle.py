@@ -1,7 +1,9 @@
 """The pod's life: brought up, found again after a loss, and created anew where the API says that it is lost."""
 
 import asyncio
+import json
 import re
+import secrets
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
@@ -11,7 +13,7 @@ from pathlib import Path
 from .allocation import slice_of
 from .capacity import Capacity
 from .claim import Claim
-from .cloud import PodSpec, PodState, TpuCloud
+from .cloud import QUEUE_SECONDS, PodSpec, PodState, TpuCloud
 from .errors import (
     CloudError,
     DeletedByUser,
@@ -56,6 +58,30 @@ class Pod:
         ]
 
 
+def orders_of(settings: ExecutorSettings) -> tuple[tuple[str, str], ...]:
+    """Return the metadata that makes a new pod delete itself: its startup script and what that has to know."""
+    if not (settings.idle_delete or settings.end):
+        return ()
+    orders = {
+        "name": settings.name,
+        "idle_seconds": 60 * settings.idle_delete,
+        "end": settings.end_time(),
+        "lease": settings.lease,
+        "secret": secrets.token_hex(16),
+        "api": f"{'http' if settings.api_endpoint else 'https'}://tpu.googleapis.com",
+    }
+    script = (Path(__file__).parent / "worker" / "guard.py").read_text()
+    return ("startup-script", script), ("snakemake-tpu", json.dumps(orders))
+
+
+def valid_seconds(settings: ExecutorSettings) -> int:
+    """Return how long a request stays in the queue, whether or not somebody still waits for it."""
+    seconds = settings.queue_timeout or QUEUE_SECONDS
+    if settings.end:
+        seconds = min(seconds, int(settings.end_time() - time.time()))
+    return max(1, seconds)
+
+
 def cloud_of(settings: ExecutorSettings, say: Callable[[str], None]) -> TpuCloud | None:
     """Return the API's side of the pod, or None for hosts that are not managed here."""
     if settings.workers:
@@ -72,6 +98,8 @@ def cloud_of(settings: ExecutorSettings, say: Callable[[str], None]) -> TpuCloud
         internal_ips=settings.internal_ips,
         service_account=settings.service_account,
         labels=tuple(settings.parsed_labels().items()),
+        metadata=orders_of(settings),
+        valid_seconds=valid_seconds(settings),
         ssh_user=settings.ssh_user,
         ssh_public_key=public_key if public_key and public_key.exists() else None,
     )
@@ -190,6 +218,8 @@ class PodManager:
         return await self._obtain(had=False)
 
     async def _obtain(self, had: bool) -> Pod:
+        if self.settings.end and self.settings.create and time.time() > self.settings.end_time():
+            raise PodError(f"tpu-end ({self.settings.end}) has passed: nothing is created any more.")
         self._check_type(await self.capacity.wait(had))
         return await self._meet(self.settings.boot_timeout, new=True)
 

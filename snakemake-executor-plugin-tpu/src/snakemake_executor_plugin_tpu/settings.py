@@ -2,7 +2,8 @@
 
 import importlib.util
 import re
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 
 from snakemake_interface_common.exceptions import WorkflowError
 from snakemake_interface_executor_plugins.settings import CommonSettings, ExecutorSettingsBase
@@ -58,7 +59,12 @@ class ExecutorSettings(ExecutorSettingsBase):
         10.0, "Minutes that a request waits for capacity in one zone before the next one is tried.", float
     )
     idle_delete: float = _setting(
-        0.0, "Delete the pod once it has been idle for so many minutes; 0 never.", float
+        0.0,
+        "Minutes without a job or a controller after which a pod created here deletes itself; 0 never.",
+        float,
+    )
+    end: str | None = _setting(
+        None, "Date (2026-12-31 or 2026-12-31T18:00, UTC) at which a pod created here deletes itself.", str
     )
     api_endpoint: str | None = _setting(
         None, "host:port of an emulated TPU API on this machine.", str, env_var=True
@@ -148,6 +154,7 @@ class ExecutorSettings(ExecutorSettingsBase):
                 raise WorkflowError(
                     f"tpu-{name.replace('_', '-')} is {getattr(self, name)}: it cannot be negative."
                 )
+        self.end_time()
         slice_of(self.accelerator_type)
         if importlib.util.find_spec("snakemake_storage_plugin_gcs"):
             from .storage import use_listings
@@ -166,6 +173,17 @@ class ExecutorSettings(ExecutorSettingsBase):
                 "tpu-workers for hosts that ssh knows already."
             )
 
+    def end_time(self) -> float:
+        """Return the end date in seconds of the epoch, 0 for none."""
+        if not self.end:
+            return 0.0
+        try:
+            return datetime.fromisoformat(self.end).replace(tzinfo=UTC).timestamp()
+        except ValueError:
+            raise WorkflowError(
+                f"tpu-end is {self.end!r}: use a date such as 2026-12-31 or 2026-12-31T18:00."
+            ) from None
+
     def zones(self) -> list[str]:
         """Return the zones to look in, in order."""
         return (self.zone or "").replace(",", " ").split()
@@ -174,18 +192,6 @@ class ExecutorSettings(ExecutorSettingsBase):
         """Return the labels as a mapping."""
         pairs = [item.partition("=") for item in self.labels.replace(",", " ").split()]
         return {key: value for key, _, value in pairs}
-
-
-def as_arguments(settings: ExecutorSettings) -> list[str]:
-    """Return the settings that differ from their defaults as command-line arguments of this package."""
-    arguments = []
-    for item in fields(settings):
-        value = getattr(settings, item.name)
-        # What may be secret comes from the environment, which the other process inherits.
-        if value != item.default and item.name != "notify_webhook":
-            name = f"--{item.name.replace('_', '-')}"
-            arguments += [name] if value is True else [name, str(value)]
-    return arguments
 
 
 common_settings = CommonSettings(

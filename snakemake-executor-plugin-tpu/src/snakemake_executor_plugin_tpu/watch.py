@@ -35,6 +35,7 @@ class Watch:
         self._ended: list = []
         self._tasks: list[asyncio.Task] = []
         self._unclaimed: set[str] = set()
+        self._guarded = 0
         manager.on_up = self._on_up
 
     def start(self) -> None:
@@ -100,6 +101,24 @@ class Watch:
                 self.say(f"{pod.workers[rank].host} answers again")
                 await self._on_up(pod)
 
+    async def _check_guard(self, pod: Pod) -> None:
+        """Say once where the pod will not delete itself though the profile says that it is to."""
+        if self._guarded == pod.number or not (self.settings.idle_delete or self.settings.end):
+            return
+        with contextlib.suppress(Unreachable, PodError):
+            guard = (await pod.workers[0].status())["guard"]
+            self._guarded = pod.number
+            if guard is None:
+                self.say(
+                    "The pod was created without tpu-idle-delete or tpu-end, or not by this plugin: nothing but "
+                    "`python -m snakemake_executor_plugin_tpu down` deletes it."
+                )
+            elif guard["error"]:
+                self.say(
+                    f"The pod cannot delete itself ({guard['error']}): give its service account roles/tpu.admin, or "
+                    "delete the pod by `python -m snakemake_executor_plugin_tpu down`."
+                )
+
     async def _freer(self) -> None:
         told: set[str] = set()
         while True:
@@ -108,6 +127,7 @@ class Watch:
             if (pod := self.manager.current) is None:
                 continue
             await self._greet(pod)
+            await self._check_guard(pod)
             if not self._unclaimed:
                 continue
             with contextlib.suppress(Unreachable, PodError):

@@ -9,6 +9,7 @@ import subprocess
 import time
 from pathlib import Path
 
+from .metadata import NAMES
 from .network import PORT, Loopback, dying_with_us
 
 CONFIG = """\
@@ -58,28 +59,33 @@ class Host:
         """Return the home folder of the host's user as this machine sees it (not with a disk of its own)."""
         return self.folder / "home"
 
-    def boot(self, authorized: Path, fresh: bool = True) -> None:
-        """Start the host and wait until its ssh server listens."""
+    def boot(self, authorized: Path, fresh: bool = True, startup: str = "") -> None:
+        """Start the host, run its startup script, and wait until its ssh server listens."""
         self.kill()
         if fresh:
             shutil.rmtree(self.folder, ignore_errors=True)
         self.home.mkdir(parents=True, exist_ok=True)
         self.host_key = make_key(self.folder / "host_key")
         (self.folder / "passwd").write_text(f"root:x:0:0:root:{self.home}:/bin/bash\n{self._other_users()}")
+        servers = [f"{self.network.gateway} {name}" for name in NAMES] if self.network.separate else []
+        (self.folder / "startup-script").write_text(startup or "#!/bin/sh\n")
+        (self.folder / "startup-script").chmod(0o700)
         names = [f"{self.network.address(k)} t1v-n-emulated-w-{k}" for k in range(self.hosts)]
-        (self.folder / "hosts").write_text("\n".join(["127.0.0.1 localhost", *names]) + "\n")
+        (self.folder / "hosts").write_text("\n".join(["127.0.0.1 localhost", *servers, *names]) + "\n")
         config = self.folder / "sshd_config"
         config.write_text(
             CONFIG.format(
                 address=self.address, port=PORT, key=self.folder / "host_key", authorized=authorized
             )
         )
-        os.makedirs("/run/sshd", exist_ok=True)
         (self.folder / "up").unlink(missing_ok=True)
         disk = f"mount -t tmpfs -o size={self.disk_mb}m tmpfs {self.home};" if self.disk_mb else ""
         script = (
             f"set -e; hostname t1v-n-emulated-w-{self.rank}; mount --bind {self.folder}/passwd /etc/passwd; "
-            f"mount --bind {self.folder}/hosts /etc/hosts; {disk} touch {self.folder}/up; "
+            f"mount --bind {self.folder}/hosts /etc/hosts; {disk} "
+            f"mount -t tmpfs tmpfs /run; mkdir /run/sshd; "
+            f"{self.folder}/startup-script > {self.folder}/startup.log 2>&1; "
+            f"touch {self.folder}/up; "
             f"exec {sshd()} -D -e -f {config}"
         )
         with open(self.folder / "sshd.log", "ab") as log:

@@ -14,6 +14,7 @@ from snakemake_executor_plugin_tpu.cloud import LABEL
 
 from .gcs import GcsServer
 from .hosts import Host, make_key, sshd
+from .metadata import MetadataServer
 from .network import PORT, network_of
 from .tpu_api import TpuApi
 
@@ -57,6 +58,10 @@ class EmulatedPod:
         ]
         self.gcs = GcsServer(self.folder / "gcs.log", proxied=gcs_faults, address=self.network.gateway)
         self.api = TpuApi(self._boot, self._destroy)
+        self.metadata = self.booted = None
+        if self.network.separate:
+            address = self.network.gateway
+            self.metadata = MetadataServer(address, PROJECT, self._host_at, self.api.delete_by_rest)
 
     def __enter__(self) -> "EmulatedPod":
         """Start the servers; the pod itself comes by `create` or through the API."""
@@ -64,6 +69,8 @@ class EmulatedPod:
         (self.folder / "authorized_keys").write_text(authorized + "\n")
         self.gcs.start()
         self.api.start()
+        if self.metadata:
+            self.metadata.start()
         os.environ.setdefault("STORAGE_EMULATOR_HOST", self.gcs.url)
         self.client().create_bucket(BUCKET)
         return self
@@ -77,6 +84,8 @@ class EmulatedPod:
         for host in self.hosts:
             host.kill()
         self.api.stop()
+        if self.metadata:
+            self.metadata.stop()
         self.gcs.stop()
         self.network.stop()
         if os.environ.get("STORAGE_EMULATOR_HOST") == self.gcs.url:
@@ -146,13 +155,23 @@ class EmulatedPod:
                 self.api._advance()
             time.sleep(0.01)
 
+    def _host_at(self, address: str):
+        """Return rank, node and all addresses of the host that asks the metadata server."""
+        addresses = [host.address for host in self.hosts]
+        # A host asks while the API, which boots it, holds its lock.
+        if self.booted is None or address not in addresses:
+            return None
+        return addresses.index(address), self.booted, addresses
+
     def _boot(self, node) -> tuple[list[str], list[str]]:
         if node.accelerator_type != self.accelerator_type:
             raise RuntimeError(
                 f"this emulator plays a {self.accelerator_type}, not a {node.accelerator_type}"
             )
+        self.booted = node
+        startup = dict(node.metadata).get("startup-script", "")
         for host in self.hosts:
-            host.boot(self.folder / "authorized_keys")
+            host.boot(self.folder / "authorized_keys", startup=startup)
         return [host.address for host in self.hosts], [host.host_key for host in self.hosts]
 
     def _destroy(self, node) -> None:
@@ -170,6 +189,14 @@ class EmulatedPod:
             for host in self.hosts:
                 host.kill()
 
+    def remove(self) -> None:
+        """Begin again with no pod at all."""
+        with self.api.lock:
+            self.api.forget()
+            self.api.calls.clear()
+            for host in self.hosts:
+                host.kill()
+
     def kill_host(self, rank: int) -> None:
         """End one host without the API noticing."""
         self.hosts[rank].kill()
@@ -184,7 +211,8 @@ class EmulatedPod:
 
     def restart_host(self, rank: int) -> None:
         """Boot one host again, with the disk and the keys that it had."""
-        self.hosts[rank].boot(self.folder / "authorized_keys", fresh=False)
+        startup = (self.hosts[rank].folder / "startup-script").read_text()
+        self.hosts[rank].boot(self.folder / "authorized_keys", fresh=False, startup=startup)
 
     def reset(self) -> None:
         """Bring the pod back to all hosts up, nothing running and no faults in wait."""

@@ -279,6 +279,21 @@ class TpuApi:
         self.deleting[request.name] = time.monotonic()
         return self._operation(request.name.partition("/queuedResources/")[0], empty_pb2.Empty())
 
+    def delete_by_rest(self, name: str, force: bool) -> int:
+        """Delete a queued resource or a node, as a host asks by HTTPS, and return the status code."""
+        kind = "QueuedResource" if "/queuedResources/" in name else "Node"
+        request = tpu_v2.DeleteQueuedResourceRequest(name=name, force=force)
+        with self.lock:
+            self.calls.append(f"REST Delete{kind}")
+            self._advance()
+            try:
+                self._delete_queued_resource(request) if kind == "QueuedResource" else self._delete_node(
+                    request
+                )
+            except ApiError as error:
+                return 404 if error.code == grpc.StatusCode.NOT_FOUND else 400
+        return 200
+
     def _get_guest_attributes(self, request):
         self._find(self.nodes, request.name)
         keys = self.host_keys[request.name]

@@ -23,6 +23,7 @@ from pathlib import Path
 
 from .start import create
 from .tasks import (
+    ACTIVE,
     EXIT_BYTES,
     TASK_NAME,
     is_supervised,
@@ -159,6 +160,7 @@ def status(_request: dict) -> dict:
         "memory_free": int(memory["MemAvailable"].split()[0]) << 10,
         "memory": int(memory["MemTotal"].split()[0]) << 10,
         "owner": owner_of_pod(),
+        "guard": json.loads(read(ACTIVE.with_name("guard.json")) or "null"),
         "disk_free": shutil.disk_usage(root()).free,
         "tasks": {folder.name: _describe(folder) for folder in task_folders()},
     }

@@ -13,7 +13,7 @@ import sys
 import time
 
 from .agent import MAGIC, read_line, send
-from .tasks import owner_of_pod, owner_path, root
+from .tasks import note_activity, owner_of_pod, owner_path, root
 
 
 def hold(owner: dict) -> None:
@@ -31,7 +31,8 @@ def hold(owner: dict) -> None:
         send({"answer": {"owner": None}})
         heard, patience = time.monotonic(), float(owner["patience"])
         while (left := heard + patience - time.monotonic()) > 0:
-            if select.select([0], [], [], left)[0]:
+            note_activity()
+            if select.select([0], [], [], min(left, 1.0))[0]:
                 if not os.read(0, 4096):
                     return
                 heard = time.monotonic()

@@ -12,7 +12,7 @@ import tarfile
 import time
 from pathlib import Path
 
-from .tasks import lease_has_expired, read, root, write_atomically, write_exit
+from .tasks import lease_has_expired, note_activity, read, root, write_atomically, write_exit
 
 LIBTPU_LOCK = Path("/tmp/libtpu_lockfile")
 PR_SET_CHILD_SUBREAPER = 36
@@ -122,6 +122,7 @@ class Supervisor:
 
     def _supervise(self) -> tuple[int, str]:
         while True:
+            note_activity()
             if (code := self._reap()) is not None:
                 # A shutdown signals the job too, which may well end before the supervisor looks.
                 return code, "shutdown" if self.shutting_down and code else "exited"

@@ -17,6 +17,7 @@ from pathlib import Path
 
 TASK_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 EXIT_BYTES = 512
+ACTIVE = Path("/run/snakemake-tpu/active")
 
 
 def root() -> Path:
@@ -41,6 +42,12 @@ def write_atomically(path: Path, text: str) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     temporary.write_text(text)
     os.replace(temporary, path)
+
+
+def note_activity() -> None:
+    """Tell the guard of this host, where there is one, that the pod is in use (see guard.py)."""
+    with contextlib.suppress(OSError):
+        (ACTIVE / str(os.getuid())).touch()
 
 
 def read(path: Path) -> str | None:

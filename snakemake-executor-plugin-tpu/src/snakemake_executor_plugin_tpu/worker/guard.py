@@ -1,0 +1,208 @@
+#!/usr/bin/env python3
+"""Deletes the pod once nobody uses it, or at a date: it runs on every host from boot on, as the startup script.
+
+No controller is needed for it: a laptop that was lost, killed or closed leaves no pod behind. The orders are in the
+node's metadata. Hosts tell each other every few seconds how long they have been idle; a host that says nothing
+counts as busy until the lease of its jobs has ended. The first host deletes the pod, by the TPU API and as the
+node's own service account; the others follow, one after the other, where it has not.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import hmac
+import json
+import os
+import select
+import socket
+import sys
+import time
+import urllib.error
+import urllib.request
+import uuid
+from pathlib import Path
+
+METADATA = "http://metadata.google.internal/computeMetadata/v1/"
+RUN = Path("/run/snakemake-tpu")
+PORT = 8479
+MOST_SECONDS = 10.0  # between two looks
+RETRY_SECONDS = 60.0
+
+
+def ask(url: str, method: str = "GET", token: str = "") -> str:
+    """Ask the metadata server, or with a token the TPU API. Raises urllib.error.HTTPError, OSError."""
+    header = {"Authorization": f"Bearer {token}"} if token else {"Metadata-Flavor": "Google"}
+    with urllib.request.urlopen(
+        urllib.request.Request(url, method=method, headers=header), timeout=20
+    ) as answer:
+        return answer.read().decode()
+
+
+def last_activity() -> float:
+    """Return a time stamp that changes when jobs run, a controller is connected or somebody types on a terminal."""
+    latest = 0.0
+    for path in [*RUN.glob("active/*"), *Path("/dev/pts").glob("[0-9]*")]:
+        with contextlib.suppress(OSError):
+            latest = max(latest, path.stat().st_mtime)
+    return latest
+
+
+class Guard:
+    """What one host knows of itself and of the others."""
+
+    def __init__(self, orders: dict, rank: int, addresses: list[str]):
+        self.orders, self.rank, self.addresses = orders, rank, addresses
+        self.limit, self.end = float(orders["idle_seconds"]), float(orders["end"])
+        self.pause = min(MOST_SECONDS, self.limit / 5 if self.limit else MOST_SECONDS)
+        # Idleness is counted on the monotonic clock: the other one may be set at boot.
+        self.started = self.changed = time.monotonic()
+        self.seen = last_activity()
+        self.heard: dict[int, tuple[float, float]] = {}
+        self.error = ""
+        self.retry_at = 0.0
+        self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.socket.bind((addresses[rank], PORT))
+
+    def sign(self, text: str) -> str:
+        """Return the signature that makes a message one of this pod."""
+        return hmac.new(self.orders["secret"].encode(), text.encode(), hashlib.sha256).hexdigest()
+
+    def idle(self) -> float:
+        """Return for how many seconds this host has been idle."""
+        now, seen = time.monotonic(), last_activity()
+        if seen != self.seen:
+            self.seen, self.changed = seen, now
+        return now - self.changed
+
+    def tell(self) -> None:
+        """Tell the other hosts for how long this one has been idle."""
+        text = json.dumps({"rank": self.rank, "idle": self.idle()})
+        message = json.dumps([text, self.sign(text)]).encode()
+        for rank, address in enumerate(self.addresses):
+            if rank != self.rank:
+                with contextlib.suppress(OSError):
+                    self.socket.sendto(message, (address, PORT))
+
+    def hear(self, seconds: float) -> None:
+        """Take what the others tell, for so many seconds."""
+        deadline = time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0:
+            if select.select([self.socket], [], [], left)[0]:
+                with contextlib.suppress(OSError):
+                    self.take(self.socket.recv(4096))
+
+    def take(self, message: bytes) -> None:
+        """Take a message, if it comes from a host of this pod."""
+        with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
+            text, signature = json.loads(message)
+            if hmac.compare_digest(signature, self.sign(text)):
+                told = json.loads(text)
+                self.heard[int(told["rank"])] = (time.monotonic(), float(told["idle"]))
+
+    def pod_idle(self) -> float:
+        """Return for how many seconds no host has been in use."""
+        now, idle = time.monotonic(), [self.idle()]
+        for rank in range(len(self.addresses)):
+            if rank != self.rank:
+                at, seconds = self.heard.get(rank, (self.started, 0.0))
+                age = now - at
+                lease = float(self.orders["lease"])
+                silent = age > 5 * self.pause
+                idle.append(seconds + age if not silent else max(0.0, age - lease) if lease else 0.0)
+        return min(idle)
+
+    def why_delete(self) -> str:
+        """Return why the pod is to be deleted now, or nothing."""
+        patience = self.rank * min(60.0, self.limit or 60.0)
+        if self.end and time.time() > self.end + patience:
+            return "its end date has come"
+        if self.limit and (idle := self.pod_idle()) > self.limit + patience:
+            return f"it has been idle for {idle:.0f} s"
+        return ""
+
+    def call(self, method: str, what: str) -> int:
+        """Call the TPU API and return the status code."""
+        token = json.loads(ask(f"{METADATA}instance/service-accounts/default/token"))["access_token"]
+        project = ask(f"{METADATA}project/project-id")
+        zone = ask(f"{METADATA}instance/zone").rpartition("/")[2]
+        try:
+            ask(f"{self.orders['api']}/v2/projects/{project}/locations/{zone}/{what}", method, token)
+            return 200
+        except urllib.error.HTTPError as error:
+            self.error = f"the TPU API answers {error.code}: {error.read().decode(errors='replace')[:300]}"
+            return error.code
+
+    def check(self) -> None:
+        """Find out, by deleting what does not exist, whether this host may delete anything."""
+        status = self.call("DELETE", f"queuedResources/none-{uuid.uuid4().hex}?force=true")
+        self.error = "" if status == 404 else self.error or f"the TPU API answers {status}"
+
+    def delete(self) -> None:
+        """Delete the pod: the queued resource with its node, or the node alone."""
+        if self.call("DELETE", f"queuedResources/{self.orders['name']}?force=true") == 404:
+            self.call("DELETE", f"nodes/{self.orders['name']}")
+
+    def note(self, why: str) -> None:
+        """Write down for `status` how it stands."""
+        state = {
+            "idle": round(self.pod_idle()),
+            "limit": self.limit,
+            "end": self.end,
+            "heard": len(self.heard),
+            "error": self.error,
+            "deleting": why,
+        }
+        new = RUN / ".guard.json"
+        new.write_text(json.dumps(state))
+        os.replace(new, RUN / "guard.json")
+
+    def run(self) -> None:
+        """Look after the pod until it is gone."""
+        checked = False
+        while True:
+            self.tell()
+            self.hear(self.pause)
+            why = self.why_delete()
+            with contextlib.suppress(OSError, ValueError, KeyError):
+                if not checked:
+                    self.check()
+                    checked = True
+                if why and time.monotonic() > self.retry_at:
+                    self.retry_at = time.monotonic() + min(RETRY_SECONDS, 6 * self.pause)
+                    self.delete()
+            with contextlib.suppress(OSError):
+                self.note(why)
+
+
+def guard_of_this_host() -> Guard:
+    """Read the orders, waiting for the metadata server and the network."""
+    while True:
+        try:
+            orders = json.loads(ask(f"{METADATA}instance/attributes/snakemake-tpu"))
+            rank = int(ask(f"{METADATA}instance/attributes/agent-worker-number"))
+            hosts = ask(f"{METADATA}instance/attributes/worker-network-endpoints").split(",")
+            return Guard(orders, rank, [host.split(":")[2] for host in hosts])
+        except (OSError, ValueError, IndexError) as error:
+            print(f"waiting for the metadata server: {error}", flush=True)
+            time.sleep(1.0)
+
+
+def main() -> int:
+    """Go on in the background: the startup script itself ends."""
+    (RUN / "active").mkdir(parents=True, exist_ok=True)
+    (RUN / "active").chmod(0o1777)
+    lock = open(RUN / "lock", "w")  # noqa: SIM115 (held to the end)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return 0
+    if os.fork():
+        return 0
+    os.setsid()
+    guard_of_this_host().run()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
