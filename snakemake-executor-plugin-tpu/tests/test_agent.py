@@ -271,6 +271,68 @@ def test_environment_is_built_once_for_each_lock(agent, tmp_path):
     assert "/no/python" in answer["error"]
 
 
+def test_exit_code_is_the_jobs_own_though_an_orphan_ends_with_it(agent, monkeypatch, tmp_path):
+    """`waitpid(-1)` may collect the job itself: the Popen object then takes it for a success."""
+    folder = agent.folder("t1")
+    for part in ("bin", "requests"):
+        (folder / part).mkdir(parents=True)
+    (folder / "log").touch()
+    (folder / "exit").write_bytes(b"\0" * tasks.EXIT_BYTES)
+    script = (
+        "import os, sys, time\n"
+        f"sys.path.insert(0, {str(PACKAGE)!r})\n"
+        "from pathlib import Path\n"
+        "from worker.supervisor import Supervisor\n"
+        "reap = Supervisor._reap\n"
+        # The supervisor looks when both have ended: an orphan first, and then the job.
+        "def late(self):\n"
+        "    while not dead(): time.sleep(0.01)\n"
+        "    return reap(self)\n"
+        "def dead():\n"
+        "    children = Path(f'/proc/{os.getpid()}/task/{os.getpid()}/children').read_text().split()\n"
+        "    return all(Path('/proc', c, 'stat').read_text().rpartition(')')[2].split()[0] == 'Z' for c in children)\n"
+        "Supervisor._reap = late\n"
+        "job = ['/bin/bash', '-c', '(sleep 0.2 &); sleep 0.25; exit 3']\n"
+        f"Supervisor(Path({str(folder)!r}), {{'argv': job}}).run()\n"
+    )
+    subprocess.run(
+        [sys.executable, "-c", script], env={**os.environ, "TPU_AGENT_ROOT": str(agent.root)}, check=True
+    )
+    assert tasks.read_exit(folder)["code"] == 3
+
+
+def test_long_reason_leaves_the_exit_record_readable(agent):
+    agent.run("t1", "true")
+    (agent.folder("t1") / "exit").write_bytes(b"\0" * tasks.EXIT_BYTES)
+    tasks.write_exit(
+        agent.folder("t1"), {"code": 127, "reason": "\u00e4" * 300, "started": 1.5, "ended": 2.5}
+    )
+    ((answer, _),) = agent.call("agent", "status")
+    record = answer["answer"]["tasks"]["t1"]["exit"]
+    assert record["code"] == 127
+    assert record["reason"].startswith("\u00e4" * 50)
+    (agent.folder("t1") / "exit").write_text('{"code": 1, "rea\n')
+    assert "cannot be read" in tasks.read_exit(agent.folder("t1"))["reason"]
+
+
+def test_task_that_hangs_is_ended_after_its_runtime(agent):
+    found = agent.run("t1", "trap 'echo saved; exit 143' TERM; while true; do sleep 0.05; done", runtime=0.3)
+    assert "saved" in log_of(found)
+    assert found[-1][0]["exit"]["reason"] == "runtime"
+
+
+def test_secrets_go_with_the_job_and_scratch_with_its_folder(agent):
+    secret = "s3cr3t"
+    found = agent.run("t1", "echo x > $TPU_SCRATCH/copy; test -n $TOKEN", environment={"TOKEN": secret})
+    assert found[-1][0]["exit"]["code"] == 0
+    wait_for(lambda: not tasks.is_supervised(agent.folder("t1")))
+    files = [path for path in agent.root.rglob("*") if path.is_file()]
+    assert not [path for path in files if secret in path.read_text(errors="replace")]
+    assert (agent.folder("t1") / "scratch" / "copy").exists()
+    agent.call("agent", "prune", days=0, tasks_only=True)
+    assert not agent.folder("t1").exists()
+
+
 def test_what_the_other_ranks_get():
     base = {"PATH": "/bin", "HOME": "/root"}
     now = {**base, "LR": "1e-3", "PWD": "/x", "TPU_TASK_FOLDER": "/y", "PATH": "/env/bin:/bin"}

@@ -221,6 +221,32 @@ def test_request_is_withdrawn_when_the_wait_for_it_ends(api):
         play(api, lambda _, capacity: capacity.wait(), timeout=0.1)
 
 
+def test_host_keys_that_come_late_are_waited_for(api):
+    async def story(cloud, capacity):
+        await capacity.wait()
+        (name,) = api.host_keys
+        keys, api.host_keys[name] = api.host_keys[name], ["", ""]
+        looking = asyncio.ensure_future(cloud.endpoints())
+        while api.calls.count("GetGuestAttributes") < 4:
+            await asyncio.sleep(0.01)
+        api.host_keys[name] = keys
+        assert [end.host_keys for end in await looking] == [(key,) for key in keys]
+
+    play(api, story)
+
+
+@pytest.mark.parametrize("code", ["PERMISSION_DENIED", "NOT_FOUND"])
+def test_no_trust_where_the_api_tells_no_keys_unless_asked_for(api, code):
+    async def story(cloud, capacity):
+        await capacity.wait()
+        api.fail(999, code, "tpu.nodes.getGuestAttributes", method="GetGuestAttributes")
+        assert [end.host_keys for end in await cloud.endpoints(trust_first_key=True)] == [(), ()]
+        with pytest.raises(CloudError, match="set tpu-trust-first-key: true|Set tpu-trust-first-key: true"):
+            await cloud.endpoints()
+
+    play(api, story)
+
+
 def test_outages_are_waited_out_and_told(api, monkeypatch):
     async def no_pause(_):
         pass

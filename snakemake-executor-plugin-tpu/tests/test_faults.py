@@ -1,13 +1,17 @@
 """Faults of the pod and of the controller, as they come: every study ends, and no job is done twice."""
 
+import asyncio
 import json
 import re
 import signal
+from types import SimpleNamespace
 
 import pytest
 
 from snakemake_executor_plugin_tpu.emulator import EmulatedPod, why_not
 from snakemake_executor_plugin_tpu.emulator.study import Study, keys_of, until
+from snakemake_executor_plugin_tpu.jobs import JobRun
+from snakemake_executor_plugin_tpu.launch import LaunchResult
 
 # These jobs wait at step 6 of 12 in their first launch, so that faults find them in the middle.
 LONG = {"steps": 12, "options": "--hold 6"}
@@ -114,23 +118,40 @@ def test_job_that_ended_unattended_is_collected_not_repeated(study):
 
 
 @pytest.mark.skipif(bool(why_not()), reason=why_not() or "")
-def test_full_disk_is_the_hosts_fault_not_the_jobs(tmp_path):
+def test_full_disk_is_cleaned_and_the_pod_kept(tmp_path):
     one_host = {"tpu-accelerator-type": "v4-8", "resources": {"tpu_hosts": 1}}
     with EmulatedPod(tmp_path / "pod", "v4-8", disk_mb=160) as pod:
         one = Study(tmp_path / "study", pod, {"a": LONG}, **one_host)
         call = one.start()
         try:
             call.wait_for(r"job=a 0\] step 6$")
-            pod.hosts[0].fill_disk()
+            keys = keys_of(pod)
+            old = ".snakemake-tpu/tasks/ended-long-ago"
+            pod.hosts[0].enter("mkdir", f"{pod.hosts[0].home}/{old}")
+            pod.hosts[0].fill_disk(f"{old}/copy")
             one.release("a")
             assert call.wait() == 0, call.said
         finally:
             call.end()
         assert "no space left on its disk" in call.said or "MB of disk left" in call.said
         assert "Trying to restart job" not in call.said
-        assert one.launches("a")["2-0"]["from"] >= 6
+        assert keys_of(pod) == keys
         assert pod.jobs() == {}
     assert one.table
+
+
+def test_account_of_jobs_that_cannot_be_written_ends_nothing(study):
+    one = study({"a": {}})
+    (one.folder / ".snakemake" / "tpu" / "jobs.csv").mkdir(parents=True)
+    assert "jobs.csv cannot be written" in one.run()
+    assert one.table
+
+
+def test_job_beyond_its_runtime_counts_as_lost_not_as_failed():
+    run = SimpleNamespace(request=SimpleNamespace(runtime=5400.0))
+    result = LaunchResult(code=143, reason="runtime", rank=0, host="w0", tail=[])
+    why = asyncio.run(JobRun._why_lost(run, None, result))
+    assert why == "it was stopped after 90 minutes (resources: runtime)"
 
 
 def test_dropped_connections_lose_no_byte(study):

@@ -15,7 +15,7 @@ from snakemake_executor_plugin_tpu.claim import Claim, describe_controller
 from snakemake_executor_plugin_tpu.cloud import Endpoint
 from snakemake_executor_plugin_tpu.emulator.network import PORT
 from snakemake_executor_plugin_tpu.errors import PodError, TaskLost, Unreachable
-from snakemake_executor_plugin_tpu.pod import Worker
+from snakemake_executor_plugin_tpu.pod import Followed, Worker
 from snakemake_executor_plugin_tpu.ssh import Ssh, control_folder, write_config
 
 
@@ -83,6 +83,42 @@ def test_unknown_keys_are_kept_once_seen(healthy_pod, tmp_path):
     asyncio.run(play())
     known = (tmp_path / "a folder" / "known_hosts").read_text()
     assert healthy_pod.hosts[0].host_key in known
+
+
+def test_key_seen_first_is_kept_for_later_calls_and_another_refused(healthy_pod, tmp_path):
+    async def play():
+        async with worker_of(healthy_pod, tmp_path, host_key="") as worker:
+            await worker.deploy()
+
+    asyncio.run(play())
+    known = tmp_path / "a folder" / "known_hosts"
+    known.write_text(known.read_text().replace(*(host.host_key for host in healthy_pod.hosts[:2])))
+    with pytest.raises(PodError, match="or than it showed before: somebody may be in between"):
+        asyncio.run(play())
+
+
+def test_progress_bars_are_cheap_and_shown_as_they_were_last(tmp_path):
+    worker, lines = Worker(None, "w0", "", folder="f"), []
+    followed = Followed("t", "w0", tmp_path / "log")
+    for number in range(2000):
+        worker._lines(followed, b"\r" + f"{number} ".encode() + b"#" * 3000, lines.append)
+        assert len(followed.rest) < 20000
+    worker._lines(followed, b"\rdone\nnext\r\n", lines.append)
+    assert lines == ["done", "next"]
+
+
+def test_log_that_cannot_be_written_costs_the_log_and_not_the_job(healthy_pod, tmp_path):
+    if not os.path.exists("/dev/full"):
+        pytest.skip("needs /dev/full")
+    lines = []
+
+    async def play():
+        async with worker_of(healthy_pod, tmp_path) as worker:
+            await worker.deploy()
+            return await follow(worker, "t1", spec("seq 50"), Path("/dev/full"), on_line=lines.append)
+
+    assert asyncio.run(play()).exit["code"] == 0
+    assert lines == [str(number) for number in range(1, 51)]
 
 
 def test_lost_host_is_reported_in_words(healthy_pod, tmp_path):

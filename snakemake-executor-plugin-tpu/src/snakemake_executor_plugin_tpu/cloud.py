@@ -16,6 +16,7 @@ LOST_QUEUED = {"SUSPENDED", "FAILED"}
 LABEL = {"snakemake-tpu": "created"}
 CALL_TIMEOUT = 60.0
 TELL_AFTER = 4
+KEY_PAUSES = (1.0, 2.0, 4.0, 8.0, 15.0, 15.0, 15.0)
 QUEUE_SECONDS = 86400
 
 
@@ -40,6 +41,8 @@ class PodState:
     internal: tuple[str, ...] = ()
     error: str = ""
     error_code: int = 0
+    incarnation: str = ""
+    """What tells this node from the ones of the same name before and after it."""
     created_here: bool = False
     """Whether this plugin created the pod: its label says so."""
     by_user: bool = False
@@ -105,6 +108,7 @@ class TpuCloud:
         self.project, self.zone, self.name, self.spec, self.endpoint = project, zone, name, spec, endpoint
         self.say = say
         self.poll_seconds = (0.2, 1.0) if endpoint else (5.0, 30.0)
+        self.incarnation = ""
         self._client = None
 
     @property
@@ -184,6 +188,7 @@ class TpuCloud:
             state |= {"node": node.state.name, "health": node.health.name, "addresses": tuple(addresses)}
             state["internal"] = tuple(point.ip_address for point in node.network_endpoints)
             state["accelerator_type"] = node.accelerator_type
+            state["incarnation"] = str(node.id)
         if queued is not None:
             error = queued.state.failed_data.error
             state |= {"queued": queued.state.state.name, "error": error.message, "error_code": error.code}
@@ -193,18 +198,39 @@ class TpuCloud:
         state["created_here"] = any(LABEL.items() <= dict(each.labels).items() for each in nodes)
         return PodState(**state)
 
-    async def endpoints(self) -> list[Endpoint]:
-        """Return where the hosts are, with their host keys as the API (not the network) tells them."""
+    async def endpoints(self, trust_first_key: bool = False) -> list[Endpoint]:
+        """Return where the hosts are, with their host keys as the API (not the network) tells them.
+
+        Raises CloudError where the API does not tell the keys, unless the first keys seen may be trusted.
+        """
         state = await self.describe()
-        keys = await asyncio.gather(*(self._host_keys(str(rank)) for rank in range(len(state.addresses))))
+        self.incarnation = state.incarnation
+        ranks = [str(rank) for rank in range(len(state.addresses))]
+        for pause in (*KEY_PAUSES, None):
+            keys = await asyncio.gather(*(self._host_keys(rank, trust_first_key) for rank in ranks))
+            if all(keys) or pause is None or trust_first_key:
+                break
+            # A host tells its keys some time after it has booted.
+            await asyncio.sleep(min(pause, self.poll_seconds[1]))
+        if not all(keys) and not trust_first_key:
+            raise CloudError(
+                f"The TPU API does not tell the host keys of pod {self.name}: it was created without the metadata "
+                "enable-guest-attributes=TRUE. Set tpu-trust-first-key: true to trust the key that each host shows first."
+            )
         return [Endpoint(*host) for host in zip(state.addresses, state.internal, keys, strict=True)]
 
-    async def _host_keys(self, rank: str) -> tuple[str, ...]:
+    async def _host_keys(self, rank: str, trust_first_key: bool) -> tuple[str, ...]:
         request = {"name": self.node_name, "query_path": "hostkeys/", "worker_ids": [rank]}
         try:
-            answer = await self._call("get_guest_attributes", attempts=3, request=request)
-        except (gx.NotFound, CloudError):
-            return ()  # an image without guest attributes: ssh then keeps the first key it sees
+            answer = await self._call("get_guest_attributes", attempts=4, request=request)
+        except gx.NotFound:
+            return ()
+        except CloudError as error:
+            if trust_first_key:
+                return ()
+            raise CloudError(
+                f"{error} Or set tpu-trust-first-key: true to trust the key that each host shows first."
+            ) from None
         items = [item for attribute in answer.guest_attributes for item in attribute.query_value.items]
         return tuple(f"{item.key} {item.value}" for item in items if item.namespace == "hostkeys")
 

@@ -139,6 +139,7 @@ class Executor(RemoteExecutor):
             slot=slot,
             fingerprint=fingerprint_of(job),
             label=label_of(job),
+            runtime=60 * float(job.resources.get("runtime") or 0),
             hosts=hosts_wanted(job.resources.get("tpu_hosts"), self.manager.hosts),
             command=command.replace(module, f"{PYTHON} {ENTRY} ", 1),
             environment={**forwarded, **self.envvars()},
@@ -192,7 +193,10 @@ class Executor(RemoteExecutor):
             except BaseException as error:
                 self.logger.debug("the job's driver failed", exc_info=error)
                 outcome = Outcome(False, f"The plugin failed on it: {type(error).__name__}: {error}")
-            self._account(info, outcome)
+            try:
+                self._account(info, outcome)
+            except OSError as error:
+                self.logger.warning(f"{self.folder / 'jobs.csv'} cannot be written: {error}")
             if outcome.ok:
                 self.report_job_success(info)
             elif not self.cancelled:

@@ -31,6 +31,8 @@ class JobRequest:
     command: str
     environment: dict[str, str]
     sources: bytes
+    runtime: float = 0.0
+    """Seconds after which a launch is ended, 0 for none: Snakemake's resource `runtime`, in minutes there."""
 
 
 @dataclass
@@ -101,6 +103,12 @@ class JobRun:
         except PodError as error:
             await self._abandon()
             return Outcome(False, str(error), self._log_files())
+        except Exception as error:
+            # Its hosts are given to others next: nothing of it may be left there.
+            await self._abandon()
+            return Outcome(
+                False, f"The plugin failed on it: {type(error).__name__}: {error}", self._log_files()
+            )
         finally:
             self.allocator.release(self.request.slot)
 
@@ -261,6 +269,7 @@ class JobRun:
             "sources": archives[0],
             "grace": self.settings.grace,
             "lease": self.settings.lease,
+            "runtime": self.request.runtime,
             "about": {**about, "fingerprint": self.request.fingerprint, "role": "main"},
         }
 
@@ -268,6 +277,8 @@ class JobRun:
         """Tell a lost pod from a failed job: when a host goes, the others' jobs fail before ssh notices."""
         if result.reason in ("stopped", "lease"):
             return result.reason
+        if result.reason == "runtime":
+            return f"it was stopped after {self.request.runtime / 60:g} minutes (resources: runtime)"
         # Whoever was asked to stop has some seconds left: the host goes after it, and nothing is to start on it.
         asked = result.reason == "shutdown" or TERMINATED in result.codes
         loop = asyncio.get_running_loop()

@@ -256,7 +256,7 @@ class PodManager:
 
     async def _reach(self) -> tuple[list[Worker], Ssh]:
         settings, include = self.settings, self.settings.ssh_config
-        endpoints = await self.cloud.endpoints() if self.cloud else []
+        endpoints = await self.cloud.endpoints(settings.trust_first_key) if self.cloud else []
         names = [host_name(rank) for rank in range(len(endpoints))] or self.names
         config = write_config(
             self.folder / "ssh" / str(self._count + 1),
@@ -268,12 +268,17 @@ class PodManager:
             include=Path(include).expanduser() if include else None,
             # A host that is gone does not refuse a connection, it is silent.
             connect_timeout=max(1, min(10, settings.reconnect)),
+            known_hosts=self._known_hosts() if self.cloud else None,
         )
         ssh = Ssh(config, names)
         addresses = [end.internal for end in endpoints] or [await self._address(ssh, name) for name in names]
         pairs = zip(names, addresses, strict=True)
         make = {"folder": settings.folder, "python": settings.agent_python}
         return [Worker(ssh, name, address, **make) for name, address in pairs], ssh
+
+    def _known_hosts(self) -> Path:
+        """Return the file with the host keys of this incarnation of the pod."""
+        return self.folder / "ssh" / f"known_hosts-{self.cloud.name}-{self.cloud.incarnation}"
 
     async def _address(self, ssh: Ssh, name: str) -> str:
         process = await asyncio.create_subprocess_exec(
@@ -310,13 +315,17 @@ class PodManager:
         """
         begin, pause = time.monotonic(), 0.2
         while True:
+            full = False
             try:
                 await worker.deploy(timeout=30)
                 status = await worker.status()
                 if status["disk_free"] >= LEAST_DISK:
                     return status
                 await worker.call("prune", days=0, tasks_only=True)
-                error = Unreachable(f"{worker.host} has {status['disk_free'] >> 20} MB of disk left")
+                full, error = (
+                    True,
+                    Unreachable(f"{worker.host} has {status['disk_free'] >> 20} MB of disk left"),
+                )
             except HostKeyError:
                 raise
             except (Unreachable, PodError) as problem:
@@ -326,6 +335,11 @@ class PodManager:
             waited = time.monotonic() - begin
             if isinstance(error, LoginRefused) and waited > min(LOGIN_SECONDS, patience):
                 raise PodError(self._how_to_log_in(error))
+            if waited > patience and full:
+                raise PodError(
+                    f"{error}, and nothing is left that the plugin could delete there: look with "
+                    f"`python -m snakemake_executor_plugin_tpu ssh {worker.host.removeprefix('w')}`."
+                )
             if waited > patience:
                 raise HostsSilentError(
                     f"A host of the pod does not answer by ssh: {error}. The TPU API says that the pod is READY, so "

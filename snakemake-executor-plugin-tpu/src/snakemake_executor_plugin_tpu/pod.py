@@ -1,6 +1,7 @@
 """The hosts of the pod as the controller drives them: every call goes to the agent on a host, over ssh."""
 
 import asyncio
+import contextlib
 import gzip
 import hashlib
 import io
@@ -19,6 +20,7 @@ from .ssh import Connection, Ssh, unreachable
 PACKAGE = Path(__file__).parent
 BEAT_SECONDS = 10.0
 TAIL_LINES = 20
+LONGEST_LINE = 8192
 
 
 def pack(files: dict[str, Path]) -> bytes:
@@ -168,9 +170,10 @@ class Worker:
         """
         followed = Followed(task, self.host, log)
         down_since = None
-        with open(log, "ab") as file:
+        with open(log, "ab", buffering=0) as file:
+            offset = file.tell()
             while True:
-                request = {"task": task, "spec": spec, "offset": file.tell(), "lease": lease}
+                request = {"task": task, "spec": spec, "offset": offset, "lease": lease}
                 connection = await self.ssh.connect(self.host, self._command("agent", "follow"))
                 beat = asyncio.ensure_future(self.beat(connection))
                 try:
@@ -178,8 +181,10 @@ class Worker:
                     async for frame, payload in connection.frames():
                         down_since, spec = None, None
                         if payload:
-                            file.write(payload)
-                            file.flush()
+                            offset += len(payload)
+                            # A disk that is full, or a limit, costs this copy of the log and not the job.
+                            with contextlib.suppress(OSError):
+                                file.write(payload)
                             self._lines(followed, payload, on_line)
                         elif "exit" in frame:
                             followed.exit = frame["exit"]
@@ -214,9 +219,11 @@ class Worker:
         followed.progress = frame.get("progress", followed.progress)
 
     def _lines(self, followed: Followed, payload: bytes, on_line: Callable[[str], None]) -> None:
-        *lines, followed.rest = (followed.rest + payload).split(b"\n")
+        *lines, rest = (followed.rest + payload).split(b"\n")
+        # A progress bar writes over its line again and again: what it shows last is kept.
+        followed.rest = rest if len(rest) < LONGEST_LINE else rest.rpartition(b"\r")[2][-LONGEST_LINE:]
         for line in lines:
-            text = line.decode(errors="replace").rstrip("\r")
+            text = line.decode(errors="replace").rstrip("\r").rpartition("\r")[2]
             followed.tail.append(text)
             on_line(text)
 

@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
@@ -43,11 +44,13 @@ class JobRecord:
 
     def save(self) -> None:
         """Write the record so that a crash leaves either the old or the new one."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
         content = {key: value for key, value in asdict(self).items() if key != "path"}
         temporary = self.path.with_suffix(".tmp")
-        temporary.write_text(json.dumps(content))
-        os.replace(temporary, self.path)
+        # A full disk must not end the job: the hosts, too, know the launches that they have seen.
+        with suppress(OSError):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            temporary.write_text(json.dumps(content))
+            os.replace(temporary, self.path)
 
     def next_launch(self, seen: int = 0, hosts: Sequence[int] = ()) -> int:
         """Return a launch number that was never used before, on this machine or on the pod."""

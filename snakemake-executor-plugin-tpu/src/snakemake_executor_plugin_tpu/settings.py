@@ -80,6 +80,10 @@ class ExecutorSettings(ExecutorSettingsBase):
     ssh_key: str | None = _setting(
         None, "Private key; NAME.pub is put onto pods created here (default: ssh's own).", str, env_var=True
     )
+    trust_first_key: bool = _setting(
+        False,
+        "Trust the key that a host shows first where the TPU API does not tell its keys; later ones are refused.",
+    )
     ssh_port: int = _setting(22, "Port of the hosts' ssh servers.", int, env_var=True)
     boot_timeout: int = _setting(900, "Seconds that hosts of a ready pod have to answer ssh.", int)
 

@@ -60,14 +60,16 @@ def write_config(
     port: int = 22,
     include: Path | None = None,
     connect_timeout: int = 10,
+    known_hosts: Path | None = None,
 ) -> Path:
     """Write ssh_config and known_hosts for the pod as it is now, and return the configuration's path.
 
-    Each incarnation has a known_hosts of its own: addresses come back with other keys. Where the API has told a
-    host's keys only these are accepted; where it has not, the first key seen is, and no other after it.
+    Each incarnation has a known_hosts of its own, kept from call to call: addresses come back with other keys. Where
+    the API has told a host's keys only these are accepted; where it has not, the first key seen is, and no other.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     control = control_folder()
+    known_hosts = known_hosts or folder / "known_hosts"
     lines = [OPTIONS.format(control=control, connect_timeout=connect_timeout)]
     known = []
     for rank, endpoint in enumerate(endpoints):
@@ -78,7 +80,7 @@ def write_config(
             f"  HostName {endpoint.address}",
             f"  Port {port}",
             f"  HostKeyAlias {alias}",
-            f"  UserKnownHostsFile {quoted(folder / 'known_hosts')}",
+            f"  UserKnownHostsFile {quoted(known_hosts)}",
             "  GlobalKnownHostsFile /dev/null",
             f"  StrictHostKeyChecking {'yes' if endpoint.host_keys else 'accept-new'}",
         ]
@@ -86,7 +88,11 @@ def write_config(
         lines += [f"  IdentityFile {quoted(key)}", "  IdentitiesOnly yes"] if key else []
     if include:
         lines += ["Host *", f"  Include {quoted(Path(include).resolve())}"]
-    (folder / "known_hosts").write_text("".join(f"{line}\n" for line in known))
+    told = {line.partition(" ")[0] for line in known}
+    with contextlib.suppress(FileNotFoundError):
+        seen = known_hosts.read_text().splitlines()
+        known += [line for line in seen if line.partition(" ")[0] not in told]
+    known_hosts.write_text("".join(f"{line}\n" for line in known))
     config = folder / "ssh_config"
     config.write_text("\n".join(lines) + "\n")
     return config
@@ -203,8 +209,9 @@ def unreachable(host: str, reason: str) -> Unreachable:
     """Return what a failed ssh means; raise HostKeyError where the host is another one: waiting would not help."""
     if "host key verification failed" in reason.lower() or "IDENTIFICATION HAS CHANGED" in reason:
         raise HostKeyError(
-            f"{host} shows another host key than the TPU API told: somebody may be in between. If the host was "
-            "re-imaged, delete the pod by `python -m snakemake_executor_plugin_tpu down` and create it anew."
+            f"{host} shows another host key than the TPU API told, or than it showed before: somebody may be in "
+            "between. If the host was re-imaged, delete the pod by `python -m snakemake_executor_plugin_tpu down` and "
+            "create it anew."
         )
     kind = LoginRefused if "Permission denied" in reason else Unreachable
     return kind(f"{host}: {reason}")

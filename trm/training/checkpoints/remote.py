@@ -133,7 +133,8 @@ class SharedFolder(CheckpointFolder):
 def local_copy(uri: str) -> Path:
     """The folder of this machine where the checkpoints of a gs:// address are written first."""
     name = uri.rstrip("/").rpartition("/")[2]
-    return default_folder() / "checkpoints" / f"{name}-{hashlib.sha256(uri.encode()).hexdigest()[:8]}"
+    home = os.environ.get("TPU_SCRATCH") or default_folder() / "checkpoints"
+    return Path(home) / f"{name}-{hashlib.sha256(uri.encode()).hexdigest()[:8]}"
 
 
 def together(backend: Backend, action: Callable[[], Result], what: str) -> Result:

@@ -200,10 +200,10 @@ class Host:
             timeout=60,
         )
 
-    def fill_disk(self) -> None:
-        """Fill the host's own disk to the last byte."""
+    def fill_disk(self, name: str = "filler") -> None:
+        """Fill the host's own disk to the last byte, by one file below the home folder."""
         assert self.disk_mb, "only a host with a disk of its own can be filled"
-        self.enter("sh", "-c", f"cat /dev/zero > {self.home}/filler 2>/dev/null; true")
+        self.enter("sh", "-c", f"cat /dev/zero > {self.home}/{name} 2>/dev/null; true")
 
     def clear_disk(self) -> None:
         """Give the room back that fill_disk took."""

@@ -1,5 +1,6 @@
 """The Cloud TPU API (v2) over loopback gRPC: queued resources and nodes whose hosts are the emulated ones."""
 
+import itertools
 import re
 import threading
 import time
@@ -55,6 +56,7 @@ class TpuApi:
     def __init__(self, boot: Callable, destroy: Callable, seconds_per_state: float = 0.05):
         self.boot, self.destroy, self.seconds_per_state = boot, destroy, seconds_per_state
         self.no_capacity: dict[str, int] = {}
+        self.ids = itertools.count(1)
         self.full_zones: set[str] = set()
         self.refusals: list[status_pb2.Status] = []
         self.deleting: dict[str, float] = {}
@@ -187,6 +189,7 @@ class TpuApi:
     def _make_node(self, spec) -> None:
         name = f"{spec.parent}/nodes/{spec.node_id}"
         node = tpu_v2.Node(spec.node)
+        node.id = next(self.ids)
         node.name, node.state, node.health = name, NodeState.READY, tpu_v2.Node.Health.HEALTHY
         addresses, self.host_keys[name] = self.boot(node)
         node.network_endpoints = [
@@ -299,6 +302,9 @@ class TpuApi:
         keys = self.host_keys[request.name]
         wanted = [int(rank) for rank in request.worker_ids] or range(len(keys))
         attributes = []
+        if not all(keys[rank] for rank in wanted):
+            # as long as the guest has not written them
+            raise ApiError(grpc.StatusCode.NOT_FOUND, "guest attributes 'hostkeys/' were not found")
         for rank in wanted:
             kind, value = keys[rank].split()
             item = tpu_v2.GuestAttributesEntry(namespace="hostkeys", key=kind, value=value)

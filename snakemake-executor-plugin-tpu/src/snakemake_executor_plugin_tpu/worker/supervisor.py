@@ -55,6 +55,7 @@ class Supervisor:
     def __init__(self, folder: Path, spec: dict):
         self.folder, self.spec = folder, spec
         self.shutting_down = False
+        self.code: int | None = None
         self.process: subprocess.Popen | None = None
 
     def run(self) -> None:
@@ -68,10 +69,19 @@ class Supervisor:
             code, reason = 127, f"the agent could not run it: {type(error).__name__}: {error}"[:300]
         self._signal_until_gone(signal.SIGTERM, 1)
         self._signal_until_gone(signal.SIGKILL, 30)
-        self._reap_orphans()
+        self._reap()
         clear_libtpu_lock()
+        self._forget_secrets()
         record = {"code": code, "reason": reason, "started": started, "ended": time.time()}
         write_exit(self.folder, record)
+
+    def _forget_secrets(self) -> None:
+        """Remove the job's variables from the disk: only its description is needed any more."""
+        with contextlib.suppress(OSError):
+            (self.folder / "environment.json").unlink(missing_ok=True)
+            for request in (self.folder / "requests").glob("*.json"):
+                request.unlink()
+            write_atomically(self.folder / "spec.json", json.dumps({"about": self.spec.get("about", {})}))
 
     def _prepare(self) -> None:
         # Orphans of the task become children of the supervisor, so that none escapes.
@@ -105,6 +115,8 @@ class Supervisor:
         environment["TPU_AGENT"] = str(Path(__file__).resolve().parents[1])
         environment["TPU_TASK_FOLDER"] = str(self.folder)
         environment["TPU_PROGRESS_FILE"] = str(self.folder / "progress")
+        environment["TPU_SCRATCH"] = str(self.folder / "scratch")
+        (self.folder / "scratch").mkdir(exist_ok=True)
         # `tpurun` compares with this to find what the job itself exported.
         write_atomically(self.folder / "environment.json", json.dumps(environment))
         directory = work / self.spec.get("directory", ".")
@@ -121,6 +133,7 @@ class Supervisor:
             )
 
     def _supervise(self) -> tuple[int, str]:
+        self.begun = time.monotonic()
         while True:
             note_activity()
             if (code := self._reap()) is not None:
@@ -138,20 +151,22 @@ class Supervisor:
 
     def _reap(self) -> int | None:
         """Collect ended children; return the job's exit code once it is among them."""
-        code = self.process.poll()
-        self._reap_orphans()
-        return None if code is None else code if code >= 0 else 128 - code
-
-    def _reap_orphans(self) -> None:
+        # Not Popen's own wait: what `waitpid(-1)` collected before it would be taken for a success.
         with contextlib.suppress(ChildProcessError):
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                if self.process is not None and ended[0] == self.process.pid:
+                    code = self.process.returncode = os.waitstatus_to_exitcode(ended[1])
+                    self.code = code if code >= 0 else 128 - code
+        return self.code
 
     def _reason_to_stop(self) -> str | None:
         if self.shutting_down:
             return "shutdown"
         if (self.folder / "stop").exists():
             return "stopped"
+        runtime = float(self.spec.get("runtime") or 0)
+        if runtime and time.monotonic() > self.begun + runtime:
+            return "runtime"
         return "lease" if lease_has_expired(self.folder) else None
 
     def _stop(self) -> int:
@@ -160,11 +175,13 @@ class Supervisor:
         self._signal_all(signal.SIGTERM)
         deadline = time.monotonic() + grace
         while descendants(os.getpid()) and time.monotonic() < deadline:
-            self.process.poll()
+            self._reap()
             self._wait(0.1)
         self._signal_until_gone(signal.SIGKILL, 30)
-        self.process.wait(10)
-        return self._reap()
+        deadline = time.monotonic() + 10
+        while self._reap() is None and time.monotonic() < deadline:
+            self._wait(0.1)
+        return 137 if self.code is None else self.code
 
     def _signal_all(self, number: int) -> None:
         for pid in descendants(os.getpid()):

@@ -65,14 +65,21 @@ def read_progress(folder: Path) -> str | None:
 
 def write_exit(folder: Path, record: dict) -> None:
     """Write how a task ended, over blocks that were reserved at its start: a full disk must not hide it."""
+    while len(text := json.dumps(record).encode()) >= EXIT_BYTES:
+        record = {**record, "reason": record["reason"][:-10]}
     with open(folder / "exit", "r+b", buffering=0) as file:
-        file.write(json.dumps(record).encode().ljust(EXIT_BYTES - 1)[: EXIT_BYTES - 1] + b"\n")
+        file.write(text.ljust(EXIT_BYTES - 1) + b"\n")
 
 
 def read_exit(folder: Path) -> dict | None:
     """Return how a task ended, or None while it has not."""
     text = read(folder / "exit") or ""
-    return json.loads(text) if text.startswith("{") and text.endswith("\n") else None
+    if not (text.startswith("{") and text.endswith("\n")):
+        return None
+    try:
+        return json.loads(text)
+    except ValueError:
+        return {"code": 127, "reason": "its exit record cannot be read"}
 
 
 def is_supervised(folder: Path) -> bool:
