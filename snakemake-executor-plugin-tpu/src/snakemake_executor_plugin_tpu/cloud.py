@@ -215,7 +215,7 @@ class TpuCloud:
         if not all(keys) and not trust_first_key:
             raise CloudError(
                 f"The TPU API does not tell the host keys of pod {self.name}: it was created without the metadata "
-                "enable-guest-attributes=TRUE. Set tpu-trust-first-key: true to trust the key that each host shows first."
+                "enable-guest-attributes=TRUE. Set tpu-trust-first-key: true to trust the key that each shows first."
             )
         return [Endpoint(*host) for host in zip(state.addresses, state.internal, keys, strict=True)]
 
