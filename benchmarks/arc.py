@@ -20,8 +20,8 @@ from typing import Any
 import torch
 
 from trm.__main__ import main as trm
+from trm.io import sha256_file
 from trm.provenance import provenance
-from trm.storage.files import sha256_file
 
 FIXTURES = Path(__file__).parent.parent / "tests" / "data" / "arc"
 SIDE = 5

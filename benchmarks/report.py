@@ -31,7 +31,7 @@ from trm.analysis.report.document import document
 from trm.analysis.specs import ReportSpec, TableSpec
 from trm.analysis.tables import collect, load, load_all
 from trm.analysis.tables import save as save_table
-from trm.pipeline.files import write_json
+from trm.io import write_json
 from trm.pipeline.reporting import report_json
 from trm.pipeline.workflow import Workflow
 from trm.study.schema import RunConfig

@@ -38,7 +38,10 @@ def test_from_result_files_to_a_figure(
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        (["table", "--experiment", "nowhere.json", "--out", "t.csv"], "nowhere.json does not exist"),
+        (
+            ["table", "--experiment", "nowhere.json", "--out", "t.csv"],
+            "--experiment nowhere.json cannot be read",
+        ),
         (["table", "--experiment", "{", "--out", "t.csv"], "--experiment is not JSON"),
         (["table", "--experiment", '{"name": "a"}', "--out", "t.csv"], "--experiment: scale: Field required"),
         (["fit", "--table", "none.csv", "--spec", "{}", "--out", "f.json"], "none.csv.json does not exist"),

@@ -76,11 +76,14 @@ def test_inspect_draws(tmp_path, capsys, mazes, set_4x4, kind):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["source", "--config", "{", "--out", "o"], "--config is no JSON object"),
-        (["source", "--config", "[1]", "--out", "o"], "[1]: No such file"),
+        (["source", "--config", "{", "--out", "o"], "--config is not JSON"),
+        (["source", "--config", "[1]", "--out", "o"], "--config: Input should be an object"),
         (["source", "--config", '{"taks": "maze"}', "--out", "o"], "taks"),
         (["source", "--config", '{"seed": "x"}', "--out", "o"], "seed"),
-        (["source", "--config", "none.json", "--out", "o"], "none.json: No such file"),
+        (
+            ["source", "--config", "none.json", "--out", "o"],
+            "--config none.json cannot be read: No such file",
+        ),
         (["build", "--config", "{}", "--source", "none", "--out", "o"], "none/manifest.json does not exist"),
         (["expand", "none", "--out", "o"], "none/manifest.json does not exist"),
         (["inspect", "none"], "none is no folder"),

@@ -162,8 +162,8 @@ def test_integers_of_any_width():
 def test_remote_files_are_fetched_once_and_checked(tmp_path, pool_4x4, monkeypatch):
     """gs:// goes through the package's own store, here a folder that plays the bucket."""
     from trm.data import source
+    from trm.io import sha256_file
     from trm.storage import open_store
-    from trm.storage.files import sha256_file
 
     (tmp_path / "bucket").mkdir()
     path = tmp_path / "bucket" / "a.csv"

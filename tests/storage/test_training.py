@@ -13,7 +13,7 @@ from safetensors.numpy import load_file
 
 from tests.training.puzzles import write_dataset
 from trm.storage import Store, open_store
-from trm.storage.files import download_folder, upload_folder
+from trm.storage.folders import upload_folder
 from trm.storage.lease import Lease
 from trm.storage.mirror import Mirror
 
@@ -47,6 +47,11 @@ def expected(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> dict:
     job = train(dataset, folder / "runs/tiny", folder / "checkpoints/tiny", folder)
     assert finish(job) == 0
     return load_file(folder / "runs/tiny/weights.safetensors")
+
+
+def download_folder(store: Store, folder: Path) -> None:
+    for info in store.list():
+        store.get_file(info.name, folder / info.name)
 
 
 def train(

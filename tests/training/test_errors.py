@@ -12,12 +12,12 @@ import torch
 
 from tests.training.conftest import config, train, trainer
 from tests.training.puzzles import write_dataset
+from trm import io
 from trm.cli import main
 from trm.devices import open_backend
 from trm.devices.base import precision_of
 from trm.devices.workers import world_from_environment
 from trm.errors import UserError
-from trm.training import files
 from trm.training.dataset import Dataset
 from trm.training.memory import is_out_of_memory
 
@@ -149,9 +149,9 @@ def test_a_full_disk_is_said(tmp_path, monkeypatch):
     def full(handle):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(files.os, "fsync", full)
+    monkeypatch.setattr(io.os, "fsync", full)
     with pytest.raises(UserError, match="the disk is full"):
-        files.write_atomically(tmp_path / "x", b"data")
+        io.write_bytes(tmp_path / "x", b"data")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from trm.analysis.figures import Drawing, draw, styled
-from trm.analysis.files import parse, read_json
 from trm.analysis.fits import fit_table
 from trm.analysis.specs import FIGURE
 from trm.analysis.tables import Table, load
 from trm.analysis.tables.store import merge
 from trm.errors import UserError
+from trm.io import parse, read_json
 
 
 class Picture:

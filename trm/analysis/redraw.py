@@ -22,9 +22,9 @@ def redraw(results: Path, out: Path) -> list[Path]:
         UserError: where there is nothing to draw, or a table or a spec is not what it should be.
     """
     from trm.analysis.figures import draw, save, styled
-    from trm.analysis.files import parse, read_json
     from trm.analysis.specs import FIGURE
     from trm.analysis.tables import load
+    from trm.io import parse, read_json
 
     listed = sorted(results.rglob("figures.json"))
     if not listed:

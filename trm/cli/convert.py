@@ -35,12 +35,12 @@ def run(args: argparse.Namespace) -> int:
     import io
     from pathlib import Path
 
-    from trm.cli.arguments import load_config
+    from trm.io import config_argument
     from trm.study.schema import RunConfig
 
     out = Path(args.out)
     if args.way == "from-reference":
-        config = load_config(RunConfig, args.config, "--config")
+        config = config_argument(RunConfig, args.config, "--config")
 
         from trm.training.interchange import from_reference, read_state
         from trm.training.outputs import WEIGHTS, save_weights

@@ -12,11 +12,8 @@ A config is a DataConfig (docs/data.md): JSON text, or the path of a JSON file.
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
-
-from trm.errors import UserError
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
@@ -101,7 +98,7 @@ def _inspect(args: argparse.Namespace) -> int:
 
 
 def _tasks(args: argparse.Namespace) -> int:
-    from trm.data.files import write_json
+    from trm.io import write_json
     from trm.tasks.arc.families import FAMILIES, tasks
 
     families = tuple(args.families.split(",")) if args.families else tuple(FAMILIES)
@@ -112,30 +109,10 @@ def _tasks(args: argparse.Namespace) -> int:
 
 
 def _config(args: argparse.Namespace) -> Any:
-    from pydantic import ValidationError
-
+    from trm.io import json_argument, parse
     from trm.study.schema import DataConfig
 
-    if args.config.lstrip().startswith("{"):
-        name, text = "--config", args.config
-    else:
-        name = args.config
-        try:
-            text = Path(args.config).read_text(encoding="utf-8")
-        except OSError as error:
-            raise UserError(
-                f"{name}: {error.strerror}; give a DataConfig as JSON text or the path of a file"
-            ) from None
-    try:
-        values = json.loads(text)
-        if args.files:
-            values["files"] = args.files.split(",")
-        return DataConfig.model_validate_json(json.dumps(values))
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        key = ".".join(str(part) for part in first["loc"])
-        raise UserError(
-            f"{name}: {key}: {first['msg']} (keys: {', '.join(DataConfig.model_fields)})"
-        ) from None
-    except (ValueError, TypeError) as error:
-        raise UserError(f"{name} is no JSON object ({error}): give a DataConfig") from None
+    values = json_argument(args.config, "--config")
+    if args.files and isinstance(values, dict):
+        values["files"] = args.files.split(",")
+    return parse(DataConfig, values, "--config")

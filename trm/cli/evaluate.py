@@ -37,10 +37,10 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Evaluate; 0 when the file is written."""
-    from trm.cli.arguments import load_config
+    from trm.io import config_argument
     from trm.study.schema import EvaluationConfig
 
-    evaluation = load_config(EvaluationConfig, args.evaluation, "--evaluation")
+    evaluation = config_argument(EvaluationConfig, args.evaluation, "--evaluation")
     document = None
     if args.ahead and not args.predictions:
         from trm.evaluation.ahead import take_over

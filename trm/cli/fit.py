@@ -25,12 +25,12 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Fit and write."""
-    from trm.analysis.files import dump, json_argument, parse, write_text
     from trm.analysis.fits import fit_table
     from trm.analysis.specs import FitSpec
     from trm.analysis.tables import load_all
+    from trm.io import config_argument, dump, write_text
 
-    spec = parse(FitSpec, json_argument(args.spec), "--spec")
+    spec = config_argument(FitSpec, args.spec, "--spec")
     result = fit_table(load_all(args.table, spec.experiments), spec)
     write_text(args.out, dump(result))
     for group in result["groups"]:

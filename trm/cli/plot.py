@@ -30,14 +30,14 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
 def run(args: argparse.Namespace) -> int:
     """Draw and write."""
     from trm.analysis.figures import draw, save, styled
-    from trm.analysis.files import json_argument, parse, read_json
     from trm.analysis.specs import FIGURE
     from trm.analysis.tables import load
     from trm.errors import UserError
+    from trm.io import config_argument, read_json
 
     if not args.out.endswith(".pdf"):
         raise UserError(f"--out {args.out} must end in .pdf; the PNG and the JSON are written beside it")
-    spec = parse(FIGURE, json_argument(args.spec), "--spec")
+    spec = config_argument(FIGURE, args.spec, "--spec")
     with styled(args.style):
         drawing = draw(spec, [load(path) for path in args.table], [read_json(path) for path in args.fit])
         save(drawing, args.out)

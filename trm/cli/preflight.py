@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
             print(table(rows, sys.stdout.isatty()))
         good = all(row.green for row in rows)
         if good and first and args.out:
-            from trm.training.files import write_json
+            from trm.io import write_json
 
             write_json(Path(args.out), {"profile": args.profile, "rows": [row._asdict() for row in rows]})
         return 0 if good else 1

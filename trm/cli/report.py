@@ -25,12 +25,12 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Build and write."""
-    from trm.analysis.files import json_argument, parse, write_bytes, write_text
     from trm.analysis.report import build, page
     from trm.analysis.specs import ReportSpec
     from trm.errors import UserError
+    from trm.io import config_argument, write_bytes, write_text
 
-    report = build(parse(ReportSpec, json_argument(args.spec), "--spec"))
+    report = build(config_argument(ReportSpec, args.spec, "--spec"))
     write_text(args.out, page(report))
     if args.pdf:
         try:

@@ -124,7 +124,7 @@ def _show(args: argparse.Namespace) -> int:
 
 
 def _spec(args: argparse.Namespace) -> int:
-    from trm.pipeline.files import write_json
+    from trm.io import write_json
     from trm.pipeline.reporting import report_json
 
     options = argparse.ArgumentParser()
@@ -149,7 +149,7 @@ def _compare(args: argparse.Namespace) -> int:
 
 
 def _publish(args: argparse.Namespace) -> int:
-    from trm.pipeline.files import publish
+    from trm.pipeline.publish import publish
 
     publish(args.figure, args.identity, args.out)
     return 0

@@ -25,11 +25,11 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Collect and write."""
-    from trm.analysis.files import json_argument, parse
     from trm.analysis.specs import TableSpec
     from trm.analysis.tables import collect, save
+    from trm.io import config_argument
 
-    spec = parse(TableSpec, json_argument(args.experiment, "--experiment"), "--experiment")
+    spec = config_argument(TableSpec, args.experiment, "--experiment")
     table = collect(spec, allow_missing=args.allow_missing)
     save(table, args.out)
     missing = len(table.info["missing"])

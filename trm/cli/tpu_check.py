@@ -103,15 +103,15 @@ def _shared(names: list[str]) -> str:
 
 
 def _configs(args: argparse.Namespace) -> dict[str, Any]:
-    from trm.cli.arguments import load_config
     from trm.cli.study import workflow_of
     from trm.errors import UserError
+    from trm.io import config_argument
     from trm.study.fingerprint import run_name
     from trm.study.merge import nearest
     from trm.study.schema import RunConfig
 
     if args.run_config:
-        config = load_config(RunConfig, args.run_config, "--run-config")
+        config = config_argument(RunConfig, args.run_config, "--run-config")
         return {run_name(config): config}
     runs = workflow_of(args).runs
     for name in args.run or ():

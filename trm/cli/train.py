@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import time
 from pathlib import Path
@@ -52,11 +51,11 @@ def add_parser(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Train; 0 when finished, 143 after SIGTERM and 75 after stop_after_minutes, with a checkpoint written."""
     started = time.monotonic()
-    from trm.cli.arguments import load_config
+    from trm.io import config_argument
     from trm.study.schema import RunConfig, RuntimeConfig
 
-    config = load_config(RunConfig, args.config, "--config")
-    runtime = load_config(RuntimeConfig, args.runtime, "--runtime")
+    config = config_argument(RunConfig, args.config, "--config")
+    runtime = config_argument(RuntimeConfig, args.runtime, "--runtime")
     if args.log_every:
         runtime = runtime.model_copy(update={"log_every": max(1, args.log_every)})
     if args.time_limit:
@@ -68,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
     from trm.devices import open_backend
     from trm.errors import UserError
     from trm.storage.cache import fetch
-    from trm.storage.files import output_folder
+    from trm.storage.folders import output_folder
     from trm.training.checkpoints.lock import only_trainer
     from trm.training.checkpoints.remote import open_checkpoints
     from trm.training.interrupt import EXIT_TERMINATED, EXIT_UNFINISHED
@@ -119,17 +118,16 @@ def _go_on_later(steps: int, limit: float) -> None:
 
 
 def _evaluate_ahead(args: argparse.Namespace, out: Path, dataset: Path, backend: Backend) -> None:
-    from trm.cli.arguments import load_config
+    from pydantic import TypeAdapter
+
     from trm.evaluation.ahead import evaluate_ahead
+    from trm.io import config_argument
     from trm.storage import is_remote
     from trm.study.schema import EvaluationConfig
 
     if is_remote(args.out) or is_remote(args.checkpoints):
         return
-    wanted = [
-        load_config(EvaluationConfig, json.dumps(item), "--evaluations")
-        for item in json.loads(args.evaluations)
-    ]
+    wanted = config_argument(TypeAdapter(list[EvaluationConfig]), args.evaluations, "--evaluations")
     evaluate_ahead(out, dataset, wanted, Path(args.checkpoints), backend)
 
 

@@ -10,10 +10,11 @@ import numpy as np
 
 from trm.data import hints, rng
 from trm.data.dataset import SPLITS, Meta, PuzzleSet, one_example_set, write_split
-from trm.data.files import new_folder, write_json, write_manifest
+from trm.data.files import new_folder, write_manifest
 from trm.data.pool import Pool, histogram, load_pool
 from trm.data.splits import Splits, split
 from trm.errors import UserError
+from trm.io import write_json
 from trm.study.dataset_identity import dataset_identity, shape, source_identity
 from trm.study.fingerprint import canonical_json, digest
 from trm.study.schema import DataConfig

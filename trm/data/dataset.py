@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from trm.data.files import MANIFEST, load_array, read_json, read_manifest, verify, write_json
+from trm.data.files import MANIFEST, load_array, read_manifest, verify
 from trm.errors import UserError
+from trm.io import read_json, write_json
 
 SPLITS = ("train", "validation", "test")
 ARRAYS = ("inputs", "labels", "puzzle_identifiers", "puzzle_indices", "group_indices")

@@ -11,9 +11,10 @@ import numpy as np
 from trm.data import rng
 from trm.data.augment import Augmenter
 from trm.data.dataset import SPLITS, PuzzleSet, dataset_json, load, write_split
-from trm.data.files import new_folder, read_manifest, write_json, write_manifest
+from trm.data.files import new_folder, read_manifest, write_manifest
 from trm.data.parallel import over_rows
 from trm.errors import UserError
+from trm.io import write_json
 from trm.study.fingerprint import digest
 
 

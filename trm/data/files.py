@@ -1,9 +1,8 @@
-"""Folders written whole or not at all, with checksums; JSON and arrays read with one clear sentence on damage."""
+"""Folders written whole or not at all, with checksums; arrays read with one clear sentence on damage."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
 import tempfile
@@ -16,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from trm.errors import UserError
-from trm.storage.files import sha256_file
+from trm.io import read_json, sha256_file, write_json
 
 MANIFEST = "manifest.json"
 STALE = 86400.0
@@ -64,32 +63,11 @@ def _replace(source: Path, target: Path) -> None:
         source.replace(target)
 
 
-def write_json(path: Path, document: Any, indent: int | None = 1) -> None:
-    """Write a JSON file inside a new folder."""
-    path.write_text(json.dumps(document, indent=indent, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
 def write_manifest(folder: Path, document: dict[str, Any]) -> None:
     """Write `manifest.json`: the document and the SHA-256 of every other file of the folder."""
     names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
     checksums = {name: sha256_file(folder / name) for name in names if name != MANIFEST}
     write_json(folder / MANIFEST, document | {"sha256": checksums})
-
-
-def read_json(path: Path) -> Any:
-    """The content of a JSON file.
-
-    Raises:
-        UserError: missing, unreadable or not JSON.
-    """
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"{path} does not exist: build it first, or check the path") from None
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}; make it readable") from None
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path} is not JSON ({error}): delete it and build it again") from None
 
 
 def read_manifest(folder: Path, kind: str) -> dict[str, Any]:

@@ -9,8 +9,9 @@ import numpy as np
 
 from trm.data import rng
 from trm.data.dataset import SPLITS, PuzzleSet, load
-from trm.data.files import MANIFEST, read_json, read_manifest
+from trm.data.files import MANIFEST, read_manifest
 from trm.errors import UserError
+from trm.io import read_json
 from trm.tasks.maze.maze import CHARACTERS
 from trm.tasks.sudoku.geometry import SYMBOLS, Geometry
 

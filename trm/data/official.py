@@ -18,8 +18,8 @@ from pathlib import Path
 
 from trm.data.progress import Progress
 from trm.errors import UserError
+from trm.io import sha256_file
 from trm.storage.cache import default_folder
-from trm.storage.files import sha256_file
 from trm.study.official_files import OFFICIAL, OfficialFiles
 
 ATTEMPTS = 5

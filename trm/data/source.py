@@ -6,8 +6,8 @@ from pathlib import Path
 
 from trm.data.pool import Pool, save_pool
 from trm.errors import UserError
+from trm.io import sha256_file
 from trm.storage import is_remote, open_store
-from trm.storage.files import sha256_file
 from trm.study.dataset_identity import source_identity
 from trm.study.official_files import OFFICIAL
 from trm.study.schema import DataConfig

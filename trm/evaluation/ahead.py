@@ -10,10 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trm.storage.files import sha256_file
+from trm.io import sha256_file, write_json
 from trm.study.fingerprint import evaluation_fingerprint
 from trm.study.schema import EvaluationConfig
-from trm.training.files import write_json
 
 if TYPE_CHECKING:
     from trm.devices.base import Backend

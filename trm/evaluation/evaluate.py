@@ -16,13 +16,13 @@ from trm.evaluation.baselines import blank_symbol, guesses
 from trm.evaluation.policies import confident, fixed, restarts
 from trm.evaluation.scores import Score
 from trm.evaluation.votes import can_vote, vote_results
+from trm.io import write_bytes, write_json
 from trm.network.inference import InferenceNetwork
 from trm.network.parameters import architecture
 from trm.provenance import now, provenance
 from trm.study.flops import forward_flops, parameters, train_flops
 from trm.study.schema import EvaluationConfig
 from trm.training.dataset import Dataset
-from trm.training.files import write_atomically, write_json
 from trm.training.outputs import PUZZLE, TrainedModel, load_weights
 from trm.training.step import Originals
 
@@ -233,6 +233,6 @@ def evaluate_run(
 
         buffer = io.BytesIO()
         np.savez_compressed(buffer, **measured.predictions)
-        write_atomically(predictions, buffer.getvalue())
+        write_bytes(predictions, buffer.getvalue())
     write_json(out, document)
     return document

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from trm.errors import UserError
-from trm.pipeline.files import write_json
+from trm.io import write_json
 from trm.pipeline.naming import parse_overrides
 
 LOCK = Path(".snakemake/trm-run.lock")

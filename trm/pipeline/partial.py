@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from trm.pipeline.files import write_json
+from trm.io import write_json
 from trm.pipeline.reporting import report_json
 from trm.pipeline.workflow import Workflow
 

@@ -19,8 +19,9 @@ from pathlib import Path
 from uuid import uuid4
 
 from trm.errors import UserError
+from trm.io import sha256_file
 from trm.storage.base import Conflict, ObjectMissing, Store
-from trm.storage.files import local_files, sha256_file
+from trm.storage.folders import local_files
 from trm.storage.lease import Lease
 from trm.storage.uploader import Uploader
 

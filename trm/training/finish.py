@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from trm.io import write_json
 from trm.provenance import provenance
 from trm.study.fingerprint import RECIPE_VERSION
 from trm.study.flops import parameters, step_flops, train_flops
 from trm.training import outputs
-from trm.training.files import write_json
 from trm.training.history import to_csv
 
 if TYPE_CHECKING:

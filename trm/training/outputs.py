@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from trm.errors import UserError
+from trm.io import write_bytes
 from trm.study.schema import RunConfig
-from trm.training.files import write_atomically as write_bytes
 
 WEIGHTS = "weights.safetensors"
 PUZZLE = "puzzle.weight"

@@ -8,10 +8,10 @@ from torch import Tensor
 
 from trm.devices.base import Backend
 from trm.errors import UserError
+from trm.io import write_bytes
 from trm.study.flops import parameter_shapes
 from trm.study.schema import RunConfig
 from trm.training.dataset import Dataset
-from trm.training.files import write_atomically
 from trm.training.outputs import load_weights
 
 
@@ -53,7 +53,7 @@ def prepare(
         )
     if backend.rank == 0:
         probe = out / ".writable"
-        write_atomically(probe, b"")
+        write_bytes(probe, b"")
         probe.unlink()
         for left in out.glob(".*.tmp"):  # by a process that was killed
             left.unlink()

@@ -20,12 +20,12 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullFormatter, NullLocator
 
-from trm.analysis.files import dump, write_bytes, write_text
 from trm.analysis.labels import Label, label
 from trm.analysis.specs import Figure, FitSpec
 from trm.analysis.tables import Table, implied_hue
 from trm.analysis.words import compact, count, listed, memory, place, point_name, value_name
 from trm.errors import UserError
+from trm.io import dump, write_bytes, write_text
 
 ONE, TWO = 3.4, 7.0
 """Print widths in inches: one and two columns."""

@@ -8,7 +8,6 @@ from typing import Any
 
 import pandas as pd
 
-from trm.analysis.files import read_json
 from trm.analysis.labels import label
 from trm.analysis.paper import REPORTED
 from trm.analysis.report.contents import FigureBlock, FitBlock, Report, Section
@@ -31,6 +30,7 @@ from trm.analysis.words import (
     value_name,
 )
 from trm.errors import UserError
+from trm.io import read_json
 
 
 def build(spec: ReportSpec) -> Report:

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from trm.analysis.files import read_json
 from trm.analysis.specs import TablePoint, TableRun, TableSpec
 from trm.analysis.stats.targets import first_reach
 from trm.analysis.tables.store import Table
 from trm.errors import UserError
+from trm.io import read_json
 from trm.study.dataset_identity import shape
 from trm.study.flops import step_flops
 from trm.study.schema import RunConfig

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from trm.analysis.files import dump, read_json, write_text
 from trm.errors import UserError
+from trm.io import dump, read_json, write_text
 
 
 @dataclass

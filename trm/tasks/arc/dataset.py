@@ -14,10 +14,10 @@ import numpy as np
 
 from trm.data import rng
 from trm.data.dataset import Meta, PuzzleSet, dataset_json
-from trm.data.files import write_json
 from trm.data.pool import TEST, TRAIN, Pool
 from trm.data.progress import Progress
 from trm.data.splits import Splits
+from trm.io import write_json
 from trm.tasks.arc.arc import side_of
 from trm.tasks.arc.augment import ArcAugmenter, copy_name, copy_transforms
 

@@ -21,8 +21,8 @@ from torch import Tensor
 
 from trm.devices.base import Backend
 from trm.errors import UserError
+from trm.io import write_bytes
 from trm.study.schema import RunConfig
-from trm.training.files import write_atomically
 
 log = logging.getLogger("trm")
 MANIFEST = "manifest.json"
@@ -60,7 +60,7 @@ class CheckpointFolder:
 
     def write(self, step: int, name: str, data: bytes) -> None:
         """One file of a checkpoint, durable on return."""
-        write_atomically(self.folder(step) / name, data)
+        write_bytes(self.folder(step) / name, data)
 
     def read(self, step: int, name: str) -> bytes:
         """One file of a checkpoint."""
@@ -89,7 +89,7 @@ class CheckpointFolder:
 
     def write_extra(self, name: str, data: bytes) -> None:
         """A file beside the checkpoints (snapshots, the live history)."""
-        write_atomically(self.root / name, data)
+        write_bytes(self.root / name, data)
 
     def read_extra(self, name: str) -> bytes:
         """A file beside the checkpoints."""

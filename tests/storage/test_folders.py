@@ -1,17 +1,17 @@
-"""Folders in and out of a store."""
+"""Folders into a store."""
 
 from pathlib import Path
 
 import pytest
 
-from trm.storage import ObjectMissing, Store
-from trm.storage.files import download_folder, output_folder, upload_folder
+from trm.storage import Store
+from trm.storage.folders import output_folder, upload_folder
 from trm.storage.gcs import GcsStore
 
 from .conftest import QUICK
 
 
-def test_folders_go_up_and_down(store: Store, tmp_path: Path):
+def test_folders_are_uploaded(store: Store, tmp_path: Path):
     (tmp_path / "in/deep").mkdir(parents=True)
     (tmp_path / "in/a").write_bytes(b"a")
     (tmp_path / "in/deep/b").write_bytes(b"b")
@@ -20,13 +20,7 @@ def test_folders_go_up_and_down(store: Store, tmp_path: Path):
     store.put_file = lambda name, path, **kw: (written.append(name), put(name, path, **kw))
     upload_folder(tmp_path / "in", store, last=("a",))
     assert written == ["deep/b", "a"]
-    assert download_folder(store, tmp_path / "out") == 2
-    assert (tmp_path / "out/deep/b").read_bytes() == b"b"
-
-
-def test_an_empty_store_is_no_folder(store: Store, tmp_path: Path):
-    with pytest.raises(ObjectMissing, match="nothing below"):
-        download_folder(store, tmp_path)
+    assert store.get_bytes("deep/b") == b"b"
 
 
 def test_output_goes_to_the_bucket_only_when_all_went_well(gcs: GcsStore, tmp_path: Path):

@@ -1,21 +1,14 @@
-"""Whole folders in and out of a store, checksums, and the output folder of a command."""
+"""Whole folders into a store, and the output folder of a command."""
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from trm.storage.base import ObjectMissing, Patience, Store, is_remote, open_store
-
-
-def sha256_file(path: Path) -> str:
-    """Hexadecimal SHA-256 of a file's content."""
-    with open(path, "rb") as source:
-        return hashlib.file_digest(source, "sha256").hexdigest()
+from trm.storage.base import Patience, Store, is_remote, open_store
 
 
 def local_files(folder: Path) -> list[str]:
@@ -29,18 +22,6 @@ def upload_folder(folder: Path, store: Store, last: Sequence[str] = ()) -> None:
     names = local_files(folder)
     for name in [name for name in names if name not in last] + [name for name in last if name in names]:
         store.put_file(name, folder / name)
-
-
-def download_folder(store: Store, folder: Path) -> int:
-    """Copy every object of the store into `folder`; returns how many. Raises ObjectMissing when there are
-    none."""
-    count = 0
-    for info in store.list():
-        store.get_file(info.name, folder / info.name)
-        count += 1
-    if not count:
-        raise ObjectMissing(f"There is nothing below {store.uri}: check the address.")
-    return count
 
 
 @contextlib.contextmanager

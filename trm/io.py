@@ -1,0 +1,148 @@
+"""Files and configurations: atomic writes, JSON, checksums, and configurations given as text or as a file."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from trm.errors import UserError
+
+Value = TypeVar("Value")
+
+
+def sha256_file(path: str | Path) -> str:
+    """Hexadecimal SHA-256 of a file's content."""
+    with open(path, "rb") as source:
+        return hashlib.file_digest(source, "sha256").hexdigest()
+
+
+def write_bytes(path: str | Path, data: bytes) -> None:
+    """Write to a temporary name, sync, rename, sync the folder: a reader sees the old file or the new one.
+
+    Raises:
+        UserError: the disk is full or the folder cannot be written.
+    """
+    path = Path(path)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(temporary, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        _sync_folder(path.parent)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise UserError(f"{path} cannot be written: {_advice(error)}") from error
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """As `write_bytes`, UTF-8."""
+    write_bytes(path, text.encode())
+
+
+def write_json(path: str | Path, value: Any, indent: int | None = 1) -> None:
+    """As `write_bytes`; NaN and infinity are refused (ValueError)."""
+    write_text(path, json.dumps(value, indent=indent, allow_nan=False, ensure_ascii=False) + "\n")
+
+
+def _sync_folder(path: Path) -> None:
+    """Make the folder's entries survive a power cut."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _advice(error: OSError) -> str:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "the disk is full; free space and start again (training resumes from its last checkpoint)"
+    if error.errno == errno.EFBIG:
+        return "files of this size are not allowed to this process; raise the limit (ulimit -f)"
+    if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
+        return "the folder is read-only for this user; choose another one"
+    return error.strerror or str(error)
+
+
+def read_json(path: str | Path) -> Any:
+    """The content of a JSON file.
+
+    Raises:
+        UserError: missing, unreadable or not JSON.
+    """
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{path} does not exist: build it first, or check the path") from None
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}; make it readable") from None
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} is not JSON ({error}): delete it and build it again") from None
+
+
+def json_argument(argument: str, option: str) -> Any:
+    """The value of a command-line option: JSON text (it starts with `{` or `[`), or the path of a JSON file.
+
+    Raises:
+        UserError: names the option.
+    """
+    text = argument
+    if not argument.lstrip().startswith(("{", "[")):
+        option = f"{option} {argument}"
+        try:
+            text = Path(argument).read_text(encoding="utf-8")
+        except OSError as error:
+            raise UserError(
+                f"{option} cannot be read: {error.strerror}; give JSON text or the path of a JSON file"
+            ) from None
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{option} is not JSON: {error}") from None
+
+
+def parse(kind: type[Value] | TypeAdapter[Value], value: Any, name: str) -> Value:
+    """Plain JSON data as a typed configuration.
+
+    Raises:
+        UserError: `name`, the first wrong key and the reason.
+    """
+    adapter = kind if isinstance(kind, TypeAdapter) else TypeAdapter(kind)
+    try:
+        return adapter.validate_json(json.dumps(value))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise UserError(f"{name}: {place + ': ' if place else ''}{first['msg']}") from None
+
+
+def config_argument(kind: type[Value] | TypeAdapter[Value], argument: str, option: str) -> Value:
+    """`parse` of a `json_argument`."""
+    return parse(kind, json_argument(argument, option), option)
+
+
+def dump(value: Any) -> str:
+    """JSON text of a result: sorted keys, NumPy values as Python's, null for NaN and infinity."""
+    return json.dumps(_plain(value), sort_keys=True, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if hasattr(value, "tolist"):
+        return _plain(value.tolist())
+    if isinstance(value, float):
+        return value if value == value and abs(value) != float("inf") else None
+    return value
