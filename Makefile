@@ -108,3 +108,4 @@ lock:
 	  uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
 	    envs/cpu/requirements.in) > envs/cpu/requirements.lock.new
 	mv envs/cpu/requirements.lock.new envs/cpu/requirements.lock
+	$(PYTHON) envs/conda.py envs/cpu

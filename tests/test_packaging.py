@@ -2,6 +2,7 @@
 
 import os
 import re
+import runpy
 import subprocess
 import sys
 import tomllib
@@ -72,6 +73,12 @@ def test_the_lock_pins_every_direct_dependency_with_hashes():
     assert {name.lower().replace("_", "-") for name in wanted} <= {name.lower() for name in pinned}
     entries = re.split(r"^(?=[A-Za-z0-9])", lock, flags=re.MULTILINE)[1:]
     assert all("--hash=sha256:" in entry for entry in entries)
+
+
+def test_the_conda_environment_has_the_locked_versions():
+    """`python envs/conda.py envs/cpu` writes it."""
+    namespace = runpy.run_path(str(ROOT / "envs/conda.py"))
+    assert (ROOT / "envs/cpu/environment.yaml").read_text() == namespace["content"](Path("envs/cpu"))
 
 
 @pytest.mark.parametrize("path", sorted(ROOT.glob(".github/**/*.yml")), ids=lambda path: path.name)
