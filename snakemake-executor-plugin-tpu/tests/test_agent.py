@@ -1,5 +1,6 @@
 """The agent and its supervisor, driven on this machine as the controller drives them over ssh."""
 
+import ast
 import fcntl
 import json
 import os
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import snakemake_executor_plugin_tpu
+from snakemake_executor_plugin_tpu.emulator.image import make_internet
 from snakemake_executor_plugin_tpu.pod import agent_bundle, content_name, pack
 from snakemake_executor_plugin_tpu.worker import agent as agent_module
 from snakemake_executor_plugin_tpu.worker import tasks, tpurun
@@ -30,11 +32,14 @@ class Agent:
         (root / "tasks").mkdir()
         (root / "sources").mkdir()
 
+    environment: dict[str, str] = {}
+
     def open(self, *words: str) -> subprocess.Popen:
         return subprocess.Popen(
             [sys.executable, "-m", f"worker.{words[0]}", *words[1:]],
             cwd=PACKAGE,
-            env={**os.environ, "TPU_AGENT_ROOT": str(self.root), "PYTHONDONTWRITEBYTECODE": "1"},
+            env={**os.environ, "TPU_AGENT_ROOT": str(self.root), "PYTHONDONTWRITEBYTECODE": "1"}
+            | self.environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
@@ -258,10 +263,11 @@ def test_environment_is_built_once_for_each_lock(agent, tmp_path):
             "tiny-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
         )
         file.writestr("tiny-1.0.dist-info/RECORD", "")
+    agent.environment = make_internet(tmp_path, tmp_path)
     request = {"name": "abc", "lock": f"--no-index\n{wheel}\n", "python": sys.executable}
     found = [frame for frame, _ in agent.call("environment", **request)]
     folder = found[-1]["answer"]["folder"]
-    assert any("Successfully installed tiny-1.0" in frame.get("say", "") for frame in found)
+    assert any("Installed 1 package" in frame.get("say", "") for frame in found)
     answer = subprocess.run(
         [f"{folder}/bin/python", "-c", "import tiny; print(tiny.ANSWER)"], capture_output=True
     )
@@ -271,6 +277,7 @@ def test_environment_is_built_once_for_each_lock(agent, tmp_path):
     assert "/no/python" in answer["error"]
 
 
+<<<<<<< HEAD
 def test_exit_code_is_the_jobs_own_though_an_orphan_ends_with_it(agent, monkeypatch, tmp_path):
     """`waitpid(-1)` may collect the job itself: the Popen object then takes it for a success."""
     folder = agent.folder("t1")
@@ -331,6 +338,16 @@ def test_secrets_go_with_the_job_and_scratch_with_its_folder(agent):
     assert (agent.folder("t1") / "scratch" / "copy").exists()
     agent.call("agent", "prune", days=0, tasks_only=True)
     assert not agent.folder("t1").exists()
+=======
+def test_the_agent_needs_no_more_than_python_3_10():
+    import vermin
+
+    for path in (PACKAGE / "worker").glob("*.py"):
+        config = vermin.Config()
+        visitor = vermin.visit(path.read_text(), config)
+        assert max(visitor.minimum_versions()[1], (3, 0)) <= (3, 10), path
+        ast.parse(path.read_text(), feature_version=(3, 10))
+>>>>>>> 245459c (Build environments with uv: hosts have Python 3.10; add a wheelhouse)
 
 
 def test_what_the_other_ranks_get():

@@ -1,13 +1,17 @@
-"""The jobs' environment, through Snakemake: made once on each host from a lock file, and kept by its content."""
+"""The jobs' environment: made by uv on hosts with Python 3.10, once for each lock file, through Snakemake."""
 
 import contextlib
+import os
 import site
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
 import pytest
 
 from snakemake_executor_plugin_tpu.emulator import EmulatedPod, why_not
+from snakemake_executor_plugin_tpu.emulator.image import make_internet
 from snakemake_executor_plugin_tpu.emulator.study import Study
 
 
@@ -29,44 +33,111 @@ def wheel(folder: Path, answer: int) -> Path:
     return path
 
 
-@pytest.mark.full
-@pytest.mark.skipif(bool(why_not()), reason=why_not() or "")
-def test_environment_is_made_once_on_each_host(tmp_path):
-    profile = {
-        "tpu-accelerator-type": "v4-16",
-        "resources": {"tpu_hosts": 2},
-        "tpu-requirements": str(tmp_path / "jobs.lock"),
-    }
+ROOT = Path(__file__).parents[2]
+PROFILE = {"tpu-accelerator-type": "v4-16", "resources": {"tpu_hosts": 2}}
+pytestmark = [pytest.mark.full, pytest.mark.skipif(bool(why_not()), reason=why_not() or "")]
+
+
+@pytest.fixture
+def making(tmp_path):
+    """Return a function that starts a pod of two hosts and returns it with a maker of studies on it."""
+    with contextlib.ExitStack() as ending:
+
+        def make(wheels: Path | None):
+            pod = ending.enter_context(EmulatedPod(tmp_path / "pod", "v4-16", wheels=wheels))
+            pod.create()
+
+            def study(name: str, jobs: dict, **profile) -> Study:
+                profile = {**PROFILE, "tpu-requirements": str(tmp_path / "jobs.lock"), **profile}
+                one = Study(tmp_path / name, pod, jobs, **profile)
+                ending.callback(one.end)
+                snakefile = one.folder / "Snakefile"
+                program = "import sys, tiny; print(tiny.ANSWER, *sys.version_info[:2])"
+                option = f"export COUNT_OPTION=$(python -c '{program}'); "
+                text = snakefile.read_text().replace("export COUNT_OPTION={params.job:q}; ", option)
+                snakefile.write_text(text)
+                return one
+
+            return pod, study
+
+        yield make
+
+
+def command(one: Study, *words: str) -> tuple[int, str]:
+    """Give a command for people."""
+    done = subprocess.run(
+        [sys.executable, "-m", "snakemake_executor_plugin_tpu", "--profile", "profile", *words],
+        cwd=one.folder,
+        env={**os.environ, **one.pod.environment, "XDG_CACHE_HOME": str(one.folder / "cache2")},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_environment_is_made_once_on_each_host(making, tmp_path):
+    pod, study = making(tmp_path)
     lock = tmp_path / "jobs.lock"
-    with EmulatedPod(tmp_path / "pod", "v4-16") as pod, contextlib.ExitStack() as ending:
-        pod.create()
-        keys = [host.host_key for host in pod.hosts]
-        one = Study(tmp_path / "one", pod, {"a": {}, "b": {}}, **profile)
-        ending.callback(one.end)
-        snakefile = one.folder / "Snakefile"
-        option = "export COUNT_OPTION=$(python -c 'import sys, tiny; print(tiny.ANSWER, sys.prefix)'); "
-        text = snakefile.read_text().replace("export COUNT_OPTION={params.job:q}; ", option)
-        snakefile.write_text(text)
-        lock.write_text("--no-index\nno-such-package==1\n")
-        said = one.run(code=1)
-        assert "No matching distribution found for no-such-package==1" in said
-        assert [host.host_key for host in pod.hosts] == keys  # a wrong lock file is no reason for another pod
+    keys = [host.host_key for host in pod.hosts]
+    one = study("one", {"a": {}, "b": {}})
+    lock.write_text(f"--no-index\n--find-links {tmp_path}\nno-such-package==1\n")
+    said = one.run(code=1)
+    assert "no-such-package was not found" in said
+    assert [host.host_key for host in pod.hosts] == keys  # a wrong lock file is no reason for another pod
+    # and people get in to see what is wrong
+    assert command(one, "ssh", "1", "--", "hostname") == (0, "t1v-n-emulated-w-1\n")
+    assert command(one, "status")[0] == 0
 
-        lock.write_text(f"--no-index\n--find-links {tmp_path}\ntiny==42.0\n")
-        wheel(tmp_path, 42)
-        said = one.run()
-        assert "environment on w0: Successfully installed tiny-42.0" in said
-        assert "ready on 2 of 2 hosts" in said
-        for job in "ab":
-            answer, prefix = one.launches(job)["1-0"]["environment"]["COUNT_OPTION"].split()
-            assert answer == "42"
-            assert prefix.rpartition("/")[2] in said
-        made = [(host.home / ".snakemake-tpu" / "environments").stat().st_mtime_ns for host in pod.hosts]
+    lock.write_text(f"--no-index\n--find-links {tmp_path}\ntiny==42.0\n")
+    wheel(tmp_path, 42)
+    said = one.run()
+    assert "environment on w0: Installed 1 package" in said
+    assert "ready on 2 of 2 hosts" in said
+    for job in "ab":
+        assert one.launches(job)["1-0"]["environment"]["COUNT_OPTION"] == "42 3 11"
+    made = [(host.home / ".snakemake-tpu" / "environments").stat().st_mtime_ns for host in pod.hosts]
 
-        other = Study(tmp_path / "other", pod, {"c": {}}, **profile)
-        ending.callback(other.end)
-        said = other.run()
-        assert "Successfully installed" not in said
-        assert "ready on 2 of 2 hosts" in said
-        again = [(host.home / ".snakemake-tpu" / "environments").stat().st_mtime_ns for host in pod.hosts]
-        assert again == made
+    other = study("other", {"c": {}})
+    said = other.run()
+    assert "Installed" not in said
+    assert "ready on 2 of 2 hosts" in said
+    again = [(host.home / ".snakemake-tpu" / "environments").stat().st_mtime_ns for host in pod.hosts]
+    assert again == made
+
+
+def test_hosts_without_a_package_index_use_the_wheelhouse(making, tmp_path, monkeypatch):
+    pod, study = making(None)
+    wheel(tmp_path, 42)
+    (tmp_path / "jobs.lock").write_text("tiny==42.0\n")
+    house = {"tpu-wheelhouse": f"gs://{pod.bucket.name}/wheelhouse"}
+    one = study("one", {"a": {}}, **house)
+    assert "wheelhouse is not a wheelhouse: make it with" in one.run(code=1)
+    # This machine has an index; uv looks for interpreters there, too.
+    for key, value in make_internet(tmp_path / "here", tmp_path).items():
+        monkeypatch.setenv(key, value)
+    code, said = command(one, "wheelhouse")
+    assert code == 0, said
+    names = {
+        blob.name.rpartition("/")[2].split("-")[0] for blob in pod.bucket.list_blobs(prefix="wheelhouse/")
+    }
+    assert names == {"uv", "cpython", "tiny"}
+    assert "ready on 2 of 2 hosts" in one.run()
+    assert one.launches("a")["1-0"]["environment"]["COUNT_OPTION"] == "42 3 11"
+
+
+def test_the_lock_file_resolves_for_the_hosts(tmp_path):
+    """Python 3.11 on x86-64 with the image's glibc 2.35; one pure package has no wheel. Needs a package index."""
+    target = ["--python-version", "3.11", "--python-platform", "x86_64-manylinux_2_35"]
+    wheels = ["--only-binary", ":all:", "--no-binary", "connection-pool", "--target", str(tmp_path)]
+    lock = str(ROOT / "envs" / "tpu" / "requirements.lock")
+    done = subprocess.run(
+        [sys.executable, "-m", "uv", "pip", "install", "--dry-run", *target, *wheels, "-r", lock],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    if "error sending request" in done.stderr or "Could not connect" in done.stderr:
+        pytest.skip("no package index answers")
+    assert done.returncode == 0, done.stderr
+    assert " + torch-xla==" in done.stderr

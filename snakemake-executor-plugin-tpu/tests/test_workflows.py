@@ -36,7 +36,6 @@ class TestWorkflows(snakemake.common.tests.TestWorkflowsBase):
             ssh_key=str(self.pod.key),
             ssh_port=PORT,
             python=self.pod.python,
-            agent_python=self.pod.python,
         )
 
     def get_default_storage_provider(self):

@@ -7,6 +7,7 @@
     logs      show a job's log as it grows:              logs JOB [RANK]
     stop      stop a job on the pod:                     stop JOB
     down      delete the pod, unless somebody uses it (--force: all the same)
+    wheelhouse  fill tpu-wheelhouse in Cloud Storage, for hosts without access to a package index
 
 Settings are those of the plugin without the prefix `tpu-`. They come from the profile, then from the environment
 (SNAKEMAKE_TPU_PROJECT and so on), then from the command line.
@@ -31,7 +32,7 @@ from .notify import Notifier
 from .settings import ExecutorSettings
 from .worker.tasks import TASK_NAME
 
-COMMANDS = ("up", "status", "ssh", "logs", "stop", "down")
+COMMANDS = ("up", "status", "ssh", "logs", "stop", "down", "wheelhouse")
 
 
 def parse(arguments: list[str]) -> tuple[argparse.Namespace, ExecutorSettings]:
@@ -119,6 +120,7 @@ class Cli:
         """Create the pod: asking for it is the leave that the profile gives elsewhere."""
         if self.manager.capacity is not None:
             self.manager.capacity.create = True
+        self.manager.for_jobs = True
         await self.manager.ready()
 
     async def status(self) -> int:
@@ -214,6 +216,15 @@ class Cli:
             raise PodError(
                 f"The pod is in use by the Snakemake of {name_of(owner)}. Stop that one first; {force}"
             )
+
+    async def wheelhouse(self) -> None:
+        """Put uv, an interpreter and the packages of the lock file into the bucket."""
+        from .wheelhouse import build
+
+        if not self.settings.requirements or not self.settings.wheelhouse:
+            raise PodError("Set tpu-requirements to a lock file and tpu-wheelhouse to gs://BUCKET/FOLDER.")
+        lock = Path(self.settings.requirements).expanduser()
+        build(lock, self.settings.environment_python, self.settings.wheelhouse, self.say)
 
 
 def guard_in_words(guard: dict | None) -> str:

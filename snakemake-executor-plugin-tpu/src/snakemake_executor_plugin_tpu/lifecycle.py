@@ -120,6 +120,7 @@ class PodManager:
     ):
         self.settings, self.folder, self.say, self.notifier = settings, folder, say, notifier
         self.claim = claim  # people may look at a pod that a controller drives
+        self.for_jobs = claim is not None  # and get in where the environment cannot be built
         self.cloud = cloud_of(settings, say)
         self.capacity = self.cloud and Capacity(
             self.cloud,
@@ -359,7 +360,7 @@ class PodManager:
         )
 
     async def _prepare_environment(self, pod: Pod) -> None:
-        if not self.settings.requirements:
+        if not self.settings.requirements or not self.for_jobs:
             return
         lock = Path(self.settings.requirements).expanduser().read_text()
         python = self.settings.environment_python
@@ -374,7 +375,7 @@ class PodManager:
                 if first
                 else (lambda line: None)
             )
-            folder = await worker.prepare_environment(name, lock, python, say)
+            folder = await worker.prepare_environment(name, lock, python, say, self.settings.wheelhouse)
             done += 1
             self.say(f"environment {name}: ready on {done} of {len(pod.answering())} hosts")
             return folder

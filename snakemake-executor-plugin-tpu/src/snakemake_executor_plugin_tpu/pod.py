@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import io
 import json
+import os
 import shlex
 import tarfile
 import time
@@ -145,9 +146,17 @@ class Worker:
         """Stop tasks (all, for None) and return their states."""
         return await self.call("stop", grace + 20, tasks=tasks, grace=grace, lease=lease)
 
-    async def prepare_environment(self, name: str, lock: str, python: str, say: Callable[[str], None]) -> str:
+    async def prepare_environment(
+        self,
+        name: str,
+        lock: str,
+        python: str,
+        say: Callable[[str], None],
+        wheelhouse: str | None = None,
+    ) -> str:
         """Build the jobs' environment on the host unless it is there, and return its folder."""
-        request = {"name": name, "lock": lock, "python": python}
+        request = {"name": name, "lock": lock, "python": python, "wheelhouse": wheelhouse}
+        request["api"] = os.environ.get("STORAGE_EMULATOR_HOST")
         answer = await self._ask("environment", request=request, timeout=3600, say=say)
         return answer["folder"]
 

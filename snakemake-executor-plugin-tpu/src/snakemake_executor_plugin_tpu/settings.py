@@ -96,7 +96,15 @@ class ExecutorSettings(ExecutorSettingsBase):
     requirements: str | None = _setting(
         None, "Lock file of the jobs' environment, installed once on each host and kept by content.", str
     )
-    environment_python: str = _setting("python3", "Python on the hosts that makes the environment.", str)
+    environment_python: str = _setting(
+        "3.11", "Version of the environment's Python, which uv brings, or a path on the hosts.", str
+    )
+    wheelhouse: str | None = _setting(
+        None,
+        "Folder in Cloud Storage that the command `wheelhouse` filled, for hosts without a package index.",
+        str,
+        env_var=True,
+    )
     agent_python: str = _setting(
         "python3", "Python (3.10 or newer) on the hosts that runs the agent.", str, env_var=True
     )

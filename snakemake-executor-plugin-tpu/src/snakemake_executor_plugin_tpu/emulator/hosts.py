@@ -26,6 +26,7 @@ PrintMotd no
 PrintLastLog no
 MaxStartups 100:30:200
 LogLevel ERROR
+{environment}
 Subsystem sftp internal-sftp
 """
 
@@ -47,7 +48,16 @@ def make_key(path: Path) -> str:
 class Host:
     """One host: `boot` gives it a fresh disk and fresh host keys unless told to keep them."""
 
-    def __init__(self, folder: Path, network: Loopback, rank: int, hosts: int, disk_mb: int | None = None):
+    def __init__(
+        self,
+        folder: Path,
+        network: Loopback,
+        rank: int,
+        hosts: int,
+        disk_mb: int | None = None,
+        environment: dict[str, str] | None = None,
+    ):
+        self.environment = environment or {}
         self.folder, self.rank, self.disk_mb = folder, rank, disk_mb
         self.network, self.hosts = network, hosts
         self.address = network.address(rank)
@@ -75,7 +85,14 @@ class Host:
         config = self.folder / "sshd_config"
         config.write_text(
             CONFIG.format(
-                address=self.address, port=PORT, key=self.folder / "host_key", authorized=authorized
+                address=self.address,
+                port=PORT,
+                key=self.folder / "host_key",
+                authorized=authorized,
+                # one line: sshd takes the first only
+                environment=" ".join(
+                    ["SetEnv", *(f"{key}={value}" for key, value in self.environment.items())]
+                ),
             )
         )
         (self.folder / "up").unlink(missing_ok=True)

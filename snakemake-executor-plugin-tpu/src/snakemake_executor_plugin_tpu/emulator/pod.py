@@ -14,6 +14,7 @@ from snakemake_executor_plugin_tpu.cloud import LABEL
 
 from .gcs import GcsServer
 from .hosts import Host, make_key, sshd
+from .image import SYSTEM_PATH, make_image, make_internet
 from .metadata import MetadataServer
 from .network import PORT, network_of
 from .tpu_api import TpuApi
@@ -46,15 +47,29 @@ class EmulatedPod:
         disk_mb: int | None = None,
         gcs_faults: bool = False,
         python: str = sys.executable,
+        wheels: Path | None = None,
     ):
+        """Describe the pod.
+
+        Args:
+            folder: where everything of the pod lives; short, since sockets lie in it.
+            disk_mb: size of each host's own disk; without it the hosts share this machine's.
+            gcs_faults: let Cloud Storage fail on demand.
+            python: an interpreter with Snakemake, for profiles that name no lock file.
+            wheels: folder of wheels for the hosts' package index; without it they have none, as behind a firewall.
+        """
         self.folder = Path(folder).resolve()
         self.folder.mkdir(parents=True, exist_ok=True)
         self.accelerator_type, self.disk_mb, self.python = accelerator_type, disk_mb, python
         self.key = self.folder / "id_ed25519"
         self.network = network_of(self.folder)
         count = slice_of(accelerator_type).hosts
+        environment = {"PATH": f"{make_image(self.folder)}:{SYSTEM_PATH}", "PIP_CONFIG_FILE": "/dev/null"}
+        if wheels is not None:
+            environment |= make_internet(self.folder, wheels)
         self.hosts = [
-            Host(self.folder / f"w{rank}", self.network, rank, count, disk_mb) for rank in range(count)
+            Host(self.folder / f"w{rank}", self.network, rank, count, disk_mb, environment)
+            for rank in range(count)
         ]
         self.gcs = GcsServer(self.folder / "gcs.log", proxied=gcs_faults, address=self.network.gateway)
         self.api = TpuApi(self._boot, self._destroy)
@@ -117,7 +132,6 @@ class EmulatedPod:
             "SSH_KEY": str(self.key),
             "SSH_PORT": str(PORT),
             "PYTHON": self.python,
-            "AGENT_PYTHON": self.python,
         }
         return {
             "STORAGE_EMULATOR_HOST": self.gcs.url,

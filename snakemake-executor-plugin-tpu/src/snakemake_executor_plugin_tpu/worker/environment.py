@@ -1,7 +1,10 @@
-"""Prepares the Python environment of the jobs on a worker, once for each lock file.
+"""Prepares the Python environment of the jobs on a host, once for each lock file.
 
-The environment's name is the hash of what it is made of, so a changed lock file makes another one and an unchanged
-one is never built twice. The request is {"name", "lock", "python"}; frames tell how far it has come.
+The hosts' own Python is 3.10 and cannot make environments. `uv`, which pip installs, brings an interpreter of the
+version asked for. Hosts without a package index get uv, interpreter and packages from a folder in the bucket.
+
+The environment's name is the hash of what it is made of: a changed lock file makes another one, and an unchanged one
+is never built twice. The request is {"name", "lock", "python", "wheelhouse", "api"}; frames report the progress.
 """
 
 import fcntl
@@ -10,16 +13,23 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
+import zipfile
 from pathlib import Path
 
 from .agent import MAGIC, read_line, send
+from .bucket import Bucket
 from .tasks import TASK_NAME, root
 
+UV = "0.13.9"
+TOLD = ("Downloading ", "Installed ", "Prepared ", "Using ", "Building ")
+TAIL_LINES = 12
 
-def prepare(name: str, lock: str, python: str) -> Path:
+
+def prepare(name: str, lock: str, python: str, wheelhouse: str | None = None, api: str | None = None) -> Path:
     """Build the environment unless it is complete, and return its folder."""
     if not TASK_NAME.fullmatch(name):
-        raise ValueError(f"{name!r} is no environment name")
+        raise ValueError(f"{name!r} cannot name an environment")
     folder = root() / "environments" / name
     folder.parent.mkdir(exist_ok=True)
     with open(folder.with_suffix(".lock"), "w") as guard:
@@ -27,22 +37,98 @@ def prepare(name: str, lock: str, python: str) -> Path:
         if (folder / "complete").exists():
             os.utime(folder)
             return folder
-        # A half-built one is what a preemption left.
+        # What a preemption left half built.
         shutil.rmtree(folder, ignore_errors=True)
-        _run([python, "-m", "venv", str(folder)])
+        options = []
+        if wheelhouse:
+            wheels = fetch(wheelhouse, api)
+            uv, python = unpack_uv(wheels), str(unpack_python(wheels))
+            options = ["--offline", "--no-index", "--find-links", str(wheels)]
+        else:
+            uv = install_uv()
+        # A path names an interpreter on the host; for a version uv brings its own.
+        managed = [] if "/" in python else ["--managed-python"]
+        _run([str(uv), "venv", "--no-cache", "--quiet", *managed, "--python", python, str(folder)])
         requirements = folder / "requirements.lock"
         requirements.write_text(lock)
-        install = [str(folder / "bin" / "python"), "-m", "pip", "install", "--disable-pip-version-check"]
-        _run([*install, "--no-input", "--progress-bar", "off", "-r", str(requirements)])
+        install = [
+            str(uv),
+            "pip",
+            "install",
+            "--no-cache",
+            "--no-progress",
+            "--python",
+            str(folder / "bin" / "python"),
+        ]
+        _run([*install, *options, "--requirements", str(requirements)])
         (folder / "complete").touch()
     return folder
 
 
-def _run(argv: list[str]) -> None:
-    if shutil.which(argv[0]) is None:
+def install_uv() -> Path:
+    """Have the host's pip install uv into a folder of its own, and return its path."""
+    folder = root() / f"uv-{UV}"
+    if not (folder / "bin" / "uv").exists():
+        new = folder.with_name(f".{folder.name}.{os.getpid()}")
+        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"]
+        try:
+            _run([*pip, "--no-deps", "--only-binary=:all:", "--target", str(new), f"uv=={UV}"])
+        except RuntimeError as error:
+            raise RuntimeError(
+                f"uv could not be installed: a host without access to a package index needs tpu-wheelhouse ({error})"
+            ) from None
+        shutil.rmtree(folder, ignore_errors=True)
+        os.rename(new, folder)
+    return folder / "bin" / "uv"
+
+
+def fetch(url: str, api: str | None) -> Path:
+    """Bring the wheelhouse to the host and return its folder; what is there already is not brought again."""
+    folder = root() / "wheelhouse"
+    folder.mkdir(exist_ok=True)
+    bucket = Bucket(url, api)
+    sizes = bucket.list()
+    if not any(name.startswith("uv-") for name in sizes):
         raise RuntimeError(
-            f"there is no {argv[0]} on this host: set tpu-environment-python to a Python that is"
+            f"{url} is not a wheelhouse: make it with `python -m snakemake_executor_plugin_tpu wheelhouse`"
         )
+    for name, size in sizes.items():
+        path = folder / Path(name).name
+        if not path.exists() or path.stat().st_size != size:
+            send({"say": f"Downloading {name} ({size >> 20} MB)"})
+            bucket.download(name, path)
+    for path in folder.iterdir():
+        if path.name not in sizes:
+            path.unlink()
+    return folder
+
+
+def unpack_uv(wheels: Path) -> Path:
+    """Take uv out of its wheel."""
+    (wheel,) = wheels.glob(f"uv-{UV}-*.whl")
+    path = root() / f"uv-{UV}" / "bin" / "uv"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(wheel) as archive:
+        path.write_bytes(archive.read(f"uv-{UV}.data/scripts/uv"))
+    path.chmod(0o700)
+    return path
+
+
+def unpack_python(wheels: Path) -> Path:
+    """Unpack the interpreter and return its path."""
+    (archive,) = wheels.glob("cpython-*.tar.gz")
+    folder = root() / "pythons" / archive.name[: -len(".tar.gz")]
+    if not folder.exists():
+        new = folder.with_name(f".{folder.name}.{os.getpid()}")
+        with tarfile.open(archive) as tar:
+            if hasattr(tarfile, "data_filter"):
+                tar.extraction_filter = tarfile.data_filter
+            tar.extractall(new)
+        os.rename(new, folder)
+    return folder / "python" / "bin" / "python3"
+
+
+def _run(argv: list[str]) -> None:
     process = subprocess.Popen(
         argv,
         stdin=subprocess.DEVNULL,
@@ -50,11 +136,12 @@ def _run(argv: list[str]) -> None:
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
+        env={**os.environ, "UV_PYTHON_INSTALL_DIR": str(root() / "pythons"), "NO_COLOR": "1"},
     )
     tail: list[str] = []
     for line in process.stdout:
-        tail = [*tail[-9:], line.rstrip()]
-        if line.startswith(("Collecting ", "Installing ", "Successfully ", "Downloading ")):
+        tail = [*tail[1 - TAIL_LINES :], line.rstrip()]
+        if line.startswith(TOLD):
             send({"say": line.strip()[:150]})
     if process.wait():
         said = "\n".join(tail)
@@ -67,7 +154,7 @@ def main() -> int:
     request = json.loads(read_line())
     os.write(1, MAGIC)
     try:
-        send({"answer": {"folder": str(prepare(request["name"], request["lock"], request["python"]))}})
+        send({"answer": {"folder": str(prepare(**request))}})
     except BrokenPipeError:
         os._exit(0)
     except Exception as error:

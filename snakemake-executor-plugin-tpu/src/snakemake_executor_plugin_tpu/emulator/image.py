@@ -1,0 +1,132 @@
+"""What the emulated hosts have and can reach: tpu-ubuntu2204-base has Python 3.10 with pip, and no venv.
+
+The interpreter is this machine's, made to call itself 3.10.12: pip then refuses what the real one would refuse, and the
+modules that came later, or that Ubuntu leaves out, are missing.
+"""
+
+import hashlib
+import importlib.metadata
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import venv
+import zipfile
+from pathlib import Path
+
+SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+AS_3_10 = """\
+import sys
+class Version(tuple):
+    major, minor, micro, releaselevel, serial = (property(lambda self, i=i: self[i]) for i in range(5))
+sys.version_info = Version((3, 10, 12, "final", 0))
+sys.version = "3.10.12" + sys.version[sys.version.index(" "):]
+sys.hexversion = 0x030A0CF0
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name in ("tomllib", "wsgiref.types", "venv", "ensurepip"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Absent())
+"""
+
+
+def make_image(folder: Path) -> Path:
+    """Make the image's folder of programs, which comes first on the hosts' PATH, and return it."""
+    image = folder / "image"
+    if not image.exists():
+        venv.create(image, with_pip=False, symlinks=True)
+        (place,) = image.glob("lib/python3*/site-packages")
+        (place / "sitecustomize.py").write_text(AS_3_10)
+        import pip
+
+        (place / "pip").symlink_to(Path(pip.__file__).parent)
+        for name in ("python", *(path.name for path in (image / "bin").glob("python3.*"))):
+            (image / "bin" / name).unlink()
+        python = image / "bin" / "python3"
+        if python.is_symlink():
+            python.unlink()
+        python.symlink_to(os.path.realpath(sys.executable))
+    return image / "bin"
+
+
+def make_internet(folder: Path, wheels: Path | None = None) -> dict[str, str]:
+    """Make a package index and a store of interpreters, and return the variables by which hosts reach them.
+
+    The index has uv (the one that is installed here) and what lies in `wheels`; the interpreter is this machine's.
+    """
+    internet = folder / "internet"
+    if not internet.exists():
+        internet.mkdir(parents=True)
+        _wheel_of_uv(internet)
+        _archive_of_python(internet)
+    for wheel in wheels.glob("*.whl") if wheels else ():
+        shutil.copy2(wheel, internet / wheel.name)
+    return {
+        "PIP_NO_INDEX": "1",
+        "PIP_FIND_LINKS": str(internet),
+        "UV_FIND_LINKS": str(internet),
+        "UV_PYTHON_DOWNLOADS_JSON_URL": str(internet / "interpreters.json"),
+    }
+
+
+def _wheel_of_uv(folder: Path) -> None:
+    from uv import find_uv_bin
+
+    version = importlib.metadata.version("uv")
+    info = f"uv-{version}.dist-info"
+    wheel = folder / f"uv-{version}-py3-none-manylinux_2_17_x86_64.manylinux2014_x86_64.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        program = zipfile.ZipInfo(f"uv-{version}.data/scripts/uv")
+        program.external_attr = 0o100755 << 16
+        archive.writestr(program, Path(find_uv_bin()).read_bytes())
+        metadata = f"Metadata-Version: 2.1\nName: uv\nVersion: {version}\nRequires-Python: >=3.8\n"
+        archive.writestr(f"{info}/METADATA", metadata)
+        tag = "Wheel-Version: 1.0\nRoot-Is-Purelib: false\nTag: py3-none-manylinux_2_17_x86_64\n"
+        archive.writestr(f"{info}/WHEEL", tag + "Tag: py3-none-manylinux2014_x86_64\n")
+        archive.writestr(f"{info}/RECORD", "")
+
+
+def _archive_of_python(folder: Path) -> None:
+    major, minor, patch = sys.version_info[:3]
+    name = f"cpython-{major}.{minor}.{patch}-x86_64-unknown-linux-gnu-install_only_stripped.tar.gz"
+    library = Path(sys.base_prefix, "lib", f"python{major}.{minor}")
+    left_out = ("__pycache__", "site-packages", "test", "idlelib", "tkinter")
+
+    def kept(item: tarfile.TarInfo) -> tarfile.TarInfo | None:
+        parts = Path(item.name).parts
+        left = any(part in left_out or part.startswith("config-") for part in parts)
+        return None if left else item
+
+    with tarfile.open(folder / name, "w:gz", compresslevel=1) as archive:
+        program = os.path.realpath(sys._base_executable)
+        for alias in ("python3", f"python{major}.{minor}"):
+            archive.add(program, f"python/bin/{alias}")
+        archive.add(library, f"python/lib/{library.name}", filter=kept)
+        for shared in Path(sys.base_prefix, "lib").glob(f"libpython{major}.{minor}*.so*"):
+            archive.add(shared.resolve(), f"python/lib/{shared.name}")
+    entry = {
+        "name": "cpython",
+        "arch": {"family": "x86_64", "variant": None},
+        "os": "linux",
+        "libc": "gnu",
+        **{
+            "major": major,
+            "minor": minor,
+            "patch": patch,
+            "prerelease": "",
+            "variant": None,
+            "build": "20251007",
+        },
+        "url": (folder / name).as_uri(),
+        "sha256": hashlib.sha256((folder / name).read_bytes()).hexdigest(),
+    }
+    key = f"cpython-{major}.{minor}.{patch}-linux-x86_64-gnu"
+    (folder / "interpreters.json").write_text(json.dumps({key: entry}))
+
+
+def check_image(programs: Path) -> str:
+    """Return what the image's Python calls itself."""
+    asked = [programs / "python3", "-c", "import platform; print(platform.python_version())"]
+    return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()

@@ -1,0 +1,67 @@
+"""Reads a bucket from a host with the standard library alone, as the service account that the host acts as."""
+
+import json
+import os
+import shutil
+import urllib.error
+import urllib.parse
+import urllib.request
+from pathlib import Path
+
+API = "https://storage.googleapis.com"
+TOKEN = "http://metadata.google.internal/computeMetadata/v1/instance/service-accounts/default/token"
+
+
+def token() -> str:
+    """Return an access token of the host's service account, from the metadata server."""
+    request = urllib.request.Request(TOKEN, headers={"Metadata-Flavor": "Google"})
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        return json.load(answer)["access_token"]
+
+
+class Bucket:
+    """The objects below one gs:// address; `api` is the address of an emulator, which wants no token."""
+
+    def __init__(self, url: str, api: str | None = None):
+        scheme, _, rest = url.partition("://")
+        if scheme != "gs" or not rest:
+            raise ValueError(f"{url!r} is not an address in Cloud Storage: write gs://BUCKET/FOLDER")
+        self.name, _, prefix = rest.partition("/")
+        self.prefix = prefix.rstrip("/") + "/" if prefix else ""
+        self.api = (api or API).rstrip("/")
+        self.headers = {} if api else {"Authorization": f"Bearer {token()}"}
+
+    def _open(self, path: str, **query: str):
+        query = {key: value for key, value in query.items() if value}
+        url = f"{self.api}{path}?{urllib.parse.urlencode(query)}"
+        try:
+            return urllib.request.urlopen(urllib.request.Request(url, headers=self.headers), timeout=300)
+        except urllib.error.HTTPError as error:
+            raise RuntimeError(
+                f"gs://{self.name} answers {error.code} to this host's service account: it needs "
+                "roles/storage.objectUser on the bucket"
+            ) from None
+
+    def list(self) -> dict[str, int]:
+        """Return the sizes in bytes of the objects directly below the address, by their names without it."""
+        found: dict[str, int] = {}
+        page = ""
+        while True:
+            with self._open(
+                f"/storage/v1/b/{self.name}/o", prefix=self.prefix, delimiter="/", pageToken=page
+            ) as answer:
+                content = json.load(answer)
+            for item in content.get("items", ()):
+                found[item["name"][len(self.prefix) :]] = int(item["size"])
+            page = content.get("nextPageToken", "")
+            if not page:
+                return found
+
+    def download(self, name: str, path: Path) -> None:
+        """Download an object; the file appears once it is complete."""
+        temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        quoted = urllib.parse.quote(self.prefix + name, safe="")
+        path_of_object = f"/storage/v1/b/{self.name}/o/{quoted}"
+        with self._open(path_of_object, alt="media") as answer, open(temporary, "wb") as file:
+            shutil.copyfileobj(answer, file, 1 << 20)
+        os.replace(temporary, path)
