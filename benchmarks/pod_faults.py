@@ -230,7 +230,7 @@ def main() -> int:
         return 1
     with (
         tempfile.TemporaryDirectory() as folder,
-        EmulatedPod(Path(folder) / "pod", "v4-32", disk_mb=160, gcs_faults=True) as pod,
+        EmulatedPod(Path(folder) / "pod", "v4-32", disk_mb=160) as pod,
     ):
         campaign = Campaign(pod, Path(folder), args.seed, args.faults, args.steps)
         try:

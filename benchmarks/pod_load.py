@@ -133,7 +133,7 @@ def main() -> int:
         return 1
     with (
         tempfile.TemporaryDirectory() as folder,
-        EmulatedPod(Path(folder) / "pod", "v4-64", gcs_faults=True) as pod,
+        EmulatedPod(Path(folder) / "pod", "v4-64") as pod,
     ):
         ask_for_objects(pod, Path(folder) / "objects", args.objects)
         pod.gcs.proxy.latency = 0.0

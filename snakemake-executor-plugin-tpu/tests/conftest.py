@@ -13,7 +13,7 @@ def pod(tmp_path_factory):
     """Return the emulated pod; tests that break it leave the mending to the plugin or to `healthy_pod`."""
     if reason := why_not():
         pytest.skip(reason)
-    with EmulatedPod(tmp_path_factory.mktemp("pod"), "v4-32", gcs_faults=True) as pod:
+    with EmulatedPod(tmp_path_factory.mktemp("pod"), "v4-32") as pod:
         yield pod
 
 

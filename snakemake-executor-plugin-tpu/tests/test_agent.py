@@ -277,7 +277,6 @@ def test_environment_is_built_once_for_each_lock(agent, tmp_path):
     assert "/no/python" in answer["error"]
 
 
-<<<<<<< HEAD
 def test_exit_code_is_the_jobs_own_though_an_orphan_ends_with_it(agent, monkeypatch, tmp_path):
     """`waitpid(-1)` may collect the job itself: the Popen object then takes it for a success."""
     folder = agent.folder("t1")
@@ -338,7 +337,8 @@ def test_secrets_go_with_the_job_and_scratch_with_its_folder(agent):
     assert (agent.folder("t1") / "scratch" / "copy").exists()
     agent.call("agent", "prune", days=0, tasks_only=True)
     assert not agent.folder("t1").exists()
-=======
+
+
 def test_the_agent_needs_no_more_than_python_3_10():
     import vermin
 
@@ -347,7 +347,6 @@ def test_the_agent_needs_no_more_than_python_3_10():
         visitor = vermin.visit(path.read_text(), config)
         assert max(visitor.minimum_versions()[1], (3, 0)) <= (3, 10), path
         ast.parse(path.read_text(), feature_version=(3, 10))
->>>>>>> 245459c (Build environments with uv: hosts have Python 3.10; add a wheelhouse)
 
 
 def test_what_the_other_ranks_get():

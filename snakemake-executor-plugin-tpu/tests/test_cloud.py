@@ -10,6 +10,7 @@ from snakemake_executor_plugin_tpu.capacity import Capacity
 from snakemake_executor_plugin_tpu.cloud import LABEL, PodSpec, TpuCloud
 from snakemake_executor_plugin_tpu.emulator.tpu_api import TpuApi
 from snakemake_executor_plugin_tpu.errors import CloudError, DeletedByUser, explain, is_transient
+from snakemake_executor_plugin_tpu.keys import public_half
 
 
 @pytest.fixture
@@ -44,8 +45,7 @@ def play(api, story, zones=("z",), timeout=0.0, zone_seconds=600.0, may_delete=F
 
 
 def test_create_adopt_preempt_recreate_delete(api, tmp_path):
-    key = tmp_path / "key.pub"
-    key.write_text("ssh-ed25519 AAAA me\n")
+    key = tmp_path / "key"
 
     async def story(cloud, capacity):
         assert (await cloud.describe()).is_absent
@@ -76,7 +76,7 @@ def test_create_adopt_preempt_recreate_delete(api, tmp_path):
         network="net",
         internal_ips=True,
         ssh_user="me",
-        ssh_public_key=key,
+        ssh_key=key,
     )
     request = next(r for r in api.requests if type(r).__name__ == "CreateQueuedResourceRequest")
     node = request.queued_resource.tpu.node_spec[0].node
@@ -86,7 +86,7 @@ def test_create_adopt_preempt_recreate_delete(api, tmp_path):
         "v2",
         {"team": "trm", **LABEL},
     )
-    assert node.metadata["ssh-keys"] == "me:ssh-ed25519 AAAA me"
+    assert node.metadata["ssh-keys"] == f"me:{public_half(key, print)} me"
     assert node.service_account.email == "me@p"
     assert (node.network_config.network, node.network_config.enable_external_ips) == ("net", False)
     assert request.queued_resource.queueing_policy.valid_until_duration.total_seconds() == 86400

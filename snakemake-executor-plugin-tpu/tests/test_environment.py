@@ -86,7 +86,7 @@ def test_environment_is_made_once_on_each_host(making, tmp_path):
     assert "no-such-package was not found" in said
     assert [host.host_key for host in pod.hosts] == keys  # a wrong lock file is no reason for another pod
     # and people get in to see what is wrong
-    assert command(one, "ssh", "1", "--", "hostname") == (0, "t1v-n-emulated-w-1\n")
+    assert command(one, "ssh", "1", "--", "hostname")[1].startswith("t1v-n-emulated-w-1\n")
     assert command(one, "status")[0] == 0
 
     lock.write_text(f"--no-index\n--find-links {tmp_path}\ntiny==42.0\n")

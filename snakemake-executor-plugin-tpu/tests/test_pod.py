@@ -28,7 +28,9 @@ async def worker_of(pod, folder: Path, host_key: str | None = None, rank: int = 
     key = pod.hosts[rank].host_key if host_key is None else host_key
     endpoint = Endpoint(pod.hosts[rank].address, "", (key,) if key else ())
     ssh = Ssh(
-        write_config(folder / "a folder", [endpoint], user="root", key=pod.key, port=PORT, connect_timeout=1),
+        write_config(
+            folder / "a folder", [endpoint], user="snakemake", key=pod.key, port=PORT, connect_timeout=1
+        ),
         ["w0"],
     )
     try:

@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from google.api_core.exceptions import Forbidden
 from snakemake.io import IOCache
 from snakemake_interface_common.exceptions import WorkflowError
 from snakemake_interface_common.logging import get_logger
@@ -19,8 +20,9 @@ from snakemake_executor_plugin_tpu.emulator.gcs import GcsServer
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     """Return a server with an empty bucket."""
-    server = GcsServer(tmp_path_factory.mktemp("gcs") / "log", proxied=True)
+    server = GcsServer(tmp_path_factory.mktemp("gcs") / "log")
     server.start()
+    server.create_bucket("bucket")
     yield server
     server.stop()
 
@@ -38,8 +40,6 @@ def provider(server, tmp_path, monkeypatch):
             local_prefix=tmp_path, logger=get_logger(), settings=StorageProviderSettings(project="p")
         )
     )
-    if not provider.client.bucket("bucket").exists():
-        provider.client.create_bucket("bucket")
     server.proxy.failures, server.proxy.latency = 0, 0.0
     server.proxy.counts.clear()
     yield provider
@@ -111,6 +111,29 @@ def test_folders_go_up_and_come_down(provider):
     assert provider.object("gs://bucket/folder/out").exists()
     names = {blob.name for blob in provider.client.list_blobs("bucket", prefix="folder/")}
     assert names == {"folder/out/x", "folder/out/deep/y"}
+
+
+def test_objects_are_all_that_is_asked_for(provider, server, monkeypatch):
+    """roles/storage.objectUser may neither look at the bucket nor name a project to bill."""
+    monkeypatch.setattr(server.proxy, "roles", {"roles/storage.objectUser"})
+    with pytest.raises(Forbidden, match="storage.buckets.get"):
+        provider.client.bucket("bucket").exists()
+    with pytest.raises(Forbidden, match=r"serviceusage\.services\.use"):
+        provider.client.bucket("bucket", user_project="p").blob("x").exists()
+    item = stored(provider, "least/a", "content")
+    item.store_object()
+    assert item.exists()
+    assert item.size() == 0
+    assert item.mtime() > 0
+    item.local_path().unlink()
+    item.retrieve_object()
+    item.remove()
+    assert not item.exists()
+    monkeypatch.setattr(server.proxy, "roles", {"roles/storage.objectViewer"})
+    with pytest.raises(
+        WorkflowError, match="give this account roles/storage.objectUser on the bucket gs://bucket"
+    ):
+        stored(provider, "least/b", "content").store_object()
 
 
 def test_missing_bucket_is_one_sentence(provider):

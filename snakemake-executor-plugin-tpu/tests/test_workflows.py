@@ -32,7 +32,6 @@ class TestWorkflows(snakemake.common.tests.TestWorkflowsBase):
             accelerator_type=self.pod.accelerator_type,
             create=True,
             api_endpoint=f"127.0.0.1:{self.pod.api.port}",
-            ssh_user="root",
             ssh_key=str(self.pod.key),
             ssh_port=PORT,
             python=self.pod.python,

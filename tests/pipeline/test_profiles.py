@@ -4,7 +4,6 @@ import os
 import shutil
 import subprocess
 import sys
-from urllib.request import Request, urlopen
 
 import pytest
 
@@ -56,13 +55,10 @@ def test_other_profiles_plan_the_figure(checkout, profile, words):
 
 
 def test_pod_profile_plans_the_figure_with_few_questions_to_the_bucket(checkout, tmp_path):
-    server = GcsServer(tmp_path / "gcs.log", proxied=True)
+    server = GcsServer(tmp_path / "gcs.log")
     server.start()
     try:
-        bucket = Request(
-            f"{server.url}/storage/v1/b", b'{"name": "my-bucket"}', {"Content-Type": "application/json"}
-        )
-        urlopen(bucket).close()
+        server.create_bucket("my-bucket")
         settings = {VARIABLES[name]: value for name, value in GOOD.items()}
         done = dry_run(checkout, "tpu", FIGURE, STORAGE_EMULATOR_HOST=server.url, **settings)
     finally:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from .errors import CloudError, explain, is_transient, short
 from .google import auth, gx, load
+from .keys import public_half
 
 # The only states that prove that a pod is lost. Silence of its hosts proves nothing.
 LOST_NODE = {"PREEMPTED", "TERMINATED"}
@@ -90,7 +91,7 @@ class PodSpec:
     valid_seconds: int = QUEUE_SECONDS
     """After so many seconds in the queue the request expires: nobody may be left to use what it brings."""
     ssh_user: str | None = None
-    ssh_public_key: Path | None = None
+    ssh_key: Path | None = None
 
 
 class TpuCloud:
@@ -239,6 +240,11 @@ class TpuCloud:
         tpu_v2 = load("google.cloud.tpu_v2")
 
         spec = self.spec
+        # First of all: a slice that lets nobody in costs as much as one that does.
+        metadata = {"enable-guest-attributes": "TRUE"}
+        if spec.ssh_key and spec.ssh_user:
+            public = await asyncio.to_thread(public_half, spec.ssh_key, self.say)
+            metadata |= {"ssh-keys": f"{spec.ssh_user}:{public} {spec.ssh_user}", "enable-oslogin": "FALSE"}
         node = tpu_v2.Node(
             accelerator_type=spec.accelerator_type,
             runtime_version=spec.runtime_version,
@@ -249,9 +255,7 @@ class TpuCloud:
             subnetwork=spec.subnetwork or "",
             enable_external_ips=not spec.internal_ips,
         )
-        node.metadata = {"enable-guest-attributes": "TRUE", **dict(spec.metadata)}
-        if spec.ssh_public_key and spec.ssh_user:
-            node.metadata["ssh-keys"] = f"{spec.ssh_user}:{spec.ssh_public_key.read_text().strip()}"
+        node.metadata = {**metadata, **dict(spec.metadata)}
         if spec.service_account:
             scope = ["https://www.googleapis.com/auth/cloud-platform"]
             node.service_account = tpu_v2.ServiceAccount(email=spec.service_account, scope=scope)

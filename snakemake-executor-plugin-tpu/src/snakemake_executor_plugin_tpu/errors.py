@@ -101,6 +101,13 @@ def explain(error: Exception, project: str, zone: str, action: str, spec=None) -
             f"The Cloud TPU API is off in project {project}: run "
             f"`gcloud services enable tpu.googleapis.com --project={project}`."
         )
+    if isinstance(error, gx.PermissionDenied) and "actas" in low:
+        account = getattr(spec, "service_account", None) or "ACCOUNT"
+        return (
+            f"Not allowed to start hosts that act as {account}: run `gcloud iam service-accounts "
+            f"add-iam-policy-binding {account} --member=user:YOU@EXAMPLE.COM --role=roles/iam.serviceAccountUser` "
+            f"or ask its owner to ({text})."
+        )
     if isinstance(error, gx.PermissionDenied):
         return (
             f"Not allowed to {action} in project {project}: run `gcloud projects add-iam-policy-binding {project} "

@@ -87,7 +87,7 @@ def cloud_of(settings: ExecutorSettings, say: Callable[[str], None]) -> TpuCloud
     if settings.workers:
         return None
     settings.check_pod()
-    public_key = Path(f"{settings.ssh_key}.pub").expanduser() if settings.ssh_key else None
+    user, key = settings.login
     spec = PodSpec(
         accelerator_type=settings.accelerator_type,
         runtime_version=settings.runtime_version,
@@ -100,8 +100,8 @@ def cloud_of(settings: ExecutorSettings, say: Callable[[str], None]) -> TpuCloud
         labels=tuple(settings.parsed_labels().items()),
         metadata=orders_of(settings),
         valid_seconds=valid_seconds(settings),
-        ssh_user=settings.ssh_user,
-        ssh_public_key=public_key if public_key and public_key.exists() else None,
+        ssh_user=user,
+        ssh_key=key,
     )
     zone = settings.zones()[0]
     return TpuCloud(settings.project, zone, settings.name, spec, settings.api_endpoint, say)
@@ -257,14 +257,15 @@ class PodManager:
 
     async def _reach(self) -> tuple[list[Worker], Ssh]:
         settings, include = self.settings, self.settings.ssh_config
+        user, key = settings.login
         endpoints = await self.cloud.endpoints(settings.trust_first_key) if self.cloud else []
         names = [host_name(rank) for rank in range(len(endpoints))] or self.names
         config = write_config(
             self.folder / "ssh" / str(self._count + 1),
             endpoints,
             pod=self.cloud.name if self.cloud else "pod",
-            user=settings.ssh_user,
-            key=Path(settings.ssh_key).expanduser().resolve() if settings.ssh_key else None,
+            user=user,
+            key=key,
             port=settings.ssh_port,
             include=Path(include).expanduser() if include else None,
             # A host that is gone does not refuse a connection, it is silent.
@@ -352,7 +353,8 @@ class PodManager:
             pause = min(pause * 1.5, 5.0)
 
     def _how_to_log_in(self, error: Exception) -> str:
-        key, user = self.settings.ssh_key or "ssh's own keys", self.settings.ssh_user or "ssh's own user"
+        user, key = self.settings.login
+        user, key = user or "ssh's own user", key or "ssh's own keys"
         return (
             f"The pod does not let {user} in with {key} ({error}); nothing was deleted. Use the key of whoever created "
             "the pod (tpu-ssh-user, tpu-ssh-key), or have them add yours: `gcloud compute project-info add-metadata "

@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import shlex
 import tarfile
 import time
@@ -22,6 +23,8 @@ PACKAGE = Path(__file__).parent
 BEAT_SECONDS = 10.0
 TAIL_LINES = 20
 LONGEST_LINE = 8192
+# An OSError of the agent itself; the output of a program that it ran may quote others.
+HOST_TROUBLE = re.compile(r"(\w+: )?\[Errno ")
 
 
 def pack(files: dict[str, Path]) -> bytes:
@@ -125,7 +128,7 @@ class Worker:
                 async for frame, _ in connection.frames():
                     if "answer" in frame:
                         return frame["answer"]
-                    if "[Errno" in frame.get("error", ""):
+                    if HOST_TROUBLE.match(frame.get("error", "")):
                         # The host's trouble (a full disk, say) and not a mistake of ours.
                         raise Unreachable(f"{self.host}: {frame['error']}")
                     if "error" in frame:

@@ -4,11 +4,13 @@ import importlib.util
 import re
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 
 from snakemake_interface_common.exceptions import WorkflowError
 from snakemake_interface_executor_plugins.settings import CommonSettings, ExecutorSettingsBase
 
 from .allocation import slice_of
+from .keys import DEFAULT_KEY, DEFAULT_USER
 
 PROVISIONING = ("spot", "on-demand", "reserved")
 
@@ -76,9 +78,15 @@ class ExecutorSettings(ExecutorSettingsBase):
     ssh_config: str | None = _setting(
         None, "ssh configuration to read as well (host names, ProxyJump, ProxyCommand).", str, env_var=True
     )
-    ssh_user: str | None = _setting(None, "User on the hosts (default: ssh's own).", str, env_var=True)
+    ssh_user: str | None = _setting(
+        None, f"User on the hosts (default: {DEFAULT_USER}; with tpu-workers: ssh's own).", str, env_var=True
+    )
     ssh_key: str | None = _setting(
-        None, "Private key; NAME.pub is put onto pods created here (default: ssh's own).", str, env_var=True
+        None,
+        f"Private key, made if absent; its public half is put onto slices created from here (default: {DEFAULT_KEY}; "
+        "with tpu-workers: ssh's own).",
+        str,
+        env_var=True,
     )
     trust_first_key: bool = _setting(
         False,
@@ -168,6 +176,14 @@ class ExecutorSettings(ExecutorSettingsBase):
                 )
         self.end_time()
         slice_of(self.accelerator_type)
+        if (
+            self.ssh_user
+            and not self.workers
+            and (self.ssh_user == "root" or not re.fullmatch(r"[a-z_][a-z0-9_-]{0,31}", self.ssh_user))
+        ):
+            raise WorkflowError(
+                f"tpu-ssh-user is {self.ssh_user!r}: hosts let no such user in; use {DEFAULT_USER!r}."
+            )
         if importlib.util.find_spec("snakemake_storage_plugin_gcs"):
             from .storage import use_listings
 
@@ -199,6 +215,14 @@ class ExecutorSettings(ExecutorSettingsBase):
     def zones(self) -> list[str]:
         """Return the zones to look in, in order."""
         return (self.zone or "").replace(",", " ").split()
+
+    @property
+    def login(self) -> tuple[str | None, Path | None]:
+        """Return user and private key for ssh; None leaves the choice to ssh."""
+        user, key = self.ssh_user, self.ssh_key
+        if not self.workers:
+            user, key = user or DEFAULT_USER, key or DEFAULT_KEY
+        return user, Path(key).expanduser().absolute() if key else None
 
     def parsed_labels(self) -> dict[str, str]:
         """Return the labels as a mapping."""

@@ -25,7 +25,7 @@ from .pod import EmulatedPod, why_not
 
 def serve(args: argparse.Namespace) -> None:
     """Run the pod in this process, and obey the other commands, until told to end."""
-    pod = EmulatedPod(args.dir, args.accelerator_type, disk_mb=args.disk_mb, gcs_faults=args.gcs_faults)
+    pod = EmulatedPod(args.dir, args.accelerator_type, disk_mb=args.disk_mb)
     stop = signal.SIGTERM, signal.SIGINT
     signal.pthread_sigmask(signal.SIG_BLOCK, stop)
     path = args.dir / "control"
@@ -91,7 +91,6 @@ def up(args: argparse.Namespace) -> int:
     (args.dir / "control").unlink(missing_ok=True)
     options = ["--accelerator-type", args.accelerator_type, *(["--empty"] if args.empty else [])]
     options += ["--disk-mb", str(args.disk_mb)] if args.disk_mb else []
-    options += ["--gcs-faults"] if args.gcs_faults else []
     with open(args.dir / "log", "ab") as log:
         process = subprocess.Popen(
             [
@@ -144,9 +143,6 @@ def main() -> int:
             command.add_argument("--accelerator-type", default="v4-64")
             command.add_argument("--empty", action="store_true", help="leave creating the pod to the plugin")
             command.add_argument("--disk-mb", type=int, help="give each host a disk of its own of this size")
-            command.add_argument(
-                "--gcs-faults", action="store_true", help="put a proxy with faults before GCS"
-            )
         if name == "preempt":
             command.add_argument(
                 "--notice", type=float, default=0.0, help="seconds between SIGTERM and the end"

@@ -1,4 +1,4 @@
-"""Google Cloud Storage on this machine: fake-gcs-server, and in front of it, if wanted, a proxy with faults."""
+"""Google Cloud Storage on this machine: fake-gcs-server behind a proxy that knows permissions, and faults on demand."""
 
 import contextlib
 import http.client
@@ -12,6 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from socket import create_server
 
+from .iam import denied, needed_for_storage
 from .network import dying_with_us
 
 NO_BUCKET = "The specified bucket does not exist."
@@ -24,13 +25,16 @@ def free_port(address: str) -> int:
 
 
 class GcsServer:
-    """The server as a process of its own; its content lives in memory."""
+    """The server as a process of its own; its content lives in memory.
 
-    def __init__(self, log: Path, proxied: bool = False, address: str = "127.0.0.1"):
+    `url` is for those who have roles/storage.objectUser on the buckets (people and hosts), `backend_url` for the owner.
+    """
+
+    def __init__(self, log: Path, address: str = "127.0.0.1"):
         self.log, self.address, self.backend_port = log, address, free_port(address)
-        self.proxy = FaultProxy(address, self.backend_port) if proxied else None
+        self.proxy = Proxy(address, self.backend_port)
         self.backend_url = f"http://{address}:{self.backend_port}"
-        self.url = f"http://{address}:{self.proxy.port if self.proxy else self.backend_port}"
+        self.url = f"http://{address}:{self.proxy.port}"
         self.process: subprocess.Popen | None = None
 
     def start(self) -> None:
@@ -62,27 +66,32 @@ class GcsServer:
         while time.monotonic() < deadline and self.process.poll() is None:
             address = f"{self.backend_url}/_internal/healthcheck"
             with contextlib.suppress(OSError), urllib.request.urlopen(address, timeout=1):
-                if self.proxy:
-                    self.proxy.start()
+                self.proxy.start()
                 return
             time.sleep(0.02)
         raise RuntimeError(f"fake-gcs-server did not start: {self.log.read_text()[-500:]}")
 
+    def create_bucket(self, name: str) -> None:
+        """Create a bucket, as its owner does before anybody uses it."""
+        body, kind = json.dumps({"name": name}).encode(), {"Content-Type": "application/json"}
+        address = f"{self.backend_url}/storage/v1/b"
+        urllib.request.urlopen(urllib.request.Request(address, body, kind), timeout=10).close()
+
     def stop(self) -> None:
         """End the server."""
-        if self.proxy:
-            self.proxy.stop()
+        self.proxy.stop()
         if self.process is not None:
             self.process.kill()
             self.process.wait()
             self.process = None
 
 
-class FaultProxy:
-    """Passes requests on; can make the next ones fail, and every one slow. Counts by method."""
+class Proxy:
+    """Passes on the requests that `roles` allow; can make the next ones fail, and every one slow. Counts by method."""
 
     def __init__(self, address: str, backend_port: int):
         self.failures, self.latency = 0, 0.0
+        self.roles = {"roles/storage.objectUser"}
         self.counts: dict[str, int] = {}
         self.uploads: list[str] = []
         self.lock = threading.Lock()
@@ -110,6 +119,9 @@ class FaultProxy:
                 if fail:
                     self._answer(status, [("Content-Type", "text/plain")], b"emulated outage")
                     return
+                if permission := denied(proxy.roles, needed_for_storage(self.command, self.path)):
+                    self._refuse(permission)
+                    return
                 headers = {key: value for key, value in self.headers.items() if key.lower() != "connection"}
                 self.backend.request(self.command, self.path, body=body or None, headers=headers)
                 answer = self.backend.getresponse()
@@ -121,6 +133,14 @@ class FaultProxy:
                 self._answer(
                     answer.status, [h for h in answer.getheaders() if h[0].lower() not in skip], content
                 )
+
+            def _refuse(self, permission):
+                message = (
+                    f"The account does not have {permission} access to the Google Cloud Storage bucket. "
+                    f"Permission '{permission}' denied on resource (or it may not exist)."
+                )
+                error = {"error": {"code": 403, "message": message}}
+                self._answer(403, [("Content-Type", "application/json")], json.dumps(error).encode())
 
             def _answer(self, status, headers, content):
                 self.send_response(status)

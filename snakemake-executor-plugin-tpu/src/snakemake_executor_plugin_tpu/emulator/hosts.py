@@ -17,7 +17,7 @@ ListenAddress {address}
 Port {port}
 HostKey {key}
 PidFile none
-AuthorizedKeysFile {authorized}
+AuthorizedKeysFile {authorized}/%u
 StrictModes no
 UsePAM no
 PasswordAuthentication no
@@ -69,16 +69,22 @@ class Host:
         """Return the home folder of the host's user as this machine sees it (not with a disk of its own)."""
         return self.folder / "home"
 
-    def boot(self, authorized: Path, fresh: bool = True, startup: str = "") -> None:
-        """Start the host, run its startup script, and wait until its ssh server listens."""
+    def boot(self, keys: dict[str, list[str]] | None = None, startup: str | None = None) -> None:
+        """Start the host, run its startup script, and wait until its ssh server listens.
+
+        Args:
+            keys: by user, the public keys of a new host's metadata; without it the host comes back as it was.
+            startup: the startup script of the new host's metadata.
+        """
         self.kill()
-        if fresh:
+        if keys is not None:
             shutil.rmtree(self.folder, ignore_errors=True)
+            self._authorize(keys)
         self.home.mkdir(parents=True, exist_ok=True)
         self.host_key = make_key(self.folder / "host_key")
-        (self.folder / "passwd").write_text(f"root:x:0:0:root:{self.home}:/bin/bash\n{self._other_users()}")
         servers = [f"{self.network.gateway} {name}" for name in NAMES] if self.network.separate else []
-        (self.folder / "startup-script").write_text(startup or "#!/bin/sh\n")
+        if keys is not None:
+            (self.folder / "startup-script").write_text(startup or "#!/bin/sh\n")
         (self.folder / "startup-script").chmod(0o700)
         names = [f"{self.network.address(k)} t1v-n-emulated-w-{k}" for k in range(self.hosts)]
         (self.folder / "hosts").write_text("\n".join(["127.0.0.1 localhost", *servers, *names]) + "\n")
@@ -88,7 +94,7 @@ class Host:
                 address=self.address,
                 port=PORT,
                 key=self.folder / "host_key",
-                authorized=authorized,
+                authorized=self.folder / "keys",
                 # one line: sshd takes the first only
                 environment=" ".join(
                     ["SetEnv", *(f"{key}={value}" for key, value in self.environment.items())]
@@ -117,9 +123,17 @@ class Host:
             )
         self._wait()
 
-    def _other_users(self) -> str:
-        lines = Path("/etc/passwd").read_text().splitlines()
-        return "".join(f"{line}\n" for line in lines if not line.startswith("root:"))
+    def _authorize(self, keys: dict[str, list[str]]) -> None:
+        """Make the users of the node's metadata, as the guest agent does; nobody else gets in, root least of all."""
+        folder = self.folder / "keys"
+        folder.mkdir(parents=True)
+        users = [user for user in keys if user != "root"]
+        for user in users:
+            (folder / user).write_text("".join(f"{key}\n" for key in keys[user]))
+        # By another name each is this machine's root: files of this Python need not be readable to others.
+        lines = [f"{user}:x:0:0:{user}:{self.home}:/bin/bash" for user in users]
+        lines += Path("/etc/passwd").read_text().splitlines()
+        (self.folder / "passwd").write_text("".join(f"{line}\n" for line in lines))
 
     def _wait(self) -> None:
         deadline = time.monotonic() + 20

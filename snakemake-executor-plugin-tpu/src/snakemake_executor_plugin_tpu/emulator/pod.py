@@ -11,6 +11,7 @@ from pathlib import Path
 
 from snakemake_executor_plugin_tpu.allocation import slice_of
 from snakemake_executor_plugin_tpu.cloud import LABEL
+from snakemake_executor_plugin_tpu.keys import DEFAULT_USER
 
 from .gcs import GcsServer
 from .hosts import Host, make_key, sshd
@@ -45,7 +46,6 @@ class EmulatedPod:
         accelerator_type: str = "v4-64",
         *,
         disk_mb: int | None = None,
-        gcs_faults: bool = False,
         python: str = sys.executable,
         wheels: Path | None = None,
     ):
@@ -54,7 +54,6 @@ class EmulatedPod:
         Args:
             folder: where everything of the pod lives; short, since sockets lie in it.
             disk_mb: size of each host's own disk; without it the hosts share this machine's.
-            gcs_faults: let Cloud Storage fail on demand.
             python: an interpreter with Snakemake, for profiles that name no lock file.
             wheels: folder of wheels for the hosts' package index; without it they have none, as behind a firewall.
         """
@@ -71,7 +70,7 @@ class EmulatedPod:
             Host(self.folder / f"w{rank}", self.network, rank, count, disk_mb, environment)
             for rank in range(count)
         ]
-        self.gcs = GcsServer(self.folder / "gcs.log", proxied=gcs_faults, address=self.network.gateway)
+        self.gcs = GcsServer(self.folder / "gcs.log", address=self.network.gateway)
         self.api = TpuApi(self._boot, self._destroy)
         self.metadata = self.booted = None
         if self.network.separate:
@@ -80,14 +79,12 @@ class EmulatedPod:
 
     def __enter__(self) -> "EmulatedPod":
         """Start the servers; the pod itself comes by `create` or through the API."""
-        authorized = make_key(self.key)
-        (self.folder / "authorized_keys").write_text(authorized + "\n")
         self.gcs.start()
         self.api.start()
         if self.metadata:
             self.metadata.start()
         os.environ.setdefault("STORAGE_EMULATOR_HOST", self.gcs.url)
-        self.client().create_bucket(BUCKET)
+        self.gcs.create_bucket(BUCKET)
         return self
 
     def __exit__(self, *_) -> None:
@@ -107,12 +104,14 @@ class EmulatedPod:
             del os.environ["STORAGE_EMULATOR_HOST"]
 
     def client(self):
-        """Return a client of the emulated Cloud Storage."""
+        """Return a client of the emulated Cloud Storage that acts as the buckets' owner."""
         from google.auth.credentials import AnonymousCredentials
         from google.cloud import storage
 
         return storage.Client(
-            project=PROJECT, credentials=AnonymousCredentials(), client_options={"api_endpoint": self.gcs.url}
+            project=PROJECT,
+            credentials=AnonymousCredentials(),
+            client_options={"api_endpoint": self.gcs.backend_url},
         )
 
     @property
@@ -128,7 +127,6 @@ class EmulatedPod:
             "ZONE": ZONE,
             "NAME": NAME,
             "API_ENDPOINT": f"127.0.0.1:{self.api.port}",
-            "SSH_USER": "root",
             "SSH_KEY": str(self.key),
             "SSH_PORT": str(PORT),
             "PYTHON": self.python,
@@ -156,6 +154,7 @@ class EmulatedPod:
         node = tpu_v2.Node(
             accelerator_type=self.accelerator_type, runtime_version="tpu-ubuntu2204-base", labels=LABEL
         )
+        node.metadata = {"ssh-keys": f"{DEFAULT_USER}:{make_key(self.key)} {DEFAULT_USER}"}
         spec = tpu_v2.QueuedResource.Tpu.NodeSpec(parent=parent, node_id=NAME, node=node)
         resource = tpu_v2.QueuedResource(spot={}, tpu={"node_spec": [spec]})
         with self.api.lock:
@@ -178,15 +177,21 @@ class EmulatedPod:
         return addresses.index(address), self.booted, addresses
 
     def _boot(self, node) -> tuple[list[str], list[str]]:
-        if node.accelerator_type != self.accelerator_type:
+        count = slice_of(node.accelerator_type).hosts
+        if count > len(self.hosts):
             raise RuntimeError(
-                f"this emulator plays a {self.accelerator_type}, not a {node.accelerator_type}"
+                f"this emulator has the hosts of a {self.accelerator_type}, and a {node.accelerator_type} has more"
             )
         self.booted = node
         startup = dict(node.metadata).get("startup-script", "")
-        for host in self.hosts:
-            host.boot(self.folder / "authorized_keys", startup=startup)
-        return [host.address for host in self.hosts], [host.host_key for host in self.hosts]
+        hosts = self.hosts[:count]
+        keys: dict[str, list[str]] = {}
+        for line in dict(node.metadata).get("ssh-keys", "").splitlines():
+            user, _, key = line.partition(":")
+            keys.setdefault(user, []).append(key)
+        for host in hosts:
+            host.boot(keys, startup)
+        return [host.address for host in hosts], [host.host_key for host in hosts]
 
     def _destroy(self, node) -> None:
         for host in self.hosts:
@@ -225,15 +230,13 @@ class EmulatedPod:
 
     def restart_host(self, rank: int) -> None:
         """Boot one host again, with the disk and the keys that it had."""
-        startup = (self.hosts[rank].folder / "startup-script").read_text()
-        self.hosts[rank].boot(self.folder / "authorized_keys", fresh=False, startup=startup)
+        self.hosts[rank].boot()
 
     def reset(self) -> None:
         """Bring the pod back to all hosts up, nothing running and no faults in wait."""
         with self.api.lock:
             self.api.clear_faults()
-            if self.gcs.proxy:
-                self.gcs.proxy.failures, self.gcs.proxy.latency = 0, 0.0
+            self.gcs.proxy.failures, self.gcs.proxy.latency = 0, 0.0
             ready = [node for node in self.api.nodes.values() if node.state.name == "READY"]
             if not ready or not all(host.is_up for host in self.hosts):
                 self.api.forget()

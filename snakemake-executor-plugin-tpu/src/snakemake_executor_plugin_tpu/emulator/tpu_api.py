@@ -14,6 +14,8 @@ from google.longrunning import operations_pb2
 from google.protobuf import any_pb2, empty_pb2
 from google.rpc import status_pb2
 
+from .iam import denied, needed_for_tpus
+
 NodeState = tpu_v2.Node.State
 QueuedState = tpu_v2.QueuedResourceState.State
 WAITING = (
@@ -67,6 +69,7 @@ class TpuApi:
         self.begun: dict[str, float] = {}
         self.host_keys: dict[str, list[str]] = {}
         self.failures: list[tuple[str, ApiError]] = []
+        self.roles = {"roles/tpu.admin", "roles/iam.serviceAccountUser"}  # of whoever calls
         self.calls: list[str] = []
         self.requests: list = []
         self.lock = threading.RLock()
@@ -119,6 +122,9 @@ class TpuApi:
                     self.calls.append(name)
                     self.requests.append(request)
                     try:
+                        if permission := denied(self.roles, needed_for_tpus(name, request)):
+                            message = f"Permission '{permission}' denied on resource (or it may not exist)."
+                            raise ApiError(grpc.StatusCode.PERMISSION_DENIED, message)
                         for index, (wanted, error) in enumerate(self.failures):
                             if wanted in ("", name):
                                 del self.failures[index]

@@ -1,0 +1,94 @@
+"""The ssh key: made where there is none, and refused in one sentence where nobody could get in with it."""
+
+import re
+import subprocess
+
+import pytest
+from snakemake_interface_common.exceptions import WorkflowError
+
+from snakemake_executor_plugin_tpu import ExecutorSettings
+from snakemake_executor_plugin_tpu.__main__ import main
+from snakemake_executor_plugin_tpu.errors import PodError
+from snakemake_executor_plugin_tpu.keys import public_half
+
+
+def test_key_is_made_once(tmp_path):
+    said, key = [], tmp_path / ".ssh" / "snakemake_tpu"
+    public = public_half(key, said.append)
+    assert re.fullmatch(r"ssh-ed25519 \S+", public)
+    assert key.stat().st_mode & 0o077 == 0
+    assert key.parent.stat().st_mode & 0o077 == 0
+    assert said == [f"Made the ssh key {key}: its public half is put onto slices created from here"]
+    key.with_name("snakemake_tpu.pub").unlink()  # the private half tells it, too
+    assert public_half(key, said.append) == public
+    assert len(said) == 1
+
+
+def test_key_nobody_can_use_is_refused(tmp_path, monkeypatch):
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    key = tmp_path / "locked"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "secret", "-f", key], check=True)
+    with pytest.raises(PodError, match=f"has a passphrase: run `ssh-add {key}`"):
+        public_half(key, print)
+    key.write_text("no key at all")
+    with pytest.raises(PodError, match="cannot be used .*: set tpu-ssh-key"):
+        public_half(key, print)
+    key.unlink()
+    with pytest.raises(PodError, match="without its private half"):
+        public_half(key, print)
+
+
+def test_users_that_hosts_do_not_let_in():
+    with pytest.raises(WorkflowError, match="tpu-ssh-user is 'root'"):
+        ExecutorSettings(ssh_user="root")
+    assert ExecutorSettings(workers="w0", ssh_user="root").login == ("root", None)
+    assert ExecutorSettings().login[0] == "snakemake"
+
+
+def test_pod_is_entered_with_a_key_made_on_the_way(healthy_pod, tmp_path, monkeypatch, capfd):
+    healthy_pod.api.nodes.clear()
+    healthy_pod.api.queued.clear()
+    key = tmp_path / "made" / "key"
+    environment = {
+        **healthy_pod.environment,
+        "XDG_CACHE_HOME": str(tmp_path),
+        "SNAKEMAKE_TPU_SSH_KEY": str(key),
+    }
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    try:
+        words = ("--accelerator-type", "v4-32")
+        assert main(["up", *words]) == 0
+        assert f"Made the ssh key {key}" in capfd.readouterr().err
+        # as nobody else and with no other key
+        address = ("-p", "2222", "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=no")
+        address += ("-o", "UserKnownHostsFile=/dev/null", "-o", "IdentitiesOnly=yes")
+        host = healthy_pod.hosts[0].address
+        for user, private, code in (
+            ("snakemake", key, 0),
+            ("root", key, 255),
+            ("snakemake", healthy_pod.key, 255),
+        ):
+            done = subprocess.run(
+                ["ssh", *address, "-i", private, f"{user}@{host}", "true"], capture_output=True
+            )
+            assert done.returncode == code, (user, done.stderr)
+    finally:
+        healthy_pod.api.nodes.clear()  # made anew, with the key that other tests have
+
+
+def test_nothing_is_created_with_a_key_that_cannot_be_used(healthy_pod, tmp_path, monkeypatch, capfd):
+    healthy_pod.api.nodes.clear()
+    healthy_pod.api.queued.clear()
+    key = tmp_path / "key"
+    key.write_text("no key at all")
+    environment = {
+        **healthy_pod.environment,
+        "XDG_CACHE_HOME": str(tmp_path),
+        "SNAKEMAKE_TPU_SSH_KEY": str(key),
+    }
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert main(["up", "--accelerator-type", "v4-32"]) == 1
+    assert "set tpu-ssh-key to another key" in capfd.readouterr().err
+    assert not healthy_pod.api.queued
