@@ -12,7 +12,7 @@ from pathlib import Path
 
 from snakemake_executor_plugin_tpu.emulator.iam import ROLES
 
-MEMBER = r"--member=(?P<member>(?:user|serviceAccount):[^@\s]+@\S+) --role=(?P<role>roles/\S+)"
+MEMBER = r"--member=(?P<member>(?:user|serviceAccount):[^@\s]+@\S+) --role=(?P<role>\S+)"
 FORMS = {
     "project": r"config set project (?P<name>[a-z][a-z0-9-]{4,28}[a-z0-9])",
     "services": r"services enable(?P<services>( [a-z]+\.googleapis\.com)+)",
@@ -20,6 +20,8 @@ FORMS = {
     "bucket": r"storage buckets create gs://(?P<name>[a-z0-9._-]{3,63}) --location=(?P<place>[a-z]+-[a-z]+\d)"
     r" --uniform-bucket-level-access --public-access-prevention",
     "account": r"iam service-accounts create (?P<name>[a-z][a-z0-9-]{4,28}[a-z0-9]) --project=(?P<project>\S+)",
+    "custom": r"iam roles create (?P<name>[A-Za-z0-9_.]{3,64}) --project=(?P<project>\S+)"
+    r" --permissions=(?P<permissions>[A-Za-z.,]+)",
     "bucket_role": rf"storage buckets add-iam-policy-binding gs://(?P<name>\S+) {MEMBER}",
     "project_role": rf"projects add-iam-policy-binding (?P<name>\S+) {MEMBER}",
     "account_role": rf"iam service-accounts add-iam-policy-binding (?P<name>\S+) {MEMBER}",
@@ -48,6 +50,9 @@ def main() -> int:
         state["buckets"].append(values["name"])
     if command == "account":
         state["accounts"].append(f"{values['name']}@{values['project']}.iam.gserviceaccount.com")
+    if command == "custom":
+        name = f"projects/{values['project']}/roles/{values['name']}"
+        state.setdefault("custom", {})[name] = values["permissions"].split(",")
     if command in ("bucket_role", "project_role", "account_role"):
         there = {"bucket_role": state["buckets"], "account_role": state["accounts"]}
         kind, _, who = values["member"].partition(":")
@@ -55,7 +60,7 @@ def main() -> int:
             return refuse(f"{values['name']} does not exist")
         if kind == "serviceAccount" and who not in state["accounts"]:
             return refuse(f"Service account {who} does not exist.")
-        if values["role"] not in ROLES:
+        if values["role"] not in {**ROLES, **state.get("custom", {})}:
             return refuse(f"Role {values['role']} is not supported for this resource.")
         state["roles"].append([command, values["member"], values["role"]])
     if command == "remove" and values["name"] not in state["buckets"]:

@@ -65,6 +65,7 @@ class Walk:
         self.state, self.variables = home / "gcloud.json", home / "variables"
         programs = home / "programs"
         programs.mkdir()
+        self.variables.touch()
         (programs / "gcloud").write_text(
             f'#!/bin/sh\nexec {sys.executable} {ROOT}/tests/pipeline/gcloud.py "$@"\n'
         )
@@ -85,7 +86,7 @@ class Walk:
 
     def run(self, block: str) -> str:
         """Run a block of the page and return what it said; then let the roles that it granted hold."""
-        script = f"set -euo pipefail; touch {self.variables}; . {self.variables}\n{block}\nexport -p > {self.variables}\n"
+        script = f"set -euo pipefail; . {self.variables}\n{block}\nexport -p > {self.variables}\n"
         done = subprocess.run(
             ["bash", "-c", script],
             cwd=self.folder,
@@ -109,6 +110,15 @@ class Walk:
         self.pod.gcs.proxy.roles = set.intersection(*kinds)
         mine = {role for where, who, role in roles if where != "bucket_role" and who.startswith("user:")}
         self.pod.api.roles = mine
+        ends = {"tpu.queuedresources.delete", "tpu.nodes.delete"}
+        hosts = [
+            role
+            for where, who, role in roles
+            if where == "project_role" and who.startswith("serviceAccount:")
+        ]
+        held = {permission for role in hosts for permission in state.get("custom", {}).get(role, ())}
+        if self.pod.metadata:
+            self.pod.metadata.may_delete = ends <= held
         for name in state["buckets"]:
             if name not in {bucket.name for bucket in self.pod.client().list_buckets()}:
                 self.pod.gcs.create_bucket(name)
