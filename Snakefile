@@ -1,7 +1,7 @@
 # The whole pipeline: data -> training -> evaluation -> tables -> fits -> figures -> report.
 #   snakemake --profile profiles/local                 everything of `make report`
 #   snakemake --profile profiles/local model_size      one experiment
-#   snakemake --profile profiles/tpu -n                what would run, why, how long, at what cost
+#   snakemake --profile profiles/tpu -n                what would run, how long, at what cost (-p: every job)
 import atexit
 import gc
 
@@ -10,13 +10,12 @@ from snakemake.utils import min_version
 min_version("9.20")
 
 from trm.errors import UserError
-from trm.pipeline import plan
+from trm.pipeline.controller import Controller
 from trm.pipeline.estimates import Estimates
 from trm.pipeline.inputs import Inputs
-from trm.pipeline.partial import write_partial_report
-from trm.pipeline.places import Place, may_repeat, shell_prefix
-from trm.pipeline.preflight import Preflight
-from trm.pipeline.workflow import Workflow
+from trm.pipeline.places import may_repeat, shell_prefix
+from trm.pipeline.preflight_gate import PreflightGate
+from trm.pipeline.project import open_project
 
 # While Snakemake builds its graph nothing becomes garbage: looking for it took a quarter of a dry run of 5,000 points,
 # and looking once more at the end of the process another fifth.
@@ -24,25 +23,20 @@ gc.set_threshold(200_000, 20, 100)
 atexit.register(gc.freeze)
 
 try:
-    STUDY = Workflow(config)
-    PLAN = Estimates(STUDY)
-    STUDY.figures  # every figure is checked before anything runs
-    plan.budget_of(STUDY)
+    PROJECT = open_project(config, storage)
+    PLAN = Estimates(PROJECT)
     if workflow.is_main_process:
-        STUDY.age_stale_files()
+        PROJECT.check()
 except UserError as error:
     raise WorkflowError(str(error)) from None
 
-LOGS = STUDY.logs
+LOGS = PROJECT.settings.logs
+PLACE = PROJECT.place
+PLACE.repeats = lambda: may_repeat(workflow)
+CHECK = PreflightGate(PROJECT.settings, PLACE, PLAN.pod_hosts)
+INPUTS = Inputs(PROJECT, PLAN, CHECK)
+CONTROLLER = Controller(PROJECT, config, workflow)
 
-# A dry run ends with what the experiments asked for cost, and what a budget buys.
-if workflow.is_main_process and workflow.output_settings.dryrun:
-    atexit.register(
-        lambda: plan.announce(STUDY, workflow.dag_settings, [rule.name for rule in workflow.rules])
-    )
-
-PLACE = Place(config, storage, repeats=may_repeat(workflow))
-CHECK = Preflight(config, PLACE, PLAN.pod_hosts)
 if PLACE.prefix:
     try:
         from snakemake_executor_plugin_tpu.storage import use_listings
@@ -51,9 +45,7 @@ if PLACE.prefix:
     else:
         use_listings(workflow)
 
-INPUTS = Inputs(STUDY, PLAN, PLACE, CHECK)
-
-shell.prefix(shell_prefix(config))
+shell.prefix(shell_prefix(PROJECT.settings))
 
 
 # Inert unless a software deployment method is asked for; it names the reference environment.
@@ -86,8 +78,7 @@ localrules:
 rule all:
     default_target: True
     input:
-        "results/report.html",
-        expand("results/plots/{stem}.pdf", stem=[figure.stem for figure in STUDY.shown_figures()]),
+        INPUTS.everything,
 
 
 include: "workflow/rules/preflight.smk"
@@ -100,5 +91,9 @@ include: "workflow/rules/report.smk"
 include: "workflow/rules/targets.smk"
 
 
+onsuccess:
+    CONTROLLER.succeeded()
+
+
 onerror:
-    write_partial_report(STUDY, config)
+    CONTROLLER.failed()

@@ -24,7 +24,8 @@ from benchmarks.plan import data
 from trm.devices.cpu import CpuBackend
 from trm.evaluation import policies
 from trm.evaluation.evaluate import Evaluation
-from trm.pipeline.workflow import Workflow
+from trm.pipeline.naming import dataset_name
+from trm.pipeline.project import open_project
 from trm.study.schema import EvaluationConfig
 from trm.training.dataset import Dataset
 from trm.training.outputs import load_weights
@@ -37,16 +38,16 @@ COMPARED = 16
 def train(folder: Path) -> tuple[Path, Path]:
     """The laptop scale's baseline: its run and its data set."""
     data(folder)
-    workflow = Workflow({"scale": "laptop", "experiments": "baseline"})
-    run = workflow.study.experiment("baseline").points[0].runs[0]
-    dataset, out = folder / workflow.dataset_of(run), folder / run.name
+    project = open_project({"scale": "laptop", "experiments": "baseline"})
+    run = project.study.experiment("baseline").points[0].runs[0]
+    dataset, out = folder / dataset_name(run.config.data), folder / run.name
     command = [
         sys.executable,
         "-m",
         "trm",
         "train",
         "--config",
-        workflow.run_json(run.name),
+        project.catalogue.run_json(run.name),
         "--threads",
         "1",
     ]

@@ -55,7 +55,10 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--json")
     args = parser.parse_args()
-    parse = "from trm.pipeline.workflow import Workflow; w = Workflow({}); w.figures; w.report_identity"
+    parse = (
+        "from trm.pipeline.project import open_project; p = open_project({}); p.check(); "
+        "p.published.report_identity"
+    )
     results = {}
     for name, points in (("shipped study", 0), (f"{args.points} points", args.points)):
         with tempfile.TemporaryDirectory() as folder:

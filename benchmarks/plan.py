@@ -25,7 +25,8 @@ import numpy as np
 from scipy.optimize import nnls
 
 from trm.pipeline.estimates import Estimates
-from trm.pipeline.workflow import Workflow
+from trm.pipeline.naming import dataset_name, source_name
+from trm.pipeline.project import open_project
 from trm.study.schema import RunConfig
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -43,16 +44,16 @@ KINDS: dict[str, dict[str, Any]] = {
 
 def run(kind: str, changes: dict[str, Any], folder: Path, seed: int) -> dict[str, Any]:
     """Plan one run, then train and evaluate it; returns both times."""
-    workflow = Workflow({"scale": "laptop", "set": changes, "experiments": "baseline"})
-    point = workflow.study.experiment("baseline").points[0]
+    project = open_project({"scale": "laptop", "set": changes, "experiments": "baseline"})
+    point = project.study.experiment("baseline").points[0]
     name = point.runs[0].name
     config = point.runs[0].config
-    cost = Estimates(workflow).of(name)
-    dataset = folder / workflow.dataset_of(point.runs[0])
+    cost = Estimates(project).of(name)
+    dataset = folder / dataset_name(point.runs[0].config.data)
     out = folder / "runs" / name
     trm = [sys.executable, "-m", "trm"]
-    runtime = workflow.study.scale.runtime.model_dump_json(exclude_defaults=True)
-    recipe = json.dumps(json.loads(workflow.run_json(name)) | {"seed": seed})
+    runtime = project.study.scale.runtime.model_dump_json(exclude_defaults=True)
+    recipe = json.dumps(json.loads(project.catalogue.run_json(name)) | {"seed": seed})
     train = [*trm, "train", "--config", recipe, "--dataset", str(dataset), "--out", str(out)]
     kept, evaluation = str(folder / "checkpoints" / name), point.evaluation.model_dump_json()
     train += [
@@ -102,13 +103,13 @@ def terms(config: RunConfig, flops: float) -> list[float]:
 
 def data(folder: Path) -> None:
     """The data set that all runs share (none of the kinds changes the data)."""
-    workflow = Workflow({"scale": "laptop", "experiments": "baseline"})
-    sample = workflow.study.experiment("baseline").points[0].runs[0]
-    source = folder / workflow.source_of(sample)
+    project = open_project({"scale": "laptop", "experiments": "baseline"})
+    sample = project.study.experiment("baseline").points[0].runs[0]
+    source = folder / source_name(sample.config.data)
     trm = [sys.executable, "-m", "trm", "data"]
-    pool = workflow.source_json(workflow.source_of(sample))
-    cut = workflow.dataset_json(workflow.dataset_of(sample))
-    out = folder / workflow.dataset_of(sample)
+    pool = project.catalogue.source_json(source_name(sample.config.data))
+    cut = project.catalogue.dataset_json(dataset_name(sample.config.data))
+    out = folder / dataset_name(sample.config.data)
     for command in (
         [*trm, "source", "--config", pool, "--files=", "--out", str(source)],
         [*trm, "build", "--config", cut, "--source", str(source), "--out", str(out)],

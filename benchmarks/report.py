@@ -32,8 +32,8 @@ from trm.analysis.specs import ReportSpec, TableSpec
 from trm.analysis.tables import collect, load, load_all
 from trm.analysis.tables import save as save_table
 from trm.io import write_json
-from trm.pipeline.reporting import report_json
-from trm.pipeline.workflow import Workflow
+from trm.pipeline.project import Project, open_project
+from trm.pipeline.reporting import report_spec
 from trm.study.schema import RunConfig
 
 ROOT = Path(__file__).parents[1]
@@ -49,23 +49,23 @@ def error(config: RunConfig) -> float:
     return float(np.clip(found * (1.5 if training.ema == 0 else 1), 0, 0.98))
 
 
-def invent(workflow: Workflow, folder: Path) -> dict[str, TableSpec]:
+def invent(project: Project, folder: Path) -> dict[str, TableSpec]:
     """Result files of every run, and the tables' specifications."""
     wanted: dict[str, list[Any]] = {}
-    for experiment in workflow.study.experiments.values():
+    for experiment in project.study.experiments.values():
         for point in experiment.points:
             for run in point.runs:
                 known = wanted.setdefault(run.name, [])
                 if point.evaluation not in known:
                     known.append(point.evaluation)
     written = {
-        name: write_run(folder, workflow.runs[name].config, error, evaluations)
+        name: write_run(folder, project.runs[name].config, error, evaluations)
         for name, evaluations in wanted.items()
     }
     specs = {}
-    for name in workflow.selected:
-        table = workflow.table_json(name)
-        for point, resolved in zip(table["points"], workflow.study.experiment(name).points):
+    for name in project.selection.experiments:
+        table = project.catalogue.table_spec(name)
+        for point, resolved in zip(table["points"], project.study.experiment(name).points):
             runs = []
             for run in resolved.runs:
                 entry, place = written[run.name], wanted[run.name].index(resolved.evaluation)
@@ -99,27 +99,27 @@ def main() -> None:
         study = yaml.safe_load(Path("config/experiments.yaml").read_text())
         study["scales"]["tpu"]["seeds"] = list(range(args.seeds))
         Path("config/experiments.yaml").write_text(yaml.safe_dump(study, sort_keys=False))
-        workflow = Workflow({"scale": "tpu", "experiments": "*"})
-        specs = invent(workflow, Path(place))
+        project = open_project({"scale": "tpu", "experiments": "*"})
+        specs = invent(project, Path(place))
         seconds: dict[str, float] = {}
         with timed(seconds, "tables"):
             for name, spec in specs.items():
-                save_table(collect(spec), workflow.table_file(name))
+                save_table(collect(spec), project.catalogue.table_file(name))
         with timed(seconds, "fits"):
-            for fit in workflow.fits.values():
-                tables = [workflow.table_file(name) for name in fit.experiments]
+            for fit in project.selection.fits.values():
+                tables = [project.catalogue.table_file(name) for name in fit.experiments]
                 write_json(
                     f"results/fits/{fit.name}.json",
                     fit_table(load_all(tables, fit.spec.experiments), fit.spec),
                 )
         with timed(seconds, "figures"):
-            for figure in workflow.shown_figures():
-                tables = [load(workflow.table_file(name)) for name in figure.experiments]
+            for figure in project.selection.shown:
+                tables = [load(project.catalogue.table_file(name)) for name in figure.experiments]
                 fits = [json.loads(Path(f"results/fits/{fit.name}.json").read_text()) for fit in figure.fits]
                 with styled():
                     save(draw(figure.spec, tables, fits), f"results/figures/{figure.name}.pdf")
         with timed(seconds, "report"):
-            report = build(ReportSpec.model_validate(report_json(workflow)))
+            report = build(ReportSpec.model_validate(report_spec(project)))
             Path("results/report.html").write_text(page(report))
             Path("results/report.pdf").write_bytes(document(report))
         sizes = {name: Path("results", name).stat().st_size for name in ("report.html", "report.pdf")}
@@ -129,8 +129,8 @@ def main() -> None:
                 shutil.copy(f"results/{name}", kept["out"])
         os.chdir(ROOT)
     print(
-        f"{len(workflow.runs)} runs, {len(specs)} experiments, {len(workflow.shown_figures())} figures, "
-        f"{len(workflow.fits)} fits"
+        f"{len(project.runs)} runs, {len(specs)} experiments, {len(project.selection.shown)} figures, "
+        f"{len(project.selection.fits)} fits"
     )
     for what, value in (*seconds.items(), ("all of it", sum(seconds.values()))):
         print(f"{what:<12}{value:>8.1f} s")
@@ -138,7 +138,7 @@ def main() -> None:
         print(f"{name:<12}{size / 1e6:>8.1f} MB")
     if kept["json"]:
         kept["json"].write_text(
-            json.dumps({"seconds": seconds, "bytes": sizes, "runs": len(workflow.runs)}, indent=1)
+            json.dumps({"seconds": seconds, "bytes": sizes, "runs": len(project.runs)}, indent=1)
         )
 
 

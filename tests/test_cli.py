@@ -85,9 +85,9 @@ def test_documentation_matches_the_schema():
 
 def test_the_snakefile_side_imports_neither_torch_nor_numpy():
     code = (
-        "import sys; from trm.pipeline.workflow import Workflow; from trm.pipeline.estimates import Estimates;"
+        "import sys; from trm.pipeline.project import open_project; from trm.pipeline.estimates import Estimates;"
         "from trm.pipeline.partial import write_partial_report;"
-        "w = Workflow({}); w.figures; w.report_identity; Estimates(w).of(next(iter(w.runs)));"
+        "p = open_project({}); p.check(); p.published.report_identity; Estimates(p).of(next(iter(p.runs)));"
         "sys.exit(sorted({'torch', 'numpy', 'pandas', 'numba'} & set(sys.modules)) or 0)"
     )
     result = subprocess.run(

@@ -9,6 +9,7 @@ import yaml
 from trm.devices import chips, open_backend
 from trm.errors import UserError
 from trm.pipeline.places import shell_prefix
+from trm.pipeline.settings import Settings, split
 
 HAS_XLA = importlib.util.find_spec("torch_xla") is not None
 
@@ -112,7 +113,7 @@ def test_chips_are_recognised_as_torch_xla_does():
 
 def test_the_tpu_profile_says_so_to_every_job():
     config = yaml.safe_load((Path(__file__).parents[2] / "profiles/tpu/workflow.yaml").read_text())
-    text = shell_prefix(config)
+    text = shell_prefix(split(config)[0])
     assert " TRM_BACKEND=xla " in text
     assert f" {chips.CHIPS_VARIABLE}=4;" in text
-    assert "TRM_BACKEND" not in shell_prefix({})
+    assert "TRM_BACKEND" not in shell_prefix(Settings())

@@ -10,7 +10,10 @@ import pytest
 from trm.errors import UserError
 from trm.pipeline import plan
 from trm.pipeline.estimates import Estimates
-from trm.pipeline.workflow import Workflow
+from trm.pipeline.inputs import Inputs
+from trm.pipeline.preflight_gate import PreflightGate
+from trm.pipeline.project import open_project
+from trm.pipeline.settings import Settings, split
 
 
 @pytest.fixture
@@ -19,10 +22,10 @@ def jobs(monkeypatch):
     monkeypatch.chdir(Path(__file__).parents[2])
 
     def find(experiment, **config):
-        workflow = Workflow({"experiments": experiment, **config})
-        points = workflow.study.experiment(experiment).points
+        project = open_project({"experiments": experiment, **config})
+        points = project.study.experiment(experiment).points
         names = {point.label: SimpleNamespace(run=point.runs[0].name) for point in points}
-        return Estimates(workflow), names
+        return Estimates(project), names
 
     return find
 
@@ -87,25 +90,26 @@ def test_a_budget_pays_a_shared_run_once_and_passes_over_what_is_too_dear():
 
 @pytest.mark.parametrize("value", ["x", "-1", "0", "nan", "inf"])
 def test_a_budget_is_a_number_of_hours(value):
-    with pytest.raises(UserError, match="must be a number of device-hours above 0"):
-        plan.hours(value)
+    with pytest.raises(UserError, match="budget_hours: must be"):
+        split({"budget_hours": value})
 
 
 def test_commands_of_rules_see_the_same_study(jobs):
-    workflow = Workflow({"experiments": "ema", "xla_python": "/x y/python", "set": {"training.lr": 1e-3}})
-    words = shlex.split(workflow.options)
+    project = open_project({"experiments": "ema", "xla_python": "/x y/python", "set": {"training.lr": 1e-3}})
+    words = shlex.split(project.options)
     given = [words[i + 1] for i, word in enumerate(words) if word == "--config"]
     assert given == ["experiments=ema", "xla_python=/x y/python", "set=training.lr=0.001"]
 
 
 def test_a_run_that_starts_from_weights_outside_the_study_needs_them_on_disk(jobs, tmp_path, monkeypatch):
-    workflow = Workflow({"experiments": "ema", "set": {"training.init_from": "older-12345678"}})
-    assert workflow.any_initial_weights
-    run = workflow.study.experiment("ema").points[0].runs[0].name
+    project = open_project({"experiments": "ema", "set": {"training.init_from": "older-12345678"}})
+    assert project.catalogue.any_initial_weights
+    job = SimpleNamespace(run=project.study.experiment("ema").points[0].runs[0].name)
+    inputs = Inputs(project, Estimates(project), PreflightGate(Settings(), project.place, 1))
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match="init_from=older-12345678: .* does not exist"):
-        workflow.initial_weights(run)
+        inputs.train_initial(job)
     weights = tmp_path / "results/runs/older-12345678/weights.safetensors"
     weights.parent.mkdir(parents=True)
     weights.touch()
-    assert workflow.initial_weights(run) == []
+    assert inputs.train_initial(job) == []

@@ -30,15 +30,13 @@ def long_run(tmp_path):
     return new_project(tmp_path, study)
 
 
-def start(project):
-    command = [sys.executable, "-m", "trm", "study", "run", "--profile", "profiles/local", "--cores", "1"]
-    return subprocess.Popen(
-        command,
-        cwd=project.folder,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+COMMANDS = {"study run": ["trm", "study", "run"], "snakemake": ["snakemake"]}
+
+
+def start(project, command="study run", **options):
+    words = [sys.executable, "-m", *COMMANDS[command], "--profile", "profiles/local", "--cores", "1"]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    return subprocess.Popen(words, cwd=project.folder, start_new_session=True, **quiet | options)
 
 
 def wait_for_checkpoint(project, process):
@@ -49,13 +47,14 @@ def wait_for_checkpoint(project, process):
         os.sched_yield()
 
 
-@pytest.mark.parametrize("whole_group", [True, False], ids=["everything", "only the launcher"])
-def test_a_killed_build_goes_on_from_its_checkpoint(long_run, whole_group):
-    process = start(long_run)
+@pytest.mark.parametrize("whole_group", [True, False], ids=["everything", "only the controller"])
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_killed_build_goes_on_from_its_checkpoint(long_run, command, whole_group):
+    process = start(long_run, command)
     wait_for_checkpoint(long_run, process)
     (os.killpg if whole_group else os.kill)(process.pid, signal.SIGKILL)
     process.wait()
-    second = start(long_run)
+    second = start(long_run, command)
     assert second.wait(timeout=300) == 0
     (training,) = (long_run.folder / "results/runs").glob("*/training.json")
     result = json.loads(training.read_text())
@@ -65,3 +64,36 @@ def test_a_killed_build_goes_on_from_its_checkpoint(long_run, whole_group):
         assert result["resumes"] >= 1
     assert (long_run.folder / "results/report.html").exists()
     assert long_run.would_run() == {}
+
+
+def test_a_living_snakemake_keeps_its_locks(long_run):
+    """`study run` waits for it; a second plain Snakemake is refused by Snakemake itself."""
+    first = start(long_run, "snakemake")
+    try:
+        wait_for_checkpoint(long_run, first)
+        waiting = start(long_run, stderr=subprocess.PIPE, text=True)
+        try:
+            assert f"another run (process {first.pid}) is active" in waiting.stderr.readline()
+            assert any((long_run.folder / ".snakemake/locks").iterdir())
+            second = start(long_run, "snakemake", stderr=subprocess.PIPE, text=True)
+            assert "cannot be locked" in second.communicate(timeout=120)[1]
+            assert second.returncode != 0
+            assert any((long_run.folder / ".snakemake/locks").iterdir())
+        finally:
+            os.killpg(waiting.pid, signal.SIGKILL)
+            waiting.communicate()
+    finally:
+        os.killpg(first.pid, signal.SIGKILL)
+        first.wait()
+
+
+def test_ctrl_c_writes_no_report(long_run):
+    """Whoever interrupts does not wait for a partial report."""
+    process = start(long_run, "snakemake", stderr=subprocess.PIPE, text=True)
+    wait_for_checkpoint(long_run, process)
+    os.killpg(process.pid, signal.SIGINT)
+    said = process.communicate(timeout=120)[1]
+    assert process.returncode != 0
+    assert "Terminating processes on user request" in said
+    assert "partial report" not in said
+    assert not (long_run.folder / "results/partial").exists()

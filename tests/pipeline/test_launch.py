@@ -12,7 +12,8 @@ from tests.pipeline.conftest import STUDY, new_project
 from trm.errors import UserError
 from trm.pipeline.cleanup import clean, survey
 from trm.pipeline.launch import trained_since, with_overrides
-from trm.pipeline.naming import RUN_FILES, parse_overrides
+from trm.pipeline.naming import RUN_FILES
+from trm.pipeline.settings import parse_overrides
 
 
 @pytest.fixture
@@ -32,11 +33,7 @@ def test_a_stale_lock_is_removed_and_the_launch_recorded(fresh):
     locks.mkdir(parents=True)
     (locks / "0.output.lock").write_text(str(fresh.folder / "results/report.html") + "\n")
     source = next(
-        iter(
-            line
-            for line in fresh.snakemake("-n", "--nolock").stdout.split()
-            if line.endswith("manifest.json,")
-        )
+        iter(line for line in fresh.snakemake("-n", "-p").stdout.split() if line.endswith("manifest.json,"))
     )
     result = launch(fresh, source.rstrip(","))
     assert result.returncode == 0, result.stderr
@@ -55,7 +52,7 @@ def test_a_second_run_waits_for_a_living_one(fresh):
         second = subprocess.Popen(
             command, cwd=fresh.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
-        assert "another run (process 4711) is at work in this folder" in second.stderr.readline()
+        assert "another run (process 4711) is active in this folder" in second.stderr.readline()
         assert second.poll() is None
     out, error = second.communicate(timeout=120)
     assert second.returncode == 0, error
@@ -104,7 +101,14 @@ def test_several_overrides_in_one_text(sign):
 
 def test_set_reaches_the_runs_and_a_dry_run_says_what_they_cost(fresh):
     result = launch(
-        fresh, "-n", "--set", "training.steps=3,training.lr=1e-3", "--set", "runtime.log_every=1", "batch"
+        fresh,
+        "-n",
+        "-p",
+        "--set",
+        "training.steps=3,training.lr=1e-3",
+        "--set",
+        "runtime.log_every=1",
+        "batch",
     )
     assert result.returncode == 0, result.stderr
     assert "3 steps" in result.stdout

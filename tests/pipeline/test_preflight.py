@@ -10,7 +10,8 @@ import yaml
 from tests.pipeline.conftest import ROOT, STUDY, new_project
 from tests.storage.cloud import Server
 from trm.pipeline.places import Place
-from trm.pipeline.preflight import LOCK, Preflight
+from trm.pipeline.preflight_gate import LOCK, PreflightGate
+from trm.pipeline.settings import Settings
 
 ASKED = ("--config", "preflight=local")
 
@@ -90,25 +91,29 @@ def test_the_pods_profiles_ask_for_it_on_all_hosts(profile, emulated_bucket, tmp
     study = STUDY | {"scales": dict.fromkeys(("rehearsal", "tpu"), scale)}
     project = new_project(tmp_path / "project", study)
     shutil.copytree(ROOT / "envs", project.folder / "envs")
-    done = project.snakemake("--profile", f"profiles/{profile}", "-n")
+    done = project.snakemake("--profile", f"profiles/{profile}", "-n", "-p")
     assert "Preflight of 8 hosts" in done.stdout
     assert order(done.stdout)[0] == "Preflight of"
 
 
 def test_another_pod_or_environment_is_checked_anew(monkeypatch, tmp_path):
-    place = Place({})
+    place = Place()
 
     def path(**config):
-        return Preflight({"preflight": "tpu", "pod": "a"} | config, place, 8).output
+        return PreflightGate(
+            Settings.model_validate({"preflight": "tpu", "pod": "a"} | config), place, 8
+        ).output
 
     assert path() == path()
-    assert len({path(), path(pod="b"), path(preflight="local"), Preflight({}, place, 4).output}) == 4
+    assert (
+        len({path(), path(pod="b"), path(preflight="local"), PreflightGate(Settings(), place, 4).output}) == 4
+    )
     lock = tmp_path / "requirements.lock"
     lock.write_text("torch==9\n")
     before = path()
-    monkeypatch.setattr("trm.pipeline.preflight.LOCK", lock)
+    monkeypatch.setattr("trm.pipeline.preflight_gate.LOCK", lock)
     assert path() != before
-    assert Preflight({}, place, 8).before("results/runs/a/training.json") == []
+    assert PreflightGate(Settings(), place, 8).before("results/runs/a/training.json") == []
 
 
 def test_hosts_are_sent_the_lock_that_they_are_compared_with():

@@ -1,6 +1,6 @@
 """Only what an edit changes is made again: asked of real Snakemake over a real, small, finished study."""
 
-import json
+import os
 import re
 import shutil
 
@@ -145,9 +145,10 @@ def test_experiments_are_targets_by_name_and_old_id(project):
         assert "html_report" not in jobs
 
 
-def test_a_failed_run_leaves_a_report_of_the_others(project):
+def test_a_failed_run_leaves_a_partial_report_beside_the_whole_one(project):
+    whole = (project.folder / "results/report.html").read_text()
     project.edit(set_in("experiments", "batch", "grid", "product", "training.batch_size", [4, 8, 16]))
-    broken = project.snakemake("-n").stdout
+    broken = project.snakemake("-n", "-p").stdout
     run = re.search(r"(sudoku4\S+-b16-s1-[0-9a-f]{8}): ", broken)[1]
     blocked = project.folder / "results/checkpoints" / run
     blocked.parent.mkdir(parents=True, exist_ok=True)
@@ -157,12 +158,12 @@ def test_a_failed_run_leaves_a_report_of_the_others(project):
     assert result.returncode != 0
     other = run.replace("-s1-", "-s0-").rsplit("-", 1)[0]
     assert list((project.folder / "results/runs").glob(f"{other}-*/training.json")), "the other seed went on"
-    page = (project.folder / "results/report.html").read_text()
-    assert run in page
-    assert json.loads((project.folder / "results/report.json").read_text())["identity"] == "partial"
+    partial = project.folder / "results/report.partial.html"
+    assert run in partial.read_text()
+    assert (project.folder / "results/report.html").read_text() == whole
     blocked.unlink()
     project.snakemake("--cores", "2")
-    assert json.loads((project.folder / "results/report.json").read_text())["identity"] != "partial"
+    assert not partial.exists()
     assert project.would_run() == {}
 
 
@@ -173,3 +174,41 @@ def test_what_no_result_depends_on_runs_nothing(project):
     project.edit(set_in("scales", "laptop", "runtime", {"log_every": 1, "evals": 2, "checkpoint_minutes": 3}))
     project.edit(set_in("scales", "laptop", "threads", 2))
     assert project.would_run() == {}
+
+
+def tree(folder):
+    """Every file and folder with its time."""
+    return {path: path.lstat().st_mtime_ns for path in folder.rglob("*") if "__pycache__" not in path.parts}
+
+
+def test_looking_changes_nothing(project):
+    """Dry runs, --list-rules and --lint of a study that was edited, and back."""
+    before = project.study_path.read_text()
+    stat = project.study_path.stat()
+    earlier = tree(project.folder / "results")
+    project.edit(set_in("experiments", "batch", "question", "Another question?"))
+    project.edit(set_in("experiments", "data_size", "figures", 0, "fit", "saturating_power_law"))
+    jobs = project.would_run()
+    assert jobs["publish"] >= 1
+    assert jobs["html_report"] == 1
+    for words in (["--list-rules"], ["--lint"], ["--summary"]):
+        project.snakemake(*words, check=False)
+    assert tree(project.folder / "results") == earlier
+    project.study_path.write_text(before)
+    os.utime(project.study_path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    assert project.would_run() == {}
+    shutil.make_archive(str(project.folder / "plots"), "zip", project.folder / "results/plots")
+
+
+def test_pictures_are_asked_for_too(project):
+    (project.folder / "results/plots/batch.png").unlink()
+    assert project.would_run()["publish"] == 1
+
+
+def test_a_forced_run_gets_its_data_set_again(project):
+    """A lost data set is no input of finished runs, but a forced one reads it."""
+    shutil.rmtree(project.folder / "results/datasets")
+    shutil.rmtree(project.folder / "results/sources")
+    run = next((project.folder / "results/runs").iterdir()).name
+    target = f"results/runs/{run}/training.json"
+    assert project.would_run(target, "--forcerun", target)["dataset"] == 1

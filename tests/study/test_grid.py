@@ -129,7 +129,7 @@ def test_a_variable_that_is_not_set_skips_the_experiment(study, study_file, tmp_
 def test_numbers_are_read_as_yaml_1_2_and_double_keys_refused():
     assert parse_yaml("1e-4", "x") == 1e-4
     assert parse_yaml("[-1E5, .5e3, 12]", "x") == [-1e5, 500.0, 12]
-    with pytest.raises(UserError, match="stands twice"):
+    with pytest.raises(UserError, match="is listed twice"):
         parse_yaml("a: 1\na: 2\n", "x")
 
 
@@ -213,7 +213,7 @@ WRONG = {
         set_in(("experiments", "rows", "aliases"), ["E9.1"]),
         "'E9.1' is already a name",
     ),
-    "a seed twice": (set_in(("experiments", "width", "seeds"), [1, 1]), "a seed stands twice"),
+    "a seed twice": (set_in(("experiments", "width", "seeds"), [1, 1]), "duplicate seed"),
     "scaling without its base": (
         set_in(("experiments", "width", "set"), {"training.lr_scaling": "linear"}),
         "needs training.lr_base_batch",

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from trm.pipeline.workflow import Workflow
+from trm.pipeline.project import open_project
 from trm.study.dataset_identity import shape
 from trm.study.flops import train_flops
 
@@ -30,7 +30,7 @@ EQUAL_FLOPS = [
 
 @pytest.fixture(scope="module")
 def workflows():
-    return {scale: Workflow({"study": STUDY, "scale": scale, "experiments": "*"}) for scale in SKIPPED}
+    return {scale: open_project({"study": STUDY, "scale": scale, "experiments": "*"}) for scale in SKIPPED}
 
 
 @pytest.mark.parametrize("scale", SKIPPED)
@@ -48,7 +48,7 @@ def test_every_experiment_asks_and_has_a_figure(workflows, scale):
     for name, experiment in workflow.study.experiments.items():
         assert experiment.definition.question.endswith("?"), name
         assert experiment.definition.hypothesis, name
-        assert experiment.skip or workflow.figures_of(name), name
+        assert experiment.skip or workflow.catalogue.figures_of(name), name
 
 
 @pytest.mark.parametrize(("scale", "experiment", "one", "other"), EQUAL_FLOPS)

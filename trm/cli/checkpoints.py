@@ -38,11 +38,11 @@ def run(args: argparse.Namespace) -> int:
     """List, clean or export."""
     if args.action == "compact":
         return _compact(args)
-    from trm.cli.study import workflow_of
+    from trm.cli.study import project_of
     from trm.pipeline.cleanup import clean, survey
     from trm.study.cost import bytes_text
 
-    known = set(workflow_of(args).runs)
+    known = set(project_of(args).runs)
     entries = survey(args.root, known)
     if args.action == "list":
         for entry in entries:

@@ -17,9 +17,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         "--runs", action="store_true", help="a line for every run, not only for every experiment"
     )
     parser.add_argument("--jobs", type=int, help="jobs that run at once (default: of config/hardware.yaml)")
-    parser.add_argument(
-        "--budget-hours", type=float, help="say what this many device-hours buy, in which order"
-    )
+    parser.add_argument("--budget-hours", help="say what this many device-hours buy, in which order")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -27,14 +25,13 @@ def run(args: argparse.Namespace) -> int:
     """Print the plan."""
     import json
 
-    from trm.cli.study import workflow_of
+    from trm.cli.study import project_of
     from trm.pipeline import plan
 
-    workflow = workflow_of(args)
-    budget = args.budget_hours or workflow.config.get("budget_hours")
-    if budget is not None:
-        budget = plan.hours(budget)
-    document = plan.document(workflow, jobs=args.jobs, budget=budget)
+    if args.budget_hours is not None:
+        args.config.append(f"budget_hours={args.budget_hours}")
+    project = project_of(args)
+    document = plan.document(project, jobs=args.jobs, budget=project.settings.budget_hours)
     if args.json:
         print(json.dumps(document, indent=2))
     else:

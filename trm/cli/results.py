@@ -64,13 +64,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _export(args: argparse.Namespace) -> int:
-    from trm.cli.study import workflow_of
+    from trm.cli.study import project_of
     from trm.errors import UserError
     from trm.pipeline.archive import export
 
-    workflow = workflow_of(args)
-    names = [workflow.study.experiment(name).name for name in args.experiments]
-    tables = {name: workflow.table_file(name) for name in names or workflow.selected}
+    project = project_of(args)
+    names = [project.study.experiment(name).name for name in args.experiments]
+    tables = {name: project.catalogue.table_file(name) for name in names or project.selection.experiments}
     if not names:
         tables = {name: path for name, path in tables.items() if Path(path).exists()}
     if not tables:

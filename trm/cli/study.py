@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from trm.study.text import count
+
+if TYPE_CHECKING:
+    from trm.pipeline.project import Project
 
 
 def add_study_options(parser: argparse.ArgumentParser) -> None:
     """Options by which a command sees the same study as the Snakefile."""
-    parser.add_argument(
-        "--study", default="config/experiments.yaml", help="the study's file (default: %(default)s)"
-    )
-    parser.add_argument("--scale", default="laptop", help="laptop, gpu or tpu (default: %(default)s)")
+    parser.add_argument("--study", help="the study's file (default: config/experiments.yaml)")
+    parser.add_argument("--scale", help="laptop, gpu or tpu (default: laptop)")
     add_set_option(parser)
     parser.add_argument(
         "--config", action="append", default=[], metavar="KEY=VALUE", help="as Snakemake's --config"
@@ -36,14 +39,21 @@ def add_set_option(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def workflow_of(args: argparse.Namespace) -> Any:
-    """The Workflow that the options name."""
-    from trm.pipeline.naming import parse_overrides
-    from trm.pipeline.workflow import Workflow
+def project_of(args: argparse.Namespace) -> Project:
+    """The project that the options name."""
+    from trm.errors import UserError
+    from trm.pipeline.project import open_project
+    from trm.pipeline.settings import parse_overrides
 
-    pairs = dict(pair.partition("=")[::2] for pair in args.config)
-    overrides = parse_overrides(pairs.pop("set", "")) | parse_overrides(args.set)
-    return Workflow({"study": args.study, "scale": args.scale, **pairs, "set": overrides})
+    config: dict[str, Any] = {}
+    for pair in args.config:
+        key, sign, value = pair.partition("=")
+        if not sign:
+            raise UserError(f"--config {pair}: must be KEY=VALUE")
+        config[key] = value
+    given = {"study": args.study, "scale": args.scale}
+    config |= {key: value for key, value in given.items() if value is not None}
+    return open_project(config | {"set": parse_overrides(config.get("set")) | parse_overrides(args.set)})
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
@@ -70,7 +80,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     spec.add_argument("--out", required=True)
     for command in (listing, show):
         add_study_options(command)
-    publish = commands.add_parser("publish", help="put a figure where people look for it (called by rules)")
+    publish = commands.add_parser("publish", help="put a figure under its fixed name (called by rules)")
     publish.add_argument("--figure", required=True)
     publish.add_argument("--identity", required=True)
     publish.add_argument("--out", required=True)
@@ -79,7 +89,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     launch = commands.add_parser(
         "run",
         allow_abbrev=False,
-        help="run snakemake; ends a stale lock first, writes results/launches/",
+        help="run snakemake; removes stale locks first, writes results/launches/",
         description="Runs `snakemake` with whatever else is given: profile, targets, -n, --config ...",
     )
     add_set_option(launch)
@@ -92,32 +102,37 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _list(args: argparse.Namespace) -> int:
-    workflow = workflow_of(args)
-    for name, experiment in workflow.study.experiments.items():
+    project = project_of(args)
+    for name, experiment in project.study.experiments.items():
         aliases = f" ({', '.join(experiment.definition.aliases)})" if experiment.definition.aliases else ""
         runs = len({run.name for point in experiment.points for run in point.runs})
-        size = (
-            f"not at this scale: {experiment.skip}"
-            if experiment.skip
-            else f"{len(experiment.points)} points, {runs} runs"
-        )
-        mark = "*" if name in workflow.selected else " "
+        size = f"{count(len(experiment.points), 'point')}, {count(runs, 'run')}"
+        if experiment.skip:
+            size = f"not at this scale: {experiment.skip}"
+        mark = "*" if name in project.selection.experiments else " "
         size += "".join(f"; {reason}" for reason in experiment.left_out)
         print(f"{mark} {name}{aliases}: {size}\n      {experiment.definition.question}")
-    print("\n* part of `make report` at this scale, or already run")
+    print("\n* part of `make report` at this scale, or complete already")
     return 0
 
 
 def _show(args: argparse.Namespace) -> int:
     import yaml
 
-    workflow = workflow_of(args)
-    experiment = workflow.study.experiment(args.experiment)
+    from trm.pipeline.naming import dataset_name
+
+    project = project_of(args)
+    experiment = project.study.experiment(args.experiment)
     print(f"{experiment.name}: {experiment.definition.question}\n{experiment.definition.hypothesis}")
+    for reason in (experiment.skip, *experiment.left_out):
+        if reason:
+            print(f"not run: {reason}")
     for point in experiment.points:
         print(f"\n{point.label}: {point.evaluation_file}")
+        for key, value in point.coords.items():  # also where the value is the default
+            print(f"  {key}: {value}")
         for run in point.runs:
-            print(f"  {run.name}  data {workflow.dataset_of(run)}")
+            print(f"  {run.name}  data {dataset_name(run.config.data)}")
         differs = point.runs[0].config.model_dump(mode="json", exclude_defaults=True)
         print("  " + yaml.safe_dump(differs, sort_keys=False).rstrip().replace("\n", "\n  "))
     return 0
@@ -125,15 +140,15 @@ def _show(args: argparse.Namespace) -> int:
 
 def _spec(args: argparse.Namespace) -> int:
     from trm.io import write_json
-    from trm.pipeline.reporting import report_json
+    from trm.pipeline.reporting import report_spec
 
     options = argparse.ArgumentParser()
     add_study_options(options)
-    workflow = workflow_of(options.parse_args(shlex.split(args.options)))
+    project = project_of(options.parse_args(shlex.split(args.options)))
     if args.what == "report":
-        document = report_json(workflow)
+        document = report_spec(project)
     else:
-        document = workflow.table_json(workflow.tables.get(args.name, args.name), args.root)
+        document = project.catalogue.table_spec(args.name, args.root)
     write_json(args.out, document)
     return 0
 
@@ -149,7 +164,7 @@ def _compare(args: argparse.Namespace) -> int:
 
 
 def _publish(args: argparse.Namespace) -> int:
-    from trm.pipeline.publish import publish
+    from trm.pipeline.published import publish
 
     publish(args.figure, args.identity, args.out)
     return 0

@@ -103,7 +103,7 @@ def _shared(names: list[str]) -> str:
 
 
 def _configs(args: argparse.Namespace) -> dict[str, Any]:
-    from trm.cli.study import workflow_of
+    from trm.cli.study import project_of
     from trm.errors import UserError
     from trm.io import config_argument
     from trm.study.fingerprint import run_name
@@ -113,7 +113,7 @@ def _configs(args: argparse.Namespace) -> dict[str, Any]:
     if args.run_config:
         config = config_argument(RunConfig, args.run_config, "--run-config")
         return {run_name(config): config}
-    runs = workflow_of(args).runs
+    runs = project_of(args).runs
     for name in args.run or ():
         if name not in runs:
             raise UserError(f"the study has no run {name!r}{nearest(name, runs)}")

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from trm.checks.tpu_check.check import step_seconds
-from trm.errors import UserError
-from trm.pipeline.workflow import Workflow
+from trm.pipeline.project import Project
 from trm.study.cost import Estimate, Hardware, estimate, flops_text, read_hardware, seconds_text
 from trm.study.fingerprint import canonical_json
 from trm.study.slices import parse_slice
@@ -29,30 +28,30 @@ class Estimates:
     """Estimates of every run of a study, made when they are asked for; without `compiled`, from FLOPs alone, so that
     they are the same on every machine."""
 
-    def __init__(self, workflow: Workflow, compiled: bool = True):
-        self._workflow = workflow
+    def __init__(self, project: Project, compiled: bool = True):
+        self._project = project
         self._use_compiled = compiled
-        self._path = str(workflow.config.get("hardware", "config/hardware.yaml"))
-        self.hardware: Hardware = read_hardware(self._path, workflow.study.scale.hardware)
+        self._path = project.settings.hardware
+        self.hardware: Hardware = read_hardware(self._path, project.study.scale.hardware)
         self._known: dict[str, Estimate] = {}
 
     @property
     def pod_hosts(self) -> int:
         """Hosts of the whole pod."""
-        return int(self._workflow.config.get("pod_hosts") or self.hardware.hosts)
+        return self._project.settings.pod_hosts or self.hardware.hosts
 
     def of(self, run: str) -> Estimate:
         """Estimate of one run."""
         if run not in self._known:
             hardware = self._hardware_of(run)
             self._known[run] = estimate(
-                self._workflow.runs[run].config, hardware, self._compiled(run, hardware, 0)
+                self._project.runs[run].config, hardware, self._compiled(run, hardware, 0)
             )
         return self._known[run]
 
     def _compiled(self, run: str, hardware: Hardware, place: int) -> float | None:
         """Seconds of the run's step on a slice of the hardware (0: one host, 1: all), if `tpu-check` compiled it."""
-        config = self._workflow.runs[run].config
+        config = self._project.runs[run].config
         if (
             not self._use_compiled
             or len(hardware.slices) <= place
@@ -67,13 +66,12 @@ class Estimates:
         alone, together = (self._compiled(run, self.hardware, place) for place in (0, 1))
         if alone is None or together is None:
             return False
-        workflow = self._workflow
-        todo = sum(not Path(workflow.run_outputs(name)[0]).exists() for name in workflow.runs)
+        todo = sum(name not in self._project.done for name in self._project.runs)
         return alone / max(1, min(todo, self.hardware.hosts)) > together
 
     def _hardware_of(self, run: str) -> Hardware:
         """What a run computes on: the scale's machine, unless its placement says otherwise."""
-        placement, hardware = self._workflow.runs[run].config.placement, self.hardware
+        placement, hardware = self._project.runs[run].config.placement, self.hardware
         if placement.backend == "cpu" and hardware.usd_per_device_hour:
             cpu = read_hardware(self._path, "cpu").model_dump()
             hardware = Hardware(**cpu | {"jobs": hardware.jobs, "hosts": hardware.hosts})
@@ -87,7 +85,7 @@ class Estimates:
         `whole_pod` pattern names the run."""
         if workers := self._workers(wildcards):  # the placement says so
             return self.pod_hosts if workers > 1 and self.hardware.hosts > 1 else 1
-        pattern = str(self._workflow.config.get("whole_pod") or "")
+        pattern = self._project.settings.whole_pod
         needed = self.of(wildcards.run).memory_bytes / 2**30
         whole = needed > self.hardware.memory_gib or fnmatch.fnmatch(wildcards.run, pattern)
         whole = whole or self._faster_on_all(wildcards.run)
@@ -99,24 +97,24 @@ class Estimates:
         if self.hosts(wildcards) > 1:
             return "tpurun"
         words = []
-        python = str(self._workflow.config.get("xla_python") or "")
-        if python and self._workflow.runs[wildcards.run].config.placement.backend == "xla":
+        python = self._project.settings.xla_python
+        if python and self._project.runs[wildcards.run].config.placement.backend == "xla":
             words.append(f"env PATH={shlex.quote(str(Path(python).absolute().parent))}:$PATH")
         if (workers := self._workers(wildcards)) > 1:
             words.append(f"torchrun --standalone --nproc-per-node {workers} --no-python")
         return " ".join(words)
 
     def _workers(self, wildcards: Any) -> int:
-        return self._workflow.runs[wildcards.run].config.placement.workers
+        return self._project.runs[wildcards.run].config.placement.workers
 
     def threads(self, wildcards: Any) -> int:
         """Cores of a job: those of each of its workers on this machine."""
         local = 1 if self.hosts(wildcards) > 1 else max(1, self._workers(wildcards))
-        return self._workflow.study.scale.threads * local
+        return self._project.study.scale.threads * local
 
     def log_every(self, wildcards: Any) -> list[str]:
         """The option of experiments that ask for finer curves."""
-        every = self._workflow.study.log_every.get(wildcards.run)
+        every = self._project.study.log_every.get(wildcards.run)
         return ["--log-every", str(every)] if every else []
 
     @cached_property
@@ -124,7 +122,7 @@ class Estimates:
         """Run -> its plain evaluations as JSON: those by other weights and policies may belong to an experiment
         that nobody asked for, and take longer than a process to start."""
         found: dict[str, list[str]] = {}
-        for name, evaluation in self._workflow.study.evaluations.items():
+        for name, evaluation in self._project.study.evaluations.items():
             if (
                 evaluation.weights != "ema"
                 or evaluation.unroll
@@ -139,19 +137,17 @@ class Estimates:
     def evaluations(self, wildcards: Any) -> list[str]:
         """The option by which the training process of a small run also evaluates it: starting another process costs
         more than the evaluation."""
-        placement = self._workflow.runs[wildcards.run].config.placement
-        elsewhere = (
-            placement.backend != "any" or placement.workers > 1 or self._workflow.config.get("storage_prefix")
-        )
+        placement = self._project.runs[wildcards.run].config.placement
+        elsewhere = placement.backend != "any" or placement.workers > 1 or self._project.place.prefix
         if elsewhere or self.of(wildcards.run).seconds > SMALL_SECONDS:
             return []
         texts = self._evaluations.get(wildcards.run, [])
         return ["--evaluations", f"[{','.join(texts)}]"] if texts else []
 
-    @cached_property
+    @property
     def max_minutes(self) -> int:
-        """Longest time limit of a job (`max_runtime`), 0 for none. Runs that take longer go on in further jobs."""
-        return self._number("max_runtime")
+        """Longest time limit of a job (`max_runtime`), 0 for none. Longer runs are resumed in further jobs."""
+        return self._project.settings.max_runtime
 
     def minutes(self, wildcards: Any) -> int:
         """Time limit of a job: twice the estimate and a quarter of an hour, at most `max_minutes`."""
@@ -167,22 +163,16 @@ class Estimates:
         )
         return PROGRAM_MB * workers + int(kept / 1e6)
 
-    @cached_property
+    @property
     def gpus_per_worker(self) -> int:
-        """GPUs of each worker: what the profile's `gpus` says, 0 where it says nothing."""
-        return self._number("gpus")
+        """GPUs of each worker (`gpus`)."""
+        return self._project.settings.gpus
 
     def gpus(self, wildcards: Any) -> int:
         """GPUs of a training job."""
-        if self._workflow.runs[wildcards.run].config.placement.backend == "cpu":
+        if self._project.runs[wildcards.run].config.placement.backend == "cpu":
             return 0
         return self.gpus_per_worker * max(1, self._workers(wildcards))
-
-    def _number(self, key: str) -> int:
-        value = self._workflow.config.get(key) or 0
-        if not str(value).isdigit():
-            raise UserError(f"{key} must be a whole number, not {value!r}: see profiles/slurm/workflow.yaml")
-        return int(value)
 
     def sentence(self, wildcards: Any) -> str:
         """What a training job costs, for its message."""

@@ -7,67 +7,117 @@ its command this way.
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from typing import Any
 
+from snakemake.exceptions import WorkflowError
 from snakemake.io import ancient
 
+from trm.errors import UserError
 from trm.pipeline.estimates import Estimates
-from trm.pipeline.places import Place
-from trm.pipeline.preflight import Preflight
-from trm.pipeline.workflow import Workflow
+from trm.pipeline.naming import published
+from trm.pipeline.preflight_gate import PreflightGate
+from trm.pipeline.project import Project
+from trm.pipeline.selection import spec_json
 
 
 class Inputs:
     """Input and parameter functions of the rules."""
 
-    def __init__(self, study: Workflow, estimates: Estimates, place: Place, check: Preflight):
-        self._study, self._estimates, self._place, self._check = study, estimates, place, check
-        self._runtime = study.study.scale.runtime.model_dump_json(exclude_defaults=True)
+    def __init__(self, project: Project, estimates: Estimates, check: PreflightGate):
+        self._study, self._catalogue, self._selection = project.study, project.catalogue, project.selection
+        self._published, self._place, self._options = project.published, project.place, project.options
+        self._estimates, self._check = estimates, check
+        self._runtime = project.study.scale.runtime.model_dump_json(exclude_defaults=True)
+        for name in vars(type(self)):
+            if not name.startswith("_") and name != "target":
+                setattr(self, name, _plain(getattr(self, name)))
 
     # a pool of puzzles and its data sets
 
     def source_preflight(self, wildcards: Any) -> list[Any]:
-        """The pod's check, for a pool that is not there yet."""
-        return [ancient(file) for file in self._check.before(*self._study.source_outputs(wildcards.source))]
+        """The pod's check, for a pool that does not exist yet."""
+        return self._checked(self._catalogue.source_files(wildcards.source))
+
+    def source_json(self, wildcards: Any) -> str:
+        """The part of a DataConfig that makes the pool."""
+        return self._catalogue.source_json(wildcards.source)
 
     def source_files(self, wildcards: Any, output: Any) -> str:
         """Comma-separated input files. Derived: another path to the same bytes makes no other pool."""
-        return self._study.source_files(wildcards.source)
+        return self._catalogue.source_inputs(wildcards.source)
 
     def dataset_preflight(self, wildcards: Any) -> list[Any]:
-        """The pod's check, for a data set that is not there yet."""
-        return [ancient(file) for file in self._check.before(*self._study.dataset_outputs(wildcards.dataset))]
+        """The pod's check, for a data set that does not exist yet."""
+        return self._checked(self._catalogue.dataset_files(wildcards.dataset))
 
     def dataset_manifest(self, wildcards: Any) -> list[Any]:
-        """Manifest of the pool that a data set is cut from."""
+        """Manifest of the pool that the data set is cut from."""
         return self._source_file(wildcards.dataset, 0)
 
     def dataset_puzzles(self, wildcards: Any) -> list[Any]:
         """Puzzles of that pool."""
         return self._source_file(wildcards.dataset, 1)
 
-    def _source_file(self, dataset: str, place: int) -> list[Any]:
-        study = self._study
-        path = study.source_outputs(study.source_of_dataset(dataset))[place]
-        return [ancient(file) for file in self._place.needed(path, study.dataset_outputs(dataset))]
+    def dataset_json(self, wildcards: Any) -> str:
+        """A DataConfig as far as the data set depends on it."""
+        return self._catalogue.dataset_json(wildcards.dataset)
+
+    def _source_file(self, dataset: str, index: int) -> list[Any]:
+        path = self._catalogue.source_files(self._catalogue.source_of_dataset(dataset))[index]
+        return _ancient(self._place.needed(path, self._catalogue.dataset_files(dataset)))
 
     # training
 
     def train_dataset(self, wildcards: Any) -> list[Any]:
         """Manifest of the run's data set. Ancient: its name says what is in it, so a data set that was restored or
         copied trains nothing again."""
-        outputs = self._study.run_outputs(wildcards.run)
-        return self._dataset(wildcards.run, outputs)
+        return self._dataset(wildcards.run, self._catalogue.run_files(wildcards.run))
 
     def train_preflight(self, wildcards: Any) -> list[Any]:
         """The pod's check, for a run that is not finished."""
-        return [ancient(file) for file in self._check.before(*self._study.run_outputs(wildcards.run))]
+        return self._checked(self._catalogue.run_files(wildcards.run))
 
     def train_initial(self, wildcards: Any) -> list[Any]:
-        """Weights of the run that `training.init_from` names."""
-        outputs = self._study.run_outputs(wildcards.run)
-        needed = (self._place.needed(path, outputs) for path in self._study.initial_weights(wildcards.run))
-        return [ancient(file) for files in needed for file in files]
+        """Weights of the run that `training.init_from` names.
+
+        Raises:
+            UserError: the study does not train that run, and its weights do not exist.
+        """
+        start = self._catalogue.run(wildcards.run).config.training.init_from
+        path = f"results/runs/{start}/weights.safetensors"
+        if not start:
+            return []
+        if start not in self._catalogue.runs:  # of another study: no rule of this one can make it
+            if not self._place.exists(path):
+                raise UserError(f"training.init_from={start}: {path} does not exist; name a finished run")
+            return []
+        return _ancient(self._place.needed(path, self._catalogue.run_files(wildcards.run)))
+
+    def run_json(self, wildcards: Any) -> str:
+        """A RunConfig as far as the run depends on it."""
+        return self._catalogue.run_json(wildcards.run)
+
+    def threads(self, wildcards: Any) -> int:
+        """Cores of the job."""
+        return self._estimates.threads(wildcards)
+
+    def hosts(self, wildcards: Any) -> int:
+        """Pod hosts of the job."""
+        return self._estimates.hosts(wildcards)
+
+    def minutes(self, wildcards: Any) -> int:
+        """Time limit of the job."""
+        return self._estimates.minutes(wildcards)
+
+    def memory_mb(self, wildcards: Any) -> int:
+        """Memory of the job."""
+        return self._estimates.memory_mb(wildcards)
+
+    def gpus(self, wildcards: Any) -> int:
+        """GPUs of the job."""
+        return self._estimates.gpus(wildcards)
 
     def launcher(self, wildcards: Any, output: Any) -> str:
         """What starts the command on several hosts or several times on this machine; see `Estimates.launcher`."""
@@ -79,9 +129,9 @@ class Inputs:
 
     def train_options(self, wildcards: Any, output: Any, resources: Any) -> list[str]:
         """Options of `trm train` that its result does not depend on. Where the profile limits the time of a job
-        (`max_runtime`), the run stops before that and goes on in a later one."""
-        words = ["--threads", str(self._study.study.scale.threads), "--runtime", self._runtime]
-        words += ["--checkpoints", self._checkpoints(wildcards.run)]
+        (`max_runtime`), the run stops before that, and another job resumes it."""
+        words = ["--threads", str(self._study.scale.threads), "--runtime", self._runtime]
+        words += ["--checkpoints", self.checkpoints(wildcards, output)]
         if self._estimates.max_minutes:
             words += ["--time-limit", str(resources.runtime)]
         return [*words, *self._estimates.log_every(wildcards), *self._estimates.evaluations(wildcards)]
@@ -89,28 +139,122 @@ class Inputs:
     # evaluation
 
     def evaluate_dataset(self, wildcards: Any) -> list[Any]:
-        """Manifest of the run's data set, unless the evaluation is there already."""
-        return self._dataset(
-            wildcards.run, [f"results/runs/{wildcards.run}/evaluation-{wildcards.evaluation}.json"]
-        )
+        """Manifest of the run's data set, unless the evaluation exists."""
+        name = f"results/runs/{wildcards.run}/evaluation-{wildcards.evaluation}.json"
+        return self._dataset(wildcards.run, [name])
+
+    def evaluation_json(self, wildcards: Any) -> str:
+        """An EvaluationConfig."""
+        return self._catalogue.evaluation_json(wildcards.run, wildcards.evaluation)
 
     def checkpoints(self, wildcards: Any, output: Any) -> str:
         """Folder or gs:// prefix of the run's checkpoints."""
-        return self._checkpoints(wildcards.run)
+        return f"{self._place.checkpoints}/{wildcards.run}"
 
-    def _checkpoints(self, run: str) -> str:
-        return f"{self._place.checkpoints}/{run}"
+    # tables, fits, figures, the report
 
-    def _dataset(self, run: str, outputs: list[str]) -> list[Any]:
-        manifest = self._study.dataset_manifest(run)
-        return [ancient(file) for file in self._place.needed(manifest, outputs, retrieve=False)]
-
-    # tables and the report
+    def table_inputs(self, wildcards: Any) -> list[Any]:
+        """Evaluations and run files that the table gathers."""
+        return self._place.all(self._catalogue.table_inputs(wildcards.table))
 
     def study_options(self, wildcards: Any, output: Any) -> str:
-        """Options by which a command sees the same study as the Snakefile."""
-        return self._study.options
+        """Options by which a command sees the same project as the Snakefile."""
+        return self._options
 
     def storage_root(self, wildcards: Any, output: Any) -> str:
-        """Where files of the bucket lie on this machine."""
+        """Where files of the bucket are on this machine."""
         return self._place.root
+
+    def fit_tables(self, wildcards: Any) -> list[str]:
+        """Tables that the fit reads."""
+        return self._catalogue.figure_tables(self._selection.fit(wildcards.fit))
+
+    def fit_json(self, wildcards: Any) -> str:
+        """A FitSpec."""
+        return spec_json(self._selection.fit(wildcards.fit))
+
+    def figure_tables(self, wildcards: Any) -> list[str]:
+        """Tables that the figure reads."""
+        return self._catalogue.figure_tables(self._selection.figure_by_name(wildcards.figure))
+
+    def figure_fits(self, wildcards: Any) -> list[str]:
+        """Fits that the figure reads."""
+        figure = self._selection.figure_by_name(wildcards.figure)
+        return [f"results/fits/{fit.name}.json" for fit in figure.fits]
+
+    def figure_json(self, wildcards: Any) -> str:
+        """A figure's specification."""
+        return spec_json(self._selection.figure_by_name(wildcards.figure))
+
+    def published_files(self, wildcards: Any) -> list[str]:
+        """PDF, PNG and caption of the figure that is published under a fixed name."""
+        name = self._selection.figure(wildcards.stem).name
+        return [f"results/figures/{name}{end}" for end in (".pdf", ".png", ".json")]
+
+    def published_stale(self, wildcards: Any) -> list[str]:
+        """A newer file, if the published figure shows something else than is asked for."""
+        return self._published.stale_figure(wildcards.stem)
+
+    def published_identity(self, wildcards: Any) -> str:
+        """Digest of all that the figure shows."""
+        return self._selection.figure(wildcards.stem).identity
+
+    def published_kind(self, wildcards: Any) -> str:
+        """Kind of the figure, for its caption in `snakemake --report`."""
+        return self._selection.figure(wildcards.stem).spec.kind
+
+    def category(self, wildcards: Any) -> str:
+        """Section of the figure in `snakemake --report`."""
+        return self._selection.category(wildcards.stem)
+
+    def report_inputs(self, wildcards: Any) -> list[str]:
+        """Tables, fits and figures of the report."""
+        return [*self._selection.report_tables, *self._selection.report_fits, *self._selection.report_figures]
+
+    def report_stale(self, wildcards: Any) -> list[str]:
+        """A newer file, if the report shows something else than is asked for."""
+        return self._published.stale_report()
+
+    def report_identity(self, wildcards: Any) -> str:
+        """Digest of all that the report shows."""
+        return self._published.report_identity
+
+    def everything(self, wildcards: Any) -> list[str]:
+        """The report and every figure that it shows."""
+        stems = [figure.stem for figure in self._selection.shown]
+        pictures = [published(stem).removesuffix(".pdf") + end for stem in stems for end in (".pdf", ".png")]
+        return ["results/report.html", *pictures]
+
+    def target(self, name: str) -> Any:
+        """Published figures of an experiment; for one that cannot run here, a function that says why."""
+        if self._study.experiment(name).skip:
+
+            def refuse(wildcards: Any) -> list[str]:
+                raise WorkflowError(self._study.why_skipped(name))
+
+            return refuse
+        return self._selection.targets[name]
+
+    # shared
+
+    def _checked(self, outputs: list[str]) -> list[Any]:
+        return _ancient(self._check.before(*outputs))
+
+    def _dataset(self, run: str, outputs: list[str]) -> list[Any]:
+        manifest = self._catalogue.dataset_manifest(run)
+        return _ancient(self._place.needed(manifest, outputs, retrieve=False))
+
+
+def _plain(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A function in place of a method, with its signature at hand. Snakemake looks at the signature in every call, and
+    a bound method's is made anew each time: a fifth of a dry run of 10,000 runs."""
+
+    def call(wildcards: Any, *others: Any, **given: Any) -> Any:
+        return method(wildcards, *others, **given)
+
+    call.__signature__ = inspect.signature(method)  # type: ignore[attr-defined]
+    return call
+
+
+def _ancient(files: list[Any]) -> list[Any]:
+    return [ancient(file) for file in files]

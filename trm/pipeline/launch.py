@@ -6,9 +6,7 @@ a lock that Snakemake left behind is stale and is removed. Each launch leaves on
 
 from __future__ import annotations
 
-import fcntl
 import json
-import shutil
 import signal
 import subprocess
 import sys
@@ -16,11 +14,9 @@ import time
 from pathlib import Path
 from typing import Any, TextIO
 
-from trm.errors import UserError
+from trm.pipeline import lock
 from trm.io import write_json
-from trm.pipeline.naming import parse_overrides
-
-LOCK = Path(".snakemake/trm-run.lock")
+from trm.pipeline.settings import parse_overrides
 
 
 def with_overrides(arguments: list[str], pairs: list[str]) -> list[str]:
@@ -54,27 +50,11 @@ def launch(arguments: list[str]) -> int:
     Raises:
         UserError: if the folder cannot be written.
     """
-    try:
-        LOCK.parent.mkdir(exist_ok=True)
-        lock = LOCK.open("a+")
-    except OSError as error:
-        raise UserError(f"{Path.cwd()}: {error.strerror}; run in a folder that can be written") from error
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            lock.seek(0)
-            owner = lock.read().strip() or "unknown"
-            print(
-                f"another run (process {owner}) is at work in this folder: waiting for its end",
-                file=sys.stderr,
-            )
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        shutil.rmtree(".snakemake/locks", ignore_errors=True)
-        return _run(arguments, lock)
+    with lock.wait_and_join() as handle:
+        return _run(arguments, handle)
 
 
-def _run(arguments: list[str], lock: TextIO) -> int:
+def _run(arguments: list[str], handle: TextIO) -> int:
     snakemake = Path(sys.executable).with_name("snakemake")
     started = time.time()
     record = Path("results/launches") / time.strftime("%Y%m%dT%H%M%SZ.json", time.gmtime(started))
@@ -84,13 +64,9 @@ def _run(arguments: list[str], lock: TextIO) -> int:
     try:
         process = subprocess.Popen(
             [str(snakemake), *arguments],
-            pass_fds=[lock.fileno()],  # Snakemake holds the lock too: it may outlive us
+            pass_fds=[handle.fileno()],  # Snakemake shares the lock: it may outlive this process
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
-        lock.seek(0)
-        lock.truncate()
-        lock.write(str(process.pid))
-        lock.flush()
         code = process.wait()
     finally:
         signal.signal(signal.SIGINT, previous)

@@ -1,8 +1,7 @@
-"""Names by content of what the pipeline makes, and the small records that carry them."""
+"""Names of what the pipeline makes, by content, and the records that carry them."""
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -10,11 +9,9 @@ from typing import Any
 
 from trm.analysis.specs import Figure as FigureSpec
 from trm.analysis.specs import FitSpec
-from trm.errors import UserError
 from trm.study.dataset_identity import dataset_identity, source_identity
 from trm.study.fingerprint import digest, task_slug
 from trm.study.grid import Point
-from trm.study.reading import parse_yaml
 from trm.study.schema import DataConfig
 
 ANALYSIS_VERSION = 5
@@ -41,9 +38,6 @@ DATASET_FILES = tuple(
 
 REPORT = "results/report.html"
 RUN_FILES = ("training.json", "history.csv", "weights.safetensors")
-
-NEXT_PAIR = re.compile(r"[\s,]+(?=[A-Za-z_]\w*(?:\.\w+)+\s*=)")
-"""What stands between two overrides of one text; a comma inside a value is followed by no `section.key=`."""
 
 
 @dataclass(frozen=True)
@@ -72,40 +66,25 @@ class Figure:
 
 
 def published(stem: str) -> str:
+    """Where a figure is published."""
     return f"results/plots/{stem}.pdf"
-
-
-def parse_overrides(value: Any) -> dict[str, Any]:
-    """`set` of Snakemake's config or `--set`: a mapping, or `key=value` texts separated by spaces or commas.
-
-    Values are read as YAML, so 1e-3 is a number and [1, 2] a list.
-    """
-    if not value:
-        return {}
-    if isinstance(value, dict):
-        return value
-    texts = [str(text).strip() for text in (value if isinstance(value, list) else [value])]
-    overrides = {}
-    for pair in (pair for text in texts for pair in NEXT_PAIR.split(text)):
-        key, sign, text = str(pair).partition("=")
-        if not sign:
-            raise UserError(f"--set {pair}: must be key=value, such as training.steps=1000")
-        overrides[key.strip()] = parse_yaml(text, f"--set {key.strip()}")
-    return overrides
 
 
 @cache
 def source_name(data: DataConfig) -> str:
+    """Folder of the pool of puzzles that a data set is cut from."""
     return f"{task_slug(data)}-{data.source}-{digest(source_identity(data))[:8]}"
 
 
 @cache
 def dataset_name(data: DataConfig) -> str:
+    """Folder of a data set."""
     size = f"p{data.train_puzzles or 'all'}a{data.augmentations}"
     return f"{task_slug(data)}-{size}-{digest(dataset_identity(data))[:8]}"
 
 
 def points_identity(points: tuple[Point, ...]) -> list[Any]:
+    """What a table depends on."""
     return [
         [point.coords, point.label, [run.name for run in point.runs], point.evaluation_file]
         for point in points

@@ -1,4 +1,4 @@
-"""The report of what there is, when some job has failed: other runs finished, and what is missing stands in red."""
+"""results/report.partial.html: what there is when a job has failed. The whole report is left as it is."""
 
 from __future__ import annotations
 
@@ -8,64 +8,54 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from trm.errors import UserError
 from trm.io import write_json
-from trm.pipeline.reporting import report_json
-from trm.pipeline.workflow import Workflow
+from trm.pipeline.project import Project, open_project
+from trm.pipeline.reporting import report_spec
+from trm.pipeline.selection import spec_json
+
+REPORT = Path("results/report.partial.html")
 
 
-def write_partial_report(workflow: Workflow, config: dict[str, Any]) -> None:
-    """Gather what exists and write results/report.html; its stamp differs from the whole report's, so it is replaced
-    as soon as all runs are there. Never raises: the failure that led here is what the user must see."""
+def write_partial_report(config: dict[str, Any]) -> None:
+    """Gather what exists into `REPORT`. Never raises: the failure that led here is what the user must see."""
     work = Path("results/partial")
     try:
-        document = report_json(workflow)
+        project = open_project(config)  # once more: runs have finished since the Snakefile was read
+        document = report_spec(project)
         for section in document["experiments"]:
-            _gather(workflow, section, work)
+            _gather(project, section, work)
         write_json(work / "report.json", document)
-        if _trm(
-            "report",
-            "--spec",
-            work / "report.json",
-            "--out",
-            "results/report.html",
-            "--pdf",
-            "results/report.pdf",
-        ):
-            write_json("results/report.json", {"identity": "partial"})
-            print("results/report.html shows what there is; what is missing stands in red", file=sys.stderr)
-    except Exception as error:
-        print(f"no report of what there is could be written: {error}", file=sys.stderr)
+        if _trm("report", "--spec", work / "report.json", "--out", REPORT):
+            print(f"{REPORT}: what there is; missing parts are marked in red", file=sys.stderr)
+    except (UserError, OSError, ValueError, LookupError) as error:
+        print(f"no partial report could be written: {error}", file=sys.stderr)
 
 
-def _gather(workflow: Workflow, section: dict[str, Any], work: Path) -> None:
-    """Tables, fits and figures of an experiment from the runs that finished, where the whole ones are missing."""
+def remove_partial_report() -> None:
+    """Once everything is there, nobody needs the partial report."""
+    REPORT.unlink(missing_ok=True)
+
+
+def _gather(project: Project, section: dict[str, Any], work: Path) -> None:
+    """Table, fits and figures of an experiment from the runs that finished, where the whole ones are missing."""
     name = section["name"]
     if Path(section["table"]).exists():
         return
     spec, table = work / f"{name}.spec.json", work / f"{name}.csv"
-    write_json(spec, workflow.table_json(name))
+    write_json(spec, project.catalogue.table_spec(name, project.place.root))
     if not _trm("table", "--experiment", spec, "--out", table, "--allow-missing"):
         return
     section["table"] = str(table)
     figures = []
-    for figure in workflow.figures_of(name):
+    for figure in project.catalogue.figures_of(name):
         fits = []
         for fit in figure.fits:
             out = work / f"{fit.name}.json"
-            if _trm("fit", "--table", table, "--spec", workflow.fit_json(fit.name), "--out", out):
+            if _trm("fit", "--table", table, "--spec", spec_json(fit), "--out", out):
                 fits.append(out)
         out = work / f"{figure.name}.pdf"
-        if _trm(
-            "plot",
-            "--spec",
-            workflow.figure_json(figure.name),
-            "--table",
-            table,
-            "--fit",
-            *fits,
-            "--out",
-            out,
-        ):
+        if _trm("plot", "--spec", spec_json(figure), "--table", table, "--fit", *fits, "--out", out):
             figures.append(str(out))
     section["figures"] = figures
 
@@ -75,5 +65,5 @@ def _trm(*words: Any) -> bool:
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     if result.returncode:
         last = (result.stderr.strip() or "no message").splitlines()[-1]
-        print(f"skipped for the partial report: {shlex.join(command[2:5])}: {last}", file=sys.stderr)
+        print(f"left out of the partial report: {shlex.join(command[2:5])}: {last}", file=sys.stderr)
     return result.returncode == 0

@@ -9,21 +9,28 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from trm.pipeline.settings import Settings
+
 
 class Place:
-    """Maps `results/...` paths to local files or storage objects.
+    """Maps `results/...` paths to local files or storage objects, and knows which exist.
 
     Args:
-        config: Snakemake's config; `storage_prefix` (gs://bucket/prefix) moves data sets, runs and checkpoints there.
-            Tables, fits, figures and the report stay on the caller's disk.
-        storage: Snakemake's `storage` object of the Snakefile.
-        repeats: whether jobs run whose outputs exist (see `may_repeat`).
+        prefix: gs://bucket/prefix of data sets, runs and checkpoints; empty: this disk. Tables, fits, figures and the
+            report are always on the caller's disk.
+        storage: Snakemake's `storage` object; needed only to name files in rules.
     """
 
-    def __init__(self, config: dict[str, Any], storage: Any = None, repeats: bool = False):
-        self._repeats = repeats
-        self.prefix = str(config.get("storage_prefix") or "").rstrip("/")
-        self._storage = storage
+    REMOTE = (
+        "results/sources/",
+        "results/datasets/",
+        "results/runs/",
+        "results/checkpoints/",
+        "results/preflight",
+    )
+
+    def __init__(self, prefix: str = "", storage: Any = None):
+        self.prefix, self._storage = prefix, storage
         self._listed: dict[str, set[str]] = {}
 
     def at(self, path: str) -> Any:
@@ -39,7 +46,7 @@ class Place:
 
         A bucket that does not exist yet is empty: a plan comes before it.
         """
-        if not self.prefix:
+        if not self.prefix or not path.startswith(self.REMOTE):
             return os.path.exists(path)  # asked for every file of thousands of runs
         from trm.storage import BucketMissing, Patience, open_store
 
@@ -57,19 +64,23 @@ class Place:
         return [self.at(path) for path in paths]
 
     def needed(self, path: str, outputs: Iterable[str], *, retrieve: bool = True) -> list[Any]:
-        """An input, or nothing where it is gone and all outputs that were made of it are there.
+        """An input, or nothing where it is gone and everything that was made of it exists.
 
-        Snakemake runs a job again whose missing input, ancient or not, is made for the sake of another job
-        (9.27, `update_needrun`), though names say that the input's content is the same.
+        Snakemake runs a finished job again if a missing input of it, ancient or not, is made for another job (9.27,
+        `update_needrun`), even though the name says that the content is the same.
 
         Args:
             path: the input.
             outputs: what the job makes.
-            retrieve: named as `at` does; else as `uri` does.
+            retrieve: whether the job gets a local copy (`at`) or the URI (`uri`).
         """
-        if not self._repeats and not self.exists(path) and all(self.exists(output) for output in outputs):
+        if not self.repeats() and not self.exists(path) and all(self.exists(output) for output in outputs):
             return []
         return [self.at(path) if retrieve else self.uri(path)]
+
+    def repeats(self) -> bool:
+        """Whether jobs run whose outputs exist; the Snakefile replaces it by `may_repeat`."""
+        return False
 
     @property
     def checkpoints(self) -> str:
@@ -88,19 +99,20 @@ def may_repeat(snakemake: Any) -> bool:
     """Whether jobs may run whose outputs exist: --forcerun or --forceall was given, or this process runs one job.
 
     Args:
-        snakemake: Snakemake's `workflow` object of the Snakefile.
+        snakemake: Snakemake's `workflow` object of the Snakefile. Its settings are complete only after parsing.
     """
     asked = snakemake.dag_settings  # None in --lint
     return not snakemake.is_main_process or bool(asked and (asked.forcerun or asked.forceall))
 
 
-def shell_prefix(config: dict[str, Any]) -> str:
+def shell_prefix(settings: Settings) -> str:
     """Shell text before every rule's command: the interpreter that runs Snakemake comes first in PATH, and the devices
-    that the profile asks for (`backend`, `chips_per_host`) are in the variables that `open_backend` reads. Variables,
-    because they bind every command of a job, also those that take no `--backend`."""
+    that the profile asks for are in the variables that `open_backend` reads. Variables, because they bind every
+    command of a job, also those without `--backend`."""
     variables = [f"PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH"]
-    for key, name in (("backend", "TRM_BACKEND"), ("chips_per_host", "TRM_CHIPS_PER_HOST")):
-        if config.get(key):
-            variables.append(f"{name}={shlex.quote(str(config[key]))}")
+    if settings.backend:
+        variables.append(f"TRM_BACKEND={settings.backend}")
+    if settings.chips_per_host:
+        variables.append(f"TRM_CHIPS_PER_HOST={settings.chips_per_host}")
     text = f"set -euo pipefail; export {' '.join(variables)}; "
     return text.replace("{", "{{").replace("}", "}}")  # Snakemake formats it

@@ -7,9 +7,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from trm.errors import UserError
 from trm.pipeline.estimates import Estimates
-from trm.pipeline.workflow import Workflow
+from trm.pipeline.project import Project
 from trm.study.cost import bytes_text, flops_text, seconds_text
 from trm.study.merge import nearest
 
@@ -18,7 +17,7 @@ GCS_USD_PER_GB_MONTH = 0.020
 
 
 def document(
-    workflow: Workflow,
+    project: Project,
     jobs: int | None = None,
     budget: float | None = None,
     names: Iterable[str] | None = None,
@@ -27,18 +26,18 @@ def document(
 
     A run that several experiments share is counted at the first of them. `todo_*` leaves out runs whose results exist.
     """
-    estimates = Estimates(workflow)
+    estimates = Estimates(project)
     seen: set[str] = set()
     experiments = []
-    for name in workflow.selected if names is None else names:
-        points = workflow.study.experiment(name).points
+    for name in project.selection.experiments if names is None else names:
+        points = project.study.experiment(name).points
         asked = list(dict.fromkeys(run.name for point in points for run in point.runs))
         rows = []
         for point in points:
             for run in point.runs:
                 if run.name not in seen:
                     seen.add(run.name)
-                    rows.append(_row(workflow, estimates, point.label, run.name))
+                    rows.append(_row(project, estimates, point.label, run.name))
         todo = [row for row in rows if not row["done"]]
         experiments.append(
             {
@@ -57,10 +56,10 @@ def document(
     at_once = jobs or estimates.hardware.jobs
     seconds = sum(item["todo_seconds"] for item in experiments)
     kept = sum(row["checkpoint_bytes"] for item in experiments for row in item["runs"])
-    kept *= workflow.study.scale.runtime.keep_checkpoints + 1
+    kept *= project.study.scale.runtime.keep_checkpoints + 1
     result: dict[str, Any] = {
-        "study": workflow.study.name,
-        "scale": workflow.scale,
+        "study": project.study.name,
+        "scale": project.study.scale_name,
         "device": estimates.hardware.device,
         "slices": list(estimates.hardware.slices),
         "jobs": at_once,
@@ -78,13 +77,13 @@ def document(
     return result
 
 
-def _row(workflow: Workflow, estimates: Estimates, label: str, run: str) -> dict[str, Any]:
+def _row(project: Project, estimates: Estimates, label: str, run: str) -> dict[str, Any]:
     cost = estimates.of(run)
     return {
         "run": run,
         "point": label,
-        "seed": workflow.runs[run].config.seed,
-        "done": all(Path(file).exists() for file in workflow.run_outputs(run)),
+        "seed": project.runs[run].config.seed,
+        "done": run in project.done,
         "parameters": cost.parameters,
         "steps": cost.steps,
         "flops": cost.flops,
@@ -195,51 +194,38 @@ def _hours(count: float) -> str:
     return f"{count:,.0f}" if count >= 1000 else f"{count:.3g}"
 
 
-def hours(value: Any) -> float:
-    """A budget in device-hours. UserError: it is no number above 0."""
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        number = 0.0
-    if not 0 < number < float("inf"):
-        raise UserError(f"budget_hours={value}: must be a number of device-hours above 0, such as 720")
-    return number
-
-
-def budget_of(workflow: Workflow) -> float | None:
-    """The config's `budget_hours`, if given. UserError: see `hours`."""
-    value = workflow.config.get("budget_hours")
-    return None if value in (None, "") else hours(value)
-
-
-def announce(workflow: Workflow, settings: Any, rules: list[str]) -> None:
-    """Print the plan of a dry run on stderr: of the experiments that its targets name, else of those selected; or the
-    nearest name where a target is none.
+def announce(project: Project, snakemake: Any) -> None:
+    """Print the plan at the end of a dry run: of the experiments that its targets name, else of those selected; or the
+    nearest name where a target is unknown.
 
     Args:
-        settings: Snakemake's DAG settings (`targets`); None where it did not come that far.
-        rules: names of all rules.
+        snakemake: Snakemake's `workflow` object of the Snakefile, after the dry run.
     """
-    if settings is None:
+    if snakemake.dag_settings is None:  # it ended before
         return
-    for target in settings.targets:
+    if getattr(snakemake, "_dag", None) and len(snakemake.dag):
+        snakemake.dag.print_reasons()
+    targets, rules = snakemake.dag_settings.targets, [rule.name for rule in snakemake.rules]
+    for target in targets:
         if target not in rules and "/" not in target and not Path(target).exists():
-            print(f"no experiment {target!r}{nearest(target, workflow.targets())}", file=sys.stderr)
+            print(f"no experiment {target!r}{nearest(target, project.selection.targets)}", file=sys.stderr)
             return
-    aliases = workflow.study.aliases
-    named = {aliases.get(target, target) for target in settings.targets} & workflow.study.experiments.keys()
-    names = [name for name in workflow.study.experiments if name in named] if named else None
-    shown = document(workflow, budget=budget_of(workflow), names=names)
+    aliases = project.study.aliases
+    named = {aliases.get(target, target) for target in targets} & project.study.experiments.keys()
+    if any(project.study.experiments[name].skip for name in named):
+        return  # Snakemake has said why
+    names = [name for name in project.study.experiments if name in named] if named else None
+    shown = document(project, budget=project.settings.budget_hours, names=names)
     print(f"\n{text(shown)}", file=sys.stderr)
 
 
-def report_rows(workflow: Workflow) -> tuple[str, list[list[str]]]:
+def report_rows(project: Project) -> tuple[str, list[list[str]]]:
     """What the report says of the whole study's cost: a sentence, and rows (experiment, runs, device-hours, sum,
     whether the budget of `--config budget_hours=...` buys it)."""
-    names = [name for name, experiment in workflow.study.experiments.items() if not experiment.skip]
-    plan = document(workflow, names=names)
+    names = [name for name, experiment in project.study.experiments.items() if not experiment.skip]
+    plan = document(project, names=names)
     total = sum(row["device_hours"] for item in plan["experiments"] for row in item["runs"])
-    wanted = budget_of(workflow)
+    wanted = project.settings.budget_hours
     budget = buys(plan["experiments"], wanted or total * 1.001, todo=False)
     rows, spent = [], 0.0
     for item, row in zip(plan["experiments"], budget["rows"]):
@@ -249,8 +235,8 @@ def report_rows(workflow: Workflow) -> tuple[str, list[list[str]]]:
             [item["experiment"], str(len(item["runs"])), _hours(row["device_hours"]), _hours(spent), state]
         )
     said = (
-        f"The whole study at scale {workflow.scale} is planned at {_hours(total)} {plan['device']} hours, in this "
-        "order; a run that several experiments share is counted at the first."
+        f"The whole study at scale {project.study.scale_name} is planned at {_hours(total)} {plan['device']} hours, "
+        "in this order; a run that several experiments share is counted at the first."
     )
     if wanted:
         said += f" {wanted:g} device-hours buy {len(budget['bought'])} of {len(rows)} experiments."

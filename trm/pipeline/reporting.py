@@ -7,69 +7,61 @@ from typing import Any
 
 from trm.pipeline import plan
 from trm.pipeline.estimates import Estimates
-from trm.pipeline.workflow import Workflow
+from trm.pipeline.project import Project
 
 
-def report_json(workflow: Workflow) -> dict[str, Any]:
-    """A ReportSpec (trm.analysis.specs) for the selected experiments, with the report's identity as its stamp."""
-    estimates = Estimates(workflow)
-    shown = workflow.shown_figures()
-    rebuild = f"snakemake --profile profiles/{_profile(workflow.scale)}"
+def report_spec(project: Project) -> dict[str, Any]:
+    """A ReportSpec (trm.analysis.specs) of the selected experiments."""
+    estimates = Estimates(project)
+    scale = project.study.scale_name
+    rebuild = f"snakemake --profile profiles/{'local' if scale == 'laptop' else scale}"
+    shown = {figure.stem for figure in project.selection.shown}
+    own: set[str] = set()
     experiments = []
-    for name in workflow.selected:
-        experiment = workflow.study.experiment(name)
-        figures = [figure for figure in workflow.figures_of(name) if workflow.is_shown(figure)]
-        runs = {run.name for point in experiment.points for run in point.runs}
+    for name in project.selection.experiments:
+        experiment = project.study.experiment(name)
+        figures = [figure for figure in project.catalogue.figures_of(name) if figure.stem in shown]
+        own.update(figure.stem for figure in figures)
+        runs = sorted({run.name for point in experiment.points for run in point.runs})
+        fits = dict.fromkeys(f"results/fits/{fit.name}.json" for figure in figures for fit in figure.fits)
         experiments.append(
             {
                 "name": name,
                 "aliases": experiment.definition.aliases,
                 "question": experiment.definition.question,
                 "hypothesis": experiment.definition.hypothesis,
-                "table": workflow.table_file(name),
-                "fits": list(
-                    dict.fromkeys(f"results/fits/{fit.name}.json" for f in figures for fit in f.fits)
-                ),
-                "figures": [f"results/figures/{figure.name}.pdf" for figure in figures],
+                "table": project.catalogue.table_file(name),
+                "fits": list(fits),
+                "figures": _files(figures),
                 "planned_runs": len(runs),
                 "planned_hours": sum(estimates.of(run).device_hours for run in runs),
-                "failed": failed_runs(sorted(runs), workflow.logs),
+                "failed": failed_runs(project, runs),
                 "rebuild": f"{rebuild} {name}",
             }
         )
-    budget, budget_rows = plan.report_rows(workflow)
+    budget, budget_rows = plan.report_rows(project)
     return {
-        "study": workflow.study.name,
-        "scale": workflow.scale,
+        "study": project.study.name,
+        "scale": scale,
         "budget": budget,
         "budget_rows": budget_rows,
         "experiments": experiments,
-        "figures": [
-            f"results/figures/{figure.name}.pdf" for figure in shown if figure.stem in _study_wide(workflow)
-        ],
+        "figures": _files(figure for figure in project.selection.shown if figure.stem not in own),
         "rebuild": rebuild,
     }
 
 
-def _study_wide(workflow: Workflow) -> set[str]:
-    own = {figure.stem for name in workflow.study.experiments for figure in workflow.figures_of(name)}
-    return set(workflow.figures) - own
+def _files(figures: Any) -> list[str]:
+    return [f"results/figures/{figure.name}.pdf" for figure in figures]
 
 
-def _profile(scale: str) -> str:
-    return {"laptop": "local"}.get(scale, scale)
-
-
-def failed_runs(runs: list[str], logs: str) -> list[dict[str, str]]:
-    """Runs without results whose log says why: the last line of the log is the sentence."""
+def failed_runs(project: Project, runs: list[str]) -> list[dict[str, str]]:
+    """Unfinished runs that have a log; the last line of the log is the reason that the report gives."""
     failed = []
     for run in runs:
-        log = Path(f"{logs}/train/{run}.log")
-        if not Path(f"results/runs/{run}/training.json").exists() and log.exists():
-            lines = [
-                line
-                for line in log.read_text(encoding="utf-8", errors="replace").splitlines()
-                if line.strip()
-            ]
-            failed.append({"run": run, "sentence": lines[-1][:500] if lines else "", "log": str(log)})
+        log = Path(project.settings.logs, "train", f"{run}.log")
+        if run not in project.done and log.exists():
+            lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+            last = next((line for line in reversed(lines) if line.strip()), "")
+            failed.append({"run": run, "sentence": last[:500], "log": str(log)})
     return failed

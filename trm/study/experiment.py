@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from pydantic import Field, field_validator
@@ -101,6 +102,15 @@ class Scale(Section):
     """Experiments of the whole study at this scale; empty: all that are not skipped."""
 
 
+RULES = {
+    *("all", "source", "dataset", "train", "evaluate", "table", "fit", "plot", "publish", "html_report"),
+    *("preflight", "report", "study"),
+}
+"""Names that are taken: Snakemake's rules, and the two selections."""
+NAME = re.compile(r"[A-Za-z0-9_]+")
+ALIAS = re.compile(r"[A-Za-z0-9_.-]+")
+
+
 class StudyFile(Section):
     """config/experiments.yaml."""
 
@@ -114,3 +124,14 @@ class StudyFile(Section):
     """Experiments by name."""
     figures: list[dict[str, Any]] = []
     """Figures over several experiments."""
+
+    @field_validator("experiments")
+    @classmethod
+    def _names(cls, value: dict[str, Experiment]) -> dict[str, Experiment]:
+        for name, experiment in value.items():
+            for word, shape in ((name, NAME), *((alias, ALIAS) for alias in experiment.aliases)):
+                if word in RULES:
+                    raise ValueError(f"{word!r} is the name of a rule of the pipeline; choose another")
+                if not shape.fullmatch(word):
+                    raise ValueError(f"{word!r}: names consist of letters, digits and _, such as data_size")
+        return value

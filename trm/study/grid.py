@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
@@ -17,6 +19,10 @@ from trm.study.fingerprint import canonical_json, evaluation_fingerprint, run_na
 from trm.study.merge import LENGTHS, Flat, check_key, flatten, lay, nearest, nest, resolve
 from trm.study.reading import error_sentence, parse_yaml
 from trm.study.schema import EvaluationConfig, RunConfig, RuntimeConfig
+from trm.study.text import count
+
+MOST_RUNS = 20_000
+"""A study that asks for more is refused before its runs are resolved: it is a mistake, or needs another tool."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +75,8 @@ class Study:
     evaluations: dict[str, EvaluationConfig] = field(default_factory=dict)
     log_every: dict[str, int] = field(default_factory=dict)
     """Runs whose experiments ask for finer curves than the scale does."""
+    variables: frozenset[str] = frozenset()
+    """Names that the study's file reads as `$name` or `needs`; `--config NAME=...` sets them."""
     recipe: Flat = field(default_factory=dict)
     """The scale's own recipe, before any experiment: dotted key -> value; what ablations compare with."""
 
@@ -81,6 +89,10 @@ class Study:
                 f"no experiment {name!r} at scale {self.scale_name}{hint} (`python -m trm study list`)"
             )
         return self.experiments[known]
+
+    def why_skipped(self, name: str) -> str:
+        """A sentence on an experiment that is not run."""
+        return f"{self.experiment(name).name} is not run at scale {self.scale_name}: {self.experiment(name).skip}"
 
     def selected(self, which: str) -> list[str]:
         """Names of the experiments of `report` or `study` at this scale; skipped ones are left out."""
@@ -146,7 +158,8 @@ def _expand(
     if runtime:
         scale = _with_runtime(scale, runtime)
     forced = flatten({k: v for k, v in overrides.items() if k[:8] != "runtime."}, "--set")
-    study = Study(file.study, scale_name, scale, {}, file.figures, {})
+    study = Study(file.study, scale_name, scale, {}, file.figures, {}, variables=_variables_of(file))
+    _refuse_too_many(file, scale, scale_name, path)
     study.recipe = _recipe(lay(base, forced), f"{path}: scale {scale_name}", forced)
     for name, experiment in file.experiments.items():
         where = f"{path}: experiment {name}"
@@ -167,6 +180,49 @@ def _expand(
                 raise UserError(f"{path}: scale {scale_name}: {list_name}: no experiment {name!r}{known}")
     _collect(study, path)
     return study
+
+
+def _refuse_too_many(file: StudyFile, scale: Scale, scale_name: str, path: str) -> None:
+    """Count the runs of every grid without making them."""
+    total = 0
+    for name, experiment in file.experiments.items():
+        here = experiment.scales.get(scale_name, ExperimentScale())
+        if here.skip:
+            continue
+        seeds = next(value for value in (here.seeds, experiment.seeds, scale.seeds) if value is not None)
+        runs = 0
+        for grid in (here.grid if here.grid is not None else experiment.grid) or [Grid()]:
+            sizes = [len(values) for values in grid.product.values()]
+            sizes += [len(next(iter(grid.zip.values())))] if grid.zip else []
+            sizes += [len(grid.points)] if grid.points else []
+            runs += math.prod(sizes) * len(grid.seeds or seeds)
+        total += runs
+        if total > MOST_RUNS:
+            raise UserError(
+                f"{path}: experiment {name} asks for {count(runs, 'run')} at scale {scale_name}, {total:,} with those "
+                f"before it; a study may have {MOST_RUNS:,}: shorten its lists"
+            )
+
+
+def _variables_of(file: StudyFile) -> frozenset[str]:
+    """Names that the file reads as `$name` or `needs`."""
+    found: set[str] = set()
+
+    def visit(value: Any) -> None:
+        if isinstance(value, str) and value.startswith("$"):
+            found.add(value[1:])
+        for item in (
+            value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+        ):
+            visit(item)
+
+    visit(file.base)
+    for part in (*file.scales.values(), *file.experiments.values()):
+        visit(part.model_dump())
+    for experiment in file.experiments.values():
+        for here in (experiment, *experiment.scales.values()):
+            found.update(grid.needs for grid in here.grid or () if grid.needs)
+    return frozenset(found)
 
 
 def _recipe(flat: Flat, where: str, forced: Flat) -> Flat:
@@ -253,11 +309,12 @@ def _resolve_experiment(
             point = _point(flat, fixed | coords, label, grid.seeds or seeds, where)
             key = canonical_json([[run.name for run in point.runs], point.evaluation_file])
             if key in points and len(expanded) > 1 and points[key].coords == point.coords:
-                raise UserError(f"{where}: the point {point.label} stands twice")
+                raise UserError(f"{where}: the point {point.label} is listed twice")
             points.setdefault(key, point)
             made.add(key)
         if len(made) < len(expanded):
             _refuse_dead_axes(grid, shared, forced, where)
+    _refuse_equal_labels(points.values(), where)
     if not points:
         return ResolvedExperiment(name, experiment, (), tuple(figures), "; ".join(left_out))
     return ResolvedExperiment(name, experiment, tuple(points.values()), tuple(figures), None, tuple(left_out))
@@ -276,11 +333,16 @@ def _fill_variables(flat: Flat, variables: dict[str, Any]) -> tuple[Flat, str]:
         name = str(file)[1:] if str(file).startswith("$") else ""
         if name and not variables.get(name):
             return flat, name
-        filled.extend(str(variables[name]).split(",") if name else [file])
+        filled.extend(_paths(str(variables[name])) if name else [file])
     return (flat | {"data.files": filled}, "") if filled else (flat, "")
 
 
-def _grid_points(grid: Grid, where: str):
+def _paths(text: str) -> list[str]:
+    """Paths separated by commas; one path where a file of the whole name exists."""
+    return [text] if Path(text).exists() else text.split(",")
+
+
+def _grid_points(grid: Grid, where: str) -> Iterator[tuple[Flat, str]]:
     """Coordinates and label of every point of a grid."""
     for key in (*grid.product, *grid.zip):
         check_key(key, where)
@@ -315,12 +377,33 @@ def _point(flat: Flat, coords: Flat, label: str, seeds: list[int], where: str) -
     except IndexError:
         raise UserError(f"{where}: no seeds; name at least one") from None
     if len(set(seeds)) < len(seeds):
-        raise UserError(f"{where}: a seed stands twice in {seeds}")
+        raise UserError(f"{where}: duplicate seed in {seeds}")
     runs = []
     for seed in seeds:
         seeded = config.model_copy(update={"seed": seed})
         runs.append(Run(run_name(seeded), seeded))
     return Point(coords, label, tuple(runs), measured)
+
+
+UNREAD = {
+    "model.heads": "the mlp mixer has no attention heads; remove it, or set model.mixer: attention",
+}
+
+
+def _refuse_equal_labels(points: Iterable[Point], where: str) -> None:
+    """Marks in a figure are named by the labels of their points."""
+    seen: dict[str, Point] = {}
+    for point in points:
+        other = seen.setdefault(point.label, point)
+        if other is not point:
+            one, two = (_exact(item.coords) for item in (other, point))
+            raise UserError(
+                f"{where}: two points are labelled {point.label!r}: {one} and {two}; give each a `label` of its own"
+            )
+
+
+def _exact(values: Flat) -> str:
+    return ", ".join(f"{key}={value}" for key, value in values.items()) or "no values"
 
 
 def _refuse_dead_axes(grid: Grid, shared: Flat, forced: Flat, where: str) -> None:
@@ -337,9 +420,9 @@ def _refuse_dead_axes(grid: Grid, shared: Flat, forced: Flat, where: str) -> Non
                 point = _point(lay(shared, {key: value}, forced), {}, f"{key}={_text(value)}", [0], where)
                 names.add((point.runs[0].name, point.evaluation_file))
             if len(names) < len(values):
-                raise UserError(
-                    f"{where}: {key} has {len(values)} values but they make {len(names)} different runs"
-                )
+                made = count(len(names), "different run")
+                reason = UNREAD.get(key, "remove the values that change nothing")
+                raise UserError(f"{where}: {key} has {len(values)} values but they make {made}: {reason}")
 
 
 def _with_checksums(data: dict[str, Any], where: str) -> dict[str, Any]:
@@ -384,9 +467,21 @@ def _collect(study: Study, path: str) -> None:
                 known = study.runs.setdefault(run.name, run)
                 if known.config != run.config and known.config.data.files == run.config.data.files:
                     raise UserError(
-                        f"{path}: two different runs share the name {run.name}; change either a little"
+                        f"{path}: {_collision(experiment.name, run.config, known.config, run.name)}"
                     )
                 study.evaluations[f"{run.name}/{point.evaluation_file}"] = point.evaluation
+
+
+def _collision(experiment: str, config: RunConfig, known: RunConfig, name: str) -> str:
+    """Why two configurations have one name, in a sentence."""
+    for section in ("model", "data", "training"):
+        one, two = (getattr(item, section).model_dump() for item in (config, known))
+        for setting, value in one.items():
+            if value != two[setting] and setting != "files":
+                key = f"{section}.{setting}"
+                reason = UNREAD.get(key, "this run does not read it; remove it")
+                return f"experiment {experiment}: {key}={value} has no effect (another has {two[setting]}): {reason}"
+    return f"experiment {experiment}: two different runs share the name {name}; change either a little"
 
 
 def _values_text(values: Flat) -> str:

@@ -9,7 +9,16 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidatorFunctionWrapHandler,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
 
 Fraction = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -39,9 +48,19 @@ Range = Annotated[tuple[int, int], BeforeValidator(_range)]
 
 
 class Section(BaseModel):
-    """Immutable, strict: an unknown key or a value of another type is an error, never ignored."""
+    """Immutable, strict: an unknown key or a value of another type is an error, never ignored or converted."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    @field_validator("*", mode="wrap")
+    @classmethod
+    def _unconverted(cls, value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
+        """pydantic would read `yes` as 1 and '1e-3' as 0.001. A whole number may be given as 1e3."""
+        result = validate(value)
+        kind = {bool: "bool", int: "int", float: "float"}.get(type(result))
+        if kind and type(result) is not type(value) and (isinstance(value, bool | str) or kind == "bool"):
+            raise PydanticCustomError(f"{kind}_type", "wrong type")
+        return result
 
 
 class ModelConfig(Section):

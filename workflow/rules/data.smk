@@ -10,7 +10,7 @@ rule source:
     log:
         f"{LOGS}/source/{{source}}.log",
     params:
-        config=lambda wildcards: STUDY.source_json(wildcards.source),
+        config=INPUTS.source_json,
         files=INPUTS.source_files,
     message:
         "Puzzles {wildcards.source}"
@@ -26,11 +26,11 @@ rule dataset:
         puzzles=INPUTS.dataset_puzzles,
     output:
         manifest=PLACE.at("results/datasets/{dataset}/manifest.json"),
-        files=PLACE.all(STUDY.dataset_outputs("{dataset}")[1:]),
+        files=PLACE.all(PROJECT.catalogue.dataset_files("{dataset}")[1:]),
     log:
         f"{LOGS}/dataset/{{dataset}}.log",
     params:
-        config=lambda wildcards: STUDY.dataset_json(wildcards.dataset),
+        config=INPUTS.dataset_json,
     message:
         "Data set {wildcards.dataset}"
     shell:

@@ -12,12 +12,12 @@ rule evaluate:
         f"{LOGS}/evaluate/{{run}}-{{evaluation}}.log",
     benchmark:
         PLACE.at("results/benchmarks/evaluate/{run}-{evaluation}.tsv")
-    threads: STUDY.study.scale.threads
+    threads: PROJECT.study.scale.threads
     resources:
         tpu_hosts=1,
         gpu=PLAN.gpus_per_worker,
     params:
-        evaluation=lambda wildcards: STUDY.evaluation_json(wildcards.run, wildcards.evaluation),
+        evaluation=INPUTS.evaluation_json,
         checkpoints=INPUTS.checkpoints,
     message:
         "Evaluation of {wildcards.run}"

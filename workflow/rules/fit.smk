@@ -3,7 +3,7 @@
 
 rule table:
     input:
-        lambda wildcards: PLACE.all(STUDY.table_inputs(wildcards.table)),
+        INPUTS.table_inputs,
     output:
         table="results/tables/{table}.csv",
         sidecar="results/tables/{table}.csv.json",
@@ -24,13 +24,13 @@ rule table:
 
 rule fit:
     input:
-        tables=lambda wildcards: STUDY.fit_inputs(wildcards.fit),
+        tables=INPUTS.fit_tables,
     output:
         "results/fits/{fit}.json",
     log:
         f"{LOGS}/fit/{{fit}}.log",
     params:
-        spec=lambda wildcards: STUDY.fit_json(wildcards.fit),
+        spec=INPUTS.fit_json,
     message:
         "Fit {wildcards.fit}"
     shell:

@@ -3,8 +3,8 @@
 
 rule plot:
     input:
-        tables=lambda wildcards: STUDY.figure_tables(wildcards.figure),
-        fits=lambda wildcards: STUDY.figure_fits(wildcards.figure),
+        tables=INPUTS.figure_tables,
+        fits=INPUTS.figure_fits,
     output:
         pdf="results/figures/{figure}.pdf",
         png="results/figures/{figure}.png",
@@ -12,7 +12,7 @@ rule plot:
     log:
         f"{LOGS}/plot/{{figure}}.log",
     params:
-        spec=lambda wildcards: STUDY.figure_json(wildcards.figure),
+        spec=INPUTS.figure_json,
     message:
         "Figure {wildcards.figure}"
     shell:
@@ -22,25 +22,23 @@ rule plot:
 
 rule publish:
     input:
-        pdf=lambda wildcards: f"results/figures/{STUDY.figure(wildcards.stem).name}.pdf",
-        png=lambda wildcards: f"results/figures/{STUDY.figure(wildcards.stem).name}.png",
-        caption=lambda wildcards: f"results/figures/{STUDY.figure(wildcards.stem).name}.json",
-        stale=lambda wildcards: STUDY.reason_to_publish(wildcards.stem),
+        figure=INPUTS.published_files,
+        stale=INPUTS.published_stale,
     output:
         pdf=report(
             "results/plots/{stem}.pdf",
             caption="../report/figure.rst",
-            category=lambda wildcards: STUDY.category(wildcards.stem),
+            category=INPUTS.category,
         ),
         png="results/plots/{stem}.png",
         stamp="results/plots/{stem}.json",
     log:
         f"{LOGS}/publish/{{stem}}.log",
     params:
-        identity=lambda wildcards: STUDY.figure(wildcards.stem).identity,
-        kind=lambda wildcards: STUDY.figure(wildcards.stem).spec.kind,
+        identity=INPUTS.published_identity,
+        kind=INPUTS.published_kind,
     message:
-        "results/plots/{wildcards.stem}.pdf"
+        "Publish results/plots/{wildcards.stem}.pdf"
     shell:
-        "python -m trm study publish --figure {input.pdf:q} --identity {params.identity} --out {output.pdf:q} "
+        "python -m trm study publish --figure {input.figure[0]:q} --identity {params.identity} --out {output.pdf:q} "
         "> {log:q} 2>&1"

@@ -3,10 +3,8 @@
 
 rule html_report:
     input:
-        tables=STUDY.report_tables(),
-        fits=STUDY.report_fits(),
-        figures=STUDY.report_figures(),
-        stale=STUDY.reason_to_report(),
+        shown=INPUTS.report_inputs,
+        stale=INPUTS.report_stale,
     output:
         html=report("results/report.html", caption="../report/report.rst", category="Report"),
         pdf="results/report.pdf",
@@ -15,7 +13,7 @@ rule html_report:
     log:
         f"{LOGS}/report.log",
     params:
-        identity=STUDY.report_identity,
+        identity=INPUTS.report_identity,
         options=INPUTS.study_options,
     message:
         "results/report.html"

@@ -1,9 +1,9 @@
-# Every experiment is a target by its name and by the ids that older documents know it by.
+# Every experiment is a target by its name and by its aliases.
 
-for name, target in STUDY.targets().items():
+for name in PROJECT.selection.targets:
 
     rule:
         name:
             name
         input:
-            target,
+            INPUTS.target(name),

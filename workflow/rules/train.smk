@@ -6,7 +6,7 @@ rule train:
         dataset=INPUTS.train_dataset,
         # functions only where they can name a file: Snakemake calls them for each of thousands of runs
         preflight=INPUTS.train_preflight if CHECK.wanted else [],
-        initial=INPUTS.train_initial if STUDY.any_initial_weights else [],
+        initial=INPUTS.train_initial if PROJECT.catalogue.any_initial_weights else [],
     output:
         training=PLACE.at("results/runs/{run}/training.json"),
         history=PLACE.at("results/runs/{run}/history.csv"),
@@ -15,14 +15,14 @@ rule train:
         f"{LOGS}/train/{{run}}.log",
     benchmark:
         PLACE.at("results/benchmarks/train/{run}.tsv")
-    threads: PLAN.threads
+    threads: INPUTS.threads
     resources:
-        tpu_hosts=PLAN.hosts,
-        runtime=PLAN.minutes,
-        mem_mb=PLAN.memory_mb,
-        gpu=PLAN.gpus,
+        tpu_hosts=INPUTS.hosts,
+        runtime=INPUTS.minutes,
+        mem_mb=INPUTS.memory_mb,
+        gpu=INPUTS.gpus,
     params:
-        config=lambda wildcards: STUDY.run_json(wildcards.run),
+        config=INPUTS.run_json,
         launcher=INPUTS.launcher,
         options=INPUTS.train_options,
         plan=INPUTS.sentence,

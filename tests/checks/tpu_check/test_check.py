@@ -10,7 +10,7 @@ from trm.checks.tpu_check import check as module
 from trm.checks.tpu_check.check import check, program_key, sizes_of, table, tpu_python
 from trm.cli import main
 from trm.errors import UserError
-from trm.pipeline.workflow import Workflow
+from trm.pipeline.project import open_project
 from trm.study.schema import RunConfig
 from trm.study.slices import Slice, parse_slice
 
@@ -93,7 +93,7 @@ def test_the_command_knows_the_runs_of_the_study(capsys: pytest.CaptureFixture):
 def test_the_command_says_what_it_does_and_one_program_s_failure_hides_no_other(
     capsys: pytest.CaptureFixture, tmp_path: Path
 ):
-    pod, runs = parse_slice("v4-64"), Workflow({"scale": "laptop"}).runs
+    pod, runs = parse_slice("v4-64"), open_project({"scale": "laptop"}).runs
 
     def named(batch: int) -> list[str]:
         wanted = program_key(runs["sudoku4-mlp-d32-T2n2-p300a0-b64-s0-94890aac"].config, pod, "train")

@@ -11,13 +11,13 @@ from trm.checks.tpu_check.check import program_key
 from trm.pipeline import estimates as module
 from trm.pipeline import plan
 from trm.pipeline.estimates import Estimates
-from trm.pipeline.workflow import Workflow
+from trm.pipeline.project import Project, open_project
 from trm.study.slices import parse_slice
 
 
 @pytest.fixture
-def workflow() -> Workflow:
-    return Workflow({"scale": "tpu", "experiments": "data_size"})
+def project() -> Project:
+    return open_project({"scale": "tpu", "experiments": "data_size"})
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def checked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def keep(folder: Path, workflow: Workflow, run: str, where: str, milliseconds: float, **more: Any) -> None:
+def keep(folder: Path, project: Project, run: str, where: str, milliseconds: float, **more: Any) -> None:
     answer = {
         "fits": True,
         "cycles": round(milliseconds * 1.05e6),
@@ -34,46 +34,46 @@ def keep(folder: Path, workflow: Workflow, run: str, where: str, milliseconds: f
         "host_ms": 5.0,
         "peak_gib": 1.0,
     } | more
-    key = program_key(workflow.runs[run].config, parse_slice(where), "train")
+    key = program_key(project.runs[run].config, parse_slice(where), "train")
     (folder / f"{key}.json").write_text(json.dumps(answer))
 
 
-def test_compiled_step_times_replace_those_from_flops(workflow: Workflow, checked: Path):
-    run = next(iter(workflow.runs))
-    before = Estimates(workflow).of(run)
+def test_compiled_step_times_replace_those_from_flops(project: Project, checked: Path):
+    run = next(iter(project.runs))
+    before = Estimates(project).of(run)
     assert not before.compiled
-    assert "compiled estimate for 0 of" in plan.text(plan.document(workflow))
+    assert "compiled estimate for 0 of" in plan.text(plan.document(project))
 
-    keep(checked, workflow, run, "v4-8", 40.0)
-    after = Estimates(workflow)
+    keep(checked, project, run, "v4-8", 40.0)
+    after = Estimates(project)
     fixed = after.hardware.fixed
     assert after.of(run).compiled
-    assert Estimates(workflow, compiled=False).of(run) == before  # what the documentation says
+    assert Estimates(project, compiled=False).of(run) == before  # what the documentation says
     assert after.of(run).seconds == pytest.approx(fixed + 0.040 * after.of(run).steps)
     assert "step time compiled" in after.sentence(SimpleNamespace(run=run))
-    document = plan.document(workflow)
+    document = plan.document(project)
     rows = {row["run"]: row["step_time"] for item in document["experiments"] for row in item["runs"]}
     assert set(rows.values()) == {"compiled estimate"}  # runs of one shape are one program
     assert f"compiled estimate for {len(rows)} of {len(rows)} runs" in plan.text(document)
 
     # where starting a step takes the host longer than the chips compute, that counts
-    keep(checked, workflow, run, "v4-8", 40.0, host_ms=90.0)
-    assert Estimates(workflow).of(run).seconds == pytest.approx(fixed + 0.090 * after.of(run).steps)
+    keep(checked, project, run, "v4-8", 40.0, host_ms=90.0)
+    assert Estimates(project).of(run).seconds == pytest.approx(fixed + 0.090 * after.of(run).steps)
     # and what does not fit says nothing
-    keep(checked, workflow, run, "v4-8", 40.0, fits=False)
-    assert Estimates(workflow).of(run) == before
+    keep(checked, project, run, "v4-8", 40.0, fits=False)
+    assert Estimates(project).of(run) == before
 
 
-def test_hosts_of_a_job_by_runs_per_hour(workflow: Workflow, checked: Path, monkeypatch: pytest.MonkeyPatch):
-    run = next(iter(workflow.runs))
+def test_hosts_of_a_job_by_runs_per_hour(project: Project, checked: Path, monkeypatch: pytest.MonkeyPatch):
+    run = next(iter(project.runs))
     job = SimpleNamespace(run=run)
-    keep(checked, workflow, run, "v4-8", 80.0)
-    keep(checked, workflow, run, "v4-64", 12.0)
-    assert len(workflow.runs) >= 8
-    assert Estimates(workflow).hosts(job) == 1  # eight side by side: a run every 10 ms of step time
+    keep(checked, project, run, "v4-8", 80.0)
+    keep(checked, project, run, "v4-64", 12.0)
+    assert len(project.runs) >= 8
+    assert Estimates(project).hosts(job) == 1  # eight side by side: a run every 10 ms of step time
     # a single run is done sooner by all hosts
-    monkeypatch.setattr(workflow, "runs", {run: workflow.runs[run]})
-    assert Estimates(workflow).hosts(job) == 8
-    assert Estimates(workflow).launcher(job) == "tpurun"
-    keep(checked, workflow, run, "v4-64", 85.0)  # the host's share of a small step
-    assert Estimates(workflow).hosts(job) == 1
+    monkeypatch.setattr(project.study, "runs", {run: project.runs[run]})
+    assert Estimates(project).hosts(job) == 8
+    assert Estimates(project).launcher(job) == "tpurun"
+    keep(checked, project, run, "v4-64", 85.0)  # the host's share of a small step
+    assert Estimates(project).hosts(job) == 1

@@ -6,25 +6,26 @@ from pathlib import Path
 from typing import Any
 
 from trm.pipeline.places import Place
+from trm.pipeline.settings import Settings
 from trm.study.fingerprint import digest
 
 LOCK = Path(__file__).parents[2] / "envs" / "tpu" / "requirements.lock"
 
 
-class Preflight:
+class PreflightGate:
     """What the rules `preflight`, `source`, `dataset` and `train` need to know.
 
     Args:
-        config: Snakemake's config; `preflight` (local, gpu or tpu) asks for the check, `pod` names what is checked.
+        settings: `preflight` (local, gpu or tpu) asks for the check, `pod` names what is checked.
         place: where files live.
         hosts: hosts of the whole pod.
     """
 
-    def __init__(self, config: dict[str, Any], place: Place, hosts: int):
-        self.profile = str(config.get("preflight") or "")
+    def __init__(self, settings: Settings, place: Place, hosts: int):
+        self.profile = settings.preflight
         self.hosts, self._place = hosts, place
         lock = LOCK.read_text() if self.profile == "tpu" else ""
-        identity = digest([self.profile, str(config.get("pod") or ""), hosts, lock])
+        identity = digest([self.profile, settings.pod, hosts, lock])
         self._path = f"results/preflight-{identity[:8]}.json"
 
     @property

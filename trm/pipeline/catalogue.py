@@ -1,0 +1,235 @@
+"""Names and files of everything that a study makes at one scale. Imports neither numpy nor torch.
+
+Every file between the data and the figures is named by a digest of what it depends on: what exists is current.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cached_property
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from trm.analysis.specs import FIGURE, FitSpec
+from trm.errors import UserError
+from trm.pipeline.naming import (
+    ANALYSIS_VERSION,
+    DATASET_FILES,
+    RUN_FILES,
+    Figure,
+    Fit,
+    dataset_name,
+    points_identity,
+    source_name,
+    style_digest,
+)
+from trm.study.dataset_identity import dataset_identity, source_identity
+from trm.study.fingerprint import canonical_json, digest, run_identity
+from trm.study.grid import Run, Study
+from trm.study.merge import nearest
+from trm.study.reading import error_sentence
+
+Value = TypeVar("Value")
+
+
+class Catalogue:
+    """Everything that the study can make, whether or not it is asked for.
+
+    Args:
+        study: the study at one scale.
+        path: its file, for error messages.
+    """
+
+    def __init__(self, study: Study, path: str):
+        self.study, self.path = study, path
+        self.runs: dict[str, Run] = study.runs
+        self._style = style_digest("config/figures.mplstyle")
+
+    def find(self, names: dict[str, Value], name: str, what: str) -> Value:
+        """`names[name]`. UserError: the study has none of that name."""
+        if name not in names:
+            place = f"{self.path} at scale {self.study.scale_name}"
+            raise UserError(f"{place} has no {what} {name!r}{nearest(name, names)}")
+        return names[name]
+
+    def run(self, name: str) -> Run:
+        """A run by its name."""
+        return self.find(self.runs, name, "run")
+
+    # data
+
+    @cached_property
+    def sources(self) -> dict[str, Run]:
+        """Pool of puzzles -> a run that uses it."""
+        return {source_name(run.config.data): run for run in self.runs.values()}
+
+    @cached_property
+    def datasets(self) -> dict[str, Run]:
+        """Data set -> a run that uses it."""
+        return {dataset_name(run.config.data): run for run in self.runs.values()}
+
+    def source_files(self, source: str) -> list[str]:
+        """Files of a pool of puzzles; the manifest, written last, is the first."""
+        return [f"results/sources/{source}/{file}" for file in ("manifest.json", "puzzles.npz")]
+
+    def source_inputs(self, source: str) -> str:
+        """Comma-separated files that a pool is read from."""
+        return ",".join(self.find(self.sources, source, "pool of puzzles").config.data.files)
+
+    def source_json(self, source: str) -> str:
+        """The part of a DataConfig that makes a pool; checksums stand for the paths of its files."""
+        return canonical_json(source_identity(self.find(self.sources, source, "pool of puzzles").config.data))
+
+    def source_of_dataset(self, dataset: str) -> str:
+        """Pool that a data set is cut from."""
+        return source_name(self.find(self.datasets, dataset, "data set").config.data)
+
+    def dataset_files(self, dataset: str) -> list[str]:
+        """Files of a data set; the manifest, written last, is the first."""
+        names = ("manifest.json", "identifiers.json", *DATASET_FILES)
+        return [f"results/datasets/{dataset}/{name}" for name in names]
+
+    def dataset_json(self, dataset: str) -> str:
+        """A DataConfig as far as the data set depends on it."""
+        return canonical_json(dataset_identity(self.find(self.datasets, dataset, "data set").config.data))
+
+    def dataset_manifest(self, run: str) -> str:
+        """Manifest of a run's data set."""
+        return self.dataset_files(dataset_name(self.run(run).config.data))[0]
+
+    # runs and evaluations
+
+    def run_files(self, run: str) -> list[str]:
+        """Files of a finished run."""
+        return [f"results/runs/{run}/{file}" for file in RUN_FILES]
+
+    def run_json(self, run: str) -> str:
+        """A RunConfig as far as the run depends on it."""
+        identity = run_identity(self.run(run).config)
+        return canonical_json({key: value for key, value in identity.items() if key != "recipe_version"})
+
+    @cached_property
+    def any_initial_weights(self) -> bool:
+        """Whether any run starts from another run's weights."""
+        return any(run.config.training.init_from for run in self.runs.values())
+
+    def evaluations(self, experiment: str) -> list[str]:
+        """`<run>/<file>` of every evaluation of an experiment, each once."""
+        points = self.study.experiment(experiment).points
+        names = (f"{run.name}/{point.evaluation_file}" for point in points for run in point.runs)
+        return list(dict.fromkeys(names))
+
+    def evaluation_json(self, run: str, evaluation: str) -> str:
+        """An EvaluationConfig by its digest."""
+        name = f"{run}/evaluation-{evaluation}.json"
+        return canonical_json(
+            self.find(self.study.evaluations, name, "evaluation").model_dump(exclude_defaults=True)
+        )
+
+    # tables
+
+    @cached_property
+    def tables(self) -> dict[str, str]:
+        """Table -> experiment."""
+        return {self.table(name): name for name, item in self.study.experiments.items() if not item.skip}
+
+    def table_identity(self, experiment: str) -> str:
+        """Digest of what an experiment's table depends on: its points, their runs and evaluations."""
+        points = points_identity(self.study.experiment(experiment).points)
+        return digest([self.study.name, self.study.scale_name, ANALYSIS_VERSION, points])
+
+    def table(self, experiment: str) -> str:
+        """File stem of an experiment's table."""
+        return f"{experiment}-{self.table_identity(experiment)[:8]}"
+
+    def table_file(self, experiment: str) -> str:
+        """Path of an experiment's table."""
+        return f"results/tables/{self.table(experiment)}.csv"
+
+    def table_inputs(self, table: str) -> list[str]:
+        """Evaluations, and the runs' own files, that a table gathers."""
+        names = self.evaluations(self.find(self.tables, table, "table"))
+        runs = dict.fromkeys(name.split("/")[0] for name in names)
+        return [f"results/runs/{name}" for name in names] + [
+            file for run in runs for file in self.run_files(run)[:2]
+        ]
+
+    def table_spec(self, name: str, root: str = "") -> dict[str, Any]:
+        """A TableSpec (trm.analysis.specs) of a table or an experiment; `root` is put before the runs' folders."""
+        experiment = self.study.experiment(self.tables.get(name, name))
+        return {
+            "name": experiment.name,
+            "scale": self.study.scale_name,
+            "study": self.study.name,
+            "recipe": {key: value for key, value in self.study.recipe.items() if not isinstance(value, list)},
+            "points": [
+                {
+                    "coords": point.coords,
+                    "label": point.label,
+                    "runs": [
+                        {
+                            "run": run.name,
+                            "seed": run.config.seed,
+                            "directory": f"{root}results/runs/{run.name}",
+                            "evaluations": [point.evaluation_file],
+                        }
+                        for run in point.runs
+                    ],
+                }
+                for point in experiment.points
+            ],
+        }
+
+    # fits and figures
+
+    def figures_of(self, experiment: str) -> list[Figure]:
+        """The figures of one experiment; the first one carries the experiment's own name."""
+        resolved = self.study.experiment(experiment)
+        figures: list[Figure] = []
+        for raw in () if resolved.skip else resolved.figures:
+            where = f"{self.path}: experiment {experiment}: figures"
+            figure = self.figure(raw, resolved.name, where, {item.stem for item in figures})
+            if figure:
+                figures.append(figure)
+        return figures
+
+    def figure(self, raw: dict[str, Any], experiment: str, where: str, taken: Iterable[str]) -> Figure | None:
+        """A figure from its specification, or None if one of its experiments is not run at this scale.
+
+        Args:
+            raw: the specification as the study gives it.
+            experiment: whose figure it is; empty for a figure over several experiments.
+            where: its place in the study, for error messages.
+            taken: stems of figures that exist already.
+
+        Raises:
+            UserError: an invalid specification or two figures of one name.
+        """
+        try:
+            spec = FIGURE.validate_python(raw)
+        except ValidationError as error:
+            raise UserError(f"{where}: {error_sentence(error, None)}") from error
+        stem = spec.name or experiment
+        if stem in taken or not stem:
+            stem = f"{experiment}_{spec.slug}".replace("-", "_").strip("_")
+        if stem in taken:
+            raise UserError(f"{where}: two figures are named {stem}; give one a `name`")
+        experiments = spec.experiments(experiment)
+        if any(self.study.experiment(name).skip for name in experiments):
+            return None
+        fits = tuple(self._fit(fit, experiments) for fit in spec.fits(experiment))
+        tables = [self.table_identity(name) for name in experiments]
+        content = spec.model_dump(mode="json")
+        identity = digest([ANALYSIS_VERSION, content, tables, [fit.name for fit in fits], self._style])
+        return Figure(stem, spec, experiments, fits, identity)
+
+    def _fit(self, spec: FitSpec, experiments: tuple[str, ...]) -> Fit:
+        experiments = spec.experiments or experiments
+        tables = [self.table_identity(name) for name in experiments]
+        identity = digest([ANALYSIS_VERSION, spec.model_dump(mode="json"), tables])
+        return Fit(f"{'_'.join(experiments)}-{identity[:8]}", spec, experiments)
+
+    def figure_tables(self, drawn: Figure | Fit) -> list[str]:
+        """Tables that a figure or a fit reads."""
+        return [self.table_file(name) for name in drawn.experiments]

@@ -1,0 +1,63 @@
+"""What the controlling Snakemake process does beside running jobs: its lock, the dry run's page, the partial report."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import signal
+from typing import Any, TextIO
+
+from snakemake.logging import get_event, logger
+from snakemake.settings.enums import Quietness
+from snakemake_interface_logger_plugins.common import LogEvent
+
+from trm.pipeline import lock, plan
+from trm.pipeline.partial import remove_partial_report, write_partial_report
+from trm.pipeline.project import Project
+
+
+class Controller(logging.Filter):
+    """Listens to Snakemake's log events.
+
+    Args:
+        project: the study.
+        config: Snakemake's config.
+        snakemake: Snakemake's `workflow` object of the Snakefile.
+    """
+
+    def __init__(self, project: Project, config: dict[str, Any], snakemake: Any):
+        super().__init__()
+        self._config = config
+        self._interrupted = False
+        self._lock: TextIO | None = None
+        if not snakemake.is_main_process:
+            return
+        output = snakemake.output_settings
+        if output.dryrun:
+            if not (output.printshellcmds or output.verbose):
+                # as `-n --quiet`: the counts, not every job (394 lines of the shipped study, hours of larger ones)
+                output.quiet = {Quietness.RULES, Quietness.PROGRESS}
+            atexit.register(plan.announce, project, snakemake)
+        else:
+            logger.addFilter(self)
+            signal.signal(signal.SIGINT, self._interrupt)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Take the lock when jobs are about to run; every record passes."""
+        # the one event before Snakemake looks at its own locks; commands that run nothing (--summary, --lint) lack it
+        if get_event(record) == LogEvent.WORKFLOW_STARTED:
+            self._lock = lock.join()
+        return True
+
+    def _interrupt(self, number: int, frame: Any) -> None:
+        self._interrupted = True
+        signal.default_int_handler(number, frame)
+
+    def failed(self) -> None:
+        """After a failure: a report of what there is. Not after Ctrl-C, whose user does not want to wait."""
+        if not self._interrupted:
+            write_partial_report(self._config)
+
+    def succeeded(self) -> None:
+        """After success: the partial report of an earlier failure has no use any more."""
+        remove_partial_report()

@@ -1,0 +1,70 @@
+"""A study as the Snakefile and the commands see it: settings, names, what is asked for, where files are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from trm.pipeline.catalogue import Catalogue
+from trm.pipeline.places import Place
+from trm.pipeline.published import Published
+from trm.pipeline.selection import Selection
+from trm.pipeline.settings import Settings, check_keys, options_of, split
+from trm.study.grid import Run, Study, load_study
+
+
+@dataclass(frozen=True)
+class Project:
+    """One study at one scale."""
+
+    settings: Settings
+    study: Study
+    catalogue: Catalogue
+    place: Place
+    selection: Selection
+    published: Published
+    options: str
+    """Options by which a `trm` command sees the same project."""
+
+    @property
+    def runs(self) -> dict[str, Run]:
+        """Every run of the study by its name."""
+        return self.study.runs
+
+    def check(self) -> None:
+        """Check what only a main process needs: every figure, against the study and against what runs can give.
+
+        Raises:
+            UserError: names the figure and what is wrong with it.
+        """
+        _ = self.selection.figures
+
+    def finished(self, run: str) -> bool:
+        """Whether all files of a run exist."""
+        return all(self.place.exists(path) for path in self.catalogue.run_files(run))
+
+    @cached_property
+    def done(self) -> set[str]:
+        """Runs whose files exist, as of the first look."""
+        return {run for run in self.runs if self.finished(run)}
+
+
+def open_project(config: dict[str, Any], storage: Any = None) -> Project:
+    """Read and check everything that can be checked before a job runs.
+
+    Args:
+        config: Snakemake's config, see `Settings`.
+        storage: Snakemake's `storage` object, for rules that name files in a bucket.
+
+    Raises:
+        UserError: one sentence: what is wrong, where, and what to do.
+    """
+    settings, rest = split(config)
+    study = load_study(settings.study, settings.scale, settings.set, rest)
+    check_keys(rest, study.variables)
+    catalogue = Catalogue(study, settings.study)
+    place = Place(settings.storage_prefix, storage)
+    selection = Selection(catalogue, settings.experiments, place.exists)
+    published = Published(study, selection, catalogue.table_identity, settings.budget_hours)
+    return Project(settings, study, catalogue, place, selection, published, options_of(config))

@@ -1,0 +1,151 @@
+"""What a call asks for: experiments, and the figures and fits that they need."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any
+
+from trm.errors import UserError
+from trm.pipeline.catalogue import Catalogue
+from trm.pipeline.naming import Figure, Fit, published
+from trm.study.fingerprint import canonical_json
+
+
+class Selection:
+    """The experiments asked for and those that are complete already, with their figures and fits.
+
+    Args:
+        catalogue: the study's names.
+        wanted: `report`, `study`, or names and patterns of experiments separated by commas.
+        exists: whether a `results/...` file exists.
+    """
+
+    def __init__(self, catalogue: Catalogue, wanted: str, exists: Callable[[str], bool]):
+        self._catalogue, self._exists = catalogue, exists
+        self._study = catalogue.study
+        self.wanted = self._parse(wanted)
+
+    def _parse(self, text: str) -> list[str]:
+        """Names of the experiments that are asked for, in the study's order.
+
+        Raises:
+            UserError: an unknown name, or one that cannot run here, with what it needs.
+        """
+        study = self._study
+        if text in ("report", "study"):
+            return study.selected(text)
+        names = set()
+        for pattern in text.replace(",", " ").split():
+            known = [*study.experiments, *study.aliases]
+            hits = [study.experiment(name) for name in known if fnmatch.fnmatch(name, pattern)]
+            hits = hits or [study.experiment(pattern)]
+            runnable = [experiment.name for experiment in hits if not experiment.skip]
+            if not runnable:
+                raise UserError("; ".join(dict.fromkeys(study.why_skipped(hit.name) for hit in hits)))
+            names.update(runnable)
+        return [name for name in study.experiments if name in names]
+
+    @cached_property
+    def experiments(self) -> list[str]:
+        """Experiments asked for, and those whose results are complete."""
+        return [
+            name
+            for name, experiment in self._study.experiments.items()
+            if name in self.wanted or (not experiment.skip and self.is_done(name))
+        ]
+
+    def is_done(self, experiment: str) -> bool:
+        """Whether every evaluation of an experiment exists."""
+        return all(self._exists(f"results/runs/{name}") for name in self._catalogue.evaluations(experiment))
+
+    @cached_property
+    def figures(self) -> dict[str, Figure]:
+        """Every figure of the scale by its stem. Figures over several experiments show those that are selected."""
+        catalogue = self._catalogue
+        found = {
+            figure.stem: figure for name in self._study.experiments for figure in catalogue.figures_of(name)
+        }
+        for raw in self._study.figures:
+            restricted = self._restrict(dict(raw))
+            figure = restricted and catalogue.figure(restricted, "", f"{catalogue.path}: figures", found)
+            if figure:
+                found[figure.stem] = figure
+        return found
+
+    def _restrict(self, raw: dict[str, Any]) -> dict[str, Any] | None:
+        """A figure over several experiments without those that are not selected; None if none is left."""
+        if "panels" in raw:
+            raw["panels"] = [panel for panel in raw["panels"] if panel.get("experiment") in self.experiments]
+            return raw if raw["panels"] else None
+        if "sources" in raw:
+            raw["sources"] = [name for name in raw["sources"] if name in self.experiments]
+            return raw if raw["sources"] else None
+        return raw
+
+    @cached_property
+    def shown(self) -> list[Figure]:
+        """The figures of the report: those whose experiments are all selected."""
+        return [
+            figure
+            for figure in self.figures.values()
+            if all(name in self.experiments for name in figure.experiments)
+        ]
+
+    @cached_property
+    def fits(self) -> dict[str, Fit]:
+        """Every fit of the scale by its file stem."""
+        return {fit.name: fit for figure in self.figures.values() for fit in figure.fits}
+
+    @cached_property
+    def _figures_by_name(self) -> dict[str, Figure]:
+        return {figure.name: figure for figure in self.figures.values()}
+
+    def figure(self, stem: str) -> Figure:
+        """A figure by its stem."""
+        return self._catalogue.find(self.figures, stem, "figure")
+
+    def figure_by_name(self, name: str) -> Figure:
+        """A figure by the name of its file in results/figures."""
+        return self._catalogue.find(self._figures_by_name, name, "figure")
+
+    def fit(self, name: str) -> Fit:
+        """A fit by its file stem."""
+        return self._catalogue.find(self.fits, name, "fit")
+
+    def category(self, stem: str) -> str:
+        """Section of `snakemake --report` that a figure belongs to."""
+        figure = self.figures.get(stem)
+        return figure.experiments[0] if figure and len(figure.experiments) == 1 else "Laws"
+
+    @cached_property
+    def report_tables(self) -> list[str]:
+        """Tables that the report shows."""
+        return [self._catalogue.table_file(name) for name in self.experiments]
+
+    @cached_property
+    def report_fits(self) -> list[str]:
+        """Fits that the report quotes."""
+        names = dict.fromkeys(fit.name for figure in self.shown for fit in figure.fits)
+        return [f"results/fits/{name}.json" for name in names]
+
+    @cached_property
+    def report_figures(self) -> list[str]:
+        """Files of the figures that the report shows."""
+        ends = (".pdf", ".png", ".json")
+        return [f"results/figures/{figure.name}{end}" for figure in self.shown for end in ends]
+
+    @cached_property
+    def targets(self) -> dict[str, list[str]]:
+        """Name or alias of an experiment -> its published figures; nothing for an experiment that cannot run."""
+        return {
+            target: [published(figure.stem) for figure in self._catalogue.figures_of(name)]
+            for name, experiment in self._study.experiments.items()
+            for target in (name, *experiment.definition.aliases)
+        }
+
+
+def spec_json(item: Figure | Fit) -> str:
+    """Specification of a figure or a fit."""
+    return canonical_json(item.spec.model_dump(mode="json"))

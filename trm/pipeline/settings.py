@@ -1,0 +1,124 @@
+"""Snakemake's `config`, parsed once: what the profile and `--config` say about a study."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from trm.errors import UserError
+from trm.study.merge import nearest
+from trm.study.reading import error_sentence, parse_yaml
+from trm.study.schema import Count
+
+OVERRIDE = re.compile(r"[\s,]+(?=[A-Za-z_]\w*(?:\.\w+)+\s*=)")
+"""Separates two overrides in one text; a comma inside a value is not followed by `section.key=`."""
+
+
+class Settings(BaseModel):
+    """Keys of Snakemake's `config` that the pipeline reads. Variables of the study (`$name`) come beside them."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, use_attribute_docstrings=True, coerce_numbers_to_str=True
+    )
+
+    study: str = "config/experiments.yaml"
+    """The study's file."""
+    scale: str = "laptop"
+    """Key under `scales` of the study."""
+    experiments: str = "report"
+    """`report`, `study`, or names and patterns of experiments separated by commas."""
+    set: dict[str, Any] = {}
+    """Overrides of every run by dotted key; part of the identity, except `runtime.*`."""
+    logs: Annotated[str, Field(min_length=1)] = "logs"
+    """Folder of the jobs' logs."""
+    storage_prefix: str = ""
+    """gs://bucket/prefix of data sets, runs and checkpoints; empty: this disk."""
+    hardware: str = "config/hardware.yaml"
+    """File with the speed and price of each machine, used for cost estimates."""
+    budget_hours: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """Device-hours for which the plan lists what they buy."""
+    preflight: Literal["", "local", "gpu", "tpu"] = ""
+    """Profile of the check that every host passes before the first job; empty: none."""
+    pod: str = ""
+    """Name of the TPU pod."""
+    pod_hosts: Count | None = None
+    """Hosts of the pod; default: those of config/hardware.yaml."""
+    whole_pod: str = ""
+    """Pattern of the names of runs that take all hosts."""
+    backend: Literal["", "cpu", "cuda", "xla"] = ""
+    """Backend that every job must use; empty: the best of the machine's."""
+    chips_per_host: Count | None = None
+    """TPU chips that a job uses on each of its hosts, neither more nor fewer."""
+    gpus: Annotated[int, Field(ge=0)] = 0
+    """GPUs of a training or evaluation job, for each of its workers."""
+    max_runtime: Annotated[int, Field(ge=0)] = 0
+    """Longest job in minutes; a longer run stops before that with a checkpoint, and another job resumes it. 0: no
+    limit."""
+    xla_python: str = ""
+    """Interpreter with torch_xla, for experiments that compare backends on this machine."""
+
+    @field_validator("set", mode="before")
+    @classmethod
+    def _overrides(cls, value: Any) -> dict[str, Any]:
+        return parse_overrides(value)
+
+    @field_validator("logs", "storage_prefix")
+    @classmethod
+    def _without_slash(cls, value: str) -> str:
+        return value.rstrip("/")
+
+
+def split(config: dict[str, Any]) -> tuple[Settings, dict[str, str]]:
+    """The pipeline's own settings, and the other keys, which should be variables of the study.
+
+    Raises:
+        UserError: a value out of range.
+    """
+    given = {key: value for key, value in config.items() if value not in (None, "")}
+    own = {key: value for key, value in given.items() if key in Settings.model_fields}
+    try:
+        settings = Settings.model_validate(own)
+    except ValidationError as error:
+        raise UserError(f"--config {error_sentence(error, Settings)}") from error
+    return settings, {key: str(value) for key, value in given.items() if key not in own}
+
+
+def check_keys(rest: Iterable[str], variables: Iterable[str]) -> None:
+    """Refuse a key of Snakemake's config that is neither a setting nor a variable of the study (UserError)."""
+    known = sorted({*Settings.model_fields, *variables})
+    for key in rest:
+        if key not in known:
+            raise UserError(f"--config {key}: unknown key{nearest(key, known)}; there are {', '.join(known)}")
+
+
+def parse_overrides(value: Any) -> dict[str, Any]:
+    """`set` of Snakemake's config or `--set`: a mapping, or `key=value` texts separated by spaces or commas.
+
+    Values are read as YAML, so 1e-3 is a number and [1, 2] a list.
+    """
+    if not value:
+        return {}
+    if isinstance(value, dict):
+        return value
+    texts = [str(text).strip() for text in (value if isinstance(value, list) else [value])]
+    overrides = {}
+    for pair in (pair for text in texts for pair in OVERRIDE.split(text)):
+        key, sign, text = str(pair).partition("=")
+        if not sign:
+            raise UserError(f"--set {pair}: must be key=value, such as training.steps=1000")
+        overrides[key.strip()] = parse_yaml(text, f"--set {key.strip()}")
+    return overrides
+
+
+def options_of(config: dict[str, Any]) -> str:
+    """Options by which a `trm` command sees the same study as Snakemake does with `config`, quoted for a shell."""
+    words = []
+    for key, value in config.items():
+        if value not in (None, "", {}):
+            text = " ".join(f"{k}={v}" for k, v in value.items()) if isinstance(value, dict) else str(value)
+            words += ["--config", f"{key}={text}"]
+    return shlex.join(words)
