@@ -129,7 +129,7 @@ def test_a_variable_that_is_not_set_skips_the_experiment(study, study_file, tmp_
 def test_numbers_are_read_as_yaml_1_2_and_double_keys_refused():
     assert parse_yaml("1e-4", "x") == 1e-4
     assert parse_yaml("[-1E5, .5e3, 12]", "x") == [-1e5, 500.0, 12]
-    with pytest.raises(UserError, match="is listed twice"):
+    with pytest.raises(UserError, match="is given twice"):
         parse_yaml("a: 1\na: 2\n", "x")
 
 
@@ -139,6 +139,15 @@ def set_in(path, value):
         for part in parents:
             study = study[part]
         study[last] = value
+
+    return change
+
+
+def rename(name, other):
+    def change(study):
+        study["experiments"] = {
+            other if key == name else key: value for key, value in study["experiments"].items()
+        }
 
     return change
 
@@ -175,7 +184,7 @@ WRONG = {
     ),
     "an axis that changes nothing": (
         set_in(("experiments", "width", "grid"), {"product": {"model.heads": [4, 8]}}),
-        "model.heads has 2 values but they make 1 different runs",
+        "model.heads has 2 values but they make 1 different run:",
     ),
     "an empty list": (
         set_in(("experiments", "width", "grid"), {"product": {"model.d_model": []}}),
@@ -228,6 +237,47 @@ WRONG = {
     "a width without scaling": (
         set_in(("experiments", "width", "set"), {"training.lr_base_width": 3}),
         "no effect without training.lr_scaling .width or sqrt_width",
+    ),
+    "one label for two points": (
+        set_in(
+            ("experiments", "width", "grid"), {"product": {"training.lr": [0.00012345671, 0.00012345672]}}
+        ),
+        "two points are labelled 'lr=0.000123457': training.lr=0.00012345671 and training.lr=0.00012345672",
+    ),
+    "a sweep that nothing reads": (
+        set_in(("experiments", "width", "grid"), {"product": {"model.heads": [4, 8]}}),
+        "width: model.heads has 2 values but they make 1 different run: the mlp mixer has no attention heads; remove",
+    ),
+    "a value that nothing reads": (
+        set_in(
+            ("experiments", "rows"), {"question": "Heads?", "set": {"model.heads": 4, "model.d_model": 64}}
+        ),
+        "experiment rows: model.heads=4 has no effect .*the mlp mixer has no attention heads; remove it",
+    ),
+    "true for a number": (
+        set_in(("base", "training.lr"), [True]),
+        r"training.lr: must be a number, not \[True\]",
+    ),
+    "text for a number": (
+        set_in(("base", "training.lr"), "0.001"),
+        "training.lr: must be a number, not '0.001'",
+    ),
+    "true for a count": (
+        set_in(("base", "training.steps"), True),
+        "training.steps: must be a whole number, not True",
+    ),
+    "a number for true": (
+        set_in(("base", "data.unique_path"), 1),
+        "data.unique_path: must be true or false, not 1",
+    ),
+    "a rule's name": (
+        rename("width", "train"),
+        "'train' is the name of a rule of the pipeline; choose another",
+    ),
+    "a name with a slash": (rename("width", "a/b"), "'a/b': names consist of letters, digits and _"),
+    "far too many runs": (
+        set_in(("experiments", "width", "grid"), {"product": {"training.steps": list(range(1, 20_001))}}),
+        "experiment width asks for 40,000 runs at scale small, 40,000 with those before it; a study may have 20,000",
     ),
     "a base without scaling": (
         set_in(("experiments", "width", "set"), {"training.lr_base_batch": 3}),

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from trm.pipeline.catalogue import Catalogue
+from trm.pipeline.checks import check_figure, check_sizes
 from trm.pipeline.places import Place
 from trm.pipeline.published import Published
 from trm.pipeline.selection import Selection
@@ -38,7 +39,9 @@ class Project:
         Raises:
             UserError: names the figure and what is wrong with it.
         """
-        _ = self.selection.figures
+        for figure in self.selection.figures.values():
+            check_figure(figure, self.settings.study)
+        check_sizes(self.study, self.settings.study)
 
     def finished(self, run: str) -> bool:
         """Whether all files of a run exist."""
@@ -61,7 +64,7 @@ def open_project(config: dict[str, Any], storage: Any = None) -> Project:
         UserError: one sentence: what is wrong, where, and what to do.
     """
     settings, rest = split(config)
-    study = load_study(settings.study, settings.scale, settings.set, rest)
+    study = load_study(settings.study, settings.scale, settings.set, config)
     check_keys(rest, study.variables)
     catalogue = Catalogue(study, settings.study)
     place = Place(settings.storage_prefix, storage)

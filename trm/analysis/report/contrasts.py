@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -67,6 +68,8 @@ def same(column: pd.Series, value: Any) -> pd.Series:
         return column.isna() | (column.astype("object") == "")
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return (pd.to_numeric(column, errors="coerce") - value).abs() <= 1e-9 * max(1.0, abs(value))
+    if isinstance(value, (list, tuple)):
+        value = json.dumps(value, sort_keys=True, separators=(",", ":"))  # as tables hold them
     return column.astype("object") == value
 
 

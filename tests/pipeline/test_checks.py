@@ -1,0 +1,121 @@
+"""What is refused before anything runs: settings, figures that nothing can draw, sizes that no pool can give."""
+
+import re
+import subprocess
+import sys
+from copy import deepcopy
+
+import pytest
+import yaml
+
+from tests.pipeline.conftest import ROOT, STUDY
+from trm.errors import UserError
+from trm.pipeline.checks import CLASSES_4X4, too_many
+from trm.pipeline.project import open_project
+from trm.study.experiment import RULES
+from trm.study.schema import DataConfig
+
+
+@pytest.fixture
+def check(tmp_path, monkeypatch):
+    """Checks a changed copy of the small study."""
+    monkeypatch.chdir(ROOT)
+
+    def run(change=lambda study: None, **config):
+        study = deepcopy(STUDY)
+        change(study)
+        path = tmp_path / "experiments.yaml"
+        path.write_text(yaml.safe_dump(study))
+        project = open_project({"study": str(path), **config})
+        project.check()
+        return project
+
+    return run
+
+
+def figure(**spec):
+    return lambda study: study["experiments"]["batch"].update(figures=[spec])
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            figure(kind="curves", metric="eval/exact_acuracy"),
+            "figure batch: unknown metric 'eval/exact_acuracy'; did you mean 'eval/exact_accuracy'?",
+        ),
+        (
+            figure(kind="curves", metrics=["train/los"]),
+            "unknown metric 'train/los'; did you mean 'train/loss'?",
+        ),
+        (figure(kind="ablation", x="training.batch_size", y="steps_to_target"), "use a figure of kind batch"),
+        (
+            lambda study: study["experiments"]["batch"].update(set={"data.train_puzzles": 3000}),
+            "experiment batch, point batch_size=4: 4x4 Sudoku of 4 to 8 clues, up to symmetry, has 2,236 puzzles, not "
+            "3,024",
+        ),
+        (
+            lambda study: study["experiments"]["batch"].update(set={"data.pool": 30}),
+            "data.pool has 30 puzzles, not 44",
+        ),
+    ],
+)
+def test_what_cannot_be_drawn_or_cut_is_refused(check, change, said):
+    check()
+    with pytest.raises(UserError, match=re.escape(said)) as caught:
+        check(change)
+    assert "\n" not in str(caught.value)
+
+
+def test_sizes_of_known_pools():
+    from trm.tasks.sudoku.small import classes_4x4
+
+    found = {clues: len(classes_4x4(clues, clues)[0]) for clues in CLASSES_4X4}
+    assert found == CLASSES_4X4
+    maze = DataConfig(task="maze", augmentations=7)
+    assert "1,000 puzzles for training and validation, not 1,000 + 2,048" in too_many(maze)
+    assert not too_many(maze.model_copy(update={"train_puzzles": 900, "validation_puzzles": 100}))
+    assert "422,786 test puzzles" in too_many(DataConfig(test_puzzles=10**6))
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"experimets": "batch"}, "--config experimets: unknown key; did you mean 'experiments'?"),
+        ({"budget_hours": "x"}, "--config budget_hours: must be a number, not 'x'"),
+        ({"experiments": "bach"}, "no experiment 'bach'"),
+    ],
+)
+def test_settings_are_checked(check, config, said):
+    with pytest.raises(UserError, match=re.escape(said)):
+        check(**config)
+
+
+def test_an_experiment_that_needs_a_file_says_which(monkeypatch, capsys):
+    from trm.cli import main
+
+    monkeypatch.chdir(ROOT)
+    with pytest.raises(
+        UserError, match="real_sudoku is not run at scale laptop: needs --config sudoku_csv=PATH"
+    ):
+        open_project({"experiments": "real_sudoku"})
+    with pytest.raises(UserError, match="unknown key; did you mean 'sudoku_csv'"):
+        open_project({"experiments": "baseline", "sudoku_cvs": "x"})
+    assert "real_sudoku" not in open_project({"experiments": "*"}).selection.experiments
+    main(["study", "show", "real_arc"])
+    assert "not run: needs --config arc_files=PATH" in capsys.readouterr().out
+    command = [sys.executable, "-m", "snakemake", "--profile", "profiles/local", "-n", "real_sudoku"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode != 0
+    assert (
+        "real_sudoku is not run at scale laptop: needs --config sudoku_csv=PATH"
+        in result.stderr + result.stdout
+    )
+    assert "runs to train" not in result.stderr
+
+
+def test_names_of_rules_are_known():
+    text = "".join(
+        path.read_text() for path in [ROOT / "Snakefile", *(ROOT / "workflow/rules").glob("*.smk")]
+    )
+    assert set(re.findall(r"^ *rule (\w+):", text, re.MULTILINE)) <= RULES
