@@ -18,7 +18,11 @@ def now() -> str:
 
 
 def commit() -> tuple[str | None, bool | None]:
-    """(commit, whether tracked files differ from it) of the source tree; (None, None) outside a repository."""
+    """Commit of this project's repository, and whether tracked files differ from it.
+
+    (None, None) where the project is not the root of a repository: an unpacked archive inside another repository must
+    not name that one's commit.
+    """
     root = Path(__file__).resolve().parent.parent
 
     def git(*arguments: str) -> str:
@@ -26,6 +30,8 @@ def commit() -> tuple[str | None, bool | None]:
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
 
     try:
+        if Path(git("rev-parse", "--show-toplevel")).resolve() != root:
+            return None, None
         return git("rev-parse", "HEAD"), bool(git("status", "--porcelain", "--untracked-files=no"))
     except (OSError, subprocess.SubprocessError):
         return None, None

@@ -43,6 +43,11 @@ def test_every_planned_experiment_is_there_or_says_why_not(workflows, scale):
 
 
 @pytest.mark.parametrize("scale", SKIPPED)
+def test_every_figure_can_be_drawn_and_every_data_set_cut(workflows, scale):
+    workflows[scale].check()
+
+
+@pytest.mark.parametrize("scale", SKIPPED)
 def test_every_experiment_asks_and_has_a_figure(workflows, scale):
     workflow = workflows[scale]
     for name, experiment in workflow.study.experiments.items():

@@ -6,7 +6,7 @@ from typing import Any
 
 from trm.errors import UserError
 from trm.pipeline.naming import Figure
-from trm.study.grid import Study
+from trm.study.grid import ResolvedExperiment
 from trm.study.merge import nearest
 from trm.study.schema import DataConfig
 from trm.training.history import COLUMNS
@@ -41,17 +41,16 @@ def check_figure(figure: Figure, where: str) -> None:
                 )
 
 
-def check_sizes(study: Study, where: str) -> None:
-    """Refuse runs whose data set asks for more puzzles than its pool can hold.
+def check_sizes(experiment: ResolvedExperiment, where: str) -> None:
+    """Refuse an experiment with a data set of more puzzles than its pool can hold.
 
     Raises:
         UserError: names the experiment and the numbers.
     """
-    for experiment in study.experiments.values():
-        for point in experiment.points:
-            sentence = too_many(point.runs[0].config.data)
-            if sentence:
-                raise UserError(f"{where}: experiment {experiment.name}, point {point.label}: {sentence}")
+    for point in experiment.points:
+        sentence = too_many(point.runs[0].config.data)
+        if sentence:
+            raise UserError(f"{where}: experiment {experiment.name}, point {point.label}: {sentence}")
 
 
 def too_many(data: DataConfig) -> str:

@@ -15,6 +15,7 @@ from snakemake.exceptions import WorkflowError
 from snakemake.io import ancient
 
 from trm.errors import UserError
+from trm.pipeline.checks import check_sizes
 from trm.pipeline.estimates import Estimates
 from trm.pipeline.naming import published
 from trm.pipeline.preflight_gate import PreflightGate
@@ -226,14 +227,19 @@ class Inputs:
         return ["results/report.html", *pictures]
 
     def target(self, name: str) -> Any:
-        """Published figures of an experiment; for one that cannot run here, a function that says why."""
-        if self._study.experiment(name).skip:
+        """A function for the published figures of an experiment, which says so if it cannot run here."""
 
-            def refuse(wildcards: Any) -> list[str]:
+        def files(wildcards: Any) -> list[str]:
+            experiment = self._study.experiment(name)
+            if experiment.skip:
                 raise WorkflowError(self._study.why_skipped(name))
+            try:
+                check_sizes(experiment, self._catalogue.path)
+            except UserError as error:
+                raise WorkflowError(str(error)) from None
+            return self._selection.targets[name]
 
-            return refuse
-        return self._selection.targets[name]
+        return files
 
     # shared
 

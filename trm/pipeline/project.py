@@ -34,14 +34,15 @@ class Project:
         return self.study.runs
 
     def check(self) -> None:
-        """Check what only a main process needs: every figure, against the study and against what runs can give.
+        """Check what only a main process needs: every figure, and the sizes of what is asked for.
 
         Raises:
-            UserError: names the figure and what is wrong with it.
+            UserError: names the figure or the experiment, and what is wrong with it.
         """
         for figure in self.selection.figures.values():
             check_figure(figure, self.settings.study)
-        check_sizes(self.study, self.settings.study)
+        for name in self.selection.experiments:
+            check_sizes(self.study.experiment(name), self.settings.study)
 
     def finished(self, run: str) -> bool:
         """Whether all files of a run exist."""

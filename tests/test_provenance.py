@@ -1,0 +1,30 @@
+"""Where a result says it comes from."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import trm.provenance
+
+
+def git(folder: Path, *words: str) -> str:
+    identity = ("-c", "user.name=a", "-c", "user.email=a@b.example", "-c", "commit.gpgsign=false")
+    return subprocess.run(
+        ["git", "-C", str(folder), *identity, *words], check=True, capture_output=True, text=True
+    ).stdout.strip()
+
+
+def test_only_the_projects_own_commit_is_named(tmp_path, monkeypatch):
+    """A tarball unpacked inside somebody else's repository has no commit."""
+    git(tmp_path, "init", "-q")
+    unpacked = tmp_path / "vendor/trm-scaling"
+    (unpacked / "trm").mkdir(parents=True)
+    shutil.copy(trm.provenance.__file__, unpacked / "trm/provenance.py")
+    git(tmp_path, "add", "-A")
+    git(tmp_path, "commit", "-qm", "Vendor it")
+    monkeypatch.setattr(trm.provenance, "__file__", str(unpacked / "trm/provenance.py"))
+    assert trm.provenance.commit() == (None, None)
+    git(unpacked, "init", "-q")
+    git(unpacked, "add", "-A")
+    git(unpacked, "commit", "-qm", "Our own")
+    assert trm.provenance.commit() == (git(unpacked, "rev-parse", "HEAD"), False)
