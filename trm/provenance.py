@@ -37,6 +37,19 @@ def commit() -> tuple[str | None, bool | None]:
         return None, None
 
 
+def processor() -> tuple[str, frozenset[str]]:
+    """This machine's processor: its name, and its features where Linux lists them."""
+    try:
+        first = Path("/proc/cpuinfo").read_text(encoding="utf-8").split("\n\n")[0]
+    except OSError:
+        first = ""
+    fields = {
+        key.strip(): value.strip() for key, _, value in (line.partition(":") for line in first.split("\n"))
+    }
+    name = fields.get("model name") or platform.processor() or platform.machine()
+    return name, frozenset(fields.get("flags", "").split())
+
+
 def versions() -> dict[str, str]:
     """Versions of the packages that a result depends on, where installed."""
     found = {}

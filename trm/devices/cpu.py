@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
 import resource
 import sys
 from functools import cache
@@ -13,22 +12,14 @@ from torch import Tensor
 
 from trm.devices.base import Backend, Precision, precision_of
 from trm.devices.workers import Workers, world_from_environment
+from trm.provenance import processor
 
 
 @cache
 def cpu_info() -> tuple[str, bool]:
     """The processor's name and whether it multiplies bfloat16 natively (AVX512-BF16 or AMX)."""
-    try:
-        with open("/proc/cpuinfo") as file:
-            lines = dict(
-                line.split(":", 1) for line in file.read().split("\n\n")[0].split("\n") if ":" in line
-            )
-    except OSError:
-        return platform.processor() or platform.machine(), False
-    fields = {key.strip(): value.strip() for key, value in lines.items()}
-    flags = fields.get("flags", "").split()
-    name = fields.get("model name") or platform.processor() or platform.machine()
-    return name, "avx512_bf16" in flags or "amx_bf16" in flags
+    name, features = processor()
+    return name, not features.isdisjoint(("avx512_bf16", "amx_bf16"))
 
 
 def host_memory() -> int:

@@ -3,21 +3,64 @@
 from __future__ import annotations
 
 import fnmatch
+import json
 import shlex
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
 from trm.checks.tpu_check.check import step_seconds
+from trm.pipeline.checks import OFFICIAL
 from trm.pipeline.project import Project
-from trm.study.cost import Estimate, Hardware, estimate, flops_text, read_hardware, seconds_text
+from trm.provenance import processor
+from trm.study.cost import (
+    Estimate,
+    Hardware,
+    device_text,
+    estimate,
+    evaluation_seconds,
+    flops_text,
+    read_hardware,
+    seconds_text,
+)
 from trm.study.fingerprint import canonical_json
+from trm.study.grid import Run
 from trm.study.slices import parse_slice
 
 CHECKED = Path("results/tpu-check")
 """Where `tpu-check` keeps its numbers."""
 SMALL_SECONDS = 900.0
 """A run of at most this is evaluated by the process that trains it."""
+TAKE_OVER = 1.0
+"""Seconds of the job that takes such an evaluation over."""
+MOST_MEASURED = 200
+"""Finished runs that the estimates are corrected by."""
+GENERATED_PER_SECOND, HARD_PER_SECOND = 2000.0, 50.0
+"""Puzzles generated in a second, without and with a least rating (docs/data.md)."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Finished runs of this machine against their estimates."""
+
+    runs: int = 0
+    factor: float = 1.0
+    """Actual seconds of training jobs for each estimated one."""
+
+
+_processor = cache(processor)
+
+
+def seconds_of_run(path: Path) -> float | None:
+    """Seconds of the training job that wrote a training.json; None if it ran on another machine's processor."""
+    try:
+        facts = json.loads(path.read_text(encoding="utf-8"))
+        if facts["device"] == "cpu" and facts["device_name"] != _processor()[0]:
+            return None
+        return float(facts["wall_seconds"]) + float(facts["setup_seconds"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None  # the job that reads it next says what is wrong with it
 
 
 PROGRAM_MB = 4000
@@ -25,14 +68,18 @@ PROGRAM_MB = 4000
 
 
 class Estimates:
-    """Estimates of every run of a study, made when they are asked for; without `compiled`, from FLOPs alone, so that
-    they are the same on every machine."""
+    """Estimates of every run of a study, made when they are asked for.
 
-    def __init__(self, project: Project, compiled: bool = True):
+    Args:
+        project: the study.
+        compiled: take step times that `tpu-check` compiled. Without, estimates are the same on every machine.
+        measured: correct the estimates by the finished runs of this machine.
+    """
+
+    def __init__(self, project: Project, compiled: bool = True, measured: bool = True):
         self._project = project
-        self._use_compiled = compiled
-        self._path = project.settings.hardware
-        self.hardware: Hardware = read_hardware(self._path, project.study.scale.hardware)
+        self._use_compiled, self._use_measured = compiled, measured and compiled
+        self.hardware: Hardware = read_hardware(project.settings.hardware, project.study.scale.hardware)
         self._known: dict[str, Estimate] = {}
 
     @property
@@ -41,13 +88,54 @@ class Estimates:
         return self._project.settings.pod_hosts or self.hardware.hosts
 
     def of(self, run: str) -> Estimate:
-        """Estimate of one run."""
+        """Estimate of one run, without its evaluations."""
         if run not in self._known:
-            hardware = self._hardware_of(run)
-            self._known[run] = estimate(
-                self._project.runs[run].config, hardware, self._compiled(run, hardware, 0)
+            cost, factor = self._planned(run), self.measured.factor
+            self._known[run] = replace(
+                cost,
+                seconds=cost.seconds * factor,
+                device_hours=cost.device_hours * factor,
+                usd=cost.usd * factor,
             )
         return self._known[run]
+
+    def _planned(self, run: str) -> Estimate:
+        hardware = self._hardware_of(run)
+        return estimate(self._project.runs[run].config, hardware, self._compiled(run, hardware, 0))
+
+    @cached_property
+    def measured(self) -> Measured:
+        """How finished runs compare with their estimates."""
+        if not self._use_measured or self._project.place.prefix:
+            return Measured()
+        planned = actual = 0.0
+        runs = 0
+        for run in sorted(self._project.done)[:MOST_MEASURED]:
+            seconds = seconds_of_run(Path(self._project.catalogue.run_files(run)[0]))
+            if seconds:
+                planned, actual, runs = planned + self._planned(run).seconds, actual + seconds, runs + 1
+        return Measured(runs, actual / planned) if runs else Measured()
+
+    def evaluation(self, name: str) -> float:
+        """Seconds of an evaluation `<run>/<file>`. Of a small run that is still to train, the training process makes
+        it, and its own job only takes it over."""
+        run = name.split("/")[0]
+        config, hardware = self._project.runs[run].config, self._hardware_of(run)
+        test = config.data.test_puzzles or OFFICIAL.get(config.data.task, (0, 1000))[1]
+        arithmetic = evaluation_seconds(config, self._project.study.evaluations[name], hardware, test)
+        small = self.of(run).seconds <= SMALL_SECONDS and not self._project.place.prefix
+        start = TAKE_OVER if small and run not in self._project.done else hardware.start
+        return (start + arithmetic) * self.measured.factor
+
+    def data(self, name: str, run: Run) -> float:
+        """Seconds of a job that makes a pool of puzzles or a data set, as a run uses it."""
+        data, seconds = run.config.data, self.hardware.start
+        if name.startswith("results/sources/") and data.source == "generate":
+            puzzles = data.pool or (data.train_puzzles or 0) + data.validation_puzzles + (
+                data.test_puzzles or 0
+            )
+            seconds += puzzles / (HARD_PER_SECOND if data.min_rating else GENERATED_PER_SECOND)
+        return seconds
 
     def _compiled(self, run: str, hardware: Hardware, place: int) -> float | None:
         """Seconds of the run's step on a slice of the hardware (0: one host, 1: all), if `tpu-check` compiled it."""
@@ -73,7 +161,7 @@ class Estimates:
         """What a run computes on: the scale's machine, unless its placement says otherwise."""
         placement, hardware = self._project.runs[run].config.placement, self.hardware
         if placement.backend == "cpu" and hardware.usd_per_device_hour:
-            cpu = read_hardware(self._path, "cpu").model_dump()
+            cpu = read_hardware(self._project.settings.hardware, "cpu").model_dump()
             hardware = Hardware(**cpu | {"jobs": hardware.jobs, "hosts": hardware.hosts})
         if placement.workers > 1:
             hardware = hardware.model_copy(update={"devices": hardware.devices * placement.workers})
@@ -180,6 +268,6 @@ class Estimates:
         price = f", ${cost.usd:.2f}" if cost.usd else ""
         return (
             f"{cost.parameters:,} parameters, {cost.steps:,} steps, {flops_text(cost.flops)}, "
-            f"about {seconds_text(cost.seconds)} ({cost.device_hours:.3g} {self.hardware.device} hours{price}"
+            f"about {seconds_text(cost.seconds)} ({device_text(cost.device_hours)} of a {self.hardware.device}{price}"
             f"{'; step time compiled' if cost.compiled else ''})"
         )

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from trm.pipeline.estimates import Estimates
+from trm.pipeline.naming import REPORT, published, source_name
 from trm.pipeline.project import Project
-from trm.study.cost import bytes_text, flops_text, seconds_text
+from trm.study.cost import bytes_text, device_text, flops_text, seconds_text
 from trm.study.merge import nearest
+from trm.study.text import count
 
 GCS_USD_PER_GB_MONTH = 0.020
 """List price of standard storage in a single region; for the plan's total only."""
@@ -24,10 +26,13 @@ def document(
 ) -> dict[str, Any]:
     """The plan of the experiments `names` (None: those selected) as plain data.
 
-    A run that several experiments share is counted at the first of them. `todo_*` leaves out runs whose results exist.
+    A run or an evaluation that several experiments share is counted at the first of them. `todo_*` leaves out what
+    exists. `wall_seconds` is never less than the longest chain of jobs: data, the slowest run, its evaluation, the
+    drawing.
     """
     estimates = Estimates(project)
     seen: set[str] = set()
+    measured: dict[str, float] = {}
     experiments = []
     for name in project.selection.experiments if names is None else names:
         points = project.study.experiment(name).points
@@ -39,6 +44,12 @@ def document(
                     seen.add(run.name)
                     rows.append(_row(project, estimates, point.label, run.name))
         todo = [row for row in rows if not row["done"]]
+        evaluations = {
+            evaluation: estimates.evaluation(evaluation)
+            for evaluation in project.catalogue.evaluations(name)
+            if evaluation not in measured and not project.place.exists(f"results/runs/{evaluation}")
+        }
+        measured.update(evaluations)
         experiments.append(
             {
                 "experiment": name,
@@ -47,14 +58,27 @@ def document(
                 "asks": asked,
                 "runs": rows,
                 "todo_runs": len(todo),
-                "todo_seconds": sum(row["seconds"] for row in todo),
-                "todo_device_hours": sum(row["device_hours"] for row in todo),
+                "todo_evaluations": len(evaluations),
+                "evaluation_seconds": sum(evaluations.values()),
+                "evaluation_device_hours": sum(evaluations.values()) * estimates.hardware.devices / 3600,
+                "todo_seconds": sum(row["seconds"] for row in todo) + sum(evaluations.values()),
+                "todo_device_hours": sum(row["device_hours"] for row in todo)
+                + sum(evaluations.values()) * estimates.hardware.devices / 3600,
                 "todo_flops": sum(row["flops"] for row in todo),
-                "todo_usd": sum(row["usd"] for row in todo),
+                "todo_usd": sum(row["usd"] for row in todo)
+                + sum(evaluations.values()) * estimates.hardware.usd_per_second,
             }
         )
     at_once = jobs or estimates.hardware.jobs
-    seconds = sum(item["todo_seconds"] for item in experiments)
+    chosen = [item["experiment"] for item in experiments]
+    prepared = _preparation(project, estimates, [row["run"] for item in experiments for row in item["runs"]])
+    drawing = _drawing(project, estimates, chosen)
+    seconds = sum(item["todo_seconds"] for item in experiments) + sum(prepared.values()) + sum(drawing)
+    slowest = max(
+        (row["seconds"] for item in experiments for row in item["runs"] if not row["done"]), default=0.0
+    )
+    chain = max(prepared.values(), default=0.0) + slowest + max(measured.values(), default=0.0)
+    chain += min(len(drawing), 5) * estimates.hardware.start  # table, fit, figure, its publication, report
     kept = sum(row["checkpoint_bytes"] for item in experiments for row in item["runs"])
     kept *= project.study.scale.runtime.keep_checkpoints + 1
     result: dict[str, Any] = {
@@ -65,16 +89,52 @@ def document(
         "jobs": at_once,
         "experiments": experiments,
         "todo_runs": sum(item["todo_runs"] for item in experiments),
+        "todo_evaluations": len(measured),
+        "preparation_seconds": sum(prepared.values()),
+        "drawing_seconds": sum(drawing),
         "todo_seconds": seconds,
-        "wall_seconds": seconds / at_once,
+        "chain_seconds": chain,
+        "wall_seconds": max(seconds / at_once, chain),
         "todo_device_hours": sum(item["todo_device_hours"] for item in experiments),
         "todo_usd": sum(item["todo_usd"] for item in experiments),
+        "measured_runs": estimates.measured.runs,
+        "measured_factor": estimates.measured.factor,
+        "hardware": project.study.scale.hardware,
         "checkpoint_bytes": kept,
         "storage_usd_per_month": kept / 1e9 * GCS_USD_PER_GB_MONTH,
     }
     if budget is not None:
         result["budget"] = buys(experiments, budget)
     return result
+
+
+def _preparation(project: Project, estimates: Estimates, runs: list[str]) -> dict[str, float]:
+    """Seconds of the missing pools and data sets of runs that are not finished."""
+    found: dict[str, float] = {}
+    for name in runs:
+        if name not in project.done:
+            run = project.runs[name]
+            manifests = (
+                project.catalogue.source_files(source_name(run.config.data))[0],
+                project.catalogue.dataset_manifest(name),
+            )
+            for manifest in manifests:
+                if manifest not in found and not project.place.exists(manifest):
+                    found[manifest] = estimates.data(manifest, run)
+    return found
+
+
+def _drawing(project: Project, estimates: Estimates, experiments: list[str]) -> list[float]:
+    """Seconds of the missing tables, fits, figures and the report of some experiments, a job each."""
+    catalogue, wanted = project.catalogue, []
+    for name in experiments:
+        figures = catalogue.figures_of(name)
+        wanted += [catalogue.table_file(name)]
+        wanted += [f"results/fits/{fit.name}.json" for figure in figures for fit in figure.fits]
+        wanted += [f"results/figures/{figure.name}.pdf" for figure in figures]
+        wanted += [published(figure.stem) for figure in figures]
+    missing = [path for path in dict.fromkeys([*wanted, REPORT]) if not project.place.exists(path)]
+    return [estimates.hardware.start] * len(missing) if experiments else []
 
 
 def _row(project: Project, estimates: Estimates, label: str, run: str) -> dict[str, Any]:
@@ -108,6 +168,7 @@ def buys(experiments: list[dict[str, Any]], budget: float, todo: bool = True) ->
     left, paid, rows = budget, set(), []
     for item in experiments:
         price = sum(costs[run] for run in item["asks"] if run not in paid)
+        price += item.get("evaluation_device_hours", 0.0) if todo else 0.0
         bought = price <= left
         if bought:
             left -= price
@@ -124,17 +185,19 @@ def buys(experiments: list[dict[str, Any]], budget: float, todo: bool = True) ->
 
 def text(document: dict[str, Any], runs: bool = False) -> str:
     """The plan for people."""
+    todo = count(document["todo_runs"], "run")
     lines = [
-        f"Study {document['study']} at scale {document['scale']}: {document['todo_runs']} runs to train",
+        f"Study {document['study']} at scale {document['scale']}: {todo} to train",
         "",
-        f"{'experiment':<22}{'points':>7}{'runs':>6}{'to do':>6}{'shared':>7}{'FLOPs':>13}{'time':>10}"
-        f"{'device-h':>10}{'USD':>9}",
+        f"{'experiment':<24}{'points':>7}{'runs':>6}{'to do':>6}{'shared':>7}{'FLOPs':>13}{'time':>9}"
+        f"{'device time':>12}{'USD':>9}",
     ]
     for item in document["experiments"]:
+        price = f"{item['todo_usd']:,.2f}" if item["todo_usd"] else "-"
         lines.append(
-            f"{item['experiment']:<22}{item['points']:>7}{len(item['runs']):>6}{item['todo_runs']:>6}"
-            f"{item['shared_runs']:>7}{flops_text(item['todo_flops']):>13}{seconds_text(item['todo_seconds']):>10}"
-            f"{_hours(item['todo_device_hours']):>10}{item['todo_usd']:>9.2f}"
+            f"{item['experiment']:<24}{item['points']:>7}{len(item['runs']):>6}{item['todo_runs']:>6}"
+            f"{item['shared_runs']:>7}{flops_text(item['todo_flops']):>13}{seconds_text(item['todo_seconds']):>9}"
+            f"{device_text(item['todo_device_hours']):>12}{price:>9}"
         )
         if runs:
             lines += [_run_line(row) for row in item["runs"]]
@@ -153,15 +216,28 @@ def _run_line(row: dict[str, Any]) -> str:
 
 
 def _totals(document: dict[str, Any]) -> list[str]:
-    price = f", ${document['todo_usd']:.2f}" if document["todo_usd"] else ""
+    price = f", ${document['todo_usd']:,.2f}" if document["todo_usd"] else ""
     month = f" (${document['storage_usd_per_month']:.2f} a month in a bucket)" if document["todo_usd"] else ""
+    device = f"{device_text(document['todo_device_hours'])} of {document['device']} time{price}"
+    parts = f"{seconds_text(document['preparation_seconds'])} for data, "
+    parts += f"{seconds_text(document['drawing_seconds'])} for tables and figures"
     return [
-        f"All of it: {seconds_text(document['todo_seconds'])} of jobs, {_hours(document['todo_device_hours'])} "
-        f"{document['device']} hours{price}; about {seconds_text(document['wall_seconds'])} at {document['jobs']} "
-        "jobs at once",
+        f"In all {seconds_text(document['todo_seconds'])} of jobs ({device}), with {parts}",
+        f"About {seconds_text(document['wall_seconds'])} with {count(document['jobs'], 'job')} at once; "
+        f"the longest chain of jobs takes {seconds_text(document['chain_seconds'])}",
+        _speed(document),
         f"Checkpoints: {bytes_text(document['checkpoint_bytes'])}{month}",
         *_step_times(document),
     ]
+
+
+def _speed(document: dict[str, Any]) -> str:
+    """Where the speeds come from."""
+    source = f"config/hardware.yaml ({document['hardware']})"
+    if not document["measured_runs"]:
+        return f"Speed: {source}; finished runs of this machine will correct it"
+    runs = count(document["measured_runs"], "finished run")
+    return f"Speed: {runs} of this machine took {document['measured_factor']:.2g} times what {source} says"
 
 
 def _step_times(document: dict[str, Any]) -> list[str]:
@@ -177,21 +253,17 @@ def _step_times(document: dict[str, Any]) -> list[str]:
 def _budget_lines(budget: dict[str, Any]) -> list[str]:
     lines = [
         f"What {budget['device_hours']:g} device-hours buy, in the study's order (a shared run is paid once)",
-        f"{'':>4}{'experiment':<22}{'device-h':>10}{'left':>10}",
+        f"{'':>4}{'experiment':<22}{'device time':>12}{'left':>10}",
     ]
     place = 0
     for row in budget["rows"]:
         place += row["bought"]
         mark = f"{place:>3} " if row["bought"] else "  - "
-        note = "" if row["bought"] else f"  too dear by {_hours(row['device_hours'] - row['left'])}"
+        note = "" if row["bought"] else f"  over budget by {device_text(row['device_hours'] - row['left'])}"
         lines.append(
-            f"{mark}{row['experiment']:<22}{_hours(row['device_hours']):>10}{_hours(row['left']):>10}{note}"
+            f"{mark}{row['experiment']:<22}{device_text(row['device_hours']):>12}{device_text(row['left']):>10}{note}"
         )
     return lines
-
-
-def _hours(count: float) -> str:
-    return f"{count:,.0f}" if count >= 1000 else f"{count:.3g}"
 
 
 def announce(project: Project, snakemake: Any) -> None:
@@ -230,13 +302,19 @@ def report_rows(project: Project) -> tuple[str, list[list[str]]]:
     rows, spent = [], 0.0
     for item, row in zip(plan["experiments"], budget["rows"]):
         spent += row["device_hours"] * row["bought"]
-        state = ("bought" if row["bought"] else "too dear") if wanted else ""
+        state = ("bought" if row["bought"] else "over budget") if wanted else ""
         rows.append(
-            [item["experiment"], str(len(item["runs"])), _hours(row["device_hours"]), _hours(spent), state]
+            [
+                item["experiment"],
+                str(len(item["runs"])),
+                device_text(row["device_hours"]),
+                device_text(spent),
+                state,
+            ]
         )
     said = (
-        f"The whole study at scale {project.study.scale_name} is planned at {_hours(total)} {plan['device']} hours, "
-        "in this order; a run that several experiments share is counted at the first."
+        f"The whole study at scale {project.study.scale_name} is planned at {device_text(total)} of "
+        f"{plan['device']} time, in this order; a run that several experiments share is counted at the first."
     )
     if wanted:
         said += f" {wanted:g} device-hours buy {len(budget['bought'])} of {len(rows)} experiments."

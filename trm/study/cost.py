@@ -1,4 +1,4 @@
-"""What a run costs before it is run: parameters, steps, FLOPs, hours, memory, storage. Needs no torch."""
+"""What a run costs before it runs: parameters, steps, FLOPs, hours, memory, storage. Needs no torch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trm.errors import UserError
 from trm.study import flops
 from trm.study.dataset_identity import shape
 from trm.study.reading import error_sentence, parse_yaml
-from trm.study.schema import Count, NonNegative, Positive, RunConfig, Section
+from trm.study.schema import Count, EvaluationConfig, NonNegative, Positive, RunConfig, Section
 
 
 class Hardware(Section):
@@ -29,14 +29,16 @@ class Hardware(Section):
     hosts: Count = 1
     """Hosts of the whole machine (TPU pod)."""
     fixed: NonNegative = 0.0
-    """Seconds a job lasts beside its steps: start, compilation, data, evaluation, writing."""
+    """Seconds of a training job beside its steps: start, compilation, data, validation, writing."""
+    start: NonNegative = 5.0
+    """Seconds of any other job beside its arithmetic: data, evaluation, table, fit, figure, report."""
     step: NonNegative = 0.0
     """Seconds of a step beside its blocks."""
     application: NonNegative = 0.0
     """Seconds to start one block application; counts fully where it exceeds the arithmetic."""
     slices: tuple[str, ...] = ()
     """TPU slices of one host and of the whole machine, whose programs `tpu-check` may have compiled: their step times
-    then replace those reckoned from FLOPs."""
+    then replace those computed from FLOPs."""
     flops_per_second: Positive
     """Achieved FLOP/s of one device."""
     memory_gib: Positive
@@ -45,6 +47,11 @@ class Hardware(Section):
     """Whether the device is a processor, so that a run fills the host's memory."""
     usd_per_device_hour: NonNegative = 0.0
     """List price, for the plan's total only."""
+
+    @property
+    def usd_per_second(self) -> float:
+        """Price of a job's devices."""
+        return self.usd_per_device_hour * self.devices / 3600
 
 
 @dataclass(frozen=True)
@@ -62,7 +69,7 @@ class Estimate:
     memory_bytes: int
     usd: float
     compiled: bool = False
-    """Whether the time of a step is the TPU compiler's estimate, not reckoned from FLOPs."""
+    """Whether the time of a step is the TPU compiler's estimate, not computed from FLOPs."""
 
 
 def read_hardware(path: str | Path, name: str) -> Hardware:
@@ -76,7 +83,7 @@ def read_hardware(path: str | Path, name: str) -> Hardware:
         return Hardware.model_validate(entries[name])
     except OSError as error:
         raise UserError(
-            f"{path}: {error.strerror}; it holds what the plan reckons with: name a file that can be read"
+            f"{path}: {error.strerror}; it holds the speeds that the plan uses: name a file that can be read"
         ) from error
     except (KeyError, TypeError):
         if not isinstance(entries, dict):
@@ -121,6 +128,26 @@ def estimate(config: RunConfig, hardware: Hardware, step_seconds: float | None =
     )
 
 
+def evaluation_seconds(
+    config: RunConfig, evaluation: EvaluationConfig, hardware: Hardware, test_puzzles: int
+) -> float:
+    """Expected arithmetic of one evaluation on one job's devices.
+
+    Args:
+        test_puzzles: puzzles of the test split.
+    """
+    model, data = config.model, shape(config.data)
+    test = min(test_puzzles, evaluation.test_puzzles or test_puzzles)
+    puzzles = test + min(evaluation.train_puzzles, config.data.train_puzzles or evaluation.train_puzzles)
+    steps = max(evaluation.unroll, default=model.halt_max_steps)
+    passes = 1 + evaluation.confident + sum(evaluation.restarts) * test / max(1, puzzles)
+    if config.data.task == "arc":
+        copies = config.data.augmentations if evaluation.copies is None else evaluation.copies
+        passes *= 1 + copies
+    row = flops.forward_flops(model, data.seq_len, data.vocab_size)
+    return puzzles * steps * passes * row / (hardware.devices * hardware.flops_per_second)
+
+
 def _kept_bytes(config: RunConfig, seq_len: int, devices: int) -> int:
     """What the last round's block applications keep for the backward pass on one device, in 2-byte numbers:
     a block's input, sum and output, and gate, up and their product of each SwiGLU (or q, k, v and output)."""
@@ -133,11 +160,23 @@ def _kept_bytes(config: RunConfig, seq_len: int, devices: int) -> int:
 
 
 def seconds_text(seconds: float) -> str:
-    """A time for people: 42 s, 3.5 min, 2.1 h, 4.2 d."""
+    """A time for people, to two digits: 42 s, 3.5 min, 2.1 h, 4.2 d."""
     for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * size:
-            return f"{seconds / size:.3g} {unit}"
-    return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
+            return f"{_two_digits(seconds / size)} {unit}"
+    return f"{_two_digits(seconds)} s"
+
+
+def device_text(hours: float) -> str:
+    """Device-hours for people: minutes where they are few, never days. 4.4 min, 3.1 h, 12,000 h."""
+    return seconds_text(hours * 3600) if hours < 2 else f"{_two_digits(hours)} h"
+
+
+def _two_digits(value: float) -> str:
+    if value < 10:
+        return f"{value:.1f}".removesuffix(".0")
+    digits = max(0, len(str(int(value))) - 2)
+    return f"{round(value, -digits):,.0f}"
 
 
 def flops_text(flops: float) -> str:

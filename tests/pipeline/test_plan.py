@@ -1,0 +1,122 @@
+"""The plan counts what will be done, never promises less than its longest chain, and learns from finished runs."""
+
+import json
+import shutil
+from copy import deepcopy
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.pipeline.conftest import ROOT, STUDY
+from trm.pipeline import plan
+from trm.pipeline.project import Project, open_project
+from trm.provenance import processor
+from trm.study.cost import device_text, seconds_text
+
+
+@pytest.fixture
+def study(tmp_path, monkeypatch):
+    """Opens the small study in an empty folder, changed by a function."""
+    shutil.copytree(ROOT / "config", tmp_path / "config")
+    monkeypatch.chdir(tmp_path)
+
+    def opened(change=lambda document: None, **config) -> Project:
+        document = deepcopy(STUDY)
+        change(document)
+        Path("config/experiments.yaml").write_text(yaml.safe_dump(document))
+        return open_project(config)
+
+    return opened
+
+
+def finish(project: Project, run: str, seconds: float, processor_name: str | None = None) -> None:
+    for path in map(Path, project.catalogue.run_files(run)):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    name = processor()[0] if processor_name is None else processor_name
+    facts = {"device": "cpu", "device_name": name, "wall_seconds": seconds, "setup_seconds": 0.0}
+    Path(project.catalogue.run_files(run)[0]).write_text(json.dumps(facts))
+
+
+def test_wall_time_is_at_least_the_longest_chain(study):
+    document = plan.document(study(), jobs=1000)
+    assert document["wall_seconds"] == document["chain_seconds"]
+    slowest = max(row["seconds"] for item in document["experiments"] for row in item["runs"])
+    assert document["chain_seconds"] > slowest + 4 * 5.0  # data before it, drawing after it
+    alone = plan.document(study(), jobs=1)
+    assert alone["wall_seconds"] == alone["todo_seconds"] > document["wall_seconds"]
+
+
+def test_data_and_evaluations_are_counted_until_they_exist(study):
+    project = study()
+    before = plan.document(project)
+    assert before["todo_evaluations"] == 6
+    assert before["preparation_seconds"] > 0
+    training = sum(row["seconds"] for item in before["experiments"] for row in item["runs"])
+    parts = before["preparation_seconds"] + before["drawing_seconds"]
+    evaluations = sum(item["evaluation_seconds"] for item in before["experiments"])
+    assert evaluations > 0
+    assert before["todo_seconds"] == pytest.approx(training + evaluations + parts)
+    for run in project.runs:
+        finish(project, run, 5.0)
+    trained = plan.document(study())
+    assert (trained["todo_runs"], trained["todo_evaluations"], trained["preparation_seconds"]) == (0, 6, 0)
+    for name in project.study.evaluations:
+        Path("results/runs", name).touch()
+    assert plan.document(study())["todo_evaluations"] == 0
+
+
+def test_evaluations_cost_more_the_more_they_measure(study):
+    def restarts(document):
+        document["scales"]["laptop"]["evaluation"]["restarts"] = [1000]
+
+    plain, noisy = (
+        sum(item["evaluation_seconds"] for item in plan.document(study(change))["experiments"])
+        for change in (lambda document: None, restarts)
+    )
+    assert noisy > 1.5 * plain
+
+
+def test_finished_runs_of_this_machine_correct_the_plan(study):
+    project = study()
+    before = plan.document(project)
+    assert "config/hardware.yaml (laptop); finished runs of this machine will correct it" in plan.text(before)
+    runs = list(project.runs)
+    planned = {row["run"]: row["seconds"] for item in before["experiments"] for row in item["runs"]}
+    finish(project, runs[0], 3 * planned[runs[0]])
+    finish(project, runs[1], 100 * planned[runs[1]], "another processor")
+    Path(project.catalogue.run_files(runs[2])[0]).parent.mkdir(parents=True)
+    after = plan.document(study())
+    assert (after["measured_runs"], after["measured_factor"]) == (1, pytest.approx(3.0))
+    found = {row["run"]: row["seconds"] for item in after["experiments"] for row in item["runs"]}
+    assert found[runs[5]] == pytest.approx(3 * planned[runs[5]])
+    assert "1 finished run of this machine took 3 times what config/hardware.yaml (laptop) says" in plan.text(
+        after
+    )
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0 s"), (3.14, "3.1 s"), (42.4, "42 s"), (135, "2.2 min"), (7199, "120 min"), (8000, "2.2 h")],
+)
+def test_times_have_two_digits(seconds, text):
+    assert seconds_text(seconds) == text
+
+
+def test_few_device_hours_are_minutes():
+    assert [device_text(hours) for hours in (0.0092, 0.1, 3.14, 12_345)] == [
+        "33 s",
+        "6 min",
+        "3.1 h",
+        "12,000 h",
+    ]
+
+
+def test_plurals(study):
+    def one_seed(document):
+        document["scales"]["laptop"] |= {"seeds": [0]}
+        document["experiments"] = {"batch": {"question": "One?", "figures": [{"kind": "curves"}]}}
+        document["figures"] = []
+
+    assert "at scale laptop: 1 run to train" in plan.text(plan.document(study(one_seed)))
