@@ -1,7 +1,11 @@
 """Project, zone, bucket and pod are checked before anything starts."""
 
+import subprocess
+import sys
+
 import pytest
 
+from tests.pipeline.conftest import ROOT
 from trm.errors import UserError
 from trm.pipeline.cloud import VARIABLES, cloud_settings
 
@@ -54,3 +58,13 @@ def test_what_is_wrong_is_said(tmp_path, name, value, sentence):
 def test_unknown_key(tmp_path):
     with pytest.raises(UserError, match="unknown key 'buckets'"):
         cloud_settings(write(tmp_path, GOOD | {"buckets": "x"}))
+
+
+def test_a_profile_without_a_project_is_one_sentence(monkeypatch):
+    for variable in VARIABLES.values():
+        monkeypatch.delenv(variable, raising=False)
+    command = [sys.executable, "-m", "snakemake", "--profile", "profiles/tpu", "-n"]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert result.returncode != 0
+    assert "config/cloud.yaml: project is not set" in result.stderr
+    assert len(result.stderr.splitlines()) <= 3

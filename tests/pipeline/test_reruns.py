@@ -187,7 +187,7 @@ def test_looking_changes_nothing(project):
     stat = project.study_path.stat()
     earlier = tree(project.folder / "results")
     project.edit(set_in("experiments", "batch", "question", "Another question?"))
-    project.edit(set_in("experiments", "data_size", "figures", 0, "fit", "saturating_power_law"))
+    project.edit(set_in("experiments", "data_size", "figures", 0, "fit", "power_law_floor"))
     jobs = project.would_run()
     assert jobs["publish"] >= 1
     assert jobs["html_report"] == 1

@@ -7,7 +7,7 @@ import pytest
 from tests.storage.conftest import BUCKET
 from trm.cli import main
 from trm.errors import UserError
-from trm.pipeline.archive import export, open_place, send, survey
+from trm.pipeline.archive import export, open_place, send, survey, without_formulas
 from trm.storage.gcs import GcsStore
 
 
@@ -73,7 +73,15 @@ def test_one_run_with_its_checkpoints_and_data(results: Path, tmp_path: Path) ->
 def test_tables_are_exported_under_the_names_of_their_experiments(results: Path, tmp_path: Path) -> None:
     table = results / "tables/data_size-1.csv"
     (results / "tables/data_size-1.csv.curves.csv").write_text("run,step\n")
-    export({"data_size": str(table)}, tmp_path / "out")
+    export({"data_size": str(table)}, str(tmp_path / "out"))
     assert (tmp_path / "out/data_size.csv").read_text() == "x\n1\n"
     with pytest.raises(UserError, match="build it first"):
-        export({"ema": "results/tables/ema-2.csv"}, tmp_path / "out")
+        export({"ema": "results/tables/ema-2.csv"}, str(tmp_path / "out"))
+    with pytest.raises(UserError, match="name a folder"):
+        export({"data_size": str(table)}, " ")
+
+
+def test_no_cell_of_an_exported_table_is_a_formula() -> None:
+    text = 'label,error\n"=HYPERLINK(""http://x"")",-1.5\n@sum,+2e-3\n-note,nan\n'
+    expected = 'label,error\n"\'=HYPERLINK(""http://x"")",-1.5\n\'@sum,+2e-3\n\'-note,nan\n'
+    assert without_formulas(text) == expected

@@ -75,6 +75,6 @@ def _export(args: argparse.Namespace) -> int:
         tables = {name: path for name, path in tables.items() if Path(path).exists()}
     if not tables:
         raise UserError("no table is built yet: run the study first (`make report`)")
-    for path in export(tables, Path(args.out)):
+    for path in export(tables, args.out):
         print(path)
     return 0

@@ -69,7 +69,9 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     show = commands.add_parser("show", help="one experiment, resolved: its points, runs and their settings")
     show.add_argument("experiment", help="name or older id")
     compare = commands.add_parser("compare", help="two finished runs: settings, results, curves side by side")
-    compare.add_argument("runs", nargs=2, metavar="RUN", help="name, or a part of it that only one run has")
+    compare.add_argument(
+        "runs", nargs=2, metavar="RUN", help="path, name, or a part of the name that only one run has"
+    )
     compare.add_argument("--root", default="results/runs", help="folder of the runs (default: %(default)s)")
     compare.add_argument("--json", action="store_true", help="print JSON")
     spec = commands.add_parser("spec", help="the JSON that `table` and `report` read (called by rules)")

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 from pydantic import ValidationError
 
-from trm.analysis.specs import FIGURE, FitSpec
+from trm.analysis.specs import FIGURE, AnyFigure, FitSpec
 from trm.errors import UserError
 from trm.pipeline.naming import (
     ANALYSIS_VERSION,
@@ -31,6 +31,8 @@ from trm.study.merge import nearest
 from trm.study.reading import error_sentence
 
 Value = TypeVar("Value")
+KINDS = {model.model_fields["kind"].default: model for model in get_args(get_args(AnyFigure)[0])}
+"""Kind of figure -> its specification."""
 
 
 class Catalogue:
@@ -206,10 +208,11 @@ class Catalogue:
         Raises:
             UserError: an invalid specification or two figures of one name.
         """
+        model = KINDS.get(raw.get("kind", ""))  # the figure's own model knows the keys near a misspelt one
         try:
-            spec = FIGURE.validate_python(raw)
+            spec = model.model_validate(raw) if model else FIGURE.validate_python(raw)
         except ValidationError as error:
-            raise UserError(f"{where}: {error_sentence(error, None)}") from error
+            raise UserError(f"{where}: {error_sentence(error, model)}") from error
         stem = spec.name or experiment
         if stem in taken or not stem:
             stem = f"{experiment}_{spec.slug}".replace("-", "_").strip("_")

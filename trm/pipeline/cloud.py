@@ -22,6 +22,15 @@ SHAPES = {
 }
 
 
+def profile_settings() -> dict[str, str]:
+    """`cloud_settings` for a profile, which Snakemake evaluates while it parses its options: an error there would be
+    the last of 140 lines of usage, so this ends the process with the sentence alone."""
+    try:
+        return cloud_settings()
+    except UserError as error:
+        raise SystemExit(f"profile: {error}") from None
+
+
 def cloud_settings(path: str | Path = "config/cloud.yaml") -> dict[str, str]:
     """The four settings; the environment wins over the file.
 

@@ -14,12 +14,12 @@ CURVES = ("train/loss", "eval/exact_accuracy")
 
 
 def find_run(name: str, root: str = "results/runs") -> Path:
-    """Folder of a finished run by its name, or by a part of it that only one run has.
+    """Folder of a finished run by its path, its name, or a part of the name that only one run has.
 
     Raises:
-        UserError: if no run or more than one has it.
+        UserError: no run or more than one, or a run that is not finished.
     """
-    exact = Path(root, name)
+    exact = Path(name) if Path(name).is_dir() else Path(root, name.rstrip("/"))
     found = (
         [exact] if exact.is_dir() else sorted(path for path in Path(root).glob(f"*{name}*") if path.is_dir())
     )

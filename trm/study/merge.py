@@ -85,7 +85,7 @@ def check_key(key: str, where: str) -> None:
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """`; did you mean 'x'?`, or nothing where no known word is close."""
-    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.65)
     return f"; did you mean {close[0]!r}?" if close else ""
 
 

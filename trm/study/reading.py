@@ -75,7 +75,8 @@ def error_sentence(error: ValidationError, model: Any) -> str:
     """
     errors = error.errors()  # a misspelt key is why another one is missing
     first = next((item for item in errors if item["type"] == "extra_forbidden"), errors[0])
-    place = ".".join(str(part) for part in first["loc"]) or "value"
+    # parts with brackets are names of alternatives, not keys
+    place = ".".join(str(part) for part in first["loc"] if "[" not in str(part)) or "value"
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
     if first["type"] == "extra_forbidden":
         return f"unknown key {place!r}{nearest(str(first['loc'][-1]), _siblings(model, first['loc']))}{more}"
