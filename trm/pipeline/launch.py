@@ -14,8 +14,8 @@ import time
 from pathlib import Path
 from typing import Any, TextIO
 
-from trm.pipeline import lock
 from trm.io import write_json
+from trm.pipeline import lock
 from trm.pipeline.settings import parse_overrides
 
 
