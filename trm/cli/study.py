@@ -95,6 +95,11 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         description="Runs `snakemake` with whatever else is given: profile, targets, -n, --config ...",
     )
     add_set_option(launch)
+    launch.add_argument(
+        "--point",
+        metavar="LABEL",
+        help="of the experiments given as targets, train and evaluate this point alone",
+    )
     launch.set_defaults(arguments=[])  # whatever follows is handed to snakemake
 
 
@@ -183,6 +188,6 @@ def _schema(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from trm.pipeline.launch import launch, with_overrides
+    from trm.pipeline.launch import launch, with_config
 
-    return launch(with_overrides(args.arguments, args.set))
+    return launch(with_config(args.arguments, args.set, args.point))

@@ -92,7 +92,15 @@ def run(args: argparse.Namespace) -> int:
         ):
             dataset, initial = prepare(config, dataset_folder, out, init_from, backend)
             trainer = Trainer(
-                config, dataset, out, checkpoints, backend, runtime, started, initial, args.profile_steps
+                config,
+                dataset,
+                out,
+                checkpoints,
+                backend,
+                runtime,
+                started,
+                initial,
+                args.profile_steps or runtime.profile_steps,
             )
             code = trainer.run()
         if args.time_limit and code in (EXIT_UNFINISHED, EXIT_TERMINATED) and backend.rank == 0:

@@ -31,6 +31,8 @@ class Settings(BaseModel):
     """Key under `scales` of the study."""
     experiments: str = "report"
     """`report`, `study`, or names and patterns of experiments separated by commas."""
+    point: str = ""
+    """Label, or value in a label, of the one grid point that experiments given as targets run."""
     set: dict[str, Any] = {}
     """Overrides of every run by dotted key; part of the identity, except `runtime.*`."""
     logs: Annotated[str, Field(min_length=1)] = "logs"

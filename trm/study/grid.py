@@ -60,6 +60,24 @@ class ResolvedExperiment:
     left_out: tuple[str, ...] = ()
     """What is missing for grids that were left out, in words."""
 
+    def point(self, name: str) -> Point:
+        """A grid point by its label, or by a value in its label (`1000` for `train_puzzles=1000`).
+
+        Raises:
+            UserError: none or several are meant; the message lists the labels.
+        """
+        found = [point for point in self.points if point.label == name]
+        if not found:
+            for point in self.points:
+                parts = point.label.split(", ")
+                if name in parts or name in [part.partition("=")[2] for part in parts]:
+                    found.append(point)
+        if len(found) != 1:
+            labels = "; ".join(point.label for point in self.points)
+            what = f"{len(found)} points match" if found else "no point matches"
+            raise UserError(f"{self.name}: {what} {name!r}; there are: {labels}")
+        return found[0]
+
 
 @dataclass
 class Study:

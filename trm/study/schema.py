@@ -354,6 +354,8 @@ class RuntimeConfig(Section):
     """Carry rows above this size on one host are left out of checkpoints; slots restart."""
     xla_metrics_every: Count = 1000
     """Steps between torch_xla metrics reports."""
+    profile_steps: Annotated[str, Field(pattern=r"^\d+:\d+$")] | None = None
+    """FIRST:LAST: write a profiler trace of these steps beside the checkpoints; null: none."""
     tensorboard: bool = False
     """Write TensorBoard event files beside the checkpoints."""
     wandb: Literal["off", "offline", "online"] = "off"
