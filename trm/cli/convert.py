@@ -52,8 +52,9 @@ def run(args: argparse.Namespace) -> int:
 
     import torch
 
+    from trm.io import write_bytes
     from trm.training.interchange import to_reference
-    from trm.training.outputs import load_weights, write_bytes
+    from trm.training.outputs import load_weights
 
     buffer = io.BytesIO()
     state = to_reference(load_weights(Path(args.run_folder)), args.weights)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 
-def add_parser(subparsers: argparse._SubParsersAction) -> None:
+def add_parser(subparsers: Any) -> None:
     """Options of `data`."""
     parser = subparsers.add_parser(
         "data",

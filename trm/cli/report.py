@@ -8,9 +8,10 @@ The HTML file needs nothing beside it and no network. What is missing is said in
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 
-def add_parser(subparsers: argparse._SubParsersAction) -> None:
+def add_parser(subparsers: Any) -> None:
     """Options of `report`."""
     parser = subparsers.add_parser(
         "report",

@@ -56,7 +56,7 @@ def project_of(args: argparse.Namespace) -> Project:
     return open_project(config | {"set": parse_overrides(config.get("set")) | parse_overrides(args.set)})
 
 
-def add_parser(subparsers: argparse._SubParsersAction) -> None:
+def add_parser(subparsers: Any) -> None:
     """Options of `study`."""
     parser = subparsers.add_parser(
         "study",
@@ -105,7 +105,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Dispatch to the action."""
-    return globals()[f"_{args.action}"](args)
+    return int(globals()[f"_{args.action}"](args))
 
 
 def _list(args: argparse.Namespace) -> int:

@@ -118,7 +118,7 @@ def _seconds(result: Path) -> float | None:
     """Seconds of training; None if the file is damaged, which the job that reads it next says."""
     try:
         facts = json.loads(result.read_text(encoding="utf-8"))
-        return round(facts["wall_seconds"] + facts.get("setup_seconds", 0.0), 1)
+        return round(float(facts["wall_seconds"]) + float(facts.get("setup_seconds", 0.0)), 1)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 

@@ -293,7 +293,7 @@ def _resolve_experiment(
     here = experiment.scales.get(scale_name, ExperimentScale())
     asked = {key: value for key in ("question", "hypothesis") if (value := getattr(here, key)) is not None}
     experiment = experiment.model_copy(update=asked)
-    grids = here.grid if here.grid is not None else experiment.grid
+    grids = (here.grid if here.grid is not None else experiment.grid) or []
     seeds = next(value for value in (here.seeds, experiment.seeds, scale.seeds) if value is not None)
     figures = here.figures if here.figures is not None else experiment.figures
     if here.skip:
@@ -346,7 +346,7 @@ def _names_text(grid: Grid) -> str:
 def _fill_variables(flat: Flat, variables: dict[str, Any]) -> tuple[Flat, str]:
     """Replace `$name` in data.files; also the name of the first unset variable, or nothing."""
     files = flat.get("data.files") or []
-    filled = []
+    filled: list[str] = []
     for file in [files] if isinstance(files, str) else files:
         name = str(file)[1:] if str(file).startswith("$") else ""
         if name and not variables.get(name):

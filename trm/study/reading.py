@@ -25,7 +25,7 @@ def parse_yaml(text: str, where: str) -> Any:
         raise UserError(f"{where}: not valid YAML: {' '.join(str(error).split())}") from error
 
 
-class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
     """Safe YAML that reads 1e-4 as a number (YAML 1.2) and refuses a key given twice."""
 
     def construct_mapping(self, node: yaml.Node, deep: bool = False) -> dict[Any, Any]:
@@ -38,7 +38,7 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
                     None, None, f"key {key!r} is given twice", key_node.start_mark
                 )
             seen.add(key)
-        return super().construct_mapping(node, deep)
+        return dict(super().construct_mapping(node, deep))
 
 
 _Loader.add_implicit_resolver(
@@ -95,7 +95,7 @@ def _expectation(first: Any) -> str:
         key = context["discriminator"].strip("'")
         return f"unknown {key} {context['tag']!r}{hint}; there are {', '.join(known)}"
     if kind == "union_tag_not_found":
-        return "needs the key " + context["discriminator"].strip("'")
+        return f"needs the key {context['discriminator'].strip(chr(39))}"
     if kind in _BOUNDS:
         word, key = _BOUNDS[kind]
         return f"must be {word} {context[key]:g}, not {first['input']!r}"
