@@ -39,14 +39,14 @@ def _card(run: Path, name: str) -> str:
     lines = [
         f"# {name}",
         "",
-        f"A Tiny Recursive Model (arXiv 2510.04871) for {task_slug(data)}: {parameters:,} parameters, "
+        f"Tiny Recursive Model (arXiv 2510.04871) for {task_slug(data)}: {parameters:,} parameters, "
         f"{model.mixer} mixer, width {model.d_model}, {layers}, T = {model.h_cycles}, n = {model.l_cycles}, "
         f"{model.halt_max_steps} supervision steps in training.",
         "",
         f"- Data: {data.source}, {data.train_puzzles or 'all'} training puzzles, {data.augmentations} copies of each, "
         f"hints {data.hints}, seed {data.seed}.",
-        f"- Training: {training.steps:,} steps of {training.batch_size} rows, {training.optimizer}, lr {training.lr:g}, "
-        f"EMA {training.ema:g}, seed {config.seed}, {trained.meta['precision']}.",
+        f"- Training: {training.steps:,} steps of {training.batch_size} rows, {training.optimizer}, "
+        f"lr {training.lr:g}, EMA {training.ema:g}, seed {config.seed}, {trained.meta['precision']}.",
     ]
     if document:
         made = document["provenance"]
