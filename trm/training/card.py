@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from trm.io import write_atomically
 from trm.study.fingerprint import task_slug
-from trm.training.files import write_atomically
 from trm.training.outputs import PUZZLE, WEIGHTS, load_weights, save_weights
 
 
