@@ -151,9 +151,9 @@ def _solve_file(args: argparse.Namespace, path: Path) -> int:
             texts = to_text(questions[row]), to_text(total.answers[row])
             logit = f"{total.halt_logits[row]:.3f}"
             writer.writerow((*texts, int(total.right[row]), logit, total.steps[row], total.starts[row]))
-        from trm.io import write_atomically
+        from trm.io import write_text
 
-        write_atomically(args.out, table.getvalue().encode())
+        write_text(args.out, table.getvalue())
     count, believed = len(questions), int((total.halt_logits[~total.right] > 0).sum())
     print(
         f"{int(total.right.sum()):,} of {count:,} puzzles solved ({100 * total.right.mean():.1f} %) in "

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from trm.io import write_atomically
+from trm.io import write_text
 from trm.study.fingerprint import task_slug
 from trm.training.outputs import PUZZLE, WEIGHTS, load_weights, save_weights
 
@@ -25,7 +25,7 @@ def write_model(run: Path, out: Path) -> int:
     data = trained.config.data  # the files' paths are this machine's; their checksums stay
     config = trained.config.model_copy(update={"data": data.model_copy(update={"files": ()})})
     save_weights(out / WEIGHTS, kept, config, trained.meta)
-    write_atomically(out / "README.md", _card(run, out.name).encode())
+    write_text(out / "README.md", _card(run, out.name))
     return (out / WEIGHTS).stat().st_size
 
 
