@@ -106,13 +106,14 @@ class TpuApi:
             for states in (self.nodes, self.queued, self.deleting):
                 states.clear()
 
-    def preempt(self) -> None:
-        """Take every node away, as Google does with spot capacity. The hosts are the caller's to kill."""
+    def preempt(self, name: str = "") -> None:
+        """Take every node away, or the named one, as Google does with spot capacity. The hosts are the caller's."""
         with self.lock:
-            for node in self.nodes.values():
-                node.state = NodeState.PREEMPTED
-            for resource in self.queued.values():
-                if resource.state.state == QueuedState.ACTIVE:
+            for path, node in self.nodes.items():
+                if not name or path.endswith(f"/{name}"):
+                    node.state = NodeState.PREEMPTED
+            for path, resource in self.queued.items():
+                if resource.state.state == QueuedState.ACTIVE and (not name or path.endswith(f"/{name}")):
                     resource.state = _queued_state("SUSPENDED", state_initiator="SERVICE")
 
     def _handlers(self) -> tuple:
