@@ -207,7 +207,7 @@ def test_pool_in_words():
 def test_preempted_slice_of_a_pool_costs_one_job_its_launch(tmp_path):
     long = {"steps": 12, "options": "--hold 6"}
     profile = {"tpu-pool": "v4-8 x 3", "resources": {"tpu_hosts": 3}}
-    with EmulatedPod(tmp_path / "pod", "v4-8", slices=3, gcs_faults=True) as pod:
+    with EmulatedPod(tmp_path / "pod", "v4-8", slices=3) as pod:
         one = Study(tmp_path / "study", pod, {"a": long, "b": long, "c": long}, **profile)
         call = one.start()
         try:
