@@ -12,7 +12,7 @@ import pytest
 from tests.pipeline.conftest import STUDY, new_project
 from trm.errors import UserError
 from trm.pipeline.cleanup import clean, survey
-from trm.pipeline.launch import trained_since, with_config
+from trm.pipeline.launch import expand_patterns, trained_since, with_config
 from trm.pipeline.naming import RUN_FILES
 from trm.pipeline.settings import parse_overrides
 
@@ -150,3 +150,11 @@ def test_a_damaged_result_is_no_reason_to_lose_the_record(tmp_path, monkeypatch)
     (tmp_path / "results/runs/a").mkdir(parents=True)
     (tmp_path / "results/runs/a/training.json").write_text("{")
     assert trained_since(0.0, "logs")[0]["seconds"] is None
+
+
+def test_patterns_name_experiments(fresh, monkeypatch):
+    monkeypatch.chdir(fresh.folder)
+    given = ["--profile", "profiles/local", "-n", "data_*", "--config", "logs=a*"]
+    assert expand_patterns(given) == ["--profile", "profiles/local", "-n", "data_size", "--config", "logs=a*"]
+    with pytest.raises(UserError, match=r"no experiment matches 'x\*' at scale laptop"):
+        expand_patterns(["--profile", "profiles/local", "x*"])

@@ -181,13 +181,14 @@ def _schema(args: argparse.Namespace) -> int:
     from pathlib import Path
 
     from trm.pipeline.experiment_docs import content
+    from trm.pipeline.settings import Settings
     from trm.study.documentation import write_or_check
 
     page = Path("docs/experiments.md")
-    return write_or_check(args.check, {page: content(page)})
+    return write_or_check(args.check, {page: content(page)}, [("`--config` of Snakemake", Settings)])
 
 
 def _run(args: argparse.Namespace) -> int:
-    from trm.pipeline.launch import launch, with_config
+    from trm.pipeline.launch import expand_patterns, launch, with_config
 
-    return launch(with_config(args.arguments, args.set, args.point))
+    return launch(with_config(expand_patterns(args.arguments), args.set, args.point))

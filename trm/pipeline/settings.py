@@ -43,6 +43,10 @@ class Settings(BaseModel):
     """File with the speed and price of each machine, used for cost estimates."""
     budget_hours: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """Device-hours for which the plan lists what they buy."""
+    grant_days: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """Days of a grant for which the plan lists what fits, ablations first."""
+    pricing: Literal["on-demand", "spot", "grant"] = "on-demand"
+    """How the machine is paid for: the plan's prices."""
     preflight: Literal["", "local", "gpu", "tpu"] = ""
     """Profile of the check that every host passes before the first job; empty: none."""
     pod: str = ""

@@ -47,7 +47,9 @@ class Hardware(Section):
     host_memory: bool = False
     """Whether the device is a processor, so that a run fills the host's memory."""
     usd_per_device_hour: NonNegative = 0.0
-    """List price, for the plan's total only."""
+    """List price on demand, for the plan's total only."""
+    usd_spot: NonNegative | None = None
+    """Price of spot capacity; it changes, so give your region's. null: unknown."""
 
     @property
     def usd_per_second(self) -> float:

@@ -1,9 +1,10 @@
-"""config/schema.json and the key tables of config/README.md, generated from the schema so that they cannot lie."""
+"""config/schema.json and the tables of keys in config/README.md, generated from the schema."""
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, get_args
 
@@ -51,10 +52,10 @@ def schema_text() -> str:
     return json.dumps(schema, indent=1, sort_keys=True) + "\n"
 
 
-def keys_text() -> str:
-    """Markdown tables of every key: type, default, meaning."""
+def keys_text(more: Iterable[tuple[str, type[BaseModel]]] = ()) -> str:
+    """Markdown tables of every key (of `more` models too): type, default, meaning."""
     parts = []
-    for heading, model in TABLES:
+    for heading, model in (*TABLES, *more):
         rows = ["| key | type | default | meaning |", "|---|---|---|---|"]
         for name, field in model.model_fields.items():
             meaning = " ".join((field.description or "").split()).replace("|", "\\|")
@@ -95,14 +96,25 @@ def _default(field: FieldInfo) -> str:
     return f"`{json.dumps(list(value) if isinstance(value, tuple) else value)}`"
 
 
-def write_or_check(check: bool, others: dict[Path, str]) -> int:
-    """Write the files (and `others`, path -> text), or say which one is not current; returns an exit code."""
+def write_or_check(
+    check: bool, others: dict[Path, str], more: Iterable[tuple[str, type[BaseModel]]] = ()
+) -> int:
+    """Write the generated files, or say which ones are not current.
+
+    Args:
+        check: only say.
+        others: further files, path -> text.
+        more: headings and models of further tables of keys.
+
+    Returns:
+        Exit code: 1 if a checked file is not current.
+    """
     readme = Path("config/README.md")
     text = readme.read_text(encoding="utf-8")
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
     wanted = {
-        readme: f"{before}{BEGIN}\n\n{keys_text()}\n\n{END}{after}",
+        readme: f"{before}{BEGIN}\n\n{keys_text(more)}\n\n{END}{after}",
         Path("config/schema.json"): schema_text(),
         **others,
     }
