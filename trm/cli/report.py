@@ -2,7 +2,7 @@
 
     python -m trm report --spec report.json --out results/report.html --pdf results/report.pdf
 
-The HTML file needs nothing beside it and no network. What is missing is said in red; it never stops the report.
+The HTML file needs nothing beside it and no network. Missing parts are marked in red; they never stop the report.
 """
 
 from __future__ import annotations

@@ -140,7 +140,7 @@ def _evaluate_ahead(args: argparse.Namespace, out: Path, dataset: Path, backend:
 
 
 def _initial_run(name: str | None, args: argparse.Namespace) -> str | None:
-    """Local folder of the run to start from where it, or this run, lies in a bucket; else --init-from as it is."""
+    """Local folder of the run to start from if it, or this run, is in a bucket; else --init-from unchanged."""
     from trm.storage import is_remote
     from trm.storage.cache import fetch
 

@@ -1,4 +1,4 @@
-"""What Snakemake is told of each training job: hosts, memory, minutes, and a sentence for `snakemake -n`."""
+"""Resources of each training job (hosts, memory, minutes), and a sentence on its cost."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ class Estimates:
         return hardware
 
     def hosts(self, wildcards: Any) -> int:
-        """Pod hosts of a job: one, so that as many runs as possible go on at once; all of them where that gives more
+        """Pod hosts of a job: one, so that as many runs as possible train at once; all of them where that gives more
         runs an hour by compiled estimates, where the batch does not fit one host's memory, or where the config's
         `whole_pod` pattern names the run."""
         if workers := self._workers(wildcards):  # the placement says so
@@ -192,7 +192,7 @@ class Estimates:
         return self.pod_hosts if whole else 1
 
     def launcher(self, wildcards: Any) -> str:
-        """What stands before the command: `tpurun` starts it on every host of the job, `torchrun` several times on
+        """What comes before the command: `tpurun` starts it on every host of the job, `torchrun` several times on
         this machine; and the interpreter of another backend where the config's `xla_python` names one."""
         if self.hosts(wildcards) > 1:
             return "tpurun"

@@ -129,7 +129,7 @@ def load_study(
     Args:
         path: config/experiments.yaml.
         scale: key under `scales`.
-        overrides: dotted keys laid over every base recipe (`--set`); part of the identity.
+        overrides: dotted keys merged over every base recipe (`--set`); part of the identity.
         variables: values of `$name` in data.files; an experiment whose variable is unset is skipped.
 
     Raises:
@@ -416,7 +416,7 @@ def _refuse_equal_labels(points: Iterable[Point], where: str) -> None:
         if other is not point:
             one, two = (_exact(item.coords) for item in (other, point))
             raise UserError(
-                f"{where}: two points are labelled {point.label!r}: {one} and {two}; give each a `label` of its own"
+                f"{where}: two points are labelled {point.label!r}: {one} and {two}; give each its own `label`"
             )
 
 
@@ -425,7 +425,7 @@ def _exact(values: Flat) -> str:
 
 
 def _refuse_dead_axes(grid: Grid, shared: Flat, forced: Flat, where: str) -> None:
-    """An axis along which nothing changes is an experiment that repeats one run under several names."""
+    """Refuse an axis along which nothing changes: it would repeat one run under several names."""
     lengths = {f"training.{name}" for name in LENGTHS}
     fixed = {
         *forced,

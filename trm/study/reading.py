@@ -70,7 +70,7 @@ def error_sentence(error: ValidationError, model: Any) -> str:
     """The first validation error as one sentence with the nearest valid key.
 
     Args:
-        error: what pydantic says.
+        error: pydantic's error.
         model: the model that was validated, for the keys near a misspelt one; None where there are several.
     """
     errors = error.errors()  # a misspelt key is why another one is missing
@@ -80,8 +80,8 @@ def error_sentence(error: ValidationError, model: Any) -> str:
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
     if first["type"] == "extra_forbidden":
         return f"unknown key {place!r}{nearest(str(first['loc'][-1]), _siblings(model, first['loc']))}{more}"
-    said = _expectation(first)
-    return f"{place}: {said}{more}" if place != "value" else f"{said}{more}"
+    expected = _expectation(first)
+    return f"{place}: {expected}{more}" if place != "value" else f"{expected}{more}"
 
 
 def _expectation(first: Any) -> str:
@@ -110,7 +110,7 @@ def _expectation(first: Any) -> str:
 
 
 def _siblings(model: Any, location: tuple[Any, ...]) -> list[str]:
-    """Valid keys where an unknown one stands."""
+    """Valid keys at the place of an unknown one."""
     for part in location[:-1]:
         fields = getattr(model, "model_fields", None)
         annotation = fields[part].annotation if fields and part in fields else model

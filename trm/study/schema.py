@@ -1,4 +1,4 @@
-"""The typed schema of one run: model, data, training, evaluation; and what is mere bookkeeping.
+"""The typed schema of one run: model, data, training, evaluation; and what does not affect results.
 
 Every field carries its meaning; `config/schema.json` and `config/README.md` are generated from here. Defaults are the
 paper's Sudoku recipe (arXiv 2510.04871) and are frozen: a run's identity holds only what differs from them, so a new
@@ -143,7 +143,7 @@ class DataConfig(Section):
     """Test puzzles. null: all there are."""
     hints: Annotated[Literal["auto"] | tuple[int, int], BeforeValidator(_hints)] = (0, 0)
     """Sudoku: extra clues copied from the answer into each training row, a random number in [least, most] of random
-    cells, drawn anew for every row of every step. `auto`: the number follows the model's own success, so that about
+    cells, drawn again for every row of every step. `auto`: the number follows the model's own success, so that about
     half of the rows are solved (see docs/training.md)."""
     held_out_hints: Range = (0, 0)
     """Sudoku: extra clues [least, most] of the validation and test puzzles, drawn once."""
@@ -176,7 +176,7 @@ class TrainingConfig(Section):
     """Global batch: rows of one optimiser step over all workers."""
     steps: Count = 65104
     """Optimiser steps, one supervision step each. In the file `rows` (offered rows) or `epochs` (passes over the
-    original puzzles) may stand instead; they are turned into steps, so equal points stay one run."""
+    original puzzles) may be given instead; they are converted to steps, so equal points stay one run."""
     lr: Positive = 1e-4
     """Peak learning rate. In the study file `lr_scaling`, one name or a list, multiplies it: with `lr_base_batch`,
     linear (batch / base, arXiv 1706.02677) or sqrt (its square root, arXiv 1404.5997); with `lr_base_width`, width
@@ -225,7 +225,7 @@ class TrainingConfig(Section):
 
 class PlacementConfig(Section):
     """Where and how a run must compute, for the experiments that ask just that (port_validation, ema_sync). Everywhere
-    else it stands at its defaults: the machine is then no part of a run's identity."""
+    else it keeps its defaults, and the machine is not part of a run's identity."""
 
     backend: Literal["any", "cpu", "cuda", "xla"] = "any"
     """The backend; `any`: whatever the machine has."""
@@ -338,7 +338,7 @@ class EvaluationConfig(Section):
 
 
 class RuntimeConfig(Section):
-    """Bookkeeping: changes what is logged, kept or printed, never a result. Enters no identity."""
+    """What is logged, kept or printed. Never changes a result; not part of a run's identity."""
 
     log_every: Count = 100
     """Steps between metrics rows and progress lines."""
@@ -347,7 +347,7 @@ class RuntimeConfig(Section):
     checkpoint_minutes: Positive = 10.0
     """Minutes between checkpoints."""
     stop_after_minutes: Positive | None = None
-    """Minutes after which a process ends with a checkpoint and exit code 75; the next start goes on. None: never."""
+    """Minutes after which a process ends with a checkpoint and exit code 75; the next start resumes. null: never."""
     keep_checkpoints: Count = 5
     """Newest checkpoints kept, besides the best."""
     carry_limit_mb: NonNegative = 512.0
