@@ -19,8 +19,10 @@ if TYPE_CHECKING:
 
 def add_parser(subparsers: Any) -> None:
     """Declare the command's options."""
+    from trm.cli.configuration import add_options
+
     parser = subparsers.add_parser("train", help="train one model", description=__doc__.split("\n")[0])
-    parser.add_argument("--config", required=True, help="RunConfig: JSON text or a path to a JSON file")
+    add_options(parser)
     parser.add_argument(
         "--dataset", required=True, help="data set folder, as from `trm data build`, or gs://..."
     )
@@ -51,10 +53,11 @@ def add_parser(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Train; 0 when finished, 143 after SIGTERM and 75 after stop_after_minutes, with a checkpoint written."""
     started = time.monotonic()
+    from trm.cli.configuration import run_config
     from trm.io import config_argument
-    from trm.study.schema import RunConfig, RuntimeConfig
+    from trm.study.schema import RuntimeConfig
 
-    config = config_argument(RunConfig, args.config, "--config")
+    config = run_config(args.config, args.changes)
     runtime = config_argument(RuntimeConfig, args.runtime, "--runtime")
     if args.log_every:
         runtime = runtime.model_copy(update={"log_every": max(1, args.log_every)})

@@ -387,7 +387,7 @@ def _point(flat: Flat, coords: Flat, label: str, seeds: list[int], where: str) -
     evaluation = sections.pop("evaluation")
     label = label or "base"
     try:
-        data = _with_checksums(sections.pop("data"), where)
+        data = with_checksums(sections.pop("data"), where)
         config = RunConfig.model_validate({**sections, "data": data, "seed": seeds[0]})
         measured = EvaluationConfig.model_validate(evaluation)
     except ValidationError as error:
@@ -443,7 +443,7 @@ def _refuse_dead_axes(grid: Grid, shared: Flat, forced: Flat, where: str) -> Non
                 raise UserError(f"{where}: {key} has {len(values)} values but they make {made}: {reason}")
 
 
-def _with_checksums(data: dict[str, Any], where: str) -> dict[str, Any]:
+def with_checksums(data: dict[str, Any], where: str) -> dict[str, Any]:
     files = data.get("files") or ()
     if isinstance(files, str):
         files = (files,)
