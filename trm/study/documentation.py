@@ -22,6 +22,7 @@ from trm.study.schema import (
     ModelConfig,
     PlacementConfig,
     RuntimeConfig,
+    SourceConfig,
     TrainingConfig,
 )
 
@@ -33,6 +34,7 @@ TABLES: list[tuple[str, type[BaseModel]]] = [
     ("A grid", Grid),
     ("`model`", ModelConfig),
     ("`data`", DataConfig),
+    ("An entry of `data.sources`", SourceConfig),
     ("A stage of `data.curriculum`", DataStage),
     ("`training`", TrainingConfig),
     ("A stage of `training.curriculum`", CurriculumStage),
