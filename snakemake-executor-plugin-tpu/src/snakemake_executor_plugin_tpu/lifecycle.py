@@ -1,9 +1,7 @@
 """The pod's life: brought up, found again after a loss, and created anew where the API says that it is lost."""
 
 import asyncio
-import json
 import re
-import secrets
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
@@ -13,7 +11,7 @@ from pathlib import Path
 from .allocation import slice_of
 from .capacity import Capacity
 from .claim import Claim
-from .cloud import QUEUE_SECONDS, PodSpec, PodState, TpuCloud
+from .cloud import PodState
 from .errors import (
     CloudError,
     DeletedByUser,
@@ -26,6 +24,7 @@ from .errors import (
 from .notify import Notifier
 from .pod import Worker, content_name
 from .settings import ExecutorSettings
+from .spec import cloud_of
 from .ssh import Ssh, host_name, write_config
 
 LEAST_DISK = 64 << 20
@@ -58,55 +57,6 @@ class Pod:
         ]
 
 
-def orders_of(settings: ExecutorSettings) -> tuple[tuple[str, str], ...]:
-    """Return the metadata that makes a new pod delete itself: its startup script and what that has to know."""
-    if not (settings.idle_delete or settings.end):
-        return ()
-    orders = {
-        "name": settings.name,
-        "idle_seconds": 60 * settings.idle_delete,
-        "end": settings.end_time(),
-        "lease": settings.lease,
-        "secret": secrets.token_hex(16),
-        "api": f"{'http' if settings.api_endpoint else 'https'}://tpu.googleapis.com",
-    }
-    script = (Path(__file__).parent / "worker" / "guard.py").read_text()
-    return ("startup-script", script), ("snakemake-tpu", json.dumps(orders))
-
-
-def valid_seconds(settings: ExecutorSettings) -> int:
-    """Return how long a request stays in the queue, whether or not somebody still waits for it."""
-    seconds = settings.queue_timeout or QUEUE_SECONDS
-    if settings.end:
-        seconds = min(seconds, int(settings.end_time() - time.time()))
-    return max(1, seconds)
-
-
-def cloud_of(settings: ExecutorSettings, say: Callable[[str], None]) -> TpuCloud | None:
-    """Return the API's side of the pod, or None for hosts that are not managed here."""
-    if settings.workers:
-        return None
-    settings.check_pod()
-    user, key = settings.login
-    spec = PodSpec(
-        accelerator_type=settings.accelerator_type,
-        runtime_version=settings.runtime_version,
-        provisioning=settings.provisioning,
-        reservation=settings.reservation,
-        network=settings.network,
-        subnetwork=settings.subnetwork,
-        internal_ips=settings.internal_ips,
-        service_account=settings.service_account,
-        labels=tuple(settings.parsed_labels().items()),
-        metadata=orders_of(settings),
-        valid_seconds=valid_seconds(settings),
-        ssh_user=user,
-        ssh_key=key,
-    )
-    zone = settings.zones()[0]
-    return TpuCloud(settings.project, zone, settings.name, spec, settings.api_endpoint, say)
-
-
 class PodManager:
     """Keeps one usable pod for all jobs: many may find it lost at once, one recovery serves them all."""
 
@@ -122,14 +72,18 @@ class PodManager:
         self.claim = claim  # people may look at a pod that a controller drives
         self.for_jobs = claim is not None  # and get in where the environment cannot be built
         self.cloud = cloud_of(settings, say)
-        self.capacity = self.cloud and Capacity(
-            self.cloud,
-            settings.zones(),
-            say,
-            settings.create,
-            settings.adopt == "delete-allowed",
-            settings.queue_timeout,
-            60 * settings.zone_minutes,
+        self.capacity = (
+            None
+            if self.cloud is None
+            else Capacity(
+                self.cloud,
+                settings.zones(),
+                say,
+                settings.create,
+                settings.adopt == "delete-allowed",
+                settings.queue_timeout,
+                60 * settings.zone_minutes,
+            )
         )
         self.names = settings.workers.split()
         self.hosts = len(self.names) or slice_of(settings.accelerator_type).hosts
