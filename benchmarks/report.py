@@ -24,10 +24,10 @@ import numpy as np
 import yaml
 
 from tests.analysis.synthetic import write_run
-from trm.analysis.figures import draw, save, styled
 from trm.analysis.fits import fit_table
-from trm.analysis.report import build, page
-from trm.analysis.report.document import document
+from trm.analysis.kinds import draw
+from trm.analysis.kinds.common import save, styled
+from trm.analysis.report import build, page, print_pdf
 from trm.analysis.specs import ReportSpec, TableSpec
 from trm.analysis.tables import collect, load, load_all
 from trm.analysis.tables import save as save_table
@@ -121,7 +121,7 @@ def main() -> None:
         with timed(seconds, "report"):
             report = build(ReportSpec.model_validate(report_spec(project)))
             Path("results/report.html").write_text(page(report))
-            Path("results/report.pdf").write_bytes(document(report))
+            print_pdf(page(report, paper=True), "results/report.pdf")
         sizes = {name: Path("results", name).stat().st_size for name in ("report.html", "report.pdf")}
         if kept["out"]:
             kept["out"].mkdir(parents=True, exist_ok=True)

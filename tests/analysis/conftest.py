@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from PIL import Image
 
 from tests.analysis.synthetic import experiment
-from trm.analysis.specs import FIGURE, TableSpec
-from trm.analysis.tables import Table, collect, load, save
+from trm.analysis.fits import fit_table
+from trm.analysis.kinds import FIGURE, draw
+from trm.analysis.kinds.common import Drawing, save, styled
+from trm.analysis.specs import TableSpec
+from trm.analysis.tables import Table, collect, load, merge
+from trm.analysis.tables import save as save_table
 from trm.study.schema import EvaluationConfig
 
 GRIDS = {
@@ -21,6 +28,7 @@ GRIDS = {
     "mixer": [{"model.mixer": "mlp"}, {"model.mixer": "attention"}],
     "ema": [{"training.ema": e, "training.batch_size": b} for b in (128, 512) for e in (0.0, 0.99)],
     "inference": [{"data.train_puzzles": 100}],
+    "unroll": [{"model.d_model": 16}, {"model.d_model": 64}],
     "batch_size": [
         {"training.batch_size": b, "training.steps": 600 + 600 * 128 // b} for b in (32, 64, 128, 256)
     ],
@@ -31,6 +39,7 @@ GRIDS = {
 EVALUATIONS = {
     "inference": (EvaluationConfig(unroll=(1, 2, 4, 8, 16), confident=True, restarts=(2, 4), noise=0.3),),
     "ema": (EvaluationConfig(), EvaluationConfig(weights="raw")),
+    "unroll": (EvaluationConfig(unroll=(1, 2, 4, 8, 16)),),
 }
 
 
@@ -42,7 +51,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, points in GRIDS.items():
         spec = experiment(root, name, points, evaluations=EVALUATIONS.get(name, (EvaluationConfig(),)))
         (root / "specs" / f"{name}.json").write_text(json.dumps(spec))
-        save(collect(TableSpec.model_validate(spec)), root / "tables" / f"{name}.csv")
+        save_table(collect(TableSpec.model_validate(spec)), root / "tables" / f"{name}.csv")
     sizes = [{"model.d_model": d} for d in (16, 32, 64)]
     batches = [{"training.batch_size": b, "training.steps": 600 + 600 * 128 // b} for b in (32, 64, 128)]
     for name, points, key, value in (
@@ -50,7 +59,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("batch_blocks", batches, "training.lr", 1.5e-3),
     ):
         table = collect(TableSpec.model_validate(blocks(root, name, points, key, value)))
-        save(table, root / "tables" / f"{name}.csv")
+        save_table(table, root / "tables" / f"{name}.csv")
     return root
 
 
@@ -70,6 +79,45 @@ def tables(study: Path) -> dict[str, Table]:
     return {name: load(study / "tables" / f"{name}.csv") for name in (*GRIDS, "blocks", "batch_blocks")}
 
 
-def figure(**spec: object) -> object:
+def figure(**spec: Any) -> Any:
     """A validated figure spec."""
     return FIGURE.validate_python(spec)
+
+
+def inputs(tables: dict[str, Table], experiment: str, spec: Any) -> tuple[list[Table], list[dict[str, Any]]]:
+    """Tables and fits of a figure, as the rules would hand them over; few refits."""
+    given = [tables[name] for name in spec.experiments(experiment)]
+    fits = []
+    for wanted in spec.fits(experiment):
+        quick = wanted.model_copy(update={"bootstrap": 40})
+        fit = fit_table(merge([tables[name] for name in wanted.experiments]), quick)
+        fits.append({**fit, "spec": wanted.model_dump(mode="json")})
+    return given, fits
+
+
+Drawn = Callable[..., Drawing]
+
+
+@pytest.fixture
+def drawn(tables: dict[str, Table], tmp_path: Path) -> Drawn:
+    """Draws a figure of an experiment as the command does, and checks what every figure owes its reader."""
+
+    def make(experiment: str, **spec: Any) -> Drawing:
+        wanted = figure(**spec)
+        out = tmp_path / "figure.pdf"
+        with styled():
+            drawing = draw(wanted, *inputs(tables, experiment, wanted))
+            files = save(drawing, out)
+        facts = json.loads(files[2].read_text())
+        assert all(facts[key] for key in ("title", "caption", "sentence", "answer", "alt", "inches"))
+        for key in ("sentence", "answer", "caption"):
+            assert not {"nan", "None", "inf", "–."} & set(facts[key].split())
+        with Image.open(files[1]) as picture:
+            assert min(picture.size) > 300
+            about = picture.text["Description"]
+        for word in ("study synthetic, scale laptop", " seed", "data ", "commit 0123456789ab"):
+            assert word in about
+        assert out.read_bytes().startswith(b"%PDF")
+        return drawing
+
+    return make

@@ -11,13 +11,13 @@ from scipy.optimize import least_squares
 from tests.analysis.synthetic import experiment
 from trm.analysis.fits import fit_table
 from trm.analysis.fits.bootstrap import resample, seed_spread, within
-from trm.analysis.fits.compare import choose
+from trm.analysis.fits.compare import choose, doubts
 from trm.analysis.fits.coverage import Truth, coverage
 from trm.analysis.fits.forms import FORMS, Form, normalise
 from trm.analysis.fits.run import round_number
 from trm.analysis.fits.solve import solve
 from trm.analysis.specs import FitSpec, TableSpec
-from trm.analysis.tables import Table, collect
+from trm.analysis.tables import Table, collect, merge
 
 PUZZLES = np.array([[100.0, 250, 500, 1000, 2000, 5000, 10000]])
 TRUTHS = {
@@ -190,7 +190,8 @@ def test_too_many_parameters_are_said(tmp_path: Any) -> None:
         form="power_law_floor",
     )
     assert not group["forms"]["power_law_floor"]["borne"]
-    assert "bear fewer" in group["why"]
+    assert "3 points cannot test a law with 2 parameters" in group["doubts"]
+    assert "power law floor was asked for but needs 5 points" in group["why"]
 
 
 def test_a_form_with_more_parameters_than_points_gives_way(tmp_path: Any) -> None:
@@ -200,7 +201,8 @@ def test_a_form_with_more_parameters_than_points_gives_way(tmp_path: Any) -> Non
         form="power_law_floor",
     )
     assert group["chosen"] == "power_law"
-    assert "power law floor was asked for but needs more than 2 points" in group["why"]
+    assert "power law floor was asked for but needs 5 points, there are 2" in group["why"]
+    assert group["doubts"][0] == "2 points cannot test a law with 2 parameters"
 
 
 def test_one_seed_gives_a_law_without_interval(tmp_path: Any) -> None:
@@ -227,8 +229,6 @@ def test_the_best_learning_rate_follows_the_batch(tmp_path: Any) -> None:
 
 
 def test_the_repeated_data_law_is_fitted_over_both_experiments(tables: dict[str, Table]) -> None:
-    from trm.analysis.tables.store import merge
-
     spec = FitSpec(form="repeated_data", x="data.train_puzzles", second="data.augmentations", bootstrap=100)
     group = fit_table(merge([tables["data_size"], tables["augmentation"]]), spec)["groups"][0]
     low, high = group["forms"]["repeated_data"]["intervals"]["R*"]
@@ -254,3 +254,38 @@ def test_choosing_a_form() -> None:
 @pytest.mark.parametrize(("value", "rounded"), [(173.0, 200.0), (0.0123, 0.01), (4.1e5, 5e5), (9.0, 10.0)])
 def test_round_numbers(value: float, rounded: float) -> None:
     assert round_number(value) == pytest.approx(rounded)
+
+
+def test_doubts_are_what_keeps_a_law_from_being_claimed() -> None:
+    def form(bounds: list[float], error: float, **more: Any) -> dict[str, Any]:
+        out = {"log_error": error, "observed": 0.1, "interval": [0.05, 0.2]}
+        values = {"parameters": {"A": 1.0, "a": 0.5}, "intervals": {"a": bounds}, "held_out": out}
+        return {**values, "borne": True, "at_bound": False, "bound_share": 0.0, "failed_share": 0.0, **more}
+
+    flat = {"held_out": {"log_error": 0.3}}
+
+    def found(**changes: Any) -> list[str]:
+        law = {**form([0.4, 0.6], 0.1), **changes}
+        return doubts("power_law", {"power_law": law, "constant": flat}, 6)
+
+    assert found() == []
+    assert found(borne=False) == ["6 points cannot test a law with 2 parameters"]
+    assert found(at_bound=True) == ["an exponent reaches the bound of the search"]
+    assert found(bound_share=0.1) == ["an exponent reaches the bound of the search"]
+    assert found(intervals={"a": [-0.1, 0.6]}) == ["the interval of an exponent includes 0"]
+    assert found(intervals=None) == ["one seed a point gives no interval"]
+    worse = {"log_error": 0.5, "observed": 0.1, "interval": [0.05, 0.2]}
+    assert found(held_out=worse) == ["a constant predicts the held-out largest point better"]
+    missed = {"log_error": 0.1, "observed": 0.3, "interval": [0.05, 0.2]}
+    assert found(held_out=missed) == ["it misses the held-out largest point"]
+    assert doubts("constant", {"constant": flat}, 6) == []
+
+
+def test_a_law_predicts_its_held_out_point_and_any_other(tmp_path: Any) -> None:
+    points = [{"data.train_puzzles": n} for n in (30, 60, 125, 250, 500, 1000)]
+    table = table_with(tmp_path, lambda c: 5 * (c.data.train_puzzles or 1) ** -0.7, points)
+    form = group_of(table, form="power_law", at=4000.0)["forms"]["power_law"]
+    low, high = form["held_out"]["interval"]
+    assert low < form["held_out"]["observed"] < high
+    low, high = form["at"]["interval"]
+    assert low < 5 * 4000**-0.7 < high

@@ -7,21 +7,22 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
-from pypdf import PdfReader
 
 from tests.analysis.synthetic import experiment
 from trm.analysis.paper import ABLATIONS
-from trm.analysis.report import build, page
+from trm.analysis.report import build, page, print_pdf, printing
+from trm.analysis.report.build import findings
+from trm.analysis.report.contents import FigureBlock, Section
 from trm.analysis.report.contrasts import Contrast, contrast, matching, primary
 from trm.analysis.report.criteria import ablations, beyond, laws, reproduction, scale, stability, workers
-from trm.analysis.report.document import document
 from trm.analysis.specs import ReportSpec, TableSpec
-from trm.analysis.stats.intervals import Mean, mean
+from trm.analysis.stats import Mean, mean
 from trm.analysis.tables import Table, collect
 from trm.cli import main
 
@@ -85,7 +86,11 @@ def test_stability_workers_and_the_best_point() -> None:
 def test_laws_need_size_and_batch_with_intervals() -> None:
     def fit(form: str, x: str, name: str, bounds: list[float] | None) -> dict[str, Any]:
         inner = {"parameters": {name: 1.0}, "intervals": {name: bounds} if bounds else None}
-        return {"spec": {"form": form, "x": x}, "groups": [{"chosen": form, "forms": {form: inner}}]}
+        doubts = [] if bounds else ["one seed a point gives no interval"]
+        return {
+            "spec": {"form": form, "x": x},
+            "groups": [{"chosen": form, "forms": {form: inner}, "doubts": doubts}],
+        }
 
     size = fit("power_law", "parameters", "a", [0.5, 1.5])
     batch = fit("critical_batch", "training.batch_size", "B*", [0.5, 1.5])
@@ -103,9 +108,10 @@ def test_effects_hold_at_scale_or_not() -> None:
         "mean": 0.0,
         "low": -0.1,
         "high": 0.1,
+        "sign": 0,
     }
     assert scale([item]).state == "met"
-    assert scale([item, {**item, "mean": 0.2, "low": 0.1, "high": 0.3}]).state == "not met"
+    assert scale([item, {**item, "mean": 0.2, "low": 0.1, "high": 0.3, "sign": 1}]).state == "not met"
     assert scale([]).state == "not run"
 
 
@@ -178,7 +184,9 @@ def test_the_report_needs_nothing_but_itself(spec: dict[str, Any]) -> None:
     assert not re.search(r"""(?:src|href)=["'](?!data:|#)""", text)
     assert "@import" not in text
     assert "url(" not in text
-    assert text.count("data:image/png;base64,") == 3
+    assert (
+        text.count("data:image/png;base64,") == 4
+    )  # the first screen repeats the figure of the first finding
     assert "Mazes &lt;too&gt;?" in text
 
 
@@ -187,12 +195,11 @@ def test_what_is_missing_or_failed_stands_in_red(spec: dict[str, Any]) -> None:
     said = " ".join(report.problems)
     for words in (
         "maze: no results",
-        "figure maze.pdf is missing",
+        "figure maze.pdf is missing: build it again",
         "run maze-1 failed: loss is not finite at step 120",
     ):
         assert words in said
-    text = html.unescape(page(report))
-    assert '<details class="problem" open>' in text
+    assert "<details open><summary>3 problems" in page(report)
     assert next(item for item in report.criteria if "NaN" in item.name).state == "not met"
 
 
@@ -200,7 +207,7 @@ def test_answers_and_criteria_come_from_the_results(tmp_path: Path, spec: dict[s
     """The same study with EMA made harmful instead of helpful: contrast, sentence and criterion flip."""
 
     def harmful(config: Any) -> float:
-        return 0.2 if config.training.ema == 0 else 0.4
+        return 0.1 if config.training.ema == 0 else 0.5
 
     points = [{"training.ema": value} for value in (0.0, 0.99)]
     flipped = collect(TableSpec.model_validate(experiment(tmp_path, "ema", points, error=harmful)))
@@ -211,37 +218,144 @@ def test_answers_and_criteria_come_from_the_results(tmp_path: Path, spec: dict[s
     assert contrast(primary([flipped]), ablation).change.sign == -1
     assert contrast(primary([straight]), ablation).change.sign == 1
     answers = {section.name: section.answer for section in build(ReportSpec.model_validate(spec)).sections}
-    assert "below" in answers["ema"]
+    assert "lower than" in answers["ema"]
     assert answers["maze"] == "Not run."
 
 
 def test_sections_show_cost_paper_and_provenance(spec: dict[str, Any]) -> None:
     report = build(ReportSpec.model_validate(spec))
-    assert [row["experiment"] for row in report.cost][-1] == "all, each run once"
-    assert report.cost[0]["ratio"] != "–"
-    assert {row["here"] for row in report.paper} == {"not run at this scale"}
+    assert [row[0] for row in report.cost.rows][-1] == "all, each run once"
+    assert report.cost.rows[0][-1] != "–"
+    assert {row[2] for row in report.paper.rows} == {"not run at this scale"}
+    assert not report.paper_run
     assert ("commits", "0123456789ab") in report.provenance
     section = report.sections[0]
-    assert len(section.points) == 5
-    assert any("(shown)" in row["form"] for row in section.fits[0].rows)
+    assert [len(grid.rows) for grid in section.grids] == [5, 5]
+    assert any("(chosen)" in row[0] for row in section.fits[0].grid.rows)
     assert section.rebuild.endswith("data_size")
 
 
-def test_the_pdf_holds_criteria_sections_and_figures(spec: dict[str, Any]) -> None:
+def test_the_first_screen_has_the_question_findings_and_one_figure(spec: dict[str, Any]) -> None:
     report = build(ReportSpec.model_validate(spec))
-    first = document(report)
-    assert first == document(report)
-    reader = PdfReader(__import__("io").BytesIO(first))
-    text = " ".join(page.extract_text() for page in reader.pages)
-    for words in (
-        "Criteria",
-        "not run",
-        "What of data_size?",
-        "Error against unique training puzzles",
-        "maze-1 failed",
-    ):
-        assert words in text
-    assert [item.title for item in reader.outline][:2] == ["Criteria", "Experiments"]
+    text = page(report)
+    assert (
+        text.index(report.question)
+        < text.index("Findings")
+        < text.index("<figure>")
+        < text.index("Experiments</h2>")
+    )
+    assert report.hero is not None
+    assert 1 <= len(report.findings) <= 5
+
+
+def test_established_findings_come_first() -> None:
+    def section(name: str, *strengths: float | None) -> Section:
+        blocks = [
+            FigureBlock(Path(name), answer=f"{name} {i}", strength=s, png=b"")
+            for i, s in enumerate(strengths)
+        ]
+        return Section(name, (), "", "", "", 0, 0, None, None, figures=blocks)
+
+    found = findings(
+        [section("unsure", None), section("weak", 1.2), section("strong", None, 5.0), section("lost")]
+    )
+    assert [(item.text, item.established) for item in found] == [
+        ("strong 1", True),
+        ("weak 0", True),
+        ("unsure 0", False),
+    ]
+
+
+def test_hypotheses_that_the_grid_cannot_test_are_marked(spec: dict[str, Any]) -> None:
+    first = {
+        **spec["experiments"][0],
+        "hypothesis": "1,000 suffice.",
+        "needs": {"data.train_puzzles": [1000]},
+    }
+    far = {**first, "needs": {"data.train_puzzles": [1000, 5000]}}
+    for entry, words in ((first, ""), (far, "the grid has no point with data.train_puzzles = 5000")):
+        report = build(ReportSpec.model_validate({**spec, "experiments": [entry]}))
+        assert report.sections[0].untested == words
+        assert ("not tested here" in page(report)) == bool(words)
+
+
+def test_power_and_noise_models_are_stated_once(spec: dict[str, Any]) -> None:
+    text = html.unescape(page(build(ReportSpec.model_validate(spec))))
+    assert text.count("with a probability of 80") == 1
+    assert text.count("Student's 95 % interval over its seeds") == 1
+
+
+def test_no_number_is_broken_from_its_unit_or_interval(spec: dict[str, Any]) -> None:
+    text = page(build(ReportSpec.model_validate(spec)))
+    body = re.sub(r"<figcaption>.*?</figcaption>|<script.*?</script>|<ul.*?</ul>", "", text, flags=re.S)
+    cells = re.findall(r"<td[^>]*>(.*?)</td>", body)
+    assert any("\u00a0%" in cell for cell in cells)
+    assert not [cell for cell in cells if re.search(r"\d %|\[[^\]]* [^\]]*\]", cell)]
+
+
+@pytest.mark.parametrize(
+    ("end", "content", "words"),
+    [
+        (".png", b"\x89PNG\r\n\x1a\nbroken", "is damaged: delete it and build it again"),
+        (".json", b"{}", "lacks its words: delete it and build it again"),
+        (".json", b"{", "is not JSON"),
+    ],
+)
+def test_a_damaged_figure_is_named(
+    spec: dict[str, Any], tmp_path: Path, end: str, content: bytes, words: str
+) -> None:
+    source = Path(spec["experiments"][0]["figures"][0])
+    for suffix in (".pdf", ".png", ".json"):
+        shutil.copy(source.with_suffix(suffix), tmp_path / f"broken{suffix}")
+    (tmp_path / f"broken{end}").write_bytes(content)
+    entry = {**spec["experiments"][0], "figures": [str(tmp_path / "broken.pdf")]}
+    report = build(ReportSpec.model_validate({**spec, "experiments": [entry]}))
+    (problem,) = report.problems
+    assert f"broken{end}" in problem
+    assert words in problem
+    assert problem in html.unescape(page(report))
+
+
+def test_damaged_tables_and_fits_are_named(spec: dict[str, Any], tmp_path: Path) -> None:
+    entry = dict(spec["experiments"][0])
+    for end in ("", ".json", ".curves.csv"):
+        shutil.copy(entry["table"] + end, tmp_path / f"t.csv{end}")
+    (tmp_path / "t.csv").write_text("a,b\n1,2\n")
+    (tmp_path / "f.json").write_text("{}")
+    entry |= {"table": str(tmp_path / "t.csv"), "fits": [str(tmp_path / "f.json")]}
+    said = " ".join(build(ReportSpec.model_validate({**spec, "experiments": [entry]})).problems)
+    assert "t.csv is damaged (no 'primary'): delete it and build it again" in said
+    assert "f.json is not a fit: delete it and build it again" in said
+
+
+def test_without_a_browser_there_is_no_pdf_and_a_sentence(
+    spec: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An older PDF must not pass for the new report's."""
+    monkeypatch.setattr(printing, "BROWSERS", ())
+    monkeypatch.setitem(sys.modules, "weasyprint", None)
+    (tmp_path / "r.pdf").write_text("old")
+    args = [
+        "report",
+        "--spec",
+        json.dumps(spec),
+        "--out",
+        str(tmp_path / "r.html"),
+        "--pdf",
+        str(tmp_path / "r.pdf"),
+    ]
+    assert main(args) == 0
+    assert "no PDF: install Chromium, Chrome or weasyprint" in capsys.readouterr().out
+    assert [path.name for path in tmp_path.iterdir()] == ["r.html"]
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium here")
+def test_a_browser_prints_the_page(spec: dict[str, Any], tmp_path: Path) -> None:
+    text = page(build(ReportSpec.model_validate(spec)), paper=True)
+    assert "<script" not in text
+    assert "<details>" not in text
+    print_pdf(text, tmp_path / "r.pdf")
+    assert (tmp_path / "r.pdf").read_bytes().startswith(b"%PDF")
 
 
 @pytest.mark.skipif(BROWSER is None, reason="no Chromium here")

@@ -9,10 +9,33 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from trm.analysis.stats.batch import logged_noise_scale, noise_scale
-from trm.analysis.stats.intervals import interaction, mean, paired, pooled_log_intervals, wilson
-from trm.analysis.stats.pareto import frontier
-from trm.analysis.words import compact, count, duration, interval, listed, memory, number, percent, value_name
+from trm.analysis.stats import (
+    Mean,
+    detectable,
+    frontier,
+    holm,
+    interaction,
+    logged_noise_scale,
+    mean,
+    noise_scale,
+    paired,
+    pooled_log_intervals,
+    wilson,
+)
+from trm.analysis.words import (
+    changed,
+    compact,
+    count,
+    duration,
+    interval,
+    listed,
+    measured,
+    memory,
+    number,
+    percent,
+    points,
+    value_name,
+)
 
 
 def test_mean_is_students() -> None:
@@ -90,6 +113,13 @@ def test_the_noise_scale_comes_from_logs_or_gradient_norms() -> None:
         (number(0), "0"),
         (number(float("nan")), "–"),
         (percent(0.874), "87.4 %"),
+        (percent(0.874, (0.85, 0.9)), "87.4 % [85.0, 90.0]"),
+        (percent(0.0042, (0.001, 0.02)), "0.42 % [0.10, 2.00]"),
+        (percent(0.0), "0.0 %"),
+        (points(0.031, (-0.01, 0.052)), "+3.1 [−1.0, 5.2] points"),
+        (points(-0.0001), "0.0 points"),
+        (measured("wall_seconds", 12.345), "12.3 s"),
+        (changed("peak_memory_bytes", -(2.0**20)), "−1 MiB"),
         (compact(1000), "1k"),
         (compact(2.5e6), "2.5M"),
         (compact(3e15), "3P"),
@@ -104,10 +134,11 @@ def test_the_noise_scale_comes_from_logs_or_gradient_norms() -> None:
         (value_name(True), "on"),
         (value_name(None), "none"),
         (duration(0.01), "36 s"),
-        (duration(0.5), "30.0 min"),
+        (duration(0.5), "30 min"),
         (duration(100), "4.2 d"),
         (memory(2**20), "1 MiB"),
         (count(1, "run"), "1 run"),
+        (count(2, "criterion", "criteria"), "2 criteria"),
         (listed(["a", "b", "c"]), "a, b and c"),
     ],
 )
@@ -121,3 +152,40 @@ def test_the_interval_of_an_error_ends_at_all_puzzles():
     capped = pooled_log_intervals(values, points, most=1.0)
     assert free[1][2] > 1
     assert capped[1] == (*free[1][:2], 1.0)
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=12))
+def test_holm_lies_between_the_raw_values_and_bonferroni(values: list[float]) -> None:
+    found = [value for value in holm(values) if value is not None]
+    assert all(raw <= p + 1e-12 and p <= min(1.0, len(values) * raw) + 1e-12 for raw, p in zip(values, found))
+    order = np.argsort(values, kind="stable")
+    assert (np.diff(np.array(found)[order]) >= 0).all()
+
+
+def test_holm_by_hand() -> None:
+    """0.01 x 4, 0.02 x 3, 0.03 x 2, 0.04 x 1 and rising (Holm 1979)."""
+    assert holm([0.03, 0.01, None, 0.04, 0.02]) == [
+        pytest.approx(v) if v else None for v in (0.06, 0.04, 0, 0.06, 0.06)
+    ]
+
+
+def test_p_values_agree_with_scipy() -> None:
+    data = np.array([0.1, 0.25, 0.02])
+    assert mean(data).p == pytest.approx(stats.ttest_1samp(data, 0).pvalue)
+    assert mean([0.1]).p is None
+    assert Mean(0.1, 0.1, 0.1, 3).p == 0.0
+
+
+def test_the_detectable_difference_has_the_stated_power() -> None:
+    """20 pairs with standard deviation 1: the noncentral t gives 80 % within the approximation's 2 %."""
+    size = detectable([mean(np.resize([1.0, -1.0], 20) * np.sqrt(19 / 20))])
+    limit = stats.t.ppf(0.975, 19)
+    assert size is not None
+    assert stats.nct.sf(limit, 19, size * np.sqrt(20)) == pytest.approx(0.8, abs=0.02)
+    assert detectable([Mean(0.1, None, None, 1)]) is None
+
+
+def test_costs_within_the_tolerance_count_as_equal() -> None:
+    cost, value = np.array([1.00, 1.01, 2.0]), np.array([0.5, 0.8, 0.9])
+    assert frontier(cost, value).tolist() == [0, 1, 2]
+    assert frontier(cost, value, tolerance=0.02).tolist() == [1, 2]

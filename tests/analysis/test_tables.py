@@ -11,9 +11,8 @@ import pytest
 
 from tests.analysis.synthetic import experiment
 from trm.analysis.specs import TableSpec
-from trm.analysis.stats.targets import first_reach
-from trm.analysis.tables import Table, collect, load, save
-from trm.analysis.tables.store import merge
+from trm.analysis.stats import first_reach
+from trm.analysis.tables import Table, collect, load, merge, save
 from trm.errors import UserError
 from trm.study.schema import EvaluationConfig
 
@@ -79,7 +78,7 @@ def test_a_broken_file_is_named(tmp_path: Path) -> None:
     spec = small(tmp_path)
     broken = Path(spec.points[0].runs[0].directory) / "training.json"
     broken.write_text("{")
-    with pytest.raises(UserError, match=r"training\.json is not JSON"):
+    with pytest.raises(UserError, match=r"training\.json is not JSON .*delete it and build it again"):
         collect(spec)
 
 
@@ -113,3 +112,54 @@ def test_evaluations_of_several_kinds_share_a_run(tmp_path: Path) -> None:
     table = collect(small(tmp_path, evaluations=kinds))
     assert len(table.select()) == 4
     assert len(table.select(columns=["evaluation.average"])) == 8
+
+
+def damage(root: Path, end: str, text: str) -> tuple[TableSpec, Path]:
+    """An experiment one of whose files is damaged."""
+    spec = small(root)
+    run = spec.points[0].runs[0]
+    path = Path(run.directory) / (run.evaluations[0] if end == "evaluation" else end)
+    path.write_text(text)
+    return spec, path
+
+
+@pytest.mark.parametrize(
+    ("end", "text", "words"),
+    [
+        ("evaluation", "{}", "no config, evaluation and results"),
+        ("evaluation", '{"evaluation": {}, "config": {}, "results": []}', "no results"),
+        (
+            "evaluation",
+            '{"evaluation": {}, "config": {}, "results": [{"split": "test"}]}',
+            "a result without policy",
+        ),
+        ("evaluation", '{"exact_accuracy": NaN}', "it holds NaN or infinity"),
+        ("history.csv", "", "No columns"),
+        ("history.csv", "step,rows\n1,2\n", "no column seconds"),
+        ("history.csv", "step,rows,seconds\n1,2,x\n", "text in column seconds"),
+        ("history.csv", "step,rows,seconds\n2,2,1\n1,2,1\n", "its steps do not rise"),
+        ("history.csv", "step,rows,seconds\n", "no row"),
+        ("training.json", "[]", "no config"),
+        ("training.json", "{}", "no config"),
+    ],
+)
+def test_damaged_files_are_named_with_the_remedy(tmp_path: Path, end: str, text: str, words: str) -> None:
+    spec, path = damage(tmp_path, end, text)
+    with pytest.raises(UserError) as raised:
+        collect(spec)
+    assert str(path) in str(raised.value)
+    assert words in str(raised.value)
+    assert "delete" in str(raised.value)
+    table = collect(spec, allow_missing=True)
+    assert [item["why"] for item in table.info["missing"]] == [str(raised.value)]
+    assert table.rows["run"].nunique() == 3
+
+
+def test_formulas_are_neutralised_and_read_back(tmp_path: Path) -> None:
+    names = ["=HYPERLINK(1)", "+1+1", "-2", "@SUM(1)", "'quoted", "plain"]
+    table = collect(small(tmp_path))
+    table.rows = table.rows.iloc[: len(names)].assign(label=(names * 4)[: len(table.rows.iloc[: len(names)])])
+    save(table, tmp_path / "t.csv")
+    cells = pd.read_csv(tmp_path / "t.csv")["label"]
+    assert not cells.str.startswith(("=", "+", "-", "@")).any()
+    assert load(tmp_path / "t.csv").rows["label"].tolist() == table.rows["label"].tolist()

@@ -1,5 +1,4 @@
-"""The columns of a results table: label, unit, axis. Shared by specs (validation) and figures (axes); no
-numpy here."""
+"""The columns of a results table: label, unit, axis. Specs validate by them and figures write their axes from them."""
 
 from __future__ import annotations
 
@@ -49,8 +48,6 @@ METRICS: dict[str, Label] = {
     "peak_memory_bytes": Label("peak memory", "bytes", log=True, binary=True),
     "utilisation": Label("share of the device's peak speed", percent=True),
     "eval_puzzles_per_second": Label("test throughput", "puzzles/s", log=True),
-    "accuracy_per_parameter": Label("accuracy per million parameters", log=True),
-    "accuracy_per_flop": Label("accuracy per 10¹⁵ training FLOPs", log=True),
     "steps_to_80": Label("steps to 80 % validation accuracy", "steps", log=True),
     "steps_to_85": Label("steps to 85 % validation accuracy", "steps", log=True),
     "seconds_to_80": Label("time to 80 % validation accuracy", "s", log=True),
@@ -63,13 +60,15 @@ METRICS: dict[str, Label] = {
     "loss_variance": Label("variance of the training loss, last tenth", log=True),
     "grad_norm_variance": Label("variance of the gradient norm, last tenth", log=True),
 }
-"""What can stand on the y axis: measured."""
+"""Measured quantities: the y axis."""
 
 DERIVED: dict[str, Label] = {
     "parameters": Label("parameters", log=True, symbol="N"),
     "train_flops": Label("training compute", "FLOPs", log=True, symbol="C"),
     "flops_per_puzzle": Label("test-time compute", "FLOPs per puzzle", log=True, symbol="F"),
-    "eval_steps": Label("supervision steps at test time", "steps", log=True, symbol="s"),
+    "eval_steps": Label("supervision steps at test time", log=True, symbol="s"),
+    "clues": Label("clues", "clues"),
+    "rating": Label("difficulty rating"),
     "effective_depth": Label("effective depth T(n+1)·layers", "blocks", log=True, symbol="d"),
     "training_rows": Label("offered training puzzles", "puzzles", log=True, symbol="D"),
     "epochs": Label("passes over the original puzzles", "epochs", log=True),
@@ -80,7 +79,7 @@ DERIVED: dict[str, Label] = {
     "label": Label("grid point"),
     "series": Label("setting"),
 }
-"""What can stand on the x axis beside the keys of the configuration."""
+"""Derived quantities: the x axis, beside the keys of the configuration."""
 
 CONFIG: dict[str, Label] = {
     "model.mixer": Label("token mixer"),
@@ -106,6 +105,22 @@ CONFIG: dict[str, Label] = {
     "evaluation.average": Label("snapshots averaged"),
 }
 """Keys of the configuration that have a better name than their own."""
+
+HISTORY: dict[str, Label] = {
+    "eval/exact_accuracy": Label("validation exact accuracy", percent=True),
+    "eval/accuracy": Label("validation cell accuracy", percent=True),
+    "eval/blank_accuracy": Label("validation accuracy on blank cells", percent=True),
+    "eval/cross_entropy": Label("validation cross entropy", "nats per cell"),
+    "train/exact_accuracy": Label("training exact accuracy", percent=True),
+    "train/accuracy": Label("training cell accuracy", percent=True),
+    "train/loss": Label("training loss", log=True),
+    "train/lm_loss": Label("training cross entropy", "nats per cell", log=True),
+    "train/grad_norm": Label("gradient norm", log=True),
+    "train/steps": Label("supervision steps of a puzzle", "steps"),
+    "train/lr": Label("learning rate"),
+    "perf/rows_per_second": Label("throughput", "puzzles/s"),
+}
+"""Columns of history.csv that have a better name than their own."""
 
 _SECTIONS = {
     "model": ModelConfig,

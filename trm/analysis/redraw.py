@@ -21,8 +21,8 @@ def redraw(results: Path, out: Path) -> list[Path]:
     Raises:
         UserError: where there is nothing to draw, or a table or a spec is not what it should be.
     """
-    from trm.analysis.figures import draw, save, styled
-    from trm.analysis.specs import FIGURE
+    from trm.analysis.kinds import FIGURE, draw
+    from trm.analysis.kinds.common import save, styled
     from trm.analysis.tables import load
     from trm.io import parse, read_json
 

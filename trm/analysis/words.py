@@ -1,4 +1,4 @@
-"""Numbers in words: rounding, units, intervals. Used by axes, captions, sentences and the report alike."""
+"""Numbers in words: rounding, units, intervals. Axes, sentences and tables all write numbers this way."""
 
 from __future__ import annotations
 
@@ -34,11 +34,75 @@ def number(value: float | None, digits: int = 3) -> str:
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
-def percent(share: float | None, digits: int = 1) -> str:
-    """A share of one in per cent, with `digits` decimals."""
+def percent(share: float | None, bounds: Sequence[float | None] | None = None) -> str:
+    """A share of one in per cent with its interval: `87.4 % [85.1, 89.7]`.
+
+    One decimal; two significant digits below 1 %. The bounds have the decimals of the value.
+    """
     if share is None or not math.isfinite(share):
         return "–"
-    return f"{100 * share:.{digits}f} %"
+    value = 100 * share
+    places = 1 if abs(value) >= 0.95 or abs(value) < 5e-4 else 1 - math.floor(math.log10(abs(value)))
+    return f"{value:.{places}f} %" + _bracket(bounds, 100, places)
+
+
+def goal(share: float) -> str:
+    """A target accuracy: `85 %`."""
+    return f"{100 * share:.3g} %"
+
+
+def points(
+    difference: float | None, bounds: Sequence[float | None] | None = None, *, sign: bool = True
+) -> str:
+    """A difference of shares in percentage points with its interval: `+3.1 [1.0, 5.2] points`."""
+    if difference is None or not math.isfinite(difference):
+        return "–"
+    text = f"{100 * difference:{'+' if sign else ''}.1f}"
+    return _true_minus(text) + _bracket(bounds, 100, 1) + " points"
+
+
+def _bracket(bounds: Sequence[float | None] | None, scale: float, places: int) -> str:
+    if bounds is None or any(bound is None or not math.isfinite(bound) for bound in bounds):
+        return ""
+    low, high = (_true_minus(f"{scale * float(bound or 0):.{places}f}") for bound in bounds)
+    return f" [{low}, {high}]"
+
+
+def _true_minus(text: str) -> str:
+    """With a minus sign instead of a hyphen, and no sign before a zero."""
+    return text.lstrip("+-") if not text.strip("+-0.") else text.replace("-", "−")
+
+
+def measured(column: str, value: float | None, bounds: Sequence[float | None] | None = None) -> str:
+    """A value of a column with its unit and interval, as every text, figure and table writes it."""
+    text = label(column)
+    if text.percent:
+        return percent(value, bounds)
+    if text.binary:
+        return memory(value)
+    return f"{number(value)}{interval(bounds, 3)} {text.unit}".rstrip()
+
+
+def changed(
+    column: str, value: float, bounds: Sequence[float | None] | None = None, *, sign: bool = True
+) -> str:
+    """A difference of two values of a column with its unit and interval."""
+    text = label(column)
+    if text.percent:
+        return points(value, bounds, sign=sign)
+    if text.binary:
+        return ("+" if sign and value > 0 else "") + memory(value)
+    return f"{'+' if sign and value > 0 else ''}{number(value)}{interval(bounds)} {text.unit}".rstrip()
+
+
+def sentence(text: str) -> str:
+    """The text with a capital first letter."""
+    return text[:1].upper() + text[1:]
+
+
+def thing(column: str) -> str:
+    """A column's name in running text, without what stands in brackets and without `on unseen puzzles`."""
+    return label(column).name.split(" (")[0].split(" on unseen")[0]
 
 
 def signed(value: float) -> str:
@@ -59,6 +123,8 @@ def memory(size: float | None, digits: int = 3) -> str:
     """Bytes in binary units."""
     if size is None or not math.isfinite(size):
         return "–"
+    if size < 0:
+        return "−" + memory(-size, digits)
     for unit in ("B", "KiB", "MiB"):
         if size < 1024:
             return f"{number(size, digits)} {unit}"
@@ -80,13 +146,6 @@ def interval(bounds: Sequence[float | None] | None, digits: int = 2, scale: floa
 def share(value: float | None, digits: int = 2) -> str:
     """A share in per cent, without the sign; what is below 0.001 % is 0."""
     return number(100 * value if value is not None and abs(value) >= 1e-5 else value and 0.0, digits)
-
-
-def percents(bounds: Sequence[float | None] | None, digits: int = 1) -> str:
-    """An interval of shares, in per cent without the sign."""
-    if bounds is None or any(bound is None or not math.isfinite(bound) for bound in bounds):
-        return ""
-    return f" [{100 * float(bounds[0] or 0):.{digits}f}, {100 * float(bounds[1] or 0):.{digits}f}]"
 
 
 def value_name(value: Any, column: str = "") -> str:
@@ -129,7 +188,7 @@ def point_name(name: Any) -> str:
 
 
 def spoken(column: str, value: Any) -> str:
-    """A value in a sentence with what it is a value of: `batch size 256`; a grid point's own words stand in quotes."""
+    """A value in a sentence with what it is a value of: `batch size 256`; a grid point's own words are quoted."""
     return (
         f"“{point_name(value)}”" if column == "label" else f"{label(column).name} {value_name(value, column)}"
     )
@@ -144,21 +203,18 @@ def place(column: str, value: Any) -> str:
 
 
 def duration(hours: float | None) -> str:
-    """A length of time in the unit that reads best."""
+    """A length of time with two significant digits, in the unit that reads best."""
     if hours is None or not math.isfinite(hours):
         return "–"
-    if hours >= 48:
-        return f"{hours / 24:.1f} d"
-    if hours >= 1:
-        return f"{hours:.1f} h"
-    if hours * 60 >= 1:
-        return f"{hours * 60:.1f} min"
-    return f"{hours * 3600:.0f} s"
+    for size, unit in ((24.0, "d"), (1.0, "h"), (1 / 60, "min")):
+        if hours >= (2 * size if unit == "d" else size * 0.995):
+            return f"{number(hours / size, 2)} {unit}"
+    return f"{number(hours * 3600, 2)} s"
 
 
-def count(n: int, noun: str) -> str:
+def count(n: int, noun: str, plural: str = "") -> str:
     """`1 run`, `12 runs`."""
-    return f"{n:,} {noun}" + ("" if n == 1 else "s")
+    return f"{n:,} {noun if n == 1 else plural or noun + 's'}"
 
 
 def listed(items: Sequence[str]) -> str:

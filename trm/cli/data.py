@@ -1,14 +1,12 @@
 """`python -m trm data`: build, augment and look at puzzles and data sets.
 
-    python -m trm data source  --config run.json --out results/sources/a
-    python -m trm data build   --config run.json --source results/sources/a --out results/datasets/b
-    python -m trm train        --config run.json --dataset results/datasets/b --out results/runs/c --checkpoints c
+    python -m trm data source  --config '{"source": "generate", "pool": 4000}' --out results/sources/a
+    python -m trm data build   --config data.json --source results/sources/a --out results/datasets/b
     python -m trm data expand  results/datasets/b --out b-written-out
     python -m trm data inspect results/datasets/b
     python -m trm data tasks --count 40 --side 6 --out generated_challenges.json
 
-A config is the RunConfig that `trm train` takes, or its `data` section alone (docs/data.md): JSON text, or the path of
-a JSON file. `--set data.pool=4000` changes a value.
+A config is a DataConfig (docs/data.md): JSON text, or the path of a JSON file.
 """
 
 from __future__ import annotations
@@ -18,10 +16,8 @@ from pathlib import Path
 from typing import Any
 
 
-def add_parser(subparsers: Any) -> None:
+def add_parser(subparsers: argparse._SubParsersAction) -> None:
     """Options of `data`."""
-    from trm.cli.configuration import add_options
-
     parser = subparsers.add_parser(
         "data",
         help="build and inspect puzzles and data sets",
@@ -45,7 +41,9 @@ def add_parser(subparsers: Any) -> None:
     tasks.add_argument("--families", default="", help="comma-separated (default: all)")
     tasks.add_argument("--out", required=True, type=Path, help="JSON file to write")
     for command in (source, build):
-        add_options(command)
+        command.add_argument(
+            "--config", required=True, help="a DataConfig: JSON text or the path of a JSON file"
+        )
         command.add_argument(
             "--files", default="", help="comma-separated input files, in place of the config's `files`"
         )
@@ -111,6 +109,10 @@ def _tasks(args: argparse.Namespace) -> int:
 
 
 def _config(args: argparse.Namespace) -> Any:
-    from trm.cli.configuration import run_config
+    from trm.io import json_argument, parse
+    from trm.study.schema import DataConfig
 
-    return run_config(args.config, args.changes, args.files).data
+    values = json_argument(args.config, "--config")
+    if args.files and isinstance(values, dict):
+        values["files"] = args.files.split(",")
+    return parse(DataConfig, values, "--config")

@@ -10,10 +10,9 @@ never refits.
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 
-def add_parser(subparsers: Any) -> None:
+def add_parser(subparsers: argparse._SubParsersAction) -> None:
     """Options of `plot`."""
     parser = subparsers.add_parser(
         "plot",
@@ -30,8 +29,8 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Draw and write."""
-    from trm.analysis.figures import draw, save, styled
-    from trm.analysis.specs import FIGURE
+    from trm.analysis.kinds import FIGURE, draw
+    from trm.analysis.kinds.common import save, styled
     from trm.analysis.tables import load
     from trm.errors import UserError
     from trm.io import config_argument, read_json

@@ -2,16 +2,15 @@
 
     python -m trm report --spec report.json --out results/report.html --pdf results/report.pdf
 
-The HTML file needs nothing beside it and no network. Missing parts are marked in red; they never stop the report.
+The HTML file needs nothing beside it and no network. What is missing is listed in red; it never stops the report.
 """
 
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 
-def add_parser(subparsers: Any) -> None:
+def add_parser(subparsers: argparse._SubParsersAction) -> None:
     """Options of `report`."""
     parser = subparsers.add_parser(
         "report",
@@ -21,27 +20,37 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("--spec", required=True, metavar="JSON", help="ReportSpec: JSON text or a file")
     parser.add_argument("--out", required=True, metavar="FILE.html")
-    parser.add_argument("--pdf", metavar="FILE.pdf", help="also write a PDF")
+    parser.add_argument(
+        "--pdf",
+        metavar="FILE.pdf",
+        help="also print a PDF, where Chromium, Chrome or WeasyPrint is installed",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     """Build and write."""
-    from trm.analysis.report import build, page
+    from pathlib import Path
+
+    from trm.analysis.report import build, page, print_pdf
     from trm.analysis.specs import ReportSpec
+    from trm.analysis.words import count
     from trm.errors import UserError
-    from trm.io import config_argument, write_bytes, write_text
+    from trm.io import config_argument, write_text
 
     report = build(config_argument(ReportSpec, args.spec, "--spec"))
     write_text(args.out, page(report))
-    if args.pdf:
-        try:
-            from trm.analysis.report.document import document
-        except ModuleNotFoundError as error:
-            raise UserError(f"--pdf needs the package {error.name}: pip install reportlab pypdf") from None
-        write_bytes(args.pdf, document(report))
     states = [item.state for item in report.criteria]
     shown = ", ".join(f"{states.count(state)} {state}" for state in ("met", "not met", "not run"))
-    print(
-        f"{args.out}: {len(report.sections)} experiments; criteria: {shown}; {len(report.problems)} problems"
+    parts = (
+        count(len(report.sections), "experiment"),
+        f"criteria: {shown}",
+        count(len(report.problems), "problem"),
     )
+    print(f"{args.out}: {'; '.join(parts)}")
+    if args.pdf:
+        Path(args.pdf).unlink(missing_ok=True)  # an older report's PDF must not pass for this one's
+        try:
+            print(f"{args.pdf}: printed by {print_pdf(page(report, paper=True), args.pdf)}")
+        except UserError as error:
+            print(f"{args.pdf}: {error}")
     return 0

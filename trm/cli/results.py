@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 
-def add_parser(subparsers: Any) -> None:
+def add_parser(subparsers: argparse._SubParsersAction) -> None:
     """Options of `results`."""
     from trm.cli.study import add_study_options
 

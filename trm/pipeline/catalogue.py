@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cached_property
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from trm.analysis.specs import FIGURE, AnyFigure, FitSpec
+from trm.analysis.kinds import FIGURE, KINDS
+from trm.analysis.specs import FitSpec
 from trm.errors import UserError
 from trm.pipeline.naming import (
     ANALYSIS_VERSION,
@@ -31,8 +32,6 @@ from trm.study.merge import nearest
 from trm.study.reading import error_sentence
 
 Value = TypeVar("Value")
-KINDS = {model.model_fields["kind"].default: model for model in get_args(get_args(AnyFigure)[0])}
-"""Kind of figure -> its specification."""
 
 
 class Catalogue:
@@ -80,7 +79,7 @@ class Catalogue:
         return ",".join(self.find(self.sources, source, "pool of puzzles").config.data.files)
 
     def source_json(self, source: str) -> str:
-        """The part of a DataConfig that makes a pool, with checksums in place of the paths of its files."""
+        """The part of a DataConfig that makes a pool; checksums stand for the paths of its files."""
         return canonical_json(source_identity(self.find(self.sources, source, "pool of puzzles").config.data))
 
     def source_of_dataset(self, dataset: str) -> str:
@@ -208,7 +207,8 @@ class Catalogue:
         Raises:
             UserError: an invalid specification or two figures of one name.
         """
-        model = KINDS.get(raw.get("kind", ""))  # the figure's own model knows the keys near a misspelt one
+        kind = KINDS.get(raw.get("kind", ""))
+        model = kind.Spec if kind else None  # the figure's own model knows the keys near a misspelt one
         try:
             spec = model.model_validate(raw) if model else FIGURE.validate_python(raw)
         except ValidationError as error:

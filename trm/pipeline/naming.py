@@ -14,8 +14,8 @@ from trm.study.fingerprint import digest, task_slug
 from trm.study.grid import Point
 from trm.study.schema import DataConfig
 
-ANALYSIS_VERSION = 5
-"""Raised when tables, fits or figures are computed differently: all of them are then rebuilt; no run is."""
+ANALYSIS_VERSION = 6
+"""Raised when tables, fits or figures are computed differently: all of them are then made anew, no run is."""
 DATASET_FILES = tuple(
     f"{split}/{file}"
     for split in ("train", "validation", "test")

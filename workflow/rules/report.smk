@@ -7,7 +7,6 @@ rule html_report:
         stale=INPUTS.report_stale,
     output:
         html=report("results/report.html", caption="../report/report.rst", category="Report"),
-        pdf="results/report.pdf",
         spec="results/report.spec.json",
         stamp="results/report.json",
     log:
@@ -19,5 +18,5 @@ rule html_report:
         "results/report.html"
     shell:
         "(python -m trm study spec report --options={params.options:q} --out {output.spec:q} && "
-        "python -m trm report --spec {output.spec:q} --out {output.html:q} --pdf {output.pdf:q} && "
+        "python -m trm report --spec {output.spec:q} --out {output.html:q} --pdf results/report.pdf && "
         'echo \'{{"identity": "{params.identity}"}}\' > {output.stamp:q}) 2>&1 | tee {log:q}'

@@ -21,7 +21,6 @@ from .jobs import JobRequest, JobRun, Outcome
 from .lifecycle import PodManager
 from .notify import Notifier
 from .pod import pack
-from .pool import Member, Pool
 from .records import JobRecord
 from .watch import Watch
 
@@ -61,16 +60,10 @@ class Executor(RemoteExecutor):
         self.notifier = Notifier(
             self.settings.notify_command, self.settings.notify_webhook, self.logger.warning
         )
-        members = []
-        for settings in self.settings.slices():
-            manager = PodManager(
-                settings, self.folder / (settings.name or "hosts"), say, self.notifier, Claim(say)
-            )
-            allocator = Allocator(manager.hosts)
-            watch = Watch(manager, allocator, self.runs, settings, say)
-            watch.start()
-            members.append(Member(settings, manager, allocator, watch))
-        self.pool = Pool(members, say)
+        self.manager = PodManager(self.settings, self.folder, say, self.notifier, Claim(say))
+        self.allocator = Allocator(self.manager.hosts)
+        self.watch = Watch(self.manager, self.allocator, self.runs, self.settings, say)
+        self.watch.start()
 
     def get_python_executable(self) -> str:
         """Return the jobs' Python: which one it is the host knows, once the environment is ready."""
@@ -121,7 +114,8 @@ class Executor(RemoteExecutor):
         slot = request.slot
         run = JobRun(
             request,
-            pool=self.pool,
+            manager=self.manager,
+            allocator=self.allocator,
             record=JobRecord.load(self.folder / "jobs" / f"{slot}.json"),
             logs=self.folder / "logs" / slot,
             settings=self.settings,
@@ -146,7 +140,7 @@ class Executor(RemoteExecutor):
             fingerprint=fingerprint_of(job),
             label=label_of(job),
             runtime=60 * float(job.resources.get("runtime") or 0),
-            hosts=hosts_wanted(job.resources.get("tpu_hosts"), self.pool.sizes),
+            hosts=hosts_wanted(job.resources.get("tpu_hosts"), self.manager.hosts),
             command=command.replace(module, f"{PYTHON} {ENTRY} ", 1),
             environment={**forwarded, **self.envvars()},
             sources=self._archive(job),
@@ -245,7 +239,7 @@ class Executor(RemoteExecutor):
 
     def _collect(self, job) -> None:
         if run := self.runs.pop(slot_of(job), None):
-            self.driver.loop.call_soon_threadsafe(run.member.watch.collect, run)
+            self.driver.loop.call_soon_threadsafe(self.watch.collect, run)
 
     def cancel_jobs(self, active_jobs) -> None:
         """Stop everything on the pod; called on Ctrl-C."""
@@ -285,10 +279,11 @@ class Executor(RemoteExecutor):
         self.driver.end()
 
     async def _end(self) -> None:
+        await self.watch.stop()
         if not self.cancelled:
             self.notifier.send("finish", "with failed jobs" if self.failed else "all jobs are done")
         await self.notifier.drain()
-        await self.pool.close()
+        await self.manager.close()
         others = asyncio.all_tasks() - {asyncio.current_task()}
         for task in others:
             task.cancel()

@@ -1,4 +1,4 @@
-"""Which law do the points bear? AICc, the error on the held-out largest point, and a count of parameters."""
+"""Which law do the points support? AICc, the error on the held-out largest point, and a count of parameters."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from trm.analysis.fits.data import Data
-from trm.analysis.fits.forms import FORMS, Array, Form, normalise
+from trm.analysis.fits.forms import EXPONENT, FORMS, Array, Form, normalise
 from trm.analysis.fits.solve import Solution, solve
+from trm.analysis.words import count
 
 MIN_DELTA = 0.02
-"""Least Huber threshold in log units: identical seeds must not turn the fit into least absolute
-deviations."""
+"""Least Huber threshold in log units: identical seeds must not turn the fit into least absolute deviations."""
 
 
 @dataclass(frozen=True)
@@ -57,11 +57,17 @@ def aicc(fitted: Fitted, count: int) -> float | None:
     return count * np.log(residual) + 2 * k + 2 * k * (k + 1) / (count - k - 1)
 
 
-def held_out(name: str, data: Data, delta: float) -> dict[str, float] | None:
+def held_out(
+    name: str, data: Data, delta: float, samples: Array | None = None, level: float = 0.95
+) -> dict[str, Any] | None:
     """Fit without the largest point and predict it; None if too few points remain.
 
+    Args:
+        samples: bootstrap data sets [B, N] of `data`; with them the prediction gets an interval that holds the seed
+            spread of the held-out mean too.
+
     Returns:
-        x of the point, observed and predicted value, and |log(predicted / observed)|.
+        x of the point, observed and predicted value, |log(predicted / observed)|, and with samples the interval.
     """
     form = FORMS[name]
     x, y = data.means()
@@ -70,28 +76,37 @@ def held_out(name: str, data: Data, delta: float) -> dict[str, float] | None:
     last = np.lexsort(x[::-1])[-1]
     largest = np.all(np.isclose(data.x, x[:, [last]]), axis=0)
     fitted = fit_form(name, data.without(largest), delta)
-    predicted = float(fitted.predict(x[: form.variables, [last]])[0])
-    return {
+    place = x[: form.variables, [last]]
+    predicted = float(fitted.predict(place)[0])
+    found: dict[str, Any] = {
         "x": float(x[0, last]),
         "observed": float(y[last]),
         "predicted": predicted,
         "log_error": abs(float(np.log(predicted / y[last]))),
     }
+    if samples is not None:
+        starts = np.concatenate([fitted.solution.phi, form.starts(fitted.u, data.y[~largest])])
+        refits = solve(form, fitted.u, samples[:, ~largest], delta, starts, refine=2)
+        logs = form.log_value(refits.phi, place / fitted.scale[:, None])[:, 0]
+        logs = logs + samples[:, largest].mean(axis=1) - data.log_y[largest].mean()
+        tail = 50 * (1 - level)
+        found["interval"] = np.exp(np.percentile(logs[refits.converged], [tail, 100 - tail])).tolist()
+    return found
 
 
 def bears(form: Form, points: int) -> bool:
-    """Whether `points` distinct points leave at least one degree of freedom to test the form's shape."""
-    return points > len(form.parameters)
+    """Whether `points` distinct points are more than the form's parameters + 1, so that they test its shape."""
+    return points > len(form.parameters) + 1
 
 
 def choose(results: dict[str, dict[str, Any]]) -> tuple[str, str]:
-    """The form to show, and why: lowest AICc among those the points bear.
+    """The form to show, and why: the lowest AICc among those that the points test and that touch no bound.
 
     Args:
-        results: per form its `aicc`, `held_out`, `borne` as in fit.json.
+        results: per form its `aicc`, `held_out`, `borne`, `at_bound` as in fit.json.
     """
-    borne = [name for name, item in results.items() if item["borne"]]
-    # Two points bear a constant only; if they clearly differ, saying "no change" would be wrong.
+    borne = [name for name, item in results.items() if item["borne"] and not item.get("at_bound")]
+    # Two points test a constant only; if they clearly differ, "no change" would be wrong.
     pool = borne if set(borne) - {"constant"} else list(results)
     known = [name for name in pool if results[name]["aicc"] is not None]
     if not known:
@@ -102,11 +117,38 @@ def choose(results: dict[str, dict[str, Any]]) -> tuple[str, str]:
         nearest = min(outs, key=outs.__getitem__)
         if nearest == best:
             return best, "lowest AICc, and nearest to the held-out largest point"
-        return best, f"lowest AICc; {nearest} comes nearer to the held-out largest point"
+        return best, f"lowest AICc; {nearest.replace('_', ' ')} comes nearer to the held-out largest point"
     return best, "lowest AICc"
 
 
+def doubts(chosen: str, results: dict[str, dict[str, Any]], points: int) -> list[str]:
+    """Why the chosen form may not be called a law; empty: it may."""
+    form = results[chosen]
+    if chosen == "constant":
+        return []
+    found = []
+    if not form["borne"]:
+        found.append(f"{count(points, 'point')} cannot test a law with {len(form['parameters'])} parameters")
+    if form["at_bound"] or (form.get("bound_share") or 0) > 0.05:
+        found.append("an exponent reaches the bound of the search")
+    if (form.get("failed_share") or 0) > 0.05:
+        found.append(f"{100 * form['failed_share']:.0f} % of the refits failed")
+    bounds = form.get("intervals")
+    if bounds is None:
+        found.append("one seed a point gives no interval")
+    for key in ("a", "b"):
+        low, high = (bounds or {}).get(key, (1.0, 1.0))
+        if low <= 0 <= high or 0 < low <= 1.01 * EXPONENT[0]:
+            found.append("the interval of an exponent includes 0")
+            break
+    out, flat = form["held_out"], results.get("constant", {}).get("held_out")
+    if out and flat and flat["log_error"] < out["log_error"]:
+        found.append("a constant predicts the held-out largest point better")
+    if out and out.get("interval") and not out["interval"][0] <= out["observed"] <= out["interval"][1]:
+        found.append("it misses the held-out largest point")
+    return found
+
+
 def delta_for(spread: float | None) -> float:
-    """Huber threshold: 1.35 times the seed spread (95 % efficient for normal noise), never below
-    MIN_DELTA."""
+    """Huber threshold: 1.35 times the seed spread (95 % efficient for normal noise), never below MIN_DELTA."""
     return max(MIN_DELTA, 1.35 * (spread if spread is not None else 0.1))

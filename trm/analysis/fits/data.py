@@ -10,13 +10,13 @@ import pandas as pd
 from trm.analysis.fits.forms import Array
 from trm.analysis.labels import label
 from trm.analysis.specs import FitSpec
-from trm.analysis.stats.targets import first_reach
+from trm.analysis.stats import first_reach, frontier
 from trm.analysis.tables import Table, implied_hue, plain
+from trm.analysis.words import count, goal, percent
 from trm.errors import UserError
 
 SATURATED = 0.90
-"""Points whose mean error is above this solve almost nothing: the law has not begun; they are shown, not
-fitted."""
+"""Points with a higher mean error solve almost nothing: they are shown, not fitted."""
 
 
 @dataclass
@@ -125,8 +125,19 @@ def observations(rows: pd.DataFrame, spec: FitSpec) -> Data:
         _shares(data)
     else:
         _exclude(data, y <= 0, "not positive: no logarithm")
-    dropped = np.isin(data.runs, [item["run"] for item in data.exclusions])
-    return data.without(dropped)
+    usable = data.without(np.isin(data.runs, [item["run"] for item in data.exclusions]))
+    return envelope(usable) if spec.best and len(usable.runs) else usable
+
+
+def envelope(data: Data) -> Data:
+    """The grid points that no cheaper one beats."""
+    keys = np.unique(data.group)
+    cost = np.array([data.x[0, data.group == key].mean() for key in keys])
+    level = np.array([data.log_y[data.group == key].mean() for key in keys])
+    kept = keys[frontier(cost, level, higher_is_better=False)]
+    beaten = ~np.isin(data.group, kept)
+    _exclude(data, beaten, "another point is better at no higher cost")
+    return data.without(beaten)
 
 
 def _exclude(data: Data, rows: np.ndarray, why: str) -> None:
@@ -143,15 +154,13 @@ def _shares(data: Data) -> None:
         rows = data.group == key
         mean = float(np.nanmean(data.y[rows])) if np.isfinite(data.y[rows]).any() else np.nan
         if mean > SATURATED:
-            _exclude(
-                data, rows, f"error above {SATURATED:.0%}: hardly anything learned yet, the law has not begun"
-            )
+            _exclude(data, rows, f"error above {goal(SATURATED)}: hardly anything learned yet")
         elif mean == 0:
             _exclude(data, rows, "no seed makes an error: below what the test set resolves")
     zero = (data.y == 0) & (data.tested > 0)
     if zero.any():
         data.y[zero] = 0.5 / data.tested[zero]
         data.notes.append(
-            f"{int(zero.sum())} run(s) without an error stand at half a test puzzle "
-            f"({0.5 / data.tested[zero].max():.2g})"
+            f"{count(int(zero.sum()), 'run')} without an error counted as half a test puzzle wrong "
+            f"({percent(0.5 / data.tested[zero].max())})"
         )

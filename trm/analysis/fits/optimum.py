@@ -1,9 +1,7 @@
-"""The best value of one knob for every value of another, and its power law (learning rate against batch
-size).
+"""The best value of one knob for every value of another, and its power law (learning rate against batch size).
 
-For each batch size a parabola in log(lr) is laid through the lowest mean log error and its two neighbours;
-its vertex is the optimum. An optimum at the edge of the grid is only a bound: it is said so and left out
-of the power law.
+For each batch size, the optimum is the vertex of the parabola in log(lr) through the lowest mean log error and its two
+neighbours. An optimum at the edge of the grid is only a bound: it is marked and left out of the power law.
 """
 
 from __future__ import annotations
@@ -80,7 +78,7 @@ def optimum(table: Table, spec: FitSpec) -> dict[str, Any]:
         if spread
         else None,
         "points": int(keep.sum()),
-        "borne": bool(keep.sum() > 2),
+        "borne": bool(keep.sum() > 3),
     }
     return result
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from trm.analysis.fits.bootstrap import resample, seed_spread
-from trm.analysis.fits.compare import Fitted, aicc, bears, choose, delta_for, fit_form, held_out
+from trm.analysis.fits.compare import Fitted, aicc, bears, choose, delta_for, doubts, fit_form, held_out
 from trm.analysis.fits.data import Data, gather, hue_of
 from trm.analysis.fits.forms import EXPONENT, FORMS, Array
 from trm.analysis.fits.optimum import optimum
@@ -66,11 +66,11 @@ def _group(data: Data, spec: FitSpec) -> dict[str, Any]:
         "exclusions": data.exclusions,
         "notes": list(data.notes),
     }
-    names = list(dict.fromkeys([*(spec.forms if spec.form in (*spec.forms, "auto") else ()), spec.form]))
-    names = [name for name in names if name != "auto"]
+    compared = spec.forms if spec.form in (*spec.forms, "auto") else ("constant",)
+    names = [name for name in dict.fromkeys([*compared, spec.form]) if name != "auto"]
     try:
         usable = [name for name in names if data.points >= len(FORMS[name].parameters)]
-        if data.points < 2 or not usable:
+        if data.points < 2 or (not set(usable) - {"constant"} and spec.form != "constant"):
             raise UserError(f"{count(data.points, 'usable point')}: too few for a law")
         return {**base, **_forms(data, spec, usable)}
     except UserError as error:
@@ -84,27 +84,26 @@ def _forms(data: Data, spec: FitSpec, names: list[str]) -> dict[str, Any]:
         resample(data.log_y, data.group, spec.bootstrap, spec.seed, level=spec.level) if spread else None
     )
     results = {name: _form(name, data, spec, delta, samples) for name in names}
-    if spec.form == "auto" or spec.form not in results:
+    asked = spec.form.replace("_", " ")
+    if spec.form in results and results[spec.form]["borne"]:
+        chosen, why = spec.form, "asked for"
+        if "constant" in results and 0 < results[chosen]["parameters"].get("a", 1.0) <= 1.01 * EXPONENT[0]:
+            chosen, why = "constant", f"{asked} was asked for, but its exponent fell to the least"
+    elif spec.form in ("auto", *spec.forms):
         chosen, why = choose(results)
         if spec.form != "auto":
-            why = (
-                f"{spec.form.replace('_', ' ')} was asked for but needs more than {data.points} points; {why}"
-            )
-    elif "constant" in results and 0 < results[spec.form]["parameters"].get("a", 1.0) <= 1.01 * EXPONENT[0]:
-        chosen, why = (
-            "constant",
-            f"{spec.form.replace('_', ' ')} was asked for, but its exponent fell to the least",
-        )
+            needed = len(FORMS[spec.form].parameters) + 2
+            why = f"{asked} was asked for but needs {needed} points, there are {data.points}; {why}"
     else:
         chosen, why = spec.form, "asked for"
-    if not results[chosen]["borne"]:
-        count = len(results[chosen]["parameters"])
-        why += f"; {data.points} points bear fewer than its {count} parameters and a check of them"
+    if chosen != "constant":
+        results[chosen]["held_out"] = held_out(chosen, data, delta, samples, spec.level)
     x, y = data.means()
     counts = [int((np.isclose(data.x, x[:, [i]]).all(axis=0)).sum()) for i in range(x.shape[1])]
     return {
         "chosen": chosen,
         "why": why,
+        "doubts": doubts(chosen, results, data.points),
         "delta": delta,
         "seed_spread": spread,
         "binomial_spread": _binomial(data),
@@ -159,6 +158,8 @@ def _form(name: str, data: Data, spec: FitSpec, delta: float, samples: Array | N
         result["reference"] = _reference(fitted, at, public, spec.level)
     if spec.target is not None and fitted.form.variables == 1 and spec.y == "error":
         result["target"] = _target(fitted, data, refits, spec)
+    if spec.at is not None and fitted.form.variables == 1:
+        result["at"] = _at(fitted, spec.at, refits, spec.level)
     return result
 
 
@@ -211,6 +212,16 @@ def _curve(fitted: Fitted, grid: Array, refits: Solution | None, level: float) -
         values = np.exp(fitted.form.log_value(refits.phi[refits.converged], grid / fitted.scale[:, None]))
         curve["low"], curve["high"] = (_short(bound) for bound in percentiles(values, level))
     return curve
+
+
+def _at(fitted: Fitted, x: float, refits: Solution | None, level: float) -> dict[str, Any]:
+    """The law at one x, with its interval."""
+    place = np.array([[x]])
+    result: dict[str, Any] = {"x": x, "y": float(fitted.predict(place)[0]), "interval": None}
+    if refits is not None and refits.converged.any():
+        values = np.exp(fitted.form.log_value(refits.phi[refits.converged], place / fitted.scale[:, None]))
+        result["interval"] = percentiles(values[:, 0], level).tolist()
+    return result
 
 
 def _short(values: Array) -> list[float]:

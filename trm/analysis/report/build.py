@@ -1,36 +1,29 @@
-"""Files -> Report. What is missing becomes a sentence in red, never an exception: a report of what there is."""
+"""Files -> Report. What is missing or damaged becomes a named problem, so that the rest is still shown."""
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
-import pandas as pd
+from PIL import Image
 
-from trm.analysis.labels import label
 from trm.analysis.paper import REPORTED
-from trm.analysis.report.contents import FigureBlock, FitBlock, Report, Section
+from trm.analysis.report.contents import FigureBlock, Finding, Grid, Report, Section
 from trm.analysis.report.contrasts import accuracy, matching, primary
 from trm.analysis.report.criteria import criteria
-from trm.analysis.sentences.comparisons import points
+from trm.analysis.report.grids import cost, costs_grid, fit_block, paper_grid, results_grid
 from trm.analysis.specs import ReportExperiment, ReportSpec
-from trm.analysis.stats.intervals import mean
 from trm.analysis.tables import Table, load
 from trm.analysis.traces import puzzles
-from trm.analysis.words import (
-    count,
-    duration,
-    interval,
-    listed,
-    memory,
-    number,
-    percent,
-    percents,
-    value_name,
-)
+from trm.analysis.words import count, listed, points
 from trm.errors import UserError
 from trm.io import read_json
+
+FINDINGS = 5
+"""Headlines of the first screen."""
 
 
 def build(spec: ReportSpec) -> Report:
@@ -51,48 +44,90 @@ def build(spec: ReportSpec) -> Report:
     figures = [figure(path) for path in spec.figures]
     rows = primary(list(tables.values()))
     runs = {key: run for table in tables.values() for key, run in table.info["runs"].items()}
-    failed = [f"{item.run}: {item.sentence}" for item in _failed(spec)]
-    interactions = [
-        item
-        for section in sections
-        for block in section.figures
-        for item in block.numbers.get("interactions", [])
-    ]
-    problems = [f"{name}: {text}" for name, text in _problems(sections)]
-    problems += [f"study figure {block.path.stem} is missing" for block in figures if block.png is None]
+    failed = {item.run: item.sentence for experiment in spec.experiments for item in experiment.failed}
+    blocks = [block for section in sections for block in section.figures]
+    interactions = [item for block in blocks for item in block.numbers.get("interactions", [])]
+    problems = [f"{section.name}: {text}" for section in sections for text in section.problems]
+    problems += [f"study figure {block.problem}" for block in figures if block.png is None]
     traces = [trace for table in tables.values() for trace in table.info.get("traces", [])]
     unique = {(trace["run"], str(trace["question"])): trace for trace in traces}
+    found_out = findings(sections)
+    hero = _hero(figures, sections, found_out)
+    measured = [accuracy(matching(rows, item.changes)) if len(rows) else None for item in REPORTED]
     return Report(
         title=spec.title,
         study=spec.study,
         scale=spec.scale,
+        question=spec.question,
         intro=spec.intro,
-        criteria=criteria(rows, runs, failed, fits, interactions),
+        findings=found_out,
+        hero=hero,
+        criteria=criteria(rows, runs, [f"{run}: {text}" for run, text in failed.items()], fits, interactions),
         sections=sections,
-        figures=figures,
-        paper=paper(rows),
+        figures=[block for block in figures if block is not hero],
+        paper=paper_grid(measured),
+        paper_run=any(found is not None and found.n for found in measured),
         cost=cost(sections, runs),
         problems=problems,
         puzzles=puzzles(list(unique.values())),
+        power=power(blocks, rows["seed"].nunique() if len(rows) else 0),
         rebuild=spec.rebuild,
         budget=spec.budget,
-        budget_rows=_budget(spec),
+        budget_grid=_budget(spec),
         provenance=_provenance(list(tables.values()), runs),
     )
 
 
-def _budget(spec: ReportSpec) -> list[list[str]]:
-    """The plan's rows; without a budget its last column says nothing and is left out."""
+def findings(sections: Sequence[Section]) -> list[Finding]:
+    """The headlines: established effects first, by effect over half the width of the interval."""
+    found = []
+    for section in sections:
+        block = _main(section.figures)
+        if block and block.answer:
+            strength = block.strength or 0.0
+            found.append((strength, Finding(section.name, block.answer, strength > 1)))
+    found.sort(key=lambda item: -item[0])
+    return [finding for _, finding in found[:FINDINGS]]
+
+
+def _main(blocks: Sequence[FigureBlock]) -> FigureBlock | None:
+    """The figure that answers an experiment's question: the first with an established effect, else the first."""
+    drawn = [block for block in blocks if block.png is not None]
+    return next((block for block in drawn if (block.strength or 0) > 1), drawn[0] if drawn else None)
+
+
+def _hero(
+    figures: Sequence[FigureBlock], sections: Sequence[Section], found: Sequence[Finding]
+) -> FigureBlock | None:
+    """The study-wide figure with the strongest effect, else the figure of the first finding."""
+    known = [block for block in figures if block.png is not None and (block.strength or 0) > 1]
+    if known:
+        return max(known, key=lambda block: block.strength or 0.0)
+    first = {section.name: section for section in sections}.get(found[0].section) if found else None
+    return _main(first.figures) if first else None
+
+
+def power(blocks: Sequence[FigureBlock], seeds: int) -> str:
+    """What the seeds could have shown, over all comparisons of accuracies."""
+    sizes = [block.numbers["detectable"] for block in blocks if block.numbers.get("detectable")]
+    if not sizes:
+        return ""
+    return (
+        f"With {count(seeds, 'seed')}, the typical comparison of accuracies in this study shows a true difference of "
+        f"{points(median(sizes), sign=False)} with a probability of 80 % (from {points(min(sizes), sign=False)} to "
+        f"{points(max(sizes), sign=False)}, by experiment); smaller effects may exist unseen."
+    )
+
+
+def _budget(spec: ReportSpec) -> Grid | None:
+    """The plan's rows; without a budget its last column is empty and left out."""
+    if not spec.budget_rows:
+        return None
+    columns = ["experiment", "runs of its own", "device time", "running sum", "within the budget"]
     wide = any(row[-1] for row in spec.budget_rows)
-    return [list(row if wide else row[:-1]) for row in spec.budget_rows]
-
-
-def _failed(spec: ReportSpec) -> list[Any]:
-    return list({item.run: item for experiment in spec.experiments for item in experiment.failed}.values())
-
-
-def _problems(sections: Sequence[Section]) -> list[tuple[str, str]]:
-    return [(section.name, text) for section in sections for text in section.problems]
+    return Grid(
+        columns if wide else columns[:-1], [list(row if wide else row[:-1]) for row in spec.budget_rows]
+    )
 
 
 def _section(spec: ReportExperiment) -> tuple[Section, Table | None, list[dict[str, Any]]]:
@@ -105,252 +140,121 @@ def _section(spec: ReportExperiment) -> tuple[Section, Table | None, list[dict[s
     fits = []
     for path in spec.fits:
         try:
-            fits.append(read_json(path))
+            fits.append(read_fit(path))
         except UserError as error:
-            problems.append(f"fit missing: {error}")
+            problems.append(f"no fit: {error}")
     blocks = [figure(path) for path in spec.figures]
-    problems += [f"figure {block.path.name} is missing" for block in blocks if block.png is None]
+    problems += [f"figure {block.problem}" for block in blocks if block.png is None]
     problems += [
         f"run {item.run} failed: {item.sentence or 'see its log'} {item.log}".strip() for item in spec.failed
     ]
     if table is not None:
         problems += _table_problems(table)
-    said = [block.answer for block in blocks if block.answer]
     runs = table.info["runs"] if table else {}
+    main = _main(blocks)
     section = Section(
         name=spec.name,
         aliases=spec.aliases,
         question=spec.question,
         hypothesis=spec.hypothesis,
-        answer=said[0] if said else ("Not run." if table is None else "No figure answers it yet."),
+        answer=main.answer if main else ("Not run." if table is None else "No figure answers it yet."),
         runs=len(runs),
         planned_runs=spec.planned_runs or (table.info.get("planned_runs", 0) if table else 0),
         hours=sum(run["device_seconds"] for run in runs.values()) / 3600 if runs else None,
         planned_hours=spec.planned_hours,
+        untested=untested(spec, table),
         figures=blocks,
-        fits=[_fit_block(fit) for fit in fits],
+        fits=[fit_block(fit) for fit in fits],
         problems=problems,
         provenance=_provenance([table], runs) if table else [],
         rebuild=spec.rebuild,
     )
     if table is not None:
-        section.columns, section.points = points_table(table)
+        section.grids = [results_grid(table), costs_grid(table)]
     return section, table, fits
 
 
+def read_fit(path: str) -> dict[str, Any]:
+    """The content of a fit.json. UserError: missing, not JSON, or not a fit."""
+    fit = read_json(path)
+    if not isinstance(fit, dict) or not {"spec", "groups"} <= set(fit):
+        raise UserError(f"{path} is not a fit: delete it and build it again")
+    return fit
+
+
+def untested(spec: ReportExperiment, table: Table | None) -> str:
+    """Why the grid cannot test the hypothesis; empty: it can."""
+    if table is None:
+        return "not run at this scale"
+    if len(table.info.get("labels", [])) < 2 and spec.needs:
+        return "the grid has one point"
+    for column, wanted in spec.needs.items():
+        values = set(table.rows[column].dropna()) if column in table.rows else set()
+        lacking = [
+            value
+            for value in (wanted if isinstance(wanted, (list, tuple)) else [wanted])
+            if value not in values
+        ]
+        if lacking:
+            return f"the grid has no point with {column} = {listed([str(value) for value in lacking])}"
+    return ""
+
+
 def _table_problems(table: Table) -> list[str]:
-    missing = table.info.get("missing", [])
+    def some(runs: list[str]) -> str:
+        return listed(runs[:4]) + (f" and {len(runs) - 4} more" if len(runs) > 4 else "")
+
     found = []
+    lost = table.info.get("missing", [])
+    found += [f"run {item['run']}: {item['why']}" for item in lost if "why" in item]
+    missing = sorted({item["run"] for item in lost if "why" not in item})
     if missing:
-        runs = sorted({item["run"] for item in missing})
-        shown = listed(runs[:4]) + (f" and {len(runs) - 4} more" if len(runs) > 4 else "")
-        found.append(f"{count(len(runs), 'run')} without complete results: {shown}")
+        found.append(f"{count(len(missing), 'run')} without complete results: {some(missing)}")
     broken = [key for key, run in table.info["runs"].items() if run["broken"]]
     if broken:
-        found.append(f"loss not finite in {listed(broken[:4])}")
+        found.append(f"loss not finite in {some(broken)}")
     unfinished = [key for key, run in table.info["runs"].items() if run["outcome"] != "finished"]
     if unfinished:
-        found.append(f"not finished: {listed(unfinished[:4])}")
+        found.append(f"not finished: {some(unfinished)}")
     return found
 
 
 def figure(path: str | Path) -> FigureBlock:
-    """A figure's PNG and words; `png` None if a file is missing."""
+    """A figure's PNG and words; without a PNG, `problem` names the file and the remedy."""
     path = Path(path)
+    picture = path.with_suffix(".png")
+    if not picture.exists() or not path.with_suffix(".json").exists():
+        return FigureBlock(path, problem=f"{path.name} is missing: build it again")
     try:
         facts = read_json(path.with_suffix(".json"))
-        png = path.with_suffix(".png").read_bytes()
-    except (UserError, OSError):
-        return FigureBlock(path)
+        png = picture.read_bytes()
+        with Image.open(io.BytesIO(png)) as opened:
+            opened.load()
+        words = {key: facts[key] for key in ("title", "caption", "sentence", "answer", "alt", "numbers")}
+    except UserError as error:
+        return FigureBlock(path, problem=f"{path.name}: {error}")
+    except (OSError, SyntaxError, ValueError):
+        return FigureBlock(path, problem=f"{path.name}: {picture} is damaged: delete it and build it again")
+    except (KeyError, TypeError):
+        bad = path.with_suffix(".json")
+        return FigureBlock(path, problem=f"{path.name}: {bad} lacks its words: delete it and build it again")
     return FigureBlock(
-        path,
-        facts["title"],
-        facts["caption"],
-        facts["sentence"],
-        facts["answer"],
-        facts["alt"],
-        facts["numbers"],
-        png,
+        path, **words, strength=facts.get("strength"), inches=facts.get("inches", 7.0), png=png
     )
 
 
-def points_table(table: Table) -> tuple[list[str], list[list[str]]]:
-    """The section's table: a row for each grid point, means over seeds with intervals."""
-    rows = table.select()
-    rows = rows[rows["experiment"] == table.experiment] if "+" not in table.experiment else rows
-    reached = [goal for goal in (80, 85) if rows[f"steps_to_{goal}"].notna().any()]
-    columns = [
-        "grid point",
-        "seeds",
-        "exact accuracy",
-        "every seed",
-        "cell accuracy",
-        "cross entropy",
-        "train − test",
-        "parameters",
-        "training FLOPs",
-        "time a run",
-        "puzzles/s",
-        "peak memory",
-        *(f"to {goal} % validation accuracy" for goal in reached),
-    ]
-    lines = []
-    for _, part in rows.groupby("point", sort=True):
-        exact = mean(part["exact_accuracy"])
-        lines.append(
-            [
-                str(part["label"].iloc[0]),
-                str(part["seed"].nunique()),
-                percent(exact.value) + percents(_share(exact.bounds)),
-                " ".join(f"{100 * value:.1f}" for value in part.sort_values("seed")["exact_accuracy"]),
-                percent(part["accuracy"].mean()),
-                number(_mean(part["cross_entropy"])),
-                number(_mean(part["train_test_gap"]), 2),
-                f"{int(part['parameters'].iloc[0]):,}",
-                number(float(part["train_flops"].iloc[0])),
-                duration(float(part["wall_seconds"].mean()) / 3600),
-                number(_mean(part["rows_per_second"])),
-                memory(_mean(part["peak_memory_bytes"])),
-                *(_price(part, goal) for goal in reached),
-            ]
-        )
-    return columns, lines
-
-
-def _price(part: pd.DataFrame, goal: int) -> str:
-    """Steps, time and FLOPs to an accuracy: mean over the seeds that reach it, and how many do."""
-    steps = pd.to_numeric(part[f"steps_to_{goal}"], errors="coerce")
-    if not steps.notna().any():
-        return "never"
-    seconds, flops = _mean(part[f"seconds_to_{goal}"]), _mean(part[f"flops_to_{goal}"])
-    text = f"{number(_mean(steps))} steps, {duration((seconds or 0.0) / 3600)}, {number(flops)} FLOPs"
-    return text + (f" ({steps.notna().sum()} of {len(steps)} seeds)" if steps.isna().any() else "")
-
-
-def _share(bounds: tuple[float, float] | None) -> tuple[float, float] | None:
-    return None if bounds is None else (max(0.0, bounds[0]), min(1.0, bounds[1]))
-
-
-def _mean(column: pd.Series) -> float | None:
-    values = pd.to_numeric(column, errors="coerce").dropna()
-    return float(values.mean()) if len(values) else None
-
-
-def _fit_block(fit: dict[str, Any]) -> FitBlock:
-    spec = fit["spec"]
-    over = f"{label(spec['x']).name}" + (f" and {label(spec['second']).name}" if spec["second"] else "")
-    rows, notes = [], []
-    for group in fit["groups"]:
-        hue = f"{label(spec['hue']).name} {value_name(group['hue'], spec['hue'])}" if spec["hue"] else ""
-        if "error" in group:
-            notes.append(f"{hue + ': ' if hue else ''}{group['error']}")
-        for name, form in group.get("forms", {}).items():
-            rows.append(_fit_row(hue, name, form, name == group["chosen"]))
-        if group.get("law"):
-            rows.append(_fit_row(hue, "power_law", {**group["law"], "aicc": None, "held_out": None}, True))
-        notes += group.get("notes", [])
-        if group.get("why"):
-            notes.append(
-                f"{hue + ': ' if hue else ''}{group['chosen'].replace('_', ' ')} shown: {group['why']}"
-            )
-        if group.get("delta"):
-            notes.append(f"Huber threshold {number(group['delta'], 2)} in log units")
-        if group.get("exclusions"):
-            notes.append(
-                f"{count(len(group['exclusions']), 'run')} not fitted: {group['exclusions'][0]['why']}"
-            )
-    return FitBlock(f"{label(spec['y']).name} against {over}", rows, list(dict.fromkeys(notes)))
-
-
-def _fit_row(hue: str, name: str, form: dict[str, Any], chosen: bool) -> dict[str, str]:
-    bounds = form.get("intervals") or {}
-    values = [
-        f"{key} = {number(value)}{interval(bounds.get(key), 3)}" for key, value in form["parameters"].items()
-    ]
-    out = form.get("held_out")
-    return {
-        "group": hue,
-        "form": name.replace("_", " ") + (" (shown)" if chosen else ""),
-        "parameters": ", ".join(values),
-        "AICc": number(form["aicc"], 3) if form.get("aicc") is not None else "–",
-        "held-out error": f"{100 * (2.718281828459045 ** out['log_error'] - 1):.0f} %" if out else "–",
-        "failed refits": f"{100 * form['failed_share']:.1f} %"
-        if form.get("failed_share") is not None
-        else "–",
-        "points bear it": "yes" if form.get("borne") else "no",
-    }
-
-
-def paper(rows: pd.DataFrame) -> list[dict[str, str]]:
-    """The paper's numbers beside ours, where the very same configuration was run."""
-    lines = []
-    for item in REPORTED:
-        found = accuracy(matching(rows, item.changes)) if len(rows) else None
-        ours = found.value if found and found.n else None
-        lines.append(
-            {
-                "what": item.name,
-                "paper": percent(item.accuracy),
-                "here": percent(ours) + percents(found.bounds)
-                if found and found.n
-                else "not run at this scale",
-                "difference": points(ours - item.accuracy) + " points" if ours is not None else "",
-            }
-        )
-    return lines
-
-
-def cost(sections: Sequence[Section], runs: dict[str, Any]) -> list[dict[str, str]]:
-    """Plan against actual, per experiment and in total (shared runs count once in the total)."""
-    lines = []
-    for section in sections:
-        lines.append(
-            {
-                "experiment": section.name,
-                "runs": f"{section.runs} of {section.planned_runs or section.runs}",
-                "planned": duration(section.planned_hours),
-                "actual": duration(section.hours),
-                "ratio": _ratio(section.hours, section.planned_hours, section.runs, section.planned_runs),
-            }
-        )
-    total = sum(run["device_seconds"] for run in runs.values()) / 3600 if runs else None
-    lines.append(
-        {
-            "experiment": "all, each run once",
-            "runs": str(len(runs)),
-            "planned": "",
-            "actual": duration(total),
-            "ratio": "",
-        }
-    )
-    return lines
-
-
-def _ratio(actual: float | None, planned: float | None, runs: int, planned_runs: int) -> str:
-    """Actual over planned, of what has run: an unfinished experiment must not look cheap."""
-    if not actual or not planned:
-        return "–"
-    done = runs / planned_runs if planned_runs else 1.0
-    return f"{actual / (planned * done):.2f}" if done else "–"
-
-
-def _provenance(tables: Sequence[Table | None], runs: dict[str, Any]) -> list[tuple[str, str]]:
+def _provenance(tables: Sequence[Table], runs: dict[str, Any]) -> list[tuple[str, str]]:
     """What the numbers were made by and from."""
-    known = [table for table in tables if table is not None]
     commits = sorted(
         {run["commit"] + (" (with local changes)" if run["dirty"] else "") for run in runs.values()}
     )
     devices = sorted({run["device"] for run in runs.values()})
     versions = sorted({f"{key} {value}" for run in runs.values() for key, value in run["versions"].items()})
-    resumed = sum(run["resumes"] > 0 for run in runs.values())
-    facts = [
+    prints = [f"{table.experiment} {str(table.info.get('fingerprint'))[:12]}" for table in tables]
+    return [
         ("commits", listed(commits[:6]) or "–"),
         ("devices", listed(devices[:6]) or "–"),
         ("versions", ", ".join(versions[:12]) or "–"),
-        ("runs resumed", str(resumed)),
-        (
-            "data fingerprints",
-            ", ".join(f"{t.experiment} {str(t.info.get('fingerprint'))[:12]}" for t in known),
-        ),
+        ("runs resumed", str(sum(run["resumes"] > 0 for run in runs.values()))),
+        ("data fingerprints", ", ".join(prints)),
     ]
-    return facts

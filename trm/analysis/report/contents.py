@@ -1,18 +1,16 @@
-"""What a report holds, before it becomes HTML or PDF."""
+"""What a report holds, before it becomes a page."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
-BUDGET_COLUMNS = ["experiment", "runs of its own", "device-hours", "sum so far", "within the budget"]
 State = Literal["met", "not met", "not run"]
 
 
-@dataclass(frozen=True)
-class Criterion:
-    """One of the study's criteria with its number."""
+class Criterion(NamedTuple):
+    """One of the study's criteria."""
 
     name: str
     state: State
@@ -20,18 +18,40 @@ class Criterion:
     """The number that decides, or why there is none."""
 
 
+class Grid(NamedTuple):
+    """A table of the page."""
+
+    columns: list[str]
+    rows: list[list[str]]
+
+
+class Finding(NamedTuple):
+    """One of the report's headlines."""
+
+    section: str
+    """The experiment it comes from."""
+    text: str
+    established: bool
+    """Whether its interval excludes no effect."""
+
+
 @dataclass
 class FigureBlock:
-    """One figure of a section; `png` is None when the files are missing."""
+    """One figure; `png` is None when its files are missing or damaged."""
 
     path: Path
     title: str = ""
     caption: str = ""
     sentence: str = ""
     answer: str = ""
+    strength: float | None = None
     alt: str = ""
     numbers: dict[str, Any] = field(default_factory=dict)
+    inches: float = 7.0
+    """Print width."""
     png: bytes | None = None
+    problem: str = ""
+    """Why there is no figure, and what to do."""
 
 
 @dataclass
@@ -39,7 +59,7 @@ class FitBlock:
     """One law: a row for each group and compared form."""
 
     title: str
-    rows: list[dict[str, str]]
+    grid: Grid
     notes: list[str]
 
 
@@ -56,32 +76,43 @@ class Section:
     planned_runs: int
     hours: float | None
     planned_hours: float | None
-    columns: list[str] = field(default_factory=list)
-    points: list[list[str]] = field(default_factory=list)
+    untested: str = ""
+    """Why this grid cannot test the hypothesis; empty: it can."""
+    grids: list[Grid] = field(default_factory=list)
+    """Results and costs, a row for each grid point."""
     figures: list[FigureBlock] = field(default_factory=list)
     fits: list[FitBlock] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
-    """Sentences for the red box: missing, failed, broken."""
+    """What is missing, failed or broken."""
     provenance: list[tuple[str, str]] = field(default_factory=list)
     rebuild: str = ""
 
 
 @dataclass
 class Report:
-    """The whole."""
+    """The whole report."""
 
     title: str
     study: str
     scale: str
+    question: str
     intro: str
+    findings: list[Finding]
+    hero: FigureBlock | None
+    """The figure of the first screen."""
     criteria: list[Criterion]
     sections: list[Section]
     figures: list[FigureBlock]
-    paper: list[dict[str, str]]
-    cost: list[dict[str, str]]
+    """Study-wide figures, without the hero."""
+    paper: Grid
+    paper_run: bool
+    """Whether any of the paper's configurations was run."""
+    cost: Grid
     problems: list[str]
     puzzles: list[dict[str, Any]]
+    power: str
+    """What the seeds could have shown."""
     rebuild: str
     budget: str
-    budget_rows: list[list[str]]
+    budget_grid: Grid | None
     provenance: list[tuple[str, str]]

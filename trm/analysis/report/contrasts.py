@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from trm.analysis.paper import Ablation
-from trm.analysis.stats.intervals import Mean, mean, paired
+from trm.analysis.stats import Mean, mean, paired
 from trm.analysis.tables import Table
 from trm.study.schema import RunConfig
 

@@ -10,9 +10,8 @@ import pandas as pd
 from trm.analysis.paper import ABLATIONS, PAPER_ACCURACY
 from trm.analysis.report.contents import Criterion, State
 from trm.analysis.report.contrasts import Contrast, accuracy, contrast, matching
-from trm.analysis.sentences.comparisons import points
-from trm.analysis.stats.intervals import Mean
-from trm.analysis.words import count, interval, number, percent, percents
+from trm.analysis.stats import Mean
+from trm.analysis.words import count, interval, number, percent, points
 
 NEEDS = "needs the paper's recipe on Sudoku-Extreme (scales gpu and tpu)"
 
@@ -50,12 +49,12 @@ def reproduction(baseline: Mean) -> list[Criterion]:
     names = ("The paper's recipe reaches at least 85 %", "It reproduces 87.4 % within 2 points")
     if not baseline.n:
         return [Criterion(name, "not run", NEEDS) for name in names]
-    shown = f"{percent(baseline.value)}{percents(baseline.bounds)} over {count(baseline.n, 'seed')}"
+    shown = f"{percent(baseline.value, baseline.bounds)} over {count(baseline.n, 'seed')}"
     reached: State = "met" if baseline.value >= 0.85 else "not met"
     near: State = "met" if abs(baseline.value - PAPER_ACCURACY) <= 0.02 + 1e-12 else "not met"
     return [
         Criterion(names[0], reached, shown),
-        Criterion(names[1], near, f"{points(baseline.value - PAPER_ACCURACY)} points from 87.4 %"),
+        Criterion(names[1], near, f"{points(baseline.value - PAPER_ACCURACY)} from 87.4 %"),
     ]
 
 
@@ -72,7 +71,7 @@ def beyond(rows: pd.DataFrame) -> Criterion:
     means = found.groupby(["experiment", "label"])["exact_accuracy"].mean()
     where, best = means.idxmax(), float(means.max())
     part = found[(found["experiment"] == where[0]) & (found["label"] == where[1])]
-    shown = f"{percent(best)}{percents(accuracy(part).bounds)} ({where[0]}: {where[1]})"
+    shown = f"{percent(best, accuracy(part).bounds)} ({where[0]}: {where[1]})"
     return Criterion(name, "met" if best > 0.88 else "not met", shown)
 
 
@@ -93,7 +92,7 @@ def ablations(found: Sequence[tuple[str, float, Contrast | None]]) -> Criterion:
     name = "At least three of the paper's ablations are confirmed"
     measured = [(text, item) for text, _, item in found if item is not None]
     confirmed = [text for text, item in measured if item.change.sign > 0]
-    parts = [f"{text}: {points(item.change.value, item.change.bounds)} points" for text, item in measured]
+    parts = [f"{text}: {points(item.change.value, item.change.bounds)}" for text, item in measured]
     shown = f"{len(confirmed)} of {len(measured)} measured" + (f" ({'; '.join(parts)})" if parts else "")
     if len(confirmed) >= 3:
         return Criterion(name, "met", shown)
@@ -117,45 +116,29 @@ def stability(runs: Mapping[str, Mapping[str, Any]], failed: Sequence[str]) -> C
 
 
 def laws(fits: Sequence[Mapping[str, Any]]) -> Criterion:
-    """A law of the batch size and a law of the model size, both with intervals."""
+    """A law of the batch size and a law of the model size, both supported and with intervals."""
     name = "Laws of batch size and model size are fitted"
-    size = _first(fits, lambda spec: spec["x"] == "parameters" and spec["form"] != "joint", "a")
-    batch = _first(fits, lambda spec: spec["form"] == "critical_batch", "B*") or _first(
-        fits, lambda spec: spec["form"] == "optimum", "a"
-    )
-    asked = [fit for fit in fits if fit["spec"]["x"] == "parameters" or fit["spec"]["form"] in _BATCH]
-    if size and batch:
-        return Criterion(name, "met", f"size: {size}; batch: {batch}")
-    if not asked:
+    size = [fit for fit in fits if fit["spec"]["x"] == "parameters" and fit["spec"]["form"] != "joint"]
+    batch = [fit for fit in fits if fit["spec"]["form"] in ("critical_batch", "optimum")]
+    if not size and not batch:
         return Criterion(
             name, "not run", "neither model_size nor batch_size is part of the study at this scale"
         )
-    have = f"size: {size}" if size else f"batch: {batch}" if batch else "neither could be fitted"
-    lacking = (
-        "" if not (size or batch) else "; no law of the batch size" if size else "; no law of the model size"
-    )
-    both = any(f["spec"]["x"] == "parameters" for f in asked) and any(
-        f["spec"]["form"] in _BATCH for f in asked
-    )
-    return Criterion(name, "not met" if both else "not run", have + lacking)
+    found = {"size": _first(size, "a"), "batch": _first(batch, "B*") or _first(batch, "a")}
+    shown = "; ".join(f"{key}: {value or 'no supported law'}" for key, value in found.items())
+    state: State = "met" if all(found.values()) else "not met" if size and batch else "not run"
+    return Criterion(name, state, shown)
 
 
-_BATCH = ("critical_batch", "optimum")
-
-
-def _first(fits: Sequence[Mapping[str, Any]], wanted: Any, parameter: str) -> str | None:
-    """`a = 0.4 [0.3, 0.5]` of the first fit that has it with an interval."""
+def _first(fits: Sequence[Mapping[str, Any]], parameter: str) -> str | None:
+    """`a = 0.4 [0.3, 0.5]` of the first supported law that has it with an interval."""
     for fit in fits:
-        if not wanted(fit["spec"]):
-            continue
         for group in fit["groups"]:
             form = group.get("law") or (group.get("forms") or {}).get(group.get("chosen"), {})
             value = (form.get("parameters") or {}).get(parameter)
             bounds = (form.get("intervals") or {}).get(parameter)
-            if value is not None and bounds:
-                return f"{parameter} = {number(value)}{interval(bounds)}"
-            if group.get("chosen") == "constant":
-                return "no measurable dependence (constant)"
+            if value is not None and bounds and not group.get("doubts"):
+                return f"{parameter} = {number(value, 2)}{interval(bounds)}"
     return None
 
 
@@ -165,14 +148,14 @@ def scale(interactions: Sequence[Mapping[str, Any]]) -> Criterion:
     known = [item for item in interactions if item["low"] is not None and _size(item)]
     if not known:
         return Criterion(name, "not run", "no experiment repeats its grid at another batch or model size")
-    changed = [item for item in known if item["low"] > 0 or item["high"] < 0]
+    changed = [item for item in known if item["sign"]]
     widest = max((item["high"] - item["low"]) / 2 for item in known)
     shown = f"{len(known) - len(changed)} of {count(len(known), 'effect')} unchanged within the intervals"
-    shown += f" (widest ±{number(100 * widest, 2)} points)"
+    shown += f" (widest ±{points(widest, sign=False)})"
     if changed:
         first = changed[0]
         shown += f"; {first['effect']} at {first['elsewhere']} differs by "
-        shown += f"{points(first['mean'], (first['low'], first['high']))} points"
+        shown += f"{points(first['mean'], (first['low'], first['high']))}"
     return Criterion(name, "not met" if changed else "met", shown)
 
 

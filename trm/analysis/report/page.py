@@ -5,20 +5,22 @@ from __future__ import annotations
 import base64
 import io
 import json
+import re
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from PIL import Image
 
-from trm.analysis.report.contents import BUDGET_COLUMNS, FigureBlock, Report
+from trm.analysis.report.contents import FigureBlock, Report
 from trm.analysis.words import count, duration
 
 HERE = Path(__file__).parent
+NO_BREAK = "\u00a0"
 
 
-def page(report: Report) -> str:
-    """The HTML text."""
+def page(report: Report, *, paper: bool = False) -> str:
+    """The HTML text. `paper`: for print, with everything unfolded and no script."""
     environment = Environment(
         loader=FileSystemLoader(HERE),
         autoescape=True,
@@ -26,20 +28,25 @@ def page(report: Report) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["duration"] = duration
-    environment.filters["image"] = image
-    template = environment.get_template("template.html")
+    environment.filters |= {"duration": duration, "image": image, "tied": tied}
     # "<" is escaped so that no text inside the data can end the script element.
     puzzles = json.dumps(report.puzzles, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
-    return template.render(
+    return environment.get_template("template.html").render(
         report=report,
+        paper=paper,
         count=count,
-        budget_columns=BUDGET_COLUMNS,
-        cells=lambda rows: [list(row.values()) for row in rows],
-        style=Markup((HERE / "style.css").read_text()),
-        script=Markup((HERE / "viewer.js").read_text()),
+        style=Markup((HERE / "style.css").read_text(encoding="utf-8")),
+        scrolling=Markup((HERE / "scrolling.js").read_text(encoding="utf-8")),
+        viewer=Markup((HERE / "viewer.js").read_text(encoding="utf-8")),
         puzzles=Markup(puzzles),
     )
+
+
+def tied(text: str) -> str:
+    """The text with no line break inside an interval, or between a number and its unit."""
+    text = re.sub(r"\[[^\[\]]{1,40}\]", lambda found: found[0].replace(" ", NO_BREAK), text)
+    units = r"(?=%|points?\b|[numkMG]?i?B\b|s\b|min\b|h\b|d\b|FLOPs|×|steps?\b|puzzles/s|\[)"
+    return re.sub(r"(?<=[\d%]) " + units, NO_BREAK, text).replace("× ", f"×{NO_BREAK}")
 
 
 def image(block: FigureBlock) -> str:

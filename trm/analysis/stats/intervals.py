@@ -1,7 +1,8 @@
-"""Intervals of means, of shares, and of paired differences between seeds."""
+"""Intervals of means, shares and paired differences; correction for many comparisons; power."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,6 +31,22 @@ class Mean:
         if self.low is None or self.high is None:
             return 0
         return 1 if self.low > 0 else -1 if self.high < 0 else 0
+
+    @property
+    def p(self) -> float | None:
+        """Two-sided p value of Student's test against 0, from the 95 % interval; None without an interval."""
+        if self.high is None or self.n < 2:
+            return None
+        half = self.high - self.value
+        if half <= 0:
+            return 0.0 if self.value else 1.0
+        return float(2 * stats.t.sf(abs(self.value) / half * stats.t.ppf(0.975, self.n - 1), self.n - 1))
+
+    def clipped(self, low: float, high: float) -> Mean:
+        """The same with its interval cut to [low, high], the range of the quantity."""
+        if self.low is None or self.high is None:
+            return self
+        return Mean(self.value, max(low, self.low), min(high, self.high), self.n)
 
 
 def mean(values: np.ndarray | pd.Series | list[float], level: float = LEVEL) -> Mean:
@@ -114,3 +131,31 @@ def interaction(a: pd.Series, b: pd.Series, c: pd.Series, d: pd.Series, level: f
         shared = shared.intersection(part.index)
     a, b, c, d = (part.loc[shared].to_numpy(float) for part in parts)
     return mean((d - c) - (b - a), level)
+
+
+def holm(values: Sequence[float | None]) -> list[float | None]:
+    """p values adjusted for their number by Holm's step-down method (Holm 1979); None stays None."""
+    known = sorted((value, index) for index, value in enumerate(values) if value is not None)
+    adjusted: list[float | None] = [None] * len(values)
+    highest = 0.0
+    for rank, (value, index) in enumerate(known):
+        highest = max(highest, min(1.0, (len(known) - rank) * value))
+        adjusted[index] = highest
+    return adjusted
+
+
+def detectable(differences: Sequence[Mean], power: float = 0.8, level: float = LEVEL) -> float | None:
+    """The smallest true difference that the typical comparison would have shown with probability `power`.
+
+    (t_alpha + t_power) s / sqrt(n): s is the standard deviation of paired differences pooled over the comparisons, and
+    alpha is divided by their number (Bonferroni, stricter than Holm's method). None: no comparison has two pairs.
+    """
+    known = [item for item in differences if item.n > 1 and item.high is not None]
+    if not known:
+        return None
+    n = min(item.n for item in known)
+    half = [float(item.high or 0.0) - item.value for item in known]
+    errors = [width / stats.t.ppf(0.975, item.n - 1) for width, item in zip(half, known)]
+    spread = float(np.sqrt(np.mean(np.square(errors))))
+    alpha = (1 - level) / len(known)
+    return float((stats.t.ppf(1 - alpha / 2, n - 1) + stats.t.ppf(power, n - 1)) * spread)

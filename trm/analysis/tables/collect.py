@@ -12,8 +12,9 @@ import numpy as np
 import pandas as pd
 
 from trm.analysis.specs import TablePoint, TableRun, TableSpec
-from trm.analysis.stats.targets import first_reach
+from trm.analysis.stats import first_reach
 from trm.analysis.tables.store import Table
+from trm.analysis.words import listed
 from trm.errors import UserError
 from trm.io import read_json
 from trm.study.dataset_identity import shape
@@ -35,16 +36,13 @@ def collect(spec: TableSpec, *, allow_missing: bool = False) -> Table:
 
     Args:
         spec: grid points with the folders and files of their runs.
-        allow_missing: leave out runs and evaluations whose files are missing, and list them in
-        `info["missing"]`.
+        allow_missing: leave out runs whose files are missing or damaged, and list them in `info["missing"]`.
 
     Returns:
         The table: a row for each run x evaluation x result.
 
     Raises:
-        UserError: a file is missing (and not allowed to), is not JSON, or lacks a field of the contract;
-        or nothing
-            at all is there.
+        UserError: a file is missing or damaged (and not allowed to be), or no run is whole.
     """
     rows: list[dict[str, Any]] = []
     curves: list[pd.DataFrame] = []
@@ -143,20 +141,80 @@ def _run(
         info["missing"].append({"run": run.run, "seed": run.seed, "file": str(path)})
     if absent or not present:
         return None
-    training = read_json(wanted[0])
     try:
-        history = pd.read_csv(wanted[1])
-    except (ValueError, pd.errors.ParserError) as error:
-        raise UserError(f"{wanted[1]} is not a history of metrics: {error}") from None
-    evaluations = [(file, read_json(folder / file)) for file in present]
-    try:
-        history = history.assign(flops=cumulative_flops(training, history["step"]))
-        info["runs"][run.run] = _provenance(training, history)
-    except KeyError as error:
-        raise UserError(
-            f"{wanted[0]} lacks {error}: it was written by another version; train again"
-        ) from None
+        training = _checked(
+            wanted[0], {"config", "dataset", "outcome", "provenance", "train_flops", "wall_seconds"}
+        )
+        history = _history(wanted[1])
+        evaluations = [
+            (file, _checked(folder / file, {"evaluation", "config", "results"})) for file in present
+        ]
+        try:
+            history = history.assign(flops=cumulative_flops(training, history["step"]))
+            info["runs"][run.run] = _provenance(training, history)
+        except (KeyError, TypeError, ValueError) as error:
+            raise UserError(f"{wanted[0]} is damaged or of another version ({error}): {REMEDY}") from None
+    except UserError as error:
+        if not allow_missing:
+            raise
+        info["missing"].append({"run": run.run, "seed": run.seed, "file": str(folder), "why": str(error)})
+        return None
     return training, history, evaluations
+
+
+REMEDY = "delete it and build it again"
+
+
+def _checked(path: Path, keys: set[str]) -> dict[str, Any]:
+    """A JSON object that has `keys`, without NaN. UserError names the file."""
+    content = read_json(path)
+    if not _finite(content):
+        raise UserError(f"{path} is damaged (it holds NaN or infinity): {REMEDY}")
+    lacking = sorted(keys - set(content)) if isinstance(content, dict) else sorted(keys)
+    if lacking:
+        raise UserError(f"{path} is damaged or of another version (no {listed(lacking)}): {REMEDY}")
+    if "results" in keys:
+        _check_results(path, content["results"])
+    return dict(content)
+
+
+def _finite(content: Any) -> bool:
+    """Whether no number inside is NaN or infinite."""
+    if isinstance(content, dict):
+        return all(map(_finite, content.values()))
+    if isinstance(content, list):
+        return all(map(_finite, content))
+    return not isinstance(content, float) or bool(np.isfinite(content))
+
+
+def _check_results(path: Path, results: Any) -> None:
+    """Whether an evaluation's results hold what every table needs."""
+    if not isinstance(results, list) or not results:
+        raise UserError(f"{path} is damaged (no results): {REMEDY}")
+    for result in results:
+        for key in ("split", "policy", "steps", "puzzles", "correct", "exact_accuracy", "accuracy"):
+            value = result.get(key) if isinstance(result, dict) else None
+            if value is None or (key not in ("split", "policy") and not isinstance(value, (int, float))):
+                raise UserError(f"{path} is damaged (a result without {key}): {REMEDY}")
+
+
+def _history(path: Path) -> pd.DataFrame:
+    """A run's history.csv. UserError: it does not parse, is empty, or its steps are not rising numbers."""
+    try:
+        history = pd.read_csv(path)
+        lacking = [name for name in ("step", "rows", "seconds") if name not in history]
+        if lacking:
+            raise ValueError(f"no column {listed(lacking)}")
+        if not len(history):
+            raise ValueError("no row")
+        texts = [name for name in history if not pd.api.types.is_numeric_dtype(history[name])]
+        if texts:
+            raise ValueError(f"text in column {texts[0]}")
+        if history["step"].isna().any() or not history["step"].is_monotonic_increasing:
+            raise ValueError("its steps do not rise")
+    except (ValueError, pd.errors.ParserError) as error:
+        raise UserError(f"{path} is damaged ({error}): delete the run's folder and train it again") from None
+    return history
 
 
 def cumulative_flops(training: Mapping[str, Any], steps: pd.Series) -> np.ndarray:
@@ -272,8 +330,6 @@ def _result_rows(
             "blank_accuracy": result.get("blank_accuracy"),
             "blank_error": result.get("blank_error"),
             "cross_entropy": result.get("cross_entropy"),
-            "accuracy_per_parameter": result["exact_accuracy"] / (base["parameters"] / 1e6),
-            "accuracy_per_flop": result["exact_accuracy"] / (base["train_flops"] / 1e15),
             "train_exact_accuracy": trained["exact_accuracy"] if trained else None,
             "train_test_gap": 100 * (trained["exact_accuracy"] - result["exact_accuracy"])
             if trained

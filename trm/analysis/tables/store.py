@@ -105,13 +105,39 @@ def paths(out: str | Path) -> tuple[Path, Path, Path]:
     return Path(out), Path(f"{out}.json"), Path(f"{out}.curves.csv")
 
 
+FORMULA = ("=", "+", "-", "@", "\t", "\r", "'")
+"""First characters by which a spreadsheet takes a text cell for a formula, and the quote that hides them."""
+
+
+def neutralised(frame: pd.DataFrame) -> pd.DataFrame:
+    """The frame with a quote before text cells that a spreadsheet would run as formulas; `load` takes it away."""
+    texts = frame.select_dtypes(include=["object", "string"])
+    quoted = {
+        name: column.map(
+            lambda cell: f"'{cell}" if isinstance(cell, str) and cell.startswith(FORMULA) else cell
+        )
+        for name, column in texts.items()
+    }
+    return frame.assign(**quoted)
+
+
+def restored(frame: pd.DataFrame) -> pd.DataFrame:
+    """The frame as it was before `neutralised`."""
+    texts = frame.select_dtypes(include=["object", "string"])
+    plain = {
+        name: column.map(lambda cell: cell[1:] if isinstance(cell, str) and cell[:1] == "'" else cell)
+        for name, column in texts.items()
+    }
+    return frame.assign(**plain)
+
+
 def save(table: Table, out: str | Path) -> None:
     """Write the three files; `info` gets the fingerprint of the rows."""
     rows, sidecar, curves = paths(out)
-    text = table.rows.to_csv(index=False, lineterminator="\n")
+    text = neutralised(table.rows).to_csv(index=False, lineterminator="\n")
     table.info["fingerprint"] = hashlib.sha256(text.encode()).hexdigest()
     write_text(rows, text)
-    write_text(curves, table.curves.to_csv(index=False, lineterminator="\n"))
+    write_text(curves, neutralised(table.curves).to_csv(index=False, lineterminator="\n"))
     write_text(sidecar, dump(table.info))
 
 
@@ -121,14 +147,17 @@ def load(path: str | Path) -> Table:
     info = read_json(sidecar)
     kinds = dict.fromkeys(info.get("text_columns", []), "str")
     try:
-        table = pd.read_csv(rows, dtype=kinds, keep_default_na=False, na_values=[""])
-        history = pd.read_csv(curves, low_memory=False)
+        table = restored(pd.read_csv(rows, dtype=kinds, keep_default_na=False, na_values=[""]))
+        history = restored(pd.read_csv(curves, low_memory=False))
+        for name in ("primary", "main", "evaluation.first", "finished"):
+            table[name] = table[name].astype(str) == "True"
+        table["run"], table["seed"], history["run"], info["runs"]
     except FileNotFoundError as error:
         raise UserError(f"{error.filename} does not exist: run `python -m trm table` first") from None
+    except KeyError as error:
+        raise UserError(f"{rows} is damaged (no {error}): delete it and build it again") from None
     except (ValueError, pd.errors.ParserError) as error:
-        raise UserError(f"{rows} is not a table of results ({error}): delete it and build it again") from None
-    for name in ("primary", "main", "evaluation.first", "finished"):
-        table[name] = table[name].astype(str) == "True"
+        raise UserError(f"{rows} is damaged ({error}): delete it and build it again") from None
     return Table(table, history, info)
 
 

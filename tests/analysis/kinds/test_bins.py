@@ -1,0 +1,34 @@
+"""`bins`: accuracy by the number of clues or the rating."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.analysis.conftest import Drawn
+from trm.analysis.kinds.bins import bounds_of
+from trm.analysis.tables import Table
+from trm.errors import UserError
+
+
+def test_bounds_in_words() -> None:
+    assert bounds_of({"from": 17, "to": 17}) == "17"
+    assert bounds_of({"from": 30, "to": 31}) == "30–31"
+    assert bounds_of({"from": -1, "to": -1}) == "unknown"
+
+
+def test_it_is_drawn_where_puzzles_were_counted(drawn: Drawn, tables: dict[str, Table]) -> None:
+    with pytest.raises(UserError, match="counted its puzzles by clues"):
+        drawn("mixer", kind="bins")
+    info = tables["mixer"].info
+    cells = [{"from": low, "to": low + 1, "puzzles": 50, "correct": low - 10} for low in (20, 22, 24)]
+    result = {"split": "test", "policy": "fixed", "steps": 8, "bins": {"clues": cells}}
+    info["bins"] = {run: [result] for run in info["runs"]}
+    try:
+        drawing = drawn("mixer", kind="bins")
+    finally:
+        info["bins"] = {}
+    assert (
+        "token mixer MLP: of 150 test puzzles, those with clues 20–21 are solved in 20.0 %"
+        in drawing.sentence
+    )
+    assert "those with 24–25 in 28.0 %" in drawing.sentence

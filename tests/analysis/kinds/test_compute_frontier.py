@@ -1,0 +1,18 @@
+"""`compute_frontier`: the frontiers of a whole study."""
+
+from __future__ import annotations
+
+from tests.analysis.conftest import Drawn
+from trm.analysis.kinds.compute_frontier import frontier_sentence
+
+
+def test_the_two_ends_are_named() -> None:
+    kept = [("a", 1e12, 0.5, 0.5), ("b", 4e12, 0.75, 0.25)]
+    text = frontier_sentence(kept, "training compute")
+    assert "rises from 50.0 % at 1T FLOPs (a) to 75.0 % at 4T FLOPs (b)" in text
+    assert "No measured point beats 50.0 %" in frontier_sentence(kept[:1], "training compute")
+
+
+def test_it_is_drawn(drawn: Drawn) -> None:
+    drawing = drawn("", kind="compute_frontier", sources=["model_size", "inference"])
+    assert drawing.numbers["training"][-1][2] > 0.8

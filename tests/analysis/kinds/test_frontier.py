@@ -1,0 +1,50 @@
+"""`frontier` and `compute_frontier`: what compute buys."""
+
+from __future__ import annotations
+
+from tests.analysis.conftest import Drawn
+from trm.analysis.kinds.frontier import inference_answer, inference_sentence
+
+BASE = {"reference": {"value": 0.6, "flops": 1e8}}
+GAIN = {
+    "value": 0.7,
+    "flops": 4e8,
+    "steps": 32,
+    "restarts": 1,
+    "change": 0.1,
+    "low": 0.05,
+    "high": 0.15,
+    "p_holm": 0.01,
+}
+
+
+def test_gains_and_losses_are_claimed_after_correction_only() -> None:
+    assert "More supervision steps: +10.0 [5.0, 15.0] points, at 4 times" in inference_sentence(
+        {**BASE, "fixed": GAIN}
+    )
+    loss = {**GAIN, "change": -0.1, "low": -0.15, "high": -0.05}
+    assert "−10.0 [−15.0, −5.0] points" in inference_sentence({**BASE, "fixed": loss})
+    late = {**GAIN, "p_holm": 0.2}
+    assert "not established after correction for several comparisons" in inference_sentence(
+        {**BASE, "fixed": late}
+    )
+    unsure = {**late, "low": -0.05}
+    assert "not established, at" in inference_sentence({**BASE, "fixed": unsure})
+    assert inference_answer({**BASE, "fixed": GAIN}).startswith(
+        "Compute at test time changes accuracy from 60.0 % to 70.0 %"
+    )
+    assert inference_answer({**BASE, "fixed": unsure}).startswith(
+        "No gain from more compute at test time is established"
+    )
+
+
+def test_they_are_drawn(drawn: Drawn) -> None:
+    drawing = drawn("inference", kind="frontier")
+    assert set(drawing.numbers["gains"]) == {
+        "reference",
+        "fixed",
+        "confident",
+        "restarts",
+        "majority",
+        "oracle",
+    }

@@ -1,0 +1,112 @@
+"""`law`: words follow the fit; a law is drawn only where the points support it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.analysis.conftest import Drawn
+from trm.analysis.kinds.law import equation, group_sentence, law_answer, strength, supported
+
+
+def law(slope: float, bounds: list[float], chosen: str = "power_law", **more: Any) -> dict[str, Any]:
+    """A group of fit.json."""
+    parameters = {"E": 0.05, "A": 2.0, "a": slope}
+    intervals = {"E": more.pop("floor", [0.04, 0.06]), "A": [1.0, 3.0], "a": bounds}
+    form = {"parameters": parameters, "intervals": intervals, "held_out": None, **more}
+    means = {"x": [[100.0, 1000.0]], "y": [0.4, 0.1]}
+    group = {
+        "chosen": chosen,
+        "forms": {chosen: form},
+        "range": [[100.0, 1000.0]],
+        "points": 6,
+        "means": means,
+    }
+    return {**group, "interval": 0.95, "doubts": []}
+
+
+@pytest.mark.parametrize(
+    ("slope", "bounds", "words"),
+    [
+        (
+            0.5,
+            [0.4, 0.6],
+            "Error falls with the power −0.5 [−0.6, −0.4] of unique training puzzles between 100 and 1k",
+        ),
+        (-0.5, [-0.6, -0.4], "Error rises with the power 0.5 [0.4, 0.6]"),
+    ],
+)
+def test_a_law_falls_or_rises(slope: float, bounds: list[float], words: str) -> None:
+    assert group_sentence(law(slope, bounds), "data.train_puzzles").startswith(words)
+
+
+def test_a_law_in_doubt_is_not_claimed() -> None:
+    group = {**law(0.5, [0.4, 0.6]), "doubts": ["a constant predicts the held-out largest point better"]}
+    text = group_sentence(group, "data.train_puzzles")
+    assert text.startswith("Error goes from 40.0 % to 10.0 % between 100 and 1k unique training puzzles.")
+    assert "No law is claimed: a constant predicts" in text
+    assert not supported(group)
+    assert strength({"groups": [group]}) is None
+
+
+def test_floors_are_claimed_only_where_their_interval_stays_clear_of_zero() -> None:
+    shown = group_sentence(law(0.5, [0.4, 0.6], "power_law_floor"), "data.train_puzzles")
+    assert "towards a floor of 5.0 % [4.0, 6.0]" in shown
+    unsure = group_sentence(law(0.5, [0.4, 0.6], "power_law_floor", floor=[1e-9, 0.06]), "data.train_puzzles")
+    assert "a floor is not shown (its interval includes 0)" in unsure
+
+
+def test_constants_targets_and_held_out_points_are_put_in_words() -> None:
+    assert "shows no trend" in group_sentence(law(0, [0, 0], "constant"), "parameters")
+    assert "could be fitted: too few" in group_sentence({"error": "too few"}, "parameters")
+    reached = law(0.5, [0.4, 0.6], target={"accuracy": 0.85, "x": 2500.0, "interval": [2000.0, None]})
+    assert "85 % accuracy needs 2.5k [2k, ∞] puzzles" in group_sentence(reached, "data.train_puzzles")
+    never = law(0.5, [0.4, 0.6], target={"accuracy": 0.85, "x": None, "interval": [None, None]})
+    assert "is never reached" in group_sentence(never, "data.train_puzzles")
+    out = {"predicted": 0.12, "interval": [0.1, 0.15], "observed": 0.11, "log_error": 0.1}
+    held = group_sentence(law(0.5, [0.4, 0.6], held_out=out), "data.train_puzzles")
+    assert "it predicts 12.0 % [10.0, 15.0] there; measured 11.0 %" in held
+
+
+def test_the_equation_is_stated_at_a_round_place() -> None:
+    group = law(0.5, [0.4, 0.6], reference={"x": 200.0, "A": 0.141, "interval": [0.12, 0.16]})
+    text = equation(group, "data.train_puzzles")
+    assert "(D / 200)" in text
+    assert "A = 14.1 % [12.0, 16.0]" in text
+
+
+def test_the_answer_counts_the_colours_that_follow_a_law() -> None:
+    good, bad = law(0.5, [0.4, 0.6]), {**law(0.5, [0.4, 0.6]), "doubts": ["x"]}
+    fit = {"hue": "model.d_model", "groups": [{**good, "hue": 16}, {**bad, "hue": 32}]}
+    text = law_answer(fit, "train_flops", "error")
+    assert "for 1 of 2 values of width d: −0.5 [−0.6, −0.4] at 16, no law at 32." in text
+    none = {"hue": "model.d_model", "groups": [{**bad, "hue": 16}, {**bad, "hue": 32}]}
+    assert "follows no supported law" in law_answer(none, "train_flops", "error")
+
+
+def test_a_supported_law_is_drawn_and_a_doubtful_one_is_not(drawn: Drawn) -> None:
+    good = drawn("model_size", kind="law", x="parameters")
+    assert good.strength is not None
+    assert good.strength > 1
+    assert any(line.get_linestyle() == "--" for line in good.canvas.axes[0].lines)
+    few = drawn("compute", kind="law", x="train_flops", hue="model.d_model", envelope=True)
+    assert few.strength is None
+    assert not any(line.get_linestyle() == "--" for line in few.canvas.axes[0].lines)
+
+
+@pytest.mark.parametrize(
+    ("experiment", "spec"),
+    [
+        ("data_size", {"x": "data.train_puzzles", "target": 0.85, "reported": [{"x": 1000, "y": 0.126}]}),
+        ("data_size", {"x": "data.train_puzzles", "y": "cross_entropy"}),
+        ("augmentation", {"x": "data.augmentations"}),
+        ("recursion", {"x": "effective_depth", "fit": None}),
+        ("", {"x": "parameters", "hue": "experiment", "sources": ["model_size", "recursion"]}),
+        ("blocks", {"x": "parameters"}),
+    ],
+)
+def test_every_variant_is_drawn(drawn: Drawn, experiment: str, spec: dict[str, Any]) -> None:
+    drawing = drawn(experiment, kind="law", **spec)
+    ticks = [float(tick) for tick in drawing.canvas.axes[0].get_xticks()]
+    assert len(ticks) >= 2

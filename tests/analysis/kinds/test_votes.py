@@ -1,0 +1,63 @@
+"""The figure of ARC: tasks solved by vote."""
+
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+
+from tests.analysis.conftest import figure
+from trm.analysis.kinds import draw
+from trm.analysis.kinds.common import styled
+from trm.analysis.tables import Table
+from trm.errors import UserError
+
+TASKS = ("recolour-5", "flip-6", "transpose-7", "fill-8", "move-9")
+
+
+def voted(table: Table, solved: dict[str, tuple[float, ...]]) -> Table:
+    """The table as though its runs were of ARC; solved: way -> 1 or 0 for each task."""
+    rows = table.rows[table.rows["primary"]].assign(puzzles=5)
+    parts = [
+        rows.assign(policy=way, exact_accuracy=sum(values) / 5, restarts=1 if way == "fixed" else 8)
+        for way, values in solved.items()
+    ]
+    each = [
+        {"task": name, "inputs": 1} | {way: solved[way][i] for way in ("vote_first", "vote")}
+        for i, name in enumerate(TASKS)
+    ]
+    info = {**table.info, "tasks": dict.fromkeys(rows["run"], each)}
+    return replace(table, rows=pd.concat(parts, ignore_index=True), info=info)
+
+
+def test_the_figure_says_which_tasks_two_attempts_solve(tables):
+    solved = {"fixed": (1, 0, 0, 0, 0), "vote_first": (1, 1, 0, 0, 0), "vote": (1, 1, 1, 1, 0)}
+    with styled():
+        drawing = draw(figure(kind="votes"), [voted(tables["mixer"], solved)], [])
+    assert "Of 5 tasks, two attempts by vote solve 80.0 %" in drawing.sentence
+    assert "the first one 40.0 %" in drawing.sentence
+    assert "the unaltered task alone 20.0 %" in drawing.sentence
+    assert (
+        "Every seed solves recolour-5, flip-6, transpose-7 and fill-8. No seed solves move-9."
+        in drawing.sentence
+    )
+    assert "answered in 8 versions" in drawing.caption
+    flipped = {**solved, "vote": (0, 1, 1, 1, 1)}
+    with styled():
+        other = draw(figure(kind="votes"), [voted(tables["mixer"], flipped)], [])
+    assert "No seed solves recolour-5" in other.sentence
+
+
+def test_many_tasks_are_not_drawn_one_by_one(tables):
+    solved = {"fixed": (0,) * 5, "vote_first": (0,) * 5, "vote": (1, 0, 0, 0, 0)}
+    table = voted(tables["mixer"], solved)
+    many = [{"task": str(i), "inputs": 1, "vote_first": 0.0, "vote": 1.0} for i in range(400)]
+    table.info["tasks"] = dict.fromkeys(table.info["tasks"], many)
+    with styled():
+        drawing = draw(figure(kind="votes"), [table], [])
+    assert len(drawing.canvas.axes) == 1
+    assert "Every seed" not in drawing.sentence
+
+
+def test_without_votes_it_says_so(tables):
+    with styled(), pytest.raises(UserError, match="no evaluation of mixer let copies vote"):
+        draw(figure(kind="votes"), [tables["mixer"]], [])

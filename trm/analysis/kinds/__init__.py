@@ -1,0 +1,55 @@
+"""Kinds of figures: one module each, with its specification, drawing and words.
+
+A module `kinds/<kind>.py` defines
+
+- `Spec`, a subclass of `trm.analysis.specs.Figure` whose `kind` is the module's name, and
+- `draw(spec, tables, fits)`, which returns a `Drawing`: the canvas, its caption and what it shows in words.
+
+Nothing else needs to know the kind: the configuration, the commands, the rules and the report find it here. Importing a
+kind imports neither numpy nor matplotlib (`trm.analysis.lazy`), so the Snakefile parses fast.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from types import ModuleType
+from typing import TYPE_CHECKING, Annotated, Any, Union
+
+from pydantic import Field, TypeAdapter
+
+from trm.analysis.specs import Figure
+from trm.errors import UserError
+
+if TYPE_CHECKING:
+    from trm.analysis.kinds.common import Drawing
+    from trm.analysis.tables import Table
+
+KINDS: dict[str, ModuleType] = {
+    item.name: importlib.import_module(f"{__name__}.{item.name}")
+    for item in pkgutil.iter_modules(__path__)
+    if item.name != "common"
+}
+"""Kind -> its module."""
+
+FIGURE: TypeAdapter[Figure] = TypeAdapter(
+    Annotated[Union[tuple(module.Spec for module in KINDS.values())], Field(discriminator="kind")]  # noqa: UP007
+)
+"""Parses the specification of any figure."""
+
+
+def draw(spec: Figure, tables: list[Table], fits: list[dict[str, Any]]) -> Drawing:
+    """Draw one figure.
+
+    Args:
+        spec: the figure.
+        tables: the tables of the experiments it shows.
+        fits: contents of fit.json files; the figure finds those it needs by their spec.
+
+    Raises:
+        UserError: a table, fit or column is missing; the sentence names it.
+    """
+    if not tables:
+        raise UserError(f"figure {spec.slug} needs at least one --table")
+    drawing: Drawing = KINDS[spec.kind].draw(spec, tables, fits)
+    return drawing

@@ -1,0 +1,361 @@
+"""`ablation`: a categorical comparison with a named baseline, by paired differences between equal seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from trm.analysis.labels import label
+from trm.analysis.lazy import common, np, pd, stats
+from trm.analysis.specs import Column, Figure, Metric, Scalar
+from trm.analysis.words import (
+    changed,
+    count,
+    listed,
+    measured,
+    place,
+    sentence,
+    signed,
+    spoken,
+    thing,
+    value_name,
+)
+from trm.errors import UserError
+from trm.study.schema import EvaluationConfig, RunConfig
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from trm.analysis.stats import Mean
+    from trm.analysis.tables import Table
+
+ALPHA = 0.05
+
+
+class Spec(Figure):
+    """Values of every seed, and paired seed differences from the baseline."""
+
+    kind: Literal["ablation"] = "ablation"
+    x: Column
+    y: Metric = "exact_accuracy"
+    hue: Column | None = None
+    """Shown separately for each value, with the interaction: does the effect hold at another batch or model size?"""
+    baseline: Scalar = None
+    """Value of `x` the others are compared with; null: the scale's recipe, else the first."""
+    second: tuple[Metric, ...] = ()
+    """Further metrics in panels beside (wall_seconds, peak_memory_bytes, rows_per_second)."""
+
+
+# words -------------------------------------------------------------------------------------------------------------
+
+
+class Change(NamedTuple):
+    """A paired difference from the baseline, and its p value adjusted for the number of comparisons (Holm)."""
+
+    mean: Mean
+    p: float | None
+
+    @property
+    def sign(self) -> int:
+        """+1 or -1 where the adjusted p value is below 0.05; else 0."""
+        if self.p is None or self.p >= ALPHA:
+            return 0
+        return 1 if self.mean.value > 0 else -1
+
+
+def adjusted(found: Sequence[Mean]) -> list[Change]:
+    """Differences with p values adjusted together."""
+    return [Change(item, p) for item, p in zip(found, stats.holm([item.p for item in found]))]
+
+
+def difference(name: str, baseline: str, change: Change, column: str) -> str:
+    """One comparison in words."""
+    mean = change.mean
+    if mean.bounds is None:
+        return f"{name}: {changed(column, mean.value)} against {baseline} (one pair of seeds: no interval)"
+    if change.sign == 0 and mean.sign:
+        amount = changed(column, mean.value, mean.bounds)
+        return (
+            f"{name}: {amount} against {baseline}, not established after correction for several comparisons"
+        )
+    if change.sign == 0:
+        most = changed(column, max(abs(bound) for bound in mean.bounds), sign=False)
+        return f"{name}: no difference larger than {most} from {baseline} ({changed(column, mean.value, mean.bounds)})"
+    low, high = mean.bounds
+    size = (low, high) if change.sign > 0 else (-high, -low)
+    way = "higher" if change.sign > 0 else "lower"
+    return f"{name}: {changed(column, abs(mean.value), size, sign=False)} {way} than {baseline}"
+
+
+def ablation_sentence(
+    changes: Mapping[str, Change], baseline: str, column: str, level: float | None = None
+) -> str:
+    """All values against the baseline."""
+    if not changes:
+        return f"Only {baseline} was measured: nothing to compare."
+    start = sentence(f"{thing(column)} with {baseline} is {measured(column, level)}.")
+    known = [difference(name, baseline, change, column) for name, change in changes.items() if change.mean.n]
+    lost = [name for name, change in changes.items() if not change.mean.n]
+    text = " ".join([start, *(f"{sentence(part)}." for part in known)])
+    return text + (f" No seed in common with {listed(lost)}: not compared." if lost else "")
+
+
+def ablation_answer(
+    changes: Mapping[Any, Mapping[str, Change]],
+    baseline: str,
+    column: str,
+    crossed: Sequence[Mapping[str, Any]],
+) -> str:
+    """One sentence: the largest established difference, how many others there are, whether they hold elsewhere.
+
+    changes: for each place (batch or model size; None: only one) the differences by name.
+    """
+    first = next(iter(changes.values()), {})
+    known = {name: change for name, change in first.items() if change.mean.n}
+    if not known:
+        return f"Nothing was measured beside {baseline}."
+    sure = {name: change for name, change in known.items() if change.sign}
+    name = max(sure or known, key=lambda key: abs(known[key].mean.value))
+    text = difference(name, baseline, known[name], column)
+    others = len(known) - 1
+    if sure and others:
+        also = len(sure) - 1
+        text += f"; of {count(others, 'other value')}, {also or 'none'} differ{'s' if also == 1 else ''} too"
+    elif not sure and others and known[name].mean.bounds:
+        most = max(abs(b) for change in known.values() for b in change.mean.bounds or (0.0,))
+        text = f"no value differs from {baseline} by more than {changed(column, most, sign=False)}"
+    tested = [item for item in crossed if item["low"] is not None]
+    if tested:
+        differ = sum(bool(item["sign"]) for item in tested)
+        where = {item["elsewhere"] for item in tested}
+        at = where.pop() if len(where) == 1 else "other settings"
+        text += f"; at {at}, {differ or 'none'} of {count(len(tested), 'effect')} changes"
+    return sentence(text) + "."
+
+
+def power_sentence(changes: Sequence[Change], column: str) -> str:
+    """What the seeds could have shown."""
+    size = stats.detectable([change.mean for change in changes])
+    if size is None:
+        return ""
+    pairs = min(change.mean.n for change in changes if change.mean.n > 1)
+    return (
+        f" {count(pairs, 'pair').capitalize()} of seeds show a difference of {changed(column, size, sign=False)} (80 "
+        "% power)."
+    )
+
+
+def interaction_sentence(effect: str, where: str, elsewhere: str, change: Change, column: str) -> str:
+    """Does an effect hold elsewhere (a larger batch, a larger model)?"""
+    if change.mean.bounds is None:
+        return f"Whether the effect of {effect} is the same at {elsewhere} is open: too few seeds."
+    amount = changed(column, change.mean.value, change.mean.bounds)
+    if change.sign == 0:
+        return f"The effect of {effect} at {elsewhere} differs by {amount} from that at {where}: not established."
+    return f"The effect of {effect} changes between {where} and {elsewhere}, by {amount}."
+
+
+# drawing -----------------------------------------------------------------------------------------------------------
+
+
+def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.Drawing:
+    """Values left, paired differences right, further metrics beside."""
+    table = common.table_of(tables, tables[0].experiment)
+    spec = common.with_hue(spec, table, table.select(spec.where, [spec.x]), [spec.x])
+    rows = common.rows_of(table, spec.where, spec.y, spec.x, spec.hue)
+    if spec.hue:
+        rows = _comparable(rows, spec.hue, spec.x)
+    values = common.ordered(rows[spec.x])
+    baseline = baseline_of(spec, values, table.info.get("recipe") or {})
+    parts = common.groups(rows, spec.hue)
+    shades = common.colours(list(parts))
+    extra = [name for name in spec.second if rows[name].notna().any()]
+    height = max(1.7, 0.9 + (0.26 + 0.16 * len(parts)) * len(values))
+    strip = common.strip_for(spec.hue, list(parts))
+    figure, axes = common.canvas(common.TWO, height, 1, 2 + len(extra), sharey=True, strip=strip)
+    raw: dict[tuple[Any, Any], Mean] = {}
+    levels: dict[Any, float] = {}
+    for index, (hue, part) in enumerate(parts.items()):
+        shift = (index - (len(parts) - 1) / 2) * 0.62 / len(parts)
+        series = {value: by_seed(part, spec, value) for value in values}
+        for row, value in enumerate(values):
+            for axis, name in zip((axes[0, 0], *axes[0, 2:]), (spec.y, *extra)):
+                _values(axis, row + shift, part[common.is_value(part[spec.x], value)], name, shades[hue])
+            if value != baseline and len(series[value]):
+                raw[hue, value] = stats.paired(series[baseline], series[value])
+        levels[hue] = float(series[baseline].mean()) if len(series[baseline]) else float("nan")
+    found = dict(zip(raw, adjusted(list(raw.values()))))
+    for index, hue in enumerate(parts):
+        shift = (index - (len(parts) - 1) / 2) * 0.62 / len(parts)
+        _differences(
+            axes[0, 1],
+            {k[1]: c for k, c in found.items() if k[0] == hue},
+            values,
+            baseline,
+            shades[hue],
+            shift,
+            spec.y,
+        )
+    common.note(axes[0, 1], "baseline", (0, values.index(baseline) - 0.31), (-3, 1), ha="right")
+    _dress(axes[0], spec, extra, values, rows)
+    common.hue_legend(figure, axes[0, 0], spec.hue, shades, marker="o")
+    title = spec.title or sentence(f"{thing(spec.y)} by {label(spec.x).name}")
+    common.heading(axes[0, 0], title)
+    base_name = spoken(spec.x, baseline)
+    changes = {hue: {spoken(spec.x, k[1]): c for k, c in found.items() if k[0] == hue} for hue in parts}
+    crossed = interactions(parts, spec, values, baseline)
+    sentences = []
+    for hue in parts:
+        head = f"At {place(spec.hue, hue)}: " if spec.hue else ""
+        sentences.append(head + ablation_sentence(changes[hue], base_name, spec.y, levels[hue]))
+    sentences += [item["sentence"] for item in crossed]
+    sure = [
+        abs(c.mean.value) / max(1e-9, abs(c.mean.value - c.mean.low))
+        for c in found.values()
+        if c.sign and c.mean.low is not None
+    ]
+    return common.finish(
+        figure,
+        [table],
+        rows,
+        title=title,
+        caption=(
+            "Left: seeds faint, mean with Student's 95 % interval. Right: mean difference from the baseline "
+            f"({base_name}) over pairs of equal seeds with its 95 % interval; filled where Holm's method, over the "
+            f"{count(len(found), 'comparison')} of this figure, rejects no difference at 5 %."
+        ),
+        sentence=" ".join(sentences) + power_sentence(list(found.values()), spec.y),
+        answer=ablation_answer(changes, base_name, spec.y, crossed),
+        strength=max(sure, default=None),
+        numbers={
+            "baseline": baseline,
+            "x": spec.x,
+            "differences": [
+                {
+                    "hue": k[0],
+                    "value": spoken(spec.x, k[1]),
+                    "mean": c.mean.value,
+                    "low": c.mean.low,
+                    "high": c.mean.high,
+                }
+                | {"pairs": c.mean.n, "p_holm": c.p}
+                for k, c in found.items()
+            ],
+            "detectable": stats.detectable(list(raw.values())) if label(spec.y).percent else None,
+            "interactions": crossed,
+        },
+    )
+
+
+def _comparable(rows: pd.DataFrame, hue: str, x: str) -> pd.DataFrame:
+    """Without the hues at which only one value of x was measured, if others compare several."""
+    parts = rows.groupby(rows[hue].astype("object").where(rows[hue].notna(), ""))[x]
+    kept = rows[parts.transform(lambda part: part.nunique(dropna=False)) > 1]
+    return kept if len(kept) else rows
+
+
+def baseline_of(spec: Spec, values: list[Any], scale: Mapping[str, Any]) -> Any:
+    """The named baseline, else the value of the scale's recipe, or of the paper's, or the nearest number, or the first.
+
+    Raises:
+        UserError: the named baseline is not a value of the grid.
+    """
+    if spec.baseline is not None:
+        for value in values:
+            if value == spec.baseline or str(value) == str(spec.baseline):
+                return value
+        raise UserError(f"baseline {spec.baseline} is not a value of {spec.x}: {', '.join(map(str, values))}")
+    section, _, field = spec.x.partition(".")
+    recipe: Any = EvaluationConfig() if section == "evaluation" else getattr(RunConfig(), section, None)
+    wanted = [value for value in (scale.get(spec.x), getattr(recipe, field, None)) if value is not None]
+    for value in wanted:
+        if value in values:
+            return value
+    numbers = [value for value in values if isinstance(value, (int, float)) and not isinstance(value, bool)]
+    if numbers and wanted and isinstance(wanted[0], (int, float)):
+        return min(numbers, key=lambda value: abs(value - wanted[0]))
+    return values[0]
+
+
+def by_seed(rows: pd.DataFrame, spec: Spec, value: Any) -> pd.Series:
+    """The metric of one value of x, indexed by seed."""
+    part = rows[common.is_value(rows[spec.x], value)]
+    return pd.Series(part[spec.y].to_numpy(float), index=part["seed"].to_numpy())
+
+
+def interactions(
+    parts: Mapping[Any, pd.DataFrame], spec: Spec, values: list[Any], baseline: Any
+) -> list[dict[str, Any]]:
+    """Does each effect at the first hue value hold at the others?"""
+    hues = list(parts)
+    raw: dict[tuple[Any, Any], Mean] = {}
+    for hue in hues[1:]:
+        for value in values:
+            series = [
+                by_seed(parts[where], spec, level) for where in (hues[0], hue) for level in (baseline, value)
+            ]
+            if value != baseline and min(map(len, series)):
+                raw[hue, value] = stats.interaction(*series)
+    found = []
+    for (hue, value), change in zip(raw, adjusted(list(raw.values()))):
+        effect, here, there = spoken(spec.x, value), place(str(spec.hue), hues[0]), place(str(spec.hue), hue)
+        mean = change.mean
+        found.append(
+            {"hue": spec.hue, "effect": effect, "where": here, "elsewhere": there}
+            | {"mean": mean.value, "low": mean.low, "high": mean.high, "pairs": mean.n, "sign": change.sign}
+            | {"sentence": interaction_sentence(effect, here, there, change, spec.y)}
+        )
+    return found
+
+
+def _values(axes: Axes, at: float, rows: pd.DataFrame, name: str, colour: str) -> None:
+    data = rows[name].dropna().to_numpy(float)
+    if len(data):
+        text = label(name)
+        low = 0.0 if text.percent or text.log else -np.inf
+        summary = stats.mean(data).clipped(low, 1.0 if text.percent else np.inf)
+        common.seed_marks_across(axes, at, data, colour, seeds_at=at + 0.09, summary=summary)
+
+
+def _differences(
+    axes: Axes,
+    found: Mapping[Any, Change],
+    values: list[Any],
+    baseline: Any,
+    colour: str,
+    shift: float,
+    metric: str,
+) -> None:
+    """Paired differences of one colour."""
+    axes.plot(0, values.index(baseline) + shift, "|", color=colour, markersize=8)
+    for value, change in found.items():
+        if change.mean.n:
+            mean = change.mean.clipped(-1.0, 1.0) if label(metric).percent else change.mean
+            at = values.index(value) + shift
+            common.seed_marks_across(
+                axes, at, np.array([mean.value]), colour, summary=mean, hollow=not change.sign
+            )
+
+
+def _dress(axes: np.ndarray, spec: Spec, extra: list[str], values: list[Any], rows: pd.DataFrame) -> None:
+    """Labels of all panels."""
+    axes[0].set_yticks(range(len(values)), [common.wrap(value_name(value, spec.x), 22) for value in values])
+    axes[0].set_ylim(len(values) - 0.45, -0.55)
+    if spec.x != "label":  # words chosen for the grid's points speak for themselves
+        axes[0].set_ylabel(common.wrap(sentence(label(spec.x).name), max(14, 6 * len(values))))
+    common.axis_scale(axes[0], "x", label(spec.y), rows[spec.y].to_numpy(), log=False)
+    axes[1].axvline(0, color=common.GREY, linewidth=0.8, linestyle=common.DASHES[1], zorder=1)
+    unit = "points" if label(spec.y).percent else label(spec.y).unit
+    axes[1].set_xlabel(f"Difference from baseline ({unit})" if unit else "Difference from baseline")
+    if label(spec.y).percent:
+        axes[1].xaxis.set_major_formatter(lambda value, _: signed(100 * value))
+    for axis, name in zip(axes[2:], extra):
+        data = rows[name].to_numpy(float)
+        if np.nanmax(data) - np.nanmin(data) <= 1e-6 * abs(np.nanmax(data)):  # no zoom on rounding
+            axis.set_xlim(0, 2 * np.nanmax(data) or 1)
+        common.axis_scale(axis, "x", label(name), data, log=False)
+    width = {2: 46, 3: 30, 4: 23}.get(len(axes), 18)
+    for axis, name in zip(axes, (spec.y, "", *extra)):
+        axis.set_xlabel(common.wrap(axis.get_xlabel(), width))
+        axis.grid(axis="y", visible=False)
+        axis.xaxis.get_major_locator().set_params(nbins=3 if label(name).binary else 5)  # `426 MiB` is long

@@ -1,0 +1,195 @@
+"""`agreement`: runs that ought to be the same, overlaid, and how far each is from the first grid point."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from trm.analysis.labels import HISTORY, Label
+from trm.analysis.lazy import common, np, pd
+from trm.analysis.specs import Figure
+from trm.analysis.words import count, listed, memory, number, percent, point_name
+from trm.errors import UserError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from trm.analysis.tables import Table
+
+LEAST = 1e-9
+"""Where a difference of exactly 0 is drawn."""
+CLOSE = 4e-3
+"""Largest relative difference at the first measurement at which two curves count as the same: bfloat16's rounding."""
+
+
+class Spec(Figure):
+    """Curves overlaid, and their relative differences."""
+
+    kind: Literal["agreement"] = "agreement"
+    metrics: tuple[str, ...] = ("train/loss", "train/grad_norm")
+    """Columns of history.csv, one column of panels each."""
+
+
+class Agreement(NamedTuple):
+    """How one grid point compares with the first."""
+
+    name: str
+    start: Mapping[str, float]
+    """Metric -> relative difference at the first measurement, before training has amplified anything."""
+    whole: Mapping[str, float]
+    """Metric -> largest relative difference over the whole run."""
+    accuracy: float | None
+    rows_per_second: float | None
+    peak_memory: float | None
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the point starts as the first one does, to rounding."""
+        return max(self.start.values(), default=0.0) <= CLOSE
+
+
+def agreement_sentence(parts: Sequence[Agreement]) -> str:
+    """Differences of each point from the first, then what each one costs."""
+    first, *others = parts
+    said = []
+    for part in others:
+        if not part.whole:
+            said.append(f"{part.name} shares no seed with {first.name}: not compared.")
+        elif max(part.whole.values()) == 0:
+            said.append(f"{part.name} equals {first.name} to the last bit.")
+        else:
+            shown = [
+                f"{metric} differs by {number(100 * part.start[metric], 2)} % at the first measurement and by at most "
+                f"{number(100 * part.whole[metric], 2)} % later"
+                for metric in part.whole
+            ]
+            said.append(
+                f"{part.name} {'agrees' if part.agrees else 'does not agree'} with {first.name}: {listed(shown)}."
+            )
+    costs = [
+        f"{part.name} {number(part.rows_per_second)} puzzles/s, {memory(part.peak_memory)} a worker, "
+        f"{percent(part.accuracy)} exact"
+        for part in parts
+    ]
+    return f"{' '.join(said)} Measured: {'; '.join(costs)}."
+
+
+def agreement_answer(parts: Sequence[Agreement]) -> str:
+    """How many agree, and by how much the worst is off."""
+    first, *others = parts
+    known = [part for part in others if part.whole]
+    if not known:
+        return f"Nothing was measured beside {first.name}."
+    if max(max(part.whole.values()) for part in known) == 0:
+        return f"{listed([first.name, *(part.name for part in known)])} are the same to the last bit."
+    worst = max(known, key=lambda part: max(part.start.values()))
+    size = f"largest difference at the start {number(100 * max(worst.start.values()), 2)} %"
+    if len(known) == 1:
+        verb = "agrees" if worst.agrees else "does not agree"
+        return f"{worst.name} {verb} with {first.name} to rounding ({size})."
+    good = sum(part.agrees for part in known)
+    many = "all agree" if good == len(known) else f"{good} agree{'s' if good == 1 else ''}"
+    whose = f"{first.name}'s run, {many} to rounding ({size}: {worst.name})"
+    return f"Of {count(len(known), 'other way')} to compute {whose}."
+
+
+def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.Drawing:
+    """Above: the curves. Below: their relative difference from the first grid point's, seed by seed."""
+    table = common.table_of(tables, tables[0].experiment)
+    rows = table.select(spec.where)
+    names = common.ordered(rows["label"])
+    for column in spec.metrics:
+        if column not in table.curves:
+            raise UserError(f"no history of {table.experiment} has a column {column}")
+    if len(names) < 2:
+        raise UserError(f"{table.experiment} has one grid point: nothing to compare it with")
+    shades = common.colours(names)
+    strip = common.strip_of(len(names), 3)
+    figure, axes = common.canvas(
+        common.TWO, 4.2, 2, len(spec.metrics), strip=strip, sharex="col", height_ratios=[3, 2]
+    )
+    found: dict[str, dict[str, tuple[float, float]]] = {name: {} for name in names}
+    for place, column in enumerate(spec.metrics):
+        text = HISTORY.get(column, Label(column.replace("/", " ").replace("_", " ")))
+        for name, item in _panels(axes[0, place], axes[1, place], table, rows, column, text, shades).items():
+            found[name][text.name] = item
+    title = spec.title or "The same run, computed in other ways"
+    common.heading(axes[0, 0], title)
+    handles = [
+        common.entry(axes[0, 0], point_name(name), color=shades[name], linestyle=common.DASHES[i % 4])
+        for i, name in enumerate(names)
+    ]
+    common.legend(figure, handles, 3)
+    parts = [_measured(rows[rows["label"] == name], name, found[name]) for name in names]
+    return common.finish(
+        figure,
+        [table],
+        rows,
+        title=title,
+        caption=(
+            f"Above: every seed's curve. Below: its relative difference from the same seed's curve of "
+            f"{point_name(names[0])}; a difference of exactly 0 is drawn at {LEAST:g}. Training amplifies rounding "
+            "from "
+            "step to step, because Adam's update follows the sign even of a gradient near 0: equal computations agree "
+            "at "
+            "the start, later only averages can."
+        ),
+        sentence=agreement_sentence(parts),
+        answer=agreement_answer(parts),
+        numbers={"agreement": [part._asdict() for part in parts]},
+    )
+
+
+def _panels(
+    above: Axes,
+    below: Axes,
+    table: Table,
+    rows: pd.DataFrame,
+    column: str,
+    text: Label,
+    shades: dict[Any, str],
+) -> dict[str, tuple[float, float]]:
+    """Draw one metric; returns each point's relative difference at the start, and the largest one."""
+    histories = {run: part.set_index("step")[column].dropna() for run, part in table.curves.groupby("run")}
+    first, *others = shades
+    lines = {
+        name: {int(run["seed"]): histories[run["run"]] for _, run in part.iterrows()}
+        for name, part in rows.groupby("label", sort=False)
+    }
+    seen = []
+    for index, name in enumerate(shades):
+        for line in lines[name].values():
+            style = {"linewidth": 2.2, "alpha": 0.35} if name == first else {"linewidth": 0.8, "alpha": 0.9}
+            above.plot(line.index, line, color=shades[name], linestyle=common.DASHES[index % 4], **style)
+            seen.append(line.to_numpy(float))
+    found: dict[str, tuple[float, float]] = {}
+    for name in others:
+        start, whole = [], []
+        for seed in lines[name].keys() & lines[first].keys():
+            reference, line = lines[first][seed], lines[name][seed]
+            steps = reference.index.intersection(line.index)
+            if not len(steps):
+                continue
+            apart = (line[steps] - reference[steps]).abs().to_numpy(float)
+            away = apart / np.maximum(reference[steps].abs().to_numpy(float), LEAST)
+            below.plot(steps, np.maximum(away, LEAST), color=shades[name], linewidth=0.8)
+            start.append(float(away[0]))
+            whole.append(float(away.max()))
+        if whole:
+            found[name] = (max(start), max(whole))
+    common.axis_scale(above, "y", text, np.concatenate(seen))
+    common.axis_scale(below, "x", Label("training step"), np.array([]), log=False)
+    below.set_yscale("log")
+    below.set_ylabel("Relative difference")
+    return found
+
+
+def _measured(part: pd.DataFrame, name: str, away: dict[str, tuple[float, float]]) -> Agreement:
+    def mean(column: str) -> float | None:
+        values = pd.to_numeric(part[column], errors="coerce").dropna()
+        return float(values.mean()) if len(values) else None
+
+    start, whole = ({metric: item[i] for metric, item in away.items()} for i in (0, 1))
+    return Agreement(
+        point_name(name), start, whole, *map(mean, ("exact_accuracy", "rows_per_second", "peak_memory_bytes"))
+    )

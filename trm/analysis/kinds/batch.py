@@ -1,0 +1,180 @@
+"""`batch`: steps, puzzles and FLOPs to the targets against batch size; critical batch; gradient noise scale."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from trm.analysis.labels import Label, label
+from trm.analysis.lazy import common, np, stats
+from trm.analysis.specs import Column, Figure, FitSpec, Fraction
+from trm.analysis.words import goal, interval, listed, number, place, value_name
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from trm.analysis.stats import Cost
+    from trm.analysis.tables import Table
+
+
+class Spec(Figure):
+    """Four panels: steps, puzzles and FLOPs to the targets, and throughput."""
+
+    kind: Literal["batch"] = "batch"
+    targets: tuple[Fraction, ...] = (0.80, 0.85)
+    """Validation accuracies counted to."""
+    x: Column = "training.batch_size"
+
+    def fits(self, experiment: str) -> tuple[FitSpec, ...]:
+        law = {"form": "critical_batch", "x": self.x, "y": "steps_to_target", "where": self.where}
+        return tuple(FitSpec(experiments=(experiment,), target=target, **law) for target in self.targets)
+
+
+def batch_sentence(
+    groups: Mapping[float, Mapping[str, Any]],
+    costs: Mapping[float, Sequence[Cost]],
+    noise: Sequence[tuple[float, str]],
+) -> str:
+    """Critical batch for every target, what is never reached, and the noise scale."""
+    parts = []
+    for target, group in groups.items():
+        if not any(cost.reached for cost in costs[target]):
+            parts.append(f"No batch size reaches {goal(target)} validation accuracy.")
+            continue
+        if "forms" not in group:
+            parts.append(f"The critical batch for {goal(target)} could not be fitted: {group['error']}.")
+            continue
+        form = group["forms"]["critical_batch"]
+        bounds = form.get("intervals") or {}
+        if group["doubts"]:
+            parts.append(f"No critical batch is claimed for {goal(target)}: {listed(group['doubts'])}.")
+        else:
+            parts.append(
+                f"To {goal(target)}, the critical batch is "
+                f"{number(form['parameters']['B*'], 2)}{interval(bounds.get('B*'))} "
+                f"puzzles and no batch takes fewer than {number(form['parameters']['Smin'], 2)}"
+                f"{interval(bounds.get('Smin'))} steps."
+            )
+        partly = [cost for cost in costs[target] if cost.reached < cost.runs]
+        if partly:
+            shown = ", ".join(f"{value_name(cost.batch)} ({cost.reached} of {cost.runs})" for cost in partly)
+            parts.append(f"Not every seed reaches {goal(target)} at batch size {shown}.")
+    parts += [
+        f"The gradient noise scale is about {number(value, 2)} puzzles ({how})." for value, how in noise
+    ]
+    return " ".join(parts)
+
+
+def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.Drawing:
+    """All four panels; one mark for each setting, one colour for each target."""
+    from trm.analysis.tables import implied_hue
+
+    table = common.table_of(tables, tables[0].experiment)
+    rows = table.select(spec.where, [spec.x])
+    wanted = [common.fit_of(fits, item) for item in spec.fits(table.experiment)]
+    hue = implied_hue(table, rows, [spec.x])
+    parts = common.groups(rows, hue)
+    wide = 2 if hue else 4
+    strip = common.strip_of(len(spec.targets) + (len(parts) if hue else 0), wide)
+    figure, grid = common.canvas(common.TWO, 5.0, 2, 2, strip=strip)
+    axes = grid.ravel()
+    handles: list[Any] = []
+    known: dict[Any, dict[float, list[Cost]]] = {value: {} for value in parts}
+    groups: dict[Any, dict[float, Any]] = {value: {} for value in parts}
+    for colour, target, fit in zip(common.OKABE_ITO, spec.targets, wanted):
+        for index, (value, part) in enumerate(parts.items()):
+            found = known[value][target] = stats.costs(part, table.curves, target, spec.x)
+            group = next(item for item in fit["groups"] if not hue or item["hue"] == value)
+            groups[value][target] = group
+            for axis, field in zip(axes, ("steps", "rows", "flops")):
+                _marks(axis, found, field, colour, common.MARKERS[index])
+            if "forms" in group and not group["doubts"]:
+                _law(axes[0], axes[1], group, part[spec.x].to_numpy(float), colour)
+        handles.append(common.entry(axes[0], f"to {goal(target)} validation accuracy", color=colour))
+    for index, value in enumerate(parts if hue else ()):
+        style = {"color": common.GREY, "marker": common.MARKERS[index], "linestyle": "none"}
+        handles.append(common.entry(axes[0], common.hue_name(hue or "", value), **style))
+    common.legend(figure, handles, wide)
+    speeds = rows[rows["rows_per_second"].notna()].groupby(spec.x, sort=True)["rows_per_second"]
+    for size, part in speeds:
+        common.seed_marks(axes[3], size, part.to_numpy(float), common.OKABE_ITO[2], seeds_at=0.95 * size)
+    scales = _noise(rows, table, spec)
+    for value, _ in scales:
+        for axis in axes[:2]:
+            axis.axvline(value, color=common.GREY, linewidth=0.8, linestyle=":", zorder=1)
+    titles = ("Steps to the target", "Puzzles to the target", "Compute to the target", "Throughput")
+    for axis, text in zip(axes, titles):
+        common.heading(axis, text)
+        common.axis_scale(axis, "x", label(spec.x), np.sort(rows[spec.x].unique().astype(float)), log=True)
+    names = (
+        Label("steps", log=True),
+        Label("puzzles offered", log=True),
+        Label("training compute", "FLOPs", log=True),
+    )
+    every = [cost for found in known.values() for item in found.values() for cost in item]
+    for axis, text, field in zip(axes, names, ("steps", "rows", "flops")):
+        values = np.array([getattr(cost, field).value for cost in every])
+        if np.isfinite(values).any():
+            common.axis_scale(axis, "y", text, values)
+        else:
+            axis.text(
+                0.5, 0.5, "no run reached a target", transform=axis.transAxes, ha="center", color=common.GREY
+            )
+    common.axis_scale(
+        axes[3], "y", label("rows_per_second"), rows["rows_per_second"].to_numpy(float), log=True
+    )
+    words = []
+    for value in parts:
+        text = batch_sentence(groups[value], known[value], scales if value == list(parts)[-1] else [])
+        words.append(f"With {place(hue, value)}: {text}" if hue else text)
+    first = next(iter(parts))
+    return common.finish(
+        figure,
+        [table],
+        rows,
+        title=spec.title or "Batch size",
+        caption=(
+            "Mean over the seeds that reach the target, with Student's 95 % interval; hollow: not every seed does. "
+            "Lines: "
+            "S = Smin (1 + B*/B) fitted to the steps, and the puzzles it implies (arXiv 1812.06162), where the points "
+            "support it. Dotted: gradient noise scale."
+        ),
+        sentence=" ".join(words),
+        answer=batch_sentence({t: groups[first][t] for t in spec.targets[:1]}, known[first], []),
+        numbers={"noise_scale": scales},
+    )
+
+
+def _marks(axes: Axes, found: list[Cost], field: str, colour: str, marker: str) -> None:
+    for cost in found:
+        mean = getattr(cost, field)
+        if mean.n:
+            summary = mean.clipped(0.2 * mean.value, np.inf)
+            hollow = cost.reached < cost.runs
+            common.seed_marks(
+                axes, cost.batch, np.array([mean.value]), colour, marker, summary=summary, hollow=hollow
+            )
+
+
+def _law(steps: Axes, rows: Axes, group: dict[str, Any], batches: np.ndarray, colour: str) -> None:
+    """The fitted tradeoff in both forms."""
+    values = group["forms"]["critical_batch"]["parameters"]
+    places = np.geomspace(batches.min(), batches.max(), 60)
+    needed = values["Smin"] * (1 + values["B*"] / places)
+    steps.plot(places, needed, color=colour, linewidth=1.2)
+    rows.plot(places, needed * places, color=colour, linewidth=1.2)
+
+
+def _noise(rows: Any, table: Table, spec: Spec) -> list[tuple[float, str]]:
+    """The noise scale and how it was measured: logged in training if it was, else from gradient norms."""
+    logged = stats.logged_noise_scale(rows, table.curves, spec.x)
+    if logged:
+        centre = float(np.exp(np.mean([np.log(item.value) for _, item in logged])))
+        return [(centre, "measured between micro-batches in the last half of training")]
+    estimates = stats.noise_scale(rows, table.curves, spec.x)
+    if not estimates:
+        return []
+    part, value = estimates[-1]
+    return [
+        (value, f"estimated from gradient norms at {100 * part:.0f} % of training: order of magnitude only")
+    ]

@@ -1,0 +1,521 @@
+"""What all kinds of figures share: style, canvas, colours, axes, marks, legends, footer, files."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import matplotlib.style
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure as Canvas
+from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullFormatter, NullLocator
+
+from trm.analysis.labels import Label, label
+from trm.analysis.specs import FitSpec
+from trm.analysis.stats import Mean
+from trm.analysis.tables import Table, implied_hue
+from trm.analysis.words import compact, count, listed, memory, place, point_name, value_name
+from trm.errors import UserError
+from trm.io import dump, write_bytes, write_text
+
+ONE, TWO = 4.6, 7.0
+"""Widths in inches of a figure with one panel and of one with several. The report shows all at one scale."""
+STYLE = Path(__file__).resolve().parents[3] / "config" / "figures.mplstyle"
+OKABE_ITO = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7F7F7F"]
+MARKERS = ["o", "s", "^", "D", "v", "P", "X", "*"]
+DASHES: Sequence[Any] = ("-", (0, (4, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)))
+"""Line styles that tell lines apart where they lie on each other."""
+GREY = "#767676"
+MISSING = "#B00020"
+SMALL = 6.5
+"""Font size of every note inside a figure; the style file sets the others."""
+FOOT = 0.36
+"""Inches kept free for the footer's two lines."""
+
+
+@dataclass
+class Drawing:
+    """A finished figure and what the report says about it."""
+
+    canvas: Canvas
+    title: str
+    caption: str
+    """What the marks mean, and how the numbers were computed."""
+    sentence: str
+    """What the figure shows, from its numbers."""
+    answer: str = ""
+    """The same in one sentence, for the report's summary."""
+    strength: float | None = None
+    """Size of the main effect over half the width of its 95 % interval; below 1 or None: no effect is claimed."""
+    alt: str = ""
+    """Text for readers who cannot see the figure."""
+    numbers: dict[str, Any] = field(default_factory=dict)
+    """The numbers behind the sentence."""
+    provenance: dict[str, str] = field(default_factory=dict)
+
+
+@contextmanager
+def styled(path: str | Path | None = None) -> Iterator[None]:
+    """Matplotlib's settings while drawing and saving. UserError: the style file is missing or invalid."""
+    style = Path(path) if path else STYLE
+    if not style.exists():
+        raise UserError(f"{style} does not exist: name the style file with --style")
+    with matplotlib.rc_context():
+        try:
+            matplotlib.style.use(str(style))
+        except OSError as error:
+            raise UserError(f"{style} is not a matplotlib style file: {error}") from None
+        yield
+
+
+# data --------------------------------------------------------------------------------------------------------------
+
+
+def table_of(tables: Sequence[Table], experiment: str) -> Table:
+    """The table of an experiment. UserError: it was not given."""
+    for table in tables:
+        if table.experiment == experiment:
+            return table
+    raise UserError(
+        f"no --table holds experiment {experiment}; given: {listed([t.experiment for t in tables])}"
+    )
+
+
+def fit_of(fits: Sequence[dict[str, Any]], spec: FitSpec) -> dict[str, Any]:
+    """The content of the fit.json made for `spec`. UserError: it was not given."""
+    wanted = spec.model_dump(mode="json")
+    for fit in fits:
+        if fit.get("spec") == wanted:
+            return fit
+    raise UserError(
+        f"no --fit was made for {spec.form} of {spec.y} against {spec.x} in {listed(spec.experiments)}: "
+        "run `python -m trm fit` with that spec"
+    )
+
+
+def rows_of(table: Table, where: Mapping[str, Any], metric: str, *columns: str | None) -> pd.DataFrame:
+    """The selected rows in which `metric` was measured. UserError: none, or a column is missing."""
+    rows = table.select(where, [name for name in (*columns, metric) if name])
+    rows = rows[pd.to_numeric(rows[metric], errors="coerce").notna()]
+    if not len(rows):
+        raise UserError(f"{table.experiment} has no measurement of {metric}: the figure would be empty")
+    return rows
+
+
+def with_hue(spec: Any, table: Table, rows: pd.DataFrame, taken: Sequence[str]) -> Any:
+    """The spec with the hue that its table calls for, where it names none."""
+    return spec if spec.hue else spec.model_copy(update={"hue": implied_hue(table, rows, taken)})
+
+
+def ordered(values: pd.Series) -> list[Any]:
+    """Distinct values: numbers rising, words in the order of the grid."""
+    distinct = list(pd.unique(values.astype("object").where(values.notna(), None)))
+    numbers = [value for value in distinct if isinstance(value, (int, float, np.number))]
+    if len(numbers) == len([value for value in distinct if value is not None]):
+        return [None] * (None in distinct) + sorted(numbers)
+    return distinct
+
+
+def is_value(column: pd.Series, value: Any) -> pd.Series:
+    """Rows of a column equal to one of `ordered`'s values."""
+    return column.isna() if value is None else column == value
+
+
+def groups(rows: pd.DataFrame, column: str | None) -> dict[Any, pd.DataFrame]:
+    """Value -> its rows, in order; one entry, None, without a column."""
+    if not column:
+        return {None: rows}
+    return {value: rows[is_value(rows[column], value)] for value in ordered(rows[column])}
+
+
+def positive(rows: pd.DataFrame, metric: str) -> np.ndarray:
+    """Values for a log axis [N]: a run without an error is shown at half a test puzzle."""
+    values = rows[metric].to_numpy(float)
+    if metric != "error":
+        return values
+    return np.where(values > 0, values, 0.5 / rows["puzzles"].to_numpy(float))
+
+
+# canvas, legends, footer -------------------------------------------------------------------------------------------
+
+
+def canvas(
+    width: float, height: float, rows: int = 1, columns: int = 1, *, strip: float = 0.0, **options: Any
+) -> tuple[Canvas, np.ndarray]:
+    """A figure with axes [rows, columns], `height` inches tall, above a strip for a legend and the footer."""
+    total = height + strip + FOOT
+    figure = Canvas(figsize=(width, total), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(rows, columns, squeeze=False, **options)
+    share = (FOOT + strip) / total
+    figure.get_layout_engine().set(rect=(0.004, share, 0.992, 1.0 - share - 0.01))
+    return figure, axes
+
+
+def panels(
+    number: int, height: float, *, wide: int = 3, strip: float = 0.0, **options: Any
+) -> tuple[Canvas, np.ndarray]:
+    """`number` panels, at most `wide` beside each other; returns the figure and the axes in use [number]."""
+    columns = 2 if number == 4 else min(wide, number)
+    rows = -(-number // columns)
+    width = ONE if columns == 1 else TWO if columns == 2 else 2.75 * columns
+    figure, axes = canvas(width, height * rows, rows, columns, strip=strip, **options)
+    for axis in axes.flat[number:]:
+        axis.set_axis_off()
+    return figure, axes.flat[:number]
+
+
+def strip_of(entries: int, columns: int, *, title: bool = False) -> float:
+    """Inches that a legend of `entries` in `columns` needs below the axes."""
+    return 0.16 * (-(-entries // columns) + title) + 0.06 if entries else 0.0
+
+
+def legend(figure: Canvas, handles: Sequence[Any], columns: int, title: str = "") -> None:
+    """A legend in the strip between axes and footer."""
+    found = figure.legend(
+        handles=handles,
+        loc="lower center",
+        bbox_to_anchor=(0.5, (FOOT - 0.06) / figure.get_figheight()),
+        ncols=columns,
+        title=title or None,
+        columnspacing=1.4,
+        labelspacing=0.25,
+    )
+    found.set_in_layout(False)
+
+
+def entry(axes: Axes, name: str, **style: Any) -> Any:
+    """A legend entry that draws nothing."""
+    return axes.plot([], [], label=name, **style)[0]
+
+
+def across(column: str | None, one_panel: bool = False) -> int:
+    """Legend entries beside each other: fewer where they are long."""
+    return (
+        1
+        if column == "series" and one_panel
+        else 2
+        if column in ("series", "label")
+        else 3
+        if one_panel
+        else 6
+    )
+
+
+def strip_for(column: str | None, values: Sequence[Any], one_panel: bool = False) -> float:
+    """Inches of the legend of a hue; 0 without one."""
+    return strip_of(len(values), across(column, one_panel), title=column != "label") if column else 0.0
+
+
+def hue_legend(
+    figure: Canvas,
+    axes: Axes,
+    column: str | None,
+    shades: Mapping[Any, str],
+    one_panel: bool = False,
+    **style: Any,
+) -> None:
+    """The legend of a hue: a colour and a mark for each value."""
+    if not column:
+        return
+    handles = [
+        entry(
+            axes,
+            hue_name(column, value),
+            color=colour,
+            **{"marker": MARKERS[i % 8], "linestyle": "none", **style},
+        )
+        for i, (value, colour) in enumerate(shades.items())
+    ]
+    legend(figure, handles, across(column, one_panel), legend_title(column))
+
+
+def hue_name(column: str, value: Any) -> str:
+    """A legend entry: the value alone; `legend_title` names the column."""
+    if column == "series":
+        return wrap(place(column, value), 44)
+    if column == "experiment":  # an experiment named after what it varies
+        return label(f"model.{value}").name
+    return value_name(value, column) if column != "label" else point_name(value)
+
+
+def legend_title(column: str) -> str:
+    """What the entries of a legend are values of; nothing where the words speak for themselves."""
+    return "" if column in ("label", "series") else "varied" if column == "experiment" else label(column).name
+
+
+def heading(axes: Axes, title: str, lines: str = "") -> None:
+    """A bold title with small lines under it, above the axes and outside the layout."""
+    below = lines.count("\n") + 1 if lines else 0
+    axes.set_title(title, pad=6 + 1.32 * SMALL * below)
+    if lines:
+        note(
+            axes,
+            lines,
+            (0, 1),
+            (0, 4),
+            xycoords="axes fraction",
+            color="#333333",
+            va="bottom",
+            linespacing=1.15,
+        )
+
+
+def note(
+    axes: Axes, text: str, xy: tuple[float, float], offset: tuple[float, float] = (0, 0), **style: Any
+) -> None:
+    """A small note `offset` points away from a place, outside the layout."""
+    options = {"textcoords": "offset points", "fontsize": SMALL, "color": GREY, "zorder": 6, **style}
+    axes.annotate(text, xy, xytext=offset, **options).set_in_layout(False)
+
+
+def finish(
+    figure: Canvas,
+    tables: Sequence[Table],
+    rows: pd.DataFrame,
+    *,
+    title: str,
+    caption: str,
+    sentence: str,
+    answer: str = "",
+    strength: float | None = None,
+    numbers: dict[str, Any] | None = None,
+) -> Drawing:
+    """Add the footer and return the Drawing. Without an `answer`, it is the sentence itself."""
+    facts = provenance(tables, rows)
+    width = int(figure.get_figwidth() * 72 / (0.56 * SMALL))
+    lines = wrap(" · ".join(facts[key] for key in ("study", "size", "data", "commit")), width)
+    figure.text(0.008, 0.012, lines, fontsize=SMALL, color=GREY, ha="left", va="bottom", linespacing=1.1)
+    lost = sum(len(table.info.get("missing", [])) for table in tables)
+    if lost:
+        caption += f" Incomplete: {count(lost, 'file')} missing, the figure shows what there is."
+        words = f"incomplete: {count(lost, 'file')} missing"
+        figure.text(0.992, 0.995, words, fontsize=SMALL, color=MISSING, ha="right", va="top")
+    sentence = sentence.strip()
+    return Drawing(
+        figure,
+        title,
+        caption.strip(),
+        sentence,
+        answer or sentence,
+        strength,
+        f"{title}. {sentence}",
+        numbers or {},
+        facts,
+    )
+
+
+def provenance(tables: Sequence[Table], rows: pd.DataFrame) -> dict[str, str]:
+    """The footer's words: study and scale, runs and seeds, data fingerprint, commit."""
+    info = tables[0].info
+    distinct = list(dict.fromkeys(table.experiment for table in tables))
+    names = listed(distinct) if len(distinct) <= 4 else count(len(distinct), "experiment")
+    commits = sorted({commit for table in tables for commit in table.info.get("commits", [])})
+    runs = rows.drop_duplicates("run")
+    points = rows[["experiment", "point"]].drop_duplicates().shape[0]
+    shown = ", ".join(commits[:2]) + (f" and {len(commits) - 2} more" if len(commits) > 2 else "")
+    prints = [str(table.info.get("fingerprint", "")) for table in tables]
+    fingerprint = ", ".join(text[:8] for text in prints)
+    if len(prints) > 4:
+        fingerprint = hashlib.sha256("".join(prints).encode()).hexdigest()[:8]
+    return {
+        "study": f"study {info.get('study')}, scale {info.get('scale')}: {names}",
+        "size": f"{count(points, 'point')}, {count(len(runs), 'run')}, {count(runs['seed'].nunique(), 'seed')}",
+        "data": f"data {fingerprint}",
+        "commit": f"commit {shown or 'unknown'}",
+    }
+
+
+def save(drawing: Drawing, out: str | Path) -> list[Path]:
+    """Write figure.pdf, .png and .json. The same inputs give the same bytes: no dates, fixed metadata."""
+    out = Path(out)
+    subject = "; ".join(drawing.provenance.values())
+    about = {
+        "Title": drawing.title,
+        "Subject": subject,
+        "Keywords": drawing.sentence,
+        "Creator": "trm.analysis",
+    }
+    dates = {"CreationDate": None, "ModDate": None}
+    pdf, png = io.BytesIO(), io.BytesIO()
+    drawing.canvas.savefig(pdf, format="pdf", metadata={**about, **dates})
+    drawing.canvas.savefig(png, format="png", metadata={"Title": drawing.title, "Description": subject})
+    files = [out, out.with_suffix(".png"), out.with_suffix(".json")]
+    write_bytes(files[0], pdf.getvalue())
+    write_bytes(files[1], png.getvalue())
+    facts = {key: value for key, value in vars(drawing).items() if key != "canvas"}
+    write_text(files[2], dump({**facts, "inches": drawing.canvas.get_figwidth()}))
+    return files
+
+
+# axes --------------------------------------------------------------------------------------------------------------
+
+
+def colours(values: Sequence[Any]) -> dict[Any, str]:
+    """A colour for each value: viridis for an ordered scale of more than two numbers, Okabe-Ito otherwise."""
+    values = list(values)
+    numeric = all(isinstance(v, (int, float, np.number)) and not isinstance(v, bool) for v in values)
+    if len(values) > 8 or (numeric and len(values) > 2):
+        ramp = matplotlib.colormaps["viridis"]
+        return {value: to_hex(ramp(0.86 * i / max(1, len(values) - 1))) for i, value in enumerate(values)}
+    return {value: OKABE_ITO[i % len(OKABE_ITO)] for i, value in enumerate(values)}
+
+
+def axis_scale(axes: Axes, which: str, text: Label, values: np.ndarray, *, log: bool | None = None) -> None:
+    """Label and scale one axis. A log x axis with at most 9 distinct values has a tick at each of them."""
+    axis = axes.xaxis if which == "x" else axes.yaxis
+    (axes.set_xlabel if which == "x" else axes.set_ylabel)(text.axis)
+    values = np.asarray(values, float)
+    values = values[np.isfinite(values)]
+    use_log = (text.log if log is None else log) and len(values) > 0 and bool((values > 0).all())
+    if use_log:
+        (axes.set_xscale if which == "x" else axes.set_yscale)("log")
+        axis.set_minor_locator(NullLocator())
+        axis.set_minor_formatter(NullFormatter())
+        low, high = (axes.get_xlim if which == "x" else axes.get_ylim)()
+        own = np.unique(values)
+        if which == "x" and 2 <= len(own) <= 9 and "FLOP" not in text.unit:
+            axis.set_major_locator(FixedLocator(own))
+            if crowded(axes, own, np.log(high / low), lambda value: _shown(text, value)):
+                axes.tick_params(axis="x", rotation=45)
+                for tick in axes.get_xticklabels():
+                    tick.set_ha("right")
+                    tick.set_rotation_mode("anchor")
+        else:
+            axis.set_major_locator(FixedLocator(nice(min(low, values.min()), max(high, values.max()))))
+    if text.binary and not use_log:
+        axis.set_major_locator(BinaryLocator())
+    if text.percent or text.binary or use_log or (len(values) and np.abs(values).max() >= 1e4):
+        axis.set_major_formatter(FuncFormatter(lambda value, _: _shown(text, value)))
+
+
+def _shown(text: Label, value: float) -> str:
+    return f"{100 * value:.3g}" if text.percent else memory(value) if text.binary else compact(value)
+
+
+class BinaryLocator(MaxNLocator):
+    """Round numbers of KiB, MiB or GiB."""
+
+    def tick_values(self, vmin: float, vmax: float) -> np.ndarray:
+        unit = 1024.0 ** max(0, min(3, int(np.log2(max(abs(vmax), 1)) // 10)))
+        return super().tick_values(vmin / unit, vmax / unit) * unit
+
+
+def crowded(axes: Axes, values: np.ndarray, span: float, shown: Any) -> bool:
+    """Whether tick labels at `values` of a log axis over `span` (in log units) would touch each other."""
+    columns = axes.get_subplotspec().get_gridspec().ncols
+    points = 72 * axes.figure.get_figwidth() / columns * 0.8
+    widths = np.array([4.6 * len(shown(value)) + 4 for value in values])
+    return bool((np.diff(np.log(values)) / span * points < (widths[1:] + widths[:-1]) / 2).any())
+
+
+def nice(low: float, high: float) -> list[float]:
+    """Ticks of a log axis within [low, high]: 1-2-5, finer below one decade, powers of ten over wide ranges."""
+    decades = np.arange(np.floor(np.log10(low)) - 1, np.ceil(np.log10(high)) + 1)
+    span = np.log10(high / low)
+    fine, middle, coarse = (1, 1.5, 2, 3, 4, 5, 7), (1, 2, 5), (1, 3)
+    steps = fine if span < 0.8 else middle if span < 2.6 else coarse if span < 3.2 else (1,)
+    if span > 8:
+        decades = decades[:: int(np.ceil(span / 7))]
+    ticks = [float(step * 10.0**decade) for decade in decades for step in steps]
+    return [tick for tick in ticks if low * (1 - 1e-9) <= tick <= high * (1 + 1e-9)]
+
+
+def error_scale(axes: Axes, metric: str, low: float, high: float) -> None:
+    """A log y axis around what was measured; an error ends at 100 %."""
+    axes.set_yscale("log")
+    axes.set_ylim(low / 1.6, min(high * 1.5, 1.15) if metric == "error" else high * 1.5)
+    axis_scale(axes, "y", label(metric), np.array([low, high]))
+
+
+def wrap(text: str, width: int) -> str:
+    """Break a long line for a title or a tick label."""
+    lines, line = [], ""
+    for word in text.split(" "):
+        if line and len(line) + 1 + len(word) > width:
+            lines.append(line)
+            line = word
+        else:
+            line = f"{line} {word}".strip(" ") if line else word
+    return "\n".join([*lines, line])
+
+
+# marks -------------------------------------------------------------------------------------------------------------
+
+
+def dodge(number: int, span: float, step: float = 0.012) -> np.ndarray:
+    """Factors that move the marks of `number` colours apart on a log axis over `span` (in log units)."""
+    return np.exp((np.arange(number) - (number - 1) / 2) * step * span)
+
+
+def seed_marks(
+    axes: Axes,
+    at: float,
+    values: np.ndarray,
+    colour: str,
+    marker: str = "o",
+    *,
+    seeds_at: float | None = None,
+    **mean: Any,
+) -> Mean | None:
+    """Seeds faint, their mean strong with its interval, on the y axis at x = `at`. `mean`: value, low, high, or nothing
+    for Student's interval of the values; `hollow`, `strength` of the mark."""
+    return _marks(axes, at, values, colour, marker, seeds_at, False, **mean)
+
+
+def seed_marks_across(
+    axes: Axes,
+    at: float,
+    values: np.ndarray,
+    colour: str,
+    marker: str = "o",
+    *,
+    seeds_at: float | None = None,
+    **mean: Any,
+) -> Mean | None:
+    """The same along the x axis, at y = `at`."""
+    return _marks(axes, at, values, colour, marker, seeds_at, True, **mean)
+
+
+def _marks(
+    axes: Axes,
+    at: float,
+    values: np.ndarray,
+    colour: str,
+    marker: str,
+    seeds_at: float | None,
+    across: bool,
+    *,
+    summary: Mean | None = None,
+    hollow: bool = False,
+    strength: float = 1.0,
+) -> Mean | None:
+    from trm.analysis.stats import mean
+
+    values = np.asarray(values, float)
+    values = values[np.isfinite(values)]
+    if not len(values):
+        return None
+    summary = summary or mean(values)
+
+    def line(places: Any, heights: Any, *style: Any, **options: Any) -> None:
+        axes.plot(*((heights, places) if across else (places, heights)), *style, color=colour, **options)
+
+    beside = at if seeds_at is None else seeds_at
+    if len(values) > 1:
+        line([beside] * len(values), values, marker, alpha=0.4 * strength, markersize=2.6, mew=0, zorder=3)
+    if summary.bounds:
+        line([at, at], summary.bounds, linewidth=1.1, alpha=strength, zorder=4)
+    face = "white" if hollow else colour
+    line(at, summary.value, marker, markersize=4.2, markerfacecolor=face, alpha=strength, zorder=5)
+    return summary

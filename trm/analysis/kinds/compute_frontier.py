@@ -1,0 +1,124 @@
+"""`compute_frontier`: error against training FLOPs and against test-time FLOPs of every run. A figure of the study."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field
+
+from trm.analysis.labels import label
+from trm.analysis.lazy import common, np, pd, stats
+from trm.analysis.specs import Figure
+from trm.analysis.words import compact, percent, point_name
+from trm.errors import UserError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from trm.analysis.tables import Table
+
+POLICIES = ("fixed", "confident", "restarts")
+"""What a user could run; majority vote and oracle are in the experiment's own figure."""
+TOLERANCE = 0.02
+"""FLOPs that differ by less, relative to each other, count as equal."""
+
+
+class Spec(Figure):
+    """Every grid point of several experiments, with the two frontiers."""
+
+    kind: Literal["compute_frontier"] = "compute_frontier"
+    sources: tuple[str, ...] = Field(min_length=1)
+    """Experiments shown."""
+
+    def experiments(self, experiment: str = "") -> tuple[str, ...]:
+        return self.sources
+
+
+Point = tuple[str, float, float, float]
+"""Name, FLOPs, accuracy, error as drawn."""
+
+
+def frontier_sentence(kept: Sequence[Point], what: str) -> str:
+    """The two ends of a frontier."""
+    if not kept:
+        return f"Nothing was measured against {what}."
+    (first, start, low, _), (name, cost, value, _) = kept[0], kept[-1]
+    if len(kept) == 1:
+        where = f"the lowest {what}: {compact(cost)} FLOPs ({name})"
+        return f"No measured point beats {percent(value)}, reached at {where}."
+    return (
+        f"On the frontier of {what}, accuracy rises from {percent(low)} at {compact(start)} FLOPs ({first}) to "
+        f"{percent(value)} at {compact(cost)} FLOPs ({name})."
+    )
+
+
+def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.Drawing:
+    """Left: grid points by training FLOPs. Right: evaluations by test-time FLOPs."""
+    shown = [table for table in tables if table.experiment in spec.sources]
+    if not shown:
+        raise UserError("none of the experiments of compute_frontier has a table")
+    strip = common.strip_of(len(shown), 4)
+    figure, axes = common.canvas(common.TWO, 3.0, 1, 2, sharey=True, strip=strip)
+    train: list[Point] = []
+    test: list[Point] = []
+    every, handles = [], []
+    for index, table in enumerate(shown):
+        rows = table.select(spec.where)
+        every.append(rows)
+        # seven colours against eight marks: every pair is new for 56 experiments
+        style = {"color": common.OKABE_ITO[index % 7], "marker": common.MARKERS[index % 8]}
+        train += _points(axes[0, 0], rows, "train_flops", style)
+        for policy in POLICIES:
+            part = table.select({**spec.where, "policy": policy})
+            part = part[pd.to_numeric(part["flops_per_puzzle"], errors="coerce").notna()]
+            test += _points(axes[0, 1], part, "flops_per_puzzle", style)
+        handles.append(
+            common.entry(axes[0, 0], table.experiment.replace("_", " "), linestyle="none", **style)
+        )
+    texts = ("training compute", "test-time compute a puzzle")
+    kept = []
+    for axis, points, column, text in zip(axes[0], (train, test), ("train_flops", "flops_per_puzzle"), texts):
+        kept.append(_edge(axis, points))
+        common.axis_scale(axis, "x", label(column), np.array([point[1] for point in points]), log=True)
+        common.heading(axis, text[:1].upper() + text[1:])
+    errors = [point[3] for point in train + test]
+    common.error_scale(axes[0, 0], "error", min(errors), max(errors))
+    common.legend(figure, handles, 4)
+    sentences = [frontier_sentence(item, text) for item, text in zip(kept, texts)]
+    return common.finish(
+        figure,
+        shown,
+        pd.concat(every),
+        title=spec.title or "What compute buys",
+        caption=(
+            "Means over seeds, error on a log axis: every grid point of the study by its training compute (left), "
+            "every "
+            "evaluation by its test-time compute (right: fixed steps, stopping on the halt logit, restarts picked by "
+            "it). "
+            f"Black: frontier; costs within {100 * TOLERANCE:.0f} % count as equal."
+        ),
+        sentence=" ".join(sentences),
+        answer=sentences[0],
+        numbers={"training": kept[0], "test": kept[1]},
+    )
+
+
+def _points(axes: Axes, rows: pd.DataFrame, column: str, style: dict[str, Any]) -> list[Point]:
+    """Means over seeds of each setting."""
+    found = []
+    for _, part in rows.groupby(["point", "policy", "eval_steps", "restarts"], sort=True):
+        cost, value = float(part[column].mean()), float(part["exact_accuracy"].mean())
+        error = float(common.positive(part, "error").mean())
+        axes.plot(cost, error, alpha=0.7, markersize=3.2, markeredgewidth=0, **style)
+        name = f"{part['experiment'].iloc[0]}: {point_name(part['label'].iloc[0])}".replace("_", " ")
+        found.append((name, cost, value, error))
+    return found
+
+
+def _edge(axes: Axes, points: list[Point]) -> list[Point]:
+    """The frontier of the means, drawn and returned."""
+    cost, value, error = (np.array([point[i] for point in points], float) for i in (1, 2, 3))
+    best = stats.frontier(cost, value, tolerance=TOLERANCE)
+    axes.plot(cost[best], error[best], color="black", linewidth=1, drawstyle="steps-post", zorder=1)
+    return [points[i] for i in best]

@@ -1,0 +1,224 @@
+"""`frontier`: accuracy against test-time FLOPs for every way to spend them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+from trm.analysis.kinds import law
+from trm.analysis.labels import label
+from trm.analysis.lazy import common, np, pd, stats
+from trm.analysis.specs import Column, Figure, FitSpec
+from trm.analysis.words import compact, number, percent, place, points
+from trm.errors import UserError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from trm.analysis.tables import Table
+
+BLUE, ORANGE, GREEN, PINK = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
+POLICIES = {
+    "fixed": ("more supervision steps", BLUE, "o", "-"),
+    "confident": ("stop when the halt logit is positive", GREEN, "s", "-"),
+    "restarts": ("noisy restarts, picked by the halt logit", ORANGE, "^", "-"),
+    "majority": ("restarts, majority vote", PINK, "v", "--"),
+    "oracle": ("restarts, any of them right (upper bound)", "#7F7F7F", "D", ":"),
+}
+WORDS = {
+    "fixed": "more supervision steps",
+    "confident": "stopping on the halt logit",
+    "restarts": "picking among restarts by the halt logit",
+    "majority": "majority vote over restarts",
+    "oracle": "the oracle over restarts",
+}
+
+
+class Spec(Figure):
+    """Fixed steps, stop when confident, restarts; majority vote and oracle beside."""
+
+    kind: Literal["frontier"] = "frontier"
+    hue: Column | None = None
+    """One panel for each value; null: all grid points in one."""
+    fit: bool = True
+    """Fit the error against test-time FLOPs of the fixed policy."""
+
+    def fits(self, experiment: str) -> tuple[FitSpec, ...]:
+        if not self.fit:
+            return ()
+        where = {**self.where, "policy": "fixed"}
+        return (FitSpec(experiments=(experiment,), form="auto", x="flops_per_puzzle", where=where),)
+
+
+def established(item: Mapping[str, Any]) -> bool:
+    """Whether the Holm-adjusted test rejects no gain."""
+    return item["p_holm"] is not None and item["p_holm"] < 0.05
+
+
+def gained(item: Mapping[str, Any]) -> str:
+    """A gain with its interval, and whether it is established."""
+    text = points(item["change"], (item["low"], item["high"]))
+    if established(item):
+        return text
+    excluded = item["low"] is not None and (item["low"] > 0 or item["high"] < 0)
+    return f"{text}, not established{' after correction for several comparisons' if excluded else ''}"
+
+
+def inference_sentence(gains: Mapping[str, Any]) -> str:
+    """What each way of spending test-time compute adds to the reference evaluation."""
+    reference = gains["reference"]
+    if reference["flops"] is None:
+        return "The reference evaluation (as many steps as in training) was not measured."
+    text = (
+        f"The reference evaluation solves {percent(reference['value'])} at {compact(reference['flops'])} FLOPs a "
+        "puzzle."
+    )
+    for policy, name in WORDS.items():
+        item = gains.get(policy)
+        if not item or (item["flops"] == reference["flops"] and policy == "fixed"):
+            continue
+        how = f"{item['restarts']} restarts" if item["restarts"] > 1 else f"at most {item['steps']} steps"
+        ratio = number(item["flops"] / reference["flops"], 2)
+        text += f" {name[:1].upper()}{name[1:]}: {gained(item)}, at {ratio} times the compute ({how})."
+    return text
+
+
+def inference_answer(gains: Mapping[str, Any]) -> str:
+    """The best that a user could run, against the reference evaluation."""
+    known = {name: gains[name] for name in ("fixed", "confident", "restarts") if name in gains}
+    reference = gains["reference"]
+    if not known or reference["flops"] is None:
+        return inference_sentence(gains)
+    name = max(known, key=lambda key: known[key]["value"])
+    item = known[name]
+    if not established(item):
+        return f"No gain from more compute at test time is established; the largest, by {WORDS[name]}: {gained(item)}."
+    return (
+        f"Compute at test time changes accuracy from {percent(reference['value'])} to {percent(item['value'])} "
+        f"({gained(item)}) by {WORDS[name]}, at {number(item['flops'] / reference['flops'], 2)} times the compute."
+    )
+
+
+def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.Drawing:
+    """One panel, or one for each hue value."""
+    table = common.table_of(tables, tables[0].experiment)
+    rows = test_rows(table, spec.where)
+    parts = common.groups(rows, spec.hue)
+    found = spec.fits(table.experiment)
+    fit = common.fit_of(fits, found[0]) if found else None
+    shown = [policy for policy in POLICIES if (rows["policy"] == policy).any()]
+    figure, axes = common.panels(len(parts), 2.9, sharey=True, strip=common.strip_of(len(shown), 2))
+    best: dict[str, tuple[float, float, str]] = {}
+    for axis, (hue, part) in zip(axes, parts.items()):
+        best |= panel(axis, part)
+        if spec.hue:
+            common.heading(axis, place(spec.hue, hue))
+    handles = [
+        common.entry(axes[0], name, color=colour, marker=marker, linestyle=line)
+        for name, colour, marker, line in (POLICIES[policy] for policy in shown)
+    ]
+    common.legend(figure, handles, 2)
+    title = spec.title or "Accuracy against test-time compute"
+    if not spec.hue:
+        common.heading(axes[0], title)
+    found_gains = gains(rows)
+    words = inference_sentence(found_gains)
+    if fit:
+        words += " With more supervision steps: " + law.group_sentence(fit["groups"][0], "flops_per_puzzle")
+    sure = [item for name, item in found_gains.items() if name in WORDS and established(item)]
+    return common.finish(
+        figure,
+        [table],
+        rows,
+        title=title,
+        caption=(
+            "Means over seeds with Student's 95 % interval; faint: seeds. Full lines spend compute as a user could; "
+            "majority "
+            "vote and the oracle (right if any restart is) are for comparison. Numbers along the blue line: "
+            "supervision "
+            "steps. Gains over the reference are tested on pairs of equal seeds, corrected by Holm's method."
+        ),
+        sentence=words,
+        answer=inference_answer(found_gains),
+        strength=max((abs(i["change"]) / max(1e-9, abs(i["change"] - i["low"])) for i in sure), default=None),
+        numbers={"best": best, "gains": found_gains},
+    )
+
+
+def test_rows(table: Table, where: Mapping[str, Any]) -> pd.DataFrame:
+    """Every policy's rows on the test split. UserError: the evaluations hold no test-time FLOPs."""
+    rows = pd.concat([table.select({**where, "policy": policy}) for policy in POLICIES], ignore_index=True)
+    rows = rows[pd.to_numeric(rows["flops_per_puzzle"], errors="coerce").notna()]
+    if not len(rows):
+        raise UserError(f"no evaluation of {table.experiment} has test-time FLOPs: set evaluation.unroll")
+    return rows
+
+
+def summarise(rows: pd.DataFrame, policy: str) -> pd.DataFrame:
+    """Mean accuracy and cost of a policy at each setting, by rising cost: flops, value, low, high, eval_steps."""
+    lines = []
+    for (steps, restarts), part in rows[rows["policy"] == policy].groupby(
+        ["eval_steps", "restarts"], sort=True
+    ):
+        found = stats.mean(part.groupby("seed")["exact_accuracy"].mean()).clipped(0.0, 1.0)
+        low, high = found.bounds or (np.nan, np.nan)
+        lines.append((part["flops_per_puzzle"].mean(), found.value, low, high, steps, restarts))
+    frame = pd.DataFrame(lines, columns=["flops", "value", "low", "high", "eval_steps", "restarts"])
+    return frame.sort_values("flops", ignore_index=True)
+
+
+def gains(rows: pd.DataFrame) -> dict[str, Any]:
+    """What each policy reaches at its largest cost, against the reference: as many steps as in training, no restart.
+
+    The setting is chosen by its cost, not by its result, so that no comparison profits from a selection.
+    """
+    base = rows[(rows["policy"] == "fixed") & (rows["eval_steps"] == rows["model.halt_max_steps"])]
+    left = base.groupby("seed")["exact_accuracy"].mean()
+    flops = float(base["flops_per_puzzle"].mean()) if len(base) else None
+    found: dict[str, Any] = {"reference": {"value": float(left.mean()), "flops": flops}}
+    changes = {}
+    for policy in POLICIES:
+        settings = summarise(rows, policy)
+        if not len(settings):
+            continue
+        top = settings.iloc[-1]
+        same = (rows["eval_steps"] == top["eval_steps"]) & (rows["restarts"] == top["restarts"])
+        right = rows[same & (rows["policy"] == policy)].groupby("seed")["exact_accuracy"].mean()
+        change = changes[policy] = stats.paired(left, right)
+        found[policy] = {"value": float(top["value"]), "flops": float(top["flops"]), "change": change.value}
+        found[policy] |= {"steps": int(top["eval_steps"]), "restarts": int(top["restarts"])}
+        found[policy] |= {"low": change.low, "high": change.high}
+    for policy, p in zip(changes, stats.holm([change.p for change in changes.values()])):
+        found[policy]["p_holm"] = p
+    return found
+
+
+def panel(axes: Axes, rows: pd.DataFrame) -> dict[str, tuple[float, float, str]]:
+    """Draw all policies into one panel; returns the best setting of each: FLOPs, accuracy, name."""
+    best = {}
+    for policy, (name, colour, marker, line) in POLICIES.items():
+        settings = summarise(rows, policy)
+        if not len(settings):
+            continue
+        part = rows[rows["policy"] == policy]
+        style = {"color": colour, "zorder": 3}
+        axes.plot(
+            part["flops_per_puzzle"],
+            part["exact_accuracy"],
+            marker,
+            alpha=0.3,
+            markersize=2.6,
+            mew=0,
+            **style,
+        )
+        axes.vlines(settings["flops"], settings["low"], settings["high"], color=colour, linewidth=1)
+        axes.plot(settings["flops"], settings["value"], marker=marker, linestyle=line, markersize=4, **style)
+        for _, point in settings.iterrows() if policy == "fixed" else ():
+            common.note(
+                axes, f"{int(point['eval_steps'])}", (point["flops"], point["value"]), (4, -8), color=colour
+            )
+        top = settings.loc[settings["value"].idxmax()]
+        best[policy] = (float(top["flops"]), float(top["value"]), name)
+    common.axis_scale(axes, "x", label("flops_per_puzzle"), rows["flops_per_puzzle"].to_numpy())
+    common.axis_scale(axes, "y", label("exact_accuracy"), rows["exact_accuracy"].to_numpy(), log=False)
+    return best

@@ -1,0 +1,109 @@
+"""`halting`: when the model believes it is done, that is, the first supervision step with a positive halt logit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+from trm.analysis.labels import Label, label
+from trm.analysis.lazy import common, mpl, np, stats
+from trm.analysis.specs import Column, Figure
+from trm.analysis.words import interval, number, percent, point_name, value_name
+from trm.errors import UserError
+
+if TYPE_CHECKING:
+    from trm.analysis.tables import Table
+
+
+class Spec(Figure):
+    """Distribution of the halting step by grid point."""
+
+    kind: Literal["halting"] = "halting"
+    hue: Column | None = None
+
+
+def halting_sentence(numbers: Mapping[str, Mapping[str, float]]) -> str:
+    """Mean steps at which puzzles halt, smallest and largest."""
+    ranked = sorted(numbers, key=lambda name: numbers[name]["mean_steps"])
+
+    def shown(name: str) -> str:
+        item = numbers[name]
+        return f"{number(item['mean_steps'])}{interval((item['low'], item['high']), 3)} of {int(item['most'])} steps"
+
+    low, high = ranked[0], ranked[-1]
+    if len(ranked) == 1:
+        halted = percent(numbers[low]["halted"])
+        return f"Puzzles halt after {shown(low)} on average; {halted} of them reach a positive halt logit."
+    return f"Puzzles halt after {shown(low)} on average with {low}, and after {shown(high)} with {high}."
+
+
+def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.Drawing:
+    """Left: share of test puzzles by step. Right: cumulative share, with the exact accuracy as a mark at its end."""
+    table = common.table_of(tables, tables[0].experiment)
+    rows = table.select(spec.where, [spec.hue] if spec.hue else [])
+    known = table.info.get("halting", {})
+    rows = rows[[bool(known.get(run)) for run in rows["run"]]]
+    if not len(rows):
+        raise UserError(f"no evaluation of {table.experiment} recorded when puzzles halt")
+    varied = [name for name in table.info.get("coordinates", []) if rows[name].nunique(dropna=False) > 1]
+    key = spec.hue or (varied[0] if len(varied) == 1 else "label")
+    parts = common.groups(rows, key)
+    shades = common.colours(list(parts))
+    figure, axes = common.panels(2, 2.6, strip=common.strip_for(key, list(parts)) if len(parts) > 1 else 0.0)
+    numbers: dict[str, dict[str, float]] = {}
+    for index, (value, part) in enumerate(parts.items()):
+        steps, share = _mean([known[run] for run in part["run"]])
+        style = {"color": shades[value], "linestyle": common.DASHES[index % 4]}
+        axes[0].plot(steps, share, marker="o", markersize=2.6, **style)
+        axes[1].plot(steps, np.cumsum(share), drawstyle="steps-post", **style)
+        axes[1].plot(
+            steps[-1], part["exact_accuracy"].mean(), "D", color=shades[value], clip_on=False, zorder=5
+        )
+        found = stats.mean([_steps(known[run]) for run in part["run"]])
+        low, high = found.bounds or (float("nan"), float("nan"))
+        name = point_name(value) if key == "label" else f"{label(key).name} {value_name(value, key)}"
+        numbers[name] = {"mean_steps": found.value, "low": low, "high": high, "halted": float(share.sum())}
+        numbers[name] |= {"most": float(steps[-1]), "exact_accuracy": float(part["exact_accuracy"].mean())}
+    for axis, text in zip(axes, ("test puzzles halting at this step", "test puzzles halted by this step")):
+        common.axis_scale(axis, "x", Label("supervision step"), np.array([]), log=False)
+        common.axis_scale(axis, "y", Label(text, percent=True), np.array([]), log=False)
+        axis.set_ylim(bottom=0)
+        axis.xaxis.set_major_locator(mpl.ticker.MaxNLocator(8, integer=True, steps=[1, 2, 4, 8, 10]))
+    axes[1].set_ylim(0, 1.02)
+    title = spec.title or "When the model stops"
+    common.heading(axes[0], title)
+    common.heading(axes[1], "Diamonds: exact accuracy at the last step")
+    if len(parts) > 1:
+        handles = [
+            common.entry(axes[0], common.hue_name(key, v), color=shades[v], linestyle=common.DASHES[i % 4])
+            for i, v in enumerate(parts)
+        ]
+        common.legend(figure, handles, common.across(key), common.legend_title(key))
+    return common.finish(
+        figure,
+        [table],
+        rows,
+        title=title,
+        caption=(
+            "Share of test puzzles whose halt logit first becomes positive at a supervision step, mean over seeds. "
+            "Puzzles "
+            "that never halt count as the last step in the mean number of steps, and are not in the shares."
+        ),
+        sentence=halting_sentence(numbers),
+        numbers={"halting": numbers},
+    )
+
+
+def _mean(halting: list[dict[str, Any]]) -> tuple[np.ndarray, np.ndarray]:
+    """Mean share by step over runs; runs with fewer steps count zero beyond theirs."""
+    most = max(max(item["steps"]) for item in halting)
+    shares = np.zeros((len(halting), most))
+    for row, item in zip(shares, halting):
+        row[np.array(item["steps"], int) - 1] = item["share"]
+    return np.arange(1, most + 1), shares.mean(axis=0)
+
+
+def _steps(item: dict[str, Any]) -> float:
+    """Mean steps of a run that stops at the first positive halt logit."""
+    steps, share = np.array(item["steps"], float), np.array(item["share"], float)
+    return float((steps * share).sum() + max(0.0, 1 - share.sum()) * steps.max())

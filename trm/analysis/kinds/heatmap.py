@@ -1,0 +1,244 @@
+"""`heatmap`: a metric over two variables; optionally the best x for each y and its power law."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+from trm.analysis.labels import label
+from trm.analysis.lazy import common, mpl, np, stats
+from trm.analysis.specs import Column, Figure, FitSpec, Metric
+from trm.analysis.words import count, interval, measured, number, place, sentence, thing, value_name
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+    from trm.analysis.tables import Table
+
+
+class Spec(Figure):
+    """Means with half the width of their intervals, one map for each value of `hue`."""
+
+    kind: Literal["heatmap"] = "heatmap"
+    x: Column
+    y: Column
+    z: Metric = "exact_accuracy"
+    hue: Column | None = None
+    """One map for each value."""
+    optimum: bool = False
+    """Also the best `x` for each `y` with its power law (learning rate against batch size)."""
+
+    def fits(self, experiment: str) -> tuple[FitSpec, ...]:
+        if not self.optimum:
+            return ()
+        y = "error" if self.z == "exact_accuracy" else self.z
+        names = {"x": self.x, "second": self.y, "y": y, "where": self.where}
+        return (FitSpec(experiments=(experiment,), form="optimum", **names),)
+
+
+def heatmap_sentence(rows: pd.DataFrame, x: str, y: str, z: str) -> str:
+    """The best cell, and how many others are within its spread; the worst one."""
+    cells = {}
+    for at, part in rows.groupby([x, y], dropna=False, sort=True):
+        cells[at] = part.groupby("seed")[z].mean()
+    ranked = sorted(cells, key=lambda at: cells[at].mean())
+    worst, best = (ranked[0], ranked[-1]) if not lower_is_better(z) else (ranked[-1], ranked[0])
+    others = [at for at in ranked if at != best]
+    shown = {at: stats.mean(cells[at]) for at in (best, worst)}
+
+    def cell(at: Any) -> str:
+        mean = shown[at].clipped(0.0, 1.0) if label(z).percent else shown[at]
+        where = f"{label(x).name} {value_name(at[0], x)} and {label(y).name} {value_name(at[1], y)}"
+        return f"{measured(z, mean.value, mean.bounds)} at {where}"
+
+    text = f"{sentence(thing(z))} is best, {cell(best)}"
+    changes = [stats.paired(cells[best], cells[at]) for at in others]
+    adjusted = stats.holm([change.p for change in changes])
+    close = sum(p is None or p >= 0.05 for p in adjusted)
+    if others:
+        text += f", and {'not established to differ from' if close else 'differs from each of'} "
+        text += (
+            f"{close} of {count(len(others), 'other cell')}" if close else count(len(others), "other cell")
+        )
+        text += f"; worst, {cell(worst)}"
+    return text + "."
+
+
+def lower_is_better(metric: str) -> bool:
+    """Whether a smaller value of the metric is the better one."""
+    return "error" in metric or "entropy" in metric or metric.endswith(("seconds", "bytes", "variance"))
+
+
+def optimum_sentence(group: Mapping[str, Any], x: str, second: str) -> str:
+    """How the best x moves with the second variable."""
+    best, other = label(x).name, label(second).name
+    if "optima" not in group:
+        return f"The best {best} cannot be followed over {other}: {group['error']}."
+    parts = []
+    law = group.get("law")
+    if law:
+        slope, bounds = law["parameters"]["a"], (law.get("intervals") or {}).get("a")
+        shown = f"{number(slope, 2)}{interval(bounds)}"
+        if not law["borne"]:
+            parts.append(
+                f"{count(law['points'], 'optimum')} inside the grid cannot test a power law.".replace(
+                    "optimums", "optima"
+                )
+            )
+        elif bounds is not None and bounds[0] <= 0 <= bounds[1]:
+            parts.append(f"The best {best} shows no trend with {other} (exponent {shown}).")
+        else:
+            parts.append(
+                f"The best {best} {'rises' if slope > 0 else 'falls'} with the power {shown} of {other}."
+            )
+    else:
+        parts.append(f"No power law of the best {best}: fewer than two optima lie inside the grid.")
+    edges = ", ".join(value_name(item["second"]) for item in group["optima"] if item["edge"])
+    if edges:
+        parts.append(f"At {other} {edges} the best {best} lies at the edge of the grid.")
+    return " ".join(parts)
+
+
+def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.Drawing:
+    """One map for each hue value, all on one colour scale; the optima in a panel beside."""
+    table = common.table_of(tables, tables[0].experiment)
+    spec = common.with_hue(spec, table, table.select(spec.where, [spec.x]), [spec.x, spec.y])
+    rows = common.rows_of(table, spec.where, spec.z, spec.x, spec.y, spec.hue)
+    parts = common.groups(rows, spec.hue)
+    xs, ys = common.ordered(rows[spec.x]), common.ordered(rows[spec.y])
+    found = spec.fits(table.experiment)
+    fit = common.fit_of(fits, found[0]) if found else None
+    width = max(2.9, 1.35 + 0.62 * len(xs)) * len(parts) + (3.2 if fit else 0) + 0.7
+    figure, axes = common.canvas(
+        max(common.ONE, width), max(2.4, 1.1 + 0.5 * len(ys)), 1, len(parts) + bool(fit)
+    )
+    maps = {hue: _cells(part, spec, xs, ys) for hue, part in parts.items()}
+    norm = scale_of(maps, share=label(spec.z).percent)
+    for axis, (hue, cells) in zip(axes[0], maps.items()):
+        image = _map(axis, cells, spec, xs, ys, norm)
+        if spec.hue:
+            common.heading(axis, place(spec.hue, hue))
+    bar = figure.colorbar(image, ax=list(axes[0, : len(parts)]), shrink=0.9, pad=0.02)
+    bar.outline.set_visible(False)
+    bar.locator = mpl.ticker.MaxNLocator(5, steps=[1, 2, 5, 10])
+    bar.set_label(common.wrap(label(spec.z).axis, 26))
+    if label(spec.z).percent:
+        bar.formatter = lambda value, _: f"{100 * value:.3g}"
+    bar.update_ticks()
+    title = spec.title or sentence(f"{thing(spec.z)} by {thing(spec.x)} and {thing(spec.y)}")
+    if not spec.hue:
+        common.heading(axes[0, 0], title)
+    words = [
+        (f"At {place(spec.hue, hue)}: " if spec.hue else "") + heatmap_sentence(part, spec.x, spec.y, spec.z)
+        for hue, part in parts.items()
+    ]
+    caption = (
+        "Each cell: mean over the seeds, with half the width of its Student 95 % interval. The colours span at least "
+        "four "
+        "times the mean interval, so that differences within the noise look alike. Whether the best cell differs from "
+        "another is tested on pairs of equal seeds, corrected by Holm's method."
+    )
+    if fit:
+        _optima(axes[0, -1], fit["groups"][0], spec)
+        words.append(optimum_sentence(fit["groups"][0], spec.x, spec.y))
+        caption += (
+            " Right: vertex of a parabola in log-log through the best point and its neighbours, with its bootstrap 95 "
+            "% "
+            "interval; hollow at the edge of the grid, which only bounds the optimum."
+        )
+    return common.finish(
+        figure,
+        [table],
+        rows,
+        title=title,
+        caption=caption,
+        sentence=" ".join(words),
+        answer=words[-1] if fit else words[0],
+    )
+
+
+def scale_of(maps: Mapping[Any, tuple[np.ndarray, np.ndarray]], *, share: bool) -> Any:
+    """One colour scale for all maps: it spans at least four times the mean width of the intervals."""
+    values = np.concatenate([centre.ravel() for centre, _ in maps.values()])
+    halves = np.concatenate([half.ravel() for _, half in maps.values()])
+    low, high = float(np.nanmin(values)), float(np.nanmax(values))
+    noise = 8 * float(np.nanmean(halves)) if np.isfinite(halves).any() else 0.0
+    wider = max(0.0, noise - (high - low)) / 2
+    low, high = low - wider, high + wider
+    if share:
+        low, high = max(0.0, low - max(0.0, high - 1)), min(1.0, high + max(0.0, -low))
+    return mpl.colors.Normalize(low, high)
+
+
+def _cells(rows: pd.DataFrame, spec: Spec, xs: list[Any], ys: list[Any]) -> tuple[np.ndarray, np.ndarray]:
+    """Means and half widths [y, x]; NaN where nothing was run."""
+    centre, half = np.full((2, len(ys), len(xs)), np.nan)
+    for i, y in enumerate(ys):
+        for j, x in enumerate(xs):
+            summary = stats.mean(
+                rows[common.is_value(rows[spec.x], x) & common.is_value(rows[spec.y], y)][spec.z]
+            )
+            centre[i, j] = summary.value
+            if summary.bounds:
+                half[i, j] = (summary.bounds[1] - summary.bounds[0]) / 2
+    return centre, half
+
+
+def _map(
+    axes: Axes, cells: tuple[np.ndarray, np.ndarray], spec: Spec, xs: list[Any], ys: list[Any], norm: Any
+) -> Any:
+    centre, half = cells
+    shades = mpl.colormaps["cividis"].with_extremes(bad="#f0f0f0")
+    image = axes.imshow(np.ma.masked_invalid(centre), norm=norm, cmap=shades, aspect="auto", origin="lower")
+    share = label(spec.z).percent
+    for (i, j), value in np.ndenumerate(centre):
+        if not np.isfinite(value):
+            continue
+        known = np.isfinite(half[i, j])
+        style = {"ha": "center", "va": "center", "color": "white" if norm(value) < 0.55 else "black"}
+        axes.text(j, i + 0.14 * known, f"{100 * value:.1f}" if share else number(value), fontsize=7, **style)
+        if known:
+            words = f"±{100 * half[i, j]:.1f}" if share else f"±{number(half[i, j], 2)}"
+            axes.text(j, i - 0.2, words, fontsize=common.SMALL, **style)
+    axes.set_xticks(range(len(xs)), [value_name(x, spec.x) for x in xs])
+    axes.set_yticks(range(len(ys)), [value_name(y, spec.y) for y in ys])
+    axes.set_xlabel(label(spec.x).axis)
+    axes.set_ylabel(label(spec.y).axis)
+    axes.grid(visible=False)
+    axes.spines[:].set_visible(False)
+    axes.tick_params(length=0)
+    return image
+
+
+def _optima(axes: Axes, group: Mapping[str, Any], spec: Spec) -> None:
+    """The best x against y, log-log, with its power law where the optima support one."""
+    common.heading(axes, f"Best {thing(spec.x)}")
+    if "optima" not in group:
+        axes.text(
+            0.5,
+            0.5,
+            common.wrap("no optimum: " + group["error"], 30),
+            ha="center",
+            va="center",
+            fontsize=common.SMALL,
+        )
+        axes.set_axis_off()
+        return
+    blue = common.OKABE_ITO[0]
+    places = np.array([item["second"] for item in group["optima"]])
+    best = np.array([item["x"] for item in group["optima"]])
+    for item in group["optima"]:
+        if item["interval"]:
+            axes.plot([item["second"]] * 2, item["interval"], color=blue, linewidth=1.1)
+        axes.plot(
+            item["second"], item["x"], "o", color=blue, markerfacecolor="white" if item["edge"] else blue
+        )
+    law = group.get("law")
+    if law and law["borne"]:
+        line = np.geomspace(places.min(), places.max(), 30)
+        axes.plot(line, law["parameters"]["A"] * line ** law["parameters"]["a"], color=common.OKABE_ITO[1])
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    common.axis_scale(axes, "x", label(spec.y), places)
+    common.axis_scale(axes, "y", label(spec.x), best)

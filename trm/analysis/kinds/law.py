@@ -1,0 +1,478 @@
+"""`law`: a metric against one variable, log-log, with the fitted law where the points support one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field
+
+from trm.analysis.labels import label
+from trm.analysis.lazy import common, np, pd, stats
+from trm.analysis.specs import Column, Figure, FitSpec, Form, Fraction, Metric, Reported
+from trm.analysis.words import (
+    compact,
+    count,
+    goal,
+    interval,
+    listed,
+    measured,
+    number,
+    percent,
+    place,
+    sentence,
+    thing,
+    value_name,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from trm.analysis.tables import Table
+
+Group = dict[str, Any]
+"""One of fit.json's groups: the fit of one colour."""
+
+
+class Spec(Figure):
+    """Seeds, means and intervals; the law with its ribbon, extrapolation and equation."""
+
+    kind: Literal["law"] = "law"
+    x: Column
+    y: Metric = "error"
+    hue: Column | None = None
+    """One colour, and one fit, for each value."""
+    fit: Form | Literal["auto"] | None = "auto"
+    """Law to fit; null: none, the points alone."""
+    envelope: bool = False
+    """Also the lower envelope over `hue` (the best error for any compute)."""
+    reported: tuple[Reported, ...] = ()
+    extrapolate: Annotated[float, Field(ge=1)] = 4.0
+    """The law is drawn dashed this far beyond the data."""
+    target: Fraction | None = None
+    """Accuracy whose price in `x` is read off the law."""
+    sources: tuple[str, ...] = ()
+    """Experiments shown together (with `hue: experiment`, one law each); empty: the figure's own."""
+
+    def experiments(self, experiment: str) -> tuple[str, ...]:
+        return self.sources or (experiment,)
+
+    def fits(self, experiment: str) -> tuple[FitSpec, ...]:
+        if self.fit is None:
+            return ()
+        keys = {key: getattr(self, key) for key in ("x", "y", "hue", "where", "target")}
+        return (FitSpec(experiments=self.experiments(experiment), form=self.fit, **keys),)
+
+
+# words -------------------------------------------------------------------------------------------------------------
+
+
+def supported(group: Group) -> bool:
+    """Whether the points support a law (a constant is none)."""
+    return "forms" in group and group["chosen"] != "constant" and not group["doubts"]
+
+
+def floor_shown(group: Group) -> bool:
+    """Whether the interval of the floor E stays clear of 0: above 1 % of the lowest mean."""
+    form = group["forms"][group["chosen"]]
+    low = ((form.get("intervals") or {}).get("E") or [0.0])[0]
+    return bool(low > 0.01 * min(group["means"]["y"]))
+
+
+def exponent(form: dict[str, Any], key: str = "a") -> str:
+    """An exponent with the sign of the slope: `−0.52 [−0.61, −0.41]`."""
+    bounds = (form.get("intervals") or {}).get(key)
+    flipped = None if bounds is None or None in bounds else [-bounds[1], -bounds[0]]
+    return f"{number(-form['parameters'][key], 2)}{interval(flipped)}"
+
+
+def group_sentence(group: Group, x: str, y: str = "error") -> str:
+    """One law in words: how fast, over which range, towards which floor; or why none is claimed."""
+    over = thing(x)
+    if "error" in group:
+        return f"No law of {thing(y)} against {over} could be fitted: {group['error']}."
+    form = group["forms"][group["chosen"]]
+    low, high = group["range"][0]
+    span = f"between {compact(low)} and {compact(high)} {_counted(x)}"
+    if group["chosen"] == "constant":
+        level = measured(y, form["parameters"]["E"], (form.get("intervals") or {}).get("E"))
+        return sentence(f"{thing(y)} shows no trend {span}: it stays at {level}.")
+    if group["doubts"]:
+        values = group["means"]["y"]
+        ends = f"goes from {measured(y, values[0])} to {measured(y, values[-1])} {span}"
+        return sentence(f"{thing(y)} {ends}. No law is claimed: {listed(group['doubts'])}.")
+    slope = form["parameters"]["a"]
+    verb = "falls" if slope > 0 else "rises"
+    text = f"{thing(y)} {verb} with the power {exponent(form)} of {over} {span}"
+    if group["chosen"] == "power_law":
+        change = abs(100 * (1 - 2.0**-slope))
+        text += f", {change:.0f} % {'less' if slope > 0 else 'more'} for every doubling"
+    elif floor_shown(group):
+        floor = measured(y, form["parameters"]["E"], (form.get("intervals") or {}).get("E"))
+        text += f", towards a floor of {floor}"
+    else:
+        text += "; a floor is not shown (its interval includes 0)"
+    return sentence(text) + "." + _predicted(form, y) + _price(form, x)
+
+
+def law_sentence(fit: dict[str, Any], x: str, y: str) -> str:
+    """What the fit says, for every colour."""
+    parts = []
+    for group in fit["groups"]:
+        body = group_sentence(group, x, y)
+        head = f"At {place(fit['hue'], group['hue'])}, " if fit.get("hue") else ""
+        parts.append(head + (body[:1].lower() + body[1:] if head else body))
+    return " ".join(parts)
+
+
+def law_answer(fit: dict[str, Any], x: str, y: str) -> str:
+    """One sentence: the law's own, or for several colours their exponents side by side."""
+    found = [group for group in fit["groups"] if "forms" in group]
+    hue = fit.get("hue")
+    if not hue or len(found) < 2:
+        return law_sentence(fit, x, y)
+    parts = []
+    for group in found:
+        where = place(hue, group["hue"]) if hue == "series" else value_name(group["hue"], hue)
+        shown = exponent(group["forms"][group["chosen"]]) if supported(group) else "no law"
+        parts.append(f"{shown} at {where}")
+    held = sum(map(supported, found))
+    if not held:
+        return sentence(f"{thing(y)} follows no supported law of {thing(x)} for any {label(hue).name}.")
+    return sentence(
+        f"{thing(y)} follows a power of {thing(x)} for {held} of {count(len(found), 'value')} of {label(hue).name}: "
+        f"{', '.join(parts)}."
+    )
+
+
+def _counted(column: str) -> str:
+    """What a column counts: `unique training puzzles`, `FLOPs`."""
+    unit = label(column).unit.split(" per ")[0]
+    return unit if unit and unit not in thing(column) else thing(column)
+
+
+def _predicted(form: dict[str, Any], y: str) -> str:
+    out = form.get("held_out") or {}
+    if not out.get("interval"):
+        return ""
+    shown = measured(y, out["predicted"], out["interval"])
+    return f" Fitted without the largest point, it predicts {shown} there; measured {measured(y, out['observed'])}."
+
+
+def _price(form: dict[str, Any], x: str) -> str:
+    """What the target accuracy costs."""
+    target = form.get("target")
+    if not target:
+        return ""
+    if target["x"] is None:
+        return f" By this law {goal(target['accuracy'])} accuracy is never reached."
+    low, high = target.get("interval") or [None, None]
+    bounds = f" [{compact(low)}, {'∞' if high is None else compact(high)}]" if low else ""
+    unit = label(x).unit or thing(x)
+    return f" {goal(target['accuracy'])} accuracy needs {compact(target['x'])}{bounds} {unit}."
+
+
+def equation(group: Group, x: str, y: str = "error", width: int = 72) -> str:
+    """The law with its parameters and 95 % intervals, as mathtext in lines of about `width` characters.
+
+    The variable is divided by a round number inside the data, so that A is the error (above the floor) there.
+    """
+    form = group["forms"][group["chosen"]]
+    left, right = label(y).symbol, label(x).symbol
+    left = left if left != "x" else "y"
+    reference = form.get("reference")
+    if reference:
+        right = f"({right} / {_mathtext(reference['x'])})"
+    floor = "E + " if group["chosen"] == "power_law_floor" else ""
+    parts = [f"${left} = {floor}A\\,{right}^{{-a}}$"]
+    values, bounds = dict(form["parameters"]), dict(form.get("intervals") or {})
+    if reference:
+        values["A"], bounds["A"] = reference["A"], reference["interval"]
+    for key in ("a", "A", "E"):
+        if key in values:
+            text = number(values[key], 2) + interval(bounds.get(key))
+            if key != "a" and label(y).percent:
+                text = percent(values[key], bounds.get(key))
+            parts.append(f"{key} = {text}")
+    lines = [parts[0]]
+    for part in parts[1:]:
+        if len(lines[-1].replace("$", "").replace("\\", "")) + len(part) > width:
+            lines.append(part)
+        else:
+            lines[-1] += ",  " + part
+    return "\n".join(lines)
+
+
+def _mathtext(value: float) -> str:
+    """A round number (1, 2 or 5 times a power of ten) inside a formula."""
+    if value < 1e4:
+        return f"{value:g}"
+    power = int(np.floor(np.log10(value) + 1e-9))
+    head = round(value / 10**power)
+    return (f"{head}\\cdot" if head != 1 else "") + f"10^{{{power}}}"
+
+
+def subtitle(fit: dict[str, Any] | None, x: str, y: str, width: int = 72) -> str:
+    """The equation, or why there is none."""
+    if fit is None:
+        return ""
+    if len(fit["groups"]) > 1:
+        return "fitted separately for each colour; a line only where the points support a law"
+    group = fit["groups"][0]
+    if supported(group):
+        return equation(group, x, y, width)
+    reasons = [group["error"]] if "error" in group else group["doubts"] or ["no trend seen"]
+    return common.wrap("no law: " + "; ".join(reasons), width)
+
+
+def fit_caption(fit: dict[str, Any]) -> str:
+    """How a law was fitted, and what was left out."""
+    forms = [group["forms"][group["chosen"]] for group in fit["groups"] if "forms" in group]
+    text = ""
+    if any(supported(group) for group in fit["groups"]):
+        refits = max((item.get("refits", 0) for item in forms), default=0)
+        text = (
+            f"Line, ribbon: law with its 95 % interval ({count(refits, 'refit')}), dashed beyond the data. "
+        )
+    reasons: dict[str, int] = {}
+    for group in fit["groups"]:
+        for item in group["exclusions"]:
+            reasons[str(item["why"])] = reasons.get(str(item["why"]), 0) + 1
+    if reasons:
+        text += "Hollow marks are not fitted: "
+        text += "; ".join(f"{count(n, 'run')} ({why})" for why, n in reasons.items()) + ". "
+    notes = dict.fromkeys(note for group in fit["groups"] for note in group.get("notes", []))
+    return text + "".join(f"{sentence(text)}. " for text in notes)
+
+
+CAPTION = (
+    "Faint marks: seeds. Strong marks: their geometric mean with its 95 % interval from the seed spread pooled over "
+    "the "
+    "points. Grey bars: binomial 95 % interval of the test set. "
+)
+
+
+# drawing -----------------------------------------------------------------------------------------------------------
+
+
+def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.Drawing:
+    """The law figure of one experiment."""
+    from trm.analysis.tables import merge
+
+    table = merge([common.table_of(tables, name) for name in spec.experiments(tables[0].experiment)])
+    found = spec.fits(table.experiment)
+    fit = common.fit_of(fits, found[0]) if found else None
+    spec = common.with_hue(spec, table, table.select(spec.where, [spec.x]), [spec.x])
+    values = list(common.groups(table.select(spec.where, [spec.hue]), spec.hue)) if spec.hue else []
+    strip = common.strip_for(spec.hue, [*values, *([0] if spec.envelope else [])], one_panel=True)
+    figure, axes = common.canvas(common.ONE, 3.0, strip=strip)
+    rows = panel(axes[0, 0], spec, table, fit)
+    if spec.hue:
+        handles = axes[0, 0].get_legend_handles_labels()[0]
+        common.legend(figure, handles, common.across(spec.hue, True), common.legend_title(spec.hue))
+    title = spec.title or title_of(spec)
+    common.heading(axes[0, 0], title, subtitle(fit, spec.x, spec.y))
+    return common.finish(
+        figure,
+        [table],
+        rows,
+        title=title,
+        caption=CAPTION + (fit_caption(fit) if fit else ""),
+        sentence=law_sentence(fit, spec.x, spec.y) if fit else plain_sentence(rows, spec),
+        answer=law_answer(fit, spec.x, spec.y) if fit else "",
+        strength=strength(fit),
+        numbers={"fit": summary(fit)} if fit else {},
+    )
+
+
+def title_of(spec: Any) -> str:
+    """`Error against unique training puzzles`."""
+    return sentence(f"{thing(spec.y)} against {thing(spec.x)}")
+
+
+def plain_sentence(rows: pd.DataFrame, spec: Any) -> str:
+    """What is shown where no law is fitted: the ends of the range."""
+    means = rows.groupby(spec.x)[spec.y].mean()
+    first, last = (measured(spec.y, float(value)) for value in (means.iloc[0], means.iloc[-1]))
+    return sentence(f"{thing(spec.y)} goes from {first} to {last} over the range.")
+
+
+def strength(fit: dict[str, Any] | None) -> float | None:
+    """Exponent over half the width of its interval, of the law that is best determined."""
+    found = []
+    for group in fit["groups"] if fit else []:
+        if supported(group):
+            form = group["forms"][group["chosen"]]
+            bounds = form["intervals"].get("a") or form["intervals"].get("b")
+            slope = form["parameters"].get("a", form["parameters"].get("b", 0.0))
+            found.append(abs(slope) / max(1e-9, (bounds[1] - bounds[0]) / 2))
+    return max(found, default=None)
+
+
+def summary(fit: dict[str, Any]) -> list[dict[str, Any]]:
+    """The part of a fit that the report quotes: no curves."""
+    short = []
+    for group in fit["groups"]:
+        item = {key: value for key, value in group.items() if key not in ("forms", "means", "exclusions")}
+        if "forms" in group:
+            best = group["forms"][group["chosen"]]
+            item |= {key: best.get(key) for key in ("parameters", "borne", "aicc", "held_out", "intervals")}
+        short.append(item)
+    return short
+
+
+def panel(axes: Axes, spec: Any, table: Table, fit: dict[str, Any] | None) -> pd.DataFrame:
+    """Draw one law into `axes`; returns the rows shown. `scaling_laws` and `prediction` draw their panels by it."""
+    spec = common.with_hue(spec, table, table.select(spec.where, [spec.x]), [spec.x])
+    rows = common.rows_of(table, spec.where, spec.y, spec.x, spec.hue)
+    rows = rows.assign(_x=rows[spec.x].astype(float) + label(spec.x).offset, _y=common.positive(rows, spec.y))
+    rows = rows[(rows["_x"] > 0) & (rows["_y"] > 0)]
+    parts = common.groups(rows, spec.hue)
+    shades = common.colours(list(parts))
+    keys = [rows[name].astype("object").where(rows[name].notna(), "") for name in (spec.x, spec.hue) if name]
+    points = np.array(["|".join(map(str, cells)) for cells in zip(*keys)])
+    spread = stats.pooled_spread(rows["_y"].to_numpy(), points)
+    span = float(np.log(rows["_x"].max() / rows["_x"].min())) or 1.0
+    shifts = common.dodge(len(parts), span)
+    low, high = rows["_y"].min(), rows["_y"].max()
+    for index, (value, part) in enumerate(parts.items()):
+        marker, colour = common.MARKERS[index % 8], shades[value]
+        group = _group(fit, value, bool(spec.hue))
+        out = {item["run"] for item in group["exclusions"]} if group else set()
+        means = stats.pooled_log_intervals(
+            part["_y"].to_numpy(),
+            part["_x"].to_numpy(),
+            spread=spread,
+            most=1.0 if spec.y == "error" else np.inf,
+        )
+        for at, (centre, lower, upper) in means.items():
+            here = part[part["_x"] == at]
+            if spec.y == "error":
+                tested = float(here["puzzles"].iloc[0])
+                bounds = stats.wilson(centre * tested, tested)
+                axes.plot(
+                    [at * shifts[index]] * 2,
+                    bounds,
+                    color="#c4c4c4",
+                    linewidth=3.2,
+                    solid_capstyle="butt",
+                    zorder=2,
+                )
+                low, high = min(low, max(bounds[0], 0.25 / tested)), max(high, bounds[1])
+            whole = stats.Mean(centre, *((lower, upper) if np.isfinite(lower) else (None, None)), len(here))
+            hollow = bool(here["run"].isin(out).all())
+            common.seed_marks(
+                axes,
+                at * shifts[index],
+                here["_y"].to_numpy(),
+                colour,
+                marker,
+                seeds_at=at * shifts[index] * np.exp(-0.012 * span),
+                summary=whole,
+                hollow=hollow,
+            )
+            low, high = (
+                min(low, lower if np.isfinite(lower) else low),
+                max(high, upper if np.isfinite(upper) else high),
+            )
+        if spec.hue:
+            common.entry(axes, common.hue_name(spec.hue, value), marker=marker, color=colour)
+        if group and supported(group):
+            _curve(axes, group, colour, spec.extrapolate, spec.y == "error")
+    if spec.envelope:
+        _envelope(axes, rows, spec)
+    for point in spec.reported:
+        axes.plot(point.x, point.y, "*", color=common.GREY, markersize=9, zorder=5)
+        common.note(axes, point.label, (point.x, point.y), (-6, 3), ha="right")
+        low, high = min(low, point.y), max(high, point.y)
+    axes.set_xscale("log" if label(spec.x).log else "linear")
+    common.axis_scale(axes, "x", label(spec.x), rows["_x"].to_numpy())
+    if label(spec.y).log:
+        common.error_scale(axes, spec.y, float(low), float(high))
+    else:
+        common.axis_scale(axes, "y", label(spec.y), np.array([low, high]))
+    return rows.drop(columns=["_x", "_y"])
+
+
+def _group(fit: dict[str, Any] | None, value: Any, by_hue: bool) -> Group | None:
+    for group in fit["groups"] if fit else []:
+        if not by_hue or group["hue"] == value or (group["hue"] is None and value is None):
+            return dict(group)
+    return None
+
+
+def _curve(axes: Axes, group: Group, colour: str, extrapolate: float, share: bool) -> None:
+    """The law: solid over the data, dashed beyond, with its ribbon."""
+    curve = group["forms"][group["chosen"]]["curve"]
+    x = np.array(curve["x"])
+    most = 1.0 if share else np.inf
+    y, low, high = (np.minimum(np.array(curve[key], float), most) for key in ("y", "low", "high"))
+    end = group["range"][0][1]
+    inside, shown = x <= end * (1 + 1e-9), x <= end * extrapolate * (1 + 1e-9)
+    beyond = (x >= end * (1 - 1e-9)) & shown
+    axes.plot(x[inside], y[inside], color=colour, linewidth=1.2, zorder=3)
+    axes.plot(x[beyond], y[beyond], color=colour, linestyle=common.DASHES[1], linewidth=1.1, zorder=3)
+    axes.fill_between(x[shown], low[shown], high[shown], color=colour, alpha=0.14, linewidth=0, zorder=1)
+
+
+def _envelope(axes: Axes, rows: pd.DataFrame, spec: Any) -> None:
+    """The best mean at each price: the lower envelope over all colours."""
+    means = rows.groupby([spec.x, "point"], sort=True)[spec.y].mean().reset_index()
+    best = stats.frontier(means[spec.x].to_numpy(), means[spec.y].to_numpy(), higher_is_better=False)
+    chosen = means.iloc[best]
+    style = {"color": "black", "linewidth": 0.9, "linestyle": ":", "drawstyle": "steps-post", "zorder": 6}
+    axes.plot(chosen[spec.x], chosen[spec.y], label="envelope", **style)
+
+
+# laws of two variables ---------------------------------------------------------------------------------------------
+
+
+def marks(
+    axes: Axes, rows: pd.DataFrame, x: np.ndarray, level: str, second: str, group: Group
+) -> tuple[dict[Any, str], np.ndarray]:
+    """Seeds and means at places x [N], one colour for each value of `level`, a point for each pair of `level` and
+    `second`.
+
+    Returns:
+        The colours, and place and mean of each point [P, 2].
+    """
+    y = common.positive(rows, "error")
+    out = rows["run"].isin({item["run"] for item in group["exclusions"]}).to_numpy()
+    keys = np.array([f"{a}:{b}" for a, b in zip(rows[level], rows[second])])
+    means = stats.pooled_log_intervals(y, keys, most=1.0)
+    shades = common.colours(common.ordered(rows[level]))
+    found = []
+    for index, (value, colour) in enumerate(shades.items()):
+        for key in np.unique(keys[(rows[level] == value).to_numpy()]):
+            same = keys == key
+            centre, low, high = means[key]
+            at = float(x[same][0])
+            whole = stats.Mean(centre, *((low, high) if np.isfinite(low) else (None, None)), int(same.sum()))
+            hollow, marker = bool(out[same].all()), common.MARKERS[index % 8]
+            common.seed_marks(
+                axes, at, y[same], colour, marker, seeds_at=0.95 * at, summary=whole, hollow=hollow
+            )
+            found.append((at, centre))
+    common.error_scale(axes, "error", float(y.min()), float(y.max()))
+    return shades, np.array(found)
+
+
+def line(axes: Axes, x: np.ndarray, y: np.ndarray, end: float, colour: str) -> None:
+    """A law at places x, solid up to `end`, dashed beyond; an error ends at 1."""
+    y, inside = np.minimum(y, 1.0), x <= end
+    axes.plot(x[inside], y[inside], color=colour, linewidth=1.2)
+    axes.plot(x[~inside], y[~inside], color=colour, linewidth=1, linestyle=common.DASHES[1])
+
+
+def parameters(group: Group, formula: str, *keys: str) -> str:
+    """A formula and its parameters, or why no law is claimed; for the heading of a law of two variables."""
+    form = (group.get("forms") or {}).get(group.get("chosen"))
+    if not supported(group) or form is None:
+        return common.wrap("no law: " + "; ".join(group["doubts"] if form else [group["error"]]), 72)
+    values, bounds = form["parameters"], form.get("intervals") or {}
+    parts = [f"{key} = {number(values[key], 2)}{interval(bounds.get(key))}" for key in keys]
+    floor = (
+        f"E = {percent(values['E'], bounds.get('E'))}"
+        if floor_shown(group)
+        else "E not shown (interval includes 0)"
+    )
+    return f"{formula}\n" + ",  ".join([*parts, floor])

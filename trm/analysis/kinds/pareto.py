@@ -1,0 +1,162 @@
+"""`pareto`: error against one cost or several, with the Pareto frontier."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from trm.analysis.labels import label
+from trm.analysis.lazy import common, np, pd, stats
+from trm.analysis.specs import Column, Figure, Metric
+from trm.analysis.words import compact, count, measured, memory, point_name, sentence, thing
+from trm.errors import UserError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from trm.analysis.tables import Table
+
+MOST_NAMES = 8
+"""Most frontier points whose names are written beside them."""
+TOLERANCE = 0.02
+"""Costs that differ by less, relative to each other, count as equal: wall times and memory vary that much."""
+
+
+class Spec(Figure):
+    """One panel a cost. An accuracy is drawn as its error on a log axis, where good points do not pile up."""
+
+    kind: Literal["pareto"] = "pareto"
+    cost: Column = "train_flops"
+    y: Metric = "exact_accuracy"
+    hue: Column | None = None
+    costs: tuple[Column, ...] = ()
+    """Further costs, one panel each (wall_seconds, peak_memory_bytes)."""
+
+
+def pareto_sentence(kept: Sequence[tuple[str, float, float]], total: int, cost: str, y: str) -> str:
+    """The frontier in words. kept: (name, cost, value) by rising cost."""
+
+    def paid(price: float) -> str:
+        return memory(price) if label(cost).binary else f"{compact(price)} {label(cost).unit or thing(cost)}"
+
+    parts = [f"{name} ({measured(y, value)} at {paid(price)})" for name, price, value in kept]
+    if len(parts) > 4:
+        parts = [*parts[:2], "…", parts[-1]]
+    verb = "is" if len(kept) == 1 else "are"
+    return f"Of {count(total, 'point')}, {len(kept)} {verb} on the frontier of {thing(cost)}: {', '.join(parts)}."
+
+
+def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.Drawing:
+    """One panel a cost."""
+    table = common.table_of(tables, tables[0].experiment)
+    spec = common.with_hue(spec, table, table.select(spec.where), [])
+    rows = common.rows_of(table, spec.where, spec.y, spec.hue)
+    costs = [
+        name for name in (spec.cost, *spec.costs) if pd.to_numeric(rows[name], errors="coerce").notna().any()
+    ]
+    if not costs:
+        raise UserError(f"no run of {table.experiment} has {spec.cost}: nothing to draw against")
+    shades = common.colours(list(common.groups(rows, spec.hue)))
+    strip = common.strip_for(spec.hue, list(shades), len(costs) == 1)
+    figure, axes = common.panels(len(costs), 2.7, strip=strip)
+    kept = {cost: _panel(axis, rows, spec, cost, shades) for axis, cost in zip(axes, costs)}
+    title = spec.title or sentence(f"{thing(shown_metric(spec.y))} against cost")
+    common.heading(axes[0], title)
+    common.hue_legend(figure, axes[0], spec.hue, shades, len(costs) == 1)
+    total = rows["point"].nunique()
+    return common.finish(
+        figure,
+        [table],
+        rows,
+        title=title,
+        caption=(
+            "One mark a grid point: mean over its seeds with Student's 95 % interval. Black line: Pareto frontier of "
+            "the "
+            f"means; costs within {100 * TOLERANCE:.0f} % count as equal. Pale marks are dominated."
+        ),
+        sentence=" ".join(pareto_sentence(kept[cost], total, cost, spec.y) for cost in costs),
+        answer=pareto_sentence(kept[costs[0]], total, costs[0], spec.y),
+        numbers={"frontier": kept},
+    )
+
+
+def shown_metric(metric: str) -> str:
+    """What is drawn of a metric: the error of an accuracy."""
+    return "error" if metric == "exact_accuracy" else metric
+
+
+def _panel(
+    axes: Axes, rows: pd.DataFrame, spec: Spec, cost: str, shades: dict[Any, str]
+) -> list[tuple[str, float, float]]:
+    """Draw one cost; returns the frontier as (name, cost, value of the metric)."""
+    metric = shown_metric(spec.y)
+    names, prices, values, marks = [], [], [], []
+    for _, part in rows.groupby("point", sort=True):
+        price = pd.to_numeric(part[cost], errors="coerce").mean()
+        if not np.isfinite(price):
+            continue
+        hue = part[spec.hue].iloc[0] if spec.hue else None
+        names.append(point_name(part["label"].iloc[0]))
+        prices.append(float(price))
+        values.append(float(part[spec.y].mean()))
+        marks.append((part, next((h for h in shades if h == hue), None)))
+    if not names:
+        raise UserError(f"no grid point has both {cost} and {spec.y}")
+    cheaper_better = "error" not in spec.y and "entropy" not in spec.y
+    best = stats.frontier(
+        np.array(prices), np.array(values), higher_is_better=cheaper_better, tolerance=TOLERANCE
+    )
+    shown = np.array([common.positive(part, metric).mean() for part, _ in marks])
+    log = label(metric).log
+    for index, (part, hue) in enumerate(marks):
+        data = common.positive(part, metric)
+        low = (
+            0.25 / float(part["puzzles"].iloc[0])
+            if metric == "error"
+            else 0.0
+            if label(metric).percent
+            else -np.inf
+        )
+        summary = stats.mean(data).clipped(low, 1.0 if label(metric).percent else np.inf)
+        common.seed_marks(
+            axes,
+            prices[index],
+            np.array([summary.value]),
+            shades[hue],
+            common.MARKERS[list(shades).index(hue) % 8],
+            summary=summary,
+            strength=1.0 if index in best else 0.4,
+        )
+    axes.plot(
+        np.array(prices)[best], shown[best], color="black", linewidth=0.9, drawstyle="steps-post", zorder=1
+    )
+    common.axis_scale(axes, "x", label(cost), np.array(prices))
+    if log:
+        common.error_scale(axes, metric, float(shown.min()), float(shown.max()))
+    else:
+        common.axis_scale(axes, "y", label(metric), shown, log=False)
+    _names(axes, [(names[i], prices[i], float(shown[i])) for i in best[:MOST_NAMES]])
+    return [(names[i], prices[i], values[i]) for i in best]
+
+
+def _names(axes: Axes, points: Sequence[tuple[str, float, float]]) -> None:
+    """Names of frontier points beside their marks; one that would run into another is left out."""
+    axes.margins(x=0.12)
+    wide = axes.figure.get_figwidth() / axes.get_subplotspec().get_gridspec().ncols * 0.8
+    taken: list[tuple[float, float, float]] = []
+    for name, price, value in points:
+        across, up = axes.transLimits.transform(axes.transScale.transform((price, value)))
+        length = len(name) * common.SMALL * 0.58 / 72 / wide
+        right = across + length < 0.97
+        start, end = (across, across + length) if right else (across - length, across)
+        if any(abs(up - other) < 0.06 and start < b and a < end for a, b, other in taken):
+            continue
+        taken.append((start, end, up))
+        common.note(
+            axes,
+            name,
+            (price, value),
+            (5, 4) if right else (-5, -9),
+            ha="left" if right else "right",
+            color="#333333",
+        )

@@ -1,0 +1,119 @@
+"""`prediction`: a law extrapolated to a stated place, with its interval, against a published number."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field
+
+from trm.analysis.kinds import law
+from trm.analysis.labels import label
+from trm.analysis.lazy import common, np
+from trm.analysis.specs import Column, Figure, FitSpec, Form, Metric, Reported
+from trm.analysis.words import compact, listed, measured, number, sentence, thing
+
+if TYPE_CHECKING:
+    from trm.analysis.tables import Table
+
+
+class Spec(Figure):
+    """The law and its extrapolation. It is drawn even where the points do not support it, and then says so."""
+
+    kind: Literal["prediction"] = "prediction"
+    x: Column = "train_flops"
+    y: Metric = "error"
+    hue: None = None
+    fit: Form | Literal["auto"] = "auto"
+    """Law to fit."""
+    reported: tuple[Reported, ...] = Field(min_length=1)
+    """Published values; the first is the one predicted."""
+    envelope: bool = False
+    extrapolate: Annotated[float, Field(ge=1)] = 1.0
+    best: bool = False
+    """Fit only the grid points on the lower envelope (the best error for any x)."""
+
+    def fits(self, experiment: str) -> tuple[FitSpec, ...]:
+        keys = {key: getattr(self, key) for key in ("x", "y", "where", "best")}
+        return (FitSpec(experiments=(experiment,), form=self.fit, at=self.reported[0].x, **keys),)
+
+
+def prediction_sentence(group: Mapping[str, Any], spec: Spec) -> str:
+    """What the law predicts, whether the published value is inside its interval, and how far it had to reach."""
+    goal = spec.reported[0]
+    if "error" in group:
+        return f"No law could be fitted: {group['error']}."
+    form = group["forms"][group["chosen"]]
+    at, bounds = form["at"], form["at"]["interval"]
+    factor = goal.x / group["range"][0][1]
+    unit = label(spec.x).unit or thing(spec.x)
+    text = (
+        f"Extrapolated {number(factor, 2)} times beyond the data to {compact(goal.x)} {unit}, the law predicts "
+        f"{thing(spec.y)} {measured(spec.y, at['y'], bounds)}; {goal.label}: {measured(spec.y, goal.y)}"
+    )
+    if bounds:
+        inside = bounds[0] <= goal.y <= bounds[1]
+        text += ", inside the interval" if inside else ", outside the interval"
+    text += "."
+    if group["chosen"] == "constant":
+        text += " The points show no trend, so this is no prediction."
+    elif group["doubts"]:
+        text += f" The points do not support the law: {listed(group['doubts'])}."
+    return (
+        text
+        + " The interval holds the seed spread only: another recipe, task or form of the law would move it."
+    )
+
+
+def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.Drawing:
+    """One panel: the law's own figure, with the extrapolation dashed as far as the published values."""
+    table = common.table_of(tables, tables[0].experiment)
+    fit = common.fit_of(fits, spec.fits(table.experiment)[0])
+    group = fit["groups"][0]
+    figure, axes = common.canvas(common.ONE, 3.2)
+    axis = axes[0, 0]
+    rows = law.panel(
+        axis,
+        spec.model_copy(update={"envelope": False}),
+        table,
+        {**fit, "groups": [{**group, "doubts": ["drawn below"]}]},
+    )
+    if "forms" in group:
+        form = group["forms"][group["chosen"]]
+        end, goal = group["range"][0][1], form["at"]
+        values = form["parameters"]
+        places = np.geomspace(group["range"][0][0], max(point.x for point in spec.reported) * 1.3, 200)
+        height = values.get("E", 0.0) + values.get("A", 0.0) * places ** -values.get("a", 0.0)
+        law.line(axis, places, height, end, common.OKABE_ITO[0])
+        style = {"color": common.OKABE_ITO[1], "zorder": 5}
+        if goal["interval"]:
+            axis.plot([goal["x"]] * 2, np.clip(goal["interval"], 1e-6, 1.0), linewidth=1.6, **style)
+        axis.plot(goal["x"], goal["y"], "D", markersize=4.5, **style)
+        common.note(
+            axis, "predicted", (goal["x"], goal["y"]), (-6, -9), ha="right", color=common.OKABE_ITO[1]
+        )
+        low = min(
+            goal["y"], *(goal["interval"] or ()), *(point.y for point in spec.reported), *group["means"]["y"]
+        )
+        common.error_scale(axis, spec.y, max(low, 1e-4), max(group["means"]["y"]))
+        axis.set_xlim(places[0] / 1.5, places[-1] * 1.5)
+        common.axis_scale(axis, "x", label(spec.x), np.geomspace(places[0], places[-1], 12))
+    title = spec.title or sentence(f"{thing(spec.y)} extrapolated in {thing(spec.x)}")
+    common.heading(axis, title, law.subtitle(fit, spec.x, spec.y))
+    words = prediction_sentence(group, spec)
+    return common.finish(
+        figure,
+        [table],
+        rows,
+        title=title,
+        caption=(
+            law.CAPTION
+            + "Line: the law, solid over the fitted points, dashed beyond. Diamond: its value at the published "
+            "point with the bootstrap's 95 % interval. Stars: published values, not fitted. "
+            + law.fit_caption(fit)
+        ),
+        sentence=words,
+        answer=words.split(" The interval holds")[0],
+        strength=law.strength(fit),
+        numbers={"fit": law.summary(fit)},
+    )

@@ -1,0 +1,129 @@
+"""`repeated`: the repeated-data law, that is, what an augmented copy is worth in fresh puzzles."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+from trm.analysis.kinds import law
+from trm.analysis.labels import Label, label
+from trm.analysis.lazy import common, mpl, np
+from trm.analysis.specs import Column, Figure, FitSpec
+from trm.analysis.words import interval, listed, number, value_name
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+    from trm.analysis.tables import Table
+
+
+class Spec(Figure):
+    """Error against effective data U + U R*(1 - exp(-R/R*)) over several experiments (Muennighoff et al. 2023)."""
+
+    kind: Literal["repeated"] = "repeated"
+    sources: tuple[str, ...] = ("data_size", "augmentation")
+    """Experiments fitted together."""
+    x: Column = "data.train_puzzles"
+    second: Column = "data.augmentations"
+
+    def fits(self, experiment: str) -> tuple[FitSpec, ...]:
+        names = {"x": self.x, "second": self.second, "where": self.where}
+        return (FitSpec(experiments=self.sources, form="repeated_data", **names),)
+
+    def experiments(self, experiment: str) -> tuple[str, ...]:
+        return self.sources
+
+
+def repeated_sentence(group: Mapping[str, Any]) -> str:
+    """What copies are worth."""
+    if "forms" not in group:
+        return f"The repeated-data law could not be fitted: {group['error']}."
+    if group["doubts"]:
+        return f"No repeated-data law is claimed: {listed(group['doubts'])}."
+    form = group["forms"]["repeated_data"]
+    worth, bounds = form["parameters"]["R*"], (form.get("intervals") or {}).get("R*")
+    return (
+        f"Augmented copies of a puzzle are worth at most {number(worth, 2)}{interval(bounds)} fresh puzzles, however "
+        "many; "
+        f"the error falls with the power {law.exponent(form)} of the effective number of puzzles."
+    )
+
+
+def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.Drawing:
+    """Left: error against effective data, all experiments on one curve. Right: what copies are worth."""
+    from trm.analysis.tables import merge, plain
+
+    table = merge([common.table_of(tables, name) for name in spec.sources])
+    rows = plain(table.select(spec.where, [spec.x, spec.second]))
+    group = common.fit_of(fits, spec.fits("")[0])["groups"][0]
+    form = group["forms"]["repeated_data"] if law.supported(group) else None
+    strip = common.strip_of(rows[spec.x].nunique(), 6, title=True)
+    figure, axes = common.panels(2 if form else 1, 3.0, strip=strip)
+    x = effective(rows[spec.x], rows[spec.second], form)
+    shades, _ = law.marks(axes[0], rows, x, spec.x, spec.second, group)
+    if form:
+        values = form["parameters"]
+        places = np.geomspace(x.min(), 4 * x.max(), 100)
+        law.line(axes[0], places, values["E"] + values["A"] * places ** -values["a"], x.max(), "black")
+        _worth(axes[1], rows[spec.second].to_numpy(float), form)
+    name = "effective puzzles D′" if form else "training puzzles, every copy counted"
+    common.axis_scale(axes[0], "x", Label(name, log=True), x)
+    axes[0].xaxis.set_major_locator(mpl.ticker.FixedLocator(common.nice(*axes[0].get_xlim())))
+    title = spec.title or "Unique and repeated data, one law"
+    common.heading(axes[0], title, law.parameters(group, "$e = E + A\\,D'^{-a}$", "a", "R*"))
+    handles = [
+        common.entry(axes[0], value_name(v), marker=common.MARKERS[i % 8], color=colour, linestyle="none")
+        for i, (v, colour) in enumerate(shades.items())
+    ]
+    common.legend(figure, handles, 6, label(spec.x).name)
+    fit = {"groups": [group]}
+    return common.finish(
+        figure,
+        [common.table_of(tables, name) for name in spec.sources],
+        rows,
+        title=title,
+        caption=(
+            "Every grid point of the experiments at its effective number of puzzles D′ = U + U R*(1 − exp(−R/R*)), U "
+            "unique "
+            "puzzles with R augmented copies each (Muennighoff et al. 2023). "
+            + (
+                "Right: how many fresh puzzles the copies of one are worth; ribbon: the interval of R*. "
+                if form
+                else ""
+            )
+            + law.CAPTION
+            + law.fit_caption(fit)
+        ),
+        sentence=repeated_sentence(group),
+        strength=law.strength(fit),
+        numbers={"fit": law.summary(fit)},
+    )
+
+
+def effective(unique: pd.Series, repeats: pd.Series, form: dict[str, Any] | None) -> np.ndarray:
+    """D' of every row; without a law, every copy counted as a fresh puzzle."""
+    u, r = unique.to_numpy(float), repeats.to_numpy(float)
+    if form is None:
+        return u * (1 + r)
+    worth = form["parameters"]["R*"]
+    return u * (1 + worth * (1 - np.exp(-r / worth)))
+
+
+def _worth(axes: Axes, repeats: np.ndarray, form: dict[str, Any]) -> None:
+    """Fresh puzzles that R copies of one are worth."""
+    most, blue = max(1.0, repeats.max()), common.OKABE_ITO[0]
+    copies = np.linspace(0, most, 200)
+
+    def curve(worth: float) -> np.ndarray:
+        return worth * (1 - np.exp(-copies / worth))
+
+    worth, bounds = form["parameters"]["R*"], form["intervals"]["R*"]
+    axes.plot(copies, copies, color=common.GREY, linewidth=0.9, linestyle=":")
+    common.note(axes, "a copy worth a fresh puzzle", (most * 0.5, most * 0.5), ha="right")
+    axes.fill_between(copies, curve(bounds[0]), curve(bounds[1]), color=blue, alpha=0.14, linewidth=0)
+    axes.plot(copies, curve(worth), color=blue)
+    axes.set_ylim(0, 1.25 * curve(bounds[1]).max())
+    common.axis_scale(axes, "x", Label("augmented copies R of each puzzle"), np.array([]), log=False)
+    common.axis_scale(axes, "y", Label("worth in fresh puzzles"), np.array([]), log=False)
+    common.heading(axes, "What copies are worth")

@@ -1,0 +1,86 @@
+"""`scaling_laws`: the laws of several experiments side by side. A figure of the whole study."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field
+
+from trm.analysis.kinds import law
+from trm.analysis.lazy import common, pd
+from trm.analysis.specs import Figure, FitSpec
+from trm.errors import UserError
+
+if TYPE_CHECKING:
+    from trm.analysis.tables import Table
+
+
+class Panel(law.Spec):
+    """One panel: the law figure of a named experiment."""
+
+    experiment: str
+
+    def fits(self, experiment: str = "") -> tuple[FitSpec, ...]:
+        if self.x != "flops_per_puzzle" or self.fit is None:
+            return law.Spec.fits(self, self.experiment)
+        where = {**self.where, "policy": "fixed"}  # as the frontier figure fits it
+        return (FitSpec(experiments=(self.experiment,), form="auto", x=self.x, where=where),)
+
+
+class Spec(Figure):
+    """Error against parameters, unique puzzles, copies, training and test-time FLOPs."""
+
+    kind: Literal["scaling_laws"] = "scaling_laws"
+    panels: tuple[Panel, ...] = Field(min_length=1)
+
+    def fits(self, experiment: str = "") -> tuple[FitSpec, ...]:
+        found = {fit.model_dump_json(): fit for panel in self.panels for fit in panel.fits()}
+        return tuple(found.values())
+
+    def experiments(self, experiment: str = "") -> tuple[str, ...]:
+        return tuple(dict.fromkeys(panel.experiment for panel in self.panels))
+
+
+def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.Drawing:
+    """One panel a law; a panel whose experiment has no table yet says so."""
+    figure, axes = common.panels(len(spec.panels), 2.85)
+    shown, used, numbers = [], [], {}
+    sentences: list[str] = []
+    strengths: list[float] = []
+    for index, (panel, axis) in enumerate(zip(spec.panels, axes)):
+        letter = chr(97 + index)
+        title = f"{letter}  {(panel.title or law.title_of(panel)).removeprefix('Error ')}"
+        try:
+            table = common.table_of(tables, panel.experiment)
+            found = panel.fits()
+            fit = common.fit_of(fits, found[0]) if found else None
+            where = {**panel.where, **({"policy": "fixed"} if panel.x == "flops_per_puzzle" else {})}
+            drawn = law.panel(axis, panel.model_copy(update={"where": where}), table, fit)
+        except UserError as error:
+            words = common.wrap(str(error), 34)
+            axis.text(0.5, 0.5, words, ha="center", va="center", fontsize=common.SMALL, color=common.MISSING)
+            common.heading(axis, title)
+            axis.set_axis_off()
+            continue
+        if axis.get_legend_handles_labels()[0]:
+            axis.legend(fontsize=common.SMALL, loc="best", handlelength=1.2)
+        common.heading(axis, title, law.subtitle(fit, panel.x, panel.y, 46))
+        shown.append(drawn)
+        used.append(table)
+        if fit:
+            sentences.append(f"({letter}) {law.law_sentence(fit, panel.x, panel.y)}")
+            numbers[f"{panel.experiment}:{panel.x}"] = law.summary(fit)
+            strengths += [found for found in [law.strength(fit)] if found]
+    if not shown:
+        raise UserError("no panel of scaling_laws has both its table and its fit")
+    return common.finish(
+        figure,
+        list({table.experiment: table for table in used}.values()),
+        pd.concat(shown),
+        title=spec.title or "Scaling laws",
+        caption=law.CAPTION
+        + "Line and ribbon: fitted law with its 95 % interval, where the points support one.",
+        sentence=" ".join(sentences) or "No law is fitted.",
+        strength=max(strengths, default=None),
+        numbers=numbers,
+    )

@@ -1,0 +1,160 @@
+"""`steps`: puzzles solved step by step, one grid per supervision step, wrong cells marked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field
+
+from trm.analysis.lazy import common, mpl, np
+from trm.analysis.specs import Figure
+from trm.analysis.words import count, number
+from trm.errors import UserError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from trm.analysis.tables import Table
+
+GIVEN, WRONG, MAZE_WALL = "#ececE7", "#FBD9D3", "#4a4a4a"
+GOOD, BAD = "#00664b", "#a3001c"
+ARC = [
+    "#f4f4f0",
+    "#0072B2",
+    "#D55E00",
+    "#009E73",
+    "#CC79A7",
+    "#E69F00",
+    "#56B4E9",
+    "#8C510A",
+    "#9A9A9A",
+    "#1a1a1a",
+]
+"""Colours 0-9 of ARC grids; 0 is the background."""
+LARGEST = 1.6
+"""Most inches of one grid's side."""
+
+
+class Spec(Figure):
+    """A row for each puzzle: the question, then chosen steps."""
+
+    kind: Literal["steps"] = "steps"
+    puzzles: Annotated[int, Field(ge=1, le=8)] = 3
+    columns: Annotated[int, Field(ge=2, le=16)] = 6
+    """Supervision steps shown of each puzzle (the first, the last, and where the answer changes most)."""
+
+
+def steps_sentence(errors: Sequence[Sequence[int]]) -> str:
+    """errors: wrong cells after each step, one list a puzzle."""
+    solved = [puzzle for puzzle in errors if puzzle[-1] == 0]
+    text = f"Of {count(len(errors), 'puzzle')} traced, {len(solved)} {'is' if len(solved) == 1 else 'are'} solved"
+    if solved:
+        first = [puzzle.index(0) + 1 for puzzle in solved]
+        text += f", on average after {number(sum(first) / len(first), 2)} steps"
+    lost = sum(0 in puzzle[:-1] and puzzle[-1] > 0 for puzzle in errors)
+    return (
+        text
+        + (
+            f"; {lost} {'was' if lost == 1 else 'were'} right at an earlier step and lost again"
+            if lost
+            else ""
+        )
+        + "."
+    )
+
+
+def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.Drawing:
+    """All puzzles."""
+    from trm.analysis.traces import interesting, wrong
+
+    table = common.table_of(tables, tables[0].experiment)
+    rows = table.select(spec.where)
+    traces = [trace for trace in table.info.get("traces", []) if trace["run"] in set(rows["run"])]
+    if not traces:
+        raise UserError(f"no evaluation of {table.experiment} kept traces: set evaluation.traces")
+    chosen = interesting(traces, spec.puzzles)
+    columns = 1 + min(spec.columns, max(len(trace["steps"]) for trace in chosen))
+    cell = min(LARGEST, common.TWO / columns)
+    figure, axes = common.canvas(common.TWO, (cell + 0.3) * len(chosen) + 0.1, len(chosen), columns)
+    for line, trace in zip(axes, chosen):
+        task = str(trace["data"].get("task", "sudoku"))
+        title = {"fontsize": common.SMALL, "fontweight": "normal", "loc": "center", "pad": 3}
+        _grid(line[0], trace, trace["question"], np.zeros(len(trace["answer"]), bool), task)
+        line[0].set_title("question", **title)
+        errors = wrong(trace)
+        picked = pick(errors, columns - 1)
+        for axis, step in zip(line[1:], picked):
+            _grid(axis, trace, trace["steps"][step], errors[step], task)
+            lost = int(errors[step].sum())
+            words = f"step {step + 1}: {f'{lost} wrong' if lost else 'solved'}"
+            axis.set_title(words, color=BAD if lost else GOOD, **title)
+        for axis in line[1 + len(picked) :]:
+            axis.set_axis_off()
+    return common.finish(
+        figure,
+        [table],
+        rows[rows["run"].isin({trace["run"] for trace in chosen})],
+        title=spec.title or "Puzzles solved step by step",
+        caption=(
+            "The model's answer after supervision steps of one puzzle a row: the first, the last, and those where most "
+            "cells change. Grey and bold: given (ARC: every cell in its colour). Red with a cross: wrong. Puzzles of "
+            "the "
+            "test set: one solved after several steps, one not solved, one more where there are."
+        ),
+        sentence=steps_sentence([wrong(trace).sum(axis=1).tolist() for trace in traces]),
+    )
+
+
+def pick(errors: np.ndarray, most: int) -> list[int]:
+    """Steps to show of [steps, cells]: first, last, and those after the largest changes of what is wrong."""
+    steps = len(errors)
+    if steps <= most:
+        return list(range(steps))
+    change = np.abs(np.diff(errors.astype(int), axis=0)).sum(axis=1)
+    order = np.argsort(-change, kind="stable") + 1
+    inner = [int(step) for step in order if 0 < step < steps - 1][: most - 2]
+    return sorted({0, steps - 1, *inner})
+
+
+def _grid(axes: Axes, trace: Mapping[str, Any], tokens: Any, bad: np.ndarray, task: str) -> None:
+    """One puzzle's cells."""
+    from trm.analysis.traces import boxes, clue, glyph, shape
+
+    rows, columns = shape(trace)
+    size = 0.55 * 72 * (common.TWO / 7.5) / max(rows, columns)
+    for index, token in enumerate(tokens):
+        row, column = divmod(index, columns)
+        y = rows - 1 - row
+        given = task != "arc" and clue(int(trace["question"][index]), task)
+        face = WRONG if bad[index] else GIVEN if given else "white"
+        text = glyph(int(token), task)
+        if task == "maze":
+            face = MAZE_WALL if text == "#" else "#9CCBE8" if text == "o" and not bad[index] else face
+            text = "" if text in "# o" else text
+        ink = "black" if given else BAD if bad[index] else common.OKABE_ITO[0]
+        if task == "arc" and token >= 2:
+            face = ARC[int(token) - 2]
+            ink = "black" if sum(mpl.colors.to_rgb(face)) > 1.6 else "white"
+        axes.add_patch(
+            mpl.patches.Rectangle((column, y), 1, 1, facecolor=face, edgecolor="#c9c9c4", linewidth=0.3)
+        )
+        if text:
+            style = {
+                "ha": "center",
+                "va": "center",
+                "color": ink,
+                "fontweight": "bold" if given else "normal",
+            }
+            axes.text(column + 0.5, y + 0.46, text, fontsize=min(9.0, size * 1.25), **style)
+        if bad[index]:
+            axes.plot([column + 0.12, column + 0.88], [y + 0.12, y + 0.88], color=BAD, linewidth=0.5)
+    height, width = boxes(trace["data"])
+    for place in range(0, rows + 1, height or rows):
+        axes.plot([0, columns], [place, place], color="#333333", linewidth=0.8)
+    for place in range(0, columns + 1, width or columns):
+        axes.plot([place, place], [0, rows], color="#333333", linewidth=0.8)
+    axes.set_xlim(-0.05, columns + 0.05)
+    axes.set_ylim(-0.05, rows + 0.05)
+    axes.set_aspect("equal")
+    axes.set_axis_off()

@@ -1,0 +1,122 @@
+"""`unroll`: accuracy against the number of supervision steps at test time, by group: what recursion does."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from trm.analysis.labels import label
+from trm.analysis.lazy import common, np, stats
+from trm.analysis.specs import Column, Figure
+from trm.analysis.words import percent, place, points
+from trm.errors import UserError
+
+if TYPE_CHECKING:
+    from trm.analysis.stats import Mean
+    from trm.analysis.tables import Table
+
+
+class Spec(Figure):
+    """One curve for each value of `hue`, beyond the steps trained with where the evaluation unrolls further."""
+
+    kind: Literal["unroll"] = "unroll"
+    hue: Column | None = None
+    """One curve for each value; null: the only coordinate, or the grid point."""
+    marked: bool = True
+    """A dotted line at the number of steps trained with, where it is the same for all."""
+
+
+def unroll_sentence(
+    name: str,
+    first: tuple[float, Mean],
+    best: tuple[float, Mean],
+    last: tuple[float, Mean],
+    gain: Mean | None,
+) -> str:
+    """One curve in words. first, best, last: (steps, accuracy); gain: best less first in pairs, if established."""
+    head = f"{name}: " if name else ""
+    if gain is None:
+        ends = f"{percent(first[1].value)} at {first[0]:g}, {percent(best[1].value)} at {best[0]:g}"
+        return f"{head}no gain from more supervision steps is established ({ends})."
+    text = (
+        f"{head}accuracy rises from {percent(first[1].value, first[1].bounds)} at {first[0]:g} "
+        f"step{'' if first[0] == 1 else 's'} to {percent(best[1].value, best[1].bounds)} at {best[0]:g} "
+        f"({points(gain.value, gain.bounds)})"
+    )
+    return text + (
+        f", and is {percent(last[1].value, last[1].bounds)} at {last[0]:g}." if last[0] > best[0] else "."
+    )
+
+
+def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.Drawing:
+    """One panel."""
+    table = common.table_of(tables, tables[0].experiment)
+    rows = common.rows_of(table, spec.where, "exact_accuracy", "eval_steps", spec.hue)
+    if rows["eval_steps"].nunique() < 2:
+        raise UserError(f"{table.experiment} was evaluated at one number of steps: set evaluation.unroll")
+    varied = [name for name in table.info.get("coordinates", []) if rows[name].nunique(dropna=False) > 1]
+    key = spec.hue or (varied[0] if len(varied) == 1 else "label" if varied else None)
+    parts = common.groups(rows, key)
+    shades = common.colours(list(parts))
+    figure, axes = common.panels(1, 3.0, strip=common.strip_for(key, list(parts), True) if key else 0.0)
+    steps = np.sort(rows["eval_steps"].unique().astype(float))
+    shifts = common.dodge(len(parts), float(np.log(steps[-1] / steps[0])), 0.008)
+    sentences, strengths, numbers = [], [], {}
+    for index, (value, part) in enumerate(parts.items()):
+        series = {
+            float(at): here.groupby("seed")["exact_accuracy"].mean()
+            for at, here in part.groupby("eval_steps")
+        }
+        means = {at: stats.mean(values).clipped(0.0, 1.0) for at, values in series.items()}
+        marker, shift = common.MARKERS[index % 8], shifts[index]
+        for at, values in series.items():
+            common.seed_marks(
+                axes[0], at * shift, values.to_numpy(), shades[value], marker, summary=means[at]
+            )
+        axes[0].plot(
+            np.array(list(means)) * shift,
+            [m.value for m in means.values()],
+            color=shades[value],
+            linewidth=1.1,
+        )
+        first, last = min(means), max(means)
+        best = max(means, key=lambda at: means[at].value)
+        changes = {at: stats.paired(series[first], series[at]) for at in series if at != first}
+        adjusted = dict(zip(changes, stats.holm([change.p for change in changes.values()])))
+        gain, sure = changes.get(best), (adjusted.get(best) or 1.0) < 0.05
+        name = place(key, value) if key else ""
+        sentences.append(
+            unroll_sentence(name, *((at, means[at]) for at in (first, best, last)), gain if sure else None)
+        )
+        numbers[str(value)] = {str(at): mean.value for at, mean in means.items()}
+        half = gain.value - gain.low if gain and gain.low is not None else np.inf
+        strengths.append(gain.value / max(1e-9, half) if sure and gain else 0.0)
+    trained = rows["model.halt_max_steps"].unique()
+    if spec.marked and len(trained) == 1:
+        axes[0].axvline(float(trained[0]), color=common.GREY, linewidth=0.8, linestyle=":", zorder=1)
+        common.note(
+            axes[0], "trained with", (float(trained[0]), 0.0), (2, 3), xycoords=("data", "axes fraction")
+        )
+    common.axis_scale(axes[0], "x", label("eval_steps"), steps)
+    common.axis_scale(axes[0], "y", label("exact_accuracy"), np.array([]), log=False)
+    axes[0].set_ylim(-0.02, 1.02)
+    title = spec.title or "Accuracy by supervision steps at test time"
+    common.heading(axes[0], title)
+    if key:
+        common.hue_legend(figure, axes[0], key, shades, True, linestyle="-")
+    return common.finish(
+        figure,
+        [table],
+        rows,
+        title=title,
+        caption=(
+            "The same trained models, unrolled for different numbers of supervision steps. Faint: seeds; mean with "
+            "Student's "
+            "95 % interval. Dotted: as many steps as in training. Gains over the fewest steps are tested on pairs of "
+            "equal seeds, "
+            "corrected by Holm's method."
+        ),
+        sentence=" ".join(sentences),
+        answer=sentences[int(np.argmax(strengths))],
+        strength=max(strengths) or None,
+        numbers={"accuracy": numbers},
+    )

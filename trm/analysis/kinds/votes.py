@@ -1,0 +1,133 @@
+"""`votes`: ARC tasks solved without voting, by the first answer of a vote, and with two attempts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+from trm.analysis.labels import Label
+from trm.analysis.lazy import common, np, stats
+from trm.analysis.specs import Figure
+from trm.analysis.words import count, listed, percent
+from trm.errors import UserError
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+    from trm.analysis.tables import Table
+
+WAYS = {
+    "fixed": "no vote: the task as it is",
+    "vote_first": "vote, one attempt",
+    "vote": "vote, two attempts",
+}
+MOST = 30
+"""Most tasks drawn one by one."""
+
+
+class Spec(Figure):
+    """Shares of tasks solved, and which tasks where there are few."""
+
+    kind: Literal["votes"] = "votes"
+
+
+def votes_sentence(
+    found: Mapping[str, Mapping[str, float | None]], tasks: float, by_task: Mapping[str, float]
+) -> str:
+    """found: way of answering -> share of the tasks solved with its interval; by_task: share of seeds that solve it."""
+
+    def shown(way: str) -> str:
+        return percent(found[way]["value"], (found[way]["low"], found[way]["high"]))
+
+    text = (
+        f"Of {count(int(tasks), 'task')}, two attempts by vote solve {shown('vote')}, the first one "
+        f"{shown('vote_first')}, "
+        f"the unaltered task alone {shown('fixed')}."
+    )
+    if 0 < len(by_task) <= MOST:
+        always = [name for name, share in by_task.items() if share > 1 - 1e-6]
+        never = [name for name, share in by_task.items() if share < 1e-6]
+        text += f" Every seed solves {listed(always)}." if always else ""
+        text += f" No seed solves {listed(never)}." if never else ""
+    return text
+
+
+def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.Drawing:
+    """Left: share of tasks solved in each way. Right: which tasks, where there are few."""
+    table = common.table_of(tables, tables[0].experiment)
+    rows = {way: _rows(table, spec, way) for way in WAYS}
+    if not len(rows["vote"]):
+        raise UserError(f"no evaluation of {table.experiment} let copies vote: the task must be arc")
+    runs = list(rows["vote"]["run"])
+    known = table.info.get("tasks", {})
+    tasks = known.get(runs[0]) or []
+    same = all([t["task"] for t in known.get(run) or []] == [t["task"] for t in tasks] for run in runs)
+    each = bool(tasks) and same and len(tasks) <= MOST
+    height = max(1.9, 0.75 + 0.19 * len(tasks)) if each else 1.9
+    figure, axes = common.panels(2 if each else 1, height)
+    found = {way: _share(axes[0], at, part) for at, (way, part) in enumerate(rows.items())}
+    axes[0].set_yticks(range(len(WAYS)), [common.wrap(name, 20) for name in WAYS.values()])
+    axes[0].set_ylim(len(WAYS) - 0.5, -0.5)
+    title = spec.title or "ARC tasks solved with two attempts"
+    common.heading(axes[0], title)
+    names = [task["task"] for task in tasks] if same else []
+    first, second = (
+        {name: float(np.mean([known[run][i][way] for run in runs])) for i, name in enumerate(names)}
+        for way in ("vote_first", "vote")
+    )
+    if each:
+        _tasks(axes[1], first, second)
+    for axis, text in zip(axes, ("tasks solved", "seeds that solve it")):
+        common.axis_scale(axis, "x", Label(text, percent=True), np.array([]), log=False)
+        axis.set_xlim(-0.03, 1.03)
+        axis.grid(axis="y", visible=False)
+    total = float(rows["vote"]["puzzles"].iloc[0])
+    copies = int(rows["vote"]["restarts"].max())
+    return common.finish(
+        figure,
+        [table],
+        rows["vote"],
+        title=title,
+        caption=(
+            f"A task's hidden inputs are answered in {copies} versions, turned and recoloured; the answers are turned "
+            "back "
+            "and vote. A task counts by the share of its inputs whose right grid is among the attempts. Small marks: "
+            "seeds; "
+            "mean with Student's 95 % interval."
+            + (
+                " Right: share of the seeds that solve each task (hollow: with the first attempt)."
+                if each
+                else ""
+            )
+        ),
+        sentence=votes_sentence(found, total, second),
+        numbers={"tasks": total, "copies": copies, "solved": found, "by_task": second},
+    )
+
+
+def _rows(table: Table, spec: Spec, way: str) -> pd.DataFrame:
+    """A way's rows, one a run; of the fixed policy the deepest."""
+    rows = table.select({**spec.where, "policy": way})
+    return rows.sort_values("eval_steps").drop_duplicates("run", keep="last")
+
+
+def _share(axes: Axes, at: int, rows: pd.DataFrame) -> dict[str, float | None]:
+    """One way's seeds, mean and interval."""
+    data = rows["exact_accuracy"].to_numpy(float)
+    summary = stats.mean(data).clipped(0.0, 1.0)
+    colour = common.OKABE_ITO[0] if at else common.GREY
+    common.seed_marks_across(axes, at, data, colour, seeds_at=at + 0.14, summary=summary)
+    return {"value": summary.value, "low": summary.low, "high": summary.high}
+
+
+def _tasks(axes: Axes, first: dict[str, float], second: dict[str, float]) -> None:
+    """A line for each task from none of the seeds to the share that solves it."""
+    style = {"color": common.OKABE_ITO[0], "zorder": 3}
+    for at, (name, share) in enumerate(second.items()):
+        axes.plot([0, share], [at, at], linewidth=1.2, **style)
+        axes.plot(first[name], at, "o", markerfacecolor="white", markersize=5.5, **style)
+        axes.plot(share, at, "o", markersize=3.2, **style)
+    common.heading(axes, "Which tasks")
+    axes.set_yticks(range(len(second)), list(second))
+    axes.set_ylim(len(second) - 0.4, -0.6)

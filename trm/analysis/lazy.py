@@ -1,0 +1,35 @@
+"""Heavy modules, imported on first use.
+
+The Snakefile validates figure specifications, so it imports every module of `trm.analysis.kinds`. numpy, pandas, scipy
+and matplotlib would add a second to each dry run; only drawing needs them.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import matplotlib as mpl
+    import numpy as np
+    import pandas as pd
+
+    from trm.analysis import stats
+    from trm.analysis.kinds import common
+else:
+
+    class Lazy:
+        """Stands for a module and imports it at the first attribute access."""
+
+        def __init__(self, name: str):
+            self.__name = name
+
+        def __getattr__(self, attribute: str) -> Any:
+            value = getattr(import_module(self.__name), attribute)
+            setattr(self, attribute, value)
+            return value
+
+    mpl, np, pd = Lazy("matplotlib"), Lazy("numpy"), Lazy("pandas")
+    stats, common = Lazy("trm.analysis.stats"), Lazy("trm.analysis.kinds.common")
+
+__all__ = ["common", "mpl", "np", "pd", "stats"]

@@ -1,0 +1,167 @@
+"""The tables of a report: results and costs by grid point, fits, the paper's numbers, plan against actual."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from trm.analysis.labels import label
+from trm.analysis.paper import REPORTED
+from trm.analysis.report.contents import FitBlock, Grid, Section
+from trm.analysis.stats import Mean, mean
+from trm.analysis.tables import Table
+from trm.analysis.words import (
+    count,
+    duration,
+    interval,
+    measured,
+    number,
+    percent,
+    points,
+    sentence,
+    value_name,
+)
+
+
+def _points(table: Table) -> pd.DataFrame:
+    rows = table.select()
+    return rows[rows["experiment"] == table.experiment] if "+" not in table.experiment else rows
+
+
+def _mean(column: pd.Series) -> float | None:
+    values = pd.to_numeric(column, errors="coerce").dropna()
+    return float(values.mean()) if len(values) else None
+
+
+def results_grid(table: Table) -> Grid:
+    """A row for each grid point: means over seeds with Student's 95 % intervals."""
+    columns = ["grid point", "seeds", "exact accuracy", "every seed (%)", "cell accuracy"]
+    columns += ["cross entropy (nats a cell)", "train − test"]
+    lines = []
+    for _, part in _points(table).groupby("point", sort=True):
+        exact = mean(part["exact_accuracy"]).clipped(0.0, 1.0)
+        gap = _mean(part["train_test_gap"])
+        lines.append(
+            [
+                str(part["label"].iloc[0]),
+                str(part["seed"].nunique()),
+                percent(exact.value, exact.bounds),
+                " ".join(f"{100 * value:.1f}" for value in part.sort_values("seed")["exact_accuracy"]),
+                percent(_mean(part["accuracy"])),
+                number(_mean(part["cross_entropy"]), 2),
+                points(None if gap is None else gap / 100),
+            ]
+        )
+    return Grid(columns, lines)
+
+
+def costs_grid(table: Table) -> Grid:
+    """A row for each grid point: size, compute, time, memory, and the price of the targets."""
+    rows = _points(table)
+    reached = [goal for goal in (80, 85) if rows[f"steps_to_{goal}"].notna().any()]
+    columns = ["grid point", "parameters", "training FLOPs", "time a run", "puzzles/s", "peak memory"]
+    columns += [f"to {goal} % validation accuracy" for goal in reached]
+    lines = []
+    for _, part in rows.groupby("point", sort=True):
+        lines.append(
+            [
+                str(part["label"].iloc[0]),
+                f"{int(part['parameters'].iloc[0]):,}",
+                number(float(part["train_flops"].iloc[0]), 2),
+                duration(float(part["wall_seconds"].mean()) / 3600),
+                number(_mean(part["rows_per_second"]), 2),
+                measured("peak_memory_bytes", _mean(part["peak_memory_bytes"])),
+                *(_price(part, goal) for goal in reached),
+            ]
+        )
+    return Grid(columns, lines)
+
+
+def _price(part: pd.DataFrame, goal: int) -> str:
+    """Steps, time and FLOPs to an accuracy: mean over the seeds that reach it, and how many do."""
+    steps = pd.to_numeric(part[f"steps_to_{goal}"], errors="coerce")
+    if not steps.notna().any():
+        return "never"
+    seconds, flops = _mean(part[f"seconds_to_{goal}"]), _mean(part[f"flops_to_{goal}"])
+    text = f"{number(_mean(steps), 2)} steps, {duration((seconds or 0.0) / 3600)}, {number(flops, 2)} FLOPs"
+    return text + (f" ({steps.notna().sum()} of {count(len(steps), 'seed')})" if steps.isna().any() else "")
+
+
+FIT_COLUMNS = ["group", "form", "parameters", "AICc", "held-out error", "failed refits", "enough points"]
+
+
+def fit_block(fit: dict[str, Any]) -> FitBlock:
+    """One fit.json: every form that was compared, and remarks."""
+    spec = fit["spec"]
+    over = label(spec["x"]).name + (f" and {label(spec['second']).name}" if spec["second"] else "")
+    rows, notes = [], []
+    for group in fit["groups"]:
+        hue = f"{label(spec['hue']).name} {value_name(group['hue'], spec['hue'])}" if spec["hue"] else ""
+        head = f"{hue}: " if hue else ""
+        for name, form in group.get("forms", {}).items():
+            rows.append(_fit_row(hue, name, form, name == group["chosen"]))
+        if group.get("law"):
+            rows.append(_fit_row(hue, "power_law", group["law"], True))
+        notes += [f"{head}{group['error']}"] if "error" in group else []
+        notes += group.get("notes", [])
+        if group.get("why"):
+            notes.append(f"{head}{group['chosen'].replace('_', ' ')}: {group['why']}")
+        notes += [f"{head}no law is claimed: {reason}" for reason in group.get("doubts", [])]
+        if group.get("delta"):
+            notes.append(f"Huber threshold {number(group['delta'], 2)} in log units")
+        if group.get("exclusions"):
+            left = count(len(group["exclusions"]), "run")
+            notes.append(f"{left} not fitted: {group['exclusions'][0]['why']}")
+    columns = FIT_COLUMNS if spec["hue"] else FIT_COLUMNS[1:]
+    grid = Grid(columns, [row if spec["hue"] else row[1:] for row in rows])
+    return FitBlock(
+        f"{label(spec['y']).name} against {over}", grid, [sentence(text) for text in dict.fromkeys(notes)]
+    )
+
+
+def _fit_row(hue: str, name: str, form: dict[str, Any], chosen: bool) -> list[str]:
+    bounds = form.get("intervals") or {}
+    values = [
+        f"{key} = {number(value, 2)}{interval(bounds.get(key))}" for key, value in form["parameters"].items()
+    ]
+    out, failed = form.get("held_out"), form.get("failed_share")
+    return [
+        hue,
+        name.replace("_", " ") + (" (chosen)" if chosen else ""),
+        ", ".join(values),
+        number(form.get("aicc")),
+        f"{100 * np.expm1(out['log_error']):.0f} %" if out else "–",
+        f"{100 * failed:.1f} %" if failed is not None else "–",
+        "yes" if form.get("borne") else "no",
+    ]
+
+
+def paper_grid(found: Sequence[Mean | None]) -> Grid:
+    """The paper's numbers beside ours, where the same configuration was run. found: ours, for each of REPORTED."""
+    lines = []
+    for item, ours in zip(REPORTED, found):
+        line = [item.name, percent(item.accuracy), "not run at this scale", ""]
+        if ours is not None and ours.n:
+            line[2:] = [percent(ours.value, ours.bounds), points(ours.value - item.accuracy)]
+        lines.append(line)
+    return Grid(["configuration", "paper", "here", "difference"], lines)
+
+
+def cost(sections: Sequence[Section], runs: dict[str, Any]) -> Grid:
+    """Plan against actual device time, by experiment and in total (shared runs count once in the total)."""
+    lines = []
+    for section in sections:
+        planned, done = section.planned_runs or section.runs, section.runs
+        ratio = "–"
+        if (
+            section.hours and section.planned_hours and done and planned
+        ):  # of what has run: unfinished is not cheap
+            ratio = number(section.hours / (section.planned_hours * done / planned), 2)
+        actual, plan = duration(section.hours), duration(section.planned_hours)
+        lines.append([section.name, f"{done} of {planned}", plan, actual, ratio])
+    total = sum(run["device_seconds"] for run in runs.values()) / 3600 if runs else None
+    lines.append(["all, each run once", str(len(runs)), "", duration(total), ""])
+    return Grid(["experiment", "runs", "planned", "actual", "actual / planned, of what has run"], lines)

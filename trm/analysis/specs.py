@@ -1,0 +1,219 @@
+"""What the commands of the analysis read: figures, fits, tables and the report, typed and strict.
+
+The Snakefile validates and hashes these models, so nothing here imports numpy. Each kind of figure declares its own
+specification in `trm/analysis/kinds/`; `trm.analysis.kinds.FIGURE` parses any of them. Columns are metrics (`error`),
+derived quantities (`parameters`, `train_flops`) or configuration keys (`data.train_puzzles`).
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+from trm.analysis.labels import DERIVED, METRICS, config_keys
+
+Scalar = bool | int | float | str | None
+Form = Literal["constant", "power_law", "power_law_floor"]
+"""constant: e = E; power_law: e = A x^-a; power_law_floor: e = E + A x^-a."""
+
+
+def _known(what: str, names: tuple[str, ...]) -> AfterValidator:
+    def check(value: str) -> str:
+        if value in names:
+            return value
+        raise ValueError(f"unknown {what} {value!r}{_nearest(value, names)}")
+
+    return AfterValidator(check)
+
+
+def _nearest(name: str, names: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, list(names), n=1, cutoff=0.7)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+_COLUMNS = (*DERIVED, *config_keys(), *METRICS)
+Column = Annotated[str, _known("column", _COLUMNS)]
+Metric = Annotated[str, _known("metric", tuple(METRICS))]
+Fraction = Annotated[float, Field(gt=0, lt=1)]
+Where = dict[Annotated[str, _known("column", (*_COLUMNS, "policy", "split", "restarts", "seed"))], Scalar]
+
+
+class Spec(BaseModel):
+    """Immutable; an unknown key is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class FitSpec(Spec):
+    """One fit. Its canonical JSON is the identity of a fit.json."""
+
+    experiments: tuple[str, ...] = ()
+    """Experiments whose tables are read together; empty: every table given."""
+    form: Form | Literal["auto", "repeated_data", "joint", "critical_batch", "optimum"] = "auto"
+    """The law. auto: the best of `forms`. repeated_data: Muennighoff et al. 2023 with U = `x` and R = `second`;
+    joint: E + A N^-a + B C^-b with N = `x`, C = `second`; critical_batch: S = Smin (1 + B*/B); optimum: the best `x`
+    for every `second`, then a power law of it."""
+    forms: tuple[Form, ...] = ("constant", "power_law", "power_law_floor")
+    """Forms compared by AICc and by the error on the held-out largest point (laws of one variable)."""
+    x: Column = "data.train_puzzles"
+    """The law's variable."""
+    y: Metric = "error"
+    """What is fitted, in log space."""
+    second: Column | None = None
+    """Second variable of repeated_data, joint and optimum."""
+    hue: Column | None = None
+    """One fit for each value of this column."""
+    where: Where = {}
+    """Only rows with these values."""
+    delta: Annotated[float, Field(gt=0)] | None = None
+    """Huber threshold in log units; null: 1.35 times the pooled seed spread."""
+    bootstrap: Annotated[int, Field(ge=1)] = 1000
+    """Refits of the hierarchical bootstrap."""
+    level: Fraction = 0.95
+    """Two-sided level of every interval."""
+    seed: Annotated[int, Field(ge=0)] = 0
+    """Seed of the bootstrap."""
+    target: Fraction | None = None
+    """Accuracy whose cost the fit also answers (for batch laws: whose steps are counted)."""
+    best: bool = False
+    """Fit only the grid points on the lower envelope: those with the best error for any `x`."""
+    at: Annotated[float, Field(gt=0)] | None = None
+    """Value of `x` at which the law is also evaluated, with its interval."""
+
+    @model_validator(mode="after")
+    def _second(self) -> FitSpec:
+        if self.form in ("repeated_data", "joint", "optimum") and not self.second:
+            raise ValueError(f"form={self.form} needs `second`, its second variable")
+        return self
+
+
+class Reported(Spec):
+    """A published value: drawn grey, never fitted."""
+
+    x: float
+    """Place on the x axis."""
+    y: float
+    """Value in the figure's metric (error as a share of one)."""
+    label: str = "paper"
+    """Words beside the mark."""
+
+
+class Figure(Spec):
+    """What every kind of figure has in common."""
+
+    kind: str
+    name: str | None = None
+    """File name; null: the kind and what distinguishes it."""
+    title: str | None = None
+    """Heading; null: written from the columns."""
+    where: Where = {}
+    """Only rows with these values."""
+
+    @property
+    def slug(self) -> str:
+        """A file name, unique among differently drawn figures of an experiment."""
+        if self.name:
+            return self.name
+        parts = [self.kind]
+        for field in ("x", "y", "metric", "cost", "hue", "by"):
+            value = getattr(self, field, None)
+            default = type(self).model_fields[field].default if field in type(self).model_fields else None
+            if isinstance(value, str) and (value != default or field == "x"):
+                parts.append(value.rsplit(".", 1)[-1].replace("/", "-"))
+        return "-".join(parts)
+
+    def fits(self, experiment: str) -> tuple[FitSpec, ...]:
+        """The fits that this figure of `experiment` reads."""
+        return ()
+
+    def experiments(self, experiment: str) -> tuple[str, ...]:
+        """The experiments whose tables this figure of `experiment` reads."""
+        return (experiment,)
+
+
+class TableRun(Spec):
+    """One run of a grid point."""
+
+    run: str
+    seed: int
+    directory: str
+    """Folder with training.json, history.csv and the evaluations."""
+    evaluations: tuple[str, ...] = ()
+    """File names inside `directory`; the first is the one that counts."""
+
+
+class TablePoint(Spec):
+    """One point of the grid: its coordinates and its seeds."""
+
+    coords: dict[str, Any] = {}
+    label: str = ""
+    """Words for the point. Brackets at its end say what is set for a whole block of the grid."""
+    runs: tuple[TableRun, ...] = Field(min_length=1)
+
+
+class TableSpec(Spec):
+    """What `trm table` reads: one experiment at one scale of one study."""
+
+    name: str
+    scale: str
+    study: str
+    recipe: dict[str, Any] = {}
+    """The scale's recipe, dotted key -> value: what ablations compare with where they name no baseline."""
+    points: tuple[TablePoint, ...] = Field(min_length=1)
+
+
+class FailedRun(Spec):
+    """A run known to have failed."""
+
+    run: str
+    sentence: str = ""
+    log: str = ""
+
+
+class ReportExperiment(Spec):
+    """One experiment's section of the report."""
+
+    name: str
+    aliases: tuple[str, ...] = ()
+    question: str = ""
+    hypothesis: str = ""
+    needs: dict[str, Any] = {}
+    """Column -> value or values that the grid must hold to test the hypothesis."""
+    table: str
+    """Path of its table.csv (the two files beside it are found from the name)."""
+    fits: tuple[str, ...] = ()
+    figures: tuple[str, ...] = ()
+    """Paths of the figures' PDFs; the PNG and JSON beside them are read."""
+    planned_runs: Annotated[int, Field(ge=0)] = 0
+    planned_hours: Annotated[float, Field(ge=0)] | None = None
+    """Device-hours that the plan expected."""
+    failed: tuple[FailedRun, ...] = ()
+    rebuild: str = ""
+    """The command that builds this experiment."""
+
+
+class ReportSpec(Spec):
+    """What `trm report` reads."""
+
+    study: str
+    scale: str
+    title: str = "Scaling study of the Tiny Recursive Model"
+    question: str = (
+        "How does the accuracy of a Tiny Recursive Model depend on its size, its data, its training compute and its "
+        "recursion, and where is compute best spent?"
+    )
+    """What was asked, in one sentence."""
+    intro: str = ""
+    """A sentence or two on the scale: what is small about it."""
+    experiments: tuple[ReportExperiment, ...] = Field(min_length=1)
+    figures: tuple[str, ...] = ()
+    """Study-wide figures (scaling_laws, compute_frontier)."""
+    rebuild: str = "snakemake --profile profiles/local"
+    """The command that builds the whole study."""
+    budget: str = ""
+    """The plan's words on the whole study's cost, and on what a budget buys."""
+    budget_rows: tuple[tuple[str, str, str, str, str], ...] = ()
+    """The same as a table: experiment, runs, device-hours, their running sum, whether the budget buys it."""
