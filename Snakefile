@@ -17,8 +17,7 @@ from trm.pipeline.places import may_repeat, shell_prefix
 from trm.pipeline.preflight_gate import PreflightGate
 from trm.pipeline.project import open_project
 
-# While Snakemake builds its graph nothing becomes garbage: looking for it took a quarter of a dry run of 5,000 points,
-# and looking once more at the end of the process another fifth.
+# Snakemake's graph is no garbage: collecting took a quarter of a dry run of 5,000 points, and another fifth at its end.
 gc.set_threshold(200_000, 20, 100)
 atexit.register(gc.freeze)
 

@@ -17,7 +17,7 @@ from trm.network.cuda.common import INTERPRETED
 from trm.network.cuda.network import TritonNetwork
 from trm.network.definition import rms_norm
 from trm.network.eager.plain import PlainNetwork
-from trm.network.parameters import Layout, architecture, initial_weights
+from trm.network.parameters import Layout, Moments, architecture, initial_weights
 from trm.study.schema import ModelConfig, TrainingConfig
 from trm.training.optim import flat
 
@@ -201,7 +201,7 @@ def _loss_and_optimiser(shapes: Shapes, dtype: torch.dtype, draw: Any, check: An
         results = []
         for update in (flat.update, optimizer.update):
             p, average = params.clone(), params.clone()
-            state = flat.Moments(torch.zeros_like(p), torch.zeros_like(p[: 0 if kind == "lion" else None]))
+            state = Moments(torch.zeros_like(p), torch.zeros_like(p[: 0 if kind == "lion" else None]))
             for step in (1.0, 2.0):
                 rates = flat.rates(training, p.new_tensor(step), p.new_tensor(1e-2))
                 update(training, p, gradient * step, state, average, rates, 1 << 20)

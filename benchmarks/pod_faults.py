@@ -1,14 +1,17 @@
-"""Fault campaign: real faults at random moments on the emulated pod, and how long it takes to recover from each.
+"""Faults on the emulated pod while studies run on it: how long each costs, and that nothing is lost.
 
-    python -m benchmarks.pod_faults                       63 faults, about ten minutes on two cores, as root
+    python -m benchmarks.pod_faults                       100 faults on one slice of four hosts, as root
     python -m benchmarks.pod_faults --faults 8 --seed 2   a short one
+    python -m benchmarks.pod_faults --slices 4            a pool of four slices of one host
 
-Jobs of a generic workflow count steps and checkpoint them into the emulated bucket. While they run: hosts are
-killed, the pod is preempted (with and without notice), the controller is killed, ssh connections are dropped, a host's
-cable is pulled for 1 to 8 seconds (part of its recovery time), disks are filled, the TPU API answers 503 and Cloud
-Storage 500 or 503. A fault counts as recovered when every job that was running has a newer checkpoint, or its result.
-In the end every study must have its table, no attempt of Snakemake may be used up, no job may have run twice at a time,
-and no process may be left on the hosts.
+Jobs of a generic workflow count steps and checkpoint them into the emulated bucket. Meanwhile hosts reboot, slices
+are preempted (with and without notice; the zone may have no capacity then, host keys may come late, states may take
+their time), controllers are killed or hung up, a second one starts, somebody comes with a wrong key, connections
+drop, cables are pulled, disks fill, the TPU API answers 429 and 503 and Cloud Storage 500 or 503.
+
+A fault counts as recovered when every job that was running has a newer checkpoint, or its result. In the end every
+study must have its table, no attempt of Snakemake may be used up, no job may have run twice at a time, no slice may
+have been deleted that the API did not call lost, and no process may be left on the hosts.
 """
 
 import argparse
@@ -21,13 +24,32 @@ import time
 from pathlib import Path
 
 from snakemake_executor_plugin_tpu.emulator import EmulatedPod, why_not
+from snakemake_executor_plugin_tpu.emulator.hosts import make_key
 from snakemake_executor_plugin_tpu.emulator.pod import BUCKET, PROJECT
 from snakemake_executor_plugin_tpu.emulator.study import Call, Study
 
-KINDS = ("kill host", "preempt", "preempt with notice", "kill controller", "drop connections")
-KINDS += ("cut network", "fill disk", "TPU API 503", "GCS 500/503")
+KINDS = (
+    "reboot host",
+    "preempt",
+    "preempt with notice",
+    "preempt, no capacity",
+    "preempt, late host keys",
+    "preempt, slow states",
+    "kill controller",
+    "hang up controller",
+    "second controller",
+    "wrong key",
+    "drop connections",
+    "cut network",
+    "cut all networks",
+    "fill disk",
+    "TPU API 503",
+    "TPU API 429",
+    "GCS 500/503",
+)
 # After these a job has to come back in another launch; the others it survives.
-DEADLY = ("kill host", "preempt", "preempt with notice", "fill disk")
+DEADLY = (*tuple(kind for kind in KINDS if kind.startswith(("preempt", "reboot"))), "fill disk")
+LOCAL = ("reboot host", "fill disk", "cut network")
 LIMIT_SECONDS = 180
 
 
@@ -37,11 +59,12 @@ class Campaign:
     def __init__(self, pod: EmulatedPod, folder: Path, seed: int, faults: int, steps: int):
         self.pod, self.folder, self.steps = pod, folder, steps
         self.random = random.Random(seed)
-        kinds = [kind for kind in KINDS if kind != "cut network" or pod.network.separate]
+        kinds = [kind for kind in KINDS if not kind.startswith("cut") or pod.network.separate]
         self.kinds = [kinds[number % len(kinds)] for number in range(faults)]
         self.random.shuffle(self.kinds)
         self.recoveries: dict[str, list[float]] = {kind: [] for kind in KINDS}
         self.studies = 0
+        self.preempted = 0
         self.call: Call | None = None
         self.said: list[str] = []
 
@@ -53,13 +76,19 @@ class Campaign:
                 f"j{number}": {"steps": self.steps, "seconds": 0.05, "options": "--verbose"}
                 for number in range(4)
             }
-            jobs["whole"] = {
-                "steps": self.steps // 2,
-                "seconds": 0.05,
-                "options": "--verbose",
-                "hosts": len(self.pod.hosts),
-            }
-            study = Study(self.folder / f"study{self.studies}", self.pod, jobs, retries=1)
+            profile = {"retries": 1, "tpu-recovery": 60}
+            if len(self.pod.groups) > 1:
+                profile["tpu-pool"] = f"{self.pod.accelerator_type} x {len(self.pod.groups)}"
+                profile["tpu-accelerator-type"] = self.pod.accelerator_type
+            else:
+                jobs["whole"] = {
+                    "steps": self.steps // 2,
+                    "seconds": 0.05,
+                    "options": "--verbose",
+                    "hosts": len(self.pod.hosts),
+                }
+            self.profile = profile
+            study = Study(self.folder / f"study{self.studies}", self.pod, jobs, **profile)
             self.said = []
             self.call = study.start()
             while self.kinds and self._wait_for_jobs(study):
@@ -113,7 +142,7 @@ class Campaign:
             for job in study.jobs
         }
         rank = self.random.choice([rank for ranks in where.values() for rank in ranks] or [0])
-        local = kind in ("kill host", "fill disk", "cut network")
+        local = kind in LOCAL
         before = self._steps(study)
         hit = {
             job: before[job]
@@ -128,7 +157,8 @@ class Campaign:
         def recovered() -> bool:
             now = self._steps(study)
             return all(
-                now[job][0] > step + 1 and (kind not in DEADLY or now[job][1] > launch)
+                now[job][0] > step + 1
+                and (kind not in DEADLY or len(self.pod.groups) > 1 or now[job][1] > launch)
                 for job, (step, launch) in hit.items()
             )
 
@@ -146,39 +176,79 @@ class Campaign:
         )
 
     def _strike(self, kind: str, study: Study, rank: int):
+        """Do one fault, and return what undoes it."""
         pod = self.pod
-        undo = lambda: None  # noqa: E731
-        if kind == "kill host":
+        if kind == "reboot host":
             pod.kill_host(rank)
-        elif kind == "preempt":
-            pod.preempt()
-        elif kind == "preempt with notice":
-            pod.preempt(notice=1.0)
-        elif kind == "kill controller":
-            self.call.signal(signal.SIGKILL)
+            time.sleep(self.random.uniform(0.5, 5))
+            pod.restart_host(rank)
+        elif kind.startswith("preempt"):
+            return self._preempt(kind)
+        elif kind.endswith(" controller") and kind != "second controller":
+            self.call.signal(signal.SIGKILL if kind.startswith("kill") else signal.SIGHUP)
             self.call.wait()
             self.said.append(self.call.said)
             unlock = study.start("--unlock")
             assert unlock.wait() == 0, unlock.said
             self.call = study.start()
             self.call.wait_for("re-attaching|Nothing to be done|rule ")
+        elif kind in ("second controller", "wrong key"):
+            self._intrude(kind)
         elif kind == "drop connections":
             for host in pod.hosts:
                 host.drop_connections()
-        elif kind == "cut network":
-            pod.cut_network(rank)
+        elif kind.startswith("cut"):
+            cut = [rank] if kind == "cut network" else range(len(pod.hosts))
+            for each in cut:
+                pod.cut_network(each)
             time.sleep(self.random.uniform(1, 8))
-            pod.mend_network(rank)
+            for each in cut:
+                pod.mend_network(each)
         elif kind == "fill disk":
             host = pod.hosts[rank]
-            host.fill_disk()
-            undo = lambda: host.is_up and host.clear_disk()  # noqa: E731
+            old = ".snakemake-tpu/tasks/ended-long-ago"
+            host.enter("mkdir", "-p", f"{host.home}/{old}")
+            host.fill_disk(f"{old}/copy")
         elif kind == "TPU API 503":
             pod.api.fail(3)
             pod.hosts[rank].drop_connections()
+        elif kind == "TPU API 429":
+            pod.api.fail(3, "RESOURCE_EXHAUSTED", "Quota exceeded for requests per minute per user")
+            pod.hosts[rank].drop_connections()
         elif kind == "GCS 500/503":
             pod.gcs.proxy.failures = 3
+        return lambda: None
+
+    def _preempt(self, kind: str):
+        api = self.pod.api
+        if kind.endswith("no capacity"):
+            api.fail_requests(2)
+        elif kind.endswith("late host keys"):
+            api.key_seconds = 3.0
+        elif kind.endswith("slow states"):
+            api.seconds_per_state = 1.0
+        name = ""
+        if len(self.pod.groups) > 1:
+            name = f"pod-{self.random.randrange(len(self.pod.groups))}"
+        self.preempted += 1
+        self.pod.preempt(1.0 if kind.endswith("notice") else 0.0, name)
+
+        def undo() -> None:
+            api.key_seconds, api.seconds_per_state = 0.0, 0.05
+
         return undo
+
+    def _intrude(self, kind: str) -> None:
+        """Have somebody else use the same pod: they must be told, and nothing else may happen."""
+        key = self.folder / "other-key"
+        make_key(key)
+        folder = self.folder / f"other{len(list(self.folder.glob('other*')))}"
+        other = Study(folder, self.pod, {"x": {}}, **{**self.profile, "tpu-recovery": 2})
+        call = other.start(**({"SNAKEMAKE_TPU_SSH_KEY": str(key)} if kind == "wrong key" else {}))
+        assert call.wait() == 1, call.said
+        wanted = "does not let root in" if kind == "wrong key" else "is in use by the Snakemake of"
+        assert wanted in call.said, call.said
+        other.end()
 
     def _check(self, study: Study) -> None:
         said = "".join([*self.said, self.call.said])
@@ -195,6 +265,10 @@ class Campaign:
             if "/duplicates/" in blob.name
         ]
         assert not duplicates, duplicates
+        created = self.pod.api.created_nodes
+        assert created <= len(self.pod.groups) + self.preempted * len(self.pod.groups), (
+            "a healthy slice was deleted"
+        )
         assert not self.pod.jobs(), self.pod.jobs()
         launches = {job: study.launches(job) for job in study.jobs}
         for job, seen in launches.items():
@@ -221,8 +295,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--faults", type=int, default=63)
+    parser.add_argument("--faults", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--slices", type=int, default=1, help="a pool of so many slices of one host")
     parser.add_argument("--steps", type=int, default=400, help="steps of 0.05 s that each job counts")
     args = parser.parse_args()
     if reason := why_not():
@@ -230,7 +305,12 @@ def main() -> int:
         return 1
     with (
         tempfile.TemporaryDirectory() as folder,
-        EmulatedPod(Path(folder) / "pod", "v4-32", disk_mb=160) as pod,
+        EmulatedPod(
+            Path(folder) / "pod",
+            "v4-32" if args.slices == 1 else "v4-8",
+            slices=args.slices,
+            disk_mb=160,
+        ) as pod,
     ):
         campaign = Campaign(pod, Path(folder), args.seed, args.faults, args.steps)
         try:

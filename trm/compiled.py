@@ -46,7 +46,7 @@ def cache_folder(*sources: Path) -> Path | None:
 
 _FOLDER = cache_folder(Path(__file__).with_name("tasks"), Path(__file__).with_name("data"))
 if _FOLDER is not None:
-    numba.config.CACHE_DIR = str(_FOLDER)
+    numba.config.CACHE_DIR = str(_FOLDER)  # type: ignore[attr-defined]
 
 njit = numba.njit(cache=_FOLDER is not None, nogil=True)
 """Compiled on first call for the types it meets; releases the interpreter lock, so threads run side by side."""

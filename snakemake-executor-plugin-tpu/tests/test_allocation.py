@@ -1,11 +1,9 @@
 """Slices, hosts and the packing of jobs."""
 
-import asyncio
-
 import pytest
 from snakemake_interface_common.exceptions import WorkflowError
 
-from snakemake_executor_plugin_tpu.allocation import Allocator, hosts_wanted, libtpu_variables, slice_of
+from snakemake_executor_plugin_tpu.allocation import hosts_wanted, libtpu_variables, slice_of
 
 
 @pytest.mark.parametrize(
@@ -34,9 +32,15 @@ def test_slices_that_do_not_exist_are_refused(name):
 
 
 def test_a_job_gets_one_host_or_all():
-    assert [hosts_wanted(wanted, 8) for wanted in (None, 1, "1", 8, "all")] == [1, 1, 1, 8, 8]
+    assert [hosts_wanted(wanted, {8}) for wanted in (None, 1, "1", 8, "all")] == [1, 1, 1, 8, 8]
     with pytest.raises(WorkflowError, match="a job gets 1 host, or all 8"):
-        hosts_wanted(3, 8)
+        hosts_wanted(3, {8})
+
+
+def test_pools_of_several_sizes():
+    assert [hosts_wanted(wanted, {1, 2, 8}) for wanted in (None, 2, 8, "all")] == [1, 2, 8, 8]
+    with pytest.raises(WorkflowError, match="a whole slice has 1 or 2 or 8 host"):
+        hosts_wanted(4, {1, 2, 8})
 
 
 def test_only_one_host_of_many_hides_the_others_from_libtpu():
@@ -51,36 +55,3 @@ def test_only_one_host_of_many_hides_the_others_from_libtpu():
 def test_type_of_one_host(slice, host):
     assert slice_of(slice).host_type == host
     assert libtpu_variables(1, slice_of(slice))["TPU_ACCELERATOR_TYPE"] == host
-
-
-def test_whole_pod_jobs_are_not_starved():
-    async def play():
-        allocator = Allocator(4)
-        assert await allocator.acquire("a", 1) == [0]
-        whole = asyncio.ensure_future(allocator.acquire("whole", 4))
-        small = asyncio.ensure_future(allocator.acquire("b", 1))
-        await asyncio.sleep(0)
-        assert not whole.done()
-        assert not small.done()  # it came after the job for the whole pod
-        allocator.release("a")
-        assert await whole == [0, 1, 2, 3]
-        allocator.release("whole")
-        assert await small == [0]
-
-    asyncio.run(play())
-
-
-def test_cancelled_and_found_jobs():
-    async def play():
-        allocator = Allocator(2)
-        allocator.take("found", [1])
-        assert await allocator.acquire("found", 1) == [1]
-        waiting = asyncio.ensure_future(allocator.acquire("whole", 2))
-        await asyncio.sleep(0)
-        waiting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await waiting
-        assert await allocator.acquire("b", 1) == [0]
-        assert allocator.free == []
-
-    asyncio.run(play())

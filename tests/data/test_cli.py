@@ -77,7 +77,7 @@ def test_inspect_draws(tmp_path, capsys, mazes, set_4x4, kind):
     ("arguments", "words"),
     [
         (["source", "--config", "{", "--out", "o"], "--config is not JSON"),
-        (["source", "--config", "[1]", "--out", "o"], "--config: Input should be an object"),
+        (["source", "--config", "[1]", "--out", "o"], "--config must be a JSON object"),
         (["source", "--config", '{"taks": "maze"}', "--out", "o"], "taks"),
         (["source", "--config", '{"seed": "x"}', "--out", "o"], "seed"),
         (
@@ -97,3 +97,51 @@ def test_bad_input_is_one_sentence(tmp_path, monkeypatch, capsys, arguments, wor
     assert words in error
     assert error.count("\n") == 1
     assert not Path("o").exists()
+
+
+def test_one_configuration_serves_data_and_training(tmp_path, capsys):
+    """Puzzles of a CSV file whose checksum nobody wrote down, trained on with a value changed by hand."""
+    rows = ["question,answer"] + [
+        "".join("." if cell in hidden else digit for cell, digit in enumerate("1234341221434321"))
+        + ",1234341221434321"
+        for hidden in ((0,), (0, 5), (0, 1, 2))
+    ]
+    (tmp_path / "a.csv").write_text("\n".join(rows) + "\n")
+    data = {
+        "source": "csv",
+        "files": [str(tmp_path / "a.csv")],
+        "box_rows": 2,
+        "box_cols": 2,
+        "augmentations": 0,
+    }
+    data |= {"train_puzzles": 1, "validation_puzzles": 1, "test_puzzles": 1}
+    model = {"d_model": 8, "heads": 1, "layers": 1, "h_cycles": 1, "l_cycles": 1, "halt_max_steps": 2}
+    training = {"batch_size": 4, "rows": 40, "precision": "float32", "warmup_steps": 0}
+    (tmp_path / "run.json").write_text(
+        json.dumps({"model": model, "data": data, "training": training, "seed": 3})
+    )
+    common = ["--config", str(tmp_path / "run.json"), "--set", "training.lr=2e-3"]
+    assert main(["data", "source", *common, "--out", str(tmp_path / "pool")]) == 0
+    built = ["data", "build", *common, "--source", str(tmp_path / "pool"), "--out", str(tmp_path / "set")]
+    assert main(built) == 0
+    places = [
+        "--dataset",
+        str(tmp_path / "set"),
+        "--out",
+        str(tmp_path / "run"),
+        "--checkpoints",
+        str(tmp_path / "c"),
+    ]
+    assert main(["train", *common, *places, "--threads", "1", "--set", "seed=4"]) == 0
+    result = json.loads((tmp_path / "run" / "training.json").read_text())
+    assert (result["steps"], result["seed"], result["config"]["training"]["lr"]) == (10, 4, 2e-3)
+    assert len(result["config"]["data"]["sha256"][0]) == 64
+    capsys.readouterr()
+    for change, words in (
+        ("training.lrr=1", "--set: unknown key 'training.lrr'; did you mean 'training.lr'?"),
+        ("training.lr=-1", "training.lr: must be above 0, not -1"),
+        ("data.hints=3", "data.hints: must be two whole numbers"),
+        ("training.lr", "must be key=value"),
+    ):
+        assert main(["train", *common, *places, "--set", change]) == 2
+        assert words in capsys.readouterr().err

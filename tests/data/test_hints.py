@@ -85,7 +85,7 @@ def test_hints_are_part_of_the_runs_identity_and_not_of_the_data_sets():
 def test_a_curriculum_of_hints_ends_with_the_datas_own():
     stages = [{"until": 0.25, "hints": [8, 12]}, {"until": 0.5}, {"until": 0.75, "hints": [0, 2]}]
     found = draw_stages(config(hints=[4, 6], curriculum=stages).data, 10)
-    assert found == [(3, (8, 12)), (5, (4, 6)), (8, (0, 2)), (10, (4, 6))]
+    assert [stage[:2] for stage in found] == [(3, (8, 12)), (5, (4, 6)), (8, (0, 2)), (10, (4, 6))]
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -11,7 +12,7 @@ import pytest
 from tests.pipeline.conftest import STUDY, new_project
 from trm.errors import UserError
 from trm.pipeline.cleanup import clean, survey
-from trm.pipeline.launch import trained_since, with_overrides
+from trm.pipeline.launch import expand_patterns, trained_since, with_config
 from trm.pipeline.naming import RUN_FILES
 from trm.pipeline.settings import parse_overrides
 
@@ -81,16 +82,16 @@ def test_only_checkpoints_that_nobody_can_need_are_removed(tmp_path):
 
 
 def test_overrides_become_one_config_of_snakemake():
-    assert with_overrides(["-n", "ema"], []) == ["-n", "ema"]
+    assert with_config(["-n", "ema"], []) == ["-n", "ema"]
     given = ["--config", "experiments=ema", "set=model.layers=1", "-n"]
-    assert with_overrides(given, ["training.steps=10", "training.lr=1e-3"]) == [
+    assert with_config(given, ["training.steps=10", "training.lr=1e-3"]) == [
         "-n",
         "--config",
         "experiments=ema",
         "set=model.layers=1 training.steps=10 training.lr=1e-3",
     ]
     with pytest.raises(UserError, match="must be key=value"):
-        with_overrides([], ["training.steps"])
+        with_config([], ["training.steps"])
 
 
 @pytest.mark.parametrize("sign", [",", " ", ", "])
@@ -112,7 +113,7 @@ def test_set_reaches_the_runs_and_a_dry_run_says_what_they_cost(fresh):
     )
     assert result.returncode == 0, result.stderr
     assert "3 steps" in result.stdout
-    assert "batch                       2     4     4" in result.stderr
+    assert re.search(r"^batch +2 +4 +4 ", result.stderr, re.MULTILINE)
     result = launch(fresh, "-n", "bach")
     assert "no experiment 'bach'; did you mean 'batch'?" in result.stderr
 
@@ -129,3 +130,31 @@ def test_a_launch_lists_the_runs_it_was_at_work_on(tmp_path, monkeypatch):
     (tmp_path / "results/runs/whole/training.json").write_text(json.dumps(facts))
     found = {item["run"]: (item["state"], item["seconds"]) for item in trained_since(10.0, "mine")}
     assert found == {"whole": ("finished", 2.5), "broken": ("unfinished", None)}
+
+
+def test_one_point_of_an_experiment(fresh):
+    result = launch(fresh, "-n", "data_size", "--point", "10")
+    assert result.returncode == 0, result.stderr
+    stats = result.stdout.partition("Job stats:")[2]
+    assert re.search(r"^train +2$", stats, re.MULTILINE)
+    assert "publish" not in stats
+    result = launch(fresh, "-n", "data_size", "--point", "11")
+    said = "data_size: no point matches '11'; there are: train_puzzles=10; train_puzzles=20"
+    assert said in result.stderr + result.stdout
+
+
+def test_a_damaged_result_is_no_reason_to_lose_the_record(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "logs/train").mkdir(parents=True)
+    (tmp_path / "logs/train/a.log").touch()
+    (tmp_path / "results/runs/a").mkdir(parents=True)
+    (tmp_path / "results/runs/a/training.json").write_text("{")
+    assert trained_since(0.0, "logs")[0]["seconds"] is None
+
+
+def test_patterns_name_experiments(fresh, monkeypatch):
+    monkeypatch.chdir(fresh.folder)
+    given = ["--profile", "profiles/local", "-n", "data_*", "--config", "logs=a*"]
+    assert expand_patterns(given) == ["--profile", "profiles/local", "-n", "data_size", "--config", "logs=a*"]
+    with pytest.raises(UserError, match=r"no experiment matches 'x\*' at scale laptop"):
+        expand_patterns(["--profile", "profiles/local", "x*"])

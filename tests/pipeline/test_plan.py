@@ -120,3 +120,38 @@ def test_plurals(study):
         document["figures"] = []
 
     assert "at scale laptop: 1 run to train" in plan.text(plan.document(study(one_seed)))
+
+
+def test_prices_follow_the_profile(study, monkeypatch):
+    def pod(document):
+        document["scales"]["laptop"]["hardware"] = "v4-64"
+        document["scales"]["laptop"]["base"]["training"]["steps"] = 100_000
+
+    documents = {
+        pricing: plan.document(study(pod, pricing=pricing)) for pricing in ("on-demand", "spot", "grant")
+    }
+    usd = {pricing: document["todo_usd"] for pricing, document in documents.items()}
+    assert usd["on-demand"] == usd["spot"] > usd["grant"] == 0
+    assert "of the pod; prices at the price on demand: spot costs less" in plan.text(documents["spot"])
+    assert "free under the grant" in plan.text(documents["grant"])
+    chips, pod_hours = documents["grant"]["todo_device_hours"], documents["grant"]["pod_hours"]
+    assert chips <= pod_hours * 32
+
+
+def test_a_grant_goes_to_ablations_first(study):
+    found = plan.document(study(grant_days=1e-3))["grant"]
+    assert [row["experiment"] for row in found["rows"]] == ["batch", "data_size"]
+    assert "What fits into 0.001 days" in plan.text(plan.document(study(grant_days=1e-3)))
+
+
+def test_finished_runs_in_a_bucket_are_known(study):
+    """Every look at what exists goes through Place: nothing on this disk, everything in the bucket."""
+    project = study(storage_prefix="gs://bucket/study")
+    there = {path for run in project.runs for path in project.catalogue.run_files(run)}
+    there |= {f"results/runs/{name}" for name in project.study.evaluations}
+    project.place._listed["results/runs"] = there
+    project.place._listed["results/datasets"] = project.place._listed["results/sources"] = set()
+    document = plan.document(project)
+    assert (document["todo_runs"], document["todo_evaluations"], document["preparation_seconds"]) == (0, 0, 0)
+    assert project.selection.is_done("batch")
+    assert not Path("results/runs").exists()

@@ -200,7 +200,7 @@ WRONG = {
     ),
     "two lengths in one place": (
         set_in(("experiments", "rows", "set"), {"training": {"rows": 7680, "steps": 3}, "model.d_model": 64}),
-        "both say how long",
+        "both set the length",
     ),
     "a missing file": (
         set_in(("experiments", "width", "set"), {"data": {"source": "csv", "files": ["none.csv"]}}),

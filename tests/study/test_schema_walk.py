@@ -13,6 +13,7 @@ from trm.study.schema import DataConfig, EvaluationConfig, RunConfig
 SUDOKU = {"source": "generate", "box_rows": 2, "box_cols": 2, "clues_min": 4, "clues_max": 8, "pool": 400}
 MAZE = {"task": "maze", "source": "generate", "maze_size": 8, "min_path": 12, "pool": 50}
 ARC = {"task": "arc", "source": "json", "files": ("a.json",), "sha256": ("a" * 64,)}
+MIX = SUDOKU | {"source": "mix", "sources": ({"kind": "generate", "pool": 50},) * 2}
 DATA = {
     "task": ({}, "maze"),
     "source": ({"pool": 50}, "generate"),
@@ -31,6 +32,7 @@ DATA = {
     "augmentations": (SUDOKU, 3),
     "validation_puzzles": (SUDOKU, 10),
     "test_puzzles": (SUDOKU, 20),
+    "sources": (MIX, ({"kind": "generate", "pool": 50, "share": 2.0}, MIX["sources"][1])),
     "hints": (SUDOKU, "auto"),
     "held_out_hints": (SUDOKU, (0, 2)),
     "curriculum": (SUDOKU, ({"until": 0.5, "hints": (0, 2)},)),

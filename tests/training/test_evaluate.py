@@ -257,7 +257,7 @@ def test_validation_counts_blank_cells_apart(dataset_folder, tmp_path):
 def test_every_restart_and_state_has_noise_of_its_own():
     start = torch.zeros(3, 4, 5)
     drawn = [
-        policies._restart_noise(start, 0.3, *place) for place in ((1, 0, 0), (2, 0, 0), (1, 0, 1), (1, 8, 0))
+        policies.restart_noise(start, 0.3, *place) for place in ((1, 0, 0), (2, 0, 0), (1, 0, 1), (1, 8, 0))
     ]
     assert all(not torch.equal(a, b) for i, a in enumerate(drawn) for b in drawn[:i])
-    assert torch.equal(drawn[0], policies._restart_noise(start, 0.3, 1, 0, 0))
+    assert torch.equal(drawn[0], policies.restart_noise(start, 0.3, 1, 0, 0))

@@ -70,11 +70,11 @@ def test_warm_up_comes_first(dataset_folder, tmp_path):
 
 
 def test_network_is_chosen(monkeypatch):
-    monkeypatch.setattr(cuda, "available", lambda: True)
+    monkeypatch.setattr(cuda, "find_spec", lambda name: True)
     assert cuda.chosen_network((9, 0)) == "triton"
     assert cuda.chosen_network((7, 5)) == "fused"
     monkeypatch.setenv("TRM_TRITON", "0")
     assert cuda.chosen_network((9, 0)) == "fused"
     monkeypatch.delenv("TRM_TRITON")
-    monkeypatch.setattr(cuda, "available", lambda: False)
+    monkeypatch.setattr(cuda, "find_spec", lambda name: None)
     assert cuda.chosen_network((9, 0)) == "fused"

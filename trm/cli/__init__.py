@@ -17,6 +17,7 @@ COMMANDS = {
     "data": "build and inspect puzzles and data sets",
     "train": "train one model",
     "evaluate": "measure a trained model",
+    "solve": "solve Sudoku with a trained model",
     "table": "gather evaluations into one table",
     "fit": "fit scaling laws to a table",
     "plot": "draw a figure from tables and fits",

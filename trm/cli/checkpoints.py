@@ -9,16 +9,17 @@ it.
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 
-def add_parser(subparsers: argparse._SubParsersAction) -> None:
+def add_parser(subparsers: Any) -> None:
     """Options of `checkpoints`."""
     from trm.cli.study import add_study_options
 
     parser = subparsers.add_parser("checkpoints", help="list and clean up checkpoints", description=__doc__)
     actions = parser.add_subparsers(dest="action", required=True)
     listing = actions.add_parser("list", help="every run's checkpoints: bytes and state")
-    clean = actions.add_parser("clean", help="remove what nobody can need (--dry-run says what)")
+    clean = actions.add_parser("clean", help="remove checkpoints of finished runs (--dry-run lists them)")
     compact = actions.add_parser("compact", help="a run's newest checkpoint in a small form to carry away")
     compact.add_argument("folder", help="the run's folder below results/checkpoints")
     compact.add_argument("--to", required=True, help="new folder, to be given to `trm train --checkpoints`")

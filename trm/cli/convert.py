@@ -1,7 +1,8 @@
-"""`python -m trm convert`: exchange weights with the public implementation.
+"""`python -m trm convert`: exchange weights with the public implementation, or write a small model of a run.
 
 python -m trm convert from-reference STEP_FILE --config RUNCONFIG --out results/runs/NAME
 python -m trm convert to-reference results/runs/NAME --out model.pt [--weights ema|raw]
+python -m trm convert to-model results/runs/NAME --out models/NAME
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ def add_parser(subparsers: Any) -> None:
     write.add_argument(
         "--weights", default="ema", choices=("ema", "raw"), help="which weights (default: ema)"
     )
+    model = ways.add_parser("to-model", help="write a small model and its card, for `trm solve`")
+    model.add_argument("run_folder", help="folder of a finished run")
+    model.add_argument("--out", required=True, help="folder to write weights.safetensors and README.md into")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -50,10 +54,17 @@ def run(args: argparse.Namespace) -> int:
         print(f"{out / WEIGHTS}: {len(tensors)} tensors")
         return 0
 
+    if args.way == "to-model":
+        from trm.training.card import write_model
+
+        print(f"{out}: {write_model(Path(args.run_folder), out) / 1e6:.2f} MB")
+        return 0
+
     import torch
 
+    from trm.io import write_bytes
     from trm.training.interchange import to_reference
-    from trm.training.outputs import load_weights, write_bytes
+    from trm.training.outputs import load_weights
 
     buffer = io.BytesIO()
     state = to_reference(load_weights(Path(args.run_folder)), args.weights)

@@ -1,12 +1,14 @@
 """`python -m trm data`: build, augment and look at puzzles and data sets.
 
-    python -m trm data source  --config '{"source": "generate", "pool": 4000}' --out results/sources/a
-    python -m trm data build   --config data.json --source results/sources/a --out results/datasets/b
+    python -m trm data source  --config run.json --out results/sources/a
+    python -m trm data build   --config run.json --source results/sources/a --out results/datasets/b
+    python -m trm train        --config run.json --dataset results/datasets/b --out results/runs/c --checkpoints c
     python -m trm data expand  results/datasets/b --out b-written-out
     python -m trm data inspect results/datasets/b
     python -m trm data tasks --count 40 --side 6 --out generated_challenges.json
 
-A config is a DataConfig (docs/data.md): JSON text, or the path of a JSON file.
+A config is the RunConfig that `trm train` takes, or its `data` section alone (docs/data.md): JSON text, or the path of
+a JSON file. `--set data.pool=4000` changes a value.
 """
 
 from __future__ import annotations
@@ -16,8 +18,10 @@ from pathlib import Path
 from typing import Any
 
 
-def add_parser(subparsers: argparse._SubParsersAction) -> None:
+def add_parser(subparsers: Any) -> None:
     """Options of `data`."""
+    from trm.cli.configuration import add_options
+
     parser = subparsers.add_parser(
         "data",
         help="build and inspect puzzles and data sets",
@@ -41,9 +45,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     tasks.add_argument("--families", default="", help="comma-separated (default: all)")
     tasks.add_argument("--out", required=True, type=Path, help="JSON file to write")
     for command in (source, build):
-        command.add_argument(
-            "--config", required=True, help="a DataConfig: JSON text or the path of a JSON file"
-        )
+        add_options(command)
         command.add_argument(
             "--files", default="", help="comma-separated input files, in place of the config's `files`"
         )
@@ -109,10 +111,6 @@ def _tasks(args: argparse.Namespace) -> int:
 
 
 def _config(args: argparse.Namespace) -> Any:
-    from trm.io import json_argument, parse
-    from trm.study.schema import DataConfig
+    from trm.cli.configuration import run_config
 
-    values = json_argument(args.config, "--config")
-    if args.files and isinstance(values, dict):
-        values["files"] = args.files.split(",")
-    return parse(DataConfig, values, "--config")
+    return run_config(args.config, args.changes, args.files).data

@@ -6,9 +6,10 @@ python -m trm fit --table results/tables/data_size.csv --spec '{"x": "data.train
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 
-def add_parser(subparsers: argparse._SubParsersAction) -> None:
+def add_parser(subparsers: Any) -> None:
     """Options of `fit`."""
     parser = subparsers.add_parser(
         "fit",

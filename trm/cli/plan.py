@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 
-def add_parser(subparsers: argparse._SubParsersAction) -> None:
+def add_parser(subparsers: Any) -> None:
     """Options of `plan`."""
     from trm.cli.study import add_study_options
 
@@ -18,6 +19,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     )
     parser.add_argument("--jobs", type=int, help="jobs that run at once (default: of config/hardware.yaml)")
     parser.add_argument("--budget-hours", help="say what this many device-hours buy, in which order")
+    parser.add_argument("--grant-days", help="say what fits into this many days, ablations first")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -28,8 +30,9 @@ def run(args: argparse.Namespace) -> int:
     from trm.cli.study import project_of
     from trm.pipeline import plan
 
-    if args.budget_hours is not None:
-        args.config.append(f"budget_hours={args.budget_hours}")
+    for key in ("budget_hours", "grant_days"):
+        if getattr(args, key) is not None:
+            args.config.append(f"{key}={getattr(args, key)}")
     project = project_of(args)
     document = plan.document(project, jobs=args.jobs, budget=project.settings.budget_hours)
     if args.json:

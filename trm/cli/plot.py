@@ -10,9 +10,10 @@ never refits.
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 
-def add_parser(subparsers: argparse._SubParsersAction) -> None:
+def add_parser(subparsers: Any) -> None:
     """Options of `plot`."""
     parser = subparsers.add_parser(
         "plot",

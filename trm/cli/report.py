@@ -2,15 +2,16 @@
 
     python -m trm report --spec report.json --out results/report.html --pdf results/report.pdf
 
-The HTML file needs nothing beside it and no network. What is missing is listed in red; it never stops the report.
+The HTML file needs nothing beside it and no network. Missing parts are marked in red; they never stop the report.
 """
 
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 
-def add_parser(subparsers: argparse._SubParsersAction) -> None:
+def add_parser(subparsers: Any) -> None:
     """Options of `report`."""
     parser = subparsers.add_parser(
         "report",

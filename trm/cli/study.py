@@ -56,7 +56,7 @@ def project_of(args: argparse.Namespace) -> Project:
     return open_project(config | {"set": parse_overrides(config.get("set")) | parse_overrides(args.set)})
 
 
-def add_parser(subparsers: argparse._SubParsersAction) -> None:
+def add_parser(subparsers: Any) -> None:
     """Options of `study`."""
     parser = subparsers.add_parser(
         "study",
@@ -95,12 +95,17 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         description="Runs `snakemake` with whatever else is given: profile, targets, -n, --config ...",
     )
     add_set_option(launch)
+    launch.add_argument(
+        "--point",
+        metavar="LABEL",
+        help="of the experiments given as targets, train and evaluate this point alone",
+    )
     launch.set_defaults(arguments=[])  # whatever follows is handed to snakemake
 
 
 def run(args: argparse.Namespace) -> int:
     """Dispatch to the action."""
-    return globals()[f"_{args.action}"](args)
+    return int(globals()[f"_{args.action}"](args))
 
 
 def _list(args: argparse.Namespace) -> int:
@@ -176,13 +181,14 @@ def _schema(args: argparse.Namespace) -> int:
     from pathlib import Path
 
     from trm.pipeline.experiment_docs import content
+    from trm.pipeline.settings import Settings
     from trm.study.documentation import write_or_check
 
     page = Path("docs/experiments.md")
-    return write_or_check(args.check, {page: content(page)})
+    return write_or_check(args.check, {page: content(page)}, [("`--config` of Snakemake", Settings)])
 
 
 def _run(args: argparse.Namespace) -> int:
-    from trm.pipeline.launch import launch, with_overrides
+    from trm.pipeline.launch import expand_patterns, launch, with_config
 
-    return launch(with_overrides(args.arguments, args.set))
+    return launch(with_config(expand_patterns(args.arguments), args.set, args.point))

@@ -9,9 +9,10 @@ halting, traces) and table.csv.curves.csv (thinned histories).
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 
-def add_parser(subparsers: argparse._SubParsersAction) -> None:
+def add_parser(subparsers: Any) -> None:
     """Options of `table`."""
     parser = subparsers.add_parser(
         "table", help="gather evaluations into one table", description=__doc__, formatter_class=_FORMAT

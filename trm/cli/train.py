@@ -19,8 +19,10 @@ if TYPE_CHECKING:
 
 def add_parser(subparsers: Any) -> None:
     """Declare the command's options."""
+    from trm.cli.configuration import add_options
+
     parser = subparsers.add_parser("train", help="train one model", description=__doc__.split("\n")[0])
-    parser.add_argument("--config", required=True, help="RunConfig: JSON text or a path to a JSON file")
+    add_options(parser)
     parser.add_argument(
         "--dataset", required=True, help="data set folder, as from `trm data build`, or gs://..."
     )
@@ -51,10 +53,11 @@ def add_parser(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Train; 0 when finished, 143 after SIGTERM and 75 after stop_after_minutes, with a checkpoint written."""
     started = time.monotonic()
+    from trm.cli.configuration import run_config
     from trm.io import config_argument
-    from trm.study.schema import RunConfig, RuntimeConfig
+    from trm.study.schema import RuntimeConfig
 
-    config = config_argument(RunConfig, args.config, "--config")
+    config = run_config(args.config, args.changes)
     runtime = config_argument(RuntimeConfig, args.runtime, "--runtime")
     if args.log_every:
         runtime = runtime.model_copy(update={"log_every": max(1, args.log_every)})
@@ -92,7 +95,15 @@ def run(args: argparse.Namespace) -> int:
         ):
             dataset, initial = prepare(config, dataset_folder, out, init_from, backend)
             trainer = Trainer(
-                config, dataset, out, checkpoints, backend, runtime, started, initial, args.profile_steps
+                config,
+                dataset,
+                out,
+                checkpoints,
+                backend,
+                runtime,
+                started,
+                initial,
+                args.profile_steps or runtime.profile_steps,
             )
             code = trainer.run()
         if args.time_limit and code in (EXIT_UNFINISHED, EXIT_TERMINATED) and backend.rank == 0:
@@ -128,11 +139,11 @@ def _evaluate_ahead(args: argparse.Namespace, out: Path, dataset: Path, backend:
     if is_remote(args.out) or is_remote(args.checkpoints):
         return
     wanted = config_argument(TypeAdapter(list[EvaluationConfig]), args.evaluations, "--evaluations")
-    evaluate_ahead(out, dataset, wanted, Path(args.checkpoints), backend)
+    evaluate_ahead(out, str(dataset), wanted, Path(args.checkpoints), backend)
 
 
 def _initial_run(name: str | None, args: argparse.Namespace) -> str | None:
-    """Local folder of the run to start from where it, or this run, lies in a bucket; else --init-from as it is."""
+    """Local folder of the run to start from if it, or this run, is in a bucket; else --init-from unchanged."""
     from trm.storage import is_remote
     from trm.storage.cache import fetch
 

@@ -28,7 +28,7 @@ def build_dataset(config: DataConfig, source: Path, out: Path) -> dict[str, Any]
         UserError: for a pool of another source, one too small, a damaged one, or a place that cannot be written.
     """
     pool, source_manifest = load_pool(source)
-    if config.source in ("csv", "json") and not config.sha256:
+    if config.source in ("csv", "json", "mix") and not config.sha256:
         config = config.model_copy(update={"sha256": tuple(source_manifest["identity"].get("sha256", ()))})
     wanted = canonical_json(source_identity(config))
     if canonical_json(source_manifest["identity"]) != wanted:

@@ -23,6 +23,7 @@ PURPOSES = {
     "noise": 8,
     "hint": 9,
     "held out": 10,
+    "mixture": 11,
 }
 """Keys of different purposes never meet, whatever their seeds."""
 

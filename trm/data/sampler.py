@@ -100,7 +100,10 @@ class Sampler:
         else:
             steps = self.epoch_rows * self._stream_epochs // self.batch_size
             begin = step // steps * self._stream_epochs * self.epoch_rows + step % steps * self.batch_size
-        begin += rank * size
+        return self.rows(begin + rank * size, size)
+
+    def rows(self, begin: int, size: int) -> Batch:
+        """Rows begin..begin+size-1 of the endless stream of epochs."""
         epochs = range(begin // self.epoch_rows, (begin + size - 1) // self.epoch_rows + 1)
         if len(epochs) > 4 and self._single:
             return self._many_epochs(begin, size, epochs)

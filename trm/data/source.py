@@ -20,7 +20,7 @@ def build_source(config: DataConfig, out: Path) -> Pool:
         UserError: for input that is missing, malformed or not what its checksum says, and for a place that cannot be
             written.
     """
-    files = local_copies(config, out) if config.source in ("csv", "json") else []
+    files = local_copies(config, out) if config.source in ("csv", "json", "mix") else []
     if files and not config.sha256:
         config = config.model_copy(update={"sha256": tuple(sha256_file(path) for _, path in files)})
     identity = source_identity(config)
@@ -50,6 +50,8 @@ def _pool(config: DataConfig, files: list[tuple[str, Path]]) -> Pool:
 
         if config.source == "generate":
             return sudoku_pool.generated_pool(config)
+        if config.source == "mix":
+            return sudoku_pool.mixed_pool(config, files)
         if config.source == "official":
             return sudoku_pool.official_pool(config, official_files("sudoku"))
         return sudoku_pool.csv_pool(config, files)

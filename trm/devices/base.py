@@ -7,13 +7,16 @@ fast. A step is `program(step)(batch, h_cycles, l_cycles)`; nothing it returns i
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
+
+from trm.errors import UserError
 
 
 class Precision(NamedTuple):
@@ -30,6 +33,18 @@ class Precision(NamedTuple):
     reason: str
 
 
+def switch(variable: str) -> str:
+    """An environment variable's value: 0, 1, or auto if it is not set.
+
+    Raises:
+        UserError: it has another value.
+    """
+    value = os.environ.get(variable, "auto")
+    if value not in ("0", "1", "auto"):
+        raise UserError(f"{variable}={value}: it must be 0, 1 or auto")
+    return value
+
+
 def precision_of(requested: str, fast_bfloat16: bool, device: str) -> Precision:
     """Resolve a TrainingConfig.precision for a device that is, or is not, fast at bfloat16."""
     reason = "asked for"
@@ -43,6 +58,18 @@ def precision_of(requested: str, fast_bfloat16: bool, device: str) -> Precision:
     return Precision(requested, forward, weights, requested == "float16", reason)
 
 
+class Step(Protocol):
+    """A training step: changes its state in place and returns nothing."""
+
+    before_update: Callable[[], None]
+    """Called when the state is about to change: until then a step may be abandoned."""
+
+    def changed_tensors(self) -> list[Tensor]:
+        """All tensors that a step changes and the next one reads."""
+
+    def __call__(self, batch: Any, h_cycles: int, l_cycles: int) -> None: ...
+
+
 class Backend(ABC):
     """One device as one worker of a job sees it."""
 
@@ -53,8 +80,7 @@ class Backend(ABC):
     world: int = 1
     """Workers whose gradients `all_reduce` sums. Under SPMD 1: all devices of all hosts are one worker."""
     network: str = "plain"
-    """Implementation of the network: `plain` (autograd, float32 leaves), `fused` (hand-written backward), `triton`
-    (`trm.network.cuda`) or `xla`."""
+    """Implementation of the network: a name of `trm.network.registry`."""
     chunk: int = 1 << 62
     """Elements of one pass of the optimiser."""
     own_memory: bool = True
@@ -119,7 +145,7 @@ class Backend(ABC):
 
     @abstractmethod
     def device_name(self) -> str:
-        """What the device is called by its maker."""
+        """The device's product name."""
 
     @abstractmethod
     def peak_memory(self) -> int:
@@ -146,11 +172,11 @@ class Backend(ABC):
         return {}
 
     def report(self) -> str:
-        """The backend's own account of what it did, in many lines; empty where it keeps none."""
+        """Diagnostics of the device's runtime as text; empty where there are none."""
         return ""
 
     def start_trace(self, path: Path) -> Callable[[], Path]:
-        """Begin a profiler trace; what is returned ends it, writes it (to `path`, or beside it) and says where."""
+        """Start a profiler trace; the returned function stops it, writes it to `path` or beside it, and says where."""
         from torch.profiler import profile
 
         profiler = profile()

@@ -12,18 +12,14 @@ import logging
 import math
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from importlib.util import find_spec
 
 import torch
 from torch import Tensor
 
-from trm.devices.base import Backend, Precision, precision_of
+from trm.devices.base import Backend, Precision, Step, precision_of
 from trm.devices.workers import Workers, world_from_environment
 from trm.errors import UserError
-from trm.network.cuda import available
-
-if TYPE_CHECKING:
-    from trm.training.step import TrainStep
 
 log = logging.getLogger("trm")
 GRAPH_VARIABLE, TRITON_VARIABLE = "TRM_CUDA_GRAPH", "TRM_TRITON"
@@ -60,7 +56,7 @@ class CudaBackend(Backend):
         # from pinned memory the copy runs beside the kernels of the step before
         return tensor.pin_memory().to(self.device, non_blocking=True)
 
-    def program(self, step: Callable[..., None]) -> Callable[..., None]:
+    def program(self, step: Step) -> Callable[..., None]:
         if self.world == 1 and os.environ.get(GRAPH_VARIABLE, "1") != "0":
             return GraphedStep(step, capture_graph)
         return step
@@ -96,7 +92,7 @@ class CudaBackend(Backend):
 def chosen_network(capability: tuple[int, int]) -> str:
     """`triton` where it is installed and serves (compute capability 8.0), else `fused`."""
     wanted = os.environ.get(TRITON_VARIABLE, "1") != "0"
-    return "triton" if wanted and capability >= (8, 0) and available() else "fused"
+    return "triton" if wanted and capability >= (8, 0) and find_spec("triton") else "fused"
 
 
 class GraphedStep:
@@ -109,7 +105,7 @@ class GraphedStep:
     `capture(call)` records what `call` does and returns what replays it.
     """
 
-    def __init__(self, step: TrainStep, capture: Capture):
+    def __init__(self, step: Step, capture: Capture):
         self._step, self._capture = step, capture
         self._seen: dict[tuple[int, int], int] = {}
         self._replays: dict[tuple[int, int], Callable[[], None]] = {}
@@ -138,7 +134,7 @@ class GraphedStep:
 
     def _record(self, kind: tuple[int, int]) -> str | None:
         """Capture, take one uncaptured step, and compare with a replay from the same state; returns what is wrong."""
-        tensors = self._step.state.changed_tensors()
+        tensors = self._step.changed_tensors()
         before = [tensor.clone() for tensor in tensors]
         self._step(self._batch, *kind)
         after = [tensor.clone() for tensor in tensors]

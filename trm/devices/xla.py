@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from trm.devices.base import Backend, Precision, precision_of
+from trm.devices.base import Backend, Precision, precision_of, switch
 from trm.devices.chips import planned_chips, tpu_files, tpu_wanted
 from trm.devices.cpu import peak_resident_bytes
 from trm.devices.workers import Workers, world_from_environment
@@ -150,11 +150,10 @@ class XlaBackend(Backend):
         one, unless $TRM_XLA_REPLAY is 0; any other step is traced each time.
         """
         from trm.devices.replay import Replay
-        from trm.network.tpu.network import choice
 
         calls: Counter[tuple[object, ...]] = Counter()
         replays: dict[tuple[object, ...], Replay] = {}
-        state = getattr(step, "state", None) if choice(REPLAY_VARIABLE) != "0" else None
+        state = getattr(step, "state", None) if switch(REPLAY_VARIABLE) != "0" else None
 
         def traced(batch: object, h_cycles: int, l_cycles: int) -> None:
             # what was changed between steps (a metric sum set to zero, a checkpoint put back) must not become part

@@ -59,7 +59,7 @@ def shared_out(net: InferenceNetwork, x_LBD: Tensor, rows: int = 0) -> Tensor:
     return F.pad(x_LBD, (0, 0, 0, max(rows, count + -count % net.multiple) - count))
 
 
-def _restart_noise(z: Tensor, noise: float, restart: int, first: int, which: int) -> Tensor:
+def restart_noise(z: Tensor, noise: float, restart: int, first: int, which: int) -> Tensor:
     """Start states plus normal noise that depends on (restart, first row of the batch) alone."""
     device = torch.device("cpu") if z.device.type == "xla" else z.device  # XLA has no generators
     generator = torch.Generator(device=device)
@@ -205,8 +205,8 @@ def restarts(
         for restart in range(max(counts)):
             z_H, z_L = net.start(x.shape[1], len(x))
             if restart and noise:
-                z_H = _restart_noise(z_H, noise, restart, part.start, 0)
-                z_L = _restart_noise(z_L, noise, restart, part.start, 1)
+                z_H = restart_noise(z_H, noise, restart, part.start, 0)
+                z_L = restart_noise(z_L, noise, restart, part.start, 1)
             for _ in range(depth):
                 z_H, z_L, logits, halt = net.step(z_H, z_L, x)
             answers.append(logits[:, :count].argmax(-1).t().to(torch.uint8))

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
 from trm.network import definition as network
 from trm.network.definition import Architecture
-from trm.network.eager.fused import rounds_for
+from trm.network.registry import implementation as implementation_of
 
 
 class InferenceNetwork:
     """Runs supervision steps with fixed weights.
 
     `weights`: parameters by name on the device, any float dtype; `h_init`, `l_init`: start vectors [D];
-    `puzzle_table` [num_ids, D] or None; `implementation`: `fused`, `triton` (trm.network.cuda) or `xla`, else plain.
-    `multiple`: rows that are a multiple of it are shared out over all devices; `whole` puts a tensor of them together
-    on each, for the host to fetch.
+    `puzzle_table` [num_ids, D] or None; `implementation`: a name of `trm.network.registry`, whose `rounds` it uses.
     """
 
     def __init__(
@@ -38,24 +34,9 @@ class InferenceNetwork:
             for name, tensor in weights.items()
         }
         self.h_init, self.l_init = h_init.to(arch.dtype), l_init.to(arch.dtype)
-        self._round, self.multiple = self._plain_round, 1
-        self.whole: Callable[[Tensor], Tensor] = lambda tensor: tensor
-        if implementation == "fused":
-            self._round = rounds_for(self._weights, None, arch).forward
-        elif implementation == "triton":
-            from trm.network.cuda.network import TritonRounds
-
-            self._round = TritonRounds(self._weights, None, arch).forward
-        elif implementation == "xla":
-            from trm.network.tpu.network import XlaRounds
-
-            self.rounds = XlaRounds(self._weights, arch)
-            self._round, self.whole = self.rounds.forward, self.rounds.whole
-            self.multiple = self.rounds.multiple
+        self.rounds = implementation_of(implementation).rounds(self._weights, arch)
+        self.multiple, self.whole = self.rounds.multiple, self.rounds.whole
         self._puzzle_table = puzzle_table if arch.puzzle_tokens else None
-
-    def _plain_round(self, z_H: Tensor, z_L: Tensor, x: Tensor, l_cycles: int) -> tuple[Tensor, Tensor]:
-        return network.recursion_round(z_H, z_L, x, self._weights, self.arch, l_cycles)
 
     def embed(self, inputs_BS: Tensor, puzzle_ids_B: Tensor) -> Tensor:
         """Input embeddings [L, B, D], the same for every step of a row."""
@@ -70,7 +51,7 @@ class InferenceNetwork:
     def step(self, z_H: Tensor, z_L: Tensor, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """One supervision step: z_H, z_L [L, B, D], answer logits [S, B, V], halt logits [B]."""
         for _ in range(self.h_cycles):
-            z_H, z_L = self._round(z_H, z_L, x, self.l_cycles)
+            z_H, z_L = self.rounds.forward(z_H, z_L, x, self.l_cycles)
         return (z_H, z_L, *network.heads(z_H, self._weights, self.arch))
 
 

@@ -7,6 +7,7 @@ zeros and stay zero under every optimiser.
 from __future__ import annotations
 
 from math import erf, exp, pi, prod, sqrt
+from typing import NamedTuple
 from zlib import crc32
 
 import numpy as np
@@ -19,6 +20,25 @@ from trm.study.schema import ModelConfig
 
 ALIGNMENT = 32
 HALT_BIAS = -5.0
+ADAMW_EPS = 1e-8
+
+
+class Moments(NamedTuple):
+    """Optimiser state over the flat buffer; `v` is empty for optimisers without a second moment."""
+
+    m: Tensor
+    v: Tensor
+
+
+class Rates(NamedTuple):
+    """An optimiser step's numbers, 0-d float32 on the device."""
+
+    keep: Tensor
+    """1 - lr * weight_decay."""
+    step_size: Tensor
+    """Factor of the direction: lr / (1 - beta1^t), for Lion lr."""
+    v_scale: Tensor
+    """1 / sqrt(1 - beta2^t)."""
 
 
 class Layout:

@@ -1,4 +1,4 @@
-"""Results to a bucket (or another folder) and back: what is there already, to the last bit, is not sent again.
+"""Copy results to a bucket (or another folder) and back. Files with equal checksums are not copied again.
 
 Both places hold `results/...` as the pipeline lays it out: an archive can serve as a study's `storage_prefix`, and
 what a pod wrote below its `storage_prefix` can be collected onto this disk.
@@ -18,7 +18,7 @@ from trm.storage import ObjectInfo, Store, is_remote, open_store
 from trm.storage.cache import crc32c_file
 
 RESULTS = ("runs", "tables", "fits", "figures", "plots", "launches")
-"""Folders that are results; data sets can be made again, checkpoints are only there to go on from."""
+"""Folders of results. Data sets can be rebuilt, and checkpoints only serve to resume."""
 FILES = ("report.html", "report.pdf", "report.json", "report.spec.json")
 
 
@@ -39,7 +39,7 @@ def open_place(uri: str) -> Store:
 def survey(
     source: Store, target: Store, folders: Iterable[str] = RESULTS, runs: set[str] | None = None
 ) -> tuple[list[Parcel], int]:
-    """What `target` lacks or has otherwise, and how many files it has alike.
+    """Files that `target` lacks or that differ there, and the number of equal files.
 
     Args:
         folders: folders of the results that are compared, beside the report's files.

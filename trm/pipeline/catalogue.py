@@ -79,7 +79,7 @@ class Catalogue:
         return ",".join(self.find(self.sources, source, "pool of puzzles").config.data.files)
 
     def source_json(self, source: str) -> str:
-        """The part of a DataConfig that makes a pool; checksums stand for the paths of its files."""
+        """The part of a DataConfig that makes a pool, with checksums in place of the paths of its files."""
         return canonical_json(source_identity(self.find(self.sources, source, "pool of puzzles").config.data))
 
     def source_of_dataset(self, dataset: str) -> str:

@@ -1,4 +1,4 @@
-"""Which checkpoints can go: those of finished runs, and of runs that nothing asks for."""
+"""Which checkpoints can be removed: those of finished runs, and of runs that no experiment asks for."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Entry:
     size: int
     """Bytes on disk."""
     state: str
-    """`finished`: the result exists; `unfinished`: training goes on from here; `unknown`: no experiment asks for it."""
+    """`finished`: the result exists; `unfinished`: training resumes from here; `unknown`: no experiment asks for it."""
 
 
 def survey(root: str, known: set[str]) -> list[Entry]:

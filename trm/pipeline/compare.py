@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import csv
-import json
 from pathlib import Path
 from typing import Any
 
 from trm.errors import UserError
+from trm.io import read_json
 
 METRICS = ("exact_accuracy", "accuracy", "blank_accuracy", "cross_entropy", "mean_steps")
 CURVES = ("train/loss", "eval/exact_accuracy")
@@ -44,8 +44,21 @@ def differences(first: Any, second: Any, prefix: str = "") -> dict[str, tuple[An
 
 
 def compare(first: Path, second: Path) -> dict[str, Any]:
-    """Settings that differ, results of evaluations that both have, curves at common steps, costs."""
-    one, two = (json.loads((run / "training.json").read_text()) for run in (first, second))
+    """Settings that differ, results of evaluations that both have, curves at common steps, costs.
+
+    Raises:
+        UserError: a file is damaged.
+    """
+    try:
+        return _compare(first, second)
+    except (KeyError, ValueError, TypeError) as error:
+        raise UserError(
+            f"{first} or {second} holds a damaged file ({error!r}): delete it and run the study again"
+        ) from error
+
+
+def _compare(first: Path, second: Path) -> dict[str, Any]:
+    one, two = (read_json(run / "training.json") for run in (first, second))
     results = {}
     for file in sorted(
         {p.name for p in first.glob("evaluation-*.json")} & {p.name for p in second.glob("evaluation-*.json")}
@@ -53,7 +66,7 @@ def compare(first: Path, second: Path) -> dict[str, Any]:
         rows = [
             {
                 (r["split"], r["policy"], r["steps"], r["restarts"]): r
-                for r in json.loads((run / file).read_text())["results"]
+                for r in read_json(run / file)["results"]
             }
             for run in (first, second)
         ]

@@ -1,4 +1,4 @@
-"""What Snakemake is told of each training job: hosts, memory, minutes, and a sentence for `snakemake -n`."""
+"""Resources of each training job (hosts, memory, minutes), and a sentence on its cost."""
 
 from __future__ import annotations
 
@@ -52,6 +52,18 @@ class Measured:
 _processor = cache(processor)
 
 
+def _priced(project: Project) -> Hardware:
+    """The scale's hardware at the price that the profile's `pricing` means. Spot capacity without a known price counts
+    at the price on demand, which it never exceeds."""
+    hardware = read_hardware(project.settings.hardware, project.study.scale.hardware)
+    price = hardware.usd_per_device_hour
+    if project.settings.pricing == "spot" and hardware.usd_spot is not None:
+        price = hardware.usd_spot
+    if project.settings.pricing == "grant":
+        price = 0.0
+    return hardware.model_copy(update={"usd_per_device_hour": price})
+
+
 def seconds_of_run(path: Path) -> float | None:
     """Seconds of the training job that wrote a training.json; None if it ran on another machine's processor."""
     try:
@@ -79,7 +91,7 @@ class Estimates:
     def __init__(self, project: Project, compiled: bool = True, measured: bool = True):
         self._project = project
         self._use_compiled, self._use_measured = compiled, measured and compiled
-        self.hardware: Hardware = read_hardware(project.settings.hardware, project.study.scale.hardware)
+        self.hardware = _priced(project)
         self._known: dict[str, Estimate] = {}
 
     @property
@@ -160,7 +172,7 @@ class Estimates:
     def _hardware_of(self, run: str) -> Hardware:
         """What a run computes on: the scale's machine, unless its placement says otherwise."""
         placement, hardware = self._project.runs[run].config.placement, self.hardware
-        if placement.backend == "cpu" and hardware.usd_per_device_hour:
+        if placement.backend == "cpu" and not hardware.host_memory:
             cpu = read_hardware(self._project.settings.hardware, "cpu").model_dump()
             hardware = Hardware(**cpu | {"jobs": hardware.jobs, "hosts": hardware.hosts})
         if placement.workers > 1:
@@ -168,7 +180,7 @@ class Estimates:
         return hardware
 
     def hosts(self, wildcards: Any) -> int:
-        """Pod hosts of a job: one, so that as many runs as possible go on at once; all of them where that gives more
+        """Pod hosts of a job: one, so that as many runs as possible train at once; all of them where that gives more
         runs an hour by compiled estimates, where the batch does not fit one host's memory, or where the config's
         `whole_pod` pattern names the run."""
         if workers := self._workers(wildcards):  # the placement says so
@@ -180,7 +192,7 @@ class Estimates:
         return self.pod_hosts if whole else 1
 
     def launcher(self, wildcards: Any) -> str:
-        """What stands before the command: `tpurun` starts it on every host of the job, `torchrun` several times on
+        """What comes before the command: `tpurun` starts it on every host of the job, `torchrun` several times on
         this machine; and the interpreter of another backend where the config's `xla_python` names one."""
         if self.hosts(wildcards) > 1:
             return "tpurun"

@@ -1,4 +1,4 @@
-"""The part of docs/experiments.md that is written from config/experiments.yaml, so that it cannot lie."""
+"""The part of docs/experiments.md that is generated from config/experiments.yaml."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ READING = {
     "frontier": "accuracy bought by compute at test time: more steps, stopping when confident, restarts",
     "halting": "at which supervision step the model first says that it is done",
     "votes": "tasks solved without voting, by the first answer of the vote, and with the two attempts that ARC allows",
-    "batch": "where the curve leaves the line of perfect scaling lies the critical batch",
+    "batch": "the critical batch is where the curve leaves the line of perfect scaling",
     "steps": "answers after each supervision step; wrong cells are marked",
     "joint": "one curve a size; the fitted surface joins them",
     "repeated": "all points against effective data fall on one line if the law holds",
@@ -30,7 +30,7 @@ READING = {
 
 
 def text(path: str = "config/experiments.yaml", scales: tuple[str, ...] = ("laptop", "gpu", "tpu")) -> str:
-    """Markdown: a section an experiment with question, hypothesis, grids, cost at each scale, figures."""
+    """Markdown: one section per experiment with question, hypothesis, grids, cost at each scale, figures."""
     projects = {
         scale: open_project({"study": path, "scale": scale, "experiments": "study"}) for scale in scales
     }
@@ -85,7 +85,7 @@ def _values(values: list[Any]) -> str:
 
 
 def content(path: Path) -> str:
-    """The file with its generated part made anew."""
+    """The file with its generated part updated."""
     before, _, rest = path.read_text(encoding="utf-8").partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}\n\n{text()}\n\n{END}{after}"

@@ -15,7 +15,7 @@ from trm.study.grid import Point
 from trm.study.schema import DataConfig
 
 ANALYSIS_VERSION = 6
-"""Raised when tables, fits or figures are computed differently: all of them are then made anew, no run is."""
+"""Raised when tables, fits or figures are computed differently: all of them are then rebuilt; no run is."""
 DATASET_FILES = tuple(
     f"{split}/{file}"
     for split in ("train", "validation", "test")

@@ -21,7 +21,7 @@ def write_partial_report(config: dict[str, Any]) -> None:
     """Gather what exists into `REPORT`. Never raises: the failure that led here is what the user must see."""
     work = Path("results/partial")
     try:
-        project = open_project(config)  # once more: runs have finished since the Snakefile was read
+        project = open_project(config)  # again: runs have finished since the Snakefile was read
         document = report_spec(project)
         for section in document["experiments"]:
             _gather(project, section, work)
@@ -33,7 +33,7 @@ def write_partial_report(config: dict[str, Any]) -> None:
 
 
 def remove_partial_report() -> None:
-    """Once everything is there, nobody needs the partial report."""
+    """Remove the report of an earlier failure."""
     REPORT.unlink(missing_ok=True)
 
 

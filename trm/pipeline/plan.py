@@ -103,9 +103,35 @@ def document(
         "checkpoint_bytes": kept,
         "storage_usd_per_month": kept / 1e9 * GCS_USD_PER_GB_MONTH,
     }
+    if estimates.hardware.slices:
+        result["pod_hours"] = result["wall_seconds"] / 3600
+        result["price"] = _price_words(project, estimates)
     if budget is not None:
         result["budget"] = buys(experiments, budget)
+    if project.settings.grant_days:
+        hours = project.settings.grant_days * 24 * at_once * estimates.hardware.devices
+        result["grant"] = buys(_ablations_first(project, experiments), hours)
+        result["grant"]["days"] = project.settings.grant_days
     return result
+
+
+def _price_words(project: Project, estimates: Estimates) -> str:
+    pricing = project.settings.pricing
+    if pricing == "grant":
+        return "free under the grant"
+    if pricing == "spot" and estimates.hardware.usd_spot is None:
+        return "at the price on demand: spot costs less (usd_spot in config/hardware.yaml)"
+    return f"at the {pricing} price" if pricing == "spot" else "at the price on demand"
+
+
+def _ablations_first(project: Project, experiments: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Phases of a study: first what decides the recipe (experiments that open with an ablation), then the rest."""
+
+    def is_law(item: dict[str, Any]) -> bool:
+        figures = project.study.experiment(item["experiment"]).figures
+        return not figures or figures[0].get("kind") != "ablation"
+
+    return sorted(experiments, key=is_law)
 
 
 def _preparation(project: Project, estimates: Estimates, runs: list[str]) -> dict[str, float]:
@@ -203,7 +229,12 @@ def text(document: dict[str, Any], runs: bool = False) -> str:
             lines += [_run_line(row) for row in item["runs"]]
     lines += ["", *_totals(document)]
     if "budget" in document:
-        lines += ["", *_budget_lines(document["budget"])]
+        head = f"What {document['budget']['device_hours']:g} device-hours buy, in the study's order"
+        lines += ["", *_budget_lines(document["budget"], head)]
+    if "grant" in document:
+        days, hours = document["grant"]["days"], device_text(document["grant"]["device_hours"])
+        head = f"What fits into {days:g} days ({hours} of {document['device']} time), ablations first"
+        lines += ["", *_budget_lines(document["grant"], head)]
     return "\n".join(lines)
 
 
@@ -225,10 +256,18 @@ def _totals(document: dict[str, Any]) -> list[str]:
         f"In all {seconds_text(document['todo_seconds'])} of jobs ({device}), with {parts}",
         f"About {seconds_text(document['wall_seconds'])} with {count(document['jobs'], 'job')} at once; "
         f"the longest chain of jobs takes {seconds_text(document['chain_seconds'])}",
+        *_pod(document),
         _speed(document),
         f"Checkpoints: {bytes_text(document['checkpoint_bytes'])}{month}",
         *_step_times(document),
     ]
+
+
+def _pod(document: dict[str, Any]) -> list[str]:
+    """On a pod, which costs as long as it exists: its hours beside the chips'."""
+    if "pod_hours" not in document:
+        return []
+    return [f"{device_text(document['pod_hours'])} of the pod; prices {document['price']}"]
 
 
 def _speed(document: dict[str, Any]) -> str:
@@ -250,10 +289,10 @@ def _step_times(document: dict[str, Any]) -> list[str]:
     return [f"Step time: compiled estimate for {compiled} of {len(rows)} runs, FLOPs for the others{advice}"]
 
 
-def _budget_lines(budget: dict[str, Any]) -> list[str]:
+def _budget_lines(budget: dict[str, Any], head: str) -> list[str]:
     lines = [
-        f"What {budget['device_hours']:g} device-hours buy, in the study's order (a shared run is paid once)",
-        f"{'':>4}{'experiment':<22}{'device time':>12}{'left':>10}",
+        f"{head}; a shared run is paid once",
+        f"{'':>4}{'experiment':<24}{'device time':>12}{'left':>10}",
     ]
     place = 0
     for row in budget["rows"]:
@@ -261,7 +300,7 @@ def _budget_lines(budget: dict[str, Any]) -> list[str]:
         mark = f"{place:>3} " if row["bought"] else "  - "
         note = "" if row["bought"] else f"  over budget by {device_text(row['device_hours'] - row['left'])}"
         lines.append(
-            f"{mark}{row['experiment']:<22}{device_text(row['device_hours']):>12}{device_text(row['left']):>10}{note}"
+            f"{mark}{row['experiment']:<24}{device_text(row['device_hours']):>12}{device_text(row['left']):>10}{note}"
         )
     return lines
 

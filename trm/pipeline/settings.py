@@ -31,6 +31,8 @@ class Settings(BaseModel):
     """Key under `scales` of the study."""
     experiments: str = "report"
     """`report`, `study`, or names and patterns of experiments separated by commas."""
+    point: str = ""
+    """Label, or value in a label, of the one grid point that experiments given as targets run."""
     set: dict[str, Any] = {}
     """Overrides of every run by dotted key; part of the identity, except `runtime.*`."""
     logs: Annotated[str, Field(min_length=1)] = "logs"
@@ -41,6 +43,10 @@ class Settings(BaseModel):
     """File with the speed and price of each machine, used for cost estimates."""
     budget_hours: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """Device-hours for which the plan lists what they buy."""
+    grant_days: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """Days of a grant for which the plan lists what fits, ablations first."""
+    pricing: Literal["on-demand", "spot", "grant"] = "on-demand"
+    """How the machine is paid for: the plan's prices."""
     preflight: Literal["", "local", "gpu", "tpu"] = ""
     """Profile of the check that every host passes before the first job; empty: none."""
     pod: str = ""

@@ -16,6 +16,7 @@ import shutil
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from trm.errors import UserError
 from trm.storage.base import ObjectInfo, ObjectMissing, Patience, Store, is_remote, open_store
@@ -106,7 +107,7 @@ def crc32c_file(path: Path) -> str:
     """CRC-32C of a file as Cloud Storage writes it: base64 of four big-endian bytes."""
     import google_crc32c
 
-    checksum = google_crc32c.Checksum()
+    checksum: Any = google_crc32c.Checksum()  # type: ignore[no-untyped-call]
     with open(path, "rb") as source:
         while piece := source.read(_PIECE):
             checksum.update(piece)

@@ -12,6 +12,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 from uuid import uuid4
@@ -21,7 +22,7 @@ import urllib3
 from google.api_core import exceptions as api
 from google.api_core.retry import Retry
 from google.auth import exceptions as auth
-from google.cloud import storage
+from google.cloud import storage  # type: ignore[attr-defined]
 from google.cloud.storage.exceptions import DataCorruption, InvalidResponse
 
 from trm.storage.base import (
@@ -176,10 +177,14 @@ class GcsStore(Store):
         token: str | None = None
         while True:
             try:
-                token, _, _ = self._call("rename", source, lambda retry, token=token: target.rewrite(
-                    origin, token=token, if_generation_match=if_generation_match, retry=retry,
+                rewrite = partial(
+                    target.rewrite,
+                    origin,
+                    token=token,
+                    if_generation_match=if_generation_match,
                     timeout=self._timeout,
-                ))  # fmt: skip
+                )
+                token, _, _ = self._call("rename", source, lambda retry: rewrite(retry=retry))  # noqa: B023
             except Conflict:
                 if not self._ours(target, nonce):
                     raise

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from uuid import getnode, uuid4
 
 from trm.storage.base import Conflict, ObjectInfo, ObjectMissing, StorageError, Store
@@ -180,7 +181,7 @@ class Lease:
         data = json.dumps(content, sort_keys=True).encode()
         return self.store.put_bytes(self.name, data, if_generation_match=generation).generation
 
-    def _holder(self) -> dict | None:
+    def _holder(self) -> dict[str, Any] | None:
         """Content of the lease: None if there is none; {} if it cannot be read as one."""
         try:
             content = json.loads(self.store.get_bytes(self.name))
@@ -190,7 +191,7 @@ class Lease:
             return {}
         return content if isinstance(content, dict) else {}
 
-    def _dead(self, holder: dict) -> bool:
+    def _dead(self, holder: dict[str, Any]) -> bool:
         """Whether the holder certainly no longer runs: a process of this machine that is gone."""
         if holder.get("machine") != _machine() or not isinstance(holder.get("pid"), int):
             return False
@@ -211,7 +212,7 @@ class Lease:
                 )
 
     @staticmethod
-    def _describe(holder: dict | None) -> str:
+    def _describe(holder: dict[str, Any] | None) -> str:
         if not holder:
             return "another job"
         return f"process {holder.get('pid')} on {holder.get('host')}"

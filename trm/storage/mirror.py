@@ -16,6 +16,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 from trm.errors import UserError
@@ -85,7 +86,9 @@ class Mirror:
             self.lease.check()
         staged = folder.parent / f".upload-{folder.name}-{uuid4().hex[:8]}"
         _link_folder(folder, staged)
-        drop = lambda: shutil.rmtree(staged, ignore_errors=True)  # noqa: E731
+
+        def drop() -> None:
+            shutil.rmtree(staged, ignore_errors=True)
 
         def run() -> None:
             try:
@@ -219,7 +222,7 @@ class Mirror:
             for name in sorted(names, key=lambda name: (_MANIFEST.match(name) is None, name)):
                 self.store.delete(name)
 
-    def _fetch_file(self, origin: str, entry: dict, folder: Path) -> None:
+    def _fetch_file(self, origin: str, entry: dict[str, Any], folder: Path) -> None:
         path = folder / entry["name"]
         self.store.get_file(f"{origin}/{entry['name']}", path)
         size = path.stat().st_size
@@ -231,7 +234,7 @@ class Mirror:
     def _manifest_name(self, name: str, part: int, parts: int) -> str:
         return f"{name}/part-{part:05d}-of-{parts:05d}.json"
 
-    def _manifest(self, name: str, part: int, parts: int) -> dict:
+    def _manifest(self, name: str, part: int, parts: int) -> dict[str, Any]:
         manifest = json.loads(self.store.get_bytes(self._manifest_name(name, part, parts)))
         if not isinstance(manifest, dict) or manifest.get("format") != _FORMAT:
             raise ValueError(f"its manifest is not of format {_FORMAT}")

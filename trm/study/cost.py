@@ -13,6 +13,7 @@ from trm.study import flops
 from trm.study.dataset_identity import shape
 from trm.study.reading import error_sentence, parse_yaml
 from trm.study.schema import Count, EvaluationConfig, NonNegative, Positive, RunConfig, Section
+from trm.study.stages import recursion_stages
 
 
 class Hardware(Section):
@@ -46,7 +47,9 @@ class Hardware(Section):
     host_memory: bool = False
     """Whether the device is a processor, so that a run fills the host's memory."""
     usd_per_device_hour: NonNegative = 0.0
-    """List price, for the plan's total only."""
+    """List price on demand, for the plan's total only."""
+    usd_spot: NonNegative | None = None
+    """Price of spot capacity; it changes, so give your region's. null: unknown."""
 
     @property
     def usd_per_second(self) -> float:
@@ -103,7 +106,7 @@ def estimate(config: RunConfig, hardware: Hardware, step_seconds: float | None =
     total = flops.train_flops(model, training, data.seq_len, data.vocab_size)
     whole = flops.step_flops(model, data.seq_len, data.vocab_size)
     seconds, done = hardware.fixed, 0
-    for stage in flops.recursion_stages(model, training):
+    for stage in recursion_stages(model, training):
         row = flops.step_flops(model, data.seq_len, data.vocab_size, stage.h_cycles, stage.l_cycles)
         arithmetic = row * training.batch_size / (hardware.devices * hardware.flops_per_second)
         applications = model.layers * stage.h_cycles * (stage.l_cycles + 1)

@@ -69,7 +69,9 @@ def source_identity(data: DataConfig) -> dict[str, Any]:
         data.task == "arc" and data.arc_side != 30
     ):  # a later field: the names of older data sets stay as they were
         identity["arc_side"] = data.arc_side
-    if data.source in ("csv", "json"):
+    if data.source == "mix":
+        identity["sources"] = [source.model_dump(mode="json", exclude={"share"}) for source in data.sources]
+    if data.source in ("csv", "json", "mix"):
         if len(data.sha256) != len(data.files) and not (data.sha256 and not data.files):
             raise UserError(
                 f"data.sha256 has {len(data.sha256)} checksums for {len(data.files)} data.files: give one for each file"
@@ -113,6 +115,8 @@ def training_identity(data: DataConfig) -> dict[str, Any]:
         UserError: as `source_identity`.
     """
     drawn = data.model_dump(mode="json", include={"hints", "curriculum"}, exclude_defaults=True)
+    if data.sources:
+        drawn["shares"] = [source.share for source in data.sources]
     return dataset_identity(data) | drawn
 
 
@@ -133,7 +137,7 @@ def _resolved_pool(data: DataConfig) -> int:
 
 
 _SOURCES = {
-    "sudoku": ("generate", "csv", "official"),
+    "sudoku": ("generate", "csv", "official", "mix"),
     "maze": ("generate", "csv", "official"),
     "arc": ("json", "generate"),
 }

@@ -10,7 +10,7 @@ from pydantic import Field, field_validator
 from trm.study.schema import Count, RuntimeConfig, Section
 
 Overlay = dict[str, Any]
-"""Nested sections (`model: {d_model: 64}`) or dotted keys (`model.d_model: 64`), laid over what stands below."""
+"""Nested sections (`model: {d_model: 64}`) or dotted keys (`model.d_model: 64`), merged over the level below."""
 
 
 class Grid(Section):
@@ -39,7 +39,7 @@ class Grid(Section):
 
 
 class ExperimentScale(Section):
-    """What is different about an experiment at one scale."""
+    """How an experiment differs at one scale."""
 
     set: Overlay | None = None
     """Values of every point, over the scale's base."""
@@ -50,11 +50,11 @@ class ExperimentScale(Section):
     evaluation: Overlay | None = None
     """How its runs are measured, over the scale's defaults."""
     log_every: Count | None = None
-    """Steps between metrics rows of its runs, where finer curves are wanted; no part of any identity."""
+    """Steps between metrics rows of its runs, where finer curves are wanted; not part of a run's identity."""
     figures: list[dict[str, Any]] | None = None
     """Figure specifications; at a scale they replace the experiment's own."""
     skip: str | None = None
-    """Why this experiment is not run at this scale; said in the report."""
+    """Why this experiment is not run at this scale; shown in the report."""
     question: str | None = None
     """The question, where this scale asks another one."""
     hypothesis: str | None = None
@@ -67,12 +67,12 @@ class ExperimentScale(Section):
 
 
 class Experiment(ExperimentScale):
-    """One question to the model, as a grid of runs and the figures that answer it."""
+    """One question, the grid of runs that answers it, and its figures."""
 
     question: str
     """One sentence that ends with a question mark."""
     hypothesis: str = ""
-    """What is expected, said before the run."""
+    """What is expected, written before the run."""
     aliases: list[str] = []
     """Names under which older documents know it."""
     figures: list[dict[str, Any]] = []
@@ -85,7 +85,7 @@ class Scale(Section):
     """A size of the whole study, chosen by the profile: what the base recipe becomes there."""
 
     base: Overlay = {}
-    """Laid over the study's base."""
+    """Merged over the study's base."""
     seeds: list[int] = [0, 1, 2]
     """Seeds of every experiment that names none."""
     evaluation: Overlay = {}
@@ -93,7 +93,7 @@ class Scale(Section):
     runtime: RuntimeConfig = RuntimeConfig()
     """Logging and checkpoints; enters no identity."""
     hardware: str = "cpu"
-    """Key of config/hardware.yaml: what the plan's hours and costs are reckoned with."""
+    """Key of config/hardware.yaml, used for cost estimates."""
     threads: Count = 1
     """CPU threads of a training job."""
     report: list[str] = []
@@ -115,9 +115,9 @@ class StudyFile(Section):
     """config/experiments.yaml."""
 
     study: str
-    """Name of the study; stands in every figure's footer."""
+    """Name of the study; shown in every figure's footer."""
     base: Overlay = {}
-    """The recipe that every experiment varies, laid over the schema's defaults (the paper's recipe)."""
+    """The recipe that every experiment varies, merged over the schema's defaults (the paper's recipe)."""
     scales: dict[str, Scale] = Field(min_length=1)
     """Sizes of the whole study by name."""
     experiments: dict[str, Experiment] = Field(min_length=1)

@@ -60,6 +60,24 @@ class ResolvedExperiment:
     left_out: tuple[str, ...] = ()
     """What is missing for grids that were left out, in words."""
 
+    def point(self, name: str) -> Point:
+        """A grid point by its label, or by a value in its label (`1000` for `train_puzzles=1000`).
+
+        Raises:
+            UserError: none or several are meant; the message lists the labels.
+        """
+        found = [point for point in self.points if point.label == name]
+        if not found:
+            for point in self.points:
+                parts = point.label.split(", ")
+                if name in parts or name in [part.partition("=")[2] for part in parts]:
+                    found.append(point)
+        if len(found) != 1:
+            labels = "; ".join(point.label for point in self.points)
+            what = f"{len(found)} points match" if found else "no point matches"
+            raise UserError(f"{self.name}: {what} {name!r}; there are: {labels}")
+        return found[0]
+
 
 @dataclass
 class Study:
@@ -111,7 +129,7 @@ def load_study(
     Args:
         path: config/experiments.yaml.
         scale: key under `scales`.
-        overrides: dotted keys laid over every base recipe (`--set`); part of the identity.
+        overrides: dotted keys merged over every base recipe (`--set`); part of the identity.
         variables: values of `$name` in data.files; an experiment whose variable is unset is skipped.
 
     Raises:
@@ -275,7 +293,7 @@ def _resolve_experiment(
     here = experiment.scales.get(scale_name, ExperimentScale())
     asked = {key: value for key in ("question", "hypothesis") if (value := getattr(here, key)) is not None}
     experiment = experiment.model_copy(update=asked)
-    grids = here.grid if here.grid is not None else experiment.grid
+    grids = (here.grid if here.grid is not None else experiment.grid) or []
     seeds = next(value for value in (here.seeds, experiment.seeds, scale.seeds) if value is not None)
     figures = here.figures if here.figures is not None else experiment.figures
     if here.skip:
@@ -328,7 +346,7 @@ def _names_text(grid: Grid) -> str:
 def _fill_variables(flat: Flat, variables: dict[str, Any]) -> tuple[Flat, str]:
     """Replace `$name` in data.files; also the name of the first unset variable, or nothing."""
     files = flat.get("data.files") or []
-    filled = []
+    filled: list[str] = []
     for file in [files] if isinstance(files, str) else files:
         name = str(file)[1:] if str(file).startswith("$") else ""
         if name and not variables.get(name):
@@ -369,7 +387,7 @@ def _point(flat: Flat, coords: Flat, label: str, seeds: list[int], where: str) -
     evaluation = sections.pop("evaluation")
     label = label or "base"
     try:
-        data = _with_checksums(sections.pop("data"), where)
+        data = with_checksums(sections.pop("data"), where)
         config = RunConfig.model_validate({**sections, "data": data, "seed": seeds[0]})
         measured = EvaluationConfig.model_validate(evaluation)
     except ValidationError as error:
@@ -398,7 +416,7 @@ def _refuse_equal_labels(points: Iterable[Point], where: str) -> None:
         if other is not point:
             one, two = (_exact(item.coords) for item in (other, point))
             raise UserError(
-                f"{where}: two points are labelled {point.label!r}: {one} and {two}; give each a `label` of its own"
+                f"{where}: two points are labelled {point.label!r}: {one} and {two}; give each its own `label`"
             )
 
 
@@ -407,7 +425,7 @@ def _exact(values: Flat) -> str:
 
 
 def _refuse_dead_axes(grid: Grid, shared: Flat, forced: Flat, where: str) -> None:
-    """An axis along which nothing changes is an experiment that repeats one run under several names."""
+    """Refuse an axis along which nothing changes: it would repeat one run under several names."""
     lengths = {f"training.{name}" for name in LENGTHS}
     fixed = {
         *forced,
@@ -425,7 +443,7 @@ def _refuse_dead_axes(grid: Grid, shared: Flat, forced: Flat, where: str) -> Non
                 raise UserError(f"{where}: {key} has {len(values)} values but they make {made}: {reason}")
 
 
-def _with_checksums(data: dict[str, Any], where: str) -> dict[str, Any]:
+def with_checksums(data: dict[str, Any], where: str) -> dict[str, Any]:
     files = data.get("files") or ()
     if isinstance(files, str):
         files = (files,)

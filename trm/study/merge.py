@@ -1,4 +1,4 @@
-"""Laying values over values: dotted keys, derived training lengths, and errors that name the nearest valid key."""
+"""Merge configs: dotted keys, derived training lengths, and errors that name the nearest valid key."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "evaluation": EvaluationConfig,
 }
 LENGTHS = ("steps", "rows", "epochs")
-"""Three ways to say how long training lasts; naming one replaces the others."""
+"""Three ways to give the length of training; naming one replaces the others."""
 DERIVED = (
     "training.rows",
     "training.epochs",
@@ -76,7 +76,7 @@ def check_key(key: str, where: str) -> None:
     section, _, field = key.partition(".")
     if section == "runtime" and field in RuntimeConfig.model_fields:
         raise UserError(
-            f"{where}: {key} is bookkeeping and no part of a run: write it under `runtime` of the scale, or say "
+            f"{where}: {key} does not belong to a run: write it under `runtime` of the scale, or use "
             f"--set {key}=VALUE"
         )
     if key not in valid_keys():
@@ -90,7 +90,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 def lay(*layers: Flat) -> Flat:
-    """Later layers win; naming one of steps, rows, epochs removes the other two that stood below."""
+    """Later layers win; naming one of steps, rows, epochs removes the other two from lower layers."""
     result: Flat = {}
     for layer in layers:
         named = [f"training.{name}" for name in LENGTHS if f"training.{name}" in layer]
@@ -102,7 +102,7 @@ def lay(*layers: Flat) -> Flat:
 
 
 def resolve(flat: Flat, where: str) -> Flat:
-    """Replace the derived keys by the fields they stand for.
+    """Replace the derived keys by the fields that they set.
 
     rows: steps = rows // batch_size. epochs: steps = epochs * train_puzzles // batch_size (the reference's count of
     rows offered). lr_scaling: see `_scaled_lr`.
@@ -110,7 +110,7 @@ def resolve(flat: Flat, where: str) -> Flat:
     flat = dict(flat)
     given = [name for name in LENGTHS if f"training.{name}" in flat]
     if len(given) > 1:
-        raise UserError(f"{where}: training.{given[0]} and training.{given[1]} both say how long; keep one")
+        raise UserError(f"{where}: training.{given[0]} and training.{given[1]} both set the length; keep one")
     batch = flat.get("training.batch_size", TrainingConfig().batch_size)
     rows = flat.pop("training.rows", None)
     epochs = flat.pop("training.epochs", None)
@@ -169,7 +169,7 @@ def _scaled_lr(flat: Flat, where: str) -> Flat:
             raise UserError(f"{where}: training.{key} has no effect without training.lr_scaling ({follows})")
     if used:
         lr = flat.get("training.lr", TrainingConfig().lr) * factor
-        flat["training.lr"] = float(f"{lr:.12g}")  # the last bits of a product are no part of a recipe
+        flat["training.lr"] = float(f"{lr:.12g}")  # the last bits of a product do not belong to a recipe
     return flat
 
 

@@ -25,7 +25,7 @@ def parse_yaml(text: str, where: str) -> Any:
         raise UserError(f"{where}: not valid YAML: {' '.join(str(error).split())}") from error
 
 
-class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
     """Safe YAML that reads 1e-4 as a number (YAML 1.2) and refuses a key given twice."""
 
     def construct_mapping(self, node: yaml.Node, deep: bool = False) -> dict[Any, Any]:
@@ -38,7 +38,7 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
                     None, None, f"key {key!r} is given twice", key_node.start_mark
                 )
             seen.add(key)
-        return super().construct_mapping(node, deep)
+        return dict(super().construct_mapping(node, deep))
 
 
 _Loader.add_implicit_resolver(
@@ -70,7 +70,7 @@ def error_sentence(error: ValidationError, model: Any) -> str:
     """The first validation error as one sentence with the nearest valid key.
 
     Args:
-        error: what pydantic says.
+        error: pydantic's error.
         model: the model that was validated, for the keys near a misspelt one; None where there are several.
     """
     errors = error.errors()  # a misspelt key is why another one is missing
@@ -80,8 +80,8 @@ def error_sentence(error: ValidationError, model: Any) -> str:
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
     if first["type"] == "extra_forbidden":
         return f"unknown key {place!r}{nearest(str(first['loc'][-1]), _siblings(model, first['loc']))}{more}"
-    said = _expectation(first)
-    return f"{place}: {said}{more}" if place != "value" else f"{said}{more}"
+    expected = _expectation(first)
+    return f"{place}: {expected}{more}" if place != "value" else f"{expected}{more}"
 
 
 def _expectation(first: Any) -> str:
@@ -95,7 +95,7 @@ def _expectation(first: Any) -> str:
         key = context["discriminator"].strip("'")
         return f"unknown {key} {context['tag']!r}{hint}; there are {', '.join(known)}"
     if kind == "union_tag_not_found":
-        return "needs the key " + context["discriminator"].strip("'")
+        return f"needs the key {context['discriminator'].strip(chr(39))}"
     if kind in _BOUNDS:
         word, key = _BOUNDS[kind]
         return f"must be {word} {context[key]:g}, not {first['input']!r}"
@@ -110,7 +110,7 @@ def _expectation(first: Any) -> str:
 
 
 def _siblings(model: Any, location: tuple[Any, ...]) -> list[str]:
-    """Valid keys where an unknown one stands."""
+    """Valid keys at the place of an unknown one."""
     for part in location[:-1]:
         fields = getattr(model, "model_fields", None)
         annotation = fields[part].annotation if fields and part in fields else model

@@ -1,4 +1,4 @@
-"""The typed schema of one run: model, data, training, evaluation; and what is mere bookkeeping.
+"""The typed schema of one run: model, data, training, evaluation; and what does not affect results.
 
 Every field carries its meaning; `config/schema.json` and `config/README.md` are generated from here. Defaults are the
 paper's Sudoku recipe (arXiv 2510.04871) and are frozen: a run's identity holds only what differs from them, so a new
@@ -91,6 +91,21 @@ class ModelConfig(Section):
     """Position encoding: none, rotary (arXiv 2104.09864; needs the attention mixer) or a learned vector a token."""
 
 
+class SourceConfig(Section):
+    """One of several sources of Sudoku in one pool (`data.source: mix`)."""
+
+    kind: Literal["file", "generate"]
+    """`file`: the next one of `data.files`; `generate`: made offline."""
+    share: NonNegative = 1.0
+    """Part of the training rows drawn from this source, relative to the other sources' shares."""
+    clues: Range | None = None
+    """Fewest and most clues: of generated puzzles (null: minimal ones), or of the file's puzzles that are taken."""
+    min_rating: Whole = 0
+    """Fewest guesses of the rating solver."""
+    pool: Whole = 0
+    """Puzzles to generate."""
+
+
 class DataStage(Section):
     """One stage of a curriculum over the training data."""
 
@@ -98,6 +113,8 @@ class DataStage(Section):
     """The stage ends at this fraction of the steps; after the last one the values beside `curriculum` hold."""
     hints: Range | None = None
     """`data.hints` during the stage; null: as there."""
+    shares: tuple[NonNegative, ...] | None = None
+    """The sources' shares during the stage, one for each of `data.sources`; null: their own."""
 
 
 class DataConfig(Section):
@@ -105,11 +122,11 @@ class DataConfig(Section):
 
     task: Literal["sudoku", "maze", "arc"] = "sudoku"
     """Kind of puzzle."""
-    source: Literal["generate", "csv", "official", "json"] = "official"
+    source: Literal["generate", "csv", "official", "json", "mix"] = "official"
     """`generate` offline (ARC: small tasks of five kinds); `csv` files in the official layout; `official`: the
-    published data set (needs network); `json`: ARC challenge and solution files."""
+    published data set (needs network); `json`: ARC challenge and solution files; `mix`: the several `sources`."""
     files: tuple[str, ...] = ()
-    """Paths or gs:// URIs read by `csv` and `json`. Not part of the identity: their checksums are."""
+    """Paths or gs:// URIs read by `csv`, `json` and `mix`. Not part of the identity: their checksums are."""
     sha256: tuple[str, ...] = ()
     """Checksums of `files`, in their order; filled in by itself for local files, needed for gs:// ones."""
     box_rows: Annotated[int, Field(ge=2, le=5)] = 3
@@ -141,14 +158,17 @@ class DataConfig(Section):
     """Puzzles that choose the best checkpoint and draw the curves; never tested on."""
     test_puzzles: Annotated[int, Field(ge=1)] | None = None
     """Test puzzles. null: all there are."""
+    sources: tuple[SourceConfig, ...] = ()
+    """Sudoku: sources joined into one pool by `source: mix`, each with its share of the training rows. Of equivalent
+    puzzles the first is kept; validation and test puzzles come from all sources by their numbers of puzzles."""
     hints: Annotated[Literal["auto"] | tuple[int, int], BeforeValidator(_hints)] = (0, 0)
     """Sudoku: extra clues copied from the answer into each training row, a random number in [least, most] of random
-    cells, drawn anew for every row of every step. `auto`: the number follows the model's own success, so that about
+    cells, drawn again for every row of every step. `auto`: the number follows the model's own success, so that about
     half of the rows are solved (see docs/training.md)."""
     held_out_hints: Range = (0, 0)
     """Sudoku: extra clues [least, most] of the validation and test puzzles, drawn once."""
     curriculum: tuple[DataStage, ...] = ()
-    """Stages of the training data with their own hints before those of `hints`."""
+    """Stages of the training data with their own hints and shares before those of `hints` and `sources`."""
     seed: int = 0
     """Seed of generation, splits and augmentation."""
 
@@ -156,6 +176,17 @@ class DataConfig(Section):
     def gives_hints(self) -> bool:
         """Whether training rows get extra clues at any time."""
         return self.hints != (0, 0) or any(stage.hints for stage in self.curriculum)
+
+    @property
+    def file_sources(self) -> int:
+        """How many sources read a file."""
+        return sum(source.kind == "file" for source in self.sources)
+
+    @property
+    def all_shares(self) -> list[tuple[float, ...]]:
+        """Shares of the sources, the stages' and the sources' own; none where there are no sources."""
+        own = [tuple(source.share for source in self.sources)] if self.sources else []
+        return [stage.shares for stage in self.curriculum if stage.shares] + own
 
 
 class CurriculumStage(Section):
@@ -176,7 +207,7 @@ class TrainingConfig(Section):
     """Global batch: rows of one optimiser step over all workers."""
     steps: Count = 65104
     """Optimiser steps, one supervision step each. In the file `rows` (offered rows) or `epochs` (passes over the
-    original puzzles) may stand instead; they are turned into steps, so equal points stay one run."""
+    original puzzles) may be given instead; they are converted to steps, so equal points stay one run."""
     lr: Positive = 1e-4
     """Peak learning rate. In the study file `lr_scaling`, one name or a list, multiplies it: with `lr_base_batch`,
     linear (batch / base, arXiv 1706.02677) or sqrt (its square root, arXiv 1404.5997); with `lr_base_width`, width
@@ -225,7 +256,7 @@ class TrainingConfig(Section):
 
 class PlacementConfig(Section):
     """Where and how a run must compute, for the experiments that ask just that (port_validation, ema_sync). Everywhere
-    else it stands at its defaults: the machine is then no part of a run's identity."""
+    else it keeps its defaults, and the machine is not part of a run's identity."""
 
     backend: Literal["any", "cpu", "cuda", "xla"] = "any"
     """The backend; `any`: whatever the machine has."""
@@ -276,6 +307,34 @@ class RunConfig(Section):
             (
                 any(a.until >= b.until for a, b in zip(data.curriculum, data.curriculum[1:])),
                 "data.curriculum: the stages' `until` must rise",
+            ),
+            (
+                (data.source == "mix") != bool(data.sources),
+                "data.source=mix needs data.sources, and data.sources needs data.source=mix",
+            ),
+            (
+                data.source == "mix" and data.task != "sudoku",
+                f"data.source=mix: only Sudoku can be mixed, not {data.task}",
+            ),
+            (
+                data.source == "mix" and data.file_sources not in (len(data.files), len(data.sha256)),
+                f"data.sources has {data.file_sources} of the kind file, data.files has {len(data.files)}",
+            ),
+            (
+                any(source.kind == "generate" and not source.pool for source in data.sources),
+                "data.sources: a source of the kind generate needs a pool above 0",
+            ),
+            (
+                any(stage.shares and len(stage.shares) != len(data.sources) for stage in data.curriculum),
+                f"data.curriculum: give one share for each of the {len(data.sources)} data.sources",
+            ),
+            (
+                any(not any(shares) for shares in data.all_shares),
+                "data.sources: the shares are all 0; give one above 0",
+            ),
+            (
+                len(data.sources) * (len(data.sources) - 1) > training.batch_size,
+                f"training.batch_size={training.batch_size} is too small for {len(data.sources)} data.sources",
             ),
             (
                 data.hints == "auto" and any(stage.hints for stage in data.curriculum),
@@ -338,7 +397,7 @@ class EvaluationConfig(Section):
 
 
 class RuntimeConfig(Section):
-    """Bookkeeping: changes what is logged, kept or printed, never a result. Enters no identity."""
+    """What is logged, kept or printed. Never changes a result; not part of a run's identity."""
 
     log_every: Count = 100
     """Steps between metrics rows and progress lines."""
@@ -347,13 +406,15 @@ class RuntimeConfig(Section):
     checkpoint_minutes: Positive = 10.0
     """Minutes between checkpoints."""
     stop_after_minutes: Positive | None = None
-    """Minutes after which a process ends with a checkpoint and exit code 75; the next start goes on. None: never."""
+    """Minutes after which a process ends with a checkpoint and exit code 75; the next start resumes. null: never."""
     keep_checkpoints: Count = 5
     """Newest checkpoints kept, besides the best."""
     carry_limit_mb: NonNegative = 512.0
     """Carry rows above this size on one host are left out of checkpoints; slots restart."""
     xla_metrics_every: Count = 1000
     """Steps between torch_xla metrics reports."""
+    profile_steps: Annotated[str, Field(pattern=r"^\d+:\d+$")] | None = None
+    """FIRST:LAST: write a profiler trace of these steps beside the checkpoints; null: none."""
     tensorboard: bool = False
     """Write TensorBoard event files beside the checkpoints."""
     wandb: Literal["off", "offline", "online"] = "off"

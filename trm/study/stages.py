@@ -22,6 +22,8 @@ class DrawStage(NamedTuple):
     last_step: int
     hints: tuple[int, int]
     """Extra clues of a row, least and most."""
+    shares: tuple[float, ...] = ()
+    """Parts of the rows by source; they add up to 1. Empty: every puzzle is drawn as often."""
 
 
 def last_step(until: float, steps: int) -> int:
@@ -44,11 +46,17 @@ def recursion_stages(model: ModelConfig, training: TrainingConfig) -> list[Stage
 def draw_stages(data: DataConfig, steps: int) -> list[DrawStage]:
     """How rows are drawn over the run: the data curriculum's stages, then the data's own values to the last step."""
     own = (0, 0) if data.hints == "auto" else data.hints
+    own_shares = tuple(source.share for source in data.sources)
+
+    def drawn(last: int, hints: tuple[int, int] | None, shares: tuple[float, ...] | None) -> DrawStage:
+        shares = shares or own_shares
+        return DrawStage(last, hints or own, tuple(share / sum(shares) for share in shares))
+
     stages: list[DrawStage] = []
     for stage in data.curriculum:
         last = last_step(stage.until, steps)
         if last > (stages[-1].last_step if stages else 0):
-            stages.append(DrawStage(last, stage.hints or own))
+            stages.append(drawn(last, stage.hints, stage.shares))
     if not stages or stages[-1].last_step < steps:
-        stages.append(DrawStage(steps, own))
+        stages.append(drawn(steps, None, None))
     return stages

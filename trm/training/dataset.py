@@ -11,10 +11,12 @@ import torch
 
 from trm.data.augment import Augmenter
 from trm.data.dataset import PuzzleSet, load
+from trm.data.mixture import MixtureSampler
 from trm.data.sampler import Sampler
 from trm.devices.base import Backend
 from trm.errors import UserError
 from trm.study.schema import RunConfig
+from trm.study.stages import draw_stages
 from trm.tasks.arc.augment import ArcAugmenter
 from trm.training.state import Puzzles
 from trm.training.step import Originals
@@ -93,9 +95,24 @@ class Dataset:
         arrays = (puzzles.inputs, puzzles.labels, identifiers)
         return Originals(*(backend.place(torch.from_numpy(np.ascontiguousarray(array))) for array in arrays))
 
-    def sampler(self, config: RunConfig) -> tuple[Sampler, Augmenter | ArcAugmenter]:
+    def sampler(self, config: RunConfig) -> tuple[Sampler | MixtureSampler, Augmenter | ArcAugmenter]:
         """Which rows a step sees, and in which guise."""
         train = self.split("train")
         copied = train.meta.task == "arc" and train.meta.augmentations  # else as they stand in the files
         augmenter = ArcAugmenter(train) if copied else Augmenter(train.meta)
-        return Sampler.of(train, config.training.batch_size, config.seed), augmenter
+        if not config.data.sources:
+            return Sampler.of(train, config.training.batch_size, config.seed), augmenter
+        if train.sources is None:
+            raise UserError(f"{self.folder} does not say which source its puzzles come from: build it again")
+        stages = draw_stages(config.data, config.training.steps)
+        try:
+            sampler = MixtureSampler(
+                train.sources,
+                stages,
+                copies=train.meta.augmentations + 1,
+                batch_size=config.training.batch_size,
+                seed=config.seed,
+            )
+        except ValueError as error:
+            raise UserError(f"{self.folder}: {error}: give data.train_puzzles more") from None
+        return sampler, augmenter

@@ -6,14 +6,15 @@ B rows of this worker, L tokens, S cells, D width.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from trm.devices.base import Backend
 from trm.network.act import Carry, Rows, halt, refill
-from trm.network.losses import Answer, expected_further_steps, halting_loss, judge
+from trm.network.losses import expected_further_steps, halting_loss
+from trm.network.registry import Network, implementation
 from trm.training import adaptive
 from trm.training.metrics import INDEX
 from trm.training.optim import flat, loss_scale, puzzle
@@ -72,35 +73,6 @@ class Originals(NamedTuple):
     puzzle: Tensor
 
 
-class Network(Protocol):
-    """An implementation of the network: see `trm.network.eager.plain.PlainNetwork`."""
-
-    def prepare(self) -> None: ...
-
-    def __call__(
-        self, z_H: Tensor, z_L: Tensor, inputs: Tensor, puzzle: Tensor | None, h_cycles: int, l_cycles: int
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]: ...
-
-
-def network_class(name: str) -> type:
-    """The implementation that a backend asks for."""
-    if name == "xla":
-        from trm.network.tpu.network import XlaNetwork
-
-        return XlaNetwork
-    if name == "triton":
-        from trm.network.cuda.network import TritonNetwork
-
-        return TritonNetwork
-    if name == "fused":
-        from trm.network.eager.fused import FusedNetwork
-
-        return FusedNetwork
-    from trm.network.eager.plain import PlainNetwork
-
-    return PlainNetwork
-
-
 def transformed(originals: Originals, batch: AnyBatch, hints: Tensor | None = None) -> Rows:
     """The batch's rows: each original with `hints` [B] blank cells filled in, its cells permuted, then its symbols; or
     the rows that the batch holds."""
@@ -117,26 +89,21 @@ def transformed(originals: Originals, batch: AnyBatch, hints: Tensor | None = No
     return Rows(moved(questions), moved(answers), originals.puzzle[index])
 
 
-def operations(name: str) -> tuple[Callable[..., Answer], Callable[..., None]]:
-    """The loss head and the optimiser that go with an implementation of the network."""
-    if name == "triton":
-        from trm.network.cuda import loss, optimizer
-
-        return loss.judge, optimizer.update
-    return judge, flat.update
-
-
 class TrainStep:
     """Callable (batch, h_cycles, l_cycles): one supervision step of every slot and one optimiser step."""
 
     def __init__(self, state: TrainState, originals: Originals, backend: Backend):
         self.state, self.originals, self.backend = state, originals, backend
-        self.network: Network = network_class(backend.network)(
-            state.layout, state.params, state.grads, state.arch
-        )
-        self._judge, self._optimise = operations(backend.network)
+        own = implementation(backend.network)
+        self.network: Network = own.network(state.layout, state.params, state.grads, state.arch)
+        self._judge = own.judge
+        self._optimise = own.optimisers.get(state.config.training.optimizer, flat.update)
         self.before_update: Callable[[], None] = lambda: None
         """Called when the state is about to change: until then a step may be abandoned."""
+
+    def changed_tensors(self) -> list[Tensor]:
+        """All tensors that a step changes and the next one reads."""
+        return self.state.changed_tensors()
 
     def __call__(self, batch: AnyBatch, h_cycles: int, l_cycles: int) -> None:
         self.network.prepare()

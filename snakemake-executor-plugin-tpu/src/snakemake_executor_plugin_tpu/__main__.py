@@ -9,6 +9,8 @@
     down      delete the pod, unless somebody uses it (--force: all the same)
     wheelhouse  fill tpu-wheelhouse in Cloud Storage, for hosts without access to a package index
 
+Of a pool (tpu-pool), up, status and down take every slice, or one: --slice N.
+
 Settings are those of the plugin without the prefix `tpu-`. They come from the profile, then from the environment
 (SNAKEMAKE_TPU_PROJECT and so on), then from the command line.
 """
@@ -45,6 +47,7 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, ExecutorSettings]:
     parser.add_argument("command", choices=COMMANDS)
     parser.add_argument("words", nargs="*", metavar="WORD", help="job, rank or command: see above")
     parser.add_argument("--force", action="store_true", help="delete a pod that is in use")
+    parser.add_argument("--slice", type=int, help="number of one slice of a pool (tpu-pool)")
     parser.add_argument("--profile", type=Path, help="folder of a Snakemake profile, or its config.yaml")
     for item in fields(ExecutorSettings):
         option = {"action": "store_true"} if item.type is bool else {"type": item.metadata["type"]}
@@ -192,6 +195,8 @@ class Cli:
         """Stop every task of a job."""
         pod = await self._existing()
         found = [task for task in self._named(pod) if task["state"] == "running"]
+        if not found:
+            raise PodError(f"Nothing of {self.args.words[0]} runs on pod {self.settings.name or ''}.")
         stops = (pod.workers[task["host"]].stop([task["task"]], self.settings.grace) for task in found)
         await asyncio.gather(*stops)
         print(f"stopped {len(found)} task(s) of {self.args.words[0]}")
@@ -227,6 +232,29 @@ class Cli:
         build(lock, self.settings.environment_python, self.settings.wheelhouse, self.say)
 
 
+async def run_on_slices(args: argparse.Namespace, slices: list[ExecutorSettings]) -> int:
+    """Run the command on every slice of the pool, or on the first that can: ssh, logs and stop are about one."""
+    if args.slice is not None:
+        if not 0 <= args.slice < len(slices):
+            raise PodError(
+                f"The pool has {len(slices)} slices, numbered from 0: there is no slice {args.slice}."
+            )
+        slices = [slices[args.slice]]
+    if len(slices) == 1:
+        return await Cli(args, slices[0]).run()
+    codes: list[int] = []
+    for batch in [slices] if args.command in ("up", "down") else [[one] for one in slices]:
+        for result in await asyncio.gather(*(Cli(args, one).run() for one in batch), return_exceptions=True):
+            if isinstance(result, (WorkflowError, Unreachable)):
+                print(result, file=sys.stderr)
+            elif isinstance(result, BaseException):
+                raise result
+            elif args.command in ("ssh", "logs", "stop"):
+                return result
+            codes.append(result if isinstance(result, int) else 1)
+    return max(codes)
+
+
 def guard_in_words(guard: dict | None) -> str:
     """Say when the pod deletes itself."""
     if guard is None:
@@ -254,7 +282,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run one command; say what is wrong in one sentence."""
     try:
         args, settings = parse(sys.argv[1:] if arguments is None else arguments)
-        return asyncio.run(Cli(args, settings).run())
+        return asyncio.run(run_on_slices(args, settings.slices()))
     except (WorkflowError, Unreachable) as error:
         print(error, file=sys.stderr)
         return 1

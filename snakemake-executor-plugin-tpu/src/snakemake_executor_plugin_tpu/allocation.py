@@ -1,7 +1,7 @@
 """Which hosts a job gets, and what it must be told so that libtpu uses just those."""
 
-import asyncio
 import re
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -59,16 +59,16 @@ def slice_of(accelerator_type: str) -> Slice:
     return Slice(accelerator_type, chips, hosts)
 
 
-def hosts_wanted(resource, pod_hosts: int) -> int:
-    """Return how many hosts a job's `tpu_hosts` asks for: one, or the whole pod."""
-    wanted = pod_hosts if resource == "all" else 1 if resource is None else resource
+def hosts_wanted(resource, sizes: Collection[int]) -> int:
+    """Return how many hosts a job's `tpu_hosts` asks for: one, or a whole slice of one of these sizes."""
+    wanted = max(sizes) if resource == "all" else 1 if resource is None else resource
     with suppress(TypeError, ValueError):
         wanted = int(wanted)
-    if wanted in (1, pod_hosts):
+    if wanted == 1 or wanted in sizes:
         return wanted
+    whole = " or ".join(map(str, sorted(sizes)))
     raise WorkflowError(
-        f"tpu_hosts is {resource!r}, and this pod has {pod_hosts} host(s): "
-        f"a job gets 1 host, or all {pod_hosts} of them."
+        f"tpu_hosts is {resource!r}, and a whole slice has {whole} host(s) here: a job gets 1 host, or all {whole}."
     )
 
 
@@ -90,34 +90,20 @@ def libtpu_variables(hosts: int, pod: Slice) -> dict[str, str]:
 
 
 class Allocator:
-    """Gives hosts to jobs, first come first served: a job for the whole pod is not starved by small ones."""
+    """Knows which job holds which hosts of one slice."""
 
     def __init__(self, hosts: int):
         self.hosts = hosts
         self.holder: dict[int, str] = {}
-        self._queue: list[tuple[str, int, asyncio.Future]] = []
+        self.on_release: Callable[[], None] = lambda: None
 
     @property
     def free(self) -> list[int]:
         """Return the hosts that nobody holds."""
         return [host for host in range(self.hosts) if host not in self.holder]
 
-    async def acquire(self, job: str, count: int) -> list[int]:
-        """Wait for so many free hosts and hold them; what the job holds already is its own."""
-        if held := self.held_by(job):
-            return held
-        future = asyncio.get_running_loop().create_future()
-        self._queue.append((job, count, future))
-        self._serve()
-        try:
-            return await future
-        except asyncio.CancelledError:
-            self._queue = [entry for entry in self._queue if entry[2] is not future]
-            self.release(job)
-            raise
-
-    def take(self, job: str, hosts: list[int]) -> None:
-        """Hold hosts on which a job was found running."""
+    def take(self, job: str, hosts: Iterable[int]) -> None:
+        """Hold hosts for a job."""
         self.holder.update(dict.fromkeys(hosts, job))
 
     def held_by(self, job: str) -> list[int]:
@@ -125,17 +111,7 @@ class Allocator:
         return sorted(host for host, holder in self.holder.items() if holder == job)
 
     def release(self, job: str) -> None:
-        """Give a job's hosts to those that wait."""
-        self.holder = {host: holder for host, holder in self.holder.items() if holder != job}
-        self._serve()
-
-    def _serve(self) -> None:
-        while self._queue:
-            job, count, future = self._queue[0]
-            if not future.done():
-                if len(self.free) < count:
-                    return
-                hosts = self.free[:count]
-                self.take(job, hosts)
-                future.set_result(hosts)
-            self._queue.pop(0)
+        """Free a job's hosts."""
+        if self.held_by(job):
+            self.holder = {host: holder for host, holder in self.holder.items() if holder != job}
+            self.on_release()

@@ -21,6 +21,7 @@ from .jobs import JobRequest, JobRun, Outcome
 from .lifecycle import PodManager
 from .notify import Notifier
 from .pod import pack
+from .pool import Member, Pool
 from .records import JobRecord
 from .watch import Watch
 
@@ -60,10 +61,16 @@ class Executor(RemoteExecutor):
         self.notifier = Notifier(
             self.settings.notify_command, self.settings.notify_webhook, self.logger.warning
         )
-        self.manager = PodManager(self.settings, self.folder, say, self.notifier, Claim(say))
-        self.allocator = Allocator(self.manager.hosts)
-        self.watch = Watch(self.manager, self.allocator, self.runs, self.settings, say)
-        self.watch.start()
+        members = []
+        for settings in self.settings.slices():
+            manager = PodManager(
+                settings, self.folder / (settings.name or "hosts"), say, self.notifier, Claim(say)
+            )
+            allocator = Allocator(manager.hosts)
+            watch = Watch(manager, allocator, self.runs, settings, say)
+            watch.start()
+            members.append(Member(settings, manager, allocator, watch))
+        self.pool = Pool(members, say)
 
     def get_python_executable(self) -> str:
         """Return the jobs' Python: which one it is the host knows, once the environment is ready."""
@@ -114,8 +121,7 @@ class Executor(RemoteExecutor):
         slot = request.slot
         run = JobRun(
             request,
-            manager=self.manager,
-            allocator=self.allocator,
+            pool=self.pool,
             record=JobRecord.load(self.folder / "jobs" / f"{slot}.json"),
             logs=self.folder / "logs" / slot,
             settings=self.settings,
@@ -140,7 +146,7 @@ class Executor(RemoteExecutor):
             fingerprint=fingerprint_of(job),
             label=label_of(job),
             runtime=60 * float(job.resources.get("runtime") or 0),
-            hosts=hosts_wanted(job.resources.get("tpu_hosts"), self.manager.hosts),
+            hosts=hosts_wanted(job.resources.get("tpu_hosts"), self.pool.sizes),
             command=command.replace(module, f"{PYTHON} {ENTRY} ", 1),
             environment={**forwarded, **self.envvars()},
             sources=self._archive(job),
@@ -239,7 +245,7 @@ class Executor(RemoteExecutor):
 
     def _collect(self, job) -> None:
         if run := self.runs.pop(slot_of(job), None):
-            self.driver.loop.call_soon_threadsafe(self.watch.collect, run)
+            self.driver.loop.call_soon_threadsafe(run.member.watch.collect, run)
 
     def cancel_jobs(self, active_jobs) -> None:
         """Stop everything on the pod; called on Ctrl-C."""
@@ -279,11 +285,10 @@ class Executor(RemoteExecutor):
         self.driver.end()
 
     async def _end(self) -> None:
-        await self.watch.stop()
         if not self.cancelled:
             self.notifier.send("finish", "with failed jobs" if self.failed else "all jobs are done")
         await self.notifier.drain()
-        await self.manager.close()
+        await self.pool.close()
         others = asyncio.all_tasks() - {asyncio.current_task()}
         for task in others:
             task.cancel()

@@ -13,6 +13,7 @@ from .launch import Launch, LaunchResult
 from .lifecycle import LEAST_DISK, Pod, PodManager
 from .notify import ran_out_of_memory
 from .pod import Worker
+from .pool import Pool
 from .records import JobRecord
 from .settings import ExecutorSettings
 
@@ -55,15 +56,15 @@ class JobRun:
         self,
         request: JobRequest,
         *,
-        manager: PodManager,
-        allocator: Allocator,
+        pool: Pool,
         record: JobRecord,
         logs: Path,
         settings: ExecutorSettings,
         say: Callable[[str], None],
         show: Callable[[str], None],
     ):
-        self.request, self.manager, self.allocator, self.record = request, manager, allocator, record
+        self.request, self.pool, self.record = request, pool, record
+        self.member = pool.members[0]
         self.logs, self.settings, self.say, self.show = logs, settings, say, show
         self.task: asyncio.Task | None = None
         self.launch: Launch | None = None
@@ -75,9 +76,12 @@ class JobRun:
         self.task = asyncio.current_task()
         try:
             while True:
-                pod = await self._pod()
+                self.member = await self.pool.place(self.request.slot, self.request.hosts, self.record)
                 try:
+                    pod = await self._pod()
                     result = await self._attempt(pod)
+                    if result is None:
+                        continue
                     lost = await self._why_lost(pod, result) if result.code else None
                     if not lost:
                         self.record.finish()
@@ -93,13 +97,11 @@ class JobRun:
                     continue
                 except (TaskLost, Unreachable) as error:
                     lost = str(error)
-                launched = await self._abandon()
-                self.allocator.release(self.request.slot)
-                if not launched:
-                    await self._recover(pod, lost)
-                elif lost != "lease":
+                if await self._abandon() and lost != "lease":
                     self._count(lost)
-                    await self._recover(pod, lost)
+                if lost != "lease":
+                    self.pool.lost(self.member, pod, lost)
+                self.allocator.release(self.request.slot)
         except PodError as error:
             await self._abandon()
             return Outcome(False, str(error), self._log_files())
@@ -126,11 +128,24 @@ class JobRun:
     async def _pod(self) -> Pod:
         while True:
             try:
-                return await self.manager.ready()
+                pod = await self.manager.ready()
             except Unreachable as error:
                 # A host went away while the pod was made ready: the next look finds it gone.
                 self.say(f"{self.request.label}: {error}; looking again")
                 await asyncio.sleep(1.0)
+            else:
+                self.pool.serve()
+                return pod
+
+    @property
+    def manager(self) -> PodManager:
+        """Return what keeps the job's slice up."""
+        return self.member.manager
+
+    @property
+    def allocator(self) -> Allocator:
+        """Return what knows who holds the slice's hosts."""
+        return self.member.allocator
 
     async def _recover(self, pod: Pod, why: str) -> None:
         with contextlib.suppress(Unreachable):
@@ -153,7 +168,8 @@ class JobRun:
         """Return the tasks of all launches, by worker."""
         return [item for launch in self.launches for item in launch.tasks.items()]
 
-    async def _attempt(self, pod: Pod) -> LaunchResult:
+    async def _attempt(self, pod: Pod) -> LaunchResult | None:
+        """Launch the job or find it, and follow it to its end; None where it has to be given hosts first."""
         request = self.request
         seen = [task["launch"] for task in pod.found() if task.get("slot") == request.slot]
         self._check_silent(pod)
@@ -165,12 +181,12 @@ class JobRun:
             hosts = self._hosts_of(found)
             number = found["launch"]
         else:
-            hosts = await self.allocator.acquire(request.slot, request.hosts)
-            if self.manager.current is not pod:
-                raise Unreachable("the pod was lost while the job waited for a host")
+            self.record.settle()
+            if not (hosts := self.allocator.held_by(request.slot)):
+                return None
             if self.manager.claim is not None and self.manager.claim.lost:
                 raise self.manager.claim.lost
-            number = self.record.next_launch(max(seen, default=0), hosts)
+            number = self.record.next_launch(max(seen, default=0), self.member.name, hosts)
         workers = [pod.workers[host] for host in hosts]
         name = f"{request.slot}.l{number}"
         spec = await self._spec(pod, workers, name, number)
@@ -246,7 +262,7 @@ class JobRun:
         port = 20000 + int(hashlib.sha256(name.encode()).hexdigest(), 16) % 12000
         environment = {
             "PYTHONUNBUFFERED": "1",
-            **libtpu_variables(len(workers), slice_of(self.settings.accelerator_type)),
+            **libtpu_variables(len(workers), slice_of(self.member.settings.accelerator_type)),
             "TPURUN_SIZE": str(len(workers)),
             "TPURUN_ADDRESS": workers[0].address if len(workers) > 1 else "localhost",
             "TPURUN_PORT": str(port),
@@ -319,7 +335,8 @@ class JobRun:
         if result.code == 0:
             return Outcome(True, started=result.started, ended=result.ended)
         lines = "".join(f"\n        {line}" for line in result.tail if line.strip())
-        where = f"rank {result.rank} on {result.host}" if self.request.hosts > 1 else result.host
+        host = result.host if len(self.pool.members) == 1 else f"{result.host} of {self.member.name}"
+        where = f"rank {result.rank} on {host}" if self.request.hosts > 1 else host
         out_of_memory = ran_out_of_memory(result.code, result.tail)
         message = f"{where} ended with exit code {result.code} ({result.reason})."
         if out_of_memory:

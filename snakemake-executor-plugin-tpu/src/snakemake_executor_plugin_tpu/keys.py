@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +13,9 @@ DEFAULT_USER = "snakemake"
 DEFAULT_KEY = "~/.ssh/snakemake_tpu"
 
 
+MAKING = threading.Lock()  # the slices of a pool are asked for at the same time
+
+
 def public_half(key: Path, say: Callable[[str], None]) -> str:
     """Return the public half of a key as one line, after making the key if it is absent.
 
@@ -19,25 +23,8 @@ def public_half(key: Path, say: Callable[[str], None]) -> str:
         PodError: the key cannot be read, or asks for a passphrase that no ssh-agent answers.
     """
     public = key.with_name(f"{key.name}.pub")
-    if not key.exists():
-        if public.exists():
-            raise PodError(
-                f"There is a public key {public} without its private half: set tpu-ssh-key to another key."
-            )
-        key.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _call(
-            "ssh-keygen",
-            "-q",
-            "-t",
-            "ed25519",
-            "-N",
-            "",
-            "-C",
-            "snakemake-executor-plugin-tpu",
-            "-f",
-            str(key),
-        )
-        say(f"Made the ssh key {key}: its public half is put onto slices created from here")
+    with MAKING:
+        _make(key, public, say)
     if not os.access(key, os.R_OK):
         raise PodError(f"The ssh key {key} cannot be read by this user: set tpu-ssh-key to a key of yours.")
     done = subprocess.run(
@@ -58,6 +45,29 @@ def public_half(key: Path, say: Callable[[str], None]) -> str:
         )
     reason = (done.stderr.strip().splitlines() or ["ssh-keygen gave no reason"])[-1]
     raise PodError(f"The ssh key {key} cannot be used ({reason}): set tpu-ssh-key to another key.")
+
+
+def _make(key: Path, public: Path, say: Callable[[str], None]) -> None:
+    if key.exists():
+        return
+    if public.exists():
+        raise PodError(
+            f"There is a public key {public} without its private half: set tpu-ssh-key to another key."
+        )
+    key.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _call(
+        "ssh-keygen",
+        "-q",
+        "-t",
+        "ed25519",
+        "-N",
+        "",
+        "-C",
+        "snakemake-executor-plugin-tpu",
+        "-f",
+        str(key),
+    )
+    say(f"Made the ssh key {key}: its public half is put onto slices created from here")
 
 
 def _call(*argv: str) -> None:

@@ -109,11 +109,15 @@ class PodManager:
             await asyncio.shield(self._work)
         return self._pod
 
-    async def recover(self, pod: Pod, why: str) -> None:
-        """Get the pod back after a job found it lost; return at once where another job has seen to it."""
+    def lose(self, pod: Pod, why: str) -> None:
+        """Begin to get the pod back after a job found it lost, unless another job has seen to it."""
         if self._pod is pod:
             self._pod = None
             self._start(self._recover(pod, why))
+
+    async def recover(self, pod: Pod, why: str) -> None:
+        """Get the pod back after a job found it lost."""
+        self.lose(pod, why)
         if self._work is not None:
             await asyncio.shield(self._work)
 

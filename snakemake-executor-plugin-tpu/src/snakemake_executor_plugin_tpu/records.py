@@ -29,6 +29,7 @@ class JobRecord:
     progress: str | None = None
     progress_at_loss: str | None = None
     losses: list[str] = field(default_factory=list)
+    slice: str = ""
     hosts: list[int] = field(default_factory=list)
     """Where the last launch went, until it is known how it ended."""
 
@@ -52,11 +53,15 @@ class JobRecord:
             temporary.write_text(json.dumps(content))
             os.replace(temporary, self.path)
 
-    def next_launch(self, seen: int = 0, hosts: Sequence[int] = ()) -> int:
-        """Return a launch number that was never used before, on this machine or on the pod."""
-        self.launch, self.hosts = max(self.launch, seen) + 1, list(hosts)
+    def next_launch(self, seen: int = 0, slice: str = "", hosts: Sequence[int] = ()) -> int:
+        """Return a launch number that was never used before, on this machine or on the pod, and note where it goes."""
+        self.launch, self.slice, self.hosts = max(self.launch, seen) + 1, slice, list(hosts)
         self.save()
         return self.launch
+
+    def settle(self) -> None:
+        """Note that the last launch runs nowhere any more."""
+        self.hosts = []
 
     def report(self, progress: str | None) -> None:
         """Note how far the job has come."""

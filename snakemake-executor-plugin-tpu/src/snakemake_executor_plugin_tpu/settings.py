@@ -2,7 +2,7 @@
 
 import importlib.util
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -35,6 +35,11 @@ class ExecutorSettings(ExecutorSettingsBase):
         None, "Name of the pod: node and queued resource carry it.", str, env_var=True
     )
     accelerator_type: str = _setting("v4-64", "Slice to create; v4-64 has 32 chips on 8 hosts.", str)
+    pool: str = _setting(
+        "",
+        "Several slices instead of one, 'v4-8 x 8, v5litepod-16 x 4 @ us-west4-a': NAME-0, NAME-1 and so on.",
+        str,
+    )
     runtime_version: str = _setting("tpu-ubuntu2204-base", "Software image of the hosts.", str)
     create: bool = _setting(
         False,
@@ -175,6 +180,7 @@ class ExecutorSettings(ExecutorSettingsBase):
                     f"tpu-{name.replace('_', '-')} is {getattr(self, name)}: it cannot be negative."
                 )
         self.end_time()
+        self.slices()
         slice_of(self.accelerator_type)
         if (
             self.ssh_user
@@ -211,6 +217,27 @@ class ExecutorSettings(ExecutorSettingsBase):
             raise WorkflowError(
                 f"tpu-end is {self.end!r}: use a date such as 2026-12-31 or 2026-12-31T18:00."
             ) from None
+
+    def slices(self) -> "list[ExecutorSettings]":
+        """Return the settings of each slice: these settings themselves where no pool is given.
+
+        Raises WorkflowError where the pool cannot be read.
+        """
+        if not self.pool:
+            return [self]
+        if self.workers:
+            raise WorkflowError("tpu-workers names a pod that is not managed here: remove tpu-pool.")
+        found = []
+        for item in self.pool.strip("[] ").split(","):
+            match = re.fullmatch(r"\s*([\w-]+)(?:\s+x\s+(\d+))?(?:\s+@\s+([\w-]+))?\s*", item)
+            if match is None:
+                raise WorkflowError(f"tpu-pool says {item.strip()!r}: write 'v4-8 x 8' or 'v4-8 x 8 @ ZONE'.")
+            kind, count, zone = match.groups()
+            slice_of(kind)
+            for _ in range(int(count or 1)):
+                name = f"{self.name}-{len(found)}"
+                found.append(replace(self, pool="", name=name, accelerator_type=kind, zone=zone or self.zone))
+        return found
 
     def zones(self) -> list[str]:
         """Return the zones to look in, in order."""

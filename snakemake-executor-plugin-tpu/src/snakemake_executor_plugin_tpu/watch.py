@@ -115,8 +115,9 @@ class Watch:
                 )
             elif guard["error"]:
                 self.say(
-                    f"The pod cannot delete itself ({guard['error']}): give its service account roles/tpu.admin, or "
-                    "delete the pod by `python -m snakemake_executor_plugin_tpu down`."
+                    f"The pod cannot delete itself ({guard['error']}): give its service account the permissions "
+                    "tpu.queuedresources.delete and tpu.nodes.delete, or delete the pod by "
+                    "`python -m snakemake_executor_plugin_tpu down`."
                 )
 
     async def _freer(self) -> None:

@@ -8,14 +8,15 @@ import torch
 
 from tests.network.supervision import SEQ, VOCAB, supervision_step
 from tests.network.test_fused import VARIANTS
+from trm.network import registry
 from trm.network.cpu.network import CompiledRounds
-from trm.network.eager import fused
-from trm.network.eager.fused import FusedNetwork, Rounds
+from trm.network.eager.fused import Rounds
 from trm.network.eager.plain import PlainNetwork
 from trm.network.inference import InferenceNetwork
 from trm.network.parameters import architecture, initial_weights
 from trm.study.schema import ModelConfig
 
+FUSED = registry.implementation("fused").network
 SMALL = {"d_model": 16, "heads": 2, "puzzle_tokens": 2, "h_cycles": 2, "l_cycles": 2}
 
 
@@ -27,7 +28,7 @@ def relative(mine, its):
 def test_equals_autograd(variant):
     """Outputs, every weight's gradient and the puzzle's, in float32 against float64."""
     model = ModelConfig(**(SMALL | VARIANTS[variant]))
-    mine = supervision_step(FusedNetwork, model, torch.float32)
+    mine = supervision_step(FUSED, model, torch.float32)
     exact = supervision_step(PlainNetwork, model, torch.float64)
     for a, b in zip(mine[0], exact[0]):
         assert relative(a, b) < 2e-5
@@ -46,8 +47,7 @@ def test_bfloat16_is_as_close_to_the_truth_as_autograd(mixer):
     for seed in range(4):
         exact = supervision_step(PlainNetwork, model, torch.float64, seed=seed)[1]
         mine, its = (
-            supervision_step(kind, model, torch.bfloat16, seed=seed)[1]
-            for kind in (FusedNetwork, PlainNetwork)
+            supervision_step(kind, model, torch.bfloat16, seed=seed)[1] for kind in (FUSED, PlainNetwork)
         )
         for name in exact.keys() - {"halt.bias"}:
             excess.append(math.log(relative(mine[name], exact[name]) / relative(its[name], exact[name])))
@@ -57,7 +57,7 @@ def test_bfloat16_is_as_close_to_the_truth_as_autograd(mixer):
 def rounds(dtype):
     model = ModelConfig(**SMALL)
     weights = {name: w.to(dtype) for name, w in initial_weights(model, SEQ, VOCAB, 0).items()}
-    return fused.rounds_for(weights, None, architecture(model, dtype))
+    return registry.fused_rounds(weights, None, architecture(model, dtype))
 
 
 def test_taken_where_it_can_run(monkeypatch):
@@ -68,7 +68,7 @@ def test_taken_where_it_can_run(monkeypatch):
     monkeypatch.setenv("TRM_CPU_KERNELS", "0")
     assert type(rounds(torch.float32)) is Rounds
     monkeypatch.delenv("TRM_CPU_KERNELS")
-    monkeypatch.setattr(fused, "find_spec", lambda name: None)
+    monkeypatch.setattr(registry, "find_spec", lambda name: None)
     assert type(rounds(torch.float32)) is Rounds
 
 

@@ -13,6 +13,7 @@ from trm.network import definition as network
 from trm.network import losses
 from trm.network.cuda import attention, loss, norm, optimizer, swiglu, tokens
 from trm.network.definition import rms_norm
+from trm.network.parameters import Moments
 from trm.study.schema import TrainingConfig
 from trm.training.optim import flat
 
@@ -166,7 +167,7 @@ def test_arctangent_at_its_ends():
     one = torch.ones(())
     for gradient, expected in ((0.0, 0.0), (1e-30, None), (5.0, math.pi / 4), (-5.0, -math.pi / 4)):
         p, g = torch.zeros(1), torch.tensor([gradient])
-        state = flat.Moments(torch.zeros(1), torch.zeros(1))
+        state = Moments(torch.zeros(1), torch.zeros(1))
         optimizer.update(training, p, g, state, None, flat.Rates(one, one, one))
         assert math.isfinite(p.item())
         if expected is not None:
@@ -210,7 +211,7 @@ def test_optimiser_and_average(kind, weights):
             if update is by_hand:
                 update(training, params, gradient, m, v, average, rates)
             else:
-                update(training, params, gradient, flat.Moments(m, v), average, rates)
+                update(training, params, gradient, Moments(m, v), average, rates)
         runs.append((params, average, m, v))
     for found, expected in zip(runs[1], runs[0]):
         if expected.count_nonzero():

@@ -33,7 +33,7 @@ def compile_for(module: str, where: Slice) -> Compiled:
     from jax.experimental import topologies
 
     described = topologies.get_topology_desc(
-        platform="tpu", topology_name=where.topology, chip_config_name="megacore"
+        platform="tpu", topology_name=where.topology, chip_config_name=where.generation.chip_config
     )
     chips = described.devices[: where.chips]
     # torch_xla's module attributes are not of jax's dialects

@@ -44,7 +44,8 @@ def trace_training(
     import torch
     import torch_xla
 
-    from trm.network.tpu.network import KERNELS_VARIABLE, choice
+    from trm.devices.base import switch
+    from trm.network.tpu.network import KERNELS_VARIABLE
     from trm.training.state import TrainState, flatten_carry
     from trm.training.step import Batch, Originals, TrainStep
 
@@ -60,7 +61,7 @@ def trace_training(
     step = TrainStep(state, originals, backend)
     if remat is not None:
         step.network.remat = remat
-    step.network.kernels = choice(KERNELS_VARIABLE) != "0"  # traced on a CPU, compiled for TPUs
+    step.network.kernels = switch(KERNELS_VARIABLE) != "0"  # traced on a CPU, compiled for TPUs
     sizes = training.batch_size, seq_len, puzzles.vocab
     batch = Batch(*(backend.place_rows(tensor, 0) for tensor in host_batch(*sizes)))
     backend.synchronize()
@@ -78,9 +79,10 @@ def trace_evaluation(config: RunConfig, puzzles: Any, where: Slice, backend: Any
     as evaluation takes."""
     import torch
 
+    from trm.devices.base import switch
     from trm.network.inference import InferenceNetwork, inference_batch
     from trm.network.parameters import Layout, architecture
-    from trm.network.tpu.network import KERNELS_VARIABLE, choice
+    from trm.network.tpu.network import KERNELS_VARIABLE
 
     model = config.model
     layout = Layout.of(model, puzzles.seq_len, puzzles.vocab)
@@ -98,7 +100,7 @@ def trace_evaluation(config: RunConfig, puzzles: Any, where: Slice, backend: Any
         model.l_cycles,
         "xla",
     )
-    network.rounds.kernels, network.rounds.start = choice(KERNELS_VARIABLE) != "0", False
+    network.rounds.kernels, network.rounds.start = switch(KERNELS_VARIABLE) != "0", False
     length = puzzles.seq_len + model.puzzle_tokens
     rows = inference_batch(length, model.d_model, backend.device)
     if count := evaluated(config, where):

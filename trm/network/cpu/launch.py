@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import os
 import sys
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -79,10 +78,8 @@ def _parallel() -> Callable[..., None] | None:
 
 
 def usable(dtype: torch.dtype) -> bool:
-    """Whether the kernels support this dtype on this machine. TRM_CPU_KERNELS=0 turns them off."""
-    if dtype not in DTYPES or os.environ.get("TRM_CPU_KERNELS") == "0":
-        return False
-    return torch.get_num_threads() == 1 or _parallel() is not None
+    """Whether the kernels support this dtype, with the threads of this process."""
+    return dtype in DTYPES and (torch.get_num_threads() == 1 or _parallel() is not None)
 
 
 def run(name: str, like: Tensor, rows: int, *arguments: Tensor | int) -> None:

@@ -7,8 +7,8 @@ import triton.language as tl
 from torch import Tensor
 
 from trm.network.cuda.common import wide
+from trm.network.parameters import ADAMW_EPS, Moments, Rates
 from trm.study.schema import TrainingConfig
-from trm.training.optim.flat import ADAMW_EPS, Moments, Rates
 
 KINDS = {"adam_atan2": 0, "adamw": 1, "lion": 2}
 BLOCK = 1024
@@ -81,7 +81,7 @@ def update(
     r: Rates,
     chunk: int = 0,
 ) -> None:
-    """As `trm.training.optim.flat.update`; `chunk` is not needed here."""
+    """As `trm.training.optim.flat.update`; `chunk` is ignored."""
     size = params.numel()
     second = state.v if state.v.numel() else state.m
     _update[(triton.cdiv(size, BLOCK),)](

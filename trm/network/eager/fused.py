@@ -8,7 +8,6 @@ Shapes: M = B * D columns of the token mixing, N = L * B rows of the channel mix
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import torch
@@ -160,27 +159,22 @@ def attention_core(heads: int, cos: Tensor | None, sin: Tensor | None) -> Callab
     return core
 
 
-def rounds_for(weights: dict[str, Tensor], grads: dict[str, Tensor] | None, arch: Architecture) -> Rounds:
-    """The fastest rounds for these weights: compiled ones on a processor that has them, else those of this module."""
-    some = next(iter(weights.values()))
-    if some.device.type == "cpu" and find_spec("numba"):
-        from trm.network.cpu import launch
-        from trm.network.cpu.network import CompiledRounds
-
-        if launch.usable(arch.dtype):
-            return CompiledRounds(weights, grads, arch)
-    return Rounds(weights, grads, arch)
-
-
 class FusedNetwork:
-    """As `plain.PlainNetwork`, faster where kernels are started one by one."""
+    """As `plain.PlainNetwork`, with its recursion rounds by `rounds`: faster where kernels are started one by one."""
 
-    def __init__(self, layout: Layout, params: Tensor, grads: Tensor, arch: Architecture):
+    def __init__(
+        self,
+        layout: Layout,
+        params: Tensor,
+        grads: Tensor,
+        arch: Architecture,
+        rounds: Callable[[dict[str, Tensor], dict[str, Tensor], Architecture], Rounds] | None = None,
+    ):
         self._plain = PlainNetwork(layout, params, grads, arch)
         self._params, self._arch = params, arch
         cast = params.dtype != arch.dtype
         self._work = torch.empty_like(params, dtype=arch.dtype) if cast else params
-        self.rounds = rounds_for(layout.views(self._work), layout.views(grads), arch)
+        self.rounds = (rounds or Rounds)(layout.views(self._work), layout.views(grads), arch)
 
     def prepare(self) -> None:
         """Cast the weights as they are now and zero the gradients."""
@@ -221,6 +215,8 @@ class LastRound(torch.autograd.Function):
 
 class Rounds:
     """Recursion rounds with fixed weights (forward dtype, by name); `grads` float32 by name, or None for inference."""
+
+    multiple = 1
 
     def __init__(self, weights: dict[str, Tensor], grads: dict[str, Tensor] | None, arch: Architecture):
         self._arch, self._buffers = arch, Buffers()
@@ -263,6 +259,10 @@ class Rounds:
             z_L = self._stack(torch.add(z_L, inject, out=buffers.get(key, x, *x.shape)), use, "z_L", saved)
         into = torch.add(z_H, z_L, out=buffers.get(("into z_H", saved is None), x, *x.shape))
         return self._stack(into, l_cycles, "z_H", saved), z_L
+
+    def whole(self, tensor: Tensor) -> Tensor:
+        """The tensor itself: there is one device."""
+        return tensor
 
     def backward(self, grad: Tensor, saved: list[Any]) -> Tensor:
         """Gradient of x from that of z_H; adds the weights' gradients."""

@@ -1,4 +1,4 @@
-"""The network through autograd, weights cast where they are used: XLA's path, and the measure of every other one."""
+"""The network through autograd, weights cast where they are used: the measure of every other implementation."""
 
 from __future__ import annotations
 
@@ -38,3 +38,20 @@ class PlainNetwork:
         return network.supervision_step(
             z_H, z_L, inputs, puzzle, self.weights, self._arch, h_cycles, l_cycles
         )
+
+
+class PlainRounds:
+    """Recursion rounds without gradients."""
+
+    multiple = 1
+
+    def __init__(self, weights: network.Weights, arch: Architecture):
+        self._weights, self._arch = weights, arch
+
+    def forward(self, z_H: Tensor, z_L: Tensor, x: Tensor, l_cycles: int) -> tuple[Tensor, Tensor]:
+        """As `network.recursion_round`."""
+        return network.recursion_round(z_H, z_L, x, self._weights, self._arch, l_cycles)
+
+    def whole(self, tensor: Tensor) -> Tensor:
+        """The tensor itself: there is one device."""
+        return tensor

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from trm.errors import UserError
+from trm.devices.base import switch
 from trm.network import definition as network
 from trm.network.definition import Architecture, Weights
 from trm.network.parameters import Layout
@@ -222,7 +222,7 @@ class XlaNetwork:
         return (z_H, z_L, *network.heads(z_H, w, arch))
 
     def _choose_remat(self, w: Weights, length: int, rows: int, l_cycles: int) -> bool:
-        chosen = choice(REMAT_VARIABLE)
+        chosen = switch(REMAT_VARIABLE)
         if chosen != "auto":
             return chosen == "1"
         need = kept_bytes(w, self._arch, length, rows, l_cycles) + 28.0 * self._params.numel()
@@ -269,15 +269,7 @@ class XlaRounds:
 
 def kernels_wanted() -> bool:
     """Whether to use the kernels: on a TPU, unless $TRM_XLA_KERNELS is 0."""
-    return choice(KERNELS_VARIABLE) != "0" and os.environ.get("PJRT_DEVICE") == "TPU"
-
-
-def choice(variable: str) -> str:
-    """What an environment variable says: 0, 1, or auto where it is not set. Raises UserError for another value."""
-    chosen = os.environ.get(variable, "auto")
-    if chosen not in ("0", "1", "auto"):
-        raise UserError(f"{variable}={chosen}: it must be 0, 1 or auto")
-    return chosen
+    return switch(KERNELS_VARIABLE) != "0" and os.environ.get("PJRT_DEVICE") == "TPU"
 
 
 def mesh_of(tensor: Tensor) -> xla_recursion.Mesh:

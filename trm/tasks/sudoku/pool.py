@@ -185,6 +185,46 @@ def csv_pool(config: DataConfig, files: list[tuple[str, Path]]) -> Pool:
     return read_pool(geometry, config.seed, questions, answers, ratings, part)
 
 
+def mixed_pool(config: DataConfig, files: list[tuple[str, Path]]) -> Pool:
+    """The puzzles of all `config.sources` in their order; of equivalent ones the first is kept.
+
+    Raises:
+        UserError: as `generated_pool` and `csv_pool`, and for a source of which no puzzle is left.
+    """
+    geometry, unread = Geometry(config.box_rows, config.box_cols), iter(files)
+    parts = []
+    for number, source in enumerate(config.sources):
+        least, most = source.clues or (0, 0 if source.kind == "generate" else geometry.cells)
+        if source.kind == "generate":
+            # another seed for each source: with one, two sources would have the same solution grids
+            seed = rng.root_key(config.seed, "generate") + number
+            changes = {
+                "clues_min": least,
+                "clues_max": most,
+                "min_rating": source.min_rating,
+                "pool": source.pool,
+            }
+            pool = generated_pool(config.model_copy(update={**changes, "seed": seed}))
+        else:
+            pool = csv_pool(config, [next(unread)])
+        questions, answers = pool.questions - np.uint8(TOKEN), pool.answers - np.uint8(TOKEN)
+        clues = (questions > 0).sum(axis=1)
+        keep = np.flatnonzero((pool.ratings >= source.min_rating) if source.min_rating else clues >= 0)
+        if source.kind == "file":
+            keep = keep[(clues[keep] >= least) & (clues[keep] <= most)]
+        if not len(keep):
+            raise UserError(
+                f"data.sources[{number}] has no puzzle of {least}-{most} clues and a rating of {source.min_rating} or "
+                "more: widen clues or lower min_rating"
+            )
+        parts.append(
+            (questions[keep], answers[keep], pool.ratings[keep], np.full(len(keep), number, np.int32))
+        )
+    questions, answers, ratings, sources = (np.concatenate(arrays) for arrays in zip(*parts))
+    part = np.full(len(questions), FREE, dtype=np.uint8)
+    return read_pool(geometry, config.seed, questions, answers, ratings, part, sources)
+
+
 def official_pool(config: DataConfig, files: list[tuple[str, Path]]) -> Pool:
     """Sudoku-Extreme with its own division (files: train, test). Its digest vouches for unique solutions."""
     geometry = Geometry(3, 3)
@@ -260,6 +300,7 @@ def read_pool(
     answers: np.ndarray,
     ratings: np.ndarray,
     part: np.ndarray,
+    sources: np.ndarray | None = None,
 ) -> Pool:
     """A pool of checked puzzles (values) that come in no random order.
 
@@ -283,7 +324,11 @@ def read_pool(
     if not keep.all():
         questions, answers, ratings, part = questions[keep], answers[keep], ratings[keep], part[keep]
         classes = np.unique(classes[keep], return_inverse=True)[1].astype(np.int32)
-    return _pool(questions, answers, ratings, classes, split_order(classes, seed), part, report)
+    pool = _pool(questions, answers, ratings, classes, split_order(classes, seed), part, report)
+    if sources is not None:
+        pool.sources = sources[keep]
+        pool.report["by_source"] = np.bincount(pool.sources).tolist()
+    return pool
 
 
 def _pool(questions, answers, ratings, classes, order, part, report) -> Pool:

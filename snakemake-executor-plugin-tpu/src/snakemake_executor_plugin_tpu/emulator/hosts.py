@@ -24,7 +24,6 @@ PasswordAuthentication no
 PermitRootLogin prohibit-password
 PrintMotd no
 PrintLastLog no
-MaxStartups 100:30:200
 LogLevel ERROR
 {environment}
 Subsystem sftp internal-sftp

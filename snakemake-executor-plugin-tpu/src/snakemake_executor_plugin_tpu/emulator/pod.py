@@ -45,6 +45,7 @@ class EmulatedPod:
         folder: Path,
         accelerator_type: str = "v4-64",
         *,
+        slices: int = 1,
         disk_mb: int | None = None,
         python: str = sys.executable,
         wheels: Path | None = None,
@@ -62,17 +63,19 @@ class EmulatedPod:
         self.accelerator_type, self.disk_mb, self.python = accelerator_type, disk_mb, python
         self.key = self.folder / "id_ed25519"
         self.network = network_of(self.folder)
-        count = slice_of(accelerator_type).hosts
+        size = slice_of(accelerator_type).hosts
         environment = {"PATH": f"{make_image(self.folder)}:{SYSTEM_PATH}", "PIP_CONFIG_FILE": "/dev/null"}
         if wheels is not None:
             environment |= make_internet(self.folder, wheels)
         self.hosts = [
-            Host(self.folder / f"w{rank}", self.network, rank, count, disk_mb, environment)
-            for rank in range(count)
+            Host(self.folder / f"w{rank}", self.network, rank, size * slices, disk_mb, environment)
+            for rank in range(size * slices)
         ]
+        self.groups = [self.hosts[first : first + size] for first in range(0, size * slices, size)]
+        self.booted: dict[int, object] = {}
         self.gcs = GcsServer(self.folder / "gcs.log", address=self.network.gateway)
         self.api = TpuApi(self._boot, self._destroy)
-        self.metadata = self.booted = None
+        self.metadata = None
         if self.network.separate:
             address = self.network.gateway
             self.metadata = MetadataServer(address, PROJECT, self._host_at, self.api.delete_by_rest)
@@ -170,21 +173,32 @@ class EmulatedPod:
 
     def _host_at(self, address: str):
         """Return rank, node and all addresses of the host that asks the metadata server."""
-        addresses = [host.address for host in self.hosts]
-        # A host asks while the API, which boots it, holds its lock.
-        if self.booted is None or address not in addresses:
-            return None
-        return addresses.index(address), self.booted, addresses
+        for number, group in enumerate(self.groups):
+            addresses = [host.address for host in group]
+            if address in addresses and number in self.booted:
+                return addresses.index(address), self.booted[number], addresses
+        return None
+
+    def _group_of(self, node) -> int:
+        """Return which slice a node is; a new node gets one that is free."""
+        for number, booted in self.booted.items():
+            if booted.name == node.name:
+                return number
+        free = [number for number in range(len(self.groups)) if number not in self.booted]
+        if not free:
+            raise RuntimeError(f"this emulator has no slice left for {node.name}")
+        return free[0]
 
     def _boot(self, node) -> tuple[list[str], list[str]]:
+        number = self._group_of(node)
         count = slice_of(node.accelerator_type).hosts
-        if count > len(self.hosts):
+        if count > len(self.groups[number]):
             raise RuntimeError(
                 f"this emulator has the hosts of a {self.accelerator_type}, and a {node.accelerator_type} has more"
             )
-        self.booted = node
+        self.booted[number] = node
         startup = dict(node.metadata).get("startup-script", "")
-        hosts = self.hosts[:count]
+        hosts = self.groups[number][:count]
         keys: dict[str, list[str]] = {}
         for line in dict(node.metadata).get("ssh-keys", "").splitlines():
             user, _, key = line.partition(":")
@@ -194,25 +208,33 @@ class EmulatedPod:
         return [host.address for host in hosts], [host.host_key for host in hosts]
 
     def _destroy(self, node) -> None:
-        for host in self.hosts:
+        number = self._group_of(node)
+        for host in self.groups[number]:
             host.kill()
+        self.booted.pop(number, None)
 
-    def preempt(self, notice: float = 0.0) -> None:
-        """Take the pod away; with `notice`, the jobs get SIGTERM so many seconds before."""
+    def preempt(self, notice: float = 0.0, name: str = "") -> None:
+        """Take every slice away, or the named one; with `notice`, the jobs get SIGTERM so many seconds before."""
+        with self.api.lock:
+            taken = [host for number in self._taken(name) for host in self.groups[number]]
         if notice:
-            for host in self.hosts:
+            for host in taken:
                 host.signal_jobs(signal.SIGTERM)
             time.sleep(notice)
         with self.api.lock:
-            self.api.preempt()
-            for host in self.hosts:
+            self.api.preempt(name)
+            for host in taken:
                 host.kill()
+
+    def _taken(self, name: str) -> list[int]:
+        return [number for number, node in self.booted.items() if not name or node.name.endswith(f"/{name}")]
 
     def remove(self) -> None:
         """Begin again with no pod at all."""
         with self.api.lock:
             self.api.forget()
             self.api.calls.clear()
+            self.booted.clear()
             for host in self.hosts:
                 host.kill()
 
@@ -240,6 +262,7 @@ class EmulatedPod:
             ready = [node for node in self.api.nodes.values() if node.state.name == "READY"]
             if not ready or not all(host.is_up for host in self.hosts):
                 self.api.forget()
+                self.booted.clear()
                 self.create()
         for host in self.hosts:
             host.signal_jobs(signal.SIGKILL)

@@ -59,6 +59,9 @@ class TpuApi:
         self.boot, self.destroy, self.seconds_per_state = boot, destroy, seconds_per_state
         self.no_capacity: dict[str, int] = {}
         self.ids = itertools.count(1)
+        self.created_nodes = 0
+        self.key_seconds = 0.0
+        self.booted_at: dict[str, float] = {}
         self.full_zones: set[str] = set()
         self.refusals: list[status_pb2.Status] = []
         self.deleting: dict[str, float] = {}
@@ -106,13 +109,14 @@ class TpuApi:
             for states in (self.nodes, self.queued, self.deleting):
                 states.clear()
 
-    def preempt(self) -> None:
-        """Take every node away, as Google does with spot capacity. The hosts are the caller's to kill."""
+    def preempt(self, name: str = "") -> None:
+        """Take every node away, or the named one, as Google does with spot capacity. The hosts are the caller's."""
         with self.lock:
-            for node in self.nodes.values():
-                node.state = NodeState.PREEMPTED
-            for resource in self.queued.values():
-                if resource.state.state == QueuedState.ACTIVE:
+            for path, node in self.nodes.items():
+                if not name or path.endswith(f"/{name}"):
+                    node.state = NodeState.PREEMPTED
+            for path, resource in self.queued.items():
+                if resource.state.state == QueuedState.ACTIVE and (not name or path.endswith(f"/{name}")):
                     resource.state = _queued_state("SUSPENDED", state_initiator="SERVICE")
 
     def _handlers(self) -> tuple:
@@ -198,6 +202,8 @@ class TpuApi:
         node.id = next(self.ids)
         node.name, node.state, node.health = name, NodeState.READY, tpu_v2.Node.Health.HEALTHY
         addresses, self.host_keys[name] = self.boot(node)
+        self.created_nodes += 1
+        self.booted_at[name] = time.monotonic()
         node.network_endpoints = [
             tpu_v2.NetworkEndpoint(
                 ip_address=address, port=8470, access_config=tpu_v2.AccessConfig(external_ip=address)
@@ -308,7 +314,9 @@ class TpuApi:
         keys = self.host_keys[request.name]
         wanted = [int(rank) for rank in request.worker_ids] or range(len(keys))
         attributes = []
-        if not all(keys[rank] for rank in wanted):
+        if not all(keys[rank] for rank in wanted) or (
+            time.monotonic() - self.booted_at[request.name] < self.key_seconds
+        ):
             # as long as the guest has not written them
             raise ApiError(grpc.StatusCode.NOT_FOUND, "guest attributes 'hostkeys/' were not found")
         for rank in wanted:

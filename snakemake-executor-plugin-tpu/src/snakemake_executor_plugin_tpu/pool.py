@@ -1,0 +1,188 @@
+"""The slices that jobs are spread over, each with its own life, claim and zone. A single pod is a pool of one."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from .allocation import Allocator
+from .errors import PodError, Unreachable
+from .lifecycle import Pod, PodManager
+from .records import JobRecord
+from .settings import ExecutorSettings
+from .watch import Watch
+
+RETRY_SECONDS = 1.0
+
+
+@dataclass(eq=False)
+class Member:
+    """One slice of the pool."""
+
+    settings: ExecutorSettings
+    manager: PodManager
+    allocator: Allocator
+    watch: Watch
+    rising: asyncio.Task | None = None
+    error: PodError | None = None
+
+    @property
+    def name(self) -> str:
+        """Return the slice's name, which is empty for hosts that are not managed here."""
+        return self.settings.name or ""
+
+    @property
+    def hosts(self) -> int:
+        """Return how many hosts the slice has."""
+        return self.manager.hosts
+
+    @property
+    def is_up(self) -> bool:
+        """Tell whether jobs can be launched here now."""
+        return self.manager.current is not None
+
+    def fits(self, hosts: int) -> bool:
+        """Tell whether a job for so many hosts can run here: it gets one host or the whole slice."""
+        return hosts in (1, self.hosts)
+
+
+class Pool:
+    """Gives hosts to jobs, first come first served, and brings up as many slices as there are jobs for."""
+
+    def __init__(self, members: list[Member], say: Callable[[str], None]):
+        self.members, self.say = members, say
+        self._queue: list[tuple[str, int, asyncio.Future]] = []
+        self._looked: asyncio.Future | None = None
+        for member in members:
+            member.allocator.on_release = self.serve
+
+    @property
+    def sizes(self) -> set[int]:
+        """Return the numbers of hosts of the slices."""
+        return {member.hosts for member in self.members}
+
+    async def place(self, job: str, hosts: int, record: JobRecord) -> Member:
+        """Return the slice where a job runs already, or may still run; else one on which it now holds hosts.
+
+        Raises PodError where no slice can be had.
+        """
+        if self._looked is None:
+            self._looked = asyncio.ensure_future(self._look())
+        await asyncio.shield(self._looked)
+        for member in self.members:
+            found = member.manager.current.found() if member.is_up else []
+            if member.allocator.held_by(job) or any(task.get("slot") == job for task in found):
+                return member
+            if record.hosts and record.slice == member.name:
+                # It may still run there: it is not launched anywhere else before that is known.
+                if member.error is not None:
+                    raise member.error
+                if member.is_up or member.rising or len(self.members) == 1:
+                    return member
+        fitting = [member for member in self.members if member.fits(hosts)]
+        if all(member.error for member in fitting):
+            # The last job has got this error: another one is another try.
+            for member in fitting:
+                member.error = None
+        future = asyncio.get_running_loop().create_future()
+        self._queue.append((job, hosts, future))
+        self.serve()
+        try:
+            return await future
+        except asyncio.CancelledError:
+            self._queue = [entry for entry in self._queue if entry[2] is not future]
+            for member in self.members:
+                member.allocator.release(job)
+            raise
+
+    def lost(self, member: Member, pod: Pod, why: str) -> None:
+        """Begin to get a lost slice back; its jobs go to the first slice that has room."""
+        member.manager.lose(pod, why)
+        self._rise(member)
+
+    def serve(self) -> None:
+        """Give free hosts to the jobs that wait, and bring slices up for those that get none."""
+        waiting, reserved = [], set()
+        for job, hosts, future in self._queue:
+            if future.done():
+                continue
+            up = [
+                member
+                for member in self.members
+                if member.fits(hosts) and member.is_up and member not in reserved
+            ]
+            # Small slices first: a large one may be wanted as a whole.
+            room = [
+                member for member in sorted(up, key=lambda m: m.hosts) if len(member.allocator.free) >= hosts
+            ]
+            if room:
+                room[0].allocator.take(job, room[0].allocator.free[:hosts])
+                future.set_result(room[0])
+                continue
+            if hosts > 1 and up:
+                # Later jobs for one host would starve a job for a whole slice.
+                reserved.add(max(up, key=lambda member: len(member.allocator.free)))
+            waiting.append((job, hosts, future))
+        self._queue = waiting
+        self._bring_up_for(waiting)
+
+    def _bring_up_for(self, waiting: list[tuple[str, int, asyncio.Future]]) -> None:
+        coming = {member: member.hosts for member in self.members if member.rising}
+        for _, hosts, future in waiting:
+            fitting = sorted((m for m in self.members if m.fits(hosts)), key=lambda m: m.hosts)
+            if member := next((m for m in fitting if coming.get(m, 0) >= hosts), None):
+                coming[member] -= hosts
+            elif member := next((m for m in fitting if not (m.is_up or m.rising or m.error)), None):
+                self._rise(member)
+                coming[member] = member.hosts - hosts
+            elif not any(
+                m.rising or (m.is_up and not (hosts > 1 and m.manager.current.silent)) for m in fitting
+            ):
+                silent = PodError(f"Hosts of the slice are silent: a job for all {hosts} of them cannot run.")
+                future.set_exception(next((m.error for m in fitting if m.error), silent))
+
+    def _rise(self, member: Member) -> None:
+        if member.rising is None:
+            member.rising = asyncio.ensure_future(self._bring_up(member))
+
+    async def _bring_up(self, member: Member) -> None:
+        try:
+            while True:
+                try:
+                    await member.manager.ready()
+                    break
+                except Unreachable as error:
+                    # A host went away while the slice was made ready: the next look finds it gone.
+                    self.say(f"{error}; looking again")
+                    await asyncio.sleep(RETRY_SECONDS)
+        except PodError as error:
+            member.error = error
+            if len(self.members) > 1:
+                self.say(f"{member.name} is left out: {error}")
+        except Exception as error:
+            member.error = PodError(f"The plugin failed on the pod: {type(error).__name__}: {error}")
+        finally:
+            member.rising = None
+        self.serve()
+
+    async def _look(self) -> None:
+        """Bring up the slices that are there already: what an earlier call started runs on one of them."""
+        if len(self.members) > 1:
+            await asyncio.gather(*(self._look_at(member) for member in self.members))
+
+    async def _look_at(self, member: Member) -> None:
+        try:
+            if not (await member.manager.capacity.locate()).is_ready:
+                return
+        except PodError as error:
+            member.error = error
+            return
+        self._rise(member)
+        await asyncio.shield(member.rising)
+
+    async def close(self) -> None:
+        """Leave the slices as they are and close every connection."""
+        await asyncio.gather(*(member.watch.stop() for member in self.members))
+        for member in self.members:
+            if member.rising is not None:
+                member.rising.cancel()
+        await asyncio.gather(*(member.manager.close() for member in self.members))

@@ -1,0 +1,186 @@
+"""`trm solve`: a model trained here, and what it says of its answers."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from tests.training.conftest import config, train
+from tests.training.puzzles import write_dataset
+from trm.cli import main
+from trm.errors import UserError
+from trm.evaluation.solve import fault, find_models, keeps_rules, panels, parse_puzzle, solve
+from trm.tasks.sudoku.geometry import Geometry, from_text, to_text
+from trm.training.dataset import Dataset
+from trm.training.outputs import load_weights
+
+FOUR = Geometry(2, 2)
+ANSWER = "1234341221434321"
+PUZZLE = "12..34...1.3.321"
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A run that has learnt its few puzzles by heart, and their texts."""
+    root = tmp_path_factory.mktemp("solve")
+    data = write_dataset(root / "data", 6, 4, 6)
+    run = config(
+        {"d_model": 32}, {"steps": 150, "batch_size": 16, "lr": 5e-3, "warmup_steps": 10, "ema": 0.9}
+    )
+    train(run, data, root, log_every=150, evals=1)
+    puzzles = Dataset(data).split("train")
+    return root / "run", [(to_text(q - 1), to_text(a - 1)) for q, a in zip(puzzles.inputs, puzzles.labels)]
+
+
+def test_a_puzzle_is_solved_and_its_answer_grows(trained, capsys):
+    run, puzzles = trained
+    question, answer = puzzles[0]
+    assert main(["solve", question, "--model", str(run), "--threads", "1"]) == 0
+    shown = capsys.readouterr().out
+    assert answer in shown
+    assert "keeps every rule and clue" in shown
+    assert shown.splitlines()[0].split()[0] == "puzzle"
+    assert "step 1" in shown
+
+
+def test_what_cannot_be_solved_is_said_to_break_the_rules(trained, capsys):
+    run, _ = trained
+    blank = "1" + "." * 15  # no puzzle that it knows
+    assert main(
+        ["solve", blank, "--model", str(run), "--steps", "1", "--restarts", "1", "--threads", "1"]
+    ) in (0, 1)
+    said = capsys.readouterr().out
+    assert ("breaks the rules" in said) != ("keeps every rule" in said)
+
+
+def test_a_csv_file_is_solved_and_written(trained, tmp_path, capsys):
+    run, puzzles = trained
+    file, out = tmp_path / "puzzles.csv", tmp_path / "out.csv"
+    file.write_text("question,answer\n" + "".join(f"{q},{a}\n" for q, a in puzzles))
+    code = main(["solve", str(file), "--model", str(run), "--out", str(out), "--threads", "1"])
+    rows = list(csv.DictReader(out.read_text().splitlines()))
+    solved = [row["solved"] == "1" for row in rows]
+    assert code == (0 if all(solved) else 1)
+    assert sum(solved) >= 5
+    assert [row["question"] for row in rows] == [q for q, _ in puzzles]
+    for row in rows:
+        right = keeps_rules(FOUR, *(from_text(row[name])[None] for name in ("question", "answer")))[0]
+        assert right == (row["solved"] == "1")
+    assert f"{sum(solved)} of 6 puzzles solved" in capsys.readouterr().out
+
+
+class Scripted:
+    """A network whose answers are given: [start][step] -> text and halt logit, the same for all rows."""
+
+    def __init__(self, script):
+        self.script, self.started, self.at = script, -1, 0
+        self.h_init, self.arch = torch.zeros(8), type("Arch", (), {"puzzle_tokens": 0})()
+
+    def embed(self, inputs, puzzles):
+        return torch.zeros(16, len(inputs), 8)
+
+    def start(self, batch, length):
+        self.started, self.at = self.started + 1, 0
+        return torch.zeros(length, batch, 8), torch.zeros(length, batch, 8)
+
+    def step(self, z_H, z_L, x):
+        text, halt = self.script[self.started][self.at]
+        self.at += 1
+        tokens = torch.from_numpy(from_text(text).astype(np.int64)) + 1
+        logits = torch.nn.functional.one_hot(tokens, 6).float()[:, None].expand(16, x.shape[1], 6)
+        return z_H, z_L, logits, torch.full((x.shape[1],), halt)
+
+
+WRONG, WORSE = ANSWER[:-1] + "2", "1" * 16
+
+
+def found(script, steps, restarts=1):
+    return solve(Scripted(script), FOUR, from_text(PUZZLE)[None], steps, restarts)
+
+
+def test_the_first_answer_that_keeps_the_rules_ends_the_search():
+    result = found([[(WORSE, -1.0), (ANSWER, -2.0), (WRONG, 3.0)]], 3)
+    assert (result.right[0], result.steps[0], result.halt_logits[0]) == (True, 2, -2.0)
+    assert to_text(result.answers[0]) == ANSWER
+    assert [to_text(grid) for grid in result.history] == [WORSE, ANSWER]
+
+
+def test_restarts_go_on_until_one_is_right():
+    result = found([[(WRONG, 3.0)], [(WORSE, 5.0)], [(ANSWER, -1.0)], []], 1, restarts=4)
+    assert (result.right[0], result.starts[0]) == (True, 2)
+    assert [to_text(grid) for grid in result.history] == [ANSWER]
+
+
+def test_without_a_right_answer_the_most_believed_one_is_given():
+    result = found(
+        [[(WORSE, 9.0), (WORSE, -3.0)], [(WRONG, 8.0), (WRONG, 2.0)], [(WORSE, 0.0)] * 2], 2, restarts=3
+    )
+    assert not result.right[0]
+    assert (to_text(result.answers[0]), result.starts[0], result.halt_logits[0]) == (WRONG, 1, 2.0)
+    assert fault(FOUR, from_text(PUZZLE), result.answers[0]) == "the clue in row 4, column 4 is changed"
+
+
+def test_faults_are_named():
+    question = from_text("." * 16)
+    assert fault(FOUR, question, from_text(ANSWER)) == ""
+    assert fault(FOUR, question, from_text("11" + ANSWER[2:])) == "1 is repeated in row 1"
+    assert fault(FOUR, question, from_text("1..." + "1..." + "." * 8)) == "1 is repeated in column 1"
+    assert fault(FOUR, question, from_text("1...." + "1" + "." * 10)) == "1 is repeated in box 1"
+    blank = from_text(ANSWER[:-1] + ".")
+    assert not keeps_rules(FOUR, question[None], blank[None])[0]
+
+
+def test_panels_stand_side_by_side():
+    history = [from_text(PUZZLE)] * 5
+    lines = list(panels(FOUR, from_text(PUZZLE), history, 40))
+    assert lines[0].split() == ["puzzle", "step", "1", "step", "2", "step", "4"]
+    assert lines[1].startswith("12 ..")
+    assert "step 5" in lines[7]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["12..34...1.3.32"], "has 15 characters, and there are models for 16 .4x4."),
+        (["12..34...1.3.32x"], "has 'x' at character 16: write 1-4 for clues"),
+        (["11.............."], "clues contradict one another: 1 is repeated in row 1"),
+        ([PUZZLE, "--steps", "0"], "--steps 0: give 1 or more"),
+        ([PUZZLE, "--noise", "-1"], "--noise -1"),
+        ([PUZZLE, "--model", "nowhere"], "--model nowhere does not exist"),
+        (["nowhere.csv"], "nowhere.csv cannot be read: No such file"),
+    ],
+)
+def test_bad_input_gets_one_sentence(arguments, words, trained, capsys):
+    if "--model" not in arguments:
+        arguments = [*arguments, "--model", str(trained[0])]
+    assert main(["solve", *arguments]) == 2
+    import re
+
+    said = capsys.readouterr().err
+    assert re.search(words, said), said
+    assert said.count("\n") == 1
+
+
+def test_a_small_model_and_its_card_solve_as_the_run_does(trained, tmp_path, monkeypatch, capsys):
+    run, puzzles = trained
+    assert main(["convert", "to-model", str(run), "--out", str(tmp_path / "models" / "four")]) == 0
+    small = load_weights(tmp_path / "models" / "four")
+    assert {name.split(".")[0] for name in small.tensors} == {"ema", "buffers", "raw"}
+    whole = load_weights(run).weights("ema")
+    assert all(torch.equal(tensor, whole[name]) for name, tensor in small.weights("ema").items())
+    card = (tmp_path / "models/four/README.md").read_text()
+    assert "sudoku4" in card
+    settings = json.loads(card.split("```json")[1].split("```")[0])
+    assert settings["model"]["d_model"] == 32
+    monkeypatch.chdir(tmp_path)  # models/ is where `solve` looks
+    capsys.readouterr()
+    assert main(["solve", puzzles[0][0], "--threads", "1"]) == 0
+    assert puzzles[0][1] in capsys.readouterr().out
+    with pytest.raises(UserError, match="no trained model in"):
+        find_models([tmp_path / "nothing"], 16)
+
+
+def test_text_is_read_with_its_blanks():
+    assert parse_puzzle("1..0" + "." * 12, FOUR).tolist() == [1, 0, 0, 0] + [0] * 12

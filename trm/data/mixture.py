@@ -1,0 +1,78 @@
+"""Rows from several sources by shares that change with the step: a pure function of (seed, step)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from trm.data import rng
+from trm.data.sampler import Batch, Sampler
+from trm.study.stages import DrawStage
+
+
+class MixtureSampler:
+    """Batches whose rows come from each source by its share; within a source every epoch visits each puzzle once.
+
+    Args:
+        sources: int [puzzles], number of each puzzle's source; puzzles have one example and are groups of their own.
+        stages: shares by step; over any stretch of a stage a source's rows differ from its share by less than one,
+            but for the source with the largest share, which takes what rounding leaves.
+        copies, batch_size, seed: as for `Sampler`.
+
+    Raises:
+        ValueError: a source with a share has no puzzles.
+    """
+
+    def __init__(
+        self, sources: np.ndarray, stages: list[DrawStage], *, copies: int, batch_size: int, seed: int
+    ):
+        self.batch_size = batch_size
+        self._root = rng.root_key(seed, "mixture")
+        self._members = [np.flatnonzero(sources == number) for number in range(len(stages[0].shares))]
+        for number, members in enumerate(self._members):
+            if not len(members) and any(stage.shares[number] for stage in stages):
+                raise ValueError(f"source {number} has no training puzzle")
+        self._samplers = [
+            Sampler(
+                np.arange(len(members) + 1),
+                np.arange(len(members) + 1),
+                copies=copies,
+                batch_size=batch_size,
+                seed=rng.root_key(seed, "mixture") + number,
+            )
+            if len(members)
+            else None
+            for number, members in enumerate(self._members)
+        ]
+        self._stages: list[tuple[int, np.ndarray, np.ndarray]] = []
+        first, done = 0, np.zeros(len(self._members), dtype=np.int64)
+        for stage in stages:
+            shares = np.array(stage.shares)
+            self._stages.append((first, done, shares))
+            done = done + self._drawn(shares, stage.last_step - first)
+            first = stage.last_step
+
+    def _drawn(self, shares: np.ndarray, steps: int) -> np.ndarray:
+        """Rows of each source in the first `steps` steps of a stage."""
+        rows = np.floor(shares * (steps * self.batch_size)).astype(np.int64)
+        rows[shares.argmax()] += steps * self.batch_size - rows.sum()
+        return rows
+
+    def _before(self, step: int) -> np.ndarray:
+        """Rows of each source before step 0, 1, ..."""
+        first, done, shares = next(stage for stage in reversed(self._stages) if stage[0] <= step)
+        return done + self._drawn(shares, step - first)
+
+    def batch(self, step: int, rank: int = 0, world: int = 1) -> Batch:
+        """As `Sampler.batch`."""
+        first, _, shares = next(stage for stage in reversed(self._stages) if stage[0] <= step)
+        begin = self._before(step)
+        counts = self._drawn(shares, step + 1 - first) - self._drawn(shares, step - first)
+        parts = []
+        for sampler, members, start, count in zip(self._samplers, self._members, begin, counts, strict=True):
+            if count:
+                found = sampler.rows(int(start), int(count))
+                parts.append(Batch(members[found.rows], members[found.puzzles], found.copies))
+        order = rng.shuffled(int(rng.key(self._root, step)[0]), self.batch_size)
+        size = self.batch_size // world
+        own = order[rank * size : (rank + 1) * size]
+        return Batch(*(np.concatenate(arrays)[own] for arrays in zip(*parts)))

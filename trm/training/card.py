@@ -1,0 +1,90 @@
+"""A small model of a run, to be kept and given away: the averaged weights and a model card."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from trm.io import write_text
+from trm.study.fingerprint import task_slug
+from trm.training.outputs import PUZZLE, WEIGHTS, load_weights, save_weights
+
+
+def write_model(run: Path, out: Path) -> int:
+    """Write `weights.safetensors` (float32, without raw weights and snapshots) and `README.md`; returns the bytes.
+
+    Raises:
+        UserError: where the run has no weights.
+    """
+    trained = load_weights(run)
+    kept = {f"ema.{name}": tensor for name, tensor in trained.weights("ema").items()}
+    kept |= {name: tensor for name, tensor in trained.tensors.items() if name.startswith("buffers.")}
+    if f"raw.{PUZZLE}" in trained.tensors:
+        kept[f"raw.{PUZZLE}"] = trained.tensors[f"raw.{PUZZLE}"]
+    data = trained.config.data  # the files' paths are this machine's; their checksums stay
+    config = trained.config.model_copy(update={"data": data.model_copy(update={"files": ()})})
+    save_weights(out / WEIGHTS, kept, config, trained.meta)
+    write_text(out / "README.md", _card(run, out.name))
+    return (out / WEIGHTS).stat().st_size
+
+
+def _card(run: Path, name: str) -> str:
+    """What the model is, what it was trained on, how well it does, and how it was made."""
+    trained = load_weights(run)
+    config, document = trained.config, _document(run / "training.json")
+    model, data, training = config.model, config.data, config.training
+    parameters = sum(tensor.numel() for tensor in trained.weights("ema").values())
+    layers = "1 layer" if model.layers == 1 else f"{model.layers} layers"
+    lines = [
+        f"# {name}",
+        "",
+        f"Tiny Recursive Model (arXiv 2510.04871) for {task_slug(data)}: {parameters:,} parameters, "
+        f"{model.mixer} mixer, width {model.d_model}, {layers}, T = {model.h_cycles}, n = {model.l_cycles}, "
+        f"{model.halt_max_steps} supervision steps in training.",
+        "",
+        f"- Data: {data.source}, {data.train_puzzles or 'all'} training puzzles, {data.augmentations} copies of each, "
+        f"hints {data.hints}, seed {data.seed}.",
+        f"- Training: {training.steps:,} steps of {training.batch_size} rows, {training.optimizer}, "
+        f"lr {training.lr:g}, EMA {training.ema:g}, seed {config.seed}, {trained.meta['precision']}.",
+    ]
+    if document:
+        made = document["provenance"]
+        commit = str(made.get("commit"))[:12] + "+" * bool(made.get("dirty"))
+        lines.append(
+            f"- Made in {document['wall_seconds'] / 60:.0f} minutes on {document['device_name']} "
+            f"({document['threads']} threads), commit {commit}, run {trained.meta['run']}."
+        )
+    rows = []
+    for path in sorted(run.glob("evaluation-*.json")):
+        found = _document(path)
+        puzzles = found.get("dataset", document.get("dataset", {})).get("name", "")
+        rows += [
+            f"| {puzzles} | {row['policy']} | {row['steps']} | {row['restarts']} "
+            f"| {100 * row['exact_accuracy']:.1f} % of {row['puzzles']:,} |"
+            for row in found["results"]
+            if row["split"] == "test"
+        ]
+    if rows:
+        lines += [
+            "",
+            "| test puzzles of | policy | steps | restarts | solved |",
+            "|---|---|---|---|---|",
+            *rows,
+        ]
+    lines += [
+        "",
+        "Use: `python -m trm solve PUZZLE`, which checks each answer by the rules: a model's answer may be wrong.",
+        "",
+        "```json",
+        json.dumps(
+            config.model_dump(mode="json", exclude_defaults=True, exclude={"data": {"files"}}), indent=1
+        ),
+        "```",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _document(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}

@@ -1,0 +1,18 @@
+"""Adam-atan2 (arXiv 2407.05872): atan2(m, sqrt(v)) in place of m / (sqrt(v) + eps)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from trm.training.optim.base import Adam
+
+
+class AdamAtan2(Adam):
+    """Steps by atan2(m, deviation)."""
+
+    def ratio(self, m: Tensor, deviation: Tensor) -> Tensor:
+        return torch.atan2(m, deviation)
+
+
+OPTIMISER = AdamAtan2()

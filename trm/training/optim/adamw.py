@@ -1,0 +1,18 @@
+"""AdamW (arXiv 1711.05101)."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from trm.network.parameters import ADAMW_EPS
+from trm.training.optim.base import Adam
+
+
+class AdamW(Adam):
+    """Steps by m / (deviation + 1e-8)."""
+
+    def ratio(self, m: Tensor, deviation: Tensor) -> Tensor:
+        return m / deviation.add_(ADAMW_EPS)
+
+
+OPTIMISER = AdamW()

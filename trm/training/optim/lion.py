@@ -1,0 +1,27 @@
+"""Lion (arXiv 2302.06675)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from trm.network.parameters import Rates
+from trm.study.schema import TrainingConfig
+from trm.training.optim.base import Optimiser
+
+
+class Lion(Optimiser):
+    """Steps by the sign of beta1 * m + (1 - beta1) * g."""
+
+    second_moment = False
+
+    def rates(self, training: TrainingConfig, step: Tensor, lr: Tensor) -> Rates:
+        return Rates(1 - lr * training.weight_decay, lr, torch.ones_like(step))
+
+    def direction(self, training: TrainingConfig, g: Tensor, m: Tensor, v: Tensor, rates: Rates) -> Tensor:
+        direction = torch.lerp(g, m, training.beta1).sign_()
+        m.lerp_(g, 1 - training.beta2)
+        return direction
+
+
+OPTIMISER = Lion()
