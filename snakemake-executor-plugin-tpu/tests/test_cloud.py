@@ -147,6 +147,27 @@ def test_request_that_no_controller_waits_for_expires(api):
     assert "expired" in state.error
 
 
+def test_capacity_that_is_refused_at_once_is_waited_out_as_well(api):
+    message = "There is no more capacity in the zone z; you can try in another zone"
+    api.fail(2, "RESOURCE_EXHAUSTED", message, method="CreateQueuedResource")
+    state, said = play(api, lambda _, capacity: capacity.wait())
+    assert state.is_ready
+    assert sum("next try at" in line for line in said) == 2
+
+
+def test_zone_that_does_not_exist_is_told_with_the_command_that_helps(api):
+    with pytest.raises(CloudError, match="gcloud compute tpus locations list"):
+        play(api, lambda _, capacity: capacity.wait(), zones=("nowhere",))
+
+
+def test_outage_while_an_operation_runs_passes(api):
+    async def story(cloud, capacity):
+        api.fail(2, method="GetOperation")
+        return await capacity.wait()
+
+    assert play(api, story)[0].is_ready
+
+
 def test_error_of_an_operation_is_told_and_the_request_not_repeated(api):
     api.refuse_requests(8, "Quota limit 'TPUV4CoresPerProjectPerZone' has been exceeded. Limit: 0")
     with pytest.raises(CloudError, match="has no quota for spot v4-64 in z: .*Limit: 0"):

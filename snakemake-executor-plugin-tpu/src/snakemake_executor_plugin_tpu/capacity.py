@@ -56,8 +56,8 @@ class Capacity:
         pause, most = self.cloud.poll_seconds
         retry, failure = 0.0, None
         while True:
-            if self.operation is not None and await self.operation.done():
-                failure = await self.cloud.failure_of(self.operation)
+            if self.operation is not None and await self.cloud.is_done(self.operation):
+                failure = self.cloud.failure_of(self.operation)
                 self.operation, had = None, failure is None
             state = await self.cloud.describe()
             if state.is_ready:
@@ -73,15 +73,15 @@ class Capacity:
                 if state.is_lost:
                     await self.cloud.delete(lambda state: state.is_lost)
                     self._next_zone(state)
-                await self._ask()
-                had, failure, pause = False, None, self.cloud.poll_seconds[0]
+                failure = await self._ask()
+                had, pause = False, self.cloud.poll_seconds[0]
             elif self.requested and len(self.zones) > 1 and time.monotonic() - self.asked > self.zone_seconds:
                 self.say(
                     f"TPU pod {self.cloud.name}: no capacity in {self.cloud.zone} so far; trying the next zone"
                 )
                 await self.withdraw()
                 self._next_zone(state)
-                await self._ask()
+                failure = await self._ask()
                 had = False
             if self.timeout and time.monotonic() - self.begin > self.timeout:
                 await self.withdraw()
@@ -102,13 +102,21 @@ class Capacity:
                     f"TPU pod {self.cloud.name}: the request was withdrawn, nothing of it costs anything"
                 )
 
-    async def _ask(self) -> None:
+    async def _ask(self) -> Exception | None:
+        """Ask for the pod; return the error where asking later may help."""
         spec = self.cloud.spec
         self.say(
             f"TPU pod {self.cloud.name}: asking for {spec.provisioning} {spec.accelerator_type} in {self.cloud.zone}"
         )
         self.requested, self.asked = True, time.monotonic()
-        self.operation = await self.cloud.create()
+        try:
+            self.operation = await self.cloud.create()
+        except CloudError as error:
+            if not isinstance(error.__cause__, gx.GoogleAPICallError) or is_refused(error.__cause__):
+                self.requested = False
+                raise
+            return error.__cause__
+        return None
 
     async def _pause(self, error: Exception, last: float) -> float:
         """Wait before the next request, twice as long each time; raise where another one cannot help."""

@@ -273,21 +273,27 @@ class TpuCloud:
         resource.queueing_policy = tpu_v2.QueuedResource.QueueingPolicy(
             valid_until_duration=timedelta(seconds=spec.valid_seconds)
         )
-        with suppress(
-            gx.AlreadyExists
-        ):  # an answer was lost, or somebody else was faster: either way it is there
+        try:
             return await self._call(
                 "create_queued_resource",
                 parent=self.parent,
                 queued_resource_id=self.name,
                 queued_resource=resource,
             )
-        return None
+        except gx.AlreadyExists:
+            return None  # an answer was lost, or somebody else was faster: either way it is there
+        except gx.NotFound as error:
+            raise self.refusal(error, "create") from error
 
-    async def failure_of(self, operation) -> Exception | None:
+    async def is_done(self, operation) -> bool:
+        """Tell whether an operation has ended; an outage of the API tells nothing."""
+        try:
+            return await operation.done()
+        except (gx.GoogleAPICallError, gx.RetryError, auth.TransportError):
+            return False
+
+    def failure_of(self, operation) -> Exception | None:
         """Return the error of an operation that has ended with one."""
-        if operation is None or not await operation.done():
-            return None
         error = operation.operation.error
         return gx.from_grpc_status(error.code, error.message) if error.code else None
 
@@ -301,8 +307,8 @@ class TpuCloud:
         pause, most = self.poll_seconds
         operation = None
         while not (state := await self.describe()).is_absent:
-            if error := await self.failure_of(operation):
-                if not is_transient(error):
+            if operation is not None and await self.is_done(operation):
+                if (error := self.failure_of(operation)) and not is_transient(error):
                     raise self.refusal(error, "delete")
                 operation = None
             with suppress(gx.NotFound):

@@ -75,7 +75,14 @@ def is_transient(error: Exception) -> bool:
 def is_refused(error: Exception) -> bool:
     """Tell whether asking for the same pod again cannot help: the request, the rights or the quota is wrong."""
     low = str(error).lower()
-    kinds = (gx.InvalidArgument, gx.PermissionDenied, gx.Unauthenticated, gx.NotFound, auth.GoogleAuthError)
+    kinds = (
+        gx.InvalidArgument,
+        gx.FailedPrecondition,
+        gx.PermissionDenied,
+        gx.Unauthenticated,
+        gx.NotFound,
+        auth.GoogleAuthError,
+    )
     return isinstance(error, kinds) or ("quota" in low and "capacity" not in low)
 
 

@@ -119,6 +119,13 @@ class TpuApi:
                 if resource.state.state == QueuedState.ACTIVE and (not name or path.endswith(f"/{name}")):
                     resource.state = _queued_state("SUSPENDED", state_initiator="SERVICE")
 
+    def _fail(self, name: str) -> None:
+        """Raise the error that is in wait for this method, if there is one."""
+        for index, (wanted, error) in enumerate(self.failures):
+            if wanted in ("", name):
+                del self.failures[index]
+                raise error
+
     def _handlers(self) -> tuple:
         def serve(name: str):
             def method(request, context):
@@ -129,10 +136,7 @@ class TpuApi:
                         if permission := denied(self.roles, needed_for_tpus(name, request)):
                             message = f"Permission '{permission}' denied on resource (or it may not exist)."
                             raise ApiError(grpc.StatusCode.PERMISSION_DENIED, message)
-                        for index, (wanted, error) in enumerate(self.failures):
-                            if wanted in ("", name):
-                                del self.failures[index]
-                                raise error
+                        self._fail(name)
                         self._advance()
                         return getattr(self, f"_{re.sub(r'(?<!^)(?=[A-Z])', '_', name).lower()}")(request)
                     except ApiError as error:
@@ -143,8 +147,12 @@ class TpuApi:
 
         def operation(request, context):
             with self.lock:
-                self._advance()
-                return self.operations[request.name]
+                try:
+                    self._fail("GetOperation")
+                    self._advance()
+                    return self.operations[request.name]
+                except ApiError as error:
+                    context.abort(error.code, error.message)
 
         operations = grpc.unary_unary_rpc_method_handler(
             operation, operations_pb2.GetOperationRequest.FromString, _serialize
