@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import atexit
+import json
 import logging
+import os
+import platform
 import signal
+import sys
+import urllib.request
+from pathlib import Path
 from typing import Any, TextIO
 
 from snakemake.logging import get_event, logger
@@ -57,7 +63,23 @@ class Controller(logging.Filter):
         """After a failure: a report of what there is. Not after Ctrl-C, whose user does not want to wait."""
         if not self._interrupted:
             write_partial_report(self._config)
+            post("the study failed: results/report.partial.html shows what there is")
 
     def succeeded(self) -> None:
         """After success: the partial report of an earlier failure has no use any more."""
         remove_partial_report()
+        post("the study is finished: results/report.html")
+
+
+def post(text: str) -> None:
+    """Send a line to the webhook that $TRM_WEBHOOK names (Slack, Mattermost and others take `{"text": ...}`). The
+    address is a secret, so it is a variable and not a setting. A webhook that fails stops nothing."""
+    address = os.environ.get("TRM_WEBHOOK")
+    if not address:
+        return
+    body = json.dumps({"text": f"{Path.cwd().name} on {platform.node()}: {text}"}).encode()
+    try:
+        request = urllib.request.Request(address, body, {"Content-Type": "application/json"})
+        urllib.request.urlopen(request, timeout=10).close()
+    except (OSError, ValueError) as error:
+        print(f"TRM_WEBHOOK could not be reached: {type(error).__name__}", file=sys.stderr)

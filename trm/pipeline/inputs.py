@@ -34,6 +34,8 @@ class Inputs:
         for name in vars(type(self)):
             if not name.startswith("_") and name != "target":
                 setattr(self, name, _plain(getattr(self, name)))
+        if not estimates.max_minutes:  # without a limit nothing needs the resources of thousands of jobs
+            setattr(self, "train_options", _plain(self._train_options))  # noqa: B010
 
     # a pool of puzzles and its data sets
 
@@ -131,10 +133,11 @@ class Inputs:
     def train_options(self, wildcards: Any, output: Any, resources: Any) -> list[str]:
         """Options of `trm train` that its result does not depend on. Where the profile limits the time of a job
         (`max_runtime`), the run stops before that, and another job resumes it."""
+        return [*self._train_options(wildcards, output), "--time-limit", str(resources.runtime)]
+
+    def _train_options(self, wildcards: Any, output: Any) -> list[str]:
         words = ["--threads", str(self._study.scale.threads), "--runtime", self._runtime]
         words += ["--checkpoints", self.checkpoints(wildcards, output)]
-        if self._estimates.max_minutes:
-            words += ["--time-limit", str(resources.runtime)]
         return [*words, *self._estimates.log_every(wildcards), *self._estimates.evaluations(wildcards)]
 
     # evaluation

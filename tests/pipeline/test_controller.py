@@ -1,0 +1,35 @@
+"""What the controlling process tells others."""
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+from trm.pipeline.controller import post
+
+
+def test_a_line_goes_to_the_webhook(monkeypatch, capsys):
+    got = []
+
+    class Hook(BaseHTTPRequestHandler):
+        def do_POST(self):
+            got.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *words):
+            pass
+
+    post("nobody listens")  # no variable: nothing is sent
+    with HTTPServer(("127.0.0.1", 0), Hook) as server:
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        monkeypatch.setenv("TRM_WEBHOOK", f"http://127.0.0.1:{server.server_port}/secret")
+        post("the study failed")
+        thread.join()
+    (message,) = got
+    assert message["text"].endswith(": the study failed")
+    monkeypatch.setenv("TRM_WEBHOOK", "nonsense/secret")
+    post("the study failed")
+    said = capsys.readouterr().err
+    assert "TRM_WEBHOOK could not be reached" in said
+    assert "secret" not in said
