@@ -158,3 +158,11 @@ def test_patterns_name_experiments(fresh, monkeypatch):
     assert expand_patterns(given) == ["--profile", "profiles/local", "-n", "data_size", "--config", "logs=a*"]
     with pytest.raises(UserError, match=r"no experiment matches 'x\*' at scale laptop"):
         expand_patterns(["--profile", "profiles/local", "x*"])
+
+
+def test_a_home_that_cannot_be_written_is_no_reason_to_fail(fresh, monkeypatch):
+    monkeypatch.setenv("HOME", "/proc/nowhere")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    result = launch(fresh, "-n")
+    assert result.returncode == 0, result.stderr
+    assert (fresh.folder / ".snakemake/cache").is_dir()

@@ -36,7 +36,7 @@ def checkout(tmp_path, monkeypatch):
 def dry_run(checkout, profile: str, *words: str, **environment: str) -> subprocess.CompletedProcess:
     """Ask Snakemake what it would run."""
     return subprocess.run(
-        [sys.executable, "-m", "snakemake", "--profile", f"profiles/{profile}", "-n", *words],
+        [sys.executable, "-m", "snakemake", "--profile", f"profiles/{profile}", "-n", "-p", *words],
         cwd=checkout,
         env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
         capture_output=True,

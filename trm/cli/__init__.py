@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import logging
+import os
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -30,6 +31,21 @@ COMMANDS = {
 }
 
 
+def use_writable_cache() -> None:
+    """Where the user's cache folder cannot be written (no home, a read-only one), caches of this process and of those
+    that it starts are kept in .snakemake/cache."""
+    try:
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        folder.mkdir(parents=True, exist_ok=True)
+        writable = os.access(folder, os.W_OK)
+    except (OSError, RuntimeError):
+        writable = False
+    if not writable:
+        folder = Path(".snakemake/cache").absolute()
+        os.environ["XDG_CACHE_HOME"] = str(folder)
+        os.environ.setdefault("MPLCONFIGDIR", str(folder / "matplotlib"))
+
+
 def main(argv: list[str] | None = None) -> int:
     """Run one command; a UserError becomes one sentence on stderr and exit code 2."""
     argv = sys.argv[1:] if argv is None else argv
@@ -44,6 +60,7 @@ def main(argv: list[str] | None = None) -> int:
 
         print(f"trm: no command {name!r}{nearest(name, COMMANDS)}", file=sys.stderr)
         return 2
+    use_writable_cache()
     module = importlib.import_module(f"trm.cli.{name.replace('-', '_')}")
     parser = argparse.ArgumentParser(prog="python -m trm")
     module.add_parser(parser.add_subparsers(dest="command", required=True))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from pathlib import Path
 
 import yaml
@@ -23,12 +24,15 @@ SHAPES = {
 
 
 def profile_settings() -> dict[str, str]:
-    """`cloud_settings` for a profile, which Snakemake evaluates while it parses its options: an error there would be
-    the last of 140 lines of usage, so this ends the process with the sentence alone."""
+    """`cloud_settings` for a profile. Snakemake evaluates it while it parses its options, and prints 140 lines of usage
+    before an error; so there this ends the process with the sentence alone."""
+    program = Path(sys.argv[0])
     try:
         return cloud_settings()
     except UserError as error:
-        raise SystemExit(f"profile: {error}") from None
+        if "snakemake" in (program.stem, program.parent.name):
+            raise SystemExit(f"profile: {error}") from None
+        raise
 
 
 def cloud_settings(path: str | Path = "config/cloud.yaml") -> dict[str, str]:
