@@ -47,8 +47,10 @@ if PLACE.prefix:
 shell.prefix(shell_prefix(PROJECT.settings))
 
 
-# Inert unless a software deployment method is asked for; it names the reference environment.
-container: "docker://python:3.11-slim"
+# For `--sdm apptainer`: an image built from the Dockerfile (docs/cluster.md). `--sdm conda` uses envs/cpu.
+if "container" in config:
+
+    container: config["container"]
 
 
 report: "workflow/report/workflow.rst"

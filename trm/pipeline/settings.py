@@ -64,6 +64,8 @@ class Settings(BaseModel):
     max_runtime: Annotated[int, Field(ge=0)] = 0
     """Longest job in minutes; a longer run stops before that with a checkpoint, and another job resumes it. 0: no
     limit."""
+    container: str = ""
+    """Image in which jobs run with `--sdm apptainer`, built from the Dockerfile (docs/cluster.md)."""
     xla_python: str = ""
     """Interpreter with torch_xla, for experiments that compare backends on this machine."""
 

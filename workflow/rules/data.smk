@@ -9,6 +9,8 @@ rule source:
         puzzles=PLACE.at("results/sources/{source}/puzzles.npz"),
     log:
         f"{LOGS}/source/{{source}}.log",
+    conda:
+        "../../envs/cpu/environment.yaml"
     params:
         config=INPUTS.source_json,
         files=INPUTS.source_files,
@@ -29,6 +31,8 @@ rule dataset:
         files=PLACE.all(PROJECT.catalogue.dataset_files("{dataset}")[1:]),
     log:
         f"{LOGS}/dataset/{{dataset}}.log",
+    conda:
+        "../../envs/cpu/environment.yaml"
     params:
         config=INPUTS.dataset_json,
     message:

@@ -12,6 +12,8 @@ rule evaluate:
         f"{LOGS}/evaluate/{{run}}-{{evaluation}}.log",
     benchmark:
         PLACE.at("results/benchmarks/evaluate/{run}-{evaluation}.tsv")
+    conda:
+        "../../envs/cpu/environment.yaml"
     threads: PROJECT.study.scale.threads
     resources:
         tpu_hosts=1,

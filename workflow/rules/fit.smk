@@ -11,6 +11,8 @@ rule table:
         spec="results/tables/{table}.spec.json",
     log:
         f"{LOGS}/table/{{table}}.log",
+    conda:
+        "../../envs/cpu/environment.yaml"
     params:
         options=INPUTS.study_options,
         root=INPUTS.storage_root,
@@ -29,6 +31,8 @@ rule fit:
         "results/fits/{fit}.json",
     log:
         f"{LOGS}/fit/{{fit}}.log",
+    conda:
+        "../../envs/cpu/environment.yaml"
     params:
         spec=INPUTS.fit_json,
     message:

@@ -11,6 +11,8 @@ rule plot:
         caption="results/figures/{figure}.json",
     log:
         f"{LOGS}/plot/{{figure}}.log",
+    conda:
+        "../../envs/cpu/environment.yaml"
     params:
         spec=INPUTS.figure_json,
     message:
@@ -34,6 +36,8 @@ rule publish:
         stamp="results/plots/{stem}.json",
     log:
         f"{LOGS}/publish/{{stem}}.log",
+    conda:
+        "../../envs/cpu/environment.yaml"
     params:
         identity=INPUTS.published_identity,
         kind=INPUTS.published_kind,

@@ -8,6 +8,8 @@ if CHECK.wanted:
             rows=CHECK.output,
         log:
             "logs/preflight.log",
+        conda:
+            "../../envs/cpu/environment.yaml"
         resources:
             tpu_hosts=CHECK.hosts,
         params:

@@ -11,6 +11,8 @@ rule html_report:
         stamp="results/report.json",
     log:
         f"{LOGS}/report.log",
+    conda:
+        "../../envs/cpu/environment.yaml"
     params:
         identity=INPUTS.report_identity,
         options=INPUTS.study_options,

@@ -15,6 +15,8 @@ rule train:
         f"{LOGS}/train/{{run}}.log",
     benchmark:
         PLACE.at("results/benchmarks/train/{run}.tsv")
+    conda:
+        "../../envs/cpu/environment.yaml"
     threads: INPUTS.threads
     resources:
         tpu_hosts=INPUTS.hosts,
