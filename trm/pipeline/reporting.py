@@ -30,6 +30,7 @@ def report_spec(project: Project) -> dict[str, Any]:
                 "aliases": experiment.definition.aliases,
                 "question": experiment.definition.question,
                 "hypothesis": experiment.definition.hypothesis,
+                "needs": experiment.definition.hypothesis_needs,
                 "table": project.catalogue.table_file(name),
                 "fits": list(fits),
                 "figures": _files(figures),

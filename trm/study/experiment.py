@@ -59,6 +59,8 @@ class ExperimentScale(Section):
     """The question, where this scale asks another one."""
     hypothesis: str | None = None
     """The hypothesis, where this scale tests another one."""
+    hypothesis_needs: dict[str, Any] = {}
+    """Column -> value or values without which a grid cannot test the hypothesis; the report then says so."""
 
     @field_validator("grid", mode="before")
     @classmethod

@@ -291,7 +291,11 @@ def _resolve_experiment(
     where: str,
 ) -> ResolvedExperiment:
     here = experiment.scales.get(scale_name, ExperimentScale())
-    asked = {key: value for key in ("question", "hypothesis") if (value := getattr(here, key)) is not None}
+    asked: dict[str, Any] = {
+        key: value for key in ("question", "hypothesis") if (value := getattr(here, key)) is not None
+    }
+    if here.hypothesis is not None:
+        asked["hypothesis_needs"] = here.hypothesis_needs
     experiment = experiment.model_copy(update=asked)
     grids = (here.grid if here.grid is not None else experiment.grid) or []
     seeds = next(value for value in (here.seeds, experiment.seeds, scale.seeds) if value is not None)

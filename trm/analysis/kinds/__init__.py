@@ -32,10 +32,14 @@ KINDS: dict[str, ModuleType] = {
 }
 """Kind -> its module."""
 
-FIGURE: TypeAdapter[Figure] = TypeAdapter(
-    Annotated[Union[tuple(module.Spec for module in KINDS.values())], Field(discriminator="kind")]  # noqa: UP007
-)
-"""Parses the specification of any figure."""
+
+def adapter() -> TypeAdapter[Figure]:
+    """Parses the specification of a figure of any kind in `KINDS`."""
+    specs = tuple(module.Spec for module in KINDS.values())
+    return TypeAdapter(Annotated[Union[specs], Field(discriminator="kind")])  # noqa: UP007
+
+
+FIGURE = adapter()
 
 
 def draw(spec: Figure, tables: list[Table], fits: list[dict[str, Any]]) -> Drawing:

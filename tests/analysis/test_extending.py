@@ -1,0 +1,39 @@
+"""The kind of figure in docs/extending.md works as it is printed there."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from trm.analysis import kinds
+from trm.analysis.kinds.common import styled
+from trm.analysis.tables import Table
+
+PAGE = Path(__file__).parents[2] / "docs" / "extending.md"
+
+
+def test_the_example_of_the_page_is_drawn(
+    tables: dict[str, Table], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocks = re.findall(
+        r'```python title="trm/analysis/kinds/(\w+)\.py"\n(.*?)```', PAGE.read_text(), flags=re.S
+    )
+    assert len(blocks) == 1
+    name, code = blocks[0]
+    (tmp_path / f"{name}.py").write_text(code)
+    monkeypatch.setattr(kinds, "__path__", [*kinds.__path__, str(tmp_path)])
+    module = importlib.import_module(f"trm.analysis.kinds.{name}")
+    try:
+        monkeypatch.setitem(kinds.KINDS, name, module)
+        spec = kinds.adapter().validate_python({"kind": name, "y": "exact_accuracy"})
+        with styled():
+            drawing = kinds.draw(spec, [tables["mixer"]], [])
+    finally:
+        del sys.modules[module.__name__]
+        delattr(kinds, name)
+    assert drawing.sentence.startswith("Seeds differ most in exact accuracy at mixer=")
+    assert drawing.sentence.endswith(" points.")
