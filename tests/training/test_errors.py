@@ -43,7 +43,7 @@ def test_what_is_no_number_is_named_with_step_and_checkpoint(which, what, datase
     with pytest.raises(UserError) as caught:
         found.run()
     text = str(caught.value)
-    assert f"{what} is no number at step 7" in text
+    assert f"{what} is not finite at step 7" in text
     assert "last good checkpoint is step 6" in text
     assert "training.lr=0.001" in text
 
@@ -51,7 +51,7 @@ def test_what_is_no_number_is_named_with_step_and_checkpoint(which, what, datase
 def test_a_far_too_large_learning_rate_never_ends_in_a_flat_curve(dataset_folder, tmp_path, capsys):
     run = config(training={"lr": 1e30, "warmup_steps": 0, "steps": 30})
     assert main(command(run, dataset_folder, tmp_path)) == 2
-    assert "no number at step" in capsys.readouterr().err
+    assert "not finite at step" in capsys.readouterr().err
     assert not (tmp_path / "run" / "training.json").exists()
 
 

@@ -104,7 +104,7 @@ class SlowLink(CpuBackend):
 
 def test_a_transfer_that_holds_up_the_step_is_warned_of_once(dataset_folder, tmp_path):
     found = trainer(config(training={"steps": 2}), dataset_folder, tmp_path, log_every=1)
-    found.backend = found.feed._backend = SlowLink()
+    found.backend = found.feed._backend = found.reporter._backend = SlowLink()
     with pytest.warns(
         RuntimeWarning, match=r"moving batches to the device takes .* more than 10 %"
     ) as caught:

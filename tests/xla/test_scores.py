@@ -15,12 +15,12 @@ SCRIPT = """
 import json, sys
 from pathlib import Path
 import torch
-from tests.training.test_evaluate import spread_halting
+from tests.evaluation.test_evaluate import spread_halting
 from tests.xla.steps import config
 from trm.devices import open_backend
 from trm.evaluation import policies
 from trm.training.dataset import Dataset
-from trm.evaluation.scores import Score
+from trm.network.scores import Score
 from trm.training.validate import validate
 from trm.network.inference import InferenceNetwork
 from trm.network.parameters import architecture, initial_states, initial_weights
@@ -45,7 +45,9 @@ def watched(*states):
     return found
 net.step = watched
 test = data.originals("test", backend)
-score = validate(net, *test, 2, sizes.ignore, 1)
+score = Score(backend.device, sizes.ignore, 1)
+validate(net, *test, 2, sizes.ignore, score)
+score = score.sums.cpu().tolist()
 batches = set()
 def counted(*states):
     batches.add(states[2].shape[1])

@@ -8,11 +8,6 @@ from trm.study.schema import DataConfig
 from trm.tasks.maze.maze import fill_dead_ends
 
 
-def blank_symbol(data: DataConfig) -> int | None:
-    """The symbol of an unknown cell in a question (Sudoku: blank, maze: open floor); None: every cell counts."""
-    return {"sudoku": 1, "maze": 2}.get(data.task)
-
-
 def candidates(inputs: np.ndarray, box_rows: int, box_cols: int) -> np.ndarray:
     """Digits that row, column and box leave for each cell, int64 [N, S]; `inputs` uint8 [N, S], 1: blank."""
     side = box_rows * box_cols

@@ -12,13 +12,13 @@ from trm.data.dataset import PuzzleSet
 from trm.devices.base import Backend
 from trm.errors import UserError
 from trm.evaluation import bins
-from trm.evaluation.baselines import blank_symbol, guesses
+from trm.evaluation.baselines import guesses
 from trm.evaluation.policies import confident, fixed, restarts
-from trm.evaluation.scores import Score
 from trm.evaluation.votes import can_vote, vote_results
 from trm.io import write_bytes, write_json
 from trm.network.inference import InferenceNetwork
 from trm.network.parameters import architecture
+from trm.network.scores import Score
 from trm.provenance import now, provenance
 from trm.study.flops import forward_flops, parameters, train_flops
 from trm.study.schema import EvaluationConfig
@@ -67,7 +67,7 @@ class Evaluation:
         self.depths = tuple(sorted(set(evaluation.unroll))) or (model.halt_max_steps,)
         self.steps = evaluation.steps or model.halt_max_steps
         self.step_flops = forward_flops(model, found["seq_len"], found["vocab"])
-        self.blank = blank_symbol(trained.config.data)
+        self.blank = dataset.blank
         self.results: list[dict[str, Any]] = []
         self.predictions: dict[str, np.ndarray] = {}
 

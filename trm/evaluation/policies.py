@@ -14,8 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from trm.evaluation.scores import Score
 from trm.network.inference import InferenceNetwork, inference_batch
+from trm.network.scores import Score
 from trm.training.step import Originals
 
 NewScore = Callable[[], Score]

@@ -44,6 +44,11 @@ class Dataset:
         ignore = NO_LABEL if meta.ignore_label_id is None else meta.ignore_label_id
         return Puzzles(meta.seq_len, meta.vocab_size, meta.num_puzzle_identifiers, ignore)
 
+    @property
+    def blank(self) -> int | None:
+        """Symbol of an unknown cell in a question (Sudoku: blank, maze: open floor); None: every cell counts."""
+        return {"sudoku": 1, "maze": 2}.get(self.split("train").meta.task)
+
     @cached_property
     def summary(self) -> dict[str, Any]:
         """What training.json says of the data set."""

@@ -14,6 +14,7 @@ from trm.study.schema import RunConfig
 from trm.study.stages import draw_stages
 from trm.tasks.arc.augment import ArcAugmenter
 from trm.training.dataset import Dataset
+from trm.training.metrics import Clocks
 from trm.training.optim.schedule import exploration_at
 from trm.training.step import AnyBatch, Batch, HintBatch, RowBatch
 
@@ -35,17 +36,14 @@ def exploration_minimum(
 class Feed:
     """Batches for this worker."""
 
-    def __init__(self, config: RunConfig, dataset: Dataset, backend: Backend):
+    def __init__(self, config: RunConfig, dataset: Dataset, backend: Backend, clocks: Clocks | None = None):
         self._config, self._backend = config, backend
         self._sampler, self._augmenter = dataset.sampler(config)
         self._stages = draw_stages(config.data, config.training.steps)
         self._questions = dataset.split("train").inputs if config.data.gives_hints else None
         self._count = config.training.batch_size // backend.world
         self._first = backend.worker * self._count
-        self.host_seconds = 0.0
-        """Time spent so far in making batches on the host."""
-        self.transfer_seconds = 0.0
-        """Time for which the host was held so far by moving batches to the device."""
+        self._clocks = clocks or Clocks()
 
     def batch(self, step: int) -> AnyBatch:
         """This worker's rows of the global batch of `step` (from 1), on the device."""
@@ -66,8 +64,8 @@ class Feed:
                 kind, arrays = HintBatch, (*arrays, *self._hints(step, self._questions[drawn.rows]))
         made = time.perf_counter()
         batch = kind(*(self._backend.place_rows(torch.from_numpy(array), 0) for array in arrays))
-        self.host_seconds += made - begun
-        self.transfer_seconds += time.perf_counter() - made
+        self._clocks.feed += made - begun
+        self._clocks.transfer += time.perf_counter() - made
         return batch
 
     def _hints(self, step: int, questions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -12,26 +12,26 @@ from torch import Tensor
 
 from trm.devices.base import Backend
 from trm.errors import UserError
-from trm.evaluation.baselines import blank_symbol
 from trm.network.inference import InferenceNetwork
+from trm.network.scores import Score
 from trm.provenance import now
-from trm.study.fingerprint import RECIPE_VERSION, run_fingerprint
+from trm.study.fingerprint import RECIPE_VERSION
 from trm.study.schema import RunConfig, RuntimeConfig
 from trm.study.stages import recursion_stages
 from trm.training.checkpoints.folder import CheckpointFolder, load_newest
 from trm.training.checkpoints.saving import Record, Saver, run_identity
 from trm.training.dataset import Dataset
 from trm.training.feed import Feed
-from trm.training.finish import finish_run, not_a_number_sentence
+from trm.training.finish import diverged_sentence, finish_run
 from trm.training.interrupt import EXIT_UNFINISHED, ReportSignal, StopRequested, StopSignal
 from trm.training.memory import explained, out_of_memory_sentence
-from trm.training.metrics import INDEX
+from trm.training.metrics import INDEX, Clocks
 from trm.training.optim.schedule import lr_factor
 from trm.training.profile import Profile
 from trm.training.report import Reporter
 from trm.training.state import TrainState
 from trm.training.step import TrainStep
-from trm.training.validate import Score, validate
+from trm.training.validate import validate
 
 
 class Trainer:
@@ -60,12 +60,11 @@ class Trainer:
             runtime,
         )
         self.started, self.started_at = started, now()
-        self.fingerprint = run_fingerprint(config)
         folder = CheckpointFolder(checkpoints) if isinstance(checkpoints, Path) else checkpoints
         loaded = load_newest(folder)
         requested = config.training.precision
         if requested == "auto" and loaded:
-            requested = loaded.meta["identity"]["precision"]  # a resumed run goes on as it began
+            requested = loaded.meta["identity"]["precision"]  # a resumed run keeps its precision
         self.precision = backend.precision(requested)
         identity = run_identity(config, RECIPE_VERSION, dataset.summary, self.precision.name)
         self.saver = Saver(folder, backend, runtime, identity)
@@ -82,15 +81,15 @@ class Trainer:
         self.begun = self.record.done
         """Steps that were done before this process."""
         self.program = backend.program(self.step)
-        self.feed = Feed(config, dataset, backend)
+        self.clocks = Clocks()
+        self.feed = Feed(config, dataset, backend, self.clocks)
         self.stages = recursion_stages(config.model, config.training)
-        self.threads = torch.get_num_threads()
         self.profile = Profile(profile_steps, folder.root / f"profile-{backend.rank}.json", backend)
         self.validation = dataset.originals("validation", backend) if dataset.has("validation") else None
         self.setup_seconds = 0.0
         self.loop_started = time.monotonic()
-        self.step_seconds = 0.0
-        self.reporter = Reporter(self)
+        parts = (config, runtime, backend, dataset.puzzles, self.record, self.clocks)
+        self.reporter = Reporter(*parts, folder, out.name)
 
     # -- the run
 
@@ -98,17 +97,16 @@ class Trainer:
         """Train to the end. Returns 0, or after a checkpoint the exit code of the signal (or the time) that stopped it.
 
         Raises:
-            UserError: no number in the loss, out of memory, differing workers, a lost worker, a full disk.
+            UserError: the loss is NaN or inf, out of memory, workers differ or are lost, the disk is full.
         """
         record, steps = self.record, self.config.training.steps
         with StopSignal() as stop, explained(self._out_of_memory), ReportSignal() as self._asked:
             try:
-                self.reporter.open()
-                self.reporter.announce()
+                self.reporter.open(self.precision)
                 self.compare_workers()
                 self.setup_seconds = time.monotonic() - self.started
                 self.loop_started = self.saver.saved_at = time.monotonic()
-                self.reporter.restart()
+                self.reporter.begin()
                 if record.pending:
                     self._after_step(stop)
                 while record.done < steps:
@@ -136,7 +134,7 @@ class Trainer:
         with stop.abandonable(self.backend.processes == 1):
             batch = self.feed.batch(self.record.done + 1)
             self.program(batch, stage.h_cycles, stage.l_cycles)
-        self.step_seconds += time.monotonic() - begun
+        self.clocks.step += time.monotonic() - begun
         self.record.done += 1
         self.profile.after(self.record.done)
 
@@ -158,7 +156,7 @@ class Trainer:
         improved = False
         evaluated = is_evaluation_step(step, training.steps, runtime.evals) and self.validation is not None
         if evaluated or step % runtime.log_every == 0 or last:
-            scores: dict[str, float] = {}
+            scores: dict[str, float | None] = {}
             if evaluated:
                 with stop.abandonable(self.backend.processes == 1):
                     scores = self._validate()
@@ -218,32 +216,32 @@ class Trainer:
             weights["puzzle.weight"] = state.puzzle_table
         norms = [torch.linalg.vector_norm(weight, dtype=torch.float32) for weight in weights.values()]
         fetched = self.backend.fetch(torch.cat((state.meter.sums, lr[None], torch.stack(norms)))).tolist()
-        self.step_seconds += time.monotonic() - begun  # a device that runs behind is waited for here
+        self.clocks.step += time.monotonic() - begun  # a device that runs behind is waited for here
         size = state.meter.size
         names = [f"train/weight_norm/{name}".rstrip("/") for name in weights]
         return fetched[:size], fetched[size], dict(zip(names, fetched[size + 1 :], strict=True))
 
-    def _report(self, scores: dict[str, float]) -> None:
+    def _report(self, scores: dict[str, float | None]) -> None:
         sums, lr, norms = self._fetch()
         self._check_finite(sums, norms["train/weight_norm"])
         self.reporter.report(sums, lr, norms, scores, self.wall_seconds_now())
         self.state.meter.sums.zero_()
 
     def _write_backend_report(self) -> None:
-        """The backend's own account, beside the checkpoints; nothing where it keeps none."""
+        """The backend's diagnostics, beside the checkpoints, if it has any."""
         if report := self.backend.report():
             self.saver.folder.write_extra(f"xla-metrics-{self.backend.rank}.txt", report.encode())
 
     def _check_finite(self, sums: list[float], weight_norm: float = 0.0) -> None:
-        """Stop where the loss or the gradient was no number since the last report, or a weight is none."""
+        """Stop if the loss or the gradient was NaN or inf since the last report, or a weight is now."""
         step = int(sums[INDEX["bad_step"]])
         if not step and math.isfinite(weight_norm):
             return
         good = self.saver.folder.steps()
         what = "a weight" if not step else "the loss" if sums[INDEX["bad_loss"]] else "the gradient norm"
-        raise UserError(
-            not_a_number_sentence(self, what, step or self.record.done, good[-1] if good else None)
-        )
+        at, last = step or self.record.done, good[-1] if good else None
+        norm = self.reporter.weight_norm
+        raise UserError(diverged_sentence(self.config.training, self.precision.name, norm, what, at, last))
 
     def _out_of_memory(self) -> str:
         return out_of_memory_sentence(
@@ -256,7 +254,7 @@ class Trainer:
 
     # -- validation, workers, the end
 
-    def _validate(self) -> dict[str, float]:
+    def _validate(self) -> dict[str, float | None]:
         """Score the averaged weights on this worker's share of the validation puzzles; sum over the workers."""
         state, model, backend = self.state, self.config.model, self.backend
         state.share_average(backend)
@@ -272,15 +270,11 @@ class Trainer:
             backend.network,
         )
         share = (tensor[backend.worker :: backend.world] for tensor in self.validation)
-        blank = blank_symbol(self.config.data)
-        own = validate(net, *share, model.halt_max_steps, self.dataset.puzzles.ignore, blank)
-        total = Score(*torch.stack(backend.gather(torch.tensor(own, dtype=torch.float64))).sum(0).tolist())
-        return {
-            "eval/exact_accuracy": total.exact / total.puzzles,
-            "eval/accuracy": total.accuracy / total.puzzles,
-            "eval/blank_accuracy": total.blank / total.puzzles,
-            "eval/cross_entropy": total.cross_entropy / total.puzzles,
-        }
+        score = Score(backend.device, self.dataset.puzzles.ignore, self.dataset.blank)
+        validate(net, *share, model.halt_max_steps, self.dataset.puzzles.ignore, score)
+        found = score.result(backend)
+        measures = ("exact_accuracy", "accuracy", "blank_accuracy", "cross_entropy")
+        return {f"eval/{name}": found[name] for name in measures}
 
     def compare_workers(self) -> None:
         """Make sure that all workers hold the same weights.
@@ -307,7 +301,16 @@ class Trainer:
         """Write weights.safetensors, history.csv and training.json, each atomically, the last one last."""
         self.reporter.close()
         if self.backend.rank == 0:
-            finish_run(self)
+            seconds = (self.wall_seconds_now(), self.setup_seconds)
+            finish_run(
+                self.out,
+                self.state,
+                self.record,
+                self.backend,
+                self.dataset.summary,
+                *seconds,
+                self.started_at,
+            )
         self.backend.gather(torch.zeros(1))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -22,10 +23,22 @@ SUMS = (
     "grad_norm_big",  # squared norm of the global gradient
     "grad_norm_small",  # mean squared norm of a part's gradient, scaled as if it were the whole batch
     "skipped",  # float16 steps skipped after an overflow
-    "bad_step",  # first step with a loss, or a gradient norm, that is no number
+    "bad_step",  # first step whose loss or gradient norm is not finite
     "bad_loss",  # 1 where it was the loss
 )
 INDEX = {name: i for i, name in enumerate(SUMS)}
+
+
+@dataclass
+class Clocks:
+    """Seconds of this process so far."""
+
+    step: float = 0.0
+    """In training steps, making and moving their batches included."""
+    feed: float = 0.0
+    """Making batches on the host."""
+    transfer: float = 0.0
+    """Waiting on the host for batches to be moved to the device."""
 
 
 class Meter:

@@ -1,62 +1,86 @@
-"""What a run tells while it trains: a history row, the console line, TensorBoard, Weights & Biases, and warnings."""
+"""What a run reports while it trains: history rows, console lines, TensorBoard, Weights & Biases, and warnings."""
 
 from __future__ import annotations
 
 import math
 import time
 import warnings
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import Any
 
 import torch
 
+from trm.devices.base import Backend, Precision
 from trm.devices.cpu import peak_resident_bytes
+from trm.study.fingerprint import run_fingerprint
 from trm.study.flops import parameters, step_flops
+from trm.study.schema import RunConfig, RuntimeConfig
+from trm.study.stages import recursion_stages
+from trm.training.checkpoints.folder import CheckpointFolder
+from trm.training.checkpoints.saving import Record
 from trm.training.history import TensorBoard, WeightsAndBiases, progress_line, si, to_csv
-from trm.training.metrics import named_means
-
-if TYPE_CHECKING:
-    from trm.training.loop import Trainer
+from trm.training.metrics import Clocks, named_means
+from trm.training.state import Puzzles
 
 TRANSFER_SHARE = 0.1  # of a step's time that moving its batch to the device may take
 
 
 class Reporter:
-    """Makes the history row of a report; in the first process it also prints and writes it.
+    """Makes a history row per report; the first process also prints it and writes it to `folder` and to the loggers.
 
-    Called by all workers at the same steps: the row holds numbers of each of them.
+    Called by all workers at the same steps, since a row holds numbers of each of them. `name`: the run's name.
     """
 
-    def __init__(self, trainer: Trainer):
-        self._trainer = trainer
+    def __init__(
+        self,
+        config: RunConfig,
+        runtime: RuntimeConfig,
+        backend: Backend,
+        puzzles: Puzzles,
+        record: Record,
+        clocks: Clocks,
+        folder: CheckpointFolder,
+        name: str,
+    ):
+        self._config, self._runtime, self._backend, self._puzzles = config, runtime, backend, puzzles
+        self._record, self._clocks, self._folder, self._name = record, clocks, folder, name
+        self._stages = recursion_stages(config.model, config.training)
         self._writers: list[Any] = []
         self._warned = False
-        self._resumed_at = self._step = trainer.record.done
+        self._resumed_at = record.done
         self.weight_norm = math.nan
         """Norm of all weights at the last report."""
-        self.restart()
+        self.begin()
 
-    def restart(self) -> None:
-        """Begin to measure: called when the first step is about to begin."""
-        self._at, self._step = time.monotonic(), self._trainer.record.done
-        self._stepping, self._feeding, self._moving = self._clocks()
+    def begin(self) -> None:
+        """Start the clocks: called when the first step is about to begin."""
+        self._began = time.monotonic()
+        self._restart()
 
-    def _clocks(self) -> tuple[float, float, float]:
-        """Seconds so far in steps, in making batches, and in moving them to the device."""
-        trainer = self._trainer
-        return trainer.step_seconds, trainer.feed.host_seconds, trainer.feed.transfer_seconds
+    def _restart(self) -> None:
+        self._at, self._step, self._before = time.monotonic(), self._record.done, replace(self._clocks)
 
-    def open(self) -> None:
-        """Open what the runtime settings ask for, in the first process."""
-        trainer = self._trainer
-        if trainer.backend.rank:
+    def open(self, precision: Precision) -> None:
+        """In the first process, open the loggers and print the first line: what is trained, where, how and why."""
+        if self._backend.rank:
             return
-        root, runtime = trainer.saver.folder.root, trainer.runtime
+        root, runtime = self._folder.root, self._runtime
         if runtime.tensorboard:
-            self._writers.append(TensorBoard(root / "tensorboard", trainer.record.done))
+            self._writers.append(TensorBoard(root / "tensorboard", self._record.done))
         if runtime.wandb != "off":
-            config = trainer.config.model_dump(mode="json")
-            name, fingerprint = trainer.out.name, trainer.fingerprint
-            self._writers.append(WeightsAndBiases(runtime.wandb, root, name, fingerprint, config))
+            config, fingerprint = self._config.model_dump(mode="json"), run_fingerprint(self._config)
+            self._writers.append(WeightsAndBiases(runtime.wandb, root, self._name, fingerprint, config))
+        model, training, backend = self._config.model, self._config.training, self._backend
+        size = parameters(model, self._puzzles.seq_len, self._puzzles.vocab)
+        print(
+            f"TRM {model.mixer} d={model.d_model} T={model.h_cycles} n={model.l_cycles}, {si(size)} parameters, on "
+            f"{backend.name} ({backend.device_name()}; {counted(torch.get_num_threads(), 'thread')}, "
+            f"{counted(backend.world, 'worker')}); {precision.name}: {precision.reason}; "
+            f"{training.steps} steps of {training.batch_size} rows",
+            flush=True,
+        )
+        if self._record.done:
+            print(f"resumed from {self._folder.folder(self._record.done)}", flush=True)
 
     def flush(self) -> None:
         """Have everything written so far in the files."""
@@ -69,66 +93,54 @@ class Reporter:
             writer.close()
         self._writers.clear()
 
-    def announce(self) -> None:
-        """The first line: what is trained, where, in which precision and why."""
-        trainer = self._trainer
-        if trainer.backend.rank:
-            return
-        model, training, backend = trainer.config.model, trainer.config.training, trainer.backend
-        size = parameters(model, trainer.dataset.puzzles.seq_len, trainer.dataset.puzzles.vocab)
-        print(
-            f"TRM {model.mixer} d={model.d_model} T={model.h_cycles} n={model.l_cycles}, {si(size)} parameters, on "
-            f"{backend.name} ({backend.device_name()}; {trainer.threads} threads, {backend.world} workers); "
-            f"{trainer.precision.name}: {trainer.precision.reason}; {training.steps} steps of "
-            f"{training.batch_size} rows",
-            flush=True,
-        )
-        if trainer.record.done:
-            print(f"resumed from {trainer.saver.folder.folder(trainer.record.done)}", flush=True)
-
     def report(
-        self, sums: list[float], lr: float, norms: dict[str, float], scores: dict[str, float], seconds: float
+        self,
+        sums: list[float],
+        lr: float,
+        norms: dict[str, float],
+        scores: dict[str, float | None],
+        seconds: float,
     ) -> None:
         """One row from the fetched metric sums, learning rate and norms; `scores` of the validation, if there was one.
 
         `seconds`: training time so far, over all resumes.
         """
-        trainer, record, training = self._trainer, self._trainer.record, self._trainer.config.training
+        record, training, backend = self._record, self._config.training, self._backend
         self.weight_norm = norms["train/weight_norm"]
         row: dict[str, Any] = {
             "step": record.done,
             "rows": record.done * training.batch_size,
             "seconds": round(seconds, 3),
-            **named_means(sums, training.micro_batches * trainer.backend.world, training.batch_size),
+            **named_means(sums, training.micro_batches * backend.world, training.batch_size),
             "train/lr": lr,
             **norms,
             **scores,
             **self._performance(),
             **self._memory(),
-            **trainer.backend.counters(),
+            **backend.counters(),
         }
         record.rows.append(row)
-        if trainer.backend.rank == 0:
+        if backend.rank == 0:
             done = max(1, record.done - self._resumed_at)
-            left = (time.monotonic() - trainer.loop_started) / done * (training.steps - record.done)
+            left = (time.monotonic() - self._began) / done * (training.steps - record.done)
             print(progress_line(row, training.steps, left), flush=True)
-            trainer.saver.folder.write_extra("history.csv", to_csv(record.rows))
+            self._folder.write_extra("history.csv", to_csv(record.rows))
             for writer in self._writers:
                 writer.write(row)
-        self.restart()
+        self._restart()
 
     def _performance(self) -> dict[str, float]:
         """Rates since the last report and mean seconds of a step's parts."""
-        trainer, config, puzzles = self._trainer, self._trainer.config, self._trainer.dataset.puzzles
-        done, steps = trainer.record.done, trainer.record.done - self._step
+        config, puzzles, backend, clocks = self._config, self._puzzles, self._backend, self._clocks
+        done, steps = self._record.done, self._record.done - self._step
         rate = steps * config.training.batch_size / max(1e-9, time.monotonic() - self._at)
-        stage = next(stage for stage in trainer.stages if done <= stage.last_step)
+        stage = next(stage for stage in self._stages if done <= stage.last_step)
         flops = step_flops(config.model, puzzles.seq_len, puzzles.vocab, stage.h_cycles, stage.l_cycles)
-        before = (self._stepping, self._feeding, self._moving)
         step, feed, transfer = (
-            (now - then) / max(1, steps) for now, then in zip(self._clocks(), before, strict=True)
+            (getattr(clocks, name) - getattr(self._before, name)) / max(1, steps)
+            for name in ("step", "feed", "transfer")
         )
-        if trainer.backend.own_memory and transfer > TRANSFER_SHARE * step and not self._warned:
+        if backend.own_memory and transfer > TRANSFER_SHARE * step and not self._warned:
             self._warned = True
             warnings.warn(
                 f"moving batches to the device takes {1e3 * transfer:.3g} ms of a step's {1e3 * step:.3g} ms, "
@@ -142,16 +154,21 @@ class Reporter:
             "perf/step_seconds": round(step, 7),
             "perf/feed_seconds": round(feed, 7),
             "perf/transfer_seconds": round(transfer, 7),
-            "perf/compilations": trainer.backend.compilations(),
-            "perf/compile_seconds": round(trainer.backend.compile_seconds(), 3),
+            "perf/compilations": backend.compilations(),
+            "perf/compile_seconds": round(backend.compile_seconds(), 3),
         }
 
     def _memory(self) -> dict[str, int | None]:
         """Peak bytes of each process and its device so far; None where the device does not tell."""
-        backend = self._trainer.backend
+        backend = self._backend
         own = torch.tensor([peak_resident_bytes(), backend.peak_device_memory() or 0])
         row: dict[str, int | None] = {"perf/peak_memory_bytes": backend.peak_memory()}
         for rank, (host, device) in enumerate(vector.tolist() for vector in backend.gather(own)):
             row[f"perf/peak_host_bytes/{rank}"] = host
             row[f"perf/peak_device_bytes/{rank}"] = device or None
         return row
+
+
+def counted(count: int, noun: str) -> str:
+    """ "1 thread", "2 threads"."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -14,7 +14,7 @@ from trm.errors import UserError
 from trm.evaluation import bins, policies
 from trm.evaluation.baselines import candidates, guesses
 from trm.evaluation.evaluate import Evaluation
-from trm.evaluation.scores import Score
+from trm.network.scores import Score
 from trm.study.flops import forward_flops
 from trm.study.schema import DataConfig, EvaluationConfig
 from trm.training.dataset import Dataset
