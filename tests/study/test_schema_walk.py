@@ -1,8 +1,8 @@
 """Every field of the schema has an effect, or is declared to have none: the walk over what names runs and evaluations.
 
 What training does with each field of model, training and placement is shown in tests/training/test_knobs.py; what
-evaluation does, in tests/evaluation/test_evaluate.py; here: that each field, changed alone, makes another run or another
-evaluation, so that no value is ever a silent repeat.
+evaluation does, in tests/evaluation/test_evaluate.py; here: that each field, changed alone, makes another run or
+another evaluation, so that no value is ever a silent repeat.
 """
 
 import pytest
