@@ -107,6 +107,7 @@ RUNTIME = {
     "xla_metrics_every": 2,
     "tensorboard": True,
     "checksum_every": 2,
+    "profile_steps": "2:3",
 }
 
 
@@ -117,6 +118,7 @@ def test_bookkeeping_changes_no_result(dataset_folder, tmp_path):
     assert torch.equal(plain.state.params, other.state.params)
     assert torch.equal(plain.state.ema, other.state.ema)
     assert list((tmp_path / "checkpoints" / "other" / "tensorboard").glob("events*"))
+    assert (tmp_path / "checkpoints" / "other" / "profile-0.json").exists()
 
 
 def test_init_from_starts_with_the_named_runs_average(dataset_folder, tmp_path):

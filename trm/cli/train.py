@@ -61,6 +61,8 @@ def run(args: argparse.Namespace) -> int:
     runtime = config_argument(RuntimeConfig, args.runtime, "--runtime")
     if args.log_every:
         runtime = runtime.model_copy(update={"log_every": max(1, args.log_every)})
+    if args.profile_steps:
+        runtime = runtime.model_copy(update={"profile_steps": args.profile_steps})
     if args.time_limit:
         from trm.pipeline.slurm import stretch_minutes
 
@@ -94,17 +96,7 @@ def run(args: argparse.Namespace) -> int:
             open_checkpoints(args.checkpoints, name, backend, runtime.keep_checkpoints) as checkpoints,
         ):
             dataset, initial = prepare(config, dataset_folder, out, init_from, backend)
-            trainer = Trainer(
-                config,
-                dataset,
-                out,
-                checkpoints,
-                backend,
-                runtime,
-                started,
-                initial,
-                args.profile_steps or runtime.profile_steps,
-            )
+            trainer = Trainer(config, dataset, out, checkpoints, backend, runtime, started, initial)
             code = trainer.run()
         if args.time_limit and code in (EXIT_UNFINISHED, EXIT_TERMINATED) and backend.rank == 0:
             _go_on_later(trainer.record.done - trainer.begun, args.time_limit)

@@ -50,7 +50,6 @@ class Trainer:
         runtime: RuntimeConfig,
         started: float,
         initial: dict[str, Tensor] | None = None,
-        profile_steps: str | None = None,
     ):
         self.config, self.dataset, self.out, self.backend, self.runtime = (
             config,
@@ -84,7 +83,7 @@ class Trainer:
         self.clocks = Clocks()
         self.feed = Feed(config, dataset, backend, self.clocks)
         self.stages = recursion_stages(config.model, config.training)
-        self.profile = Profile(profile_steps, folder.root / f"profile-{backend.rank}.json", backend)
+        self.profile = Profile(runtime.profile_steps, folder.root / f"profile-{backend.rank}.json", backend)
         self.validation = dataset.originals("validation", backend) if dataset.has("validation") else None
         self.setup_seconds = 0.0
         self.loop_started = time.monotonic()
