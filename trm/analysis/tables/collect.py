@@ -192,7 +192,7 @@ def _check_results(path: Path, results: Any) -> None:
     if not isinstance(results, list) or not results:
         raise UserError(f"{path} is damaged (no results): {REMEDY}")
     for result in results:
-        for key in ("split", "policy", "steps", "puzzles", "correct", "exact_accuracy", "accuracy"):
+        for key in ("split", "policy", "steps", "puzzles", "correct", "exact_accuracy"):
             value = result.get(key) if isinstance(result, dict) else None
             if value is None or (key not in ("split", "policy") and not isinstance(value, (int, float))):
                 raise UserError(f"{path} is damaged (a result without {key}): {REMEDY}")
@@ -326,7 +326,7 @@ def _result_rows(
             "error": 1 - result["exact_accuracy"],
             "puzzles": result["puzzles"],
             "correct": result["correct"],
-            "accuracy": result["accuracy"],
+            "accuracy": result.get("accuracy"),
             "blank_accuracy": result.get("blank_accuracy"),
             "blank_error": result.get("blank_error"),
             "cross_entropy": result.get("cross_entropy"),
