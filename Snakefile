@@ -93,8 +93,8 @@ include: "workflow/rules/targets.smk"
 
 
 onsuccess:
-    CONTROLLER.succeeded()
+    CONTROLLER.succeeded(log)
 
 
 onerror:
-    CONTROLLER.failed()
+    CONTROLLER.failed(log)

@@ -6,14 +6,17 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from tests.pipeline.conftest import STUDY, new_project
 from trm.errors import UserError
 from trm.pipeline.cleanup import clean, survey
-from trm.pipeline.launch import expand_patterns, trained_since, with_config
+from trm.pipeline.launch import expand_patterns, with_config
 from trm.pipeline.naming import RUN_FILES
+from trm.pipeline.project import open_project
+from trm.pipeline.record import Launch
 from trm.pipeline.settings import parse_overrides
 
 
@@ -118,18 +121,33 @@ def test_set_reaches_the_runs_and_a_dry_run_says_what_they_cost(fresh):
     assert "no experiment 'bach'; did you mean 'batch'?" in result.stderr
 
 
-def test_a_launch_lists_the_runs_it_was_at_work_on(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    for run in ("earlier", "whole", "broken"):
-        log = tmp_path / f"mine/train/{run}.log"
+def test_a_launch_lists_the_runs_it_was_at_work_on(fresh, monkeypatch):
+    monkeypatch.chdir(fresh.folder)
+    project = open_project({"logs": "mine"})
+    earlier, whole, broken, elsewhere, damaged, _ = project.runs
+
+    def finish(run, facts):
+        for path in map(Path, project.catalogue.run_files(run)):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(facts)
+
+    finish(earlier, "{}")
+    begun = Launch(open_project({"logs": "mine"}))
+    begun.started = 10.0
+    for run in (earlier, whole, broken):
+        log = Path(f"mine/train/{run}.log")
         log.parent.mkdir(parents=True, exist_ok=True)
         log.write_text("step 1/1\n")
-    os.utime(tmp_path / "mine/train/earlier.log", (5, 5))
-    (tmp_path / "results/runs/whole").mkdir(parents=True)
-    facts = {"wall_seconds": 2.0, "setup_seconds": 0.5}
-    (tmp_path / "results/runs/whole/training.json").write_text(json.dumps(facts))
-    found = {item["run"]: (item["state"], item["seconds"]) for item in trained_since(10.0, "mine")}
-    assert found == {"whole": ("finished", 2.5), "broken": ("unfinished", None)}
+    os.utime(f"mine/train/{earlier}.log", (5, 5))
+    finish(whole, json.dumps({"wall_seconds": 2.0, "setup_seconds": 0.5}))
+    finish(elsewhere, json.dumps({"wall_seconds": 3.0}))  # its log is on another machine
+    finish(damaged, "{")
+    assert {item["run"]: (item["state"], item["seconds"]) for item in begun.runs()} == {
+        whole: ("finished", 2.5),
+        broken: ("unfinished", None),
+        elsewhere: ("finished", 3.0),
+        damaged: ("finished", None),
+    }
 
 
 def test_one_point_of_an_experiment(fresh):
@@ -141,15 +159,6 @@ def test_one_point_of_an_experiment(fresh):
     result = launch(fresh, "-n", "data_size", "--point", "11")
     said = "data_size: no point matches '11'; there are: train_puzzles=10; train_puzzles=20"
     assert said in result.stderr + result.stdout
-
-
-def test_a_damaged_result_is_no_reason_to_lose_the_record(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "logs/train").mkdir(parents=True)
-    (tmp_path / "logs/train/a.log").touch()
-    (tmp_path / "results/runs/a").mkdir(parents=True)
-    (tmp_path / "results/runs/a/training.json").write_text("{")
-    assert trained_since(0.0, "logs")[0]["seconds"] is None
 
 
 def test_patterns_name_experiments(fresh, monkeypatch):

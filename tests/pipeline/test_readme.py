@@ -1,5 +1,6 @@
 """README's table of commands works as written, after a small study, from a shell that has activated nothing."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -47,6 +48,7 @@ def test_a_listed_command_works_as_written(command, project):
         shutil.copytree(project.folder / "results", project.folder / "archive/results")
         command += " archive"
     environment = {"PATH": "/usr/bin:/bin", "HOME": str(project.folder)}
+    environment |= {key: os.environ[key] for key in ("PYTHONPATH",) if key in os.environ}
     result = subprocess.run(
         ["sh", "-c", command],
         cwd=project.folder,

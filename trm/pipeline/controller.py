@@ -1,4 +1,4 @@
-"""What the controlling Snakemake process does beside running jobs: its lock, the dry run's page, the partial report."""
+"""What the controlling Snakemake process does beside running jobs: lock, page of a dry run, record, partial report."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from snakemake_interface_logger_plugins.common import LogEvent
 from trm.pipeline import lock, plan
 from trm.pipeline.partial import remove_partial_report, write_partial_report
 from trm.pipeline.project import Project
+from trm.pipeline.record import Launch
 
 
 class Controller(logging.Filter):
@@ -36,6 +37,8 @@ class Controller(logging.Filter):
         self._config = config
         self._interrupted = False
         self._lock: TextIO | None = None
+        self._launch: Launch | None = None
+        self._project = project
         if not snakemake.is_main_process:
             return
         output = snakemake.output_settings
@@ -53,22 +56,33 @@ class Controller(logging.Filter):
         # the one event before Snakemake looks at its own locks; commands that run nothing (--summary, --lint) lack it
         if get_event(record) == LogEvent.WORKFLOW_STARTED:
             self._lock = lock.join()
+            self._launch = Launch(self._project)
         return True
 
     def _interrupt(self, number: int, frame: Any) -> None:
         self._interrupted = True
         signal.default_int_handler(number, frame)
 
-    def failed(self) -> None:
-        """After a failure: a report of what there is. Not after Ctrl-C, whose user does not want to wait."""
+    def failed(self, log: list[str]) -> None:
+        """After a failure: a report of what there is. Not after Ctrl-C, whose user does not want to wait.
+
+        Args:
+            log: Snakemake's own log files.
+        """
+        self._record("interrupted" if self._interrupted else "failed", log)
         if not self._interrupted:
             write_partial_report(self._config)
             post("the study failed: results/report.partial.html shows what there is")
 
-    def succeeded(self) -> None:
+    def succeeded(self, log: list[str]) -> None:
         """After success: the partial report of an earlier failure has no use any more."""
+        self._record("finished", log)
         remove_partial_report()
         post("the study is finished: results/report.html")
+
+    def _record(self, state: str, log: list[str]) -> None:
+        if self._launch:
+            self._launch.write(state, os.path.relpath(log[0]) if log else "")
 
 
 def post(text: str) -> None:

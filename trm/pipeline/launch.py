@@ -1,24 +1,17 @@
-"""`python -m trm study run`: Snakemake, after any other run in this folder, with a record of how it ended.
-
-Each launch leaves one JSON in results/launches/.
-"""
+"""`python -m trm study run`: Snakemake, after any other run in this folder."""
 
 from __future__ import annotations
 
 import fnmatch
 import itertools
-import json
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any, TextIO
 
 from trm.errors import UserError
-from trm.io import write_json
 from trm.pipeline import lock
-from trm.pipeline.places import Place
 from trm.pipeline.settings import parse_overrides, split
 from trm.study.grid import load_study
 from trm.study.reading import parse_yaml
@@ -81,7 +74,7 @@ def expand_patterns(arguments: list[str]) -> list[str]:
 
 
 def launch(arguments: list[str]) -> int:
-    """Run `snakemake ARGUMENTS` and record how it ended; returns its exit code. Waits for another run that is still
+    """Run `snakemake ARGUMENTS` and return its exit code. Waits for another run that is still
     alive in this folder, even if its terminal was closed.
 
     Raises:
@@ -93,9 +86,6 @@ def launch(arguments: list[str]) -> int:
 
 def _run(arguments: list[str], handle: TextIO) -> int:
     snakemake = Path(sys.executable).with_name("snakemake")
-    started = time.time()
-    record = Path("results/launches") / time.strftime("%Y%m%dT%H%M%SZ.json", time.gmtime(started))
-    log_before = _newest_log()
     # Ctrl-C reaches Snakemake by itself (same terminal group); it stops its jobs, and we wait for it.
     previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
@@ -107,61 +97,4 @@ def _run(arguments: list[str], handle: TextIO) -> int:
         code = process.wait()
     finally:
         signal.signal(signal.SIGINT, previous)
-    log = _newest_log()
-    if log and log != log_before:
-        state = "finished" if code == 0 else "failed"
-        seconds = round(time.time() - started, 1)
-        write_json(
-            record,
-            {
-                "arguments": arguments,
-                "state": state,
-                "code": code,
-                "seconds": seconds,
-                "log": log,
-                "runs": trained_since(
-                    started, _setting(arguments, "logs", "logs"), _setting(arguments, "storage_prefix", "")
-                ),
-            },
-        )
     return code if code >= 0 else 128 - code
-
-
-def trained_since(started: float, logs: str, prefix: str = "") -> list[dict[str, Any]]:
-    """Runs that were trained since `started` (seconds since 1970): run, state, seconds, log.
-
-    Args:
-        logs: folder of the jobs' logs.
-        prefix: gs:// prefix of the results; empty: this disk.
-    """
-    place = Place(prefix)
-    found = []
-    for log in sorted(Path(logs, "train").glob("*.log")):
-        if log.stat().st_mtime < started:
-            continue
-        result = f"results/runs/{log.stem}/training.json"
-        entry: dict[str, Any] = {"run": log.stem, "state": "unfinished", "seconds": None, "log": str(log)}
-        if place.exists(result):
-            entry |= {"state": "finished", "seconds": None if prefix else _seconds(Path(result))}
-        found.append(entry)
-    return found
-
-
-def _seconds(result: Path) -> float | None:
-    """Seconds of training; None if the file is damaged, which the job that reads it next says."""
-    try:
-        facts = json.loads(result.read_text(encoding="utf-8"))
-        return round(float(facts["wall_seconds"]) + float(facts.get("setup_seconds", 0.0)), 1)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None
-
-
-def _setting(arguments: list[str], key: str, default: str) -> str:
-    """Value of `--config KEY=...`."""
-    start = f"{key}="
-    return next((word.removeprefix(start) for word in reversed(arguments) if word.startswith(start)), default)
-
-
-def _newest_log() -> str:
-    logs = sorted(Path(".snakemake/log").glob("*.log"))
-    return str(logs[-1]) if logs else ""
