@@ -65,13 +65,13 @@ study: $(VENV)/.ready
 	@$(RUN) --config experiments=study
 
 test: $(VENV)/.ready
-	$(BIN)/python -m pytest -n 2 -m "not full"
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not full"
 
 test-all: test test-full
 
 # what `make test` leaves out
 test-full: $(VENV)/.ready $(if $(filter 1,$(XLA)),$(TPU_VENV)/.ready)
-	$(BIN)/python -m pytest -n 2 -m full --cov=trm --cov=snakemake_executor_plugin_tpu --cov-report=term:skip-covered
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m full --cov=trm --cov=snakemake_executor_plugin_tpu --cov-report=term:skip-covered
 	@$(if $(filter 1,$(XLA)),$(MAKE) --no-print-directory test-xla,echo "Skipped: the tests of the TPU backend and of the GPU kernels (torch_xla has wheels for Linux on x86-64 only, or XLA=0 was given)")
 
 test-xla: $(TPU_VENV)/.ready
