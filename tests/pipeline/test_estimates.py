@@ -30,12 +30,10 @@ def jobs(monkeypatch):
     return find
 
 
-def test_workers_of_one_machine_are_started_by_torchrun(jobs):
+def test_workers_of_one_machine_have_a_core_each(jobs):
     estimates, names = jobs("port_validation")
     assert estimates.launcher(names["CPU"]) == ""
-    assert (
-        estimates.launcher(names["CPU, 2 workers"]) == "torchrun --standalone --nproc-per-node 2 --no-python"
-    )
+    assert [estimates.workers(names[label]) for label in ("CPU", "CPU, 2 workers")] == [1, 2]
     assert (estimates.threads(names["CPU"]), estimates.threads(names["CPU, 2 workers"])) == (1, 2)
     assert estimates.log_every(names["CPU"]) == ["--log-every", "2"]
     assert "XLA on the CPU" not in names

@@ -142,7 +142,7 @@ def test_a_run_is_held_to_its_placement():
     assert backend.network == "plain"
     with pytest.raises(UserError, match="placement.backend is cuda, but the job runs on cpu"):
         check_placement(placed(backend="cuda"), CpuBackend())
-    with pytest.raises(UserError, match="placement.workers is 2, but the job has 1: start it with torchrun"):
+    with pytest.raises(UserError, match="but the job has 1: start it with trm train --workers 2"):
         check_placement(placed(workers=2), CpuBackend())
 
 

@@ -2,13 +2,15 @@
 
     python -m trm train --config run.json --dataset results/datasets/NAME --out results/runs/NAME \
         --checkpoints results/checkpoints/NAME
-    torchrun --nproc-per-node 2 -m trm train ...        # two workers, same result
+    python -m trm train --workers 2 ...        # two workers on this machine, same result
 """
 
 from __future__ import annotations
 
 import argparse
 import math
+import os
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,6 +35,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--backend", default="auto", help="auto, cpu, cuda or xla")
     parser.add_argument("--threads", type=int, help="CPU threads (default: all)")
     parser.add_argument("--runtime", default="{}", help="RuntimeConfig: JSON text or a path to a JSON file")
+    parser.add_argument("--workers", type=int, help="processes on this machine that share each batch")
     parser.add_argument("--log", help="file that everything printed is appended to")
     parser.add_argument(
         "--time-limit",
@@ -53,6 +56,10 @@ def add_parser(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Train; 0 when finished, 143 after SIGTERM and 75 after stop_after_minutes, with a checkpoint written."""
     started = time.monotonic()
+    if (args.workers or 1) > 1 and "RANK" not in os.environ:
+        from trm.devices.launch import run_workers
+
+        return run_workers(args.workers, [sys.executable, "-m", "trm", *sys.argv[1:]])
     from trm.cli.configuration import run_config
     from trm.io import config_argument
     from trm.study.schema import RuntimeConfig

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from trm.devices.base import Backend, Precision, Step, precision_of
+from trm.devices.claims import claim
 from trm.devices.workers import Workers, world_from_environment
 from trm.errors import UserError
 
@@ -40,13 +41,27 @@ class CudaBackend(Backend):
                 "--backend cuda: torch sees no GPU here; use --backend cpu, or install a CUDA build of torch"
             )
         self.rank, self.world = world_from_environment()
-        local = int(os.environ.get("LOCAL_RANK", "0"))
-        if local >= torch.cuda.device_count():
-            raise UserError(f"LOCAL_RANK={local}, but this machine has {torch.cuda.device_count()} GPUs")
-        self.device = torch.device("cuda", local)
+        self.device = torch.device("cuda", self._own_gpu())
         torch.cuda.set_device(self.device)
         self.network = chosen_network(torch.cuda.get_device_capability(self.device))
         self._workers = Workers("nccl", self.rank, self.world) if self.world > 1 else None
+
+    def _own_gpu(self) -> int:
+        """A GPU that no other process of ours computes on. Raises UserError."""
+        local, count = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+        if local >= count:
+            raise UserError(
+                f"worker {local} of this machine has no GPU: there are {count}, so start {count} workers"
+            )
+        names = [f"gpu-{torch.cuda.get_device_properties(k).uuid}" for k in range(count)]
+        found = claim(names, local)
+        if found is None and self.world > 1:
+            raise UserError(
+                "other trm processes use the GPUs of this machine: wait for them, or start fewer workers"
+            )
+        if found is None:
+            log.warning("other trm processes use every GPU of this machine; this one shares GPU %d", local)
+        return local if found is None else found
 
     def precision(self, requested: str) -> Precision:
         fast = torch.cuda.get_device_capability(self.device)[0] >= 8

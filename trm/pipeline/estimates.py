@@ -175,8 +175,8 @@ class Estimates:
         if placement.backend == "cpu" and not hardware.host_memory:
             cpu = read_hardware(self._project.settings.hardware, "cpu").model_dump()
             hardware = Hardware(**cpu | {"jobs": hardware.jobs, "hosts": hardware.hosts})
-        if placement.workers > 1:
-            hardware = hardware.model_copy(update={"devices": hardware.devices * placement.workers})
+        if (workers := self._sharing(run)) > 1:
+            hardware = hardware.model_copy(update={"devices": hardware.devices * workers})
         return hardware
 
     def hosts(self, wildcards: Any) -> int:
@@ -192,25 +192,33 @@ class Estimates:
         return self.pod_hosts if whole else 1
 
     def launcher(self, wildcards: Any) -> str:
-        """What comes before the command: `tpurun` starts it on every host of the job, `torchrun` several times on
-        this machine; and the interpreter of another backend where the config's `xla_python` names one."""
+        """What is put before the command: `tpurun`, which starts it on every host of the job, or the interpreter of
+        another backend where the config's `xla_python` names one."""
         if self.hosts(wildcards) > 1:
             return "tpurun"
-        words = []
         python = self._project.settings.xla_python
         if python and self._project.runs[wildcards.run].config.placement.backend == "xla":
-            words.append(f"env PATH={shlex.quote(str(Path(python).absolute().parent))}:$PATH")
-        if (workers := self._workers(wildcards)) > 1:
-            words.append(f"torchrun --standalone --nproc-per-node {workers} --no-python")
-        return " ".join(words)
+            return f"env PATH={shlex.quote(str(Path(python).absolute().parent))}:$PATH"
+        return ""
 
     def _workers(self, wildcards: Any) -> int:
         return self._project.runs[wildcards.run].config.placement.workers
 
+    def workers(self, wildcards: Any) -> int:
+        """Processes of a job on one machine that share each batch: as many as the run's placement says, else at most
+        the config's `workers`. No result depends on the latter."""
+        return 1 if self.hosts(wildcards) > 1 else self._sharing(wildcards.run)
+
+    def _sharing(self, run: str) -> int:
+        config = self._project.runs[run].config
+        if config.placement.workers or config.placement.backend == "cpu":
+            return max(1, config.placement.workers)
+        rows = config.training.batch_size // config.training.micro_batches
+        return max(count for count in range(1, self._project.settings.workers + 1) if rows % count == 0)
+
     def threads(self, wildcards: Any) -> int:
         """Cores of a job: those of each of its workers on this machine."""
-        local = 1 if self.hosts(wildcards) > 1 else max(1, self._workers(wildcards))
-        return self._project.study.scale.threads * local
+        return self._project.study.scale.threads * self.workers(wildcards)
 
     def log_every(self, wildcards: Any) -> list[str]:
         """The option of experiments that ask for finer curves."""
@@ -238,7 +246,7 @@ class Estimates:
         """The option by which the training process of a small run also evaluates it: starting another process costs
         more than the evaluation."""
         placement = self._project.runs[wildcards.run].config.placement
-        elsewhere = placement.backend != "any" or placement.workers > 1 or self._project.place.prefix
+        elsewhere = placement.backend != "any" or self.workers(wildcards) > 1 or self._project.place.prefix
         if elsewhere or self.of(wildcards.run).seconds > SMALL_SECONDS:
             return []
         texts = self._evaluations.get(wildcards.run, [])
@@ -257,7 +265,7 @@ class Estimates:
     def memory_mb(self, wildcards: Any) -> int:
         """Host memory of a job, MB: the program, the checkpoint (once as tensors, once as the file's bytes), and on
         processors all that training keeps."""
-        cost, workers = self.of(wildcards.run), max(1, self._workers(wildcards))
+        cost, workers = self.of(wildcards.run), self.workers(wildcards)
         kept = (
             cost.memory_bytes if self._hardware_of(wildcards.run).host_memory else 2 * cost.checkpoint_bytes
         )
@@ -272,7 +280,7 @@ class Estimates:
         """GPUs of a training job."""
         if self._project.runs[wildcards.run].config.placement.backend == "cpu":
             return 0
-        return self.gpus_per_worker * max(1, self._workers(wildcards))
+        return self.gpus_per_worker * self.workers(wildcards)
 
     def sentence(self, wildcards: Any) -> str:
         """What a training job costs, for its message."""

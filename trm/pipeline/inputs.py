@@ -138,6 +138,8 @@ class Inputs:
     def _train_options(self, wildcards: Any, output: Any) -> list[str]:
         words = ["--threads", str(self._study.scale.threads), "--runtime", self._runtime]
         words += ["--checkpoints", self.checkpoints(wildcards, output)]
+        if (workers := self._estimates.workers(wildcards)) > 1:
+            words += ["--workers", str(workers)]
         return [*words, *self._estimates.log_every(wildcards), *self._estimates.evaluations(wildcards)]
 
     # evaluation

@@ -61,6 +61,9 @@ class Settings(BaseModel):
     """TPU chips that a job uses on each of its hosts, neither more nor fewer."""
     gpus: Annotated[int, Field(ge=0)] = 0
     """GPUs of a training or evaluation job, for each of its workers."""
+    workers: Count = 1
+    """Processes, one on each GPU, that share each batch of a run on one machine; a run whose batch they cannot share
+    equally takes fewer. `placement.workers` of the study comes first."""
     max_runtime: Annotated[int, Field(ge=0)] = 0
     """Longest job in minutes; a longer run stops before that with a checkpoint, and another job resumes it. 0: no
     limit."""

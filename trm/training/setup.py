@@ -27,7 +27,7 @@ def check_placement(config: RunConfig, backend: Backend) -> None:
     if wanted.workers not in (0, backend.processes):
         raise UserError(
             f"placement.workers is {wanted.workers}, but the job has {backend.processes}: start it with "
-            f"torchrun --standalone --nproc-per-node {wanted.workers} -m trm train ... (on a TPU pod: tpurun)"
+            f"trm train --workers {wanted.workers} (on a TPU pod: tpurun trm train)"
         )
     if wanted.average == "first" and backend.name == "xla":
         raise UserError(
