@@ -10,6 +10,7 @@ import pytest
 from trm.errors import UserError
 from trm.pipeline import plan
 from trm.pipeline.estimates import Estimates
+from trm.pipeline.gpus import visible_gpus
 from trm.pipeline.inputs import Inputs
 from trm.pipeline.preflight_gate import PreflightGate
 from trm.pipeline.project import open_project
@@ -111,3 +112,30 @@ def test_a_run_that_starts_from_weights_outside_the_study_needs_them_on_disk(job
     weights.parent.mkdir(parents=True)
     weights.touch()
     assert inputs.train_initial(job) == []
+
+
+def test_gpus_of_a_job_follow_its_workers(jobs):
+    """One GPU for each worker; a placement on processors asks for none, and what a batch cannot be shared by is cut."""
+    estimates, names = jobs("port_validation", scale="gpu", gpus=1, workers=8)
+    assert [estimates.gpus(names[label]) for label in ("CPU", "CUDA", "CUDA, 8 workers")] == [0, 1, 8]
+    alone, names = jobs("data_size", scale="gpu", gpus=1)
+    shared, _ = jobs("data_size", scale="gpu", gpus=1, workers=7)
+    first = next(iter(names.values()))
+    assert (alone.gpus(first), shared.gpus(first)) == (1, 6)  # of 768 rows
+    assert shared.of(first.run).seconds < alone.of(first.run).seconds
+
+
+def test_jobs_ask_for_host_memory_and_for_no_more_time_than_there_is(jobs):
+    estimates, _ = jobs("model_size", scale="gpu", max_runtime=240)
+    runs = [SimpleNamespace(run=name) for name in estimates._project.runs]
+    assert max(estimates.memory_mb(run) for run in runs) < 40_000
+    assert max(estimates.minutes(run) for run in runs) == 240
+
+
+def test_visible_gpus(tmp_path, monkeypatch):
+    for name in ("nvidia0", "nvidia1", "nvidiactl"):
+        (tmp_path / name).touch()
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert visible_gpus(tmp_path) == 2
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,3,5")
+    assert visible_gpus(tmp_path) == 3

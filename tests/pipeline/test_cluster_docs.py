@@ -1,0 +1,34 @@
+"""Every Snakemake command of docs/cluster.md, as a dry run."""
+
+import re
+import shlex
+import subprocess
+import sys
+from copy import deepcopy
+
+import pytest
+
+from tests.pipeline.conftest import ROOT, STUDY, new_project
+
+COMMANDS = re.findall(r"^snakemake .*", (ROOT / "docs/cluster.md").read_text(), re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory):
+    """A small study with the experiments that the page names."""
+    study = deepcopy(STUDY)
+    study["scales"]["gpu"] = study["scales"].pop("other")
+    for name in ("baseline", "recursion_schedule"):
+        study["experiments"][name] = {"question": "?", "figures": [{"kind": "curves", "name": name}]}
+    return new_project(tmp_path_factory.mktemp("cluster"), study).folder
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_documented_command_plans_training(checkout, command):
+    words = [sys.executable, "-m", *shlex.split(command.replace("$PWD", "/images"))]
+    words.insert(3, "--dry-run")
+    if "apptainer" in command:
+        words.remove("apptainer"), words.remove("--sdm")  # which Snakemake looks for in a dry run too
+    done = subprocess.run(words, cwd=checkout, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"^train +\d", done.stdout, re.MULTILINE)
