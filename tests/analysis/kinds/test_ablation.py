@@ -31,11 +31,11 @@ def unsure(value: float, low: float, high: float) -> Change:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (sure(0.05, 0.02, 0.08), "B: 5.0 [2.0, 8.0] points higher than A."),
-        (sure(-0.05, -0.08, -0.02), "B: 5.0 [2.0, 8.0] points lower than A."),
+        (sure(0.05, 0.02, 0.08), "With B: 5.0 [2.0, 8.0] points higher than with A."),
+        (sure(-0.05, -0.08, -0.02), "With B: 5.0 [2.0, 8.0] points lower than with A."),
         (
             unsure(0.05, -0.02, 0.12),
-            "B: no difference larger than 12.0 points from A (+5.0 [−2.0, 12.0] points).",
+            "With B: no more than 12.0 points from that with A (+5.0 [−2.0, 12.0] points: no difference established).",
         ),
         (unsure(0.05, 0.02, 0.08), "not established after correction for several comparisons"),
         (Change(Mean(0.05, None, None, 1), None), "one pair of seeds: no interval"),
@@ -64,10 +64,13 @@ def test_effects_hold_or_change_elsewhere() -> None:
     [
         (
             sure(-0.2, -0.25, -0.15),
-            "Off: 20.0 [15.0, 25.0] points lower than on; of 1 other value, none differ too.",
+            "Exact accuracy with off is 20.0 [15.0, 25.0] points lower than with on; the other value is not",
         ),
-        (sure(0.2, 0.15, 0.25), "Off: 20.0 [15.0, 25.0] points higher than on"),
-        (unsure(-0.2, -0.45, 0.05), "No value differs from on by more than 45.0 points."),
+        (sure(0.2, 0.15, 0.25), "Exact accuracy with off is 20.0 [15.0, 25.0] points higher than with on"),
+        (
+            unsure(-0.2, -0.45, 0.05),
+            "Exact accuracy differs from that with on by no more than 45.0 points at",
+        ),
     ],
 )
 def test_the_answer_names_the_largest_established_difference(change: Change, words: str) -> None:

@@ -68,23 +68,21 @@ def adjusted(found: Sequence[Mean]) -> list[Change]:
     return [Change(item, p) for item, p in zip(found, stats.holm([item.p for item in found]))]
 
 
-def difference(name: str, baseline: str, change: Change, column: str) -> str:
-    """One comparison in words."""
+def difference(name: str, baseline: str, change: Change, column: str, subject: str = "") -> str:
+    """One comparison in words: `with A: 5.0 [2.0, 8.0] points lower than with B`; a subject makes it a sentence."""
     mean = change.mean
+    head = f"{subject} with {name} is" if subject else f"with {name}:"
+    amount = changed(column, mean.value, mean.bounds)
     if mean.bounds is None:
-        return f"{name}: {changed(column, mean.value)} against {baseline} (one pair of seeds: no interval)"
-    if change.sign == 0 and mean.sign:
-        amount = changed(column, mean.value, mean.bounds)
-        return (
-            f"{name}: {amount} against {baseline}, not established after correction for several comparisons"
-        )
-    if change.sign == 0:
-        most = changed(column, max(abs(bound) for bound in mean.bounds), sign=False)
-        return f"{name}: no difference larger than {most} from {baseline} ({changed(column, mean.value, mean.bounds)})"
+        return f"{head} {amount} against {baseline} (one pair of seeds: no interval)"
     low, high = mean.bounds
-    size = (low, high) if change.sign > 0 else (-high, -low)
-    way = "higher" if change.sign > 0 else "lower"
-    return f"{name}: {changed(column, abs(mean.value), size, sign=False)} {way} than {baseline}"
+    if change.sign:
+        size = changed(column, abs(mean.value), (low, high) if change.sign > 0 else (-high, -low), sign=False)
+        return f"{head} {size} {'higher' if change.sign > 0 else 'lower'} than with {baseline}"
+    if mean.sign:
+        return f"{head} {amount} against {baseline}, not established after correction for several comparisons"
+    most = changed(column, max(-low, high), sign=False)
+    return f"{head} no more than {most} from that with {baseline} ({amount}: no difference established)"
 
 
 def ablation_sentence(
@@ -116,14 +114,16 @@ def ablation_answer(
         return f"Nothing was measured beside {baseline}."
     sure = {name: change for name, change in known.items() if change.sign}
     name = max(sure or known, key=lambda key: abs(known[key].mean.value))
-    text = difference(name, baseline, known[name], column)
-    others = len(known) - 1
-    if sure and others:
-        also = len(sure) - 1
-        text += f"; of {count(others, 'other value')}, {also or 'none'} differ{'s' if also == 1 else ''} too"
-    elif not sure and others and known[name].mean.bounds:
-        most = max(abs(b) for change in known.values() for b in change.mean.bounds or (0.0,))
-        text = f"no value differs from {baseline} by more than {changed(column, most, sign=False)}"
+    text = difference(name, baseline, known[name], column, thing(column))
+    others, also = len(known) - 1, len(sure) - 1
+    if sure and others == 1:
+        text += f"; the other value {'differs too' if also else 'is not established to differ'}"
+    elif sure and others:
+        text += f"; {also or 'none'} of {others} other values differ{'s' if also == 1 else ''} too"
+    elif others and known[name].mean.bounds:
+        most = max(abs(bound) for change in known.values() for bound in change.mean.bounds or (0.0,))
+        text = f"{thing(column)} differs from that with {baseline} by no more than {changed(column, most, sign=False)}"
+        text += " at any other value: no difference established"
     tested = [item for item in crossed if item["low"] is not None]
     if tested:
         differ = sum(bool(item["sign"]) for item in tested)

@@ -387,7 +387,7 @@ def axis_scale(axes: Axes, which: str, text: Label, values: np.ndarray, *, log: 
         if which == "x" and 2 <= len(own) <= 9 and "FLOP" not in text.unit:
             axis.set_major_locator(FixedLocator(own))
             if crowded(axes, own, np.log(high / low), lambda value: _shown(text, value)):
-                axes.tick_params(axis="x", rotation=45)
+                axes.tick_params(axis="x", rotation=60)
                 for tick in axes.get_xticklabels():
                     tick.set_ha("right")
                     tick.set_rotation_mode("anchor")

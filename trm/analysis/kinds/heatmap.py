@@ -52,6 +52,8 @@ def heatmap_sentence(rows: pd.DataFrame, x: str, y: str, z: str) -> str:
         where = f"{label(x).name} {value_name(at[0], x)} and {label(y).name} {value_name(at[1], y)}"
         return f"{measured(z, mean.value, mean.bounds)} at {where}"
 
+    if not others:
+        return sentence(f"{thing(z)} was measured in one cell only: {cell(best)}.")
     text = f"{sentence(thing(z))} is best, {cell(best)}"
     changes = [stats.paired(cells[best], cells[at]) for at in others]
     adjusted = stats.holm([change.p for change in changes])

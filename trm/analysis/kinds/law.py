@@ -129,7 +129,7 @@ def law_answer(fit: dict[str, Any], x: str, y: str) -> str:
     found = [group for group in fit["groups"] if "forms" in group]
     hue = fit.get("hue")
     if not hue or len(found) < 2:
-        return law_sentence(fit, x, y)
+        return law_sentence(fit, x, y).split(" Fitted without")[0]
     parts = []
     for group in found:
         where = place(hue, group["hue"]) if hue == "series" else value_name(group["hue"], hue)

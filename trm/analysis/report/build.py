@@ -83,11 +83,17 @@ def findings(sections: Sequence[Section]) -> list[Finding]:
     found = []
     for section in sections:
         block = _main(section.figures)
-        if block and block.answer:
+        if block and block.answer and not _empty(block):
             strength = block.strength or 0.0
             found.append((strength, Finding(section.name, block.answer, strength > 1)))
     found.sort(key=lambda item: -item[0])
     return [finding for _, finding in found[:FINDINGS]]
+
+
+def _empty(block: FigureBlock) -> bool:
+    """Whether a figure's only message is that nothing could be fitted."""
+    groups = block.numbers.get("fit")
+    return bool(groups) and all("error" in group for group in groups)
 
 
 def _main(blocks: Sequence[FigureBlock]) -> FigureBlock | None:
