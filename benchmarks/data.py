@@ -107,9 +107,9 @@ def canonical(folder: Path, scale: int) -> Work:
 
 def sudoku_set(folder: Path, scale: int) -> Path:
     """A data set of 1,000 puzzles x (1 + 1,000)."""
-    from trm.data.build import build_dataset
-    from trm.data.source import build_source
     from trm.study.schema import DataConfig
+    from trm.tasks.build import build_dataset
+    from trm.tasks.source import build_source
 
     config = DataConfig(source="generate", train_puzzles=PUZZLES, augmentations=COPIES // scale)
     config = config.model_copy(update={"validation_puzzles": 10, "test_puzzles": 10})
@@ -120,7 +120,7 @@ def sudoku_set(folder: Path, scale: int) -> Path:
 
 def augment(folder: Path, scale: int) -> Work:
     """4: augmenting 1,000 x 1,001 puzzles and writing the reference's files, checksums included."""
-    from trm.data.expand import expand
+    from trm.tasks.expand import expand
 
     path = sudoku_set(folder, scale)
     return lambda: expand(path, folder / "expanded"), PUZZLES * (COPIES // scale + 1), "puzzles"
@@ -164,12 +164,12 @@ def augment_baseline(folder: Path, scale: int) -> Work:
 
 def fly(folder: Path, scale: int) -> Work:
     """4, 8: batches of 768 sampled and their maps made, as the trainer does each step."""
-    from trm.data.augment import Augmenter
     from trm.data.dataset import load
     from trm.data.sampler import Sampler
+    from trm.tasks import task_of
 
     train = load(sudoku_set(folder, scale), "train")
-    sampler, augmenter = Sampler.of(train, 768, seed=0), Augmenter(train.meta)
+    sampler, augmenter = Sampler.of(train, 768, seed=0), task_of(train.meta.task).augmenter(train)
 
     def work():
         for step in range(100):
@@ -189,9 +189,9 @@ def maze(folder: Path, scale: int) -> Work:
 
 
 def maze_set(folder: Path):
-    from trm.data.build import build_dataset
-    from trm.data.source import build_source
     from trm.study.schema import DataConfig
+    from trm.tasks.build import build_dataset
+    from trm.tasks.source import build_source
 
     config = DataConfig(task="maze", source="generate", train_puzzles=1000, augmentations=7, min_path=60)
     config = config.model_copy(update={"validation_puzzles": 1, "test_puzzles": 1})
@@ -202,7 +202,7 @@ def maze_set(folder: Path):
 
 def turn(folder: Path, scale: int) -> Work:
     """5: the 8 forms of 30x30 mazes, written."""
-    from trm.data.expand import expand
+    from trm.tasks.expand import expand
 
     path = maze_set(folder)
     return lambda: expand(path, folder / "expanded"), 8000, "mazes"
@@ -234,9 +234,9 @@ def turn_baseline(folder: Path, scale: int) -> Work:
 
 def arc_set(folder: Path, copies: int) -> Path:
     """40 random ARC-like tasks with three pairs of grids of 10x12."""
-    from trm.data.build import build_dataset
-    from trm.data.source import build_source
     from trm.study.schema import DataConfig
+    from trm.tasks.build import build_dataset
+    from trm.tasks.source import build_source
 
     random = np.random.default_rng(0)
 
@@ -254,7 +254,7 @@ def arc_set(folder: Path, copies: int) -> Path:
 
 def arc(folder: Path, scale: int) -> Work:
     """6: augmented copies of ARC tasks, written."""
-    from trm.data.expand import expand
+    from trm.tasks.expand import expand
 
     path = arc_set(folder, 200 // scale)
     return lambda: expand(path, folder / "expanded"), (40 * 3 + 4) * (200 // scale + 1), "examples"

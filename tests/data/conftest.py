@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from trm.data.build import build_dataset
-from trm.data.source import build_source
 from trm.study.schema import DataConfig
+from trm.tasks.build import build_dataset
+from trm.tasks.source import build_source
 
 
 def small(**changes) -> DataConfig:
@@ -66,3 +67,9 @@ def maze_config(**changes) -> DataConfig:
         "augmentations": 7,
     }
     return DataConfig(**(settings | changes))
+
+
+def apply_numpy(rows: np.ndarray, token_map: np.ndarray, cell_map: np.ndarray) -> np.ndarray:
+    """Augmented rows, uint8 [b, cells], of rows uint8 [b, cells]."""
+    moved = np.take_along_axis(rows, cell_map.astype(np.int64), axis=1)
+    return np.take_along_axis(token_map, moved.astype(np.int64), axis=1)

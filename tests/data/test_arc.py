@@ -9,16 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
-from trm.data.build import build_dataset
 from trm.data.dataset import load
-from trm.data.expand import expand
 from trm.data.sampler import Sampler
-from trm.data.source import build_source
 from trm.errors import UserError
 from trm.study.schema import DataConfig
 from trm.tasks.arc import arc
 from trm.tasks.arc.augment import ArcAugmenter, apply, copy_transforms, undo
 from trm.tasks.arc.voting import solved, vote, vote_rows
+from trm.tasks.build import build_dataset
+from trm.tasks.expand import expand
+from trm.tasks.source import build_source
 
 FILES = tuple(str(path) for path in sorted((Path(__file__).parent / "arc").glob("*.json")))
 COPIES = 8
@@ -64,7 +64,7 @@ def test_decode_of_any_prediction():
 def test_turns_have_inverses(number):
     grid = np.arange(6).reshape(2, 3)
     assert (arc.turn(arc.turn(grid, number), arc.INVERSE_TURN[number]) == grid).all()
-    from trm.data.augment import dihedral_cells
+    from trm.tasks.maze.maze import dihedral_cells
 
     square = np.arange(16).reshape(4, 4)
     assert (arc.turn(square, number).reshape(-1) == dihedral_cells(4)[number]).all()

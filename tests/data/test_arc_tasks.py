@@ -6,17 +6,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trm.data.build import build_dataset
 from trm.data.dataset import load
-from trm.data.expand import expand
 from trm.data.sampler import Sampler
-from trm.data.source import build_source
 from trm.errors import UserError
 from trm.study.dataset_identity import dataset_identity, shape
 from trm.study.schema import DataConfig
 from trm.tasks.arc import arc
 from trm.tasks.arc.augment import ArcAugmenter
 from trm.tasks.arc.generate import DEMONSTRATIONS, KINDS, task
+from trm.tasks.build import build_dataset
+from trm.tasks.expand import expand
+from trm.tasks.source import build_source
 
 FILES = tuple(str(path) for path in sorted((Path(__file__).parent / "arc").glob("*.json")))
 SMALL = {"arc_side": 6, "train_puzzles": 10, "validation_puzzles": 5, "test_puzzles": 5, "augmentations": 3}

@@ -6,15 +6,18 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.data.conftest import apply_numpy
 from trm.data import rng
-from trm.data.augment import Augmenter, apply_numpy, apply_torch, dihedral_cells, sudoku_maps
 from trm.data.dataset import Meta, load
-from trm.data.expand import expand
 from trm.errors import UserError
-from trm.tasks.maze.maze import examine
+from trm.tasks import task_of
+from trm.tasks.expand import expand
+from trm.tasks.maze.maze import dihedral_cells, examine
+from trm.tasks.sudoku.augment import SudokuAugmenter, sudoku_maps
 from trm.tasks.sudoku.geometry import Geometry, broken_rule
 from trm.tasks.sudoku.kernels import solve_batch
 from trm.tasks.sudoku.pool import solve
+from trm.training.step import Batch, Originals, transformed
 
 SHAPES = st.sampled_from([(2, 2), (2, 3), (3, 2), (3, 3), (2, 4), (4, 4), (3, 5)])
 
@@ -44,13 +47,13 @@ def test_all_symmetries_of_4x4_occur_equally_often():
 
 def test_copies_are_pure_and_the_first_is_the_original(set_4x4):
     train = load(set_4x4, "train")
-    augmenter = Augmenter(train.meta)
+    augmenter = task_of(train.meta.task).augmenter(train)
     puzzles, copies = np.repeat(np.arange(40), 4), np.tile(np.arange(4), 40)
     tokens, cells = augmenter.maps(puzzles, copies)
     assert (tokens[copies == 0] == np.arange(6)).all()
     assert (cells[copies == 0] == np.arange(16)).all()
     order = rng.shuffled(5, 160)
-    again = Augmenter(train.meta).maps(puzzles[order], copies[order])
+    again = task_of(train.meta.task).augmenter(train).maps(puzzles[order], copies[order])
     assert (again[0] == tokens[order]).all()
     assert (again[1] == cells[order]).all()
     questions, answers = (
@@ -60,7 +63,7 @@ def test_copies_are_pure_and_the_first_is_the_original(set_4x4):
     solved, solutions, _ = solve(Geometry(2, 2), questions - 1)
     assert (solutions == 1).all()
     assert (solved == answers - 1).all()
-    other = Augmenter(Meta("sudoku", 16, 6, 1, augmentations=3, seed=1, box_rows=2, box_cols=2))
+    other = SudokuAugmenter(Meta("sudoku", 16, 6, 1, augmentations=3, seed=1, box_rows=2, box_cols=2))
     assert (other.maps(puzzles, copies)[1] != cells).any()
 
 
@@ -73,20 +76,21 @@ def test_torch_numpy_and_files_agree(tmp_path, set_4x4, mazes, kind):
     written = load(tmp_path / "out", "train")
     assert (written.groups, written.puzzles) == (train.groups, train.puzzles * (copies + 1))
     puzzles, copy = np.divmod(np.arange(written.puzzles), copies + 1)
-    maps = Augmenter(train.meta).maps(puzzles, copy)
+    maps = task_of(train.meta.task).augmenter(train).maps(puzzles, copy)
     assert (apply_numpy(train.inputs[puzzles], *maps) == written.inputs).all()
     assert (apply_numpy(train.labels[puzzles], *maps) == written.labels).all()
-    device = [torch.from_numpy(array) for array in (train.inputs, train.labels, puzzles, *maps)]
-    inputs, labels = apply_torch(*device)
-    assert (inputs.numpy() == written.inputs).all()
-    assert (labels.numpy() == written.labels).all()
+    nothing = np.zeros(len(puzzles), dtype=np.int32)
+    originals = Originals(*map(torch.from_numpy, (train.inputs, train.labels, nothing[: train.puzzles])))
+    rows = transformed(originals, Batch(*map(torch.from_numpy, (puzzles, *maps, nothing))))
+    assert (rows.inputs.numpy() == written.inputs).all()
+    assert (rows.labels.numpy() == written.labels).all()
     for split in ("validation", "test"):
         assert (load(tmp_path / "out", split).inputs == load(folder, split).inputs).all()
 
 
 @pytest.mark.parametrize("shape", [(2, 3), (3, 3), (3, 2), (4, 4)])
 def test_compiled_maps_equal_numpys_at_other_sizes(shape):
-    from trm.data.expand_kernels import expand_sudoku
+    from trm.tasks.sudoku.expand_kernels import expand_sudoku
 
     geometry = Geometry(*shape)
     # any tokens will do: rows are moved, not read
@@ -99,7 +103,7 @@ def test_compiled_maps_equal_numpys_at_other_sizes(shape):
     expand_sudoku(np.uint64(root), 7, 5, *shape, rows, rows[::-1].copy(), *out)
     meta = Meta("sudoku", geometry.cells, geometry.side + 2, 1, 5, 4, *shape)
     puzzles, copies = np.divmod(np.arange(18), 6)
-    maps = Augmenter(meta).maps(puzzles + 7, copies)
+    maps = SudokuAugmenter(meta).maps(puzzles + 7, copies)
     assert (out[0] == apply_numpy(rows[puzzles], *maps)).all()
     assert (out[1] == apply_numpy(rows[::-1][puzzles], *maps)).all()
 
@@ -109,7 +113,7 @@ def test_mazes_have_eight_forms(mazes):
     turns = dihedral_cells(8)
     assert (turns[0] == np.arange(64)).all()
     assert len({row.tobytes() for row in turns}) == 8
-    tokens, cells = Augmenter(train.meta).maps(np.zeros(8, dtype=int), np.arange(8))
+    tokens, cells = task_of(train.meta.task).augmenter(train).maps(np.zeros(8, dtype=int), np.arange(8))
     assert len({row.tobytes() for row in cells}) == 8
     questions, answers = (
         apply_numpy(grids[[0] * 8], tokens, cells) for grids in (train.inputs, train.labels)

@@ -31,8 +31,10 @@ def test_a_change_in_any_compiled_file_is_another_cache(tmp_path):
 def test_the_trainers_imports_need_no_compiler():
     code = """if True:
         import sys
-        from trm.data import augment, dataset, sampler, source
+        from trm.data import dataset, sampler
+        from trm.tasks import source, task_of
         from trm.tasks.sudoku import pool as sudoku_pool
+        task_of("sudoku"), task_of("maze"), task_of("arc")
         from trm.study.schema import DataConfig
         config = DataConfig(source="generate", box_rows=2, box_cols=2, clues_min=4, clues_max=8)
         assert sudoku_pool.generated_pool(config).puzzles == 2236

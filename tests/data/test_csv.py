@@ -8,9 +8,9 @@ import pytest
 from tests.data.conftest import small
 from trm.data import csv_source
 from trm.data.pool import load_pool
-from trm.data.source import build_source
 from trm.errors import UserError
 from trm.study.schema import DataConfig
+from trm.tasks.source import build_source
 from trm.tasks.sudoku.geometry import to_text
 
 HEADER = "source,question,answer,rating\n"
@@ -161,9 +161,9 @@ def test_integers_of_any_width():
 
 def test_remote_files_are_fetched_once_and_checked(tmp_path, pool_4x4, monkeypatch):
     """gs:// goes through the package's own store, here a folder that plays the bucket."""
-    from trm.data import source
     from trm.io import sha256_file
     from trm.storage import open_store
+    from trm.tasks import source
 
     (tmp_path / "bucket").mkdir()
     path = tmp_path / "bucket" / "a.csv"

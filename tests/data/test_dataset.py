@@ -9,11 +9,11 @@ import pytest
 
 from tests.data.conftest import small
 from trm.data import files
-from trm.data.build import build_dataset
 from trm.data.dataset import ARRAYS, OWN_ARRAYS, SPLITS, load
 from trm.data.pool import load_pool
-from trm.data.source import build_source
 from trm.errors import UserError
+from trm.tasks.build import build_dataset
+from trm.tasks.source import build_source
 
 
 def test_layout_is_the_references(set_4x4):

@@ -5,9 +5,9 @@ import pytest
 
 from tests.data.conftest import small
 from trm.data.pool import load_pool
-from trm.data.source import build_source
 from trm.errors import UserError
 from trm.study.schema import DataConfig
+from trm.tasks.source import build_source
 from trm.tasks.sudoku.classes import class_keys
 from trm.tasks.sudoku.geometry import Geometry
 from trm.tasks.sudoku.pool import generated_pool, solve

@@ -6,7 +6,6 @@ from pydantic import ValidationError
 
 from tests.data.conftest import small
 from trm.data import hints
-from trm.data.build import build_dataset
 from trm.data.dataset import load
 from trm.errors import UserError
 from trm.study.dataset_identity import dataset_identity
@@ -14,6 +13,7 @@ from trm.study.fingerprint import run_fingerprint
 from trm.study.reading import error_sentence
 from trm.study.schema import RunConfig
 from trm.study.stages import draw_stages
+from trm.tasks.build import build_dataset
 
 
 def rows(count=64, cells=36, blanks=24):

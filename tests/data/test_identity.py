@@ -8,7 +8,7 @@ import pytest
 
 from tests.data.conftest import maze_config, small
 from trm.errors import UserError
-from trm.study.dataset_identity import dataset_identity, expected_train_puzzles, shape, source_identity
+from trm.study.dataset_identity import dataset_identity, shape, source_identity
 from trm.study.official_files import OFFICIAL
 from trm.study.schema import DataConfig
 
@@ -87,13 +87,6 @@ def test_shapes():
     assert (shape(maze_config(maze_size=30)).seq_len, shape(maze_config()).vocab_size) == (900, 6)
     arc = shape(DataConfig(task="arc", source="json"))
     assert (arc.seq_len, arc.vocab_size, arc.num_puzzle_identifiers) == (900, 12, None)
-
-
-def test_expected_train_puzzles():
-    assert expected_train_puzzles(small()) == 40
-    assert expected_train_puzzles(small(train_puzzles=None, pool=200)) == 80
-    assert expected_train_puzzles(small(train_puzzles=None)) is None
-    assert expected_train_puzzles(DataConfig(train_puzzles=None)) is None
 
 
 @pytest.mark.parametrize(

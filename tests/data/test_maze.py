@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from tests.data.conftest import maze_config
-from trm.data.source import build_source
 from trm.errors import UserError
 from trm.tasks.maze.maze import CHARACTERS, canonical_mazes, examine, fill_dead_ends, generated_pool
+from trm.tasks.source import build_source
 
 SMALL = maze_config(pool=40)
 

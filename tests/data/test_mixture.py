@@ -6,17 +6,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from trm.data.build import build_dataset
 from trm.data.dataset import load
 from trm.data.mixture import MixtureSampler
 from trm.data.pool import load_pool
-from trm.data.source import build_source
 from trm.errors import UserError
 from trm.study.dataset_identity import dataset_identity
 from trm.study.fingerprint import run_fingerprint
 from trm.study.reading import error_sentence
 from trm.study.schema import DataConfig, RunConfig
 from trm.study.stages import DrawStage, draw_stages
+from trm.tasks.build import build_dataset
+from trm.tasks.source import build_source
 from trm.tasks.sudoku.geometry import to_text
 
 SIX = {"box_rows": 2, "box_cols": 3}

@@ -9,14 +9,14 @@ import pytest
 
 from tests.data.conftest import maze_config
 from trm.data import official
-from trm.data.build import build_dataset
 from trm.data.dataset import load
 from trm.data.pool import TEST, load_pool
-from trm.data.source import build_source
 from trm.errors import UserError
 from trm.study.official_files import OFFICIAL, OfficialFiles
 from trm.study.schema import DataConfig
+from trm.tasks.build import build_dataset
 from trm.tasks.maze.maze import CHARACTERS, generated_pool
+from trm.tasks.source import build_source
 from trm.tasks.sudoku.geometry import to_text
 from trm.tasks.sudoku.pool import generated_pool as generated_sudoku
 

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trm.data import rng
-from trm.tasks.sudoku import kernels
+from trm.data import rng_kernels as kernels
 
 
 def test_numbers_are_pinned():

@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.data.conftest import small
-from trm.data.augment import Augmenter, apply_numpy
+from tests.data.conftest import apply_numpy, small
 from trm.data.dataset import load
-from trm.data.expand import expand
 from trm.data.sampler import Sampler
+from trm.tasks import task_of
+from trm.tasks.expand import expand
 
 SIZES = st.lists(st.integers(1, 4), min_size=1, max_size=12)
 
@@ -94,7 +94,7 @@ def test_the_stream_over_written_copies_is_the_same(tmp_path, set_4x4):
     for step in range(6):
         made, read = on_the_fly.batch(step), from_files.batch(step)
         assert not read.copies.any()
-        maps = Augmenter(kept.meta).maps(made.puzzles, made.copies)
+        maps = task_of("sudoku").augmenter(kept).maps(made.puzzles, made.copies)
         assert (apply_numpy(kept.inputs[made.rows], *maps) == written.inputs[read.rows]).all()
         assert (apply_numpy(kept.labels[made.rows], *maps) == written.labels[read.rows]).all()
 

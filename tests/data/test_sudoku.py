@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trm.data import rng
-from trm.data.augment import sudoku_maps
+from trm.tasks.sudoku.augment import sudoku_maps
 from trm.tasks.sudoku.canonical import canonical_forms, canonical_keys
 from trm.tasks.sudoku.classes import class_keys, number_rows, pairs
 from trm.tasks.sudoku.geometry import Geometry, broken_rule, from_text, to_text

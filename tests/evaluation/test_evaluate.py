@@ -12,11 +12,12 @@ from trm.data.dataset import Meta, one_example_set
 from trm.devices.cpu import CpuBackend
 from trm.errors import UserError
 from trm.evaluation import bins, policies
-from trm.evaluation.baselines import candidates, guesses
 from trm.evaluation.evaluate import Evaluation
 from trm.network.scores import Score
 from trm.study.flops import forward_flops
 from trm.study.schema import DataConfig, EvaluationConfig
+from trm.tasks import task_of
+from trm.tasks.sudoku.task import candidates
 from trm.training.dataset import Dataset
 from trm.training.outputs import load_weights
 
@@ -235,10 +236,10 @@ def test_rule_aware_guess():
     row = np.array([[1, 2, 3, 4] + [1] * 12], dtype=np.uint8)  # 4x4: digits 1, 2, 3 given in the first row
     assert candidates(row, 2, 2)[0, 0] == 1
     assert candidates(row, 2, 2)[0, 15] == 3  # its column has 3; its box and row nothing
-    found = guesses(DataConfig(box_rows=2, box_cols=2), row, row)
+    found = task_of("sudoku").guesses(DataConfig(box_rows=2, box_cols=2), row, row)
     assert found["uniform"] == 0.25
     assert found["rules"] > 0.25
-    assert guesses(DataConfig(task="arc", source="json", files=("x",)), row, row) == {
+    assert task_of("arc").guesses(DataConfig(task="arc", source="json", files=("x",)), row, row) == {
         "uniform": None,
         "rules": None,
     }

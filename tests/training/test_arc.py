@@ -8,10 +8,7 @@ import pytest
 import torch
 
 from tests.training.conftest import config, train, trainer
-from trm.data.build import build_dataset
-from trm.data.expand import expand
 from trm.data.sampler import Sampler
-from trm.data.source import build_source
 from trm.devices.cpu import CpuBackend
 from trm.errors import UserError
 from trm.evaluation.evaluate import evaluate_run
@@ -20,6 +17,9 @@ from trm.network.inference import InferenceNetwork
 from trm.study.schema import DataConfig, EvaluationConfig
 from trm.tasks.arc.augment import ArcAugmenter
 from trm.tasks.arc.generate import KINDS
+from trm.tasks.build import build_dataset
+from trm.tasks.expand import expand
+from trm.tasks.source import build_source
 from trm.training.dataset import Dataset
 from trm.training.feed import Feed
 from trm.training.step import Batch, RowBatch
@@ -165,7 +165,7 @@ def test_an_evaluation_holds_the_votes(folder, tmp_path):
 
 
 def test_another_canvas_is_refused(folder, tmp_path):
-    with pytest.raises(UserError, match=r"canvases of 36 cells, and the run's data.arc_side is 7"):
+    with pytest.raises(UserError, match=r"puzzles of 36 cells, and the run's data has 49"):
         Dataset(folder).check_fits(run_config(arc_side=7))
 
 

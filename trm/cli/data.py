@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _source(args: argparse.Namespace) -> int:
-    from trm.data.source import build_source
+    from trm.tasks.source import build_source
 
     pool = build_source(_config(args), args.out)
     print(f"{args.out}: {pool.puzzles:,} puzzles in {pool.report['classes']:,} classes")
@@ -77,7 +77,7 @@ def _source(args: argparse.Namespace) -> int:
 
 
 def _build(args: argparse.Namespace) -> int:
-    from trm.data.build import build_dataset
+    from trm.tasks.build import build_dataset
 
     manifest = build_dataset(_config(args), args.source, args.out)
     counts = ", ".join(f"{name} {found['puzzles']:,}" for name, found in manifest["counts"].items())
@@ -86,14 +86,14 @@ def _build(args: argparse.Namespace) -> int:
 
 
 def _expand(args: argparse.Namespace) -> int:
-    from trm.data.expand import expand
+    from trm.tasks.expand import expand
 
     print(f"{args.out}: {expand(args.directory, args.out, args.copies):,} training puzzles")
     return 0
 
 
 def _inspect(args: argparse.Namespace) -> int:
-    from trm.data.inspect import describe
+    from trm.tasks.inspect import describe
 
     print(describe(args.directory, args.samples))
     return 0

@@ -12,7 +12,6 @@ from trm.data.dataset import PuzzleSet
 from trm.devices.base import Backend
 from trm.errors import UserError
 from trm.evaluation import bins
-from trm.evaluation.baselines import guesses
 from trm.evaluation.policies import confident, fixed, restarts
 from trm.evaluation.votes import can_vote, vote_results
 from trm.io import write_bytes, write_json
@@ -22,6 +21,7 @@ from trm.network.scores import Score
 from trm.provenance import now, provenance
 from trm.study.flops import forward_flops, parameters, train_flops
 from trm.study.schema import EvaluationConfig
+from trm.tasks import task_of
 from trm.training.dataset import Dataset
 from trm.training.outputs import PUZZLE, TrainedModel, load_weights
 from trm.training.step import Originals
@@ -199,7 +199,7 @@ class Evaluation:
             "results": self.results,
             "halting": halting,
             "tasks": tasks,
-            "guess": guesses(config.data, measured.inputs, measured.labels),
+            "guess": task_of(config.data.task).guesses(config.data, measured.inputs, measured.labels),
             "traces": self._traces(test),
             "backend": self.backend.name,
             "device_name": self.backend.device_name(),

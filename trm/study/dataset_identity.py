@@ -43,16 +43,6 @@ def shape(data: DataConfig) -> DataShape:
     return DataShape(data.arc_side**2, 12, None)
 
 
-def expected_train_puzzles(data: DataConfig) -> int | None:
-    """Original training puzzles; None when only the built data set tells (`train_puzzles: null`)."""
-    if data.train_puzzles is not None:
-        return data.train_puzzles
-    pool = _resolved_pool(data)
-    if data.source != "generate" or not pool or data.test_puzzles is None:
-        return None
-    return pool - data.validation_puzzles - data.test_puzzles
-
-
 def source_identity(data: DataConfig) -> dict[str, Any]:
     """The fields that a pool of puzzles depends on; paths are no part of it, their checksums are.
 

@@ -9,15 +9,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from trm.data.augment import Augmenter
 from trm.data.dataset import PuzzleSet, load
 from trm.data.mixture import MixtureSampler
 from trm.data.sampler import Sampler
 from trm.devices.base import Backend
 from trm.errors import UserError
+from trm.study.dataset_identity import shape
 from trm.study.schema import RunConfig
 from trm.study.stages import draw_stages
-from trm.tasks.arc.augment import ArcAugmenter
+from trm.tasks import task_of
+from trm.tasks.base import Augmenter, HostAugmenter
 from trm.training.state import Puzzles
 from trm.training.step import Originals
 
@@ -46,8 +47,8 @@ class Dataset:
 
     @property
     def blank(self) -> int | None:
-        """Symbol of an unknown cell in a question (Sudoku: blank, maze: open floor); None: every cell counts."""
-        return {"sudoku": 1, "maze": 2}.get(self.split("train").meta.task)
+        """Symbol of an unknown cell in a question; None: every cell counts."""
+        return task_of(self.split("train").meta.task).blank
 
     @cached_property
     def summary(self) -> dict[str, Any]:
@@ -82,15 +83,11 @@ class Dataset:
                     f"{self.folder} has {field} {value!r}, and the run's data.{field} is {getattr(data, field)!r}: "
                     "give the data set that was built for this run"
                 )
-        if data.task == "arc" and train.meta.seq_len != data.arc_side**2:
+        wanted = shape(data).seq_len
+        if train.meta.seq_len != wanted:
             raise UserError(
-                f"{self.folder} has canvases of {train.meta.seq_len} cells, and the run's data.arc_side is "
-                f"{data.arc_side}: give the data set that was built for this run"
-            )
-        if data.task == "sudoku" and train.meta.seq_len != (data.box_rows * data.box_cols) ** 2:
-            raise UserError(
-                f"{self.folder} has puzzles of {train.meta.seq_len} cells, and the run asks for boxes of "
-                f"{data.box_rows} by {data.box_cols}: give the data set that was built for this run"
+                f"{self.folder} has puzzles of {train.meta.seq_len} cells, and the run's data has "
+                f"{wanted}: give the data set that was built for this run"
             )
 
     def originals(self, name: str, backend: Backend, first: int | None = None) -> Originals:
@@ -100,11 +97,10 @@ class Dataset:
         arrays = (puzzles.inputs, puzzles.labels, identifiers)
         return Originals(*(backend.place(torch.from_numpy(np.ascontiguousarray(array))) for array in arrays))
 
-    def sampler(self, config: RunConfig) -> tuple[Sampler | MixtureSampler, Augmenter | ArcAugmenter]:
+    def sampler(self, config: RunConfig) -> tuple[Sampler | MixtureSampler, Augmenter | HostAugmenter]:
         """Which rows a step sees, and in which guise."""
         train = self.split("train")
-        copied = train.meta.task == "arc" and train.meta.augmentations  # else as they stand in the files
-        augmenter = ArcAugmenter(train) if copied else Augmenter(train.meta)
+        augmenter = task_of(train.meta.task).augmenter(train)
         if not config.data.sources:
             return Sampler.of(train, config.training.batch_size, config.seed), augmenter
         if train.sources is None:

@@ -12,7 +12,7 @@ from trm.devices.base import Backend
 from trm.network.parameters import uniform
 from trm.study.schema import RunConfig
 from trm.study.stages import draw_stages
-from trm.tasks.arc.augment import ArcAugmenter
+from trm.tasks.base import HostAugmenter
 from trm.training.dataset import Dataset
 from trm.training.metrics import Clocks
 from trm.training.optim.schedule import exploration_at
@@ -55,7 +55,7 @@ class Feed:
             config.seed, step, training.batch_size, probability, config.model.halt_max_steps
         )[self._first : self._first + self._count]
         kind: type[AnyBatch]
-        if isinstance(self._augmenter, ArcAugmenter):
+        if isinstance(self._augmenter, HostAugmenter):
             kind, arrays = RowBatch, (*self._augmenter.rows(drawn), minimum)
         else:
             maps = self._augmenter.maps(drawn.puzzles, drawn.copies)

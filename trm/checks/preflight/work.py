@@ -14,12 +14,12 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from trm.checks.preflight.report import Site
-from trm.data.build import build_dataset
-from trm.data.source import build_source
 from trm.devices.base import Backend
 from trm.devices.cpu import CpuBackend
 from trm.errors import UserError
 from trm.study.schema import DataConfig, RunConfig
+from trm.tasks.build import build_dataset
+from trm.tasks.source import build_source
 from trm.training.dataset import Dataset
 from trm.training.feed import Feed
 from trm.training.metrics import named_means

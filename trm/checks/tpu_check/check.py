@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from trm.errors import UserError
+from trm.study.dataset_identity import shape
 from trm.study.fingerprint import canonical_json
 from trm.study.flops import forward_flops, step_flops
 from trm.study.schema import RunConfig
@@ -97,12 +98,8 @@ class Result(NamedTuple):
 def sizes_of(config: RunConfig) -> Sizes:
     """Sizes of the data set a run will have: puzzle identifiers are one but for ARC, whose count is only
     known once it is built (a table of 1 row is checked)."""
-    if config.data.task == "sudoku":
-        side = config.data.box_rows * config.data.box_cols
-        return Sizes(side * side, side + 2, 1, 0)
-    if config.data.task == "maze":
-        return Sizes(config.data.maze_size**2, 6, 1, 0)
-    return Sizes(config.data.arc_side**2, 12, 1, 0)
+    found = shape(config.data)
+    return Sizes(found.seq_len, found.vocab_size, found.num_puzzle_identifiers or 1, 0)
 
 
 def tpu_python() -> str:

@@ -141,7 +141,7 @@ class ArcAugmenter:
     def canvases(self, rows: np.ndarray, copies: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Inputs and labels of copy `copies[i]` of example `rows[i]`, uint8 [n, S] each, made on the host: the maps
         that would make them on the device are larger than they are."""
-        from trm.data.expand_kernels import move_grids
+        from trm.tasks.arc.kernels import move_grids
 
         moves = self.transforms(rows, copies)
         found = []

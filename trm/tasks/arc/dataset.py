@@ -77,7 +77,7 @@ def identifier_names(tasks: list[str], augmentations: int, seed: int) -> Iterato
 
 def write_expanded(folder: Path, puzzles: PuzzleSet, copies: int, shifted: bool) -> int:
     """Write a split with copies 0..copies of every task, each a puzzle of its own; returns the number of puzzles."""
-    from trm.data.expand_kernels import move_grids
+    from trm.tasks.arc.kernels import move_grids
 
     folder.mkdir()
     augmenter = ArcAugmenter(puzzles, shifted)

@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 
 from trm.data import rng
-from trm.data.augment import dihedral_cells
 from trm.data.csv_source import read_csv, refuse
 from trm.data.parallel import over_rows
 from trm.data.pool import FREE, TEST, TRAIN, Pool, histogram, split_order
@@ -24,6 +23,18 @@ CHARACTERS = "# SGo"
 WALL, OPEN, START, GOAL, PATH = 1, 2, 3, 4, 5
 TRIES = 20_000
 """Random mazes tried for each one asked for; about 1 in 60 of 30x30 has a path of 110 cells."""
+
+
+def dihedral_cells(side: int) -> np.ndarray:
+    """The 8 symmetries of a square as source cells, int16 [8, side * side]; the first is the identity.
+
+    Numbers 0-3: turned counter-clockwise by 0-3 quarters; 4: mirrored left-right; 5: mirrored top-bottom; 6:
+    transposed; 7: transposed along the other diagonal.
+    """
+    cell = np.arange(side * side).reshape(side, side)
+    views = [np.rot90(cell, quarter) for quarter in range(4)]
+    views += [np.fliplr(cell), np.flipud(cell), cell.T, np.rot90(cell.T, 2)]
+    return np.stack([view.reshape(-1) for view in views]).astype(np.int16)
 
 
 def generated_pool(config: DataConfig) -> Pool:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import numpy as np
 
 from trm.compiled import njit
-from trm.tasks.sudoku.kernels import bounded, child_key, search, shuffle, start, value_of, workspace
+from trm.data.rng_kernels import bounded, child_key, shuffle
+from trm.tasks.sudoku.kernels import search, start, value_of, workspace
 
 _1 = np.uint64(1)
 

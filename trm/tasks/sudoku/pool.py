@@ -77,7 +77,7 @@ def generated_pool(config: DataConfig) -> Pool:
 
 def _enumerated(config: DataConfig) -> tuple[np.ndarray, np.ndarray, int]:
     """4x4: every class once, each shown by a random member; order and members by the seed."""
-    from trm.data.augment import sudoku_maps
+    from trm.tasks.sudoku.augment import sudoku_maps
 
     questions, answers = classes_4x4(config.clues_min, config.clues_max)
     if config.min_rating:

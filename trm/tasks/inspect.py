@@ -12,8 +12,7 @@ from trm.data.dataset import SPLITS, PuzzleSet, load
 from trm.data.files import MANIFEST, read_manifest
 from trm.errors import UserError
 from trm.io import read_json
-from trm.tasks.maze.maze import CHARACTERS
-from trm.tasks.sudoku.geometry import SYMBOLS, Geometry
+from trm.tasks import task_of
 
 BAR = 40
 """Characters of the longest bar of a histogram."""
@@ -84,18 +83,18 @@ def _pool(directory: Path, samples: int) -> str:
         if key in manifest
     ]
     lines += _histogram(manifest.get("ratings", {}), identity["task"])
+    boxes = identity.get("box_rows", 0), identity.get("box_cols", 0)
     for puzzle in _chosen(pool.puzzles, samples):
         row = int(pool.puzzle_indices[puzzle]) if pool.puzzle_indices is not None else puzzle
-        geometry = Geometry(identity.get("box_rows", 0), identity.get("box_cols", 0))
         lines += ["", f"  puzzle {puzzle}"]
-        lines += _side_by_side(pool.questions[row], pool.answers[row], identity["task"], geometry)
+        lines += _side_by_side(pool.questions[row], pool.answers[row], identity["task"], *boxes)
     return "\n".join(lines)
 
 
 def _histogram(ratings: dict[str, Any], task: str) -> list[str]:
     if not ratings.get("known"):
         return []
-    unit = {"sudoku": "guesses", "maze": "cells of the shortest path"}.get(task, "rating")
+    unit = task_of(task).rating
     low, _, middle, _, high = ratings["quartiles"]
     counts = {label: count for label, count in ratings["counts"].items() if count}
     most = max(counts.values())
@@ -111,38 +110,20 @@ def _chosen(count: int, samples: int) -> list[int]:
 
 
 def _samples(puzzles: PuzzleSet, samples: int) -> list[str]:
-    lines = []
-    geometry = Geometry(puzzles.meta.box_rows, puzzles.meta.box_cols)
+    lines, meta = [], puzzles.meta
     for row in _chosen(puzzles.examples, samples):
         lines += ["", f"  row {row}"]
-        lines += _side_by_side(puzzles.inputs[row], puzzles.labels[row], puzzles.meta.task, geometry)
+        lines += _side_by_side(
+            puzzles.inputs[row], puzzles.labels[row], meta.task, meta.box_rows, meta.box_cols
+        )
     return lines
 
 
-def _side_by_side(question: np.ndarray, answer: np.ndarray, task: str, geometry: Geometry) -> list[str]:
-    left, right = (draw(tokens, task, geometry) for tokens in (question, answer))
+def _side_by_side(
+    question: np.ndarray, answer: np.ndarray, task: str, box_rows: int, box_cols: int
+) -> list[str]:
+    left, right = (task_of(task).lines(tokens, box_rows, box_cols) for tokens in (question, answer))
     width = max(len(line) for line in left)
     rows = max(len(left), len(right))
     left, right = (lines + [""] * (rows - len(lines)) for lines in (left, right))
     return [f"    {a:<{width}}    {b}".rstrip() for a, b in zip(left, right)]
-
-
-def draw(tokens: np.ndarray, task: str, geometry: Geometry) -> list[str]:
-    """A puzzle's tokens as lines of text; Sudoku boxes are set apart where their shape is known."""
-    side = round(len(tokens) ** 0.5)
-    if task == "arc":
-        from trm.tasks.arc.arc import decode
-
-        grid = decode(tokens)
-        return (
-            ["(nothing)"]
-            if grid is None
-            else ["".join(map(str, row)).replace("0", ".") for row in grid.tolist()]
-        )
-    symbols = {"maze": "?" + CHARACTERS, "sudoku": "?." + SYMBOLS}[task]
-    lines = ["".join(symbols[token] for token in row) for row in tokens.reshape(side, side).tolist()]
-    if task == "maze" or geometry.side != side:
-        return lines
-    height, width = geometry.box_rows, geometry.box_cols
-    lines = [" ".join(line[k : k + width] for k in range(0, side, width)) for line in lines]
-    return [text for k, line in enumerate(lines) for text in ([""] if k and k % height == 0 else []) + [line]]

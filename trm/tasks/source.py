@@ -11,6 +11,7 @@ from trm.storage import is_remote, open_store
 from trm.study.dataset_identity import source_identity
 from trm.study.official_files import OFFICIAL
 from trm.study.schema import DataConfig
+from trm.tasks import task_of
 
 
 def build_source(config: DataConfig, out: Path) -> Pool:
@@ -31,7 +32,7 @@ def build_source(config: DataConfig, out: Path) -> Pool:
                 f"{name} has the SHA-256 {found}, not {wanted}: it is another file, or was changed"
             )
     config = config.model_copy(update={"pool": identity.get("pool", config.pool)})
-    pool = _pool(config, files)
+    pool = task_of(config.task).pool(config, files)
     pool.report.setdefault("files", [name for name, _ in files])
     if config.source == "official":
         pool.report |= {
@@ -40,34 +41,6 @@ def build_source(config: DataConfig, out: Path) -> Pool:
         }
     save_pool(pool, identity, out)
     return pool
-
-
-def _pool(config: DataConfig, files: list[tuple[str, Path]]) -> Pool:
-    if config.source == "official":
-        from trm.data.official import official_files
-    if config.task == "sudoku":
-        from trm.tasks.sudoku import pool as sudoku_pool
-
-        if config.source == "generate":
-            return sudoku_pool.generated_pool(config)
-        if config.source == "mix":
-            return sudoku_pool.mixed_pool(config, files)
-        if config.source == "official":
-            return sudoku_pool.official_pool(config, official_files("sudoku"))
-        return sudoku_pool.csv_pool(config, files)
-    if config.task == "maze":
-        from trm.tasks.maze import maze
-
-        if config.source == "generate":
-            return maze.generated_pool(config)
-        if config.source == "official":
-            return maze.official_pool(config, official_files("maze"))
-        return maze.csv_pool(config, files)
-    from trm.tasks.arc import arc
-
-    if config.source == "generate":
-        return arc.generated_pool(config)
-    return arc.json_pool(config, files)
 
 
 def local_copies(config: DataConfig, out: Path) -> list[tuple[str, Path]]:

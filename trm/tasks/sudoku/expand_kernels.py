@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from trm.compiled import njit
-from trm.tasks.sudoku.kernels import bounded, child_key, shuffle
+from trm.data.rng_kernels import bounded, child_key, shuffle
 
 
 @njit
@@ -62,45 +62,3 @@ def expand_sudoku(root, first, copies, box_rows, box_cols, inputs, labels, out_i
                     new_question[i * n + j] = token[question[cell]]
                     new_answer[i * n + j] = token[answer[cell]]
             row += 1
-
-
-@njit
-def expand_turns(turns, copies, inputs, labels, out_inputs, out_labels):
-    """As `expand_sudoku` for mazes: copy k is symmetry k mod 8 of the square; turns int16 [8, cells]."""
-    row = 0
-    for puzzle in range(len(inputs)):
-        for copy in range(copies + 1):
-            cells = turns[copy % 8]
-            for j in range(inputs.shape[1]):
-                out_inputs[row, j] = inputs[puzzle, cells[j]]
-                out_labels[row, j] = labels[puzzle, cells[j]]
-            row += 1
-
-
-@njit
-def move_grids(canvases, shapes, turns, colours, shift, out, side):
-    """`arc_augment.apply` with its maps, for canvases of `side`: turn, recolour and shift each grid into out[i].
-
-    shapes, shift int64 [n, 2]; turns int64 [n]; colours uint8 [n, 10].
-    """
-    for i in range(len(canvases)):
-        canvas, target = canvases[i], out[i]
-        height, width, number = shapes[i, 0], shapes[i, 1], turns[i]
-        swapped = number == 1 or number == 3 or number >= 6
-        new_height, new_width = (width, height) if swapped else (height, width)
-        top, left = shift[i, 0], shift[i, 1]
-        target[:] = 0
-        for row in range(new_height):
-            for column in range(new_width):
-                across, down = (row, column) if swapped else (column, row)
-                if number == 2 or number == 3 or number == 5 or number == 7:
-                    down = height - 1 - down
-                if number == 1 or number == 2 or number == 4 or number == 7:
-                    across = width - 1 - across
-                target[(top + row) * side + left + column] = colours[i, canvas[down * side + across] - 2] + 2
-        if top + new_height < side:
-            for column in range(new_width):
-                target[(top + new_height) * side + left + column] = 1
-        if left + new_width < side:
-            for row in range(new_height):
-                target[(top + row) * side + left + new_width] = 1

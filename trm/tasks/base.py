@@ -1,0 +1,157 @@
+"""What a task is to everything else: its puzzles, their copies, how they are drawn, and the floor of a guess.
+
+A task is a folder with a module `task.py` that holds a `TASK`, and a line in `trm.tasks.TASKS`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from trm.data import hints, rng
+from trm.data.dataset import SPLITS, Meta, PuzzleSet, dataset_json, one_example_set, write_split
+from trm.data.files import write_json
+from trm.data.parallel import over_rows
+from trm.data.pool import Pool
+from trm.data.sampler import Batch
+from trm.data.splits import Splits
+from trm.errors import UserError
+from trm.study.dataset_identity import shape
+from trm.study.schema import DataConfig
+
+Files = list[tuple[str, Path]]
+"""Name and local path of each input file."""
+
+
+class Augmenter:
+    """Maps of augmented copies: cell i of a copy shows `token_map[row[cell_map[i]]]`; copy 0 is the original.
+
+    This one leaves every copy as the original is.
+    """
+
+    def __init__(self, meta: Meta):
+        self.meta = meta
+
+    def maps(self, puzzles: np.ndarray, copies: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Maps of copy `copies[i]` of puzzle `puzzles[i]` (numbers in the data set).
+
+        Returns:
+            token_map uint8 [b, vocab] and cell_map int16 [b, cells].
+        """
+        tokens = np.tile(np.arange(self.meta.vocab_size, dtype=np.uint8), (len(puzzles), 1))
+        cells = np.tile(np.arange(self.meta.seq_len, dtype=np.int16), (len(puzzles), 1))
+        return tokens, cells
+
+
+@runtime_checkable
+class HostAugmenter(Protocol):
+    """Makes copies on the host, where their maps would be larger than they are."""
+
+    def rows(self, batch: Batch) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Inputs and labels uint8 [b, cells], and puzzle identifiers int32 [b], of a sampler's batch."""
+        ...
+
+
+class Task(ABC):
+    """One kind of puzzle."""
+
+    name: str
+    blank: int | None = None
+    """Symbol of an unknown cell in a question; None: every cell counts."""
+    rating = "rating"
+    """What a puzzle's rating counts, in words."""
+
+    @abstractmethod
+    def pool(self, config: DataConfig, files: Files) -> Pool:
+        """All puzzles of `config.source`: generated, or read from `files` and checked.
+
+        Raises:
+            UserError: for input that is malformed, and demands that cannot be met.
+        """
+
+    def sets(
+        self, config: DataConfig, pool: Pool, splits: Splits
+    ) -> tuple[list[PuzzleSet], list[str], dict[str, Any]]:
+        """Train, validation and test sets, the identifiers' names, and what the manifest also tells."""
+        sizes = shape(config)
+        meta = Meta(config.task, sizes.seq_len, sizes.vocab_size, sizes.num_puzzle_identifiers or 1)
+        sources = np.zeros(pool.puzzles, np.int32) if pool.sources is None else pool.sources
+
+        def puzzles(members: np.ndarray, held_out: bool) -> PuzzleSet:
+            questions = pool.questions[members]
+            if held_out and config.held_out_hints != (0, 0):
+                keys = rng.key(rng.root_key(config.seed, "held out"), members)
+                questions = hints.give(questions, pool.answers[members], keys, config.held_out_hints)
+            found = one_example_set(questions, pool.answers[members], meta)
+            return replace(found, ratings=pool.ratings[members], sources=sources[members])
+
+        parts = (splits.train, False), (splits.validation, True), (splits.test, True)
+        return [puzzles(*part) for part in parts], ["<blank>"], {}
+
+    def augmenter(self, puzzles: PuzzleSet) -> Augmenter | HostAugmenter:
+        """What makes the training copies of a split."""
+        return Augmenter(puzzles.meta)
+
+    def write_copies(self, folder: Path, sets: dict[str, PuzzleSet], copies: int) -> None:
+        """Write all splits of a data set, and its identifiers, with `copies` beside each training puzzle."""
+        train, count = sets["train"], sets["train"].puzzles * (copies + 1)
+        (folder / "train").mkdir()
+        # written through the page cache: the copies never stand in this process's own memory as a whole
+        arrays = [
+            np.lib.format.open_memmap(
+                folder / f"train/all__{name}.npy",
+                mode="w+",
+                dtype=np.uint8,
+                shape=(count, train.meta.seq_len),
+            )
+            for name in ("inputs", "labels")
+        ]
+        self.fill(train, copies, *arrays)
+        del arrays
+        np.save(folder / "train/all__puzzle_identifiers.npy", np.zeros(count, dtype=np.int32))
+        np.save(folder / "train/all__puzzle_indices.npy", np.arange(count + 1, dtype=np.int32))
+        np.save(folder / "train/all__group_indices.npy", np.arange(0, count + 1, copies + 1, dtype=np.int32))
+        meta = replace(train.meta, augmentations=0)
+        write_json(folder / "train/dataset.json", dataset_json(meta, train.groups, count, count))
+        for name in SPLITS[1:]:
+            write_split(folder / name, sets[name])
+        write_json(folder / "identifiers.json", ["<blank>"], indent=None)
+
+    def fill(self, train: PuzzleSet, copies: int, inputs: np.ndarray, labels: np.ndarray) -> None:
+        """Fill uint8 [puzzles * (copies + 1), cells] with every copy of every puzzle, in its rows' order."""
+
+        def work(start: int, stop: int) -> None:
+            self.fill_part(train, start, stop, copies, inputs, labels)
+
+        over_rows(work, train.puzzles, max(1, 16384 // (copies + 1)), "augmenting", "puzzles")
+
+    def fill_part(
+        self, train: PuzzleSet, start: int, stop: int, copies: int, inputs: np.ndarray, labels: np.ndarray
+    ) -> None:
+        """Copies of the puzzles start..stop-1: by the augmenter's maps, unless a task has a faster way."""
+        puzzles = np.repeat(np.arange(start, stop), copies + 1)
+        augmenter = self.augmenter(train)
+        assert isinstance(augmenter, Augmenter)
+        tokens, cells = augmenter.maps(puzzles, np.tile(np.arange(copies + 1), stop - start))
+        rows = slice(start * (copies + 1), stop * (copies + 1))
+        for grids, out in ((train.inputs, inputs), (train.labels, labels)):
+            moved = np.take_along_axis(grids[puzzles], cells.astype(np.int64), axis=1)
+            out[rows] = np.take_along_axis(tokens, moved.astype(np.int64), axis=1)
+
+    def check_copies(self, train: PuzzleSet, copies: int, place: Path) -> None:
+        """Refuse a number of copies that cannot be written. UserError: which, and why."""
+        if copies < 0:
+            raise UserError(f"--copies {copies} is below 0: give 0 or more")
+
+    @abstractmethod
+    def lines(self, tokens: np.ndarray, box_rows: int, box_cols: int) -> list[str]:
+        """A puzzle's tokens as lines of text; boxes (0: unknown) are a Sudoku's."""
+
+    def guesses(self, config: DataConfig, inputs: np.ndarray, labels: np.ndarray) -> dict[str, float | None]:
+        """What a method without learning gets. `uniform`, `rules`: expected blank-cell accuracy of a uniform guess,
+        and of one among what the rules leave; `exact`: exact accuracy of a simple method."""
+        return {"uniform": None, "rules": None}

@@ -1,0 +1,62 @@
+"""Mazes as a task."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from trm.data.dataset import Meta, PuzzleSet
+from trm.data.official import official_files
+from trm.data.pool import Pool
+from trm.study.schema import DataConfig
+from trm.tasks.base import Augmenter, Files, Task
+from trm.tasks.maze import maze
+
+
+class MazeAugmenter(Augmenter):
+    """Copy k is symmetry k mod 8 of the square."""
+
+    def __init__(self, meta: Meta):
+        super().__init__(meta)
+        self.turns = maze.dihedral_cells(round(meta.seq_len**0.5))
+
+    def maps(self, puzzles: np.ndarray, copies: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return super().maps(puzzles, copies)[0], self.turns[np.asarray(copies) % 8]
+
+
+class Maze(Task):
+    """Square mazes, answered by a shortest path."""
+
+    name = "maze"
+    blank = maze.OPEN
+    rating = "cells of the shortest path"
+
+    def pool(self, config: DataConfig, files: Files) -> Pool:
+        if config.source == "generate":
+            return maze.generated_pool(config)
+        if config.source == "official":
+            return maze.official_pool(config, official_files(self.name))
+        return maze.csv_pool(config, files)
+
+    def augmenter(self, puzzles: PuzzleSet) -> Augmenter:
+        return MazeAugmenter(puzzles.meta)
+
+    def fill_part(
+        self, train: PuzzleSet, start: int, stop: int, copies: int, inputs: np.ndarray, labels: np.ndarray
+    ) -> None:
+        from trm.tasks.maze.kernels import expand_turns
+
+        turns, rows = MazeAugmenter(train.meta).turns, slice(start * (copies + 1), stop * (copies + 1))
+        expand_turns(
+            turns, copies, train.inputs[start:stop], train.labels[start:stop], inputs[rows], labels[rows]
+        )
+
+    def lines(self, tokens: np.ndarray, box_rows: int, box_cols: int) -> list[str]:
+        side, symbols = round(len(tokens) ** 0.5), "?" + maze.CHARACTERS
+        return ["".join(symbols[token] for token in row) for row in tokens.reshape(side, side).tolist()]
+
+    def guesses(self, config: DataConfig, inputs: np.ndarray, labels: np.ndarray) -> dict[str, float | None]:
+        exact = (maze.fill_dead_ends(inputs) == labels).all(1).mean()
+        return {"uniform": 0.5, "rules": None, "exact": float(exact)}  # a cell is on the path or not
+
+
+TASK = Maze()

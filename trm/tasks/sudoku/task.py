@@ -1,0 +1,90 @@
+"""Sudoku as a task."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from trm.data import rng
+from trm.data.dataset import PuzzleSet
+from trm.data.official import official_files
+from trm.data.pool import Pool
+from trm.study.schema import DataConfig
+from trm.tasks.base import Augmenter, Files, Task
+from trm.tasks.sudoku import pool
+from trm.tasks.sudoku.augment import SudokuAugmenter
+from trm.tasks.sudoku.geometry import SYMBOLS
+
+
+class Sudoku(Task):
+    """Sudoku with boxes of any size."""
+
+    name = "sudoku"
+    blank = 1
+    rating = "guesses"
+
+    def pool(self, config: DataConfig, files: Files) -> Pool:
+        if config.source == "generate":
+            return pool.generated_pool(config)
+        if config.source == "mix":
+            return pool.mixed_pool(config, files)
+        if config.source == "official":
+            return pool.official_pool(config, official_files(self.name))
+        return pool.csv_pool(config, files)
+
+    def augmenter(self, puzzles: PuzzleSet) -> Augmenter:
+        return SudokuAugmenter(puzzles.meta) if puzzles.meta.augmentations else Augmenter(puzzles.meta)
+
+    def fill_part(
+        self, train: PuzzleSet, start: int, stop: int, copies: int, inputs: np.ndarray, labels: np.ndarray
+    ) -> None:
+        from trm.tasks.sudoku.expand_kernels import expand_sudoku
+
+        meta, rows = train.meta, slice(start * (copies + 1), stop * (copies + 1))
+        root = np.uint64(rng.root_key(meta.seed, "augment"))
+        originals = train.inputs[start:stop], train.labels[start:stop]
+        expand_sudoku(
+            root, start, copies, meta.box_rows, meta.box_cols, *originals, inputs[rows], labels[rows]
+        )
+
+    def lines(self, tokens: np.ndarray, box_rows: int, box_cols: int) -> list[str]:
+        side = round(len(tokens) ** 0.5)
+        symbols = "?." + SYMBOLS
+        lines = ["".join(symbols[token] for token in row) for row in tokens.reshape(side, side).tolist()]
+        if box_rows * box_cols != side:
+            return lines
+        lines = [" ".join(line[k : k + box_cols] for k in range(0, side, box_cols)) for line in lines]
+        return [
+            text
+            for k, line in enumerate(lines)
+            for text in ([""] if k and k % box_rows == 0 else []) + [line]
+        ]
+
+    def guesses(self, config: DataConfig, inputs: np.ndarray, labels: np.ndarray) -> dict[str, float | None]:
+        rules = []
+        for first in range(0, len(inputs), 4096):
+            part = inputs[first : first + 4096]
+            blank = part == self.blank
+            left = candidates(part, config.box_rows, config.box_cols)
+            share, count = np.where(blank, 1 / np.maximum(1, left), 0).sum(1), blank.sum(1)
+            rules.extend((share[count > 0] / count[count > 0]).tolist())
+        uniform = 1 / (config.box_rows * config.box_cols)
+        return {"uniform": uniform, "rules": float(np.mean(rules)) if rules else None}
+
+
+def candidates(inputs: np.ndarray, box_rows: int, box_cols: int) -> np.ndarray:
+    """Digits that row, column and box leave for each cell, int64 [N, S]; `inputs` uint8 [N, S], 1: blank."""
+    side = box_rows * box_cols
+    cells = np.arange(side * side)
+    row, column = cells // side, cells % side
+    box = row // box_rows * box_rows + column // box_cols
+    seen = np.zeros((len(inputs), side * side, side), dtype=bool)
+    digits = inputs[:, :, None] == np.arange(2, side + 2, dtype=inputs.dtype)
+    for unit in (row, column, box):
+        present = np.zeros((len(inputs), side, side), dtype=bool)
+        for which in range(side):
+            present[:, which] = digits[:, unit == which].any(1)
+        seen |= present[:, unit]
+    return side - seen.sum(2)
+
+
+TASK = Sudoku()
