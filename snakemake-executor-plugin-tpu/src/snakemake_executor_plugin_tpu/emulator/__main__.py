@@ -25,7 +25,7 @@ from .pod import EmulatedPod, why_not
 
 def serve(args: argparse.Namespace) -> None:
     """Run the pod in this process, and obey the other commands, until told to end."""
-    pod = EmulatedPod(args.dir, args.accelerator_type, disk_mb=args.disk_mb)
+    pod = EmulatedPod(args.dir, args.accelerator_type, slices=args.slices, disk_mb=args.disk_mb)
     stop = signal.SIGTERM, signal.SIGINT
     signal.pthread_sigmask(signal.SIG_BLOCK, stop)
     path = args.dir / "control"
@@ -90,6 +90,7 @@ def up(args: argparse.Namespace) -> int:
     args.dir.mkdir(parents=True, exist_ok=True)
     (args.dir / "control").unlink(missing_ok=True)
     options = ["--accelerator-type", args.accelerator_type, *(["--empty"] if args.empty else [])]
+    options += ["--slices", str(args.slices)]
     options += ["--disk-mb", str(args.disk_mb)] if args.disk_mb else []
     with open(args.dir / "log", "ab") as log:
         process = subprocess.Popen(
@@ -141,6 +142,9 @@ def main() -> int:
         command.add_argument("--dir", type=Path, required=True)
         if name in ("up", "serve"):
             command.add_argument("--accelerator-type", default="v4-64")
+            command.add_argument(
+                "--slices", type=int, default=1, help="room for a pool of so many slices (with --empty)"
+            )
             command.add_argument("--empty", action="store_true", help="leave creating the pod to the plugin")
             command.add_argument("--disk-mb", type=int, help="give each host a disk of its own of this size")
         if name == "preempt":
