@@ -24,7 +24,7 @@ from pathlib import Path
 
 METADATA = "http://metadata.google.internal/computeMetadata/v1/"
 RUN = Path("/run/snakemake-tpu")
-PORT = 8479
+PORT = 28479
 MOST_SECONDS = 10.0  # between two looks
 RETRY_SECONDS = 60.0
 
