@@ -246,7 +246,7 @@ class Campaign:
         other = Study(folder, self.pod, {"x": {}}, **{**self.profile, "tpu-recovery": 2})
         call = other.start(**({"SNAKEMAKE_TPU_SSH_KEY": str(key)} if kind == "wrong key" else {}))
         assert call.wait() == 1, call.said
-        wanted = "does not let root in" if kind == "wrong key" else "is in use by the Snakemake of"
+        wanted = "The pod does not let" if kind == "wrong key" else "is in use by the Snakemake of"
         assert wanted in call.said, call.said
         other.end()
 
