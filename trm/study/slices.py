@@ -75,9 +75,9 @@ class Slice(NamedTuple):
         return 1 if self.chips <= self.generation.one_host else self.chips // CHIPS_PER_HOST
 
 
-def hbm_gib() -> float:
-    """What a program may fill of a chip: v4's 30.75 GiB, or what $TRM_XLA_HBM_GIB says. Raises UserError."""
-    given = os.environ.get(HBM_VARIABLE, str(HBM_GIB))
+def hbm_gib(generation: Generation = V4) -> float:
+    """What a program may fill of a chip, in GiB, or what $TRM_XLA_HBM_GIB says instead. Raises UserError."""
+    given = os.environ.get(HBM_VARIABLE, str(generation.hbm_gib))
     try:
         bound = float(given)
     except ValueError:

@@ -39,6 +39,20 @@ def test_a_program_that_fits(tmp_path: Path):
     assert "fits" in table([("tiny", result)]).splitlines()[1]
 
 
+def test_chips_of_other_generations_have_their_own_speed_and_memory(tmp_path: Path):
+    v6e, v5e = parse_slice("v6e-4"), parse_slice("v5litepod-4")
+    keep(tmp_path, run(), where=v6e, peak_gib=20.0)
+    result = check(run(), v6e, "train", tmp_path)
+    assert result.fits
+    assert result.step_ms == pytest.approx(180.0)  # 315 million cycles at 1.75 GHz
+    keep(tmp_path, run(), where=v5e, peak_gib=20.0)
+    keep(tmp_path, run(), where=v5e, remat=True, peak_gib=16.0)
+    keep(tmp_path, run(micro_batches=2), where=v5e, peak_gib=10.0)
+    result = check(run(), v5e, "train", tmp_path)
+    assert not result.fits  # 20 GiB of 15.75
+    assert result.advice == "training.micro_batches=2 makes it fit (10.0 GiB)"
+
+
 def test_programs_differ_by_shape_and_not_by_rates():
     assert program_key(run(), HOST, "train") == program_key(run(lr=1e-3, steps=5), HOST, "train")
     assert program_key(run(), HOST, "train") != program_key(run(micro_batches=2), HOST, "train")

@@ -21,7 +21,7 @@ from trm.study.dataset_identity import shape
 from trm.study.fingerprint import canonical_json
 from trm.study.flops import forward_flops, step_flops
 from trm.study.schema import RunConfig
-from trm.study.slices import CHIPS_PER_HOST, CLOCK_HZ, HBM_VARIABLE, PEAK_FLOPS, Slice, evaluated, hbm_gib
+from trm.study.slices import HBM_VARIABLE, Slice, evaluated, hbm_gib
 
 ROOT = Path(__file__).parents[3]
 CODE = (
@@ -173,7 +173,7 @@ def ask(
         input=json.dumps(request),
         capture_output=True,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": str(ROOT), HBM_VARIABLE: str(hbm_gib(where.generation))},
     )
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
@@ -186,9 +186,9 @@ def ask(
     return answer
 
 
-def fits(answer: dict[str, Any]) -> bool:
-    """Whether the program compiles, and stays within what a program may fill."""
-    return answer["fits"] and answer["peak_gib"] <= hbm_gib()
+def fits(answer: dict[str, Any], where: Slice) -> bool:
+    """Whether the program compiles, and stays within what a program may fill of the slice's chips."""
+    return answer["fits"] and answer["peak_gib"] <= hbm_gib(where.generation)
 
 
 def step_seconds(config: RunConfig, where: Slice, cache_folder: Path) -> float | None:
@@ -198,9 +198,11 @@ def step_seconds(config: RunConfig, where: Slice, cache_folder: Path) -> float |
     if not kept.exists():
         return None
     answer = json.loads(kept.read_text())
-    if not fits(answer):
+    if not fits(answer, where):
         return None
-    return max(answer["cycles"] / CLOCK_HZ + collective_seconds(answer), answer["host_ms"] / 1e3)
+    return max(
+        answer["cycles"] / where.generation.clock_hz + collective_seconds(answer), answer["host_ms"] / 1e3
+    )
 
 
 def collective_seconds(answer: dict[str, Any]) -> float:
@@ -228,13 +230,13 @@ def check(config: RunConfig, where: Slice, what: str, cache_folder: Path) -> Res
     step_ms = collective_ms = utilisation = None
     if answer["fits"]:
         collective_ms = collective_seconds(answer) * 1e3
-        step_ms = answer["cycles"] / CLOCK_HZ * 1e3 + collective_ms
-        utilisation = flops / (step_ms / 1e3) / PEAK_FLOPS
+        step_ms = answer["cycles"] / where.generation.clock_hz * 1e3 + collective_ms
+        utilisation = flops / (step_ms / 1e3) / where.generation.peak_flops
     return Result(
         what,
         where.chips,
         per_chip,
-        fits(answer),
+        fits(answer, where),
         answer.get("peak_gib"),
         answer["needs_gib"] or answer["peak_gib"],
         answer["remat"],
@@ -244,7 +246,10 @@ def check(config: RunConfig, where: Slice, what: str, cache_folder: Path) -> Res
         utilisation,
         flops / 1e9,
         answer.get("collectives", {}),
-        {kind: cycles / CLOCK_HZ * 1e3 for kind, cycles in answer.get("cycles_by_kind", {}).items()},
+        {
+            kind: cycles / where.generation.clock_hz * 1e3
+            for kind, cycles in answer.get("cycles_by_kind", {}).items()
+        },
         _advice(config, where, what, answer, step_ms, cache_folder),
     )
 
@@ -257,24 +262,20 @@ def _advice(
     step_ms: float | None,
     cache_folder: Path,
 ) -> str:
-    if fits(answer):
+    if fits(answer, where):
         if what == "train" and step_ms is not None and answer["host_ms"] > step_ms:
-            knob = (
-                "use fewer chips" if where.chips > CHIPS_PER_HOST else "a larger batch uses the chips better"
-            )
+            knob = "use fewer chips" if where.hosts > 1 else "a larger batch uses the chips better"
             return (
                 f"starting a step takes the host {answer['host_ms']:.3g} ms, longer than the chips' "
                 f"{step_ms:.3g} ms: {knob}"
             )
         return ""
     if what != "train":
-        needs = answer["needs_gib"] or answer["peak_gib"]
-        return (
-            f"needs {needs:.1f} of {hbm_gib()} GiB: no knob changes its rows a chip; choose a smaller model"
-        )
+        needs, most = answer["needs_gib"] or answer["peak_gib"], hbm_gib(where.generation)
+        return f"needs {needs:.1f} of {most} GiB: no knob changes its rows a chip; choose a smaller model"
     if not answer["remat"] and not answer.get("kernels"):
         again = ask(config, where, what, cache_folder, remat=True)
-        if fits(again):
+        if fits(again, where):
             return f"TRM_XLA_REMAT=1 makes it fit ({again['peak_gib']:.1f} GiB), with the same result"
     batch, micro = config.training.batch_size, config.training.micro_batches
     for count in range(micro + 1, batch // where.chips + 1):
@@ -284,7 +285,7 @@ def _advice(
             update={"training": config.training.model_copy(update={"micro_batches": count})}
         )
         again = ask(smaller, where, what, cache_folder)
-        if fits(again):
+        if fits(again, where):
             return f"training.micro_batches={count} makes it fit ({again['peak_gib']:.1f} GiB)"
     return "nothing makes it fit on this slice: use more chips or a smaller model"
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from trm.study.slices import CHIPS_PER_HOST, Slice
+from trm.study.slices import Slice
 
 STARTS = 50
 
@@ -36,11 +36,11 @@ def starting_seconds(
 ) -> float:
     """Seconds that a host of the slice needs to place a batch of (rows, cells, symbols) on its chips and to start a
     program with as many arguments and results: the shortest of some, on this machine."""
-    if where.chips <= CHIPS_PER_HOST:
+    if where.hosts == 1:
         return measured(arguments, results, host_batch(*sizes), backend)
     numbers = [str(number) for number in (arguments, results, *sizes)]
     command = [sys.executable, "-m", "trm.checks.tpu_check.starting", *numbers]
-    env = {**os.environ, "CPU_NUM_DEVICES": str(CHIPS_PER_HOST)}
+    env = {**os.environ, "CPU_NUM_DEVICES": str(where.chips // where.hosts)}
     done = subprocess.run(command, capture_output=True, text=True, env=env)
     if done.returncode:
         raise RuntimeError(f"the host's time was not measured: {(done.stderr.splitlines() or ['?'])[-1]}")
