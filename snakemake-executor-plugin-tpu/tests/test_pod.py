@@ -240,11 +240,15 @@ def test_sources_travel_once(healthy_pod, tmp_path):
             names = {await worker.push_sources(b"content") for _ in range(2)}
             again = Worker(worker.ssh, "w0", "", folder=worker.folder, python=worker.python)
             names.add(await again.push_sources(b"content"))
-            return names
+            (name,) = names
+            path = healthy_pod.hosts[0].home / ".snakemake-tpu" / "sources" / f"{name}.tar.gz"
+            assert path.read_bytes() == b"content"
+            path.unlink()  # the host was re-imaged
+            await worker.deploy()
+            await worker.push_sources(b"content")
+            assert path.read_bytes() == b"content"
 
-    (name,) = asyncio.run(play())
-    path = healthy_pod.hosts[0].home / ".snakemake-tpu" / "sources" / f"{name}.tar.gz"
-    assert path.read_bytes() == b"content"
+    asyncio.run(play())
 
 
 def test_environment_from_a_lock_file_on_a_host(healthy_pod, tmp_path):

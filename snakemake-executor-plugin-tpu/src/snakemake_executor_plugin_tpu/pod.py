@@ -81,6 +81,7 @@ class Worker:
 
     async def deploy(self, timeout: float = 60.0) -> None:
         """Bring the agent to the host, unless just this version is there."""
+        self._pushed.clear()  # a host that was re-imaged has lost them
         name = content_name(self._bundle)
         script = (
             f"umask 077; mkdir -p {shlex.quote(self.folder)}/bin {shlex.quote(self.folder)}/sources && "
