@@ -153,6 +153,18 @@ def test_broken_gzip_missing_file_and_wrong_checksum(tmp_path, pool_4x4):
         build_source(csv_config("gs://bucket/a.csv"), tmp_path / "out")
 
 
+@pytest.mark.parametrize("start", ["", HEADER])
+def test_a_line_without_end_is_refused_before_it_fills_the_memory(tmp_path, start):
+    """A giant header, or 200 MB of zeros that gzip packs into 200 kB."""
+    bomb = tmp_path / "a.csv.gz"
+    with gzip.open(bomb, "wb") as out:
+        out.write(start.encode())
+        for _ in range(200):
+            out.write(bytes(1 << 20))
+    with pytest.raises(UserError, match="a line of more than 1 MB"):
+        build_source(csv_config(bomb), tmp_path / "out")
+
+
 def test_integers_of_any_width():
     data = np.frombuffer(b"0,12,,123456789,\n", dtype=np.uint8)
     begin, end = np.array([0, 2, 5, 6]), np.array([1, 4, 5, 15])

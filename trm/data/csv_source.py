@@ -15,6 +15,8 @@ from trm.data.progress import Progress
 from trm.errors import UserError
 
 BLOCK = 8 << 20
+LONGEST_LINE = 1 << 20
+"""Bytes; a 64x64 maze and its answer take 8 kB."""
 _COMMA, _NEWLINE = 44, 10
 
 
@@ -67,6 +69,10 @@ def _blocks(path: Path, name: str) -> Iterator[bytes]:
                 piece = rest + piece
                 cut = piece.rfind(b"\n") + 1
                 rest = piece[cut:]
+                if len(rest) > LONGEST_LINE:  # before it fills the memory: not a table, or a gzip bomb
+                    raise UserError(
+                        f"{name} has a line of more than {LONGEST_LINE >> 20} MB: it is not a table of puzzles"
+                    )
                 if cut:
                     yield piece[:cut].replace(b"\r\n", b"\n")
             if rest:
