@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[1]
 
 def project(folder: Path, points: int) -> None:
     """A copy of the pipeline whose study is one experiment of many points (or the shipped study for 0)."""
-    for name in ("Snakefile", "workflow", "profiles", "config"):
+    for name in ("Snakefile", "workflow", "profiles", "config", "envs"):
         source = ROOT / name
         (shutil.copytree if source.is_dir() else shutil.copy2)(source, folder / name)
     if points:

@@ -51,7 +51,7 @@ def checkout(folder: Path, study: Path | None) -> Path:
     """A copy of the pipeline, without results, in a folder of its own."""
     folder.mkdir(parents=True)
     ignore = shutil.ignore_patterns("__pycache__")
-    for name in ("Snakefile", "workflow", "profiles", "config", "trm"):
+    for name in ("Snakefile", "workflow", "profiles", "config", "envs", "trm"):
         source = ROOT / name
         if source.is_dir():
             shutil.copytree(source, folder / name, ignore=ignore)

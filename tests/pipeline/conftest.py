@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).parents[2]
-PIPELINE = ("Snakefile", "workflow", "profiles", "config")
+PIPELINE = ("Snakefile", "workflow", "profiles", "config", "envs")
 STUDY = {
     "study": "small",
     "scales": {

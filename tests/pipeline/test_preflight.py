@@ -90,7 +90,6 @@ def test_the_pods_profiles_ask_for_it_on_all_hosts(profile, emulated_bucket, tmp
     (tmp_path / "project").mkdir()
     study = STUDY | {"scales": dict.fromkeys(("rehearsal", "tpu"), scale)}
     project = new_project(tmp_path / "project", study)
-    shutil.copytree(ROOT / "envs", project.folder / "envs")
     done = project.snakemake("--profile", f"profiles/{profile}", "-n", "-p")
     assert "Preflight of 8 hosts" in done.stdout
     assert order(done.stdout)[0] == "Preflight of"
