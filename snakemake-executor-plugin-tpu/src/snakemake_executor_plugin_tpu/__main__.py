@@ -8,6 +8,7 @@
     stop      stop a job on the pod:                     stop JOB
     down      delete the pod, unless somebody uses it (--force: all the same)
     wheelhouse  fill tpu-wheelhouse in Cloud Storage, for hosts without access to a package index
+    first-hour  try everything once on a small slice of its own, and write first-hour.json (--yes: do not ask)
 
 Of a pool (tpu-pool), up, status and down take every slice, or one: --slice N.
 
@@ -34,7 +35,7 @@ from .notify import Notifier
 from .settings import ExecutorSettings
 from .worker.tasks import TASK_NAME
 
-COMMANDS = ("up", "status", "ssh", "logs", "stop", "down", "wheelhouse")
+COMMANDS = ("up", "status", "ssh", "logs", "stop", "down", "wheelhouse", "first-hour")
 
 
 def parse(arguments: list[str]) -> tuple[argparse.Namespace, ExecutorSettings]:
@@ -48,6 +49,7 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, ExecutorSettings]:
     parser.add_argument("words", nargs="*", metavar="WORD", help="job, rank or command: see above")
     parser.add_argument("--force", action="store_true", help="delete a pod that is in use")
     parser.add_argument("--slice", type=int, help="number of one slice of a pool (tpu-pool)")
+    parser.add_argument("--yes", action="store_true", help="begin the first hour without asking")
     parser.add_argument("--profile", type=Path, help="folder of a Snakemake profile, or its config.yaml")
     for item in fields(ExecutorSettings):
         option = {"action": "store_true"} if item.type is bool else {"type": item.metadata["type"]}
@@ -278,10 +280,27 @@ def _describe(tasks: dict) -> str:
     return "; ".join(words) or "-"
 
 
+def first_hour(args: argparse.Namespace, settings: ExecutorSettings) -> int:
+    """Say what the first hour costs, ask, and go through it."""
+    from .first_hour import FirstHour
+
+    settings.check_pod()
+    if args.profile is None:
+        raise PodError("The first hour needs a profile: --profile profiles/tpu.")
+    hour = FirstHour(args.profile, settings.name, lambda sentence: print(sentence, flush=True))
+    print(hour.announce())
+    if not args.yes and (not sys.stdin.isatty() or input("Begin? [y/N] ").strip().lower() != "y"):
+        print("Nothing was created. With --yes it begins without asking.")
+        return 1
+    return 0 if hour.run(Path("first-hour.json")) else 1
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; say what is wrong in one sentence."""
     try:
         args, settings = parse(sys.argv[1:] if arguments is None else arguments)
+        if args.command == "first-hour":
+            return first_hour(args, settings)
         return asyncio.run(run_on_slices(args, settings.slices()))
     except (WorkflowError, Unreachable) as error:
         print(error, file=sys.stderr)

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 from snakemake_interface_common.exceptions import WorkflowError
 
@@ -59,7 +60,7 @@ def slice_of(accelerator_type: str) -> Slice:
     return Slice(accelerator_type, chips, hosts)
 
 
-def hosts_wanted(resource, sizes: Collection[int]) -> int:
+def hosts_wanted(resource: Any, sizes: Collection[int]) -> int:
     """Return how many hosts a job's `tpu_hosts` asks for: one, or a whole slice of one of these sizes."""
     wanted = max(sizes) if resource == "all" else 1 if resource is None else resource
     with suppress(TypeError, ValueError):

@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import Coroutine
 from concurrent.futures import Future
+from typing import Any
 
 JOIN_SECONDS = 10.0
 
@@ -17,11 +18,11 @@ class Driver:
         self.thread = threading.Thread(target=self.loop.run_forever, daemon=True, name=name)
         self.thread.start()
 
-    def start(self, coroutine: Coroutine) -> Future:
+    def start(self, coroutine: Coroutine[Any, Any, Any]) -> Future[Any]:
         """Run a coroutine and return its future."""
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
 
-    def call(self, coroutine: Coroutine, timeout: float | None = None):
+    def call(self, coroutine: Coroutine[Any, Any, Any], timeout: float | None = None) -> Any:
         """Run a coroutine and return its result; TimeoutError after `timeout` seconds, and it runs on."""
         return self.start(coroutine).result(timeout)
 
@@ -29,11 +30,12 @@ class Driver:
         """Say which coroutines have not ended, and in which line each waits."""
         places = []
         for task in asyncio.all_tasks(self.loop):
-            coroutine, place = task.get_coro(), ""
+            coroutine: Any = task.get_coro()
+            place, name = "", coroutine.__qualname__
             while (frame := getattr(coroutine, "cr_frame", None)) is not None:
                 place = f"{frame.f_code.co_qualname}:{frame.f_lineno}"
                 coroutine = coroutine.cr_await
-            places.append(f"{task.get_coro().__qualname__} in {place}")
+            places.append(f"{name} in {place}")
         return ", ".join(sorted(places))
 
     def end(self) -> None:

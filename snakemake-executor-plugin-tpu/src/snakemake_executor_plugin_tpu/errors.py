@@ -1,5 +1,7 @@
 """What goes wrong with pods, and how it is said: one sentence with the command that mends it."""
 
+from typing import Any
+
 from snakemake_interface_common.exceptions import WorkflowError
 
 from .google import auth, gx
@@ -92,7 +94,7 @@ def short(error: Exception) -> str:
     return text.splitlines()[0][:200]
 
 
-def explain(error: Exception, project: str, zone: str, action: str, spec=None) -> str:
+def explain(error: Exception, project: str, zone: str, action: str, spec: Any = None) -> str:
     """Say what the API's error means and which command helps."""
     text = str(getattr(error, "message", "") or error)
     low = text.lower()

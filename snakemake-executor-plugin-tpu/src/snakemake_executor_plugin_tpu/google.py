@@ -2,6 +2,7 @@
 
 import importlib
 from types import ModuleType
+from typing import Any
 
 from snakemake_interface_common.exceptions import WorkflowError
 
@@ -12,7 +13,7 @@ class Lazy:
     def __init__(self, name: str):
         self._name = name
 
-    def __getattr__(self, attribute: str):
+    def __getattr__(self, attribute: str) -> Any:
         return getattr(load(self._name), attribute)
 
 

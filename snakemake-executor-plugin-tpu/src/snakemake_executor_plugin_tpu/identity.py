@@ -3,24 +3,25 @@
 import hashlib
 import json
 import re
+from typing import Any
 
 from snakemake_interface_common.exceptions import WorkflowError
 
 
-def members(job) -> list:
+def members(job: Any) -> list[Any]:
     """Return the jobs of a group, or the job itself."""
     return list(job.jobs) if job.is_group() else [job]
 
 
-def _hash(value) -> str:
+def _hash(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
-def _where(file) -> str:
+def _where(file: Any) -> str:
     return file.storage_object.query if file.is_storage else str(file)
 
 
-def slot_of(job) -> str:
+def slot_of(job: Any) -> str:
     """Name what a job makes: rule, wildcards and outputs. Two jobs of one slot must never run at once."""
     made = [
         [
@@ -34,7 +35,7 @@ def slot_of(job) -> str:
     return f"{first}-{_hash(sorted(made, key=str))[:12]}"
 
 
-def fingerprint_of(job) -> str:
+def fingerprint_of(job: Any) -> str:
     """Name how a job makes it: another fingerprint in the same slot means that the older one is outdated."""
     how = [
         [
@@ -49,14 +50,14 @@ def fingerprint_of(job) -> str:
     return _hash(sorted(how, key=str))[:16]
 
 
-def label_of(job) -> str:
+def label_of(job: Any) -> str:
     """Name a job for people, in one line whatever its wildcards hold."""
     part = members(job)[0]
     words = [part.rule.name, *(f"{key}={value}" for key, value in part.wildcards.items())]
     return re.sub(r"[^\x20-\x7e]", "?", " ".join(map(str, words)))[:80]
 
 
-def check_files(job) -> None:
+def check_files(job: Any) -> None:
     """Refuse outputs that could not get back from the pod."""
     if job.is_group():
         return

@@ -26,7 +26,7 @@ class Notifier:
 
     def __init__(self, command: str | None, webhook: str | None, say: Callable[[str], None]):
         self.command, self.webhook, self.say = command, webhook, say
-        self._running: set[asyncio.Task] = set()
+        self._running: set[asyncio.Task[None]] = set()
 
     def send(self, event: str, message: str, job: str = "") -> None:
         """Send word of an event, in the background."""
@@ -40,7 +40,7 @@ class Notifier:
         while self._running:
             await asyncio.wait(list(self._running), timeout=30)
 
-    async def _send(self, event: dict) -> None:
+    async def _send(self, event: dict[str, str]) -> None:
         if self.command:
             try:
                 await asyncio.wait_for(self._run(event), 30)
@@ -58,7 +58,7 @@ class Notifier:
                     else:
                         await asyncio.sleep(pause)
 
-    async def _run(self, event: dict) -> None:
+    async def _run(self, event: dict[str, str]) -> None:
         process = await asyncio.create_subprocess_exec(
             *shlex.split(self.command),
             stdin=asyncio.subprocess.PIPE,
@@ -77,7 +77,8 @@ class Notifier:
                 f"exit code {process.returncode}: {errors.decode(errors='replace').strip()[-200:]}"
             )
 
-    def _post(self, event: dict) -> None:
+    def _post(self, event: dict[str, str]) -> None:
+        assert self.webhook
         body = json.dumps({**event, "text": f"{event['event']}: {event['job']} {event['message']}"}).encode()
         request = urllib.request.Request(self.webhook, body, {"Content-Type": "application/json"})
         with urllib.request.urlopen(request, timeout=10):

@@ -5,6 +5,7 @@ import re
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from snakemake_interface_common.exceptions import WorkflowError
 from snakemake_interface_executor_plugins.settings import CommonSettings, ExecutorSettingsBase
@@ -15,7 +16,7 @@ from .keys import DEFAULT_KEY, DEFAULT_USER
 PROVISIONING = ("spot", "on-demand", "reserved")
 
 
-def _setting(default, help: str, type=None, **metadata):
+def _setting(default: Any, help: str, type: Any = None, **metadata: Any) -> Any:
     metadata = {"help": help, "required": False, "env_var": False, **metadata}
     return field(default=default, metadata={**metadata, "type": type} if type else metadata)
 
@@ -153,7 +154,7 @@ class ExecutorSettings(ExecutorSettingsBase):
     )
     notify_webhook: str | None = _setting(None, "URL that gets the same JSON by POST.", str, env_var=True)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         """Refuse what cannot work before anything costs money, and use our classes for Cloud Storage."""
         for name in ("project", "zone", "name"):
             if self.workers and getattr(self, name):

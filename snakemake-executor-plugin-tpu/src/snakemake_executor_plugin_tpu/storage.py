@@ -16,6 +16,7 @@ import dataclasses
 import functools
 import os
 from collections.abc import Callable
+from typing import Any
 
 import snakemake_storage_plugin_gcs as plugin
 from snakemake_interface_common.exceptions import WorkflowError
@@ -44,11 +45,11 @@ def is_transient(error: Exception) -> bool:
     return isinstance(error, WorkflowError) and "checksum" in str(error).lower()
 
 
-def with_retry(function: Callable) -> Callable:
+def with_retry(function: Callable[..., Any]) -> Callable[..., Any]:
     """Call again after errors that pass, pausing 0.5 s, then twice as long each time; say what a 403 or 404 means."""
 
     @functools.wraps(function)
-    def call(self, *arguments):
+    def call(self: Any, *arguments: Any) -> Any:
         from google.api_core import exceptions
         from google.api_core.retry import Retry
 
@@ -73,7 +74,7 @@ def with_retry(function: Callable) -> Callable:
     return call
 
 
-def crc32c_of(path: str | os.PathLike) -> str:
+def crc32c_of(path: str | os.PathLike[str]) -> str:
     """Return a file's CRC32C as Cloud Storage states it: base64 of the big-endian bytes."""
     from google_crc32c import Checksum
 
@@ -96,10 +97,10 @@ class StorageProvider(plugin.StorageProvider):
     """The storage plugin's provider; `use_listings` sets how much is listed and which workflow's cache is filled."""
 
     levels = 2
-    workflow = None
+    workflow: Any = None
 
     @classmethod
-    def cache(cls):
+    def cache(cls) -> Any:
         """Return Snakemake's cache of what exists while it builds its graph, and None once jobs run."""
         cache = getattr(cls.workflow, "iocache", None)
         return cache if cache is not None and cache.active else None
@@ -109,16 +110,16 @@ class StorageObject(plugin.StorageObject):
     """An object, or a folder of objects, in a bucket."""
 
     @property
-    def bucket(self):
+    def bucket(self) -> Any:
         """Return the bucket without a project to bill: naming one takes a permission that objectUser lacks."""
         return self.client.bucket(self.bucket_name)
 
     def get_inventory_parent(self) -> str:
         """Return the cache key of the listing that covers this object."""
         # Snakemake takes objects below a parent with an inventory for absent unless the inventory named them.
-        return self.cache_key(f"{self.bucket_name}/{listed_prefix(self.key, self.provider.levels)}")
+        return str(self.cache_key(f"{self.bucket_name}/{listed_prefix(self.key, self.provider.levels)}"))
 
-    async def inventory(self, cache) -> None:
+    async def inventory(self, cache: Any) -> None:
         """Fill Snakemake's cache from one listing."""
         parent = self.get_inventory_parent()
         if parent in cache.exists_in_storage.has_inventory:
@@ -148,9 +149,9 @@ class StorageObject(plugin.StorageObject):
         """Answer from the listing while the graph is built: Snakemake itself lists for targets in storage only."""
         cache = self.provider.cache()
         if cache is None:
-            return await super().managed_exists()
+            return bool(await super().managed_exists())
         await self.inventory(cache)
-        return cache.exists_in_storage[self.cache_key()]
+        return bool(cache.exists_in_storage[self.cache_key()])
 
     @with_retry
     def exists(self) -> bool:
@@ -189,7 +190,7 @@ class StorageObject(plugin.StorageObject):
         self.blob.upload_from_filename(str(local))
 
 
-def use_listings(workflow=None, levels: int = 2) -> None:
+def use_listings(workflow: Any = None, levels: int = 2) -> None:
     """Have `storage.gcs` and `default-storage-provider: gcs` use these classes.
 
     Args:

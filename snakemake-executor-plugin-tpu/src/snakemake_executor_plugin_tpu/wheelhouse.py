@@ -109,5 +109,5 @@ def upload(folder: Path, url: str, say: Callable[[str], None]) -> None:
         blob.delete()
 
 
-def _call(argv: list[str]) -> subprocess.CompletedProcess:
+def _call(argv: list[str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(argv, capture_output=True, text=True, errors="replace")

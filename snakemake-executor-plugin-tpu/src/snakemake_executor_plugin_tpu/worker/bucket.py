@@ -7,6 +7,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 API = "https://storage.googleapis.com"
 TOKEN = "http://metadata.google.internal/computeMetadata/v1/instance/service-accounts/default/token"
@@ -16,7 +17,7 @@ def token() -> str:
     """Return an access token of the host's service account, from the metadata server."""
     request = urllib.request.Request(TOKEN, headers={"Metadata-Flavor": "Google"})
     with urllib.request.urlopen(request, timeout=30) as answer:
-        return json.load(answer)["access_token"]
+        return str(json.load(answer)["access_token"])
 
 
 class Bucket:
@@ -31,7 +32,7 @@ class Bucket:
         self.api = (api or API).rstrip("/")
         self.headers = {} if api else {"Authorization": f"Bearer {token()}"}
 
-    def _open(self, path: str, **query: str):
+    def _open(self, path: str, **query: str) -> Any:
         query = {key: value for key, value in query.items() if value}
         url = f"{self.api}{path}?{urllib.parse.urlencode(query)}"
         try:

@@ -138,6 +138,7 @@ def _run(argv: list[str]) -> None:
         errors="replace",
         env={**os.environ, "UV_PYTHON_INSTALL_DIR": str(root() / "pythons"), "NO_COLOR": "1"},
     )
+    assert process.stdout
     tail: list[str] = []
     for line in process.stdout:
         tail = [*tail[1 - TAIL_LINES :], line.rstrip()]

@@ -14,6 +14,8 @@ def use_listings() -> None:
         return
     path = Path(__file__).resolve().parents[1] / "storage.py"
     spec = importlib.util.spec_from_file_location("tpu_plugin_storage", path)
+    assert spec
+    assert spec.loader
     storage = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = storage
     spec.loader.exec_module(storage)

@@ -17,6 +17,7 @@ import threading
 import time
 import uuid
 from pathlib import Path
+from typing import Any
 
 # What belongs to one host or one shell, and must not travel to the others.
 LOCAL_VARIABLES = {"PWD", "OLDPWD", "SHLVL", "_", "HOSTNAME", "TPU_TASK_FOLDER", "TPU_PROGRESS_FILE"}
@@ -46,12 +47,14 @@ def log_needs_copy(log: Path) -> bool:
     return stat.S_ISREG(out.st_mode) and (out.st_dev, out.st_ino) != (own.st_dev, own.st_ino)
 
 
-def copy_output(process: subprocess.Popen, log: Path) -> threading.Thread:
+def copy_output(process: subprocess.Popen[bytes], log: Path) -> threading.Thread:
     """Pass rank 0's output on to where the rule sent it, and to the task's log."""
+
+    stream: Any = process.stdout
 
     def copy() -> None:
         with open(log, "ab", buffering=0) as file:
-            while block := process.stdout.read1(1 << 16):
+            while block := stream.read1(1 << 16):
                 with contextlib.suppress(OSError):
                     os.write(1, block)
                 with contextlib.suppress(OSError):
@@ -69,15 +72,16 @@ def write(path: Path, text: str) -> None:
     os.replace(temporary, path)
 
 
-def result_of(path: Path) -> dict | None:
+def result_of(path: Path) -> dict[str, Any] | None:
     """Return how the other ranks ended, once the controller has said so."""
     try:
-        return json.loads(path.read_text())
+        found: dict[str, Any] = json.loads(path.read_text())
+        return found
     except FileNotFoundError:
         return None
 
 
-def end(process: subprocess.Popen, grace: float) -> None:
+def end(process: subprocess.Popen[bytes], grace: float) -> None:
     """Stop rank 0 because another rank failed."""
     process.terminate()
     try:

@@ -1,0 +1,265 @@
+"""The first hour on real hardware as one command: a slice of its own is created, tried in every way, and deleted.
+
+What is run on it is told by first-hour.yaml beside the profile:
+
+    accelerator_type: v4-16          # the smallest slice with more than one host
+    hours: 1                         # what it should take, for the price that is said first
+    estimate: python -m ... --json   # run here, before anything is created (may be left out)
+    arguments: --config scale=tiny   # of every call of Snakemake
+    steps:                           # in order; the slice is deleted under the first one once that has a checkpoint
+      one host: TARGET ...
+      whole slice: TARGET ...
+    collect: gs://.../runs/*/*.json  # what the jobs measured, here or in Cloud Storage
+
+Everything that was seen goes into one JSON file that can be attached to a report.
+"""
+
+import fnmatch
+import glob
+import importlib.metadata
+import json
+import platform
+import shlex
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import yte
+
+from .allocation import slice_of
+from .errors import PodError
+from .google import load
+
+# USD a chip and hour on demand, list prices of 2025; spot capacity costs less.
+PRICES = {"v2": 1.125, "v3": 2.0, "v4": 3.22, "v5litepod": 1.2, "v5p": 4.2, "v6e": 2.7}
+KEYS = {"accelerator_type", "hours", "estimate", "arguments", "steps", "collect"}
+TAIL = 40
+LARGEST = 1 << 20  # bytes of a collected file
+
+
+def read_plan(profile: Path) -> dict[str, Any]:
+    """Read first-hour.yaml beside a profile.
+
+    Raises:
+        PodError: it is absent, or has other keys than those above.
+    """
+    path = (profile if profile.is_dir() else profile.parent) / "first-hour.yaml"
+    if not path.is_file():
+        raise PodError(f"There is no {path}: it says what is run in the first hour (see docs/further.md).")
+    plan = yte.process_yaml(path.read_text(), require_use_yte=True) or {}
+    if wrong := sorted(set(plan) - KEYS):
+        raise PodError(f"{path}: {wrong[0]!r} is not a key of it; there are {', '.join(sorted(KEYS))}.")
+    if not isinstance(plan.get("steps"), dict) or not plan["steps"]:
+        raise PodError(f"{path}: `steps` names at least one call of Snakemake.")
+    return {"accelerator_type": "v4-16", "hours": 1, "arguments": "", **plan}
+
+
+def price(accelerator_type: str) -> float:
+    """Return what a slice costs on demand, in USD an hour."""
+    return slice_of(accelerator_type).chips * PRICES[accelerator_type.partition("-")[0]]
+
+
+class FirstHour:
+    """Runs the steps and keeps the record; whatever happens, the slice is deleted at the end."""
+
+    def __init__(self, profile: Path, name: str, say: Callable[[str], None]):
+        self.profile, self.say, self.plan = profile, say, read_plan(profile)
+        self.name = f"{name}-first-hour"
+        self.type = self.plan["accelerator_type"]
+        self.hosts = slice_of(self.type).hosts
+        self.began = time.time()
+        packages = ("snakemake", "snakemake-executor-plugin-tpu", "google-cloud-tpu", "google-cloud-storage")
+        self.record: dict[str, Any] = {
+            "accelerator_type": self.type,
+            "started": time.strftime("%F %T UTC", time.gmtime(self.began)),
+            "versions": {"python": platform.python_version(), **{item: _version(item) for item in packages}},
+            "steps": [],
+        }
+
+    def announce(self) -> str:
+        """Say what will be done, and what it will cost at most."""
+        cost, hours = price(self.type), float(self.plan["hours"])
+        steps = ", ".join(self.plan["steps"])
+        return (
+            f"The first hour creates a slice of its own, {self.name} ({self.type}, {self.hosts} hosts, {cost:.2f} USD "
+            f"an hour on demand, spot less), runs: {steps}; deletes it under the first to see that resume, and "
+            f"deletes it at the end. That should take {hours:g} h: {cost * hours:.0f} USD at most."
+        )
+
+    def run(self, out: Path) -> bool:
+        """Do it all, write the record and tell whether all went as it should."""
+        ok = False
+        try:
+            if self.plan.get("estimate"):
+                done = self._step("estimate", shlex.split(self.plan["estimate"]))
+                self.record["estimate"] = _json(done["said"])
+            self._step("create", self._command("up"))
+            facts = "python3 --version; uname -r; nproc; ls -d /dev/accel* /dev/vfio 2>/dev/null; head -1 /proc/meminfo"
+            self._step("hosts", self._command("ssh", "0", "--", "sh", "-c", facts))
+            for number, (step, targets) in enumerate(self.plan["steps"].items()):
+                if number == 0:
+                    self._interrupted(step, targets)
+                self._step(step, self._snakemake(targets))
+                self._step(f"status after {step}", self._command("status"))
+            self.record["collected"] = self._collect()
+            ok = True
+        except StepFailed as failure:
+            self.say(str(failure))
+        finally:
+            ok = self._end() and ok
+            self.record["ok"] = ok
+            hours = (time.time() - self.began) / 3600
+            self.record["usd_at_most"] = round(hours * price(self.type), 2)
+            out.write_text(json.dumps(self.record, indent=1) + "\n")
+            self.say(
+                f"{'All went as it should' if ok else 'Something went wrong'}: attach {out} to a report."
+            )
+        return ok
+
+    def _end(self) -> bool:
+        try:
+            self._step("delete", self._command("down", "--force"))
+        except StepFailed as failure:
+            self.say(f"{failure}\nThe slice {self.name} may still cost money: look at the console.")
+            return False
+        return True
+
+    def _command(self, command: str, *words: str) -> list[str]:
+        program = [
+            sys.executable,
+            "-m",
+            "snakemake_executor_plugin_tpu",
+            command,
+            "--profile",
+            str(self.profile),
+        ]
+        before, after = (
+            (words[: words.index("--")], words[words.index("--") :]) if "--" in words else (words, ())
+        )
+        return [*program, "--name", self.name, "--accelerator-type", self.type, *before, *after]
+
+    def _snakemake(self, targets: str) -> list[str]:
+        program = [sys.executable, "-m", "snakemake", "--profile", str(self.profile)]
+        hosts = str(self.hosts)
+        size = ["--jobs", hosts, "--resources", f"tpu_hosts={hosts}", "--tpu-accelerator-type", self.type]
+        return [
+            *program,
+            *shlex.split(targets),
+            *size,
+            "--tpu-name",
+            self.name,
+            *shlex.split(self.plan["arguments"]),
+        ]
+
+    def _interrupted(self, step: str, targets: str) -> None:
+        """Delete the slice under a running job as soon as that has a checkpoint; the call must end with a sentence."""
+        jobs, seen = Path(".snakemake/tpu/jobs"), threading.Event()
+        before = _progress(jobs)
+
+        def watch(process: subprocess.Popen[str]) -> None:
+            while process.poll() is None:
+                if any(value != before.get(name) for name, value in _progress(jobs).items()):
+                    seen.set()
+                    self.say(f"{step} has a checkpoint: deleting the slice under it")
+                    subprocess.run(self._command("down", "--force"), capture_output=True)
+                    return
+                time.sleep(0.2)
+
+        done = self._step(f"{step}, interrupted", self._snakemake(targets), watch=watch, codes=(0, 1))
+        if not seen.is_set():
+            raise StepFailed(f"{step} ended before it had a checkpoint: {_last(done['said'])}")
+
+    def _step(
+        self,
+        name: str,
+        argv: list[str],
+        watch: Callable[[subprocess.Popen[str]], None] | None = None,
+        codes: tuple[int, ...] = (0,),
+    ) -> dict[str, Any]:
+        """Run a program, pass on what it says, and note code, seconds and last lines."""
+        self.say(f"[{time.strftime('%T')}] {name}")
+        began, lines = time.time(), []
+        process = subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        )
+        watcher = threading.Thread(target=watch, args=(process,)) if watch else None
+        if watcher:
+            watcher.start()
+        assert process.stdout
+        try:
+            for line in process.stdout:
+                lines.append(line.rstrip())
+                self.say(f"    {lines[-1]}")
+        finally:
+            code = process.wait()
+            if watcher:
+                watcher.join()
+            seconds = round(time.time() - began, 1)
+            entry = {"name": name, "code": code, "seconds": seconds, "last_lines": lines[-TAIL:]}
+            self.record["steps"].append(entry)
+        if code not in codes:
+            raise StepFailed(f"{name} ended with exit code {code}: {_last(lines)}")
+        return {**entry, "said": lines}
+
+    def _collect(self) -> dict[str, Any]:
+        """Return the JSON files that the plan names."""
+        found: dict[str, Any] = {}
+        for pattern in shlex.split(self.plan.get("collect") or ""):
+            for name, text in _files(pattern):
+                found[name] = _json(text.splitlines())
+        return found
+
+
+class StepFailed(Exception):
+    """A step did not end as it should."""
+
+
+def _files(pattern: str) -> Iterator[tuple[str, str]]:
+    """Yield names and texts of the small files that match a pattern, here or in Cloud Storage."""
+    if not pattern.startswith("gs://"):
+        paths = [Path(name) for name in sorted(glob.glob(pattern))]
+        yield from ((str(path), path.read_text()) for path in paths if path.stat().st_size < LARGEST)
+        return
+    bucket, _, key = pattern.removeprefix("gs://").partition("/")
+    client = load("google.cloud.storage").Client()
+    for blob in client.list_blobs(bucket, prefix=key.partition("*")[0]):
+        if fnmatch.fnmatchcase(blob.name, key) and (blob.size or 0) < LARGEST:
+            yield f"gs://{bucket}/{blob.name}", blob.download_as_text()
+
+
+def _progress(jobs: Path) -> dict[str, str | None]:
+    found = {}
+    for path in jobs.glob("*.json"):
+        try:
+            found[path.name] = json.loads(path.read_text()).get("progress")
+        except (OSError, ValueError):
+            continue  # just being written
+    return {name: value for name, value in found.items() if value}
+
+
+def _json(lines: list[str]) -> Any:
+    text = "\n".join(lines)
+    try:
+        return json.loads(text[min(text.index(mark) for mark in "{[" if mark in text) :])
+    except ValueError:
+        return text[-2000:]
+
+
+def _last(lines: list[str]) -> str:
+    return "\n        ".join(["", *[line for line in lines if line.strip()][-8:]])
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
