@@ -329,3 +329,31 @@ def test_which_errors_pass():
     assert is_transient(gx.ResourceExhausted("Quota exceeded for requests per minute"))
     assert not is_transient(gx.ResourceExhausted("Quota for chips"))
     assert not is_transient(gx.PermissionDenied("x"))
+
+
+@pytest.mark.parametrize(
+    ("roles", "sentence"),
+    [
+        ({"roles/tpu.viewer", "roles/iam.serviceAccountUser"}, "--role=roles/tpu.admin"),
+        (
+            {"roles/tpu.admin"},
+            r"iam service-accounts add-iam-policy-binding me@p .*roles/iam.serviceAccountUser",
+        ),
+    ],
+)
+def test_missing_roles_are_named(api, roles, sentence):
+    api.roles = roles
+    with pytest.raises(CloudError, match=sentence):
+        play(api, lambda cloud, capacity: capacity.wait(), service_account="me@p")
+    assert not api.queued
+
+
+def test_the_least_roles_suffice(api):
+    api.roles = {"roles/tpu.admin", "roles/iam.serviceAccountUser"}
+
+    async def story(cloud, capacity):
+        assert (await capacity.wait()).is_ready
+        assert await cloud.endpoints()
+        await cloud.delete()
+
+    play(api, story, service_account="me@p")

@@ -19,6 +19,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from .pod import EmulatedPod, why_not
 
@@ -54,7 +55,7 @@ def serve(args: argparse.Namespace) -> None:
                     return
 
 
-def obey(pod: EmulatedPod, request: dict) -> dict:
+def obey(pod: EmulatedPod, request: dict[str, Any]) -> dict[str, Any]:
     """Do one command."""
     ranks = request.get("ranks") or list(range(len(pod.hosts)))
     command = request["command"]
@@ -75,14 +76,15 @@ def obey(pod: EmulatedPod, request: dict) -> dict:
     }
 
 
-def ask(folder: Path, **request) -> dict:
+def ask(folder: Path, **request: Any) -> dict[str, Any]:
     """Send a command to the process that runs the pod."""
     with socket.socket(socket.AF_UNIX) as client:
         client.connect(str(folder / "control"))
         with client.makefile("rw") as stream:
             stream.write(json.dumps(request) + "\n")
             stream.flush()
-            return json.loads(stream.readline() or "{}")
+            answer: dict[str, Any] = json.loads(stream.readline() or "{}")
+            return answer
 
 
 def up(args: argparse.Namespace) -> int:
@@ -159,7 +161,10 @@ def main() -> int:
         if reason := why_not():
             print(f"No pod can be emulated: {reason}.", file=sys.stderr)
             return 1
-        return up(args) if args.command == "up" else serve(args) or 0
+        if args.command == "up":
+            return up(args)
+        serve(args)
+        return 0
     if args.command == "down":
         return down(args)
     request = {key: value for key, value in vars(args).items() if key != "dir"}

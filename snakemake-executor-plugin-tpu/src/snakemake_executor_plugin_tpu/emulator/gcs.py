@@ -11,6 +11,7 @@ import urllib.request
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from socket import create_server
+from typing import Any
 
 from .iam import denied, needed_for_storage
 from .network import dying_with_us
@@ -21,7 +22,7 @@ NO_BUCKET = "The specified bucket does not exist."
 def free_port(address: str) -> int:
     """Return a port that nobody listens on."""
     with create_server((address, 0)) as server:
-        return server.getsockname()[1]
+        return int(server.getsockname()[1])
 
 
 class GcsServer:
@@ -35,7 +36,7 @@ class GcsServer:
         self.proxy = Proxy(address, self.backend_port)
         self.backend_url = f"http://{address}:{self.backend_port}"
         self.url = f"http://{address}:{self.proxy.port}"
-        self.process: subprocess.Popen | None = None
+        self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Start the server and wait until it answers."""
@@ -100,13 +101,13 @@ class Proxy:
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
-            def handle(self):
+            def handle(self) -> None:
                 self.backend = http.client.HTTPConnection(address, backend_port, timeout=60)
                 with contextlib.suppress(ConnectionError):
                     super().handle()
                 self.backend.close()
 
-            def _pass(self):
+            def _pass(self) -> None:
                 body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
                 with proxy.lock:
                     proxy.counts[self.command] = proxy.counts.get(self.command, 0) + 1
@@ -134,7 +135,7 @@ class Proxy:
                     answer.status, [h for h in answer.getheaders() if h[0].lower() not in skip], content
                 )
 
-            def _refuse(self, permission):
+            def _refuse(self, permission: str) -> None:
                 message = (
                     f"The account does not have {permission} access to the Google Cloud Storage bucket. "
                     f"Permission '{permission}' denied on resource (or it may not exist)."
@@ -142,7 +143,7 @@ class Proxy:
                 error = {"error": {"code": 403, "message": message}}
                 self._answer(403, [("Content-Type", "application/json")], json.dumps(error).encode())
 
-            def _answer(self, status, headers, content):
+            def _answer(self, status: int, headers: list[tuple[str, str]], content: bytes) -> None:
                 self.send_response(status)
                 for key, value in headers:
                     self.send_header(key, value)
@@ -153,7 +154,7 @@ class Proxy:
 
             do_GET = do_POST = do_PUT = do_DELETE = do_PATCH = do_HEAD = _pass
 
-            def log_message(self, *_):
+            def log_message(self, *_: Any) -> None:
                 pass
 
         class Server(ThreadingHTTPServer):

@@ -60,7 +60,7 @@ class Host:
         self.folder, self.rank, self.disk_mb = folder, rank, disk_mb
         self.network, self.hosts = network, hosts
         self.address = network.address(rank)
-        self.process: subprocess.Popen | None = None
+        self.process: subprocess.Popen[bytes] | None = None
         self.host_key = ""
 
     @property
@@ -135,6 +135,7 @@ class Host:
         (self.folder / "passwd").write_text("".join(f"{line}\n" for line in lines))
 
     def _wait(self) -> None:
+        assert self.process
         deadline = time.monotonic() + 20
         # A question that comes before the network is there would be repeated after a whole second only.
         while time.monotonic() < deadline and self.process.poll() is None:
@@ -169,6 +170,8 @@ class Host:
 
     def _children(self) -> list[int]:
         """Return the processes that the host's first process outside has started: the first one inside."""
+        if self.process is None:
+            return []
         try:
             children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
         except OSError:
@@ -221,7 +224,7 @@ class Host:
                 os.kill(pid, signal.SIGKILL)
         return len(sessions)
 
-    def enter(self, *command: str) -> subprocess.CompletedProcess:
+    def enter(self, *command: str) -> subprocess.CompletedProcess[str]:
         """Run a command inside the host."""
         return subprocess.run(
             ["nsenter", "-t", str(self._children()[0]), "-a", *command],

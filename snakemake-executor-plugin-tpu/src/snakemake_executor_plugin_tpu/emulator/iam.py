@@ -6,6 +6,7 @@ The lists are from the published references "IAM roles for Cloud Storage", "IAM 
 
 import re
 from fnmatch import fnmatchcase
+from typing import Any
 from urllib.parse import parse_qs
 
 ROLES: dict[str, frozenset[str]] = {
@@ -80,7 +81,7 @@ def needed_for_storage(method: str, url: str) -> set[str]:
     return needed | {"storage.buckets.update"}
 
 
-def needed_for_tpus(method: str, request) -> set[str]:
+def needed_for_tpus(method: str, request: Any) -> set[str]:
     """Return the permissions that a call of the TPU API needs: whoever starts a node as an account acts as it."""
     needed = {TPU_METHODS[method]}
     if method == "CreateQueuedResource":

@@ -100,7 +100,7 @@ def _archive_of_python(folder: Path) -> None:
         return None if left else item
 
     with tarfile.open(folder / name, "w:gz", compresslevel=1) as archive:
-        program = os.path.realpath(sys._base_executable)
+        program = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
         for alias in ("python3", f"python{major}.{minor}"):
             archive.add(program, f"python/bin/{alias}")
         archive.add(library, f"python/lib/{library.name}", filter=kept)
@@ -128,5 +128,5 @@ def _archive_of_python(folder: Path) -> None:
 
 def check_image(programs: Path) -> str:
     """Return what the image's Python calls itself."""
-    asked = [programs / "python3", "-c", "import platform; print(platform.python_version())"]
+    asked = [str(programs / "python3"), "-c", "import platform; print(platform.python_version())"]
     return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()

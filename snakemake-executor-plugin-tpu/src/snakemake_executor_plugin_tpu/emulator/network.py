@@ -63,6 +63,10 @@ class Loopback:
         """Return a command that runs `command` in the network of a host."""
         return command
 
+    def cable(self, rank: int, up: bool) -> None:
+        """Refuse: these hosts have no cables of their own."""
+        raise RuntimeError("the hosts share this machine's network: there is no cable to pull")
+
     def stop(self) -> None:
         """Take the network down."""
 
@@ -75,7 +79,7 @@ class Switched(Loopback):
     def __init__(self, number: int):
         self.net, self.device = f"{PREFIX}.{number}", f"tpu-pod-{number}"
         self.gateway = f"{self.net}.254"
-        self.process: subprocess.Popen | None = None
+        self.process: subprocess.Popen[bytes] | None = None
         self.plugged: dict[int, int] = {}
 
     def start(self) -> bool | None:
@@ -91,8 +95,9 @@ class Switched(Loopback):
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
-        pid = self.process.pid
-        with self.process.stdout as said:
+        pid, output = self.process.pid, self.process.stdout
+        assert output
+        with output as said:
             up = said.readline() == b"up\n"
         script = (
             f"ip link add {self.device} type veth peer name up0 netns {pid} && "
@@ -106,6 +111,7 @@ class Switched(Loopback):
 
     def joined(self, rank: int, command: list[str]) -> list[str]:
         """Return a command that makes a namespace, plugs it into the switch and runs `command` in it."""
+        assert self.process
         self.plugged[rank] = self.plugged.get(rank, 0) + 1
         port = self._port(rank)
         script = (
@@ -122,6 +128,7 @@ class Switched(Loopback):
 
     def cable(self, rank: int, up: bool) -> None:
         """Pull the cable of a host, or plug it in again: no packet tells the others."""
+        assert self.process
         command = ["ip", "link", "set", self._port(rank), "up" if up else "down"]
         subprocess.run(["nsenter", "-t", str(self.process.pid), "-n", *command], check=True)
 

@@ -11,7 +11,9 @@ import sys
 import threading
 import time
 import uuid
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from .pod import BUCKET, EmulatedPod
 
@@ -37,7 +39,7 @@ PROFILE = {
 }
 
 
-def until(condition) -> None:
+def until(condition: Callable[[], object]) -> None:
     """Wait until a condition holds; the test's own time limit is Snakemake's."""
     deadline = time.monotonic() + 100
     while not condition():
@@ -46,7 +48,7 @@ def until(condition) -> None:
 
 
 @contextlib.contextmanager
-def hearing_ctrl_c():
+def hearing_ctrl_c() -> Iterator[None]:
     """Have what is started hear SIGINT: the background of a script ignores it, and so would all its children."""
     previous = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
@@ -63,7 +65,7 @@ def keys_of(pod: EmulatedPod) -> list[str]:
 class Study:
     """A copy of the test workflow with jobs of its own, and the Snakemake calls made on it."""
 
-    def __init__(self, folder: Path, pod: EmulatedPod, jobs: dict, **profile):
+    def __init__(self, folder: Path, pod: EmulatedPod, jobs: dict[str, Any], **profile: Any):
         shutil.copytree(WORKFLOW, folder)
         self.folder, self.pod, self.jobs = folder, pod, jobs
         self.prefix = f"study-{uuid.uuid4().hex[:8]}"
@@ -78,7 +80,7 @@ class Study:
         self.calls.append(call)
         return call
 
-    def run(self, *arguments: str, code: int = 0, **environment: str) -> str:
+    def run(self, *arguments: str, code: int = 0, **environment: Any) -> str:
         """Make a call of Snakemake and return what it said."""
         call = self.start(*arguments, **environment)
         assert call.wait() == code, call.said
@@ -121,7 +123,7 @@ class Study:
         """Return how far a job has come by its checkpoint."""
         return int(self.pod.bucket.blob(f"{self.prefix}/checkpoints/{job}/step").download_as_bytes())
 
-    def launches(self, job: str) -> dict[str, dict]:
+    def launches(self, job: str) -> dict[str, dict[str, Any]]:
         """Return what each rank of each launch saw, by 'launch-rank'."""
         prefix = f"{self.prefix}/checkpoints/{job}/launches/"
         blobs = self.pod.client().list_blobs(BUCKET, prefix=prefix)
@@ -131,7 +133,9 @@ class Study:
 class Call:
     """A running call of Snakemake, whose output can be waited on."""
 
-    def __init__(self, study: Study, program: tuple, arguments: tuple, environment: dict[str, str]):
+    def __init__(
+        self, study: Study, program: tuple[str, ...], arguments: tuple[str, ...], environment: dict[str, str]
+    ):
         self.lines: list[str] = []
         self.news = threading.Condition()
         with hearing_ctrl_c():
@@ -155,6 +159,7 @@ class Call:
         self.reader.start()
 
     def _read(self) -> None:
+        assert self.process.stdout
         for line in self.process.stdout:
             with self.news:
                 self.lines.append(line)
@@ -171,12 +176,16 @@ class Call:
     def wait_for(self, pattern: str, timeout: float = 60) -> str:
         """Wait until the output matches and return the matching line."""
         with self.news:
-            found = lambda: next((line for line in self.lines if re.search(pattern, line)), None)  # noqa: E731
+
+            def found() -> str | None:
+                return next((line for line in self.lines if re.search(pattern, line)), None)
+
             assert self.news.wait_for(lambda: found() or self.lines[-1:] == [""], timeout), (
                 f"{pattern}: {self.said}"
             )
-            assert found(), f"{pattern}: {self.said}"
-            return found()
+            line = found()
+            assert line is not None, f"{pattern}: {self.said}"
+            return line
 
     def wait(self, timeout: float = 100) -> int:
         """Wait for the end and return the exit code; where it does not come, fail with what each thread was at."""
@@ -203,4 +212,5 @@ class Call:
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
         self.reader.join(10)
+        assert self.process.stdout
         self.process.stdout.close()
