@@ -7,6 +7,7 @@ import socket
 import time
 import uuid
 from collections.abc import Callable
+from typing import Any
 
 from .errors import HostKeyError, PodError, Unreachable
 from .pod import BEAT_SECONDS, Worker
@@ -19,7 +20,7 @@ DOUBT_SECONDS = 2.5 * BEAT_SECONDS
 RETRY_SECONDS = 1.0
 
 
-def describe_controller() -> dict:
+def describe_controller() -> dict[str, Any]:
     """Return what others are told of this controller."""
     return {
         "id": uuid.uuid4().hex,
@@ -31,20 +32,20 @@ def describe_controller() -> dict:
     }
 
 
-def name_of(owner: dict) -> str:
+def name_of(owner: dict[str, Any]) -> str:
     """Say who a controller is."""
     if "pid" not in owner:
-        return owner["who"]
+        return str(owner["who"])
     return f"{owner['who']} (process {owner['pid']} in {owner['folder']}, since {owner['since']})"
 
 
 class Claim:
     """Keeps other controllers off the pod while this one is connected."""
 
-    def __init__(self, say: Callable[[str], None], owner: dict | None = None):
+    def __init__(self, say: Callable[[str], None], owner: dict[str, Any] | None = None):
         self.say, self.owner = say, owner or describe_controller()
         self.lost: PodError | None = None
-        self._keeper: asyncio.Task | None = None
+        self._keeper: asyncio.Task[None] | None = None
 
     async def take(self, worker: Worker) -> None:
         """Claim the pod by its first host; PodError tells who has it."""
@@ -75,9 +76,9 @@ class Claim:
             await asyncio.sleep(RETRY_SECONDS)
         return answer[0]
 
-    async def _ask(self, worker: Worker) -> tuple[Connection | None, dict]:
+    async def _ask(self, worker: Worker) -> tuple[Connection | None, dict[str, Any]]:
         """Return the connection that holds the pod, or None and the owner."""
-        connection = await worker.open("claim", self.owner)
+        connection: Connection | None = await worker.open("claim", self.owner)
         try:
             async for frame, _ in connection.frames():
                 if "error" in frame:

@@ -6,6 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 from .errors import CloudError, explain, is_transient, short
 from .google import auth, gx, load
@@ -110,7 +111,7 @@ class TpuCloud:
         self.say = say
         self.poll_seconds = (0.2, 1.0) if endpoint else (5.0, 30.0)
         self.incarnation = ""
-        self._client = None
+        self._client: Any = None
 
     @property
     def parent(self) -> str:
@@ -127,7 +128,7 @@ class TpuCloud:
         """Return the queued resource's full name."""
         return f"{self.parent}/queuedResources/{self.name}"
 
-    def _connect(self):
+    def _connect(self) -> Any:
         tpu_v2 = load("google.cloud.tpu_v2")
         if self._client is None:
             if self.endpoint:
@@ -154,7 +155,7 @@ class TpuCloud:
         """Return the error as one sentence with the command that helps."""
         return CloudError(explain(error, self.project, self.zone, f"{action} {self.name}", self.spec))
 
-    async def _call(self, method: str, attempts: int = 40, **arguments):
+    async def _call(self, method: str, attempts: int = 40, **arguments: Any) -> Any:
         pause = 0.5
         for attempt in range(1, attempts + 1):
             try:
@@ -179,7 +180,7 @@ class TpuCloud:
             queued = await self._call("get_queued_resource", attempts, name=self.queued_name)
         except gx.NotFound:
             queued = None
-        state = {}
+        state: dict[str, Any] = {}
         if node is not None:
             external = not self.spec.internal_ips
             addresses = [
@@ -235,7 +236,7 @@ class TpuCloud:
         items = [item for attribute in answer.guest_attributes for item in attribute.query_value.items]
         return tuple(f"{item.key} {item.value}" for item in items if item.namespace == "hostkeys")
 
-    async def create(self):
+    async def create(self) -> Any:
         """Ask for the pod, which comes when there is capacity, and return the operation (None: it was there)."""
         tpu_v2 = load("google.cloud.tpu_v2")
 
@@ -285,14 +286,14 @@ class TpuCloud:
         except gx.NotFound as error:
             raise self.refusal(error, "create") from error
 
-    async def is_done(self, operation) -> bool:
+    async def is_done(self, operation: Any) -> bool:
         """Tell whether an operation has ended; an outage of the API tells nothing."""
         try:
-            return await operation.done()
+            return bool(await operation.done())
         except (gx.GoogleAPICallError, gx.RetryError, auth.TransportError):
             return False
 
-    def failure_of(self, operation) -> Exception | None:
+    def failure_of(self, operation: Any) -> Exception | None:
         """Return the error of an operation that has ended with one."""
         error = operation.operation.error
         return gx.from_grpc_status(error.code, error.message) if error.code else None

@@ -7,6 +7,7 @@ import shlex
 import time
 from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
 from snakemake_interface_common.exceptions import WorkflowError
 from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
@@ -35,7 +36,7 @@ END_SECONDS = 150.0  # above what a slow notification and a silent host take tog
 class Executor(RemoteExecutor):
     """Runs the jobs of a workflow on a TPU pod."""
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         """Begin without touching the pod: it is brought up for the first job."""
         self.settings = self.workflow.executor_settings
         self.settings.check_pod()
@@ -80,7 +81,7 @@ class Executor(RemoteExecutor):
         """Keep the Snakemake on the hosts from repeating what the one here has said."""
         return "--quiet host progress reason"
 
-    def get_job_args(self, job, **kwargs) -> str:
+    def get_job_args(self, job: Any, **kwargs: Any) -> str:
         """Quote what wildcards may hold for a shell: Snakemake quotes as Python does, and `$(...)` would be run."""
         arguments = super().get_job_args(job, **kwargs)
         unneeded = list(self.workflow.dag.get_unneeded_temp_files(job))
@@ -97,7 +98,7 @@ class Executor(RemoteExecutor):
                 arguments = arguments.replace(risky, shlex.join([flag, *map(str, values)]), 1)
         return arguments
 
-    def run_job(self, job) -> None:
+    def run_job(self, job: Any) -> None:
         """Submit a job."""
         slot = slot_of(job)
         info = SubmittedJobInfo(job, external_jobid=slot, aux={"submitted": time.time()})
@@ -131,7 +132,7 @@ class Executor(RemoteExecutor):
         self.runs[slot] = run
         self.futures[slot] = self.driver.start(run.run())
 
-    def _request(self, job, slot: str) -> JobRequest:
+    def _request(self, job: Any, slot: str) -> JobRequest:
         command = self.format_job_exec(job)
         module = f"{PYTHON} -m snakemake "
         if module not in command:
@@ -152,7 +153,7 @@ class Executor(RemoteExecutor):
             sources=self._archive(job),
         )
 
-    def _archive(self, job) -> bytes:
+    def _archive(self, job: Any) -> bytes:
         """Pack what the job needs besides storage: the workflow's sources, extra ones, and its local inputs."""
         if self._workflow_sources is None:
             names = [name for name in self.dag.get_sources() if Path(name).is_file()]
@@ -185,7 +186,7 @@ class Executor(RemoteExecutor):
             self._sources[key] = pack(files)
         return self._sources[key]
 
-    async def check_active_jobs(self, active_jobs):
+    async def check_active_jobs(self, active_jobs: Any) -> Any:
         """Report the jobs that have ended and yield the others."""
         for info in active_jobs:
             # A job is announced before its request is put together: the polling thread may be here in between.
@@ -233,21 +234,21 @@ class Executor(RemoteExecutor):
                 [info.external_jobid, label_of(info.job), launches, outcome.ok, *map("{:.3f}".format, times)]
             )
 
-    def handle_job_success(self, job) -> None:
+    def handle_job_success(self, job: Any) -> None:
         """Clear the pod of a job whose outputs are there."""
         super().handle_job_success(job)
         self._collect(job)
 
-    def handle_job_error(self, job) -> None:
+    def handle_job_error(self, job: Any) -> None:
         """Clear the pod of a job that has failed; its logs are here."""
         super().handle_job_error(job)
         self._collect(job)
 
-    def _collect(self, job) -> None:
+    def _collect(self, job: Any) -> None:
         if run := self.runs.pop(slot_of(job), None):
             self.driver.loop.call_soon_threadsafe(run.member.watch.collect, run)
 
-    def cancel_jobs(self, active_jobs) -> None:
+    def cancel_jobs(self, active_jobs: Any) -> None:
         """Stop everything on the pod; called on Ctrl-C."""
         self.cancelled = True
         if self.driver.ended:

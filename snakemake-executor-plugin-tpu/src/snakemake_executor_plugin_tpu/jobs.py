@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from .allocation import Allocator, libtpu_variables, slice_of
 from .errors import PodError, TaskLost, TaskSilent, Unreachable
@@ -62,11 +63,11 @@ class JobRun:
         settings: ExecutorSettings,
         say: Callable[[str], None],
         show: Callable[[str], None],
-    ):
+    ) -> None:
         self.request, self.pool, self.record = request, pool, record
         self.member = pool.members[0]
         self.logs, self.settings, self.say, self.show = logs, settings, say, show
-        self.task: asyncio.Task | None = None
+        self.task: asyncio.Task[Any] | None = None
         self.launch: Launch | None = None
         self.launches: list[Launch] = []
         self.silence = ""
@@ -221,7 +222,7 @@ class JobRun:
         if self.settings.stream == "all" or (self.settings.stream == "first" and rank == 0):
             self.show(f"[{self.request.label} {rank}] {line}")
 
-    async def _find(self, pod: Pod) -> dict | None:
+    async def _find(self, pod: Pod) -> dict[str, Any] | None:
         """Return this job's task if it is on the pod already, and clear away what is in its way."""
         mine = [task for task in pod.found() if task.get("slot") == self.request.slot]
         mains = [task for task in mine if task["role"] == "main" and self._is_usable(task)]
@@ -248,15 +249,15 @@ class JobRun:
                 del status["tasks"][name]
         return best
 
-    def _is_usable(self, task: dict) -> bool:
+    def _is_usable(self, task: dict[str, Any]) -> bool:
         if task["fingerprint"] != self.request.fingerprint:
             return False
         return task["state"] == "running" or (task["state"] == "exited" and task["exit"]["code"] == 0)
 
-    def _hosts_of(self, task: dict) -> list[int]:
+    def _hosts_of(self, task: dict[str, Any]) -> list[int]:
         return [task["host"]] if task["hosts"] == 1 else list(range(task["hosts"]))
 
-    async def _spec(self, pod: Pod, workers: list, name: str, number: int) -> dict:
+    async def _spec(self, pod: Pod, workers: list[Any], name: str, number: int) -> dict[str, Any]:
         archives = await asyncio.gather(*(worker.push_sources(self.request.sources) for worker in workers))
         # below Linux's range for outgoing connections (32768 and up): none of those can hold the port
         port = 20000 + int(hashlib.sha256(name.encode()).hexdigest(), 16) % 12000

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from .errors import TaskLost, Unreachable
 from .pod import Followed, Worker
@@ -34,14 +35,14 @@ class Launch:
         name: str,
         number: int,
         workers: list[Worker],
-        spec: dict,
+        spec: dict[str, Any],
         attached: bool,
         logs: Path,
         settings: ExecutorSettings,
         is_gone: Callable[[], Awaitable[str | None]],
         on_progress: Callable[[str | None], None],
         on_line: Callable[[int, str], None],
-    ):
+    ) -> None:
         self.name, self.number, self.workers, self.spec, self.attached = name, number, workers, spec, attached
         self.logs, self.settings, self.is_gone = logs, settings, is_gone
         self.on_progress, self.on_line = on_progress, on_line
@@ -96,9 +97,9 @@ class Launch:
         await asyncio.gather(*stops, return_exceptions=True)
 
     async def _follow(
-        self, rank: int, task: str, spec: dict | None, on_frame: Callable[[dict], None]
+        self, rank: int, task: str, spec: dict[str, Any] | None, on_frame: Callable[[dict[str, Any]], None]
     ) -> Followed:
-        def frame(received: dict) -> None:
+        def frame(received: dict[str, Any]) -> None:
             self.on_progress(received.get("progress"))
             on_frame(received)
 
@@ -113,7 +114,7 @@ class Launch:
             on_line=lambda line: self.on_line(rank, line),
         )
 
-    def _on_frame(self, frame: dict, lost: asyncio.Future) -> None:
+    def _on_frame(self, frame: dict[str, Any], lost: asyncio.Future) -> None:
         if name := frame.get("request"):
             if name not in self.fans:
                 self.rank0[name] = asyncio.get_running_loop().create_future()
@@ -129,12 +130,12 @@ class Launch:
         if not fan.cancelled() and (error := fan.exception()) and not lost.done():
             lost.set_result(error)
 
-    async def _fan(self, request: dict) -> None:
+    async def _fan(self, request: dict[str, Any]) -> None:
         """Run one `tpurun` on the other hosts, and tell it how they ended."""
         silent = set(range(1, len(self.workers)))
         everyone = asyncio.Event()
 
-        def hello(rank: int, frame: dict) -> None:
+        def hello(rank: int, frame: dict[str, Any]) -> None:
             silent.discard(rank if "hello" in frame else None)
             if not silent:
                 everyone.set()
@@ -158,13 +159,15 @@ class Launch:
                 task.cancel()
             await asyncio.gather(*followers, announcing, return_exceptions=True)
 
-    async def _announce(self, request: dict, everyone: asyncio.Event) -> None:
+    async def _announce(self, request: dict[str, Any], everyone: asyncio.Event) -> None:
         # A later controller must find these ranks, not start them a second time.
         await everyone.wait()
         if not request["started"]:
             await self._reply(request["request"], "started", True)
 
-    async def _first_failure(self, followers: dict, rank0: asyncio.Future) -> tuple[int, int | None]:
+    async def _first_failure(
+        self, followers: dict[str, Any], rank0: asyncio.Future
+    ) -> tuple[int, int | None]:
         """Return the code and rank that failed first, (0, 0) when all is well, no rank when rank 0 failed itself."""
         waiting = set(followers)
         while waiting:
@@ -183,7 +186,7 @@ class Launch:
                 rank0 = asyncio.get_running_loop().create_future()
         return 0, 0
 
-    async def _stop_ranks(self, followers: dict) -> None:
+    async def _stop_ranks(self, followers: dict[str, Any]) -> None:
         stops = (self.workers[rank].stop([task], self.settings.grace) for rank, task in followers.values())
         await asyncio.gather(*stops, return_exceptions=True)
 
@@ -196,7 +199,7 @@ class Launch:
             stops = (worker.stop(names, self.settings.grace) for worker, names in names)
             await asyncio.gather(*stops, return_exceptions=True)
 
-    async def _reply(self, request: str, kind: str, value) -> None:
+    async def _reply(self, request: str, kind: str, value: Any) -> None:
         while True:
             try:
                 await self.workers[0].call("reply", task=self.name, request=request, kind=kind, value=value)
@@ -207,7 +210,7 @@ class Launch:
                     raise TaskLost(why) from error
                 await asyncio.sleep(1.0)
 
-    def _rank_spec(self, rank: int, request: dict) -> dict:
+    def _rank_spec(self, rank: int, request: dict[str, Any]) -> dict[str, Any]:
         environment = self.spec["environment"]
         address, port = environment["TPURUN_ADDRESS"], environment["TPURUN_PORT"]
         variables = rank_variables(rank, len(self.workers), address, port)

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from .allocation import slice_of
 from .capacity import Capacity
@@ -48,7 +49,7 @@ class Pod:
         """Return the hosts that are not silent."""
         return [worker for rank, worker in enumerate(self.workers) if rank not in self.silent]
 
-    def found(self) -> list[dict]:
+    def found(self) -> list[dict[str, Any]]:
         """Return every task that was on the hosts when they were looked at last."""
         return [
             {**about, "task": task, "host": rank}
@@ -67,7 +68,7 @@ class PodManager:
         say: Callable[[str], None],
         notifier: Notifier,
         claim: Claim | None = None,
-    ):
+    ) -> None:
         self.settings, self.folder, self.say, self.notifier = settings, folder, say, notifier
         self.claim = claim  # people may look at a pod that a controller drives
         self.for_jobs = claim is not None  # and get in where the environment cannot be built
@@ -89,7 +90,7 @@ class PodManager:
         self.hosts = len(self.names) or slice_of(settings.accelerator_type).hosts
         self.on_up: Callable[[Pod], Awaitable[None]] | None = None
         self._pod: Pod | None = None
-        self._work: asyncio.Task | None = None
+        self._work: asyncio.Task[Any] | None = None
         self._ended: PodError | None = None
         self._count = 0
         self._state: tuple[float, PodState] | None = None
@@ -268,7 +269,7 @@ class PodManager:
         for rank in sorted(pod.silent):
             self.say(f"{found[rank]} Jobs go on without {pod.workers[rank].host}.")
 
-    async def _until_up(self, worker: Worker, patience: float) -> dict:
+    async def _until_up(self, worker: Worker, patience: float) -> dict[str, Any]:
         """Bring the agent to a host and return what runs there.
 
         Raises HostsSilentError where the host has not answered in time: nothing is deleted for that.

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from .errors import PodError, TaskLost, TaskSilent, Unreachable
 from .ssh import Connection, Ssh, unreachable
@@ -60,8 +61,8 @@ class Followed:
     log: Path
     hello: str = ""
     progress: str | None = None
-    exit: dict = field(default_factory=dict)
-    tail: deque = field(default_factory=lambda: deque(maxlen=TAIL_LINES))
+    exit: dict[str, Any] = field(default_factory=dict[str, Any])
+    tail: deque[str] = field(default_factory=lambda: deque(maxlen=TAIL_LINES))
     rest: bytes = b""
 
 
@@ -105,11 +106,12 @@ class Worker:
                 self._pushed.add(name)
         return name
 
-    async def call(self, command: str, timeout: float = 60.0, **request) -> dict:
+    async def call(self, command: str, timeout: float = 60.0, **request: Any) -> dict[str, Any]:
         """Ask the agent and return its answer."""
-        return await self._ask("agent", command, request=request, timeout=timeout)
+        answer: dict[str, Any] = await self._ask("agent", command, request=request, timeout=timeout)
+        return answer
 
-    async def open(self, module: str, request: dict) -> Connection:
+    async def open(self, module: str, request: dict[str, Any]) -> Connection:
         """Start a module of the agent and give it its request."""
         connection = await self.ssh.connect(self.host, self._command(module))
         try:
@@ -120,8 +122,12 @@ class Worker:
         return connection
 
     async def _ask(
-        self, *words: str, request: dict, timeout: float, say: Callable[[str], None] = lambda line: None
-    ):
+        self,
+        *words: str,
+        request: dict[str, Any],
+        timeout: float,
+        say: Callable[[str], None] = lambda line: None,
+    ) -> Any:
         connection = await self.ssh.connect(self.host, self._command(*words))
         try:
             async with asyncio.timeout(timeout):
@@ -142,11 +148,11 @@ class Worker:
             await connection.close()
         raise unreachable(self.host, await connection.reason())
 
-    async def status(self, timeout: float = 15.0) -> dict:
+    async def status(self, timeout: float = 15.0) -> dict[str, Any]:
         """Return what the host says about itself and its tasks."""
         return await self.call("status", timeout)
 
-    async def stop(self, tasks: list[str] | None, grace: float, lease: float | None = None) -> dict:
+    async def stop(self, tasks: list[str] | None, grace: float, lease: float | None = None) -> dict[str, Any]:
         """Stop tasks (all, for None) and return their states."""
         return await self.call("stop", grace + 20, tasks=tasks, grace=grace, lease=lease)
 
@@ -162,18 +168,18 @@ class Worker:
         request = {"name": name, "lock": lock, "python": python, "wheelhouse": wheelhouse}
         request["api"] = os.environ.get("STORAGE_EMULATOR_HOST")
         answer = await self._ask("environment", request=request, timeout=3600, say=say)
-        return answer["folder"]
+        return str(answer["folder"])
 
     async def follow(
         self,
         task: str,
-        spec: dict | None,
+        spec: dict[str, Any] | None,
         log: Path,
         *,
         patience: float,
         lease: float,
         is_gone: Callable[[], Awaitable[str | None]],
-        on_frame: Callable[[dict], None] = lambda frame: None,
+        on_frame: Callable[[dict[str, Any]], None] = lambda frame: None,
         on_line: Callable[[str], None] = lambda line: None,
     ) -> Followed:
         """Start a task (given its spec) or find it, and stay with it to its end.
@@ -220,7 +226,7 @@ class Worker:
                     raise TaskSilent(f"{self.host} has been out of reach for {patience:.0f} s ({reason})")
                 await asyncio.sleep(min(0.1 + (now - down_since) / 4, 3.0))
 
-    def _take(self, followed: Followed, frame: dict) -> None:
+    def _take(self, followed: Followed, frame: dict[str, Any]) -> None:
         if "hello" in frame:
             followed.hello = frame["hello"]
         if frame.get("hello") in ("absent", "vanished") or frame.get("vanished"):

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from .allocation import Allocator
 from .errors import PodError, Unreachable
@@ -22,7 +23,7 @@ class Member:
     manager: PodManager
     allocator: Allocator
     watch: Watch
-    rising: asyncio.Task | None = None
+    rising: asyncio.Task[Any] | None = None
     error: PodError | None = None
 
     @property
@@ -48,7 +49,7 @@ class Member:
 class Pool:
     """Gives hosts to jobs, first come first served, and brings up as many slices as there are jobs for."""
 
-    def __init__(self, members: list[Member], say: Callable[[str], None]):
+    def __init__(self, members: list[Member], say: Callable[[str], None]) -> None:
         self.members, self.say = members, say
         self._queue: list[tuple[str, int, asyncio.Future]] = []
         self._looked: asyncio.Future | None = None

@@ -8,6 +8,7 @@ import shutil
 import tempfile
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from .cloud import Endpoint
 from .errors import HostKeyError, LoginRefused, PodError, Unreachable
@@ -102,8 +103,10 @@ class Connection:
     """One ssh process and the frames that the agent sends through it."""
 
     def __init__(self, host: str, process: asyncio.subprocess.Process):
-        self.host, self.process = host, process
-        self._errors = asyncio.ensure_future(process.stderr.read())
+        self.host = host
+        # Any: its pipes exist, and its transport has no public name.
+        self.process: Any = process
+        self._errors: asyncio.Future[bytes] = asyncio.ensure_future(self.process.stderr.read())
 
     async def send(self, data: bytes) -> None:
         """Send bytes to the agent; a broken connection shows when its frames end."""
@@ -111,7 +114,7 @@ class Connection:
             self.process.stdin.write(data)
             await self.process.stdin.drain()
 
-    async def frames(self) -> AsyncIterator[tuple[dict, bytes]]:
+    async def frames(self) -> AsyncIterator[tuple[dict[str, Any], bytes]]:
         """Yield frames until the connection ends; a login shell's chatter before the first is skipped."""
         seen = b""
         try:
@@ -178,7 +181,7 @@ class Ssh:
             async with asyncio.timeout(timeout):
                 await connection.send(data)
                 connection.process.stdin.close()
-                output = await connection.process.stdout.read()
+                output: bytes = await connection.process.stdout.read()
                 code = await connection.process.wait()
         except TimeoutError:
             raise Unreachable(f"{host} has not answered for {timeout:.0f} s") from None

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import Callable
+from typing import Any
 
 from .allocation import Allocator
 from .errors import PodError, Unreachable
@@ -21,10 +22,10 @@ class Watch:
         self,
         manager: PodManager,
         allocator: Allocator,
-        runs: dict,
+        runs: dict[str, Any],
         settings: ExecutorSettings,
         say: Callable[[str], None],
-    ):
+    ) -> None:
         self.manager, self.allocator, self.runs, self.settings, self.say = (
             manager,
             allocator,
@@ -32,7 +33,7 @@ class Watch:
             settings,
             say,
         )
-        self._ended: list = []
+        self._ended: list[Any] = []
         self._tasks: list[asyncio.Task] = []
         self._unclaimed: set[str] = set()
         self._guarded = 0
@@ -49,7 +50,7 @@ class Watch:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._clear()
 
-    def collect(self, run) -> None:
+    def collect(self, run: Any) -> None:
         """Clear an ended job away, soon: together with others, and not in anybody's way."""
         self._ended.append(run)
 
@@ -60,7 +61,7 @@ class Watch:
 
     async def _clear(self) -> None:
         ended, self._ended = self._ended, []
-        names: dict = {}
+        names: dict[str, Any] = {}
         for run in ended:
             for worker, tasks in run.leftovers():
                 names.setdefault(worker, []).extend(tasks)

@@ -20,6 +20,7 @@ import signal
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from .start import create
 from .tasks import (
@@ -51,7 +52,7 @@ def boot_id() -> str:
     return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()}-{init_started}"
 
 
-def send(frame: dict, payload: bytes = b"") -> None:
+def send(frame: dict[str, Any], payload: bytes = b"") -> None:
     """Send one frame to the controller."""
     view = memoryview(json.dumps(frame).encode() + b"\n" + payload)
     while view:
@@ -69,7 +70,7 @@ def read_line() -> bytes:
     return line.partition(b"\n")[0]
 
 
-def follow(request: dict) -> None:
+def follow(request: dict[str, Any]) -> None:
     """Start the task if asked and needed, then send frames until it ends or the controller goes away."""
     folder, spec = task_folder(request["task"]), request.get("spec")
     started = spec is not None and create(request["task"], spec)
@@ -77,7 +78,8 @@ def follow(request: dict) -> None:
     if not folder.is_dir():
         return
     renew_lease(folder, request.get("lease"))
-    told, heard = {}, time.monotonic()
+    told: dict[str, Any] = {}
+    heard = time.monotonic()
     with open(folder / "log", "rb") as log:
         log.seek(int(request.get("offset", 0)))
         while True:
@@ -98,7 +100,7 @@ def follow(request: dict) -> None:
                 return
 
 
-def _send_news(folder: Path, told: dict) -> None:
+def _send_news(folder: Path, told: dict[str, Any]) -> None:
     progress = read_progress(folder)
     if progress and told.get("progress") != progress:
         told["progress"] = progress
@@ -114,7 +116,7 @@ def _send_news(folder: Path, told: dict) -> None:
             send({"rank0": path.stem, "code": int(path.read_text())})
 
 
-def stop(request: dict) -> dict:
+def stop(request: dict[str, Any]) -> dict[str, Any]:
     """Stop the named tasks (or all) and return their states once they have ended."""
     grace, lease = float(request.get("grace", 10)), request.get("lease")
     names = request.get("tasks")
@@ -150,7 +152,7 @@ def _bury(folder: Path) -> None:
         write_exit(folder, {"code": 143, "reason": "stopped"})
 
 
-def status(_request: dict) -> dict:
+def status(_request: dict[str, Any]) -> dict[str, Any]:
     """Tell about this worker and every task on it."""
     memory = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
     return {
@@ -166,7 +168,7 @@ def status(_request: dict) -> dict:
     }
 
 
-def _describe(folder: Path) -> dict:
+def _describe(folder: Path) -> dict[str, Any]:
     about = json.loads(read(folder / "spec.json") or "{}").get("about", {})
     state = {"state": state_of(folder), "exit": read_exit(folder), "progress": read_progress(folder)}
     return {**about, **state, "unattended": round(time.time() - _touched(folder / "lease"), 1)}
@@ -179,7 +181,7 @@ def _touched(path: Path) -> float:
         return 0.0
 
 
-def reply(request: dict) -> dict:
+def reply(request: dict[str, Any]) -> dict[str, Any]:
     """Pass the controller's answer on to the `tpurun` that waits for it inside a task."""
     if not TASK_NAME.fullmatch(request["request"]) or request["kind"] not in ("started", "result"):
         raise ValueError("a reply names a request and is `started` or `result`")
@@ -188,7 +190,7 @@ def reply(request: dict) -> dict:
     return {}
 
 
-def remove(request: dict) -> dict:
+def remove(request: dict[str, Any]) -> dict[str, Any]:
     """Delete the folders of tasks that do not run any more."""
     for folder in [task_folder(name) for name in request["tasks"]]:
         deadline = time.monotonic() + 5
@@ -200,7 +202,7 @@ def remove(request: dict) -> dict:
     return {}
 
 
-def prune(request: dict) -> dict:
+def prune(request: dict[str, Any]) -> dict[str, Any]:
     """Delete what nothing has touched for `days`: ended tasks, and while none runs, what tasks are made of."""
     limit = time.time() - 86400 * float(request["days"])
     own = Path(__file__).resolve().parents[1].name

@@ -11,12 +11,13 @@ import os
 import select
 import sys
 import time
+from typing import Any
 
 from .agent import MAGIC, read_line, send
 from .tasks import note_activity, owner_of_pod, owner_path, root
 
 
-def hold(owner: dict) -> None:
+def hold(owner: dict[str, Any]) -> None:
     """Hold the pod until the controller goes away, or tell who has it."""
     # Not to be truncated before the lock is ours.
     with open(owner_path(), "a+") as file:

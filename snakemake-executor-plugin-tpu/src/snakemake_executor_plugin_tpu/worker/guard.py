@@ -21,6 +21,7 @@ import urllib.error
 import urllib.request
 import uuid
 from pathlib import Path
+from typing import Any
 
 METADATA = "http://metadata.google.internal/computeMetadata/v1/"
 RUN = Path("/run/snakemake-tpu")
@@ -35,7 +36,7 @@ def ask(url: str, method: str = "GET", token: str = "") -> str:
     with urllib.request.urlopen(
         urllib.request.Request(url, method=method, headers=header), timeout=20
     ) as answer:
-        return answer.read().decode()
+        return str(answer.read().decode())
 
 
 def last_activity() -> float:
@@ -50,7 +51,7 @@ def last_activity() -> float:
 class Guard:
     """What one host knows of itself and of the others."""
 
-    def __init__(self, orders: dict, rank: int, addresses: list[str]):
+    def __init__(self, orders: dict[str, Any], rank: int, addresses: list[str]):
         self.orders, self.rank, self.addresses = orders, rank, addresses
         self.limit, self.end = float(orders["idle_seconds"]), float(orders["end"])
         self.pause = min(MOST_SECONDS, self.limit / 5 if self.limit else MOST_SECONDS)

@@ -7,12 +7,13 @@ import os
 import shutil
 import sys
 from pathlib import Path
+from typing import Any, TextIO
 
 from .supervisor import Supervisor
 from .tasks import EXIT_BYTES, task_folder
 
 
-def create(name: str, spec: dict) -> bool:
+def create(name: str, spec: dict[str, Any]) -> bool:
     """Start a task under a supervisor of its own; return False where it exists already."""
     folder = task_folder(name)
     if folder.exists():
@@ -45,7 +46,7 @@ def create(name: str, spec: dict) -> bool:
     return True
 
 
-def _fill(folder: Path, spec: dict):
+def _fill(folder: Path, spec: dict[str, Any]) -> TextIO:
     """Write a new task's folder and return the locked file that its supervisor will inherit."""
     for part in (folder, folder / "bin", folder / "requests"):
         part.mkdir(parents=True)

@@ -11,6 +11,7 @@ import subprocess
 import tarfile
 import time
 from pathlib import Path
+from typing import Any
 
 from .tasks import lease_has_expired, note_activity, read, root, write_atomically, write_exit
 
@@ -52,11 +53,11 @@ def clear_libtpu_lock(lock: Path = LIBTPU_LOCK) -> bool:
 class Supervisor:
     """Starts one task, keeps its lease, stops it when asked, and leaves no process behind."""
 
-    def __init__(self, folder: Path, spec: dict):
+    def __init__(self, folder: Path, spec: dict[str, Any]):
         self.folder, self.spec = folder, spec
         self.shutting_down = False
         self.code: int | None = None
-        self.process: subprocess.Popen | None = None
+        self.process: subprocess.Popen[bytes] | None = None
 
     def run(self) -> None:
         """Run the task and write how it ended."""
@@ -96,7 +97,7 @@ class Supervisor:
         signal.signal(signal.SIGTERM, self._on_sigterm)
         write_atomically(self.folder / "pid", str(os.getpid()))
 
-    def _on_sigterm(self, *_) -> None:
+    def _on_sigterm(self, *_: Any) -> None:
         # The worker is being shut down: a preemption begins like this.
         self.shutting_down = True
 

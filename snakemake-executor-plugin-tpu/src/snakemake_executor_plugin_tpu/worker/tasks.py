@@ -14,6 +14,7 @@ import os
 import re
 import time
 from pathlib import Path
+from typing import Any
 
 TASK_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 EXIT_BYTES = 512
@@ -63,7 +64,7 @@ def read_progress(folder: Path) -> str | None:
     return (read(folder / "progress") or "").strip()[:200] or None
 
 
-def write_exit(folder: Path, record: dict) -> None:
+def write_exit(folder: Path, record: dict[str, Any]) -> None:
     """Write how a task ended, over blocks that were reserved at its start: a full disk must not hide it."""
     while len(text := json.dumps(record).encode()) >= EXIT_BYTES:
         record = {**record, "reason": record["reason"][:-10]}
@@ -71,13 +72,14 @@ def write_exit(folder: Path, record: dict) -> None:
         file.write(text.ljust(EXIT_BYTES - 1) + b"\n")
 
 
-def read_exit(folder: Path) -> dict | None:
+def read_exit(folder: Path) -> dict[str, Any] | None:
     """Return how a task ended, or None while it has not."""
     text = read(folder / "exit") or ""
     if not (text.startswith("{") and text.endswith("\n")):
         return None
     try:
-        return json.loads(text)
+        found: dict[str, Any] = json.loads(text)
+        return found
     except ValueError:
         return {"code": 127, "reason": "its exit record cannot be read"}
 
@@ -127,7 +129,7 @@ def owner_path() -> Path:
     return root() / "controller"
 
 
-def owner_of_pod() -> dict | None:
+def owner_of_pod() -> dict[str, Any] | None:
     """Return who holds the pod, and how many seconds it has been silent; None for nobody."""
     try:
         with open(owner_path()) as file:
