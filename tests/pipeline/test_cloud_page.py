@@ -47,7 +47,7 @@ def first_hour(scale: dict, experiment: dict) -> str:
     scale = scale | {"report": ["one_host"], "study": ["one_host"]}
     scale["runtime"] = scale["runtime"] | {"checkpoint_minutes": 0.02}
     figures = experiment["figures"]
-    one = {"question": "One?", "grid": [{"set": {"training.steps": 1500}}], "figures": figures}
+    one = {"question": "One?", "grid": [{"set": {"training.steps": 300}}], "figures": figures}
     whole = {"question": "All?", "grid": [{}], "seeds": [1], "figures": figures}
     document = {"study": "first-hour", "base": {}, "scales": {"tpu": scale}}
     return yaml.safe_dump(
