@@ -24,6 +24,7 @@ import sys
 import time
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import yte
 from snakemake_interface_common.exceptions import WorkflowError
@@ -69,7 +70,7 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, ExecutorSettings]:
     return args, ExecutorSettings(**values)
 
 
-def read_profile(path: Path) -> dict:
+def read_profile(path: Path) -> dict[str, Any]:
     """Return the plugin's settings in a Snakemake profile."""
     candidates = [path] if path.is_file() else [path / "config.yaml", *sorted(path.glob("config.v*.yaml"))]
     file = next((candidate for candidate in candidates if candidate.is_file()), None)
@@ -94,7 +95,7 @@ def read_profile(path: Path) -> dict:
 class Cli:
     """One command on one pod."""
 
-    def __init__(self, args: argparse.Namespace, settings: ExecutorSettings):
+    def __init__(self, args: argparse.Namespace, settings: ExecutorSettings) -> None:
         self.args, self.settings = args, settings
         settings.check_pod()
         cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
@@ -130,7 +131,7 @@ class Cli:
 
     async def status(self) -> int:
         """Print all there is to know at a glance."""
-        if self.manager.cloud is not None:
+        if self.manager.capacity is not None:
             state = await self.manager.capacity.locate()
             print(f"{self.settings.name}: {state} {state.accelerator_type} {state.health}".rstrip())
             if not state.is_ready:
@@ -151,7 +152,7 @@ class Cli:
             )
         return 0
 
-    async def ssh(self) -> None:
+    async def ssh(self) -> int:
         """Become an ssh to a host."""
         rank, *command = self.args.words or ["0"]
         if not rank.isdigit():
@@ -188,7 +189,7 @@ class Cli:
             await connection.close()
         return 0
 
-    def _named(self, pod: Pod) -> list[dict]:
+    def _named(self, pod: Pod) -> list[dict[str, Any]]:
         if not self.args.words or not TASK_NAME.fullmatch(self.args.words[0]):
             raise PodError("Name a job as `status` shows it, such as train-0123456789ab.")
         return [task for task in pod.found() if task.get("slot") == self.args.words[0]]
@@ -205,7 +206,7 @@ class Cli:
 
     async def down(self) -> None:
         """Delete the pod."""
-        if self.manager.cloud is None:
+        if self.manager.cloud is None or self.manager.capacity is None:
             raise PodError("These hosts are not managed here (tpu-workers): nothing can be deleted.")
         if (await self.manager.capacity.locate()).is_ready and not self.args.force:
             await self._check_free()
@@ -257,7 +258,7 @@ async def run_on_slices(args: argparse.Namespace, slices: list[ExecutorSettings]
     return max(codes)
 
 
-def guard_in_words(guard: dict | None) -> str:
+def guard_in_words(guard: dict[str, Any] | None) -> str:
     """Say when the pod deletes itself."""
     if guard is None:
         return "nothing deletes this pod but `down`"
@@ -270,7 +271,7 @@ def guard_in_words(guard: dict | None) -> str:
     return f"the pod deletes itself {' and '.join(rules)}{trouble}"
 
 
-def _describe(tasks: dict) -> str:
+def _describe(tasks: dict[str, Any]) -> str:
     running = [task for task in tasks.values() if task["state"] == "running" and "slot" in task]
     words = [
         f"{task['slot']} ({task['label']}, launch {task['launch']}, progress {task['progress'] or '-'}"
@@ -287,7 +288,7 @@ def first_hour(args: argparse.Namespace, settings: ExecutorSettings) -> int:
     settings.check_pod()
     if args.profile is None:
         raise PodError("The first hour needs a profile: --profile profiles/tpu.")
-    hour = FirstHour(args.profile, settings.name, lambda sentence: print(sentence, flush=True))
+    hour = FirstHour(args.profile, str(settings.name), lambda sentence: print(sentence, flush=True))
     print(hour.announce())
     if not args.yes and (not sys.stdin.isatty() or input("Begin? [y/N] ").strip().lower() != "y"):
         print("Nothing was created. With --yes it begins without asking.")

@@ -78,18 +78,19 @@ class Claim:
 
     async def _ask(self, worker: Worker) -> tuple[Connection | None, dict[str, Any]]:
         """Return the connection that holds the pod, or None and the owner."""
-        connection: Connection | None = await worker.open("claim", self.owner)
+        connection = await worker.open("claim", self.owner)
+        held = False
         try:
             async for frame, _ in connection.frames():
                 if "error" in frame:
                     raise Unreachable(f"{worker.host}: {frame['error']}")
                 owner = frame["answer"]["owner"]
                 if owner is None:
-                    held, connection = connection, None
-                    return held, {}
+                    held = True
+                    return connection, {}
                 return None, owner
         finally:
-            if connection is not None:
+            if not held:
                 await connection.close()
         raise unreachable(worker.host, await connection.reason())
 

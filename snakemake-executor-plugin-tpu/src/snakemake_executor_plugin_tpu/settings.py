@@ -228,7 +228,7 @@ class ExecutorSettings(ExecutorSettingsBase):
             return [self]
         if self.workers:
             raise WorkflowError("tpu-workers names a pod that is not managed here: remove tpu-pool.")
-        found = []
+        found: list[ExecutorSettings] = []
         for item in self.pool.strip("[] ").split(","):
             match = re.fullmatch(r"\s*([\w-]+)(?:\s+x\s+(\d+))?(?:\s+@\s+([\w-]+))?\s*", item)
             if match is None:

@@ -105,8 +105,9 @@ class Connection:
     def __init__(self, host: str, process: asyncio.subprocess.Process):
         self.host = host
         # Any: its pipes exist, and its transport has no public name.
-        self.process: Any = process
-        self._errors: asyncio.Future[bytes] = asyncio.ensure_future(self.process.stderr.read())
+        pipes: Any = process
+        self.process = pipes
+        self._errors: asyncio.Future[bytes] = asyncio.ensure_future(pipes.stderr.read())
 
     async def send(self, data: bytes) -> None:
         """Send bytes to the agent; a broken connection shows when its frames end."""

@@ -5,6 +5,7 @@ import threading
 import uuid
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 NAMES = ("metadata.google.internal", "metadata", "tpu.googleapis.com")
 ROOT = "/computeMetadata/v1/"
@@ -17,14 +18,16 @@ class MetadataServer:
     the hosts' account lacks the permission, 404 for what does not exist, and the permission is looked at first.
     """
 
-    def __init__(self, address: str, project: str, of_host: Callable, delete: Callable[[str, bool], int]):
+    def __init__(
+        self, address: str, project: str, of_host: Callable[..., Any], delete: Callable[[str, bool], int]
+    ) -> None:
         self.project, self.of_host, self.delete = project, of_host, delete
         self.may_delete = True
         self.tokens: set[str] = set()
         server = self
 
         class Handler(BaseHTTPRequestHandler):
-            def do_GET(self):
+            def do_GET(self) -> None:
                 found = server.of_host(self.client_address[0])
                 if self.headers.get("Metadata-Flavor") != "Google":
                     self.answer(403, "Missing Metadata-Flavor:Google header.")
@@ -34,7 +37,7 @@ class MetadataServer:
                     text = server.value(self.path.removeprefix(ROOT), *found)
                     self.answer(404 if text is None else 200, text or "not found")
 
-            def do_DELETE(self):
+            def do_DELETE(self) -> None:
                 path, _, query = self.path.partition("?")
                 if self.headers.get("Authorization", "").removeprefix("Bearer ") not in server.tokens:
                     self.answer(401, "Request had invalid authentication credentials.")
@@ -47,7 +50,7 @@ class MetadataServer:
                     status = server.delete(path.removeprefix("/v2/"), "force=true" in query)
                     self.answer(status, json.dumps({"error": {"code": status}} if status >= 400 else {}))
 
-            def answer(self, status: int, text: str):
+            def answer(self, status: int, text: str) -> None:
                 body = text.encode()
                 self.send_response(status)
                 self.send_header("Metadata-Flavor", "Google")
@@ -55,7 +58,7 @@ class MetadataServer:
                 self.end_headers()
                 self.wfile.write(body)
 
-            def log_message(self, *_):
+            def log_message(self, *_: Any) -> None:
                 pass
 
         class Server(ThreadingHTTPServer):
@@ -64,7 +67,7 @@ class MetadataServer:
 
         self.server = Server((address, 80), Handler)
 
-    def value(self, key: str, rank: int, node, addresses: list[str]) -> str | None:
+    def value(self, key: str, rank: int, node: Any, addresses: list[str]) -> str | None:
         """Return one entry of a host's metadata."""
         if key == "instance/service-accounts/default/token":
             token = uuid.uuid4().hex

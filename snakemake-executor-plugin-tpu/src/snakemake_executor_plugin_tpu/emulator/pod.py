@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from snakemake_executor_plugin_tpu.allocation import slice_of
 from snakemake_executor_plugin_tpu.cloud import LABEL
@@ -49,7 +50,7 @@ class EmulatedPod:
         disk_mb: int | None = None,
         python: str = sys.executable,
         wheels: Path | None = None,
-    ):
+    ) -> None:
         """Describe the pod.
 
         Args:
@@ -72,7 +73,7 @@ class EmulatedPod:
             for rank in range(size * slices)
         ]
         self.groups = [self.hosts[first : first + size] for first in range(0, size * slices, size)]
-        self.booted: dict[int, object] = {}
+        self.booted: dict[int, Any] = {}
         self.gcs = GcsServer(self.folder / "gcs.log", address=self.network.gateway)
         self.api = TpuApi(self._boot, self._destroy)
         self.metadata = None
@@ -90,7 +91,7 @@ class EmulatedPod:
         self.gcs.create_bucket(BUCKET)
         return self
 
-    def __exit__(self, *_) -> None:
+    def __exit__(self, *_: Any) -> None:
         """End everything."""
         self.stop()
 
@@ -106,10 +107,10 @@ class EmulatedPod:
         if os.environ.get("STORAGE_EMULATOR_HOST") == self.gcs.url:
             del os.environ["STORAGE_EMULATOR_HOST"]
 
-    def client(self):
+    def client(self) -> Any:
         """Return a client of the emulated Cloud Storage that acts as the buckets' owner."""
+        import google.cloud.storage as storage
         from google.auth.credentials import AnonymousCredentials
-        from google.cloud import storage
 
         return storage.Client(
             project=PROJECT,
@@ -118,7 +119,7 @@ class EmulatedPod:
         )
 
     @property
-    def bucket(self):
+    def bucket(self) -> Any:
         """Return the emulated bucket."""
         return self.client().bucket(BUCKET)
 
@@ -171,7 +172,7 @@ class EmulatedPod:
                 self.api._advance()
             time.sleep(0.01)
 
-    def _host_at(self, address: str):
+    def _host_at(self, address: str) -> Any:
         """Return rank, node and all addresses of the host that asks the metadata server."""
         for number, group in enumerate(self.groups):
             addresses = [host.address for host in group]
@@ -179,7 +180,7 @@ class EmulatedPod:
                 return addresses.index(address), self.booted[number], addresses
         return None
 
-    def _group_of(self, node) -> int:
+    def _group_of(self, node: Any) -> int:
         """Return which slice a node is; a new node gets one that is free."""
         for number, booted in self.booted.items():
             if booted.name == node.name:
@@ -189,7 +190,7 @@ class EmulatedPod:
             raise RuntimeError(f"this emulator has no slice left for {node.name}")
         return free[0]
 
-    def _boot(self, node) -> tuple[list[str], list[str]]:
+    def _boot(self, node: Any) -> tuple[list[str], list[str]]:
         number = self._group_of(node)
         count = slice_of(node.accelerator_type).hosts
         if count > len(self.groups[number]):
@@ -207,7 +208,7 @@ class EmulatedPod:
             host.boot(keys, startup)
         return [host.address for host in hosts], [host.host_key for host in hosts]
 
-    def _destroy(self, node) -> None:
+    def _destroy(self, node: Any) -> None:
         number = self._group_of(node)
         for host in self.groups[number]:
             host.kill()

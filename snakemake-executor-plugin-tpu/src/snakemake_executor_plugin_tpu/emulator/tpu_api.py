@@ -7,6 +7,7 @@ import time
 import uuid
 from collections.abc import Callable
 from concurrent import futures
+from typing import Any
 
 import grpc
 from google.cloud import tpu_v2
@@ -16,8 +17,8 @@ from google.rpc import status_pb2
 
 from .iam import denied, needed_for_tpus
 
-NodeState = tpu_v2.Node.State
-QueuedState = tpu_v2.QueuedResourceState.State
+NodeState: Any = tpu_v2.Node.State
+QueuedState: Any = tpu_v2.QueuedResourceState.State
 WAITING = (
     QueuedState.CREATING,
     QueuedState.ACCEPTED,
@@ -27,14 +28,14 @@ WAITING = (
 NO_CAPACITY = 'There is no more capacity in the zone "{zone}"; you can try in another zone'
 
 
-def _queued_state(state: str, **data) -> tpu_v2.QueuedResourceState:
-    return tpu_v2.QueuedResourceState(state=QueuedState[state], **data)
+def _queued_state(state: str, **data: Any) -> Any:
+    return tpu_v2.QueuedResourceState(state=getattr(QueuedState, state), **data)
 
 
 class ApiError(Exception):
     """An answer other than OK."""
 
-    def __init__(self, code: grpc.StatusCode, message: str):
+    def __init__(self, code: grpc.StatusCode, message: str) -> None:
         super().__init__(message)
         self.code, self.message = code, message
 
@@ -55,7 +56,9 @@ class TpuApi:
 
     ZONES = ("us-central2-b", "us-east5-a", "z")
 
-    def __init__(self, boot: Callable, destroy: Callable, seconds_per_state: float = 0.05):
+    def __init__(
+        self, boot: Callable[..., Any], destroy: Callable[..., Any], seconds_per_state: float = 0.05
+    ) -> None:
         self.boot, self.destroy, self.seconds_per_state = boot, destroy, seconds_per_state
         self.no_capacity: dict[str, int] = {}
         self.ids = itertools.count(1)
@@ -65,8 +68,8 @@ class TpuApi:
         self.full_zones: set[str] = set()
         self.refusals: list[status_pb2.Status] = []
         self.deleting: dict[str, float] = {}
-        self.nodes: dict[str, tpu_v2.Node] = {}
-        self.queued: dict[str, tpu_v2.QueuedResource] = {}
+        self.nodes: dict[str, Any] = {}
+        self.queued: dict[str, Any] = {}
         self.created: dict[str, float] = {}
         self.operations: dict[str, operations_pb2.Operation] = {}
         self.begun: dict[str, float] = {}
@@ -74,7 +77,7 @@ class TpuApi:
         self.failures: list[tuple[str, ApiError]] = []
         self.roles = {"roles/tpu.admin", "roles/iam.serviceAccountUser"}  # of whoever calls
         self.calls: list[str] = []
-        self.requests: list = []
+        self.requests: list[Any] = []
         self.lock = threading.RLock()
         self.server = grpc.server(futures.ThreadPoolExecutor(8))
         self.server.add_generic_rpc_handlers(self._handlers())
@@ -126,9 +129,9 @@ class TpuApi:
                 del self.failures[index]
                 raise error
 
-    def _handlers(self) -> tuple:
-        def serve(name: str):
-            def method(request, context):
+    def _handlers(self) -> tuple[Any, ...]:
+        def serve(name: str) -> Any:
+            def method(request: Any, context: Any) -> Any:
                 with self.lock:
                     self.calls.append(name)
                     self.requests.append(request)
@@ -145,7 +148,7 @@ class TpuApi:
             request_type = getattr(tpu_v2, f"{name}Request")
             return grpc.unary_unary_rpc_method_handler(method, request_type.deserialize, _serialize)
 
-        def operation(request, context):
+        def operation(request: Any, context: Any) -> Any:
             with self.lock:
                 try:
                     self._fail("GetOperation")
@@ -204,9 +207,9 @@ class TpuApi:
             if not operation.done and now - self.begun[operation.name] > self.seconds_per_state:
                 operation.done = True
 
-    def _make_node(self, spec) -> None:
+    def _make_node(self, spec: Any) -> None:
         name = f"{spec.parent}/nodes/{spec.node_id}"
-        node = tpu_v2.Node(spec.node)
+        node: Any = tpu_v2.Node(spec.node)
         node.id = next(self.ids)
         node.name, node.state, node.health = name, NodeState.READY, tpu_v2.Node.Health.HEALTHY
         addresses, self.host_keys[name] = self.boot(node)
@@ -220,7 +223,7 @@ class TpuApi:
         ]
         self.nodes[name] = node
 
-    def _operation(self, parent: str, result, error: status_pb2.Status | None = None):
+    def _operation(self, parent: str, result: Any, error: status_pb2.Status | None = None) -> Any:
         """Begin an operation: it is done, with its result or error, some time later."""
         operation = operations_pb2.Operation(name=f"{parent}/operations/{uuid.uuid4()}")
         packed = any_pb2.Any()
@@ -239,18 +242,18 @@ class TpuApi:
                 grpc.StatusCode.NOT_FOUND, f"Location {zone} is not found or access is unauthorized."
             )
 
-    def _find(self, kind: dict, name: str):
+    def _find(self, kind: dict[str, Any], name: str) -> Any:
         if name not in kind:
             raise ApiError(grpc.StatusCode.NOT_FOUND, f"Resource '{name}' was not found")
         return kind[name]
 
-    def _get_node(self, request):
+    def _get_node(self, request: Any) -> Any:
         return self._find(self.nodes, request.name)
 
-    def _list_nodes(self, request):
+    def _list_nodes(self, request: Any) -> Any:
         return tpu_v2.ListNodesResponse(nodes=list(self.nodes.values()))
 
-    def _delete_node(self, request):
+    def _delete_node(self, request: Any) -> Any:
         node = self._find(self.nodes, request.name)
         self._end_node(request.name)
         for resource in self.queued.values():
@@ -265,7 +268,7 @@ class TpuApi:
             self.nodes[name].state = NodeState.DELETING
             self.deleting[name] = time.monotonic()
 
-    def _create_queued_resource(self, request):
+    def _create_queued_resource(self, request: Any) -> Any:
         self._check_zone(request.parent)
         name = f"{request.parent}/queuedResources/{request.queued_resource_id}"
         if name in self.queued:
@@ -281,13 +284,13 @@ class TpuApi:
         self.queued[name], self.created[name] = resource, time.monotonic()
         return self._operation(request.parent, resource)
 
-    def _get_queued_resource(self, request):
+    def _get_queued_resource(self, request: Any) -> Any:
         return self._find(self.queued, request.name)
 
-    def _list_queued_resources(self, request):
+    def _list_queued_resources(self, request: Any) -> Any:
         return tpu_v2.ListQueuedResourcesResponse(queued_resources=list(self.queued.values()))
 
-    def _delete_queued_resource(self, request):
+    def _delete_queued_resource(self, request: Any) -> Any:
         resource = self._find(self.queued, request.name)
         if resource.state.state == QueuedState.DELETING:
             raise ApiError(grpc.StatusCode.FAILED_PRECONDITION, "the queued resource is being deleted")
@@ -317,7 +320,7 @@ class TpuApi:
                 return 404 if error.code == grpc.StatusCode.NOT_FOUND else 400
         return 200
 
-    def _get_guest_attributes(self, request):
+    def _get_guest_attributes(self, request: Any) -> Any:
         self._find(self.nodes, request.name)
         keys = self.host_keys[request.name]
         wanted = [int(rank) for rank in request.worker_ids] or range(len(keys))
@@ -334,9 +337,6 @@ class TpuApi:
         return tpu_v2.GetGuestAttributesResponse(guest_attributes=attributes)
 
 
-def _serialize(message) -> bytes:
-    return (
-        getattr(message, "_pb", message).SerializeToString()
-        if hasattr(message, "_pb")
-        else message.SerializeToString()
-    )
+def _serialize(message: Any) -> bytes:
+    encoded: bytes = getattr(message, "_pb", message).SerializeToString()
+    return encoded
