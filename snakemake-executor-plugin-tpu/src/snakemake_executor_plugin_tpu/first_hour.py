@@ -196,9 +196,10 @@ class FirstHour:
             watcher.start()
         assert process.stdout
         try:
-            for line in process.stdout:
-                lines.append(line.rstrip())
-                self.say(f"    {lines[-1]}")
+            with process.stdout as said:
+                for line in said:
+                    lines.append(line.rstrip())
+                    self.say(f"    {lines[-1]}")
         finally:
             code = process.wait()
             if watcher:

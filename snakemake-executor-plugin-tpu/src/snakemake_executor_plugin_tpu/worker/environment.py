@@ -140,10 +140,11 @@ def _run(argv: list[str]) -> None:
     )
     assert process.stdout
     tail: list[str] = []
-    for line in process.stdout:
-        tail = [*tail[1 - TAIL_LINES :], line.rstrip()]
-        if line.startswith(TOLD):
-            send({"say": line.strip()[:150]})
+    with process.stdout as output:
+        for line in output:
+            tail = [*tail[1 - TAIL_LINES :], line.rstrip()]
+            if line.startswith(TOLD):
+                send({"say": line.strip()[:150]})
     if process.wait():
         said = "\n".join(tail)
         raise RuntimeError(f"`{' '.join(argv[:4])} ...` ended with exit code {process.returncode}:\n{said}")

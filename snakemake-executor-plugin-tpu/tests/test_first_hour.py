@@ -1,0 +1,87 @@
+"""The first hour: what it asks before it costs anything, and that the slice goes whatever happens."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from snakemake_executor_plugin_tpu.__main__ import main
+from snakemake_executor_plugin_tpu.errors import PodError
+from snakemake_executor_plugin_tpu.first_hour import FirstHour, price, read_plan
+
+PLAN = "accelerator_type: v4-16\nsteps:\n  one: target\n"
+
+
+@pytest.fixture
+def profile(tmp_path, monkeypatch):
+    (tmp_path / "first-hour.yaml").write_text(PLAN)
+    (tmp_path / "config.yaml").write_text("tpu-project: p\ntpu-zone: z\ntpu-name: pod\n")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_prices_are_those_of_the_published_list():
+    assert price("v4-8") == pytest.approx(12.88)
+    assert price("v4-64") == pytest.approx(103.04)
+    assert price("v5litepod-16") == pytest.approx(19.2)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [("steps: {}\n", "names at least one"), ("steps: {a: b}\nstep: 1\n", "'step' is not a key of it")],
+)
+def test_plans_that_say_nothing_sensible(profile, text, sentence):
+    (profile / "first-hour.yaml").write_text(text)
+    with pytest.raises(PodError, match=sentence):
+        read_plan(profile)
+    (profile / "first-hour.yaml").unlink()
+    with pytest.raises(PodError, match="it says what is run in the first hour"):
+        read_plan(profile)
+
+
+def test_nothing_begins_without_a_yes(profile, capsys, monkeypatch):
+    monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
+    assert main(["first-hour", "--profile", str(profile)]) == 1
+    said = capsys.readouterr().out
+    assert "pod-first-hour (v4-16, 2 hosts, 25.76 USD an hour on demand" in said
+    assert "Nothing was created" in said
+
+
+def test_the_slice_is_deleted_and_the_record_written_when_a_step_fails(profile, monkeypatch):
+    called = []
+
+    def program(self, command, *words):
+        called.append(command)
+        return [sys.executable, "-c", f"print('did {command}'); raise SystemExit({int(command == 'ssh')})"]
+
+    monkeypatch.setattr(FirstHour, "_command", program)
+    said = []
+    assert not FirstHour(profile, "pod", said.append).run(profile / "out.json")
+    assert called == ["up", "ssh", "down"]
+    record = json.loads((profile / "out.json").read_text())
+    assert record["ok"] is False
+    assert [(step["name"], step["code"]) for step in record["steps"]] == [
+        ("create", 0),
+        ("hosts", 1),
+        ("delete", 0),
+    ]
+    assert any("hosts ended with exit code 1" in line for line in said)
+
+
+def test_a_job_that_ends_too_early_to_be_interrupted_is_told(profile, monkeypatch):
+    monkeypatch.setattr(FirstHour, "_command", lambda self, *words: [sys.executable, "-c", "pass"])
+    monkeypatch.setattr(FirstHour, "_snakemake", lambda self, targets: [sys.executable, "-c", "pass"])
+    said = []
+    assert not FirstHour(profile, "pod", said.append).run(profile / "out.json")
+    assert any("one ended before it had a checkpoint" in line for line in said)
+
+
+def test_the_command_is_documented():
+    done = subprocess.run(
+        [sys.executable, "-m", "snakemake_executor_plugin_tpu", "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "first-hour" in done.stdout
