@@ -47,7 +47,7 @@ def first_hour(scale: dict, experiment: dict) -> str:
     scale = scale | {"report": ["one_host"], "study": ["one_host"]}
     scale["runtime"] = scale["runtime"] | {"checkpoint_minutes": 0.02}
     figures = experiment["figures"]
-    one = {"question": "One?", "grid": [{"set": {"training.steps": 300}}], "figures": figures}
+    one = {"question": "One?", "grid": [{"set": {"training.steps": 150}}], "figures": figures}
     whole = {"question": "All?", "grid": [{}], "seeds": [1], "figures": figures}
     document = {"study": "first-hour", "base": {}, "scales": {"tpu": scale}}
     return yaml.safe_dump(
@@ -112,7 +112,7 @@ class Walk:
             env=self.environment,
             capture_output=True,
             text=True,
-            timeout=500,
+            timeout=1200,
         )
         said = done.stdout + done.stderr
         assert done.returncode == 0, f"{block}\n{said[-5000:]}"
