@@ -12,6 +12,7 @@ from trm.data.files import read_manifest
 from trm.devices.base import Backend
 from trm.evaluation.policies import shared_out
 from trm.network.inference import InferenceNetwork, inference_batch
+from trm.study.tasks import spec_of
 from trm.tasks.arc.augment import ArcAugmenter
 from trm.tasks.arc.voting import solved, vote_rows
 from trm.training.dataset import Dataset
@@ -23,7 +24,7 @@ ATTEMPTS = {"vote_first": 1, "vote": 2}
 def can_vote(dataset: Dataset) -> bool:
     """Whether the data set is of ARC tasks whose copies are made on the fly (written out, a copy is a task)."""
     test = dataset.split("test")
-    return test.meta.task == "arc" and bool(test.meta.identity) and test.groups == test.puzzles
+    return spec_of(test.meta.task).votes and bool(test.meta.identity) and test.groups == test.puzzles
 
 
 @torch.no_grad()

@@ -14,6 +14,7 @@ from trm.study.dataset_identity import shape
 from trm.study.reading import error_sentence, parse_yaml
 from trm.study.schema import Count, EvaluationConfig, NonNegative, Positive, RunConfig, Section
 from trm.study.stages import recursion_stages
+from trm.study.tasks import spec_of
 
 
 class Hardware(Section):
@@ -144,7 +145,7 @@ def evaluation_seconds(
     puzzles = test + min(evaluation.train_puzzles, config.data.train_puzzles or evaluation.train_puzzles)
     steps = max(evaluation.unroll, default=model.halt_max_steps)
     passes = 1 + evaluation.confident + sum(evaluation.restarts) * test / max(1, puzzles)
-    if config.data.task == "arc":
+    if spec_of(config.data.task).votes:
         copies = config.data.augmentations if evaluation.copies is None else evaluation.copies
         passes *= 1 + copies
     row = flops.forward_flops(model, data.seq_len, data.vocab_size)

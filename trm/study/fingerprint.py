@@ -13,6 +13,7 @@ from typing import Any
 
 from trm.study.dataset_identity import training_identity
 from trm.study.schema import DataConfig, EvaluationConfig, RunConfig
+from trm.study.tasks import spec_of
 
 RECIPE_VERSION = 1
 """Raised by hand when the mathematics of training changes: every run then gets a new name. The pinned loss of a tiny
@@ -92,8 +93,7 @@ def run_name(config: RunConfig) -> str:
 
 def task_slug(data: DataConfig) -> str:
     """Task and size in one word, e.g. `sudoku9`, `maze30`, `arc30`."""
-    side = {"sudoku": data.box_rows * data.box_cols, "maze": data.maze_size, "arc": data.arc_side}[data.task]
-    return f"{data.task}{side}"
+    return f"{data.task}{spec_of(data.task).side(data)}"
 
 
 def _slug(config: RunConfig) -> str:

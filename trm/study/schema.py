@@ -20,6 +20,8 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from trm.study.tasks import TaskName
+
 Fraction = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -120,7 +122,7 @@ class DataStage(Section):
 class DataConfig(Section):
     """What the puzzles are, where they come from, and how many are used."""
 
-    task: Literal["sudoku", "maze", "arc"] = "sudoku"
+    task: TaskName = "sudoku"
     """Kind of puzzle."""
     source: Literal["generate", "csv", "official", "json", "mix"] = "official"
     """`generate` offline (ARC: small tasks of five kinds); `csv` files in the official layout; `official`: the

@@ -1,6 +1,7 @@
 """What a task is to everything else: its puzzles, their copies, how they are drawn, and the floor of a guess.
 
-A task is a folder with a module `task.py` that holds a `TASK`, and a line in `trm.tasks.TASKS`.
+A task is a folder with `spec.py` (its SPEC: what names and sizes depend on) and `task.py` (its TASK), and a line in
+`trm.study.tasks.TASKS`.
 """
 
 from __future__ import annotations
