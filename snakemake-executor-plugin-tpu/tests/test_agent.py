@@ -327,6 +327,11 @@ def test_task_that_hangs_is_ended_after_its_runtime(agent):
     assert found[-1][0]["exit"]["reason"] == "runtime"
 
 
+def test_task_that_asks_to_be_launched_again_says_so(agent):
+    found = agent.run("t1", "touch $TPU_AGAIN_FILE; exit 75")
+    assert (found[-1][0]["exit"]["code"], found[-1][0]["exit"]["reason"]) == (75, "again")
+
+
 def test_secrets_go_with_the_job_and_scratch_with_its_folder(agent):
     secret = "s3cr3t"
     found = agent.run("t1", "echo x > $TPU_SCRATCH/copy; test -n $TOKEN", environment={"TOKEN": secret})

@@ -57,3 +57,11 @@ def test_nothing_is_said_outside_slurm(monkeypatch):
 def test_a_stretch_leaves_time_for_the_checkpoint():
     assert stretch_minutes(240) == 235
     assert stretch_minutes(6) == 3
+
+
+def test_job_on_a_tpu_asks_the_plugin_to_launch_it_again(tmp_path, monkeypatch):
+    monkeypatch.setenv("TPU_AGAIN_FILE", str(tmp_path / "again"))
+    _go_on_later(0, 30.0)
+    assert not (tmp_path / "again").exists()
+    _go_on_later(5, 30.0)
+    assert (tmp_path / "again").exists()

@@ -115,7 +115,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _go_on_later(steps: int, limit: float) -> None:
-    """Put this job back into Slurm's queue, if it made a step: else it would come back forever."""
+    """Have this job started again by Slurm or the TPU plugin, if it made a step: else it would come back forever."""
     from trm.pipeline.slurm import requeue
 
     if not steps:
@@ -123,6 +123,8 @@ def _go_on_later(steps: int, limit: float) -> None:
             f"no step was finished in a job of {limit:g} minutes: give jobs more time (max_runtime)",
             flush=True,
         )
+    elif again := os.environ.get("TPU_AGAIN_FILE"):
+        Path(again).touch()
     elif sentence := requeue():
         print(sentence, flush=True)
 

@@ -20,6 +20,8 @@ from .settings import ExecutorSettings
 
 TERMINATED = 143
 CANCEL_SECONDS = 5.0
+# Ends of a launch that say nothing of the pod.
+GO_ON = ("lease", "runtime", "again")
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,7 @@ class JobRun:
                     if not lost:
                         self.record.finish()
                         return self._outcome(result)
+                    pod_lost = result.reason not in GO_ON
                     if lost == "stopped":
                         self.record.finish()
                         message = "was stopped by `python -m snakemake_executor_plugin_tpu stop`."
@@ -97,10 +100,10 @@ class JobRun:
                     await self._recover(pod, self.silence)
                     continue
                 except (TaskLost, Unreachable) as error:
-                    lost = str(error)
+                    lost, pod_lost = str(error), True
                 if await self._abandon() and lost != "lease":
                     self._count(lost)
-                if lost != "lease":
+                if pod_lost:
                     self.pool.lost(self.member, pod, lost)
                 self.allocator.release(self.request.slot)
         except PodError as error:
@@ -296,6 +299,8 @@ class JobRun:
             return result.reason
         if result.reason == "runtime":
             return f"it was stopped after {self.request.runtime / 60:g} minutes (resources: runtime)"
+        if result.reason == "again":
+            return "it stopped before its end and asks to be launched again"
         # Whoever was asked to stop has some seconds left: the host goes after it, and nothing is to start on it.
         asked = result.reason == "shutdown" or TERMINATED in result.codes
         loop = asyncio.get_running_loop()

@@ -116,6 +116,7 @@ class Supervisor:
         environment["TPU_AGENT"] = str(Path(__file__).resolve().parents[1])
         environment["TPU_TASK_FOLDER"] = str(self.folder)
         environment["TPU_PROGRESS_FILE"] = str(self.folder / "progress")
+        environment["TPU_AGAIN_FILE"] = str(self.folder / "again")
         environment["TPU_SCRATCH"] = str(self.folder / "scratch")
         (self.folder / "scratch").mkdir(exist_ok=True)
         # `tpurun` compares with this to find what the job itself exported.
@@ -139,6 +140,8 @@ class Supervisor:
             note_activity()
             if (code := self._reap()) is not None:
                 # A shutdown signals the job too, which may well end before the supervisor looks.
+                if code and (self.folder / "again").exists():
+                    return code, "again"
                 return code, "shutdown" if self.shutting_down and code else "exited"
             if (why := self._reason_to_stop()) is not None:
                 self._log(f"stopping the job: {why}")
