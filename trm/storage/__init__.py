@@ -15,8 +15,8 @@ from trm.storage.base import (
     Store,
     Unreachable,
     is_remote,
-    open_store,
 )
+from trm.storage.opening import open_store
 
 __all__ = [
     "AccessDenied",

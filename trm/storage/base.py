@@ -12,7 +12,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from urllib.parse import unquote, urlsplit
 
 from trm.errors import UserError
 
@@ -123,26 +122,3 @@ def check_name(name: str) -> str:
 def is_remote(uri: str | os.PathLike[str]) -> bool:
     """Whether the address is a bucket's (gs://...) and not a path."""
     return str(uri).startswith("gs://")
-
-
-def open_store(uri: str | os.PathLike[str], patience: Patience | None = None) -> Store:
-    """The store at `uri`: a path, file:///path, or gs://bucket/prefix. Nothing is contacted or created yet.
-
-    Raises StorageError for another scheme, a bucket without a name, or a missing google-cloud-storage.
-    """
-    text = os.fspath(uri)
-    scheme = urlsplit(text).scheme if "://" in text else ""
-    if scheme == "gs":
-        try:
-            from trm.storage.gcs import GcsStore
-        except ImportError as error:
-            raise StorageError(
-                f"{text} needs the package google-cloud-storage, which this Python lacks: "
-                "install it with `pip install google-cloud-storage`."
-            ) from error
-        return GcsStore(text, patience=patience or Patience())
-    if scheme not in ("", "file"):
-        raise StorageError(f"{text} has the unknown scheme {scheme}://: use a path or gs://bucket/prefix.")
-    from trm.storage.local import LocalStore
-
-    return LocalStore(Path(unquote(urlsplit(text).path)) if scheme else Path(text))

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from trm.errors import UserError
-from trm.storage.base import ObjectInfo, ObjectMissing, Patience, Store, is_remote, open_store
+from trm.storage.base import ObjectInfo, ObjectMissing, Patience, Store, is_remote
+from trm.storage.opening import open_store
 
 _PIECE = 1 << 22
 

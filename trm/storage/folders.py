@@ -8,7 +8,8 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from trm.storage.base import Patience, Store, is_remote, open_store
+from trm.storage.base import Patience, Store, is_remote
+from trm.storage.opening import open_store
 
 
 def local_files(folder: Path) -> list[str]:
