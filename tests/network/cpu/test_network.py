@@ -61,6 +61,7 @@ def rounds(dtype):
 
 
 def test_taken_where_it_can_run(monkeypatch):
+    monkeypatch.delenv("TRM_CPU_KERNELS", raising=False)
     assert isinstance(rounds(torch.bfloat16), CompiledRounds)
     assert isinstance(rounds(torch.float32), CompiledRounds)
     for other in (torch.float64, torch.float16):
@@ -88,6 +89,7 @@ def answers(model, weights, threads=1):
 def test_the_way_without_it_gives_the_same(monkeypatch, mixer):
     model = ModelConfig(**(SMALL | {"d_model": 64, "mixer": mixer}))
     weights = initial_weights(model, SEQ, VOCAB, 0)
+    monkeypatch.delenv("TRM_CPU_KERNELS", raising=False)
     compiled = answers(model, weights)
     torch.testing.assert_close(answers(model, weights, threads=2), compiled, rtol=1e-4, atol=1e-4)
     monkeypatch.setenv("TRM_CPU_KERNELS", "0")
