@@ -160,7 +160,7 @@ def sigterm(bench: Bench) -> dict[str, Any]:
 
 
 def outage(bench: Bench, seconds: float) -> dict[str, Any]:
-    """The bucket goes away in the middle of a run and comes back after so many seconds."""
+    """The bucket becomes unreachable in the middle of a run and returns after `seconds`."""
     server = Server(bench.root / "objects2")
     server.start()
     server.make_bucket("runs")
@@ -197,7 +197,7 @@ def outage(bench: Bench, seconds: float) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Do the faults and print what was seen."""
+    """Run the faults and print the results."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

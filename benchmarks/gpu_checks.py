@@ -34,7 +34,7 @@ class Check(NamedTuple):
 
     @property
     def passed(self) -> bool:
-        """False for no number, too."""
+        """Whether the error is below the limit (NaN is not)."""
         return self.error < self.limit
 
 

@@ -79,7 +79,7 @@ def test_deletes_and_renames_have_preconditions_too(tmp_path: Path):
 
 @pytest.mark.parametrize("name", ["", "/a", "a/", "../a", "a/../../b"])
 def test_names_stay_below_the_store(store: Store, name: str):
-    with pytest.raises(StorageError, match="is no object name"):
+    with pytest.raises(StorageError, match="is not an object name"):
         store.put_bytes(name, b"")
 
 

@@ -71,7 +71,9 @@ def run_workers(world, task, run, data, root):
     for rank in range(world):
         environment = os.environ | {"RANK": str(rank), "WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1"}
         environment |= {"MASTER_PORT": str(port), "TRM_WORKER_TIMEOUT": "60"}
-        if sys.platform == "linux":  # not the address of the host's name, which other tests' networks may hide
+        if (
+            sys.platform == "linux"
+        ):  # not the address of the host's name, which other tests' networks may hide
             environment["GLOO_SOCKET_IFNAME"] = "lo"
         command = [sys.executable, "-c", SCRIPT, task, run.model_dump_json(), str(data), str(root)]
         processes.append(

@@ -20,7 +20,7 @@ from trm.errors import UserError
 
 
 class Precision(NamedTuple):
-    """How numbers are held, and why."""
+    """The dtypes of a run, and why."""
 
     name: str
     """float32, bfloat16, float16 or bfloat16_weights."""
@@ -47,12 +47,12 @@ def switch(variable: str) -> str:
 
 def precision_of(requested: str, fast_bfloat16: bool, device: str) -> Precision:
     """Resolve a TrainingConfig.precision for a device that is, or is not, fast at bfloat16."""
-    reason = "asked for"
+    reason = "requested"
     if requested == "auto":
         requested = "bfloat16" if fast_bfloat16 else "float32"
         reason = f"{device} {'has' if fast_bfloat16 else 'has no'} fast bfloat16 products"
     elif requested.startswith("bfloat16") and not fast_bfloat16:
-        reason = f"asked for, though {device} has no fast bfloat16 products"
+        reason = f"requested, though {device} has no fast bfloat16 products"
     forward = {"float32": torch.float32, "float16": torch.float16}.get(requested, torch.bfloat16)
     weights = torch.bfloat16 if requested == "bfloat16_weights" else torch.float32
     return Precision(requested, forward, weights, requested == "float16", reason)
@@ -76,7 +76,7 @@ class Backend(ABC):
     name: str
     device: torch.device
     rank: int = 0
-    """This process's place among `processes`; rank 0 writes the files."""
+    """Index of this process among `processes`; rank 0 writes the files."""
     world: int = 1
     """Workers whose gradients `all_reduce` sums. Under SPMD 1: all devices of all hosts are one worker."""
     network: str = "plain"
@@ -86,11 +86,11 @@ class Backend(ABC):
     own_memory: bool = True
     """Whether the device has memory of its own, to which batches must be moved."""
     stop_every: int = 1
-    """Steps between looks at the workers' stop requests (a look waits for the device)."""
+    """Steps between checks of the workers' stop requests (a check waits for the device)."""
 
     @property
     def worker(self) -> int:
-        """This process's place among `world`: which rows of the global batch are its own."""
+        """Index of this worker among `world`: decides which rows of the global batch are its own."""
         return self.rank
 
     @property
@@ -191,4 +191,4 @@ class Backend(ABC):
         return stop
 
     def close(self) -> None:  # noqa: B027 (nothing to do where there is one worker)
-        """Leave the workers."""
+        """Leave the process group."""

@@ -44,7 +44,7 @@ def tpu_wanted() -> bool:
 
 
 def planned_chips(processes: int) -> int | None:
-    """Chips that a job of so many processes was planned for ($TRM_CHIPS_PER_HOST each); None: any device will do."""
+    """Chips that a job of this many processes was planned for ($TRM_CHIPS_PER_HOST each); None: any device will do."""
     text = os.environ.get(CHIPS_VARIABLE)
     if not text:
         return None

@@ -1,4 +1,4 @@
-"""The CPU backend: eager, workers over gloo."""
+"""The CPU backend: steps run eagerly, workers communicate over gloo."""
 
 from __future__ import annotations
 

@@ -159,7 +159,7 @@ class GraphedStep:
                 tensor.copy_(value)
 
         try:
-            # what is asked before an update has been asked above, and must not be asked while recording
+            # the hook ran in the step above and must not run while recording
             hook, self._step.before_update = self._step.before_update, lambda: None
             try:
                 replay = self._capture(lambda: self._step(self._batch, *kind))
@@ -179,7 +179,7 @@ class GraphedStep:
 
 
 def _relative(found: Tensor, expected: Tensor, before: Tensor) -> float:
-    """How far a tensor is from where a step takes it, relative to the way it goes; infinity for no number."""
+    """How far a tensor is from where a step takes it, relative to the length of that step; infinity for NaN."""
     if not found.is_floating_point():
         found, expected, before = found.float(), expected.float(), before.float()
     if not found.numel():
@@ -191,7 +191,7 @@ def _relative(found: Tensor, expected: Tensor, before: Tensor) -> float:
 
 
 def capture_graph(call: Callable[[], None]) -> Callable[[], None]:
-    """Record `call` as a CUDA graph, after the device has come to rest."""
+    """Record `call` as a CUDA graph once the device is idle."""
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):

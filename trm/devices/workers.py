@@ -1,4 +1,4 @@
-"""torch.distributed for backends with one process a device: sums, gathers, and an end instead of a hang.
+"""torch.distributed for backends with one process per device: sums and gathers that fail instead of hanging.
 
 Started as torchrun does: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT in the environment (LOCAL_RANK picks the GPU).
 """
@@ -50,13 +50,13 @@ class Workers:
             )
         except (RuntimeError, ValueError) as error:
             raise UserError(
-                f"worker {rank} of {world} found no others within {seconds:.0f} s: {error}"
+                f"worker {rank} of {world} did not find the others within {seconds:.0f} s: {error}"
             ) from error
 
     def _lost(self, error: Exception) -> UserError:
         return UserError(
             f"worker {self.rank} of {self.world} stops: another worker died or did not answer within "
-            f"{self.seconds:.0f} s; start the job again and it goes on from its last checkpoint "
+            f"{self.seconds:.0f} s; start the job again to resume from the last checkpoint "
             f"({str(error).splitlines()[0].split('. ')[0]})"
         )
 

@@ -1,6 +1,8 @@
-"""Evaluations that a small run's training process makes when it ends: the evaluation job, a process of its own, finds
-them beside the checkpoints and need not load torch and the compiled passes once more, which would take longer than
-the evaluation itself."""
+"""Evaluation of a small run by the process that trained it.
+
+The results wait beside the checkpoints; the evaluation job takes them over and need not load torch and the compiled
+passes again, which would take longer than evaluating.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ def _kept(checkpoints: Path, evaluation: EvaluationConfig) -> Path:
 
 
 def _depends_on(run: Path, dataset: str, evaluation: EvaluationConfig) -> dict[str, Any]:
-    """What must be the same for a kept evaluation to be taken."""
+    """What must be unchanged for a kept evaluation to be used."""
     return {
         "weights": sha256_file(run / "weights.safetensors"),
         "dataset": Path(dataset).name,
@@ -38,7 +40,7 @@ def evaluate_ahead(
 ) -> None:
     """Make the evaluations of a run that has just been written and keep them in its checkpoint folder.
 
-    A failure is told and is nothing else: the evaluation job tries again, and its failure counts.
+    A failure is only logged: the evaluation job tries again, and its failure counts.
     """
     from trm.evaluation.evaluate import Evaluation
     from trm.training.dataset import Dataset
@@ -51,7 +53,7 @@ def evaluate_ahead(
             kept = _kept(checkpoints, evaluation)
             write_json(kept, _depends_on(run, dataset, evaluation) | {"document": document})
     except Exception as error:
-        log.warning("evaluation is left to its own job: %s", error)
+        log.warning("the evaluation job will measure again: %s", error)
         log.debug("traceback", exc_info=True)
 
 
@@ -60,7 +62,7 @@ def take_over(
 ) -> dict[str, Any] | None:
     """Write the kept evaluation of just these weights and settings to `out` and return it; None where there is none.
 
-    It is taken once: whoever asks again (--forcerun evaluate, after a change of the code, say) wants it measured.
+    It is used once, so that --forcerun evaluate measures again.
     """
     kept = _kept(checkpoints, evaluation)
     try:

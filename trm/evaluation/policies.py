@@ -51,8 +51,8 @@ def batches(net: InferenceNetwork, data: Originals) -> Iterable[slice]:
 
 
 def shared_out(net: InferenceNetwork, x_LBD: Tensor, rows: int = 0) -> Tensor:
-    """Embeddings with rows of zeros added, where several devices share them: to as many as each device has, and to
-    `rows`, so that the last batch needs no program of its own."""
+    """Embeddings padded with rows of zeros where several devices share them: to a multiple of the devices and to
+    at least `rows`, so that the last batch reuses the same program."""
     if net.multiple == 1:
         return x_LBD
     count = x_LBD.shape[1]
@@ -125,7 +125,7 @@ def confident(
     device, shared = data.inputs.device, net.multiple > 1
     slots = min(count, next(iter(batches(net, data))).stop)
     rows = slots + -slots % net.multiple
-    # who sits where, and what they answered, is the host's affair: on the devices all shapes stay the same
+    # the assignment of puzzles to slots, and the answers, are kept on the host: device shapes never change
     inputs, labels, puzzles = (tensor.cpu() for tensor in (data.inputs, data.labels, data.puzzle))
     score.sums = score.sums.cpu()
     answers = torch.zeros(count, cells, dtype=torch.uint8)
@@ -138,7 +138,7 @@ def confident(
 
     z_H, z_L, x = start()
     while True:
-        wait()  # so that XLA sees the same programs whoever leaves: new rows, a step
+        wait()  # so that XLA sees the same two programs (new rows, a step) whichever rows leave
         z_H, z_L, logits, halt = net.step(z_H, z_L, x)
         logits, halt = net.whole(logits), net.whole(halt)
         wait()

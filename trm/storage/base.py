@@ -42,8 +42,8 @@ class Unreachable(StorageError):
 
 @dataclass(frozen=True)
 class ObjectInfo:
-    """What a listing tells of one object: size in bytes, generation, time of the last write (seconds since
-    1970) and its CRC-32C (base64 of four big-endian bytes; None where the store does not keep one)."""
+    """One object of a listing: size in bytes, generation, time of the last write (seconds since
+    1970) and its CRC-32C (base64 of four big-endian bytes; None if the store has none)."""
 
     name: str
     size: int
@@ -115,7 +115,7 @@ def check_name(name: str) -> str:
     """The name itself if it is relative and stays below the store; raises StorageError otherwise."""
     parts = PurePosixPath(name).parts
     if not name or name.startswith("/") or name.endswith("/") or ".." in parts or "\\" in name:
-        raise StorageError(f"{name!r} is no object name: use a relative path such as runs/a/weights.bin.")
+        raise StorageError(f"{name!r} is not an object name: use a relative path such as runs/a/weights.bin.")
     return name
 
 

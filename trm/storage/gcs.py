@@ -317,7 +317,7 @@ class GcsStore(Store):
         return False
 
     def _explain(self, error: BaseException, action: str, name: str) -> Exception:
-        """The sentence a user reads for a library's error; an error that is no storage trouble is left as it
+        """The sentence a user reads for a library's error; an error that has nothing to do with storage is left as it
         is."""
         where = self.url(name)
         cause = error.cause if isinstance(error, api.RetryError) and error.cause else error

@@ -1,4 +1,4 @@
-"""A built data set as the engine uses it: originals on the device, maps of augmented copies from the host."""
+"""A data set for training: originals on the device, augmentation maps from the host."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Dataset:
 
     @cached_property
     def summary(self) -> dict[str, Any]:
-        """What training.json says of the data set."""
+        """The data set's entry in training.json."""
         train = self.split("train")
         return {
             "name": train.meta.name,
@@ -66,7 +66,7 @@ class Dataset:
         return (self.folder / name).is_dir() and self.split(name).examples > 0
 
     def check_fits(self, config: RunConfig) -> None:
-        """Make sure that this is the data set that the run's configuration describes.
+        """Check that this is the data set that the run's configuration describes.
 
         Raises:
             UserError: names what differs.

@@ -1,4 +1,4 @@
-"""The run's metrics: history.csv, the console line, and optional TensorBoard and Weights & Biases."""
+"""Where metrics go: history.csv, console lines, and optionally TensorBoard and Weights & Biases."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class TensorBoard:
                 self._writer.add_scalar(name, value, int(row["step"]))
 
     def flush(self) -> None:
-        """Have all rows in the files."""
+        """Write all rows to the files."""
         self._writer.flush()
 
     def close(self) -> None:

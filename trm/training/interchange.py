@@ -64,7 +64,7 @@ def read_state(path: Path) -> dict[str, Tensor]:
     except Exception as error:
         raise UserError(f"{path} cannot be read as a state dict: {error}") from error
     if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
-        raise UserError(f"{path} holds no state dict: a mapping of names to tensors is needed")
+        raise UserError(f"{path} is not a state dict: a mapping of names to tensors is needed")
     return state
 
 
@@ -92,7 +92,7 @@ def from_reference(
         weights[name] = plain.pop(public).float()
     missing = [public for public in STATES.values() if public not in plain]
     if missing:
-        raise UserError(f"the checkpoint has no {missing[0]}: it is no whole state dict")
+        raise UserError(f"the checkpoint has no {missing[0]}: the state dict is incomplete")
     buffers = {ours: plain.pop(public) for ours, public in STATES.items()}
     table = plain.pop(PUZZLE_TABLE, None)
     plain = {

@@ -8,7 +8,7 @@ from types import FrameType, TracebackType
 
 EXIT_TERMINATED = 143
 EXIT_INTERRUPTED = 130
-EXIT_UNFINISHED = 75  # the stretch is over, the run is not: start it again (EX_TEMPFAIL of sysexits.h)
+EXIT_UNFINISHED = 75  # out of time, not finished: start it again (EX_TEMPFAIL of sysexits.h)
 
 
 class StopRequested(Exception):
@@ -16,7 +16,7 @@ class StopRequested(Exception):
 
 
 class StopSignal:
-    """Remembers a stop request; inside `abandonable` it also breaks off at once.
+    """Remembers a stop request; inside `abandonable` it also aborts at once.
 
     A step on a slow machine can take minutes while a checkpoint is due within seconds, so work that has changed
     nothing yet is thrown away. Used as a context manager, in the main thread.
@@ -47,7 +47,7 @@ class StopSignal:
 
     @contextmanager
     def abandonable(self, allowed: bool = True):
-        """Work inside may be broken off by StopRequested."""
+        """Work inside may be aborted by StopRequested."""
         if allowed and self.requested:
             raise StopRequested
         self._abandonable = allowed
@@ -57,12 +57,12 @@ class StopSignal:
             self._abandonable = False
 
     def commit(self) -> None:
-        """From here on the work changes state: it is finished before stopping."""
+        """The work now changes state: let it finish before stopping."""
         self._abandonable = False
 
 
 class ReportSignal:
-    """Remembers that SIGUSR1 asked for the backend's own report. Used as a context manager, in the main thread."""
+    """Remembers that SIGUSR1 asked for the backend's diagnostics. Used as a context manager, in the main thread."""
 
     def __init__(self) -> None:
         self._asked = False

@@ -1,4 +1,4 @@
-"""The training loop: steps, metrics, validation, checkpoints, and the end of a run, whichever it is."""
+"""The training loop: steps, metrics, validation, checkpoints, and how a run ends."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ class Trainer:
             self.save()
 
     def _checkpoint_due(self) -> bool:
-        """Whether enough time has passed; the first worker's clock decides."""
+        """Whether a checkpoint is due, by the first worker's clock."""
         if self.backend.processes > 1 and self.record.done % 10:
             return False
         due = torch.tensor([time.monotonic() - self.saver.saved_at >= 60 * self.runtime.checkpoint_minutes])
@@ -183,7 +183,7 @@ class Trainer:
         return bool(due)
 
     def save(self) -> None:
-        """Write a checkpoint, after making sure that the weights are sound."""
+        """Write a checkpoint, if the weights are finite."""
         sums, _, norms = self._fetch()
         self._check_finite(sums, norms["train/weight_norm"])
         self.reporter.flush()
@@ -194,7 +194,7 @@ class Trainer:
             self.save()
         if self.backend.rank == 0:
             kept = (
-                f"; it goes on from {self.saver.folder.folder(self.record.done)}" if self.record.done else ""
+                f"; it resumes from {self.saver.folder.folder(self.record.done)}" if self.record.done else ""
             )
             print(f"stopped at step {self.record.done} of {self.config.training.steps}{kept}", flush=True)
         self.reporter.close()
@@ -215,7 +215,7 @@ class Trainer:
             weights["puzzle.weight"] = state.puzzle_table
         norms = [torch.linalg.vector_norm(weight, dtype=torch.float32) for weight in weights.values()]
         fetched = self.backend.fetch(torch.cat((state.meter.sums, lr[None], torch.stack(norms)))).tolist()
-        self.clocks.step += time.monotonic() - begun  # a device that runs behind is waited for here
+        self.clocks.step += time.monotonic() - begun  # waits for the device
         size = state.meter.size
         names = [f"train/weight_norm/{name}".rstrip("/") for name in weights]
         return fetched[:size], fetched[size], dict(zip(names, fetched[size + 1 :], strict=True))

@@ -1,4 +1,4 @@
-"""How much memory a training step needs, by estimate, and what to do when it is not there."""
+"""Estimates of a training step's memory, and the advice when it runs out."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def fitting_micro_batches(
 def out_of_memory_sentence(
     config: RunConfig, puzzles: Puzzles, dtype: torch.dtype, world: int, limit: int
 ) -> str:
-    """What did not fit, and what would."""
+    """The message for a step that does not fit: its estimated size, and what would fit."""
     rows = config.training.batch_size // world // config.training.micro_batches
     itemsize = dtype.itemsize
     need = fixed_bytes(config, puzzles) + rows * row_bytes(config, puzzles, itemsize)
@@ -74,7 +74,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 @contextmanager
 def explained(sentence: Callable[[], str]) -> Iterator[None]:
-    """Turn running out of memory inside into a UserError that says `sentence()`."""
+    """Turn an out-of-memory error inside into a UserError with the message `sentence()`."""
     try:
         yield
     except (RuntimeError, MemoryError) as error:

@@ -83,7 +83,7 @@ class Reporter:
             print(f"resumed from {self._folder.folder(self._record.done)}", flush=True)
 
     def flush(self) -> None:
-        """Have everything written so far in the files."""
+        """Write everything so far to the files."""
         for writer in self._writers:
             writer.flush()
 

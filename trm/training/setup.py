@@ -1,4 +1,4 @@
-"""What must hold before a run starts, and the weights it may start from."""
+"""Validation of the configuration against backend and data, and the weights a run may start from."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from trm.training.outputs import load_weights
 
 
 def check_placement(config: RunConfig, backend: Backend) -> None:
-    """Hold the backend to what the run's placement asks of it.
+    """Check the backend against the run's placement.
 
     Raises:
-        UserError: where the job was started on something else.
+        UserError: the job runs on something else.
     """
     wanted = config.placement
     if wanted.backend not in ("any", backend.name):
@@ -43,7 +43,7 @@ def prepare(
     """The data set and, for `training.init_from`, the weights to start from.
 
     Raises:
-        UserError: where the batch does not divide, the folder cannot be written, or the weights do not fit.
+        UserError: the batch does not divide, the folder cannot be written, or the weights do not fit.
     """
     batch, parts = config.training.batch_size, config.training.micro_batches * backend.world
     if batch % parts:

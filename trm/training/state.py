@@ -17,7 +17,7 @@ from trm.training.optim import flat, loss_scale, puzzle
 
 
 class Puzzles(NamedTuple):
-    """What the model must know of a data set."""
+    """Sizes of a data set that the model depends on."""
 
     seq_len: int
     """S: cells of a puzzle."""
@@ -49,7 +49,7 @@ class TrainState:
         self.params = torch.zeros(size, dtype=precision.weights, device=device)
         self.ema = torch.zeros(size, device=device) if training.ema > 0 else None
         self.averages = backend.rank == 0 or config.placement.average == "every"
-        """Whether this process keeps the moving average up itself."""
+        """Whether this process updates the EMA."""
         self.moments = flat.moments(training, size, device)
         self.step = torch.zeros((), device=device)
         self.scale = loss_scale.initial_scale(device) if precision.scaled else None
@@ -80,7 +80,7 @@ class TrainState:
         self.grads, self.puzzle_grads, self.step_metrics, self.own_norm, self.stop = self.reduce.split(sizes)
 
     def initialise(self, backend: Backend) -> None:
-        """Fresh weights from the run's seed; the average starts at them."""
+        """Fresh weights from the run's seed; the EMA starts there."""
         config, puzzles = self.config, self.puzzles
         weights = initial_weights(config.model, puzzles.seq_len, puzzles.vocab, config.seed)
         self.load_weights(weights, backend)
@@ -95,14 +95,14 @@ class TrainState:
             self.ema.copy_(self.params)
 
     def share_average(self, backend: Backend) -> None:
-        """Where the first worker alone keeps the moving average: hand it to the others."""
+        """Send the EMA from the first worker to the others, if it alone updates it."""
         if self.ema is not None and self.config.placement.average == "first":
             average = backend.fetch(self.ema)
             backend.broadcast(average)
             self.ema.copy_(backend.place(average))
 
     def shared_tensors(self) -> dict[str, Tensor]:
-        """What all workers hold alike, by the names used in checkpoints."""
+        """What is the same in all workers, by the names used in checkpoints."""
         tensors = {
             "params": self.params,
             "moment1": self.moments.m,
@@ -130,7 +130,7 @@ class TrainState:
         }
 
     def load_carry(self, tensors: dict[str, Tensor], backend: Backend) -> None:
-        """Put batch slots back; host tensors as from `carry_tensors`."""
+        """Restore the batch slots from host tensors as `carry_tensors` returns them."""
         for name, tensor in tensors.items():
             dim = 1 if name in ("z_H", "z_L") else 0
             for carry, part in zip(self.carries, tensor.chunk(self.micro, dim=dim), strict=True):

@@ -1,4 +1,4 @@
-"""One training step, the same for every backend: static shapes, nothing read back, state changed in place.
+"""One training step, the same for every backend: static shapes, no transfer to the host, state updated in place.
 
 B rows of this worker, L tokens, S cells, D width.
 """

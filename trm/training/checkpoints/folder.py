@@ -1,4 +1,4 @@
-"""Checkpoints: a folder a step, whose manifest with checksums is written last and makes it valid.
+"""Checkpoints: one folder per step, made valid by a manifest of checksums that is written last.
 
 `step-00000400/` holds `state.safetensors` (weights, average, moments, puzzle table, step count, metric sums),
 `carry-<worker>.safetensors` (each worker's batch slots), `meta.json` (config, history, resolved precision) and
@@ -41,7 +41,7 @@ class Loaded(NamedTuple):
 
 
 class CheckpointFolder:
-    """Where checkpoints lie; all file access goes through here.
+    """A folder of checkpoints; all access to their files goes through here.
 
     A checkpoint exists when its manifest does, so the same order of writes is safe on a bucket.
     """
@@ -77,7 +77,7 @@ class CheckpointFolder:
         return sorted(found - set(self.steps()))
 
     def tidy(self) -> None:
-        """Remove what killed processes left half-written; only while no other process writes here."""
+        """Remove temporary files of killed processes; only while no other process writes here."""
         for path in (*self.root.glob(".*.tmp"), *self.root.glob(".upload-*"), *self.root.glob(".restore-*")):
             if path.is_dir():
                 shutil.rmtree(path, ignore_errors=True)
@@ -85,7 +85,7 @@ class CheckpointFolder:
                 path.unlink(missing_ok=True)
 
     def saved(self, step: int, score: float | None) -> None:
-        """Called by every worker once a checkpoint is whole; `score`: its validation accuracy if it is the best."""
+        """Called by every worker once a checkpoint is complete; `score`: its validation accuracy if it is the best."""
 
     def write_extra(self, name: str, data: bytes) -> None:
         """A file beside the checkpoints (snapshots, the live history)."""
@@ -118,7 +118,7 @@ def save_checkpoint(
     """
     if backend.rank == 0:
         (folder.folder(step) / MANIFEST).unlink(missing_ok=True)
-    backend.gather(torch.zeros(1))  # nobody writes into a checkpoint that still counts as whole
+    backend.gather(torch.zeros(1))  # no worker writes into a checkpoint whose manifest is still there
     checksum = torch.zeros(32, dtype=torch.uint8)
     if carry is not None:
         data = save(_host(carry))
@@ -154,7 +154,7 @@ def prune(folder: CheckpointFolder, keep: int, best: int | None) -> None:
 
 
 def read_checkpoint(folder: CheckpointFolder, step: int) -> Loaded:
-    """One checkpoint, its checksums compared. Raises OSError, ValueError, KeyError or TypeError where it is broken."""
+    """One checkpoint, verified. Raises OSError, ValueError, KeyError or TypeError if it is damaged."""
     manifest = json.loads(folder.read(step, MANIFEST))
     form = manifest["format"]
     if form not in (FORMAT, COMPACT):
@@ -191,7 +191,7 @@ def _carry_rank(name: str) -> int:
 
 
 def load_newest(folder: CheckpointFolder) -> Loaded | None:
-    """The newest checkpoint that is whole, or None; a broken one is passed over with a warning."""
+    """The newest complete checkpoint, or None; damaged ones are skipped with a warning."""
     for step in reversed(folder.steps()):
         try:
             return read_checkpoint(folder, step)
@@ -228,7 +228,7 @@ def _with_new_knobs(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_same_run(folder: CheckpointFolder, loaded: Loaded, identity: dict[str, Any]) -> None:
-    """Refuse to go on from another run's checkpoint.
+    """Refuse to resume from another run's checkpoint.
 
     Raises:
         UserError: names the first differing field and both values.

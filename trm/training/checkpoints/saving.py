@@ -1,4 +1,4 @@
-"""What a run must remember to be gone on with, and how it comes back."""
+"""Saving and resuming a run: its progress, its checkpoints, its weight snapshots."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class Record:
     wall_seconds: float = 0.0
     """Seconds of the training loop before this process."""
     resumes: int = 0
-    """How often the run was gone on with."""
+    """Number of resumes."""
     pending: bool = False
-    """Whether reports or validation of step `done` are still owed."""
+    """Whether step `done` has yet to be reported and validated."""
 
 
 class Saver:
@@ -52,10 +52,10 @@ class Saver:
         self.saved_at = time.monotonic()
 
     def resume(self, loaded: Loaded, state: TrainState, record: Record) -> None:
-        """Put a checkpoint back.
+        """Restore a checkpoint.
 
         Raises:
-            UserError: where it is another run's.
+            UserError: it belongs to another run.
         """
         check_same_run(self.folder, loaded, self.identity)
         for name, tensor in state.shared_tensors().items():
@@ -77,13 +77,13 @@ class Saver:
             record.snapshots[k] = load(self.folder.read_extra(f"snapshot-{k}.safetensors"))
 
     def snapshot(self, k: int, weights: dict[str, Tensor], record: Record) -> None:
-        """Keep the weights as they are now as snapshot `k`."""
+        """Keep the current weights as snapshot `k`."""
         record.snapshots[k] = {name: tensor.detach().cpu().clone() for name, tensor in weights.items()}
         if self.backend.rank == 0:
             self.folder.write_extra(f"snapshot-{k}.safetensors", save(record.snapshots[k]))
 
     def save(self, state: TrainState, record: Record, wall_seconds: float) -> None:
-        """Write a checkpoint of the present step and drop those that are no longer kept."""
+        """Write a checkpoint of the current step and delete those no longer kept."""
         carry = state.carry_tensors()
         size = self.backend.world * sum(t.numel() * t.element_size() for t in carry.values())
         if size > self.runtime.carry_limit_mb * MEBIBYTE:
@@ -110,15 +110,15 @@ class Saver:
         best = record.best is not None and record.best["step"] == record.done
         self.folder.saved(record.done, record.best["eval/exact_accuracy"] if best else None)
         self.saved_at = time.monotonic()
-        # The TPU executor counts relaunches without a newer checkpoint: this file tells it of each one.
+        # The TPU executor counts relaunches without a newer checkpoint and reads the newest step here.
         if self.backend.rank == 0 and (progress := os.environ.get("TPU_PROGRESS_FILE")):
             Path(progress).write_text(str(record.done))
 
 
 def run_identity(config: RunConfig, recipe_version: int, dataset: Any, precision: str) -> dict[str, Any]:
-    """What a checkpoint must agree on to be gone on from; the precision is the resolved one."""
+    """What a checkpoint must share with a run that resumes from it; `precision` is the resolved one."""
     full = config.model_dump(mode="json")
     full["data"].pop("files")  # their checksums count
     if config.placement == PlacementConfig():
-        full.pop("placement")  # as the identity: what stands at its default is not there
+        full.pop("placement")  # as in the fingerprint: defaults are left out
     return {"recipe_version": recipe_version, "config": full, "dataset": dataset, "precision": precision}
