@@ -18,7 +18,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from trm.network.tpu import kernels as xla_kernels
-from trm.network.tpu.recursion import padded_length
+from trm.network.tpu.shapes import padded_length
 
 jax.config.update("jax_platforms", "cpu")  # jax only lowers kernels here: the TPU is torch_xla's
 

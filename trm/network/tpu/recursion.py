@@ -16,15 +16,10 @@ from torch import Tensor
 
 from trm.network import definition as network
 from trm.network.definition import Architecture, Weights
+from trm.network.tpu.shapes import LANES, padded_length
 
 MAX_WEIGHT = 512 * 1536
 """Values of a weight that a core's 16 MiB hold beside the tiles, twice."""
-LANES = 128
-
-
-def padded_length(length: int) -> int:
-    """Tokens rounded up to the eight rows of a vector register."""
-    return -(-length // 8) * 8
 
 
 def usable(w: Weights, arch: Architecture, length: int, rows: int) -> bool:
