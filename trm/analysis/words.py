@@ -58,6 +58,8 @@ def points(
     if difference is None or not math.isfinite(difference):
         return "–"
     text = f"{100 * difference:{'+' if sign else ''}.1f}"
+    if bounds is not None:  # two shares differ by 100 points at most
+        bounds = [None if bound is None else max(-1.0, min(1.0, bound)) for bound in bounds]
     return _true_minus(text) + _bracket(bounds, 100, 1) + " points"
 
 
@@ -80,7 +82,7 @@ def measured(column: str, value: float | None, bounds: Sequence[float | None] | 
         return percent(value, bounds)
     if text.binary:
         return memory(value)
-    return f"{number(value)}{interval(bounds, 3)} {text.unit}".rstrip()
+    return f"{number(value, 2)}{interval(bounds)} {text.unit}".rstrip()
 
 
 def changed(
@@ -92,7 +94,7 @@ def changed(
         return points(value, bounds, sign=sign)
     if text.binary:
         return ("+" if sign and value > 0 else "") + memory(value)
-    return f"{'+' if sign and value > 0 else ''}{number(value)}{interval(bounds)} {text.unit}".rstrip()
+    return f"{'+' if sign and value > 0 else ''}{number(value, 2)}{interval(bounds)} {text.unit}".rstrip()
 
 
 def sentence(text: str) -> str:

@@ -11,7 +11,7 @@ from trm.analysis.kinds import law
 from trm.analysis.labels import label
 from trm.analysis.lazy import common, np
 from trm.analysis.specs import Column, Figure, FitSpec, Form, Metric, Reported
-from trm.analysis.words import compact, listed, measured, number, sentence, thing
+from trm.analysis.words import compact, listed, measured, sentence, thing
 
 if TYPE_CHECKING:
     from trm.analysis.tables import Table
@@ -48,7 +48,7 @@ def prediction_sentence(group: Mapping[str, Any], spec: Spec) -> str:
     factor = goal.x / group["range"][0][1]
     unit = label(spec.x).unit or thing(spec.x)
     text = (
-        f"Extrapolated {number(factor, 2)} times beyond the data to {compact(goal.x)} {unit}, the law predicts "
+        f"Extrapolated {compact(factor)} times beyond the data to {compact(goal.x)} {unit}, the law predicts "
         f"{thing(spec.y)} {measured(spec.y, at['y'], bounds)}; {goal.label}: {measured(spec.y, goal.y)}"
     )
     if bounds:

@@ -69,9 +69,8 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         means = {at: stats.mean(values).clipped(0.0, 1.0) for at, values in series.items()}
         marker, shift = common.MARKERS[index % 8], shifts[index]
         for at, values in series.items():
-            common.seed_marks(
-                axes[0], at * shift, values.to_numpy(), shades[value], marker, summary=means[at]
-            )
+            beside = {"seeds_at": 0.96 * at * shift, "summary": means[at]}
+            common.seed_marks(axes[0], at * shift, values.to_numpy(), shades[value], marker, **beside)
         axes[0].plot(
             np.array(list(means)) * shift,
             [m.value for m in means.values()],
