@@ -1,4 +1,4 @@
-"""The small ARC fixtures (tests/data/arc): five tasks, two attempts by vote, each seed a run of a few minutes.
+"""The small ARC fixtures (tests/tasks/arc/files): five tasks, two attempts by vote, each seed a run of a few minutes.
 
     python -m benchmarks.arc --seeds 0 1 2 --out benchmarks/out/arc
 

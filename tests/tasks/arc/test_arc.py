@@ -20,7 +20,7 @@ from trm.tasks.build import build_dataset
 from trm.tasks.expand import expand
 from trm.tasks.source import build_source
 
-FILES = tuple(str(path) for path in sorted((Path(__file__).parent / "arc").glob("*.json")))
+FILES = tuple(str(path) for path in sorted((Path(__file__).parent / "files").glob("*.json")))
 COPIES = 8
 GRIDS = npst.arrays(np.uint8, st.tuples(st.integers(1, 30), st.integers(1, 30)), elements=st.integers(0, 9))
 

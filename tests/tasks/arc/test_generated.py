@@ -18,7 +18,7 @@ from trm.tasks.build import build_dataset
 from trm.tasks.expand import expand
 from trm.tasks.source import build_source
 
-FILES = tuple(str(path) for path in sorted((Path(__file__).parent / "arc").glob("*.json")))
+FILES = tuple(str(path) for path in sorted((Path(__file__).parent / "files").glob("*.json")))
 SMALL = {"arc_side": 6, "train_puzzles": 10, "validation_puzzles": 5, "test_puzzles": 5, "augmentations": 3}
 
 

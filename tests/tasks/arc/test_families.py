@@ -11,7 +11,7 @@ from trm.errors import UserError
 from trm.tasks.arc.arc import class_key, read_tasks
 from trm.tasks.arc.families import FAMILIES, tasks
 
-FIXTURES = [str(path) for path in sorted((Path(__file__).parent / "arc").glob("*.json"))]
+FIXTURES = [str(path) for path in sorted((Path(__file__).parent / "files").glob("*.json"))]
 
 
 def mirror(grid):
