@@ -112,10 +112,11 @@ class Capacity:
         try:
             self.operation = await self.cloud.create()
         except CloudError as error:
-            if not isinstance(error.__cause__, gx.GoogleAPICallError) or is_refused(error.__cause__):
+            cause = error.__cause__
+            if not isinstance(cause, Exception) or is_refused(cause):
                 self.requested = False
                 raise
-            return error.__cause__
+            return cause
         return None
 
     async def _pause(self, error: Exception, last: float) -> float:

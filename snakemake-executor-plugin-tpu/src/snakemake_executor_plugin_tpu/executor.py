@@ -43,19 +43,19 @@ class Executor(RemoteExecutor):
         self.folder = Path(self.workflow.persistence.path).absolute() / "tpu"
         self.folder.mkdir(parents=True, exist_ok=True)
         self.runs: dict[str, JobRun] = {}
-        self.futures: dict[str, Future] = {}
+        self.futures: dict[str, Future[Outcome]] = {}
         self.slots: dict[int, str] = {}
         self.stopped: dict[str, Outcome] = {}
         self.failed = self.cancelled = False
         self._workflow_sources: dict[str, Path] | None = None
-        self._sources: dict[frozenset, bytes] = {}
+        self._sources: dict[frozenset[tuple[str, int, int]], bytes] = {}
         self.driver = Driver("tpu-pod")
         self.driver.call(self._begin())
 
     @property
     def next_seconds_between_status_checks(self) -> float:
         """Return how often the jobs are looked at: the polling thread asks before `__post_init__` has been called."""
-        return self.workflow.executor_settings.poll
+        return float(self.workflow.executor_settings.poll)
 
     async def _begin(self) -> None:
         say = self.logger.info
@@ -83,7 +83,7 @@ class Executor(RemoteExecutor):
 
     def get_job_args(self, job: Any, **kwargs: Any) -> str:
         """Quote what wildcards may hold for a shell: Snakemake quotes as Python does, and `$(...)` would be run."""
-        arguments = super().get_job_args(job, **kwargs)
+        arguments = str(super().get_job_args(job, **kwargs))
         unneeded = list(self.workflow.dag.get_unneeded_temp_files(job))
         for flag, values in (
             ("--target-jobs", encode_target_jobs_cli_args(job.get_target_spec())),

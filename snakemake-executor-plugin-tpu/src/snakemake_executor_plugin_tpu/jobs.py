@@ -255,7 +255,7 @@ class JobRun:
     def _is_usable(self, task: dict[str, Any]) -> bool:
         if task["fingerprint"] != self.request.fingerprint:
             return False
-        return task["state"] == "running" or (task["state"] == "exited" and task["exit"]["code"] == 0)
+        return bool(task["state"] == "running" or (task["state"] == "exited" and task["exit"]["code"] == 0))
 
     def _hosts_of(self, task: dict[str, Any]) -> list[int]:
         return [task["host"]] if task["hosts"] == 1 else list(range(task["hosts"]))
@@ -313,12 +313,13 @@ class JobRun:
             await asyncio.sleep(1.0)
 
     async def _what_is_wrong(self, pod: Pod) -> str | None:
-        launch = self.launch
+        if (launch := self.launch) is None:
+            return None
         statuses = await asyncio.gather(
             *(worker.status() for worker in launch.workers), return_exceptions=True
         )
         for worker, status in zip(launch.workers, statuses, strict=True):
-            if isinstance(status, Exception):
+            if isinstance(status, BaseException):
                 return str(status)
             if status["disk_free"] < LEAST_DISK:
                 return f"{worker.host} has no space left on its disk"

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +47,8 @@ class Launch:
         self.name, self.number, self.workers, self.spec, self.attached = name, number, workers, spec, attached
         self.logs, self.settings, self.is_gone = logs, settings, is_gone
         self.on_progress, self.on_line = on_progress, on_line
-        self.fans: dict[str, asyncio.Task] = {}
-        self.rank0: dict[str, asyncio.Future] = {}
+        self.fans: dict[str, asyncio.Task[None]] = {}
+        self.rank0: dict[str, asyncio.Future[int]] = {}
         self.tasks: dict[Worker, list[str]] = {workers[0]: [name]}
         self.failed: Followed | None = None
         self.failed_rank = 0
@@ -114,7 +115,7 @@ class Launch:
             on_line=lambda line: self.on_line(rank, line),
         )
 
-    def _on_frame(self, frame: dict[str, Any], lost: asyncio.Future) -> None:
+    def _on_frame(self, frame: dict[str, Any], lost: asyncio.Future[Exception]) -> None:
         if name := frame.get("request"):
             if name not in self.fans:
                 self.rank0[name] = asyncio.get_running_loop().create_future()
@@ -125,10 +126,10 @@ class Launch:
             if not self.rank0[name].done():
                 self.rank0[name].set_result(frame["code"])
 
-    def _on_fan_end(self, fan: asyncio.Task, lost: asyncio.Future) -> None:
+    def _on_fan_end(self, fan: asyncio.Task[None], lost: asyncio.Future[Exception]) -> None:
         # The main task would wait for ever for a rank that is gone.
         if not fan.cancelled() and (error := fan.exception()) and not lost.done():
-            lost.set_result(error)
+            lost.set_result(error if isinstance(error, Exception) else TaskLost(str(error)))
 
     async def _fan(self, request: dict[str, Any]) -> None:
         """Run one `tpurun` on the other hosts, and tell it how they ended."""
@@ -140,12 +141,12 @@ class Launch:
             if not silent:
                 everyone.set()
 
-        followers = {}
+        followers: dict[asyncio.Task[Followed], tuple[int, str]] = {}
         for rank in sorted(silent):
             task = f"{self.name}.{request['request']}.r{rank}"
             self.tasks.setdefault(self.workers[rank], []).append(task)
             spec = None if request["started"] else self._rank_spec(rank, request)
-            follow = self._follow(rank, task, spec, lambda frame, rank=rank: hello(rank, frame))
+            follow = self._follow(rank, task, spec, partial(hello, rank))
             followers[asyncio.ensure_future(follow)] = (rank, task)
         announcing = asyncio.ensure_future(self._announce(request, everyone))
         try:
@@ -155,8 +156,8 @@ class Launch:
             if failing is not None:
                 await self._reply(request["request"], "result", {"code": code, "rank": failing})
         finally:
-            for task in (*followers, announcing):
-                task.cancel()
+            for following in (*followers, announcing):
+                following.cancel()
             await asyncio.gather(*followers, announcing, return_exceptions=True)
 
     async def _announce(self, request: dict[str, Any], everyone: asyncio.Event) -> None:
@@ -166,13 +167,14 @@ class Launch:
             await self._reply(request["request"], "started", True)
 
     async def _first_failure(
-        self, followers: dict[str, Any], rank0: asyncio.Future
+        self, followers: dict[asyncio.Task[Followed], tuple[int, str]], rank0: asyncio.Future[int]
     ) -> tuple[int, int | None]:
         """Return the code and rank that failed first, (0, 0) when all is well, no rank when rank 0 failed itself."""
         waiting = set(followers)
         while waiting:
-            done, _ = await asyncio.wait({*waiting, *({rank0} - waiting)}, return_when="FIRST_COMPLETED")
-            for follower in done & waiting:
+            pending: list[asyncio.Future[Any]] = [*waiting, rank0]
+            await asyncio.wait(pending, return_when="FIRST_COMPLETED")
+            for follower in [follower for follower in waiting if follower.done()]:
                 waiting.discard(follower)
                 followed, rank = follower.result(), followers[follower][0]
                 if code := followed.exit["code"]:
@@ -180,13 +182,13 @@ class Launch:
                     if self.failed is None:
                         self.failed, self.failed_rank = followed, rank
                     return code, rank
-            if rank0 in done:
+            if rank0.done():
                 if rank0.result():
                     return rank0.result(), None
                 rank0 = asyncio.get_running_loop().create_future()
         return 0, 0
 
-    async def _stop_ranks(self, followers: dict[str, Any]) -> None:
+    async def _stop_ranks(self, followers: dict[asyncio.Task[Followed], tuple[int, str]]) -> None:
         stops = (self.workers[rank].stop([task], self.settings.grace) for rank, task in followers.values())
         await asyncio.gather(*stops, return_exceptions=True)
 

@@ -12,7 +12,7 @@ from typing import Any
 from .allocation import slice_of
 from .capacity import Capacity
 from .claim import Claim
-from .cloud import PodState
+from .cloud import PodState, TpuCloud
 from .errors import (
     CloudError,
     DeletedByUser,
@@ -41,7 +41,7 @@ class Pod:
     workers: list[Worker]
     python: str
     path: list[str] = field(default_factory=list)
-    status: list[dict] = field(default_factory=list)
+    status: list[dict[str, Any]] = field(default_factory=list)
     silent: set[int] = field(default_factory=set)
     """Hosts that do not answer though the API says that the pod is ready: what ran there may still run."""
 
@@ -105,9 +105,7 @@ class PodManager:
         while self._pod is None:
             if self._ended is not None:
                 raise self._ended
-            if self._work is None:
-                self._start(self._bring_up())
-            await asyncio.shield(self._work)
+            await asyncio.shield(self._work or self._start(self._bring_up()))
         return self._pod
 
     def lose(self, pod: Pod, why: str) -> None:
@@ -122,7 +120,7 @@ class PodManager:
         if self._work is not None:
             await asyncio.shield(self._work)
 
-    def _start(self, work: Coroutine) -> None:
+    def _start(self, work: Coroutine[Any, Any, Pod]) -> asyncio.Task[None]:
         async def run() -> None:
             try:
                 pod = await work
@@ -136,6 +134,7 @@ class PodManager:
                 self._work = None
 
         self._work = asyncio.ensure_future(run())
+        return self._work
 
     async def close(self) -> None:
         """Leave the pod as it is and close every connection to it."""
@@ -175,18 +174,18 @@ class PodManager:
             # Its hosts have booted long ago: the time that a new pod needs is not given to them.
             self._check_type(state)
             return await self._meet(self.settings.recovery)
-        return await self._obtain(had=False)
+        return await self._obtain(self.capacity, had=False)
 
-    async def _obtain(self, had: bool) -> Pod:
+    async def _obtain(self, capacity: Capacity, had: bool) -> Pod:
         if self.settings.end and self.settings.create and time.time() > self.settings.end_time():
             raise PodError(f"tpu-end ({self.settings.end}) has passed: nothing is created any more.")
-        self._check_type(await self.capacity.wait(had))
+        self._check_type(await capacity.wait(had))
         return await self._meet(self.settings.boot_timeout, new=True)
 
     def _check_type(self, state: PodState) -> None:
         if state.accelerator_type not in ("", self.settings.accelerator_type):
             raise PodError(
-                f"TPU pod {self.cloud.name} is a {state.accelerator_type}, and the profile says "
+                f"TPU pod {self.settings.name} is a {state.accelerator_type}, and the profile says "
                 f"{self.settings.accelerator_type}: set tpu-accelerator-type to what it is, or use another tpu-name."
             )
 
@@ -229,7 +228,7 @@ class PodManager:
             include=Path(include).expanduser() if include else None,
             # A host that is gone does not refuse a connection, it is silent.
             connect_timeout=max(1, min(10, settings.reconnect)),
-            known_hosts=self._known_hosts() if self.cloud else None,
+            known_hosts=self._known_hosts(self.cloud) if self.cloud else None,
         )
         ssh = Ssh(config, names)
         addresses = [end.internal for end in endpoints] or [await self._address(ssh, name) for name in names]
@@ -237,9 +236,9 @@ class PodManager:
         make = {"folder": settings.folder, "python": settings.agent_python}
         return [Worker(ssh, name, address, **make) for name, address in pairs], ssh
 
-    def _known_hosts(self) -> Path:
+    def _known_hosts(self, cloud: TpuCloud) -> Path:
         """Return the file with the host keys of this incarnation of the pod."""
-        return self.folder / "ssh" / f"known_hosts-{self.cloud.name}-{self.cloud.incarnation}"
+        return self.folder / "ssh" / f"known_hosts-{cloud.name}-{cloud.incarnation}"
 
     async def _address(self, ssh: Ssh, name: str) -> str:
         process = await asyncio.create_subprocess_exec(
@@ -258,14 +257,16 @@ class PodManager:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+        pod.silent, pod.status = set(), []
         for rank, status in enumerate(found):
+            if not isinstance(status, BaseException):
+                pod.status.append(status)
             # Without the first host there is no claim: others could drive the pod as well.
-            if isinstance(status, BaseException) and (
-                all_needed or not rank or not isinstance(status, HostsSilentError)
-            ):
+            elif all_needed or not rank or not isinstance(status, HostsSilentError):
                 raise status
-        pod.silent = {rank for rank, status in enumerate(found) if isinstance(status, HostsSilentError)}
-        pod.status = [{"tasks": {}} if rank in pod.silent else status for rank, status in enumerate(found)]
+            else:
+                pod.status.append({"tasks": {}})
+                pod.silent.add(rank)
         for rank in sorted(pod.silent):
             self.say(f"{found[rank]} Jobs go on without {pod.workers[rank].host}.")
 
@@ -275,6 +276,7 @@ class PodManager:
         Raises HostsSilentError where the host has not answered in time: nothing is deleted for that.
         """
         begin, pause = time.monotonic(), 0.2
+        error: Exception
         while True:
             full = False
             try:
@@ -313,11 +315,11 @@ class PodManager:
 
     def _how_to_log_in(self, error: Exception) -> str:
         user, key = self.settings.login
-        user, key = user or "ssh's own user", key or "ssh's own keys"
         return (
-            f"The pod does not let {user} in with {key} ({error}); nothing was deleted. Use the key of whoever created "
-            "the pod (tpu-ssh-user, tpu-ssh-key), or have them add yours: `gcloud compute project-info add-metadata "
-            "--metadata-from-file=ssh-keys=FILE` with one line USER:PUBLIC-KEY for each person."
+            f"The pod does not let {user or 'you'} in with {key or 'your keys'} ({error}); nothing was deleted. Use "
+            "the key of whoever created the pod (tpu-ssh-user, tpu-ssh-key), or have them add yours: `gcloud compute "
+            "project-info add-metadata --metadata-from-file=ssh-keys=FILE` with one line USER:PUBLIC-KEY for each "
+            "person."
         )
 
     async def _prepare_environment(self, pod: Pod) -> None:
@@ -361,4 +363,4 @@ class PodManager:
         if self.capacity is None or not gone:
             return await self._bring_up()
         self.notifier.send("preemption", gone)
-        return await self._obtain(had=True)
+        return await self._obtain(self.capacity, had=True)

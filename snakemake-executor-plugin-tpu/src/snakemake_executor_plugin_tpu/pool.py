@@ -45,14 +45,19 @@ class Member:
         """Tell whether a job for so many hosts can run here: it gets one host or the whole slice."""
         return hosts in (1, self.hosts)
 
+    def has_room_for(self, hosts: int) -> bool:
+        """Tell whether so many hosts answer, whether or not others hold them now."""
+        pod = self.manager.current
+        return pod is not None and (hosts == 1 or not pod.silent)
+
 
 class Pool:
     """Gives hosts to jobs, first come first served, and brings up as many slices as there are jobs for."""
 
     def __init__(self, members: list[Member], say: Callable[[str], None]) -> None:
         self.members, self.say = members, say
-        self._queue: list[tuple[str, int, asyncio.Future]] = []
-        self._looked: asyncio.Future | None = None
+        self._queue: list[tuple[str, int, asyncio.Future[Member]]] = []
+        self._looked: asyncio.Future[None] | None = None
         for member in members:
             member.allocator.on_release = self.serve
 
@@ -70,7 +75,7 @@ class Pool:
             self._looked = asyncio.ensure_future(self._look())
         await asyncio.shield(self._looked)
         for member in self.members:
-            found = member.manager.current.found() if member.is_up else []
+            found = pod.found() if (pod := member.manager.current) else []
             if member.allocator.held_by(job) or any(task.get("slot") == job for task in found):
                 return member
             if record.hosts and record.slice == member.name:
@@ -84,7 +89,7 @@ class Pool:
             # The last job has got this error: another one is another try.
             for member in fitting:
                 member.error = None
-        future = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[Member] = asyncio.get_running_loop().create_future()
         self._queue.append((job, hosts, future))
         self.serve()
         try:
@@ -126,7 +131,7 @@ class Pool:
         self._queue = waiting
         self._bring_up_for(waiting)
 
-    def _bring_up_for(self, waiting: list[tuple[str, int, asyncio.Future]]) -> None:
+    def _bring_up_for(self, waiting: list[tuple[str, int, asyncio.Future[Member]]]) -> None:
         coming = {member: member.hosts for member in self.members if member.rising}
         for _, hosts, future in waiting:
             fitting = sorted((m for m in self.members if m.fits(hosts)), key=lambda m: m.hosts)
@@ -135,15 +140,14 @@ class Pool:
             elif member := next((m for m in fitting if not (m.is_up or m.rising or m.error)), None):
                 self._rise(member)
                 coming[member] = member.hosts - hosts
-            elif not any(
-                m.rising or (m.is_up and not (hosts > 1 and m.manager.current.silent)) for m in fitting
-            ):
+            elif not any(m.rising or m.has_room_for(hosts) for m in fitting):
                 silent = PodError(f"Hosts of the slice are silent: a job for all {hosts} of them cannot run.")
                 future.set_exception(next((m.error for m in fitting if m.error), silent))
 
-    def _rise(self, member: Member) -> None:
+    def _rise(self, member: Member) -> asyncio.Task[None]:
         if member.rising is None:
             member.rising = asyncio.ensure_future(self._bring_up(member))
+        return member.rising
 
     async def _bring_up(self, member: Member) -> None:
         try:
@@ -172,13 +176,13 @@ class Pool:
 
     async def _look_at(self, member: Member) -> None:
         try:
-            if not (await member.manager.capacity.locate()).is_ready:
+            capacity = member.manager.capacity
+            if capacity is None or not (await capacity.locate()).is_ready:
                 return
         except PodError as error:
             member.error = error
             return
-        self._rise(member)
-        await asyncio.shield(member.rising)
+        await asyncio.shield(self._rise(member))
 
     async def close(self) -> None:
         """Leave the slices as they are and close every connection."""

@@ -55,5 +55,5 @@ def cloud_of(settings: ExecutorSettings, say: Callable[[str], None]) -> TpuCloud
         ssh_user=user,
         ssh_key=key,
     )
-    zone = settings.zones()[0]
-    return TpuCloud(settings.project, zone, settings.name, spec, settings.api_endpoint, say)
+    project, zone, name = settings.project or "", settings.zones()[0], settings.name or ""
+    return TpuCloud(project, zone, name, spec, settings.api_endpoint, say)

@@ -8,6 +8,7 @@ from typing import Any
 from .allocation import Allocator
 from .errors import PodError, Unreachable
 from .lifecycle import Pod, PodManager
+from .pod import Worker
 from .settings import ExecutorSettings
 
 LOOK_SECONDS = 10.0
@@ -34,7 +35,7 @@ class Watch:
             say,
         )
         self._ended: list[Any] = []
-        self._tasks: list[asyncio.Task] = []
+        self._tasks: list[asyncio.Task[None]] = []
         self._unclaimed: set[str] = set()
         self._guarded = 0
         manager.on_up = self._on_up
@@ -61,7 +62,7 @@ class Watch:
 
     async def _clear(self) -> None:
         ended, self._ended = self._ended, []
-        names: dict[str, Any] = {}
+        names: dict[Worker, list[str]] = {}
         for run in ended:
             for worker, tasks in run.leftovers():
                 names.setdefault(worker, []).extend(tasks)
