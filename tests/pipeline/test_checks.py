@@ -10,7 +10,7 @@ import yaml
 
 from tests.pipeline.conftest import ROOT, STUDY
 from trm.errors import UserError
-from trm.pipeline.checks import CLASSES_4X4, too_many
+from trm.pipeline.checks import too_many
 from trm.pipeline.project import open_project
 from trm.study.experiment import RULES
 from trm.study.schema import DataConfig
@@ -51,8 +51,8 @@ def figure(**spec):
         (figure(kind="ablation", x="training.batch_size", y="steps_to_target"), "use a figure of kind batch"),
         (
             lambda study: study["experiments"]["batch"].update(set={"data.train_puzzles": 3000}),
-            "experiment batch, point batch_size=4: 4x4 Sudoku of 4 to 8 clues, up to symmetry, has 2,236 puzzles, not "
-            "3,024",
+            "experiment batch, point batch_size=4: sudoku of this size and kind, up to symmetry, has 2,236 puzzles, "
+            "not 3,024",
         ),
         (
             lambda study: study["experiments"]["batch"].update(set={"data.pool": 30}),
@@ -69,6 +69,7 @@ def test_what_cannot_be_drawn_or_cut_is_refused(check, change, said):
 
 def test_sizes_of_known_pools():
     from trm.tasks.sudoku.small import classes_4x4
+    from trm.tasks.sudoku.spec import CLASSES_4X4
 
     found = {clues: len(classes_4x4(clues, clues)[0]) for clues in CLASSES_4X4}
     assert found == CLASSES_4X4

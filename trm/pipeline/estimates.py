@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from trm.checks.tpu_check.check import step_seconds
-from trm.pipeline.checks import OFFICIAL
 from trm.pipeline.project import Project
 from trm.provenance import processor
 from trm.study.cost import (
@@ -27,6 +26,7 @@ from trm.study.cost import (
 from trm.study.fingerprint import canonical_json
 from trm.study.grid import Run
 from trm.study.slices import parse_slice
+from trm.study.tasks import spec_of
 
 CHECKED = Path("results/tpu-check")
 """Where `tpu-check` keeps its numbers."""
@@ -133,7 +133,7 @@ class Estimates:
         it, and its own job only takes it over."""
         run = name.split("/")[0]
         config, hardware = self._project.runs[run].config, self._hardware_of(run)
-        test = config.data.test_puzzles or OFFICIAL.get(config.data.task, (0, 1000))[1]
+        test = config.data.test_puzzles or (spec_of(config.data.task).published or (0, 1000))[1]
         arithmetic = evaluation_seconds(config, self._project.study.evaluations[name], hardware, test)
         small = self.of(run).seconds <= SMALL_SECONDS and not self._project.place.prefix
         start = TAKE_OVER if small and run not in self._project.done else hardware.start

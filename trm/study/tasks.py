@@ -38,6 +38,8 @@ class TaskSpec(ABC):
 
     sources: tuple[str, ...]
     """Values of `data.source` that have such puzzles."""
+    published: tuple[int, int] | None = None
+    """Puzzles of the published data set: for training and validation, and for testing."""
     votes = False
     """Whether augmented copies of a test puzzle vote for its answer."""
 
@@ -59,6 +61,10 @@ class TaskSpec(ABC):
     def generated_fields(self, data: DataConfig) -> dict[str, Any]:
         """Fields of the identity that `source: generate` reads beside the pool's size."""
         return {}
+
+    def most_generated(self, data: DataConfig) -> int:
+        """Puzzles that differ by more than a symmetry, all that can be generated; 0: too many to count."""
+        return 0
 
     def generates_all(self, data: DataConfig) -> bool:
         """Whether a pool of 0 means every puzzle there is."""

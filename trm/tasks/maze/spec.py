@@ -14,6 +14,8 @@ class MazeSpec(TaskSpec):
 
     sources = ("generate", "csv", "official")
 
+    published = (1_000, 1_000)
+
     def side(self, data: DataConfig) -> int:
         return data.maze_size
 

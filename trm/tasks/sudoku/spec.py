@@ -8,11 +8,16 @@ from trm.errors import UserError
 from trm.study.schema import DataConfig
 from trm.study.tasks import DataShape, TaskSpec
 
+CLASSES_4X4 = dict(zip(range(4, 16), (13, 96, 376, 711, 1040, 980, 788, 414, 210, 56, 22, 2)))
+"""Classes of 4x4 Sudoku with one solution by their number of clues (`trm.tasks.sudoku.small.classes_4x4`)."""
+
 
 class SudokuSpec(TaskSpec):
     """Grids of box_rows * box_cols rows."""
 
     sources = ("generate", "csv", "official", "mix")
+
+    published = (3_831_994, 422_786)
 
     def side(self, data: DataConfig) -> int:
         return data.box_rows * data.box_cols
@@ -39,6 +44,11 @@ class SudokuSpec(TaskSpec):
 
     def generated_fields(self, data: DataConfig) -> dict[str, Any]:
         return {"clues_min": data.clues_min, "clues_max": data.clues_max, "min_rating": data.min_rating}
+
+    def most_generated(self, data: DataConfig) -> int:
+        if self.side(data) != 4 or not data.clues_max:
+            return 0
+        return sum(CLASSES_4X4.get(clues, 0) for clues in range(data.clues_min, data.clues_max + 1))
 
     def generates_all(self, data: DataConfig) -> bool:
         return self.side(data) == 4
