@@ -226,10 +226,12 @@ def test_a_machine_that_slept_finds_its_run_taken_over(
     assert same(load_file(tmp_path / "other/tiny/weights.safetensors"), expected)
 
 
-def test_tensorboard_lies_in_the_bucket(dataset: Path, bucket: Callable[[str], str], tmp_path: Path):
+def test_tensorboard_and_profiles_lie_in_the_bucket(
+    dataset: Path, bucket: Callable[[str], str], tmp_path: Path
+):
     from tests.training.test_metrics import scalars
 
-    runtime = json.dumps({"log_every": 20, "evals": 2, "tensorboard": True})
+    runtime = json.dumps({"log_every": 20, "evals": 2, "tensorboard": True, "profile_steps": "2:3"})
     job = train(dataset, tmp_path / "runs/tiny", bucket("checkpoints/tiny"), tmp_path, runtime=runtime)
     assert finish(job) == 0
     store = open_store(bucket("checkpoints/tiny"), QUICK)
@@ -238,3 +240,4 @@ def test_tensorboard_lies_in_the_bucket(dataset: Path, bucket: Callable[[str], s
     series = scalars(tmp_path / "extra/tensorboard")
     assert [step for step, _ in series["train/loss"]] == [20, 40]
     assert "eval/accuracy" in series
+    assert [info.name for info in store.list("extra/profile")] == ["extra/profile-0.json"]

@@ -1,10 +1,14 @@
 """The TPU kernels, interpreted on a CPU, and the recursion's own backward against plain torch."""
 
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
+ROOT = Path(__file__).parents[2]
 
 
 def steps(mixer: str, kind: str) -> dict[str, Any]:
@@ -79,3 +83,80 @@ def test_float32_contractions_are_einsum(equation: str):
     names = equation.split("->")[0].split(",")
     a, b = (torch.randn([size[name] for name in term], generator=generator) for term in names)
     torch.testing.assert_close(contract(equation, a, b), torch.einsum(equation, a, b))
+
+
+def half_of(kind: str, backward: bool, puzzles: int, length: int, width: int, inner: int) -> Any:
+    from trm.network.tpu.calls import Half
+
+    return Half(kind, backward, not backward, False, puzzles, length, width, inner, rope=kind == "attention")
+
+
+def shapes_of(half: Any) -> list[tuple[tuple[int, ...], str]]:
+    """Shapes and dtypes of a kernel's arguments."""
+    rows, width, inner = half.puzzles * half.padded, half.width, half.inner
+    streams = [(rows, width)] * (3 if half.backward else 1)
+    if half.kind == "token":
+        weights = [(inner, half.padded), (inner, half.padded), (half.padded, inner)]
+    elif half.kind == "channel":
+        weights = [(width, inner), (width, inner), (inner, width)]
+    else:
+        weights = [(width, width)] * 4
+    tables = [(half.padded, 128)] * (3 if half.rope else 0)
+    return [(shape, "bfloat16") for shape in streams + weights] + [(shape, "float32") for shape in tables]
+
+
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize(("kind", "inner"), [("token", 256), ("channel", 512), ("attention", 64)])
+def test_kernels_on_an_interpreted_tpu(kind: str, inner: int, backward: bool):
+    """Two cores, transfers in the background, memory full of NaN: no race, nothing read that was not written."""
+    import jax.numpy as jnp
+    import numpy as np
+    from jax._src.pallas.mosaic import interpret
+    from jax.experimental.pallas import tpu as pltpu
+
+    from trm.network.tpu.calls import function
+
+    half = half_of(kind, backward, puzzles=8, length=19, width=128, inner=inner)
+    rng = np.random.default_rng(0)
+    arrays = [
+        jnp.asarray(rng.normal(size=shape) * 0.2, dtype=getattr(jnp, dtype))
+        for shape, dtype in shapes_of(half)
+    ]
+    expected = function(half, interpret=True)(*arrays)
+    tpu = pltpu.InterpretParams(detect_races=True, uninitialized_memory="nan", num_cores_per_device=2)
+    found = function(half, interpret=tpu)(*arrays)
+    assert not interpret.races.races_found
+    for one, other in zip(expected, found, strict=True):
+        one, other = (np.asarray(array.astype(jnp.float32)) for array in (one, other))
+        # the same operations on the same tiles; XLA's CPU compiler may fuse them otherwise: one step of bfloat16
+        np.testing.assert_allclose(other, one, rtol=2**-7, atol=2**-7 * np.abs(one).max())
+
+
+EXTREMES = [("attention", 128, 512, 32), ("token", 128, 512, 512), ("channel", 128, 384, 2048)]
+EXTREMES += [("channel", 97, 128, 6144), ("attention", 17, 128, 128)]
+COMPILED = """
+import json, os, sys
+from trm.checks.tpu_check.worker import environment
+from trm.study.slices import Slice
+where = Slice("one chip", 1, "v4:2x2x1")
+os.environ.update(environment(where))
+import jax, jax.export, jax.numpy as jnp
+from tests.xla.test_kernels import EXTREMES, half_of, shapes_of
+from trm.checks.tpu_check.compiler import compile_for
+from trm.network.tpu.calls import function
+for kind, *sizes in EXTREMES:
+    half = half_of(kind, sys.argv[1] == "backward", 16, *sizes)
+    given = [jax.ShapeDtypeStruct(shape, getattr(jnp, dtype)) for shape, dtype in shapes_of(half)]
+    module = jax.export.export(function(half), platforms=["tpu"])(*given).mlir_module()
+    print(kind, *sizes, "fits" if compile_for(module, where).text else "does not fit")
+"""
+
+
+@pytest.mark.parametrize("way", ["forward", "backward"])
+def test_the_largest_shapes_that_kernels_take_compile(way: str):
+    done = subprocess.run(
+        [sys.executable, "-c", COMPILED, way], cwd=ROOT, capture_output=True, text=True, timeout=900
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    lines = [line for line in done.stdout.splitlines() if line.startswith(("attention", "token", "channel"))]
+    assert lines == [" ".join(map(str, shape)) + " fits" for shape in EXTREMES]

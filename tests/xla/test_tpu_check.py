@@ -102,3 +102,37 @@ def test_a_host_of_a_large_slice_is_measured_with_four_chips(monkeypatch: pytest
     for name, value in environment(where).items():
         monkeypatch.setenv(name, value)
     assert 0 < starting_seconds(7, 3, (64, 16, 6), where, None) < 10
+
+
+def sized(task: str) -> RunConfig:
+    """A tiny run of each task, with kernels for Sudoku alone (the others' rows are too short or not bfloat16 lanes)."""
+    run = config("attention" if task == "maze" else "mlp", batch_size=16, precision="bfloat16", snapshots=1)
+    model, data = {"halt_max_steps": 2, "h_cycles": 1}, run.data.model_dump()
+    if task == "sudoku":
+        model |= {"d_model": 128, "layers": 1}
+    elif task == "maze":
+        data = {"task": "maze", "source": "generate", "maze_size": 7}
+    else:
+        data = {"task": "arc", "source": "generate", "arc_side": 6, "train_puzzles": 20, "augmentations": 3}
+    data |= {"validation_puzzles": 20, "test_puzzles": 20}
+    document = run.model_dump() | {"model": run.model.model_dump() | model, "data": data}
+    return RunConfig.model_validate(document)
+
+
+@pytest.mark.parametrize("task", ["sudoku", "maze", "arc"])
+def test_every_program_of_a_run_compiles(task: str, tmp_path: Path):
+    code, found = check(sized(task), tmp_path, "run")
+    assert code == 0
+    programs = found["programs"]
+    wanted = {"step", "report", "validation", "checkpoint", "evaluation"}
+    assert wanted <= {program["phase"] for program in programs}
+    assert all(program["fits"] and 0 < program["gib"] < 1 for program in programs)
+    phases = [program["phase"] for program in programs]
+    # one step; the slots put together for the host; a validation is the first round, the others, and the score
+    assert max(program["ms"] for program in programs if program["phase"] == "step") > 0
+    assert phases.count("checkpoint") <= 2
+    assert phases.count("validation") <= 5
+    reduced = [p for p in programs if p["phase"] == "step" and "all-reduce" in p["collectives"]]
+    assert len(reduced) == 1
+    gathered = {p["phase"] for p in programs if "all-gather" in p["collectives"]}
+    assert gathered <= {"checkpoint", "validation", "evaluation"}

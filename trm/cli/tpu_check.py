@@ -30,7 +30,12 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--topology", default="v4-8", help="slice that a job gets: v4-8 (one host), ..., v4-64"
     )
-    parser.add_argument("--steps", choices=("train", "eval", "both"), default="both", help="which programs")
+    parser.add_argument(
+        "--steps",
+        choices=("train", "eval", "both", "all"),
+        default="both",
+        help="which programs; all: also every other program of a run (reports, validation, checkpoints, ...)",
+    )
     parser.add_argument("--cache", default="results/tpu-check", help="folder of compiled programs' numbers")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
@@ -42,12 +47,13 @@ def run(args: argparse.Namespace) -> int:
     import time
     from pathlib import Path
 
-    from trm.checks.tpu_check.check import check, program_key, table, tpu_python
+    from trm.checks.tpu_check.check import check, program_key, programs_table, table, tpu_python
+    from trm.checks.tpu_check.check import programs as programs_of
     from trm.errors import UserError
     from trm.study.slices import parse_slice
 
     where, folder = parse_slice(args.topology), Path(args.cache)
-    kinds = ("train", "eval") if args.steps == "both" else (args.steps,)
+    kinds = {"both": ("train", "eval"), "all": ("train", "eval", "run")}.get(args.steps, (args.steps,))
     configs = _configs(args)
     programs: dict[tuple[str, str], list[str]] = {}
     for name, config in configs.items():
@@ -65,18 +71,22 @@ def run(args: argparse.Namespace) -> int:
         f"in {folder}, {len(programs) - len(kept)} are to be compiled (10 s to two minutes each). Each is kept, so "
         "this can be stopped and called again."
     )
-    results, failed, seconds, left = [], [], 0.0, len(programs) - len(kept)
-    compiled = 0
+    results, others, failed, seconds, left = [], [], [], 0.0, len(programs) - len(kept)
+    compiled, good = 0, True
     for number, ((what, key), names) in enumerate(programs.items(), 1):
         begun = time.monotonic()
         try:
-            result = check(configs[names[0]], where, what, folder)
+            if what == "run":
+                others.append((names, programs_of(configs[names[0]], where, folder)))
+                fit = all(program.fits for program in others[-1][1])
+            else:
+                results.append((names, check(configs[names[0]], where, what, folder)))
+                fit = results[-1][1].fits
+            verdict = "fits" if fit else "DOES NOT FIT"
         except UserError as error:
             failed.append(f"{names[0]} {what}: {error}")
-            verdict = "failed"
-        else:
-            results.append((names, result))
-            verdict = "fits" if result.fits else "DOES NOT FIT"
+            verdict, fit = "failed", False
+        good = good and fit
         if key in kept:
             continue
         compiled, left, seconds = compiled + 1, left - 1, seconds + time.monotonic() - begun
@@ -85,16 +95,18 @@ def run(args: argparse.Namespace) -> int:
     if failed and not results:
         raise UserError("; ".join(failed))
     if args.json:
-        print(
-            json.dumps(
-                [{"run": names[0], "runs": names, **result._asdict()} for names, result in results], indent=1
-            )
-        )
+        rows = [{"run": names[0], "runs": names, **result._asdict()} for names, result in results]
+        for names, found in others:
+            every = [program._asdict() for program in found]
+            rows.append({"run": names[0], "runs": names, "what": "run", "programs": every})
+        print(json.dumps(rows, indent=1))
     else:
         print(table([(_shared(names), result) for names, result in results]))
+        for names, found in others:
+            print(f"\nEvery program of {_shared(names)}:\n{programs_table(found)}")
     for sentence in failed:
         say(sentence)
-    return 0 if not failed and all(result.fits for _, result in results) else 1
+    return 0 if good else 1
 
 
 def _shared(names: list[str]) -> str:

@@ -133,12 +133,20 @@ class Backend(ABC):
         """The host vectors (equal shape) of all workers, by rank; also a barrier."""
         return [vector]
 
+    def total(self, vector: Tensor) -> Tensor:
+        """The sum of the workers' host vectors. Under SPMD every process holds the one worker's."""
+        return torch.stack(self.gather(vector)[: self.world]).sum(0)
+
     def broadcast(self, tensor: Tensor) -> None:  # noqa: B027 (nothing to do where there is one worker)
         """Overwrite a host tensor by rank 0's."""
 
     def fetch(self, tensor: Tensor) -> Tensor:
         """The tensor on the host, once all that it depends on has run."""
         return tensor.detach().to("cpu")
+
+    def fetch_all(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """`fetch` for many tensors, contiguous. All processes call it: under SPMD it may run a program."""
+        return {name: self.fetch(tensor).contiguous() for name, tensor in tensors.items()}
 
     def synchronize(self) -> None:  # noqa: B027 (nothing to do where there is one worker)
         """Wait for the device."""

@@ -16,6 +16,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,6 +24,7 @@ from torch import Tensor
 from trm.devices.base import Backend, Precision, precision_of, switch
 from trm.devices.chips import planned_chips, tpu_files, tpu_wanted
 from trm.devices.cpu import peak_resident_bytes
+from trm.devices.sharding import marked
 from trm.devices.workers import Workers, world_from_environment
 from trm.errors import UserError
 from trm.study.slices import hbm_gib
@@ -155,11 +157,15 @@ class XlaBackend(Backend):
         replays: dict[tuple[object, ...], Replay] = {}
         state = getattr(step, "state", None) if switch(REPLAY_VARIABLE) != "0" else None
 
+        def laid_out(batch: object, h_cycles: int, l_cycles: int) -> None:
+            step(batch, h_cycles, l_cycles)
+            self._lay_out(getattr(step, "state", None))
+
         def traced(batch: object, h_cycles: int, l_cycles: int) -> None:
             # what was changed between steps (a metric sum set to zero, a checkpoint put back) must not become part
             # of the step's graph
             self._torch_xla.sync()
-            step(batch, h_cycles, l_cycles)
+            laid_out(batch, h_cycles, l_cycles)
             self._torch_xla.sync()
 
         def run(batch: Sequence[Tensor], h_cycles: int, l_cycles: int) -> None:
@@ -172,7 +178,7 @@ class XlaBackend(Backend):
                 replays[kind].run(batch)
             else:
                 tensors = [*state.changed_tensors(), state.reduce]
-                replays[kind] = Replay(lambda: step(batch, h_cycles, l_cycles), tensors, batch)
+                replays[kind] = Replay(lambda: laid_out(batch, h_cycles, l_cycles), tensors, batch)
             calls[kind] += 1
             if self.compilations() > before and calls[kind] > SETTLED:
                 self._late += 1
@@ -185,6 +191,20 @@ class XlaBackend(Backend):
                     )
 
         return run
+
+    def _lay_out(self, state: Any) -> None:
+        """Mark what a step has changed: slots by rows, all else whole on every device.
+
+        Left to itself, the partitioner may return the weights shared out, which the next step's program cannot take.
+        """
+        if state is None:
+            return
+        axes = [(tensor, axis) for tensor, axis in (*state.row_axes(), (state.reduce, None)) if tensor.dim()]
+        changed = self._torch_xla._XLAC._check_tensor_need_materialization([tensor for tensor, _ in axes])
+        for (tensor, axis), new in zip(axes, changed, strict=True):
+            if new:
+                spec = tuple("data" if at == axis else None for at in range(tensor.dim()))
+                self._spmd.mark_sharding(tensor, self._mesh, spec)
 
     def request_stop(self, stop: Tensor, requested: int) -> None:
         """Nothing: a number put into the graph would compile another one; `stop_agreed` asks on the host."""
@@ -202,6 +222,27 @@ class XlaBackend(Backend):
     def broadcast(self, tensor: Tensor) -> None:
         if self._workers:
             self._workers.broadcast(tensor)
+
+    def fetch(self, tensor: Tensor) -> Tensor:
+        return self.fetch_all({"": tensor})[""]
+
+    def fetch_all(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Tensors on the host. What is shared out over the devices is put together by one program for all of them:
+        torch_xla by itself compiles a program anew for each tensor at each fetch."""
+        from trm.devices.replay import settle
+
+        found = {name: tensor.detach() for name, tensor in tensors.items() if tensor.device.type == "xla"}
+        settle(list(found.values()))  # so that what was pending is no part of that program
+        spec = self._torch_xla._XLAC._get_xla_sharding_spec
+        shared = {name: tensor for name, tensor in found.items() if "devices=" in spec(tensor)}
+        for name, tensor in shared.items():
+            found[name] = marked(tensor, self._mesh, (None,) * tensor.dim())
+        if shared:
+            self._torch_xla.sync()
+        return {name: self._read(found[name]) if name in found else tensors[name] for name in tensors}
+
+    def _read(self, tensor: Tensor) -> Tensor:
+        return tensor.to("cpu").contiguous()
 
     def synchronize(self) -> None:
         self._torch_xla.sync(wait=True)

@@ -76,15 +76,15 @@ class Evaluation:
 
     def _own(self, data: Originals) -> Originals:
         """This worker's share of a split."""
-        return Originals(*(tensor[self.backend.rank :: self.backend.world] for tensor in data))
+        return Originals(*(tensor[self.backend.worker :: self.backend.world] for tensor in data))
 
     def _bins(self, split: str, right: torch.Tensor) -> dict[str, list[dict[str, Any]]]:
         """Puzzles and correct ones by difficulty; `right`: of this worker's share."""
         own, found = right.cpu().numpy(), {}
         puzzles = self._measured(split)
         for name, (numbers, limits) in bins.binned(puzzles, self.blank).items():
-            counts = bins.counts(own, numbers[self.backend.rank :: self.backend.world], len(limits))
-            total = torch.stack(self.backend.gather(torch.from_numpy(counts))).sum(0)
+            counts = bins.counts(own, numbers[self.backend.worker :: self.backend.world], len(limits))
+            total = self.backend.total(torch.from_numpy(counts))
             found[name] = bins.rows(total.numpy(), limits)
         return found
 
@@ -122,7 +122,7 @@ class Evaluation:
         steps = torch.arange(1, last + 1, device=run.first_positive.device)
         counts = (run.first_positive[:, None] == steps).sum(0)
         total = torch.cat((counts, torch.tensor([len(run.first_positive)], device=counts.device)))
-        *shares, puzzles = torch.stack(self.backend.gather(total.cpu())).sum(0).tolist()
+        *shares, puzzles = self.backend.total(self.backend.fetch(total)).tolist()
         if self.backend.world == 1:
             self.predictions[f"{split}_answers"] = run.answers.cpu().numpy()
             self.predictions[f"{split}_halt_logits"] = run.halt_logits.cpu().numpy()

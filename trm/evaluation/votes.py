@@ -53,7 +53,7 @@ def vote_results(
     test = dataset.split("test") if first is None else dataset.split("test").first(first)
     augmenter = ArcAugmenter(test, shifted=False)
     count = 1 + min(test.meta.augmentations if copies is None else copies, test.meta.augmentations)
-    own = np.arange(test.examples)[backend.rank :: backend.world]
+    own = np.arange(test.examples)[backend.worker :: backend.world]
     rows, copy = np.repeat(own, count), np.tile(np.arange(count), len(own))
     answers, halts = _answers(net, augmenter, rows, copy, test.meta.seq_len, depth, backend)
     ranked = vote_rows(test, rows, copy, answers, halts)
@@ -65,7 +65,7 @@ def vote_results(
     ]
     results = []
     for policy, attempts in ATTEMPTS.items():
-        share = torch.stack(backend.gather(torch.from_numpy(solved(test, ranked, attempts)))).sum(0)
+        share = backend.total(torch.from_numpy(solved(test, ranked, attempts)))
         for task, value in zip(tasks, share.tolist()):
             task[policy] = round(value, 6)
         results.append(

@@ -74,7 +74,7 @@ class Score:
 
     def result(self, backend: Backend) -> dict[str, Any]:
         """Measures over all workers' puzzles; None where unknown. `blank_error`: standard error over puzzles."""
-        total = torch.stack(backend.gather(self.sums.cpu())).sum(0).tolist()
+        total = backend.total(backend.fetch(self.sums)).tolist()
         value = dict(zip(FIELDS, total))
         count, blanks = max(1.0, value["puzzles"]), value["blank_puzzles"]
         blank = value["blank"] / blanks if blanks else None

@@ -47,11 +47,17 @@ def finish_run(
     setup_seconds: float,
     started_at: str,
 ) -> None:
-    """Write weights.safetensors, history.csv and, last, training.json into the folder `out`."""
+    """Write weights.safetensors, history.csv and, last, training.json into the folder `out`.
+
+    Called by all processes: the first one writes, the others only fetch what it fetches.
+    """
     config, puzzles, views = state.config, state.puzzles, state.layout.views
-    ema = None if state.ema is None else views(state.ema)
-    buffers = {"h_init": state.h_init, "l_init": state.l_init}
-    tensors = outputs.pack_weights(views(state.params), ema, buffers, state.puzzle_table, record.snapshots)
+    host, _ = state.on_host(backend, carry=False)
+    if backend.rank:
+        return
+    ema = views(host["ema"]) if "ema" in host else None
+    buffers = {name: host[name] for name in ("h_init", "l_init")}
+    tensors = outputs.pack_weights(views(host["params"]), ema, buffers, host.get("puzzle"), record.snapshots)
     meta = {
         "run": out.name,
         "fingerprint": run_fingerprint(config),

@@ -151,7 +151,7 @@ class Trainer:
         step, last = record.done, record.done == training.steps
         for k in range(1, training.snapshots + 1):
             if step == snapshot_step(k, training.snapshots, training.steps) and k not in record.snapshots:
-                self.saver.snapshot(k, self.state.layout.views(self.state.params), record)
+                self.saver.snapshot(k, self.state, record)
         improved = False
         evaluated = is_evaluation_step(step, training.steps, runtime.evals) and self.validation is not None
         if evaluated or step % runtime.log_every == 0 or last:
@@ -299,17 +299,16 @@ class Trainer:
     def _finish(self) -> None:
         """Write weights.safetensors, history.csv and training.json, each atomically, the last one last."""
         self.reporter.close()
-        if self.backend.rank == 0:
-            seconds = (self.wall_seconds_now(), self.setup_seconds)
-            finish_run(
-                self.out,
-                self.state,
-                self.record,
-                self.backend,
-                self.dataset.summary,
-                *seconds,
-                self.started_at,
-            )
+        seconds = (self.wall_seconds_now(), self.setup_seconds)
+        finish_run(
+            self.out,
+            self.state,
+            self.record,
+            self.backend,
+            self.dataset.summary,
+            *seconds,
+            self.started_at,
+        )
         self.backend.gather(torch.zeros(1))
 
 

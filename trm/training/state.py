@@ -118,19 +118,39 @@ class TrainState:
 
     def changed_tensors(self) -> list[Tensor]:
         """Everything that a step changes and the next one reads; the tensors themselves."""
-        slots = [tensor for carry in self.carries for tensor in flatten_carry(carry).values()]
-        return [*self.shared_tensors().values(), *slots]
+        return [tensor for tensor, _ in self.row_axes()]
 
-    def carry_tensors(self) -> dict[str, Tensor]:
-        """This worker's batch slots, in the order of its rows: z_H, z_L [L, b, D]; the others [b, ...]."""
-        fields = [flatten_carry(carry) for carry in self.carries]
-        return {
-            name: torch.cat([field[name] for field in fields], dim=1 if name in ("z_H", "z_L") else 0)
-            for name in fields[0]
+    def row_axes(self) -> list[tuple[Tensor, int | None]]:
+        """`changed_tensors`, each with its axis over batch rows; None: workers hold it alike."""
+        slots = [named for carry in self.carries for named in flatten_carry(carry).items()]
+        shared = [(tensor, None) for tensor in self.shared_tensors().values()]
+        return [*shared, *((tensor, 1 if name in ("z_H", "z_L") else 0) for name, tensor in slots)]
+
+    def carry_bytes(self) -> int:
+        """Size of this worker's batch slots."""
+        fields = [tensor for carry in self.carries for tensor in flatten_carry(carry).values()]
+        return sum(tensor.numel() * tensor.element_size() for tensor in fields)
+
+    def on_host(self, backend: Backend, carry: bool) -> tuple[dict[str, Tensor], dict[str, Tensor] | None]:
+        """`shared_tensors`, and this worker's batch slots if asked for: z_H, z_L [L, b, D]; the others [b, ...].
+
+        All processes call it together.
+        """
+        slots = [flatten_carry(part) for part in self.carries] if carry else []
+        named = {(k, name): tensor for k, part in enumerate(slots) for name, tensor in part.items()}
+        found = backend.fetch_all(self.shared_tensors() | named)
+        shared = {name: found[name] for name in self.shared_tensors()}
+        if not carry:
+            return shared, None
+        return shared, {
+            name: torch.cat(
+                [found[k, name] for k in range(self.micro)], dim=1 if name in ("z_H", "z_L") else 0
+            )
+            for name in slots[0]
         }
 
     def load_carry(self, tensors: dict[str, Tensor], backend: Backend) -> None:
-        """Restore the batch slots from host tensors as `carry_tensors` returns them."""
+        """Restore the batch slots from host tensors as `on_host` returns them."""
         for name, tensor in tensors.items():
             dim = 1 if name in ("z_H", "z_L") else 0
             for carry, part in zip(self.carries, tensor.chunk(self.micro, dim=dim), strict=True):

@@ -31,5 +31,6 @@ def validate(
         x = net.embed(inputs[part], puzzle_ids[part])
         z_H, z_L = net.start(x.shape[1], length)
         for _ in range(steps):
-            z_H, z_L, logits, _ = net.step(z_H, z_L, x)
+            logits = None  # only the last step's are computed where steps are traced
+            z_H, z_L, logits = net.step(z_H, z_L, x)[:3]
         score.add(logits, inputs[part], labels[part], steps)

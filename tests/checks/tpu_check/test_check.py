@@ -109,17 +109,12 @@ def test_the_command_says_what_it_does_and_one_program_s_failure_hides_no_other(
 ):
     pod, runs = parse_slice("v4-64"), open_project({"scale": "laptop"}).runs
 
-    def named(batch: int) -> list[str]:
-        wanted = program_key(runs["sudoku4-mlp-d32-T2n2-p300a0-b64-s0-94890aac"].config, pod, "train")
-        found = {name: run.config for name, run in runs.items() if f"-b{batch}-" in name}
-        return [
-            name
-            for name, config in found.items()
-            if batch == 16 or program_key(config, pod, "train") == wanted
-        ]
-
-    first, second, *_ = named(64)
-    small = named(16)[0]
+    alike: dict[str, list[str]] = {}
+    for name, one in runs.items():
+        if one.config.training.batch_size % pod.chips == 0:
+            alike.setdefault(program_key(one.config, pod, "train"), []).append(name)
+    first, second, *_ = next(names for names in alike.values() if len(names) > 1)
+    small = next(name for name, one in runs.items() if one.config.training.batch_size == 16)
     keep(tmp_path, runs[first].config, where=pod)
     options = ["--topology", "v4-64", "--steps", "train", "--cache", str(tmp_path)]
     for name in (first, second):

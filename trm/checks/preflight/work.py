@@ -70,10 +70,9 @@ class Trial:
 
     def tensors(self) -> dict[str, Tensor]:
         """All of the state, on the host."""
-        tensors = self.state.shared_tensors() | {
-            f"carry.{name}": tensor for name, tensor in self.state.carry_tensors().items()
-        }
-        return {name: self.backend.fetch(tensor).contiguous().clone() for name, tensor in tensors.items()}
+        shared, carry = self.state.on_host(self.backend, carry=True)
+        named = shared | {f"carry.{name}": tensor for name, tensor in (carry or {}).items()}
+        return {name: tensor.clone() for name, tensor in named.items()}
 
     def load(self, tensors: dict[str, Tensor]) -> None:
         """The inverse of `tensors`."""

@@ -26,11 +26,13 @@ from trm.study.slices import HBM_VARIABLE, Slice, evaluated, hbm_gib
 ROOT = Path(__file__).parents[3]
 CODE = (
     "trm/devices/base.py",
+    "trm/devices/sharding.py",
     "trm/devices/xla.py",
     "trm/network/tpu/calls.py",
     "trm/network/tpu/kernels.py",
     "trm/network/tpu/network.py",
     "trm/network/tpu/recursion.py",
+    "trm/network/tpu/shapes.py",
     "trm/devices/replay.py",
     "trm/training/state.py",
     "trm/training/step.py",
@@ -43,10 +45,13 @@ CODE = (
     "trm/checks/tpu_check/compiler.py",
     "trm/checks/tpu_check/hlo.py",
     "trm/checks/tpu_check/kernels.py",
+    "trm/checks/tpu_check/rehearsal.py",
     "trm/checks/tpu_check/starting.py",
     "trm/checks/tpu_check/worker.py",
 )
 """What a program and its numbers are made from."""
+PUBLIC_ARC_TASKS = 800
+"""Training and evaluation tasks of ARC-AGI-1."""
 LINK_BYTES_PER_SECOND = 100e9
 """Assumed rate of an all-reduce on a chip's links; not measured."""
 FREE = ("steps", "lr", "puzzle_lr", "warmup_steps", "weight_decay", "puzzle_weight_decay", "beta1", "beta2")
@@ -64,6 +69,19 @@ class Sizes(NamedTuple):
     vocab: int
     num_ids: int
     ignore: int
+
+
+class Program(NamedTuple):
+    """One program of a run, besides its training step, on one slice."""
+
+    phase: str
+    """When the run starts it: report, validation, checkpoint, evaluation, ..."""
+    fits: bool
+    gib: float
+    """Memory that it takes of a chip; where it does not fit, what it needs."""
+    ms: float | None
+    """By the compiler's estimates, plus what it sends at an assumed 100 GB/s."""
+    collectives: dict[str, dict[str, int]]
 
 
 class Result(NamedTuple):
@@ -96,10 +114,12 @@ class Result(NamedTuple):
 
 
 def sizes_of(config: RunConfig) -> Sizes:
-    """Sizes of the data set a run will have: puzzle identifiers are one but for ARC, whose count is only
-    known once it is built (a table of 1 row is checked)."""
-    found = shape(config.data)
-    return Sizes(found.seq_len, found.vocab_size, found.num_puzzle_identifiers or 1, 0)
+    """Sizes of the data set that a run will have. ARC's number of tasks is known only once the set is built: the table
+    of puzzle vectors is taken to hold as many as the configuration asks for, or as the public set has."""
+    found, data = shape(config.data), config.data
+    tasks = (data.train_puzzles or PUBLIC_ARC_TASKS) + data.validation_puzzles
+    ids = 1 + tasks * (1 + data.augmentations) if data.task == "arc" else 1
+    return Sizes(found.seq_len, found.vocab_size, found.num_puzzle_identifiers or ids, 0)
 
 
 def tpu_python() -> str:
@@ -137,9 +157,9 @@ def program_key(config: RunConfig, where: Slice, what: str, remat: bool | None =
     training["ema"] = training["ema"] > 0
     identity = {
         "model": config.model.model_dump(mode="json"),
-        "training": training if what == "train" else config.training.precision,
+        "training": config.training.precision if what == "eval" else training,
         "sizes": list(sizes_of(config)),
-        "puzzles": evaluated(config, where) if what == "eval" else None,
+        "puzzles": evaluated_counts(config, where, what),
         "slice": where.name,
         "what": what,
         "remat": remat,
@@ -148,6 +168,47 @@ def program_key(config: RunConfig, where: Slice, what: str, remat: bool | None =
         "lock": hashlib.sha256((ROOT / "envs/tpu/requirements.lock").read_bytes()).hexdigest(),
     }
     return hashlib.sha256(canonical_json(identity).encode()).hexdigest()
+
+
+def evaluated_counts(config: RunConfig, where: Slice, what: str) -> Any:
+    """Numbers of puzzles that are shapes of the program."""
+    if what == "run":
+        return [config.data.validation_puzzles, config.data.test_puzzles]
+    return evaluated(config, where) if what == "eval" else None
+
+
+def programs(config: RunConfig, where: Slice, cache_folder: Path) -> list[Program]:
+    """Every program of a run, compiled for the slice. Raises UserError: a program that libtpu refuses."""
+    found = []
+    for answer in ask(config, where, "run", cache_folder)["programs"]:
+        ms = None
+        if answer["fits"]:
+            ms = 1e3 * (answer["cycles"] / CLOCK_HZ + collective_seconds(answer))
+        gib = answer["peak_gib"] if answer["fits"] else answer["needs_gib"]
+        found.append(Program(answer["phase"], fits(answer), gib, ms, answer.get("collectives", {})))
+    return found
+
+
+def programs_table(found: list[Program]) -> str:
+    """A line for each phase: its programs, the largest one's memory, the time of all, what is sent, and a verdict."""
+    lines = [("phase", "programs", "GiB", "ms", "sent MiB", "verdict")]
+    for phase in dict.fromkeys(program.phase for program in found):
+        own = [program for program in found if program.phase == phase]
+        sent: dict[str, float] = {}
+        for program in own:
+            for kind, item in program.collectives.items():
+                sent[kind] = sent.get(kind, 0.0) + item["bytes"] / 2**20
+        lines.append(
+            (
+                phase,
+                str(len(own)),
+                f"{max(program.gib for program in own):.2f}",
+                f"{sum(program.ms or 0.0 for program in own):.2f}",
+                " ".join(f"{kind} {size:.1f}" for kind, size in sorted(sent.items())) or "-",
+                "fits" if all(program.fits for program in own) else f"DOES NOT FIT ({hbm_gib():g} GiB)",
+            )
+        )
+    return aligned(lines)
 
 
 def ask(
@@ -327,7 +388,12 @@ def table(rows: list[tuple[str, Result]]) -> str:
                 + (f": {result.advice}" if result.advice else ""),
             )
         )
-    widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
+    return aligned(lines)
+
+
+def aligned(lines: list[tuple[str, ...]]) -> str:
+    """The cells in columns."""
+    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in lines
     )

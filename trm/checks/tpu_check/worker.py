@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from trm.checks.tpu_check.starting import host_batch, starting_seconds
+from trm.checks.tpu_check.starting import starting_seconds
 from trm.study.schema import RunConfig
 from trm.study.slices import Slice, evaluated, parse_slice
 
@@ -36,42 +36,27 @@ def environment(where: Slice) -> dict[str, str]:
     }
 
 
+def as_torch_xla_starts_libtpu() -> None:
+    """Give libtpu the options that torch_xla gives it on a v4 host, before it is loaded."""
+    import torch_xla
+    from torch_xla._internal import tpu
+
+    tpu.version = lambda: 4  # it would ask the metadata server
+    torch_xla._setup_libtpu_flags()
+
+
 def trace_training(
-    config: RunConfig, puzzles: Any, where: Slice, backend: Any, remat: bool | None
+    config: RunConfig, puzzles: Any, where: Slice, remat: bool | None
 ) -> tuple[str, float, bool, bool]:
     """StableHLO of one training step, the host's seconds to start it, and whether it rematerialises and uses the
     kernels."""
-    import torch
-    import torch_xla
+    from trm.checks.tpu_check.rehearsal import rehearse
 
-    from trm.devices.base import switch
-    from trm.network.tpu.network import KERNELS_VARIABLE
-    from trm.training.state import TrainState, flatten_carry
-    from trm.training.step import Batch, Originals, TrainStep
-
-    model, training = config.model, config.training
-    state = TrainState(config, puzzles, backend.precision(training.precision), backend)
-    count, seq_len = 1000, puzzles.seq_len
-    cells = torch.ones(count, seq_len, dtype=torch.uint8)
-    originals = Originals(
-        backend.place(cells),
-        backend.place(cells.clone()),
-        backend.place(torch.zeros(count, dtype=torch.int32)),
-    )
-    step = TrainStep(state, originals, backend)
-    if remat is not None:
-        step.network.remat = remat
-    step.network.kernels = switch(KERNELS_VARIABLE) != "0"  # traced on a CPU, compiled for TPUs
-    sizes = training.batch_size, seq_len, puzzles.vocab
-    batch = Batch(*(backend.place_rows(tensor, 0) for tensor in host_batch(*sizes)))
-    backend.synchronize()
-    step(batch, model.h_cycles, model.l_cycles)
-    changed = [*state.shared_tensors().values(), state.reduce]
-    changed += [tensor for carry in state.carries for tensor in flatten_carry(carry).values()]
-    module = stablehlo(changed, backend)
-    arguments = len(torch_xla._XLAC._get_tensors_xla_device_data_node(changed)[0])
-    seconds = starting_seconds(arguments, len(changed), sizes, where, backend)
-    return module, seconds, bool(step.network.remat), bool(step.network.by_kernels)
+    backend, network = rehearse(config, puzzles, remat, evaluation=False)
+    module = [text for phase, text in backend.programs if phase == "step"][-1]
+    sizes = config.training.batch_size, puzzles.seq_len, puzzles.vocab
+    seconds = starting_seconds(*backend.step_sizes, sizes, where, backend)
+    return module, seconds, bool(network.remat), bool(network.by_kernels)
 
 
 def trace_evaluation(config: RunConfig, puzzles: Any, where: Slice, backend: Any) -> tuple[str, float, int]:
@@ -79,10 +64,9 @@ def trace_evaluation(config: RunConfig, puzzles: Any, where: Slice, backend: Any
     as evaluation takes."""
     import torch
 
-    from trm.devices.base import switch
+    from trm.checks.tpu_check.rehearsal import traced_as_on_tpu
     from trm.network.inference import InferenceNetwork, inference_batch
     from trm.network.parameters import Layout, architecture
-    from trm.network.tpu.network import KERNELS_VARIABLE
 
     model = config.model
     layout = Layout.of(model, puzzles.seq_len, puzzles.vocab)
@@ -90,17 +74,10 @@ def trace_evaluation(config: RunConfig, puzzles: Any, where: Slice, backend: Any
     weights = layout.views(backend.place(torch.ones(layout.size)))
     table = torch.zeros(puzzles.num_ids, model.d_model) if model.puzzle_tokens else None
     start = backend.place(torch.zeros(model.d_model))
-    network = InferenceNetwork(
-        weights,
-        start,
-        start,
-        None if table is None else backend.place(table),
-        arch,
-        model.h_cycles,
-        model.l_cycles,
-        "xla",
-    )
-    network.rounds.kernels, network.rounds.start = switch(KERNELS_VARIABLE) != "0", False
+    table = None if table is None else backend.place(table)
+    with traced_as_on_tpu():  # the kernels are chosen here
+        network = InferenceNetwork(weights, start, start, table, arch, model.h_cycles, model.l_cycles, "xla")
+    network.rounds.start = False
     length = puzzles.seq_len + model.puzzle_tokens
     rows = inference_batch(length, model.d_model, backend.device)
     if count := evaluated(config, where):
@@ -108,7 +85,7 @@ def trace_evaluation(config: RunConfig, puzzles: Any, where: Slice, backend: Any
     shape = (length, rows * backend.devices, model.d_model)
     z_H, z_L, x = (backend.place_rows(torch.ones(shape, dtype=arch.dtype), 1) for _ in range(3))
     backend.synchronize()
-    with torch.no_grad():
+    with torch.no_grad(), traced_as_on_tpu():
         module = stablehlo(list(network.step(z_H, z_L, x)), backend)
         times = []
         for _ in range(5):
@@ -126,53 +103,59 @@ def stablehlo(outputs: list[Any], backend: Any) -> str:
 
 
 def run(request: dict[str, Any]) -> dict[str, Any]:
-    """Trace, compile, read. The answer's fields are told in `trm.checks.tpu_check.check.Result`."""
+    """Trace, compile, read. The answer's fields are told in `trm.checks.tpu_check.check.Result` and `Program`."""
     where = parse_slice(request["slice"])
     os.environ.update(environment(where))
+    as_torch_xla_starts_libtpu()
+    from trm.training.state import Puzzles
+
+    config, puzzles, cache = (
+        RunConfig.model_validate(request["config"]),
+        Puzzles(*request["puzzles"]),
+        Path(request["cache"]),
+    )
+    if request["what"] == "run":
+        from trm.checks.tpu_check.rehearsal import rehearse
+
+        programs = rehearse(config, puzzles)[0].programs
+        return {"programs": [{"phase": phase} | compiled(text, where, cache) for phase, text in programs]}
+    remat, used, rows = False, False, config.training.batch_size // where.chips
+    if request["what"] == "train":
+        module, starting, remat, used = trace_training(config, puzzles, where, request.get("remat"))
+    else:
+        from trm.devices.xla import XlaBackend
+
+        module, starting, rows = trace_evaluation(config, puzzles, where, XlaBackend())
+    if request.get("stablehlo"):
+        Path(request["stablehlo"]).write_text(module)
+    answer = {"remat": remat, "kernels": used, "rows_per_chip": rows, "host_ms": round(1000 * starting, 2)}
+    return answer | compiled(module, where, cache, request.get("hlo"))
+
+
+def compiled(module: str, where: Slice, cache: Path, hlo: str | None = None) -> dict[str, Any]:
+    """What libtpu makes of a program: whether it fits, and then its memory, cycles and collectives."""
     from trm.checks.tpu_check import kernels
     from trm.checks.tpu_check.compiler import compile_for
     from trm.checks.tpu_check.hlo import read_program
-    from trm.devices.xla import XlaBackend
-    from trm.training.state import Puzzles
 
-    config, puzzles = RunConfig.model_validate(request["config"]), Puzzles(*request["puzzles"])
-    backend = XlaBackend()
-    remat, used, rows = False, False, config.training.batch_size // where.chips
-    if request["what"] == "train":
-        module, starting, remat, used = trace_training(config, puzzles, where, backend, request.get("remat"))
-    else:
-        module, starting, rows = trace_evaluation(config, puzzles, where, backend)
     started = time.perf_counter()
-    if request.get("stablehlo"):
-        with open(request["stablehlo"], "w") as file:
-            file.write(module)
-    compiled = compile_for(module, where)
-    answer: dict[str, Any] = {
-        "fits": compiled.text is not None,
-        "needs_gib": compiled.needs_gib,
-        "remat": remat,
-        "kernels": used,
-        "rows_per_chip": rows,
-        "host_ms": round(1000 * starting, 2),
-        "compile_seconds": round(time.perf_counter() - started, 2),
+    found = compile_for(module, where)
+    answer: dict[str, Any] = {"fits": found.text is not None, "needs_gib": found.needs_gib}
+    answer["compile_seconds"] = round(time.perf_counter() - started, 2)
+    if found.text is None:
+        return answer
+    scheduled = kernels.count(module, cache)
+    program = read_program(found.text, lambda line: (kernel_name(line), kernels.call_cycles(line, scheduled)))
+    if hlo:
+        Path(hlo).write_text(found.text)
+    return answer | {
+        "peak_gib": found.peak_bytes / 2**30,
+        "argument_gib": found.argument_bytes / 2**30,
+        "compiled_flops": found.flops,
+        "cycles": program.cycles,
+        "cycles_by_kind": program.by_kind,
+        "collectives": {kind: item._asdict() for kind, item in program.collectives.items()},
     }
-    if compiled.text is not None:
-        scheduled = kernels.count(module, Path(request["cache"]))
-        program = read_program(
-            compiled.text, lambda line: (kernel_name(line), kernels.call_cycles(line, scheduled))
-        )
-        if request.get("hlo"):
-            with open(request["hlo"], "w") as file:
-                file.write(compiled.text)
-        answer |= {
-            "peak_gib": compiled.peak_bytes / 2**30,
-            "argument_gib": compiled.argument_bytes / 2**30,
-            "compiled_flops": compiled.flops,
-            "cycles": program.cycles,
-            "cycles_by_kind": program.by_kind,
-            "collectives": {kind: item._asdict() for kind, item in program.collectives.items()},
-        }
-    return answer
 
 
 def kernel_name(line: str) -> str:

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from trm.devices.sharding import marked
 from trm.network import definition as network
 from trm.network.definition import Architecture, Weights
 from trm.network.tpu.shapes import LANES, padded_length
@@ -125,10 +126,9 @@ class Mesh(NamedTuple):
         """The tensor with dimension `dim` shared out over the devices, or whole on each, for XLA's partitioner."""
         if self.spmd is None:
             return tensor
-        import torch_xla.distributed.spmd as spmd
-
-        spec = tuple("data" if axis == dim else None for axis in range(tensor.dim()))
-        return spmd.mark_sharding(tensor.clone(), self.spmd, spec).global_tensor
+        return marked(
+            tensor, self.spmd, tuple("data" if axis == dim else None for axis in range(tensor.dim()))
+        )
 
     def leave(self, tensor: Tensor) -> Tensor:
         """The devices' parts as one tensor again, sharded over the first dimension."""

@@ -96,10 +96,6 @@ class CheckpointFolder:
         return (self.root / name).read_bytes()
 
 
-def _host(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name: tensor.detach().to("cpu").contiguous() for name, tensor in tensors.items()}
-
-
 def _checksum(data: bytes) -> Tensor:
     return torch.frombuffer(bytearray(hashlib.sha256(data).digest()), dtype=torch.uint8)
 
@@ -112,20 +108,19 @@ def save_checkpoint(
     carry: dict[str, Tensor] | None,
     meta: dict[str, Any],
 ) -> None:
-    """Write one checkpoint: every worker its slots, the first all else, the manifest when all is there.
+    """Write one checkpoint from host tensors: every worker its slots, the first all else, the manifest last.
 
-    Called by all workers. An older attempt at the same step is replaced.
+    Called by all processes. An older attempt at the same step is replaced.
     """
     if backend.rank == 0:
         (folder.folder(step) / MANIFEST).unlink(missing_ok=True)
     backend.gather(torch.zeros(1))  # no worker writes into a checkpoint whose manifest is still there
     checksum = torch.zeros(32, dtype=torch.uint8)
-    if carry is not None:
-        data = save(_host(carry))
-        if (
-            backend.rank == backend.worker
-        ):  # under SPMD every process has fetched all rows: the first one writes
-            folder.write(step, f"carry-{backend.worker}.safetensors", data)
+    if (
+        carry is not None and backend.rank == backend.worker
+    ):  # under SPMD the first process holds the one worker's
+        data = save(carry)
+        folder.write(step, f"carry-{backend.worker}.safetensors", data)
         checksum = _checksum(data)
     checksums = backend.gather(checksum)
     if backend.rank == 0:
@@ -135,7 +130,7 @@ def save_checkpoint(
                 f"carry-{worker}.safetensors": bytes(sha.tolist()).hex()
                 for worker, sha in enumerate(checksums[: backend.world])
             }
-        files = {"state.safetensors": save(_host(state)), "meta.json": json.dumps(meta).encode()}
+        files = {"state.safetensors": save(state), "meta.json": json.dumps(meta).encode()}
         for name, data in files.items():
             folder.write(step, name, data)
             sums[name] = hashlib.sha256(data).hexdigest()

@@ -57,6 +57,9 @@ class SharedFolder(CheckpointFolder):
             return
         for path in sorted(self.root.glob("tensorboard/*")):
             self.mirror.put_extra(f"tensorboard/{path.name}", path)
+        for path in sorted({*self.root.glob("profile-*/**/*"), *self.root.glob("profile-*.json")}):
+            if path.is_file():
+                self.mirror.put_extra(str(path.relative_to(self.root)), path)
         self.mirror.push(self.folder(step), step=step, score=score)
         if self.mirror.part:  # the first host's folder is pruned by its own rule
             for old in self._local_steps()[: -self.mirror.keep]:

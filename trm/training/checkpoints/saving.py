@@ -76,17 +76,18 @@ class Saver:
         for k in meta["snapshots"]:
             record.snapshots[k] = load(self.folder.read_extra(f"snapshot-{k}.safetensors"))
 
-    def snapshot(self, k: int, weights: dict[str, Tensor], record: Record) -> None:
+    def snapshot(self, k: int, state: TrainState, record: Record) -> None:
         """Keep the current weights as snapshot `k`."""
-        record.snapshots[k] = {name: tensor.detach().cpu().clone() for name, tensor in weights.items()}
+        views = state.layout.views(self.backend.fetch(state.params))
+        record.snapshots[k] = {name: tensor.clone() for name, tensor in views.items()}
         if self.backend.rank == 0:
             self.folder.write_extra(f"snapshot-{k}.safetensors", save(record.snapshots[k]))
 
     def save(self, state: TrainState, record: Record, wall_seconds: float) -> None:
         """Write a checkpoint of the current step and delete those no longer kept."""
-        carry = state.carry_tensors()
-        size = self.backend.world * sum(t.numel() * t.element_size() for t in carry.values())
-        if size > self.runtime.carry_limit_mb * MEBIBYTE:
+        size = self.backend.world * state.carry_bytes()
+        keep = size <= self.runtime.carry_limit_mb * MEBIBYTE
+        if not keep:
             if not self._carry_dropped and self.backend.rank == 0:
                 log.warning(
                     "the batch slots take %.0f MB, more than carry_limit_mb=%.0f: checkpoints leave them out, and "
@@ -94,7 +95,7 @@ class Saver:
                     size / MEBIBYTE,
                     self.runtime.carry_limit_mb,
                 )
-            carry, self._carry_dropped = None, True
+            self._carry_dropped = True
         meta = {
             "identity": self.identity,
             "history": record.rows,
@@ -104,7 +105,7 @@ class Saver:
             "pending": record.pending,
             "snapshots": sorted(record.snapshots),
         }
-        save_checkpoint(self.folder, self.backend, record.done, state.shared_tensors(), carry, meta)
+        save_checkpoint(self.folder, self.backend, record.done, *state.on_host(self.backend, keep), meta)
         if self.backend.rank == 0:
             prune(self.folder, self.runtime.keep_checkpoints, record.best["step"] if record.best else None)
         best = record.best is not None and record.best["step"] == record.done

@@ -1,0 +1,150 @@
+"""A run as one of two hosts sees it: the programs that each of its phases starts, in their order, as JSON.
+
+    python -m tests.xla.ranks RANK FOLDER '["mlp", "attention", "arc"]'
+
+The other host is not there: what it would send equals what this one holds. Rank 0 comes first, because the other one
+reads its checkpoints and weights. Programs are known by torch_xla's hashes of their graphs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+RANK, FOLDER = int(sys.argv[1]), Path(sys.argv[2])
+GRAPHS = FOLDER / f"graphs-{RANK}.txt"
+os.environ |= {"PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": "4", "XLA_SAVE_TENSORS_FILE": str(GRAPHS)}
+
+import torch  # noqa: E402 (torch_xla reads the environment when it is imported)
+from torch import Tensor  # noqa: E402
+
+from tests.training.puzzles import write_dataset  # noqa: E402
+from tests.xla.steps import config  # noqa: E402
+from trm.data.build import build_dataset  # noqa: E402
+from trm.data.source import build_source  # noqa: E402
+from trm.devices.xla import XlaBackend  # noqa: E402
+from trm.evaluation.evaluate import evaluate_run  # noqa: E402
+from trm.study.schema import DataConfig, EvaluationConfig, RunConfig, RuntimeConfig  # noqa: E402
+from trm.training.dataset import Dataset  # noqa: E402
+from trm.training.loop import Trainer  # noqa: E402
+
+ARC = {"task": "arc", "source": "generate", "arc_side": 6, "augmentations": 3}
+ARC |= {"train_puzzles": 5, "validation_puzzles": 5, "test_puzzles": 5}
+STEPS, STOP = 6, 4
+PHASES = {"_one_step": "step", "_report": "report", "save": "save", "_validate": "validate"}
+PHASES |= {"_finish": "finish", "compare_workers": "compare"}
+
+
+class Host(XlaBackend):
+    """One of two hosts."""
+
+    stop_at = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rank, self._processes = RANK, 2
+
+    def gather(self, vector: Tensor) -> list[Tensor]:
+        return [vector, vector]
+
+    def broadcast(self, tensor: Tensor) -> None:
+        pass
+
+    def stop_agreed(self, stop: Tensor, step: int, requested: int) -> bool:
+        return step == self.stop_at
+
+
+class Log:
+    """Programs by phase."""
+
+    def __init__(self, backend: Host):
+        self.backend, self.phases, self._read, self._replayed = backend, [], 0, []
+        native = backend._torch_xla._XLAC
+        start = native._run_cached_graph
+
+        def run_cached_graph(program: Any, arguments: Any) -> Any:
+            self._replayed.append(f"replay {program.hex()}")
+            return start(program, arguments)
+
+        native._run_cached_graph = run_cached_graph
+
+    def phase(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        """`call`, with its programs noted under `name`; phases within it are noted by themselves."""
+
+        def run(*arguments: Any, **options: Any) -> Any:
+            self._take("between")
+            before = self.backend.compilations()
+            found = call(*arguments, **options)
+            self._take(name, self.backend.compilations() - before)
+            return found
+
+        return run
+
+    def _take(self, name: str, compiled: int = 0) -> None:
+        self.backend.synchronize()
+        text = "".join(path.read_text() for path in FOLDER.glob(f"{GRAPHS.name}*"))
+        hashes = re.findall(r"Graph Hash: (\w+)", text[self._read :])
+        self._read = len(text)
+        programs, self._replayed = [*hashes, *self._replayed], []
+        if programs or name != "between":
+            self.phases.append([name, programs, compiled])
+
+
+def run_of(case: str) -> RunConfig:
+    if case != "arc":
+        return config(case, steps=STEPS, snapshots=2, micro_batches=2)
+    run = config("mlp", steps=STEPS, snapshots=2, puzzle_lr=1e-2)
+    return run.model_copy(update={"data": DataConfig.model_validate(ARC)})
+
+
+def dataset_of(case: str) -> Path:
+    place = FOLDER / ("arc" if case == "arc" else "sudoku")
+    if not place.exists() and case == "arc":
+        build_source(run_of(case).data, FOLDER / "source")
+        build_dataset(run_of(case).data, FOLDER / "source", place)
+    elif not place.exists():
+        write_dataset(place, train=40, validation=8, test=8)
+    return place
+
+
+def trainer(case: str, log: Log, checkpoints: Path) -> Trainer:
+    runtime = RuntimeConfig(log_every=1, evals=3, checksum_every=3, keep_checkpoints=9)
+    out = FOLDER / f"out-{case}-{RANK}"
+    out.mkdir(exist_ok=True)
+    dataset = Dataset(dataset_of(case))
+    found = Trainer(run_of(case), dataset, out, checkpoints, log.backend, runtime, time.monotonic())
+    for method, name in PHASES.items():
+        setattr(found, method, log.phase(name, getattr(found, method)))
+    found.saver.snapshot = log.phase("snapshot", found.saver.snapshot)
+    return found
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    backend = Host()
+    log, found = Log(backend), {}
+    for case in json.loads(sys.argv[3]):
+        own, stopped = FOLDER / f"checkpoints-{case}-{RANK}", FOLDER / f"stopped-{case}"
+        backend.stop_at = STOP
+        log.phase("start", trainer)(case, log, own).run()
+        if RANK == 0:
+            shutil.copytree(own, stopped)
+        shutil.copytree(stopped, own, dirs_exist_ok=True)
+        backend.stop_at = 0
+        assert log.phase("resume", trainer)(case, log, own).run() == 0
+        settings = EvaluationConfig(confident=True, restarts=(1, 2), noise=0.1, train_puzzles=4)
+        weights, out = FOLDER / f"out-{case}-0", FOLDER / f"evaluation-{case}-{RANK}.json"
+        log.phase("evaluate", evaluate_run)(weights, dataset_of(case), settings, out, None, backend)
+        found[case], log.phases = log.phases, []
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

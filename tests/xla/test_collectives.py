@@ -1,0 +1,62 @@
+"""One traced step, partitioned over four devices, on one process and on two that really exchange their sums."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).parents[2]
+TRACED = """
+import os, sys
+from pathlib import Path
+from trm.checks.tpu_check.worker import environment
+from trm.study.slices import parse_slice
+os.environ.update(environment(parse_slice("v4-8")))
+from tests.xla.steps import config
+from trm.checks.tpu_check.rehearsal import rehearse
+from trm.training.state import Puzzles
+backend, _ = rehearse(config(sys.argv[1]), Puzzles(16, 6, 1, 0), evaluation=False)
+Path(sys.argv[2]).write_text([text for phase, text in backend.programs if phase == "step"][-1])
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def start(*arguments: object) -> subprocess.Popen:
+    command = [sys.executable, "-m", "tests.xla.collectives", *map(str, arguments)]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+@pytest.mark.parametrize("mixer", ["mlp", "attention"])
+def test_two_processes_compute_what_one_does(mixer: str, tmp_path: Path):
+    module = tmp_path / "step.mlir"
+    command = [sys.executable, "-c", TRACED, mixer, str(module)]
+    done = subprocess.run(
+        command, cwd=ROOT, env=dict(os.environ), capture_output=True, text=True, timeout=600
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    outs, port = [tmp_path / f"{name}.npz" for name in ("one", "first", "second")], free_port()
+    started = [start(module, outs[0]), *(start(module, outs[1 + k], k, 2, port) for k in range(2))]
+    for process in started:
+        told, _ = process.communicate(timeout=600)
+        assert process.returncode == 0, told[-3000:]
+    one, first, second = (dict(np.load(out)) for out in outs)
+    shared_out = 0
+    for name, expected in one.items():
+        axis = int(name.split()[1])
+        if axis < 0:
+            np.testing.assert_array_equal(first[name], second[name])  # every process holds the same weights
+            found = first[name]
+        else:
+            found, shared_out = np.concatenate([first[name], second[name]], axis), shared_out + 1
+        # float32 in another order, over made-up weights of one sign; a sum that is left out would be wrong by half
+        np.testing.assert_allclose(found, expected, rtol=1e-3, atol=2e-4, err_msg=name)
+    assert shared_out >= 5  # the slots
