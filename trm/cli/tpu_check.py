@@ -103,7 +103,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         print(table([(_shared(names), result) for names, result in results]))
         for names, found in others:
-            print(f"\nEvery program of {_shared(names)}:\n{programs_table(found)}")
+            print(f"\nEvery program of {_shared(names)}:\n{programs_table(found, where)}")
     for sentence in failed:
         say(sentence)
     return 0 if good else 1

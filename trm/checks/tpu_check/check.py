@@ -183,13 +183,13 @@ def programs(config: RunConfig, where: Slice, cache_folder: Path) -> list[Progra
     for answer in ask(config, where, "run", cache_folder)["programs"]:
         ms = None
         if answer["fits"]:
-            ms = 1e3 * (answer["cycles"] / CLOCK_HZ + collective_seconds(answer))
+            ms = 1e3 * (answer["cycles"] / where.generation.clock_hz + collective_seconds(answer))
         gib = answer["peak_gib"] if answer["fits"] else answer["needs_gib"]
-        found.append(Program(answer["phase"], fits(answer), gib, ms, answer.get("collectives", {})))
+        found.append(Program(answer["phase"], fits(answer, where), gib, ms, answer.get("collectives", {})))
     return found
 
 
-def programs_table(found: list[Program]) -> str:
+def programs_table(found: list[Program], where: Slice) -> str:
     """A line for each phase: its programs, the largest one's memory, the time of all, what is sent, and a verdict."""
     lines = [("phase", "programs", "GiB", "ms", "sent MiB", "verdict")]
     for phase in dict.fromkeys(program.phase for program in found):
@@ -205,7 +205,9 @@ def programs_table(found: list[Program]) -> str:
                 f"{max(program.gib for program in own):.2f}",
                 f"{sum(program.ms or 0.0 for program in own):.2f}",
                 " ".join(f"{kind} {size:.1f}" for kind, size in sorted(sent.items())) or "-",
-                "fits" if all(program.fits for program in own) else f"DOES NOT FIT ({hbm_gib():g} GiB)",
+                "fits"
+                if all(program.fits for program in own)
+                else f"DOES NOT FIT ({hbm_gib(where.generation):g} GiB)",
             )
         )
     return aligned(lines)

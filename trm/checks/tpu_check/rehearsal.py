@@ -25,8 +25,8 @@ from torch import Tensor
 from trm.data.dataset import Meta, PuzzleSet, one_example_set
 from trm.devices.xla import XlaBackend
 from trm.evaluation.policies import fixed
-from trm.evaluation.scores import Score
 from trm.network.inference import InferenceNetwork
+from trm.network.scores import Score
 from trm.study.schema import RunConfig, RuntimeConfig
 from trm.training.dataset import Dataset
 from trm.training.loop import Trainer

@@ -36,12 +36,13 @@ def environment(where: Slice) -> dict[str, str]:
     }
 
 
-def as_torch_xla_starts_libtpu() -> None:
-    """Give libtpu the options that torch_xla gives it on a v4 host, before it is loaded."""
+def as_torch_xla_starts_libtpu(where: Slice) -> None:
+    """Give libtpu the options that torch_xla gives it on a host of the slice, before it is loaded."""
     import torch_xla
     from torch_xla._internal import tpu
 
-    tpu.version = lambda: 4  # it would ask the metadata server
+    version = int(where.generation.libtpu[1])
+    tpu.version = lambda: version  # it would ask the metadata server
     torch_xla._setup_libtpu_flags()
 
 
@@ -106,7 +107,7 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
     """Trace, compile, read. The answer's fields are told in `trm.checks.tpu_check.check.Result` and `Program`."""
     where = parse_slice(request["slice"])
     os.environ.update(environment(where))
-    as_torch_xla_starts_libtpu()
+    as_torch_xla_starts_libtpu(where)
     from trm.training.state import Puzzles
 
     config, puzzles, cache = (
