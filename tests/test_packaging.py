@@ -3,6 +3,7 @@
 import os
 import re
 import runpy
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -30,7 +31,11 @@ def test_the_documentation_builds_without_a_warning(tmp_path):
 
 @pytest.mark.full
 def test_pip_install_gives_a_working_command(tmp_path):
-    """Into a folder of its own, without the dependencies, which this environment has."""
+    """From a copy (building writes beside the sources), without the dependencies, which this environment has."""
+    copy = tmp_path / "copy"
+    shutil.copytree(ROOT / "trm", copy / "trm", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy2(ROOT / name, copy)
     install = [
         sys.executable,
         "-m",
@@ -41,7 +46,7 @@ def test_pip_install_gives_a_working_command(tmp_path):
         "--target",
         str(tmp_path / "lib"),
     ]
-    done = subprocess.run([*install, str(ROOT)], capture_output=True, text=True)
+    done = subprocess.run([*install, str(copy)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     done = subprocess.run(
         [

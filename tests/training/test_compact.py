@@ -11,7 +11,8 @@ from trm.__main__ import main
 from trm.errors import UserError
 from trm.study.flops import parameters
 from trm.study.schema import ModelConfig
-from trm.training.checkpoints.compact import export, packed, unpacked
+from trm.training.checkpoints.compact import packed, unpacked
+from trm.training.checkpoints.export import export
 from trm.training.checkpoints.folder import CheckpointFolder, load_newest, read_checkpoint
 from trm.training.interrupt import EXIT_UNFINISHED
 

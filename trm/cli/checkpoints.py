@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
 def _compact(args: argparse.Namespace) -> int:
     from pathlib import Path
 
-    from trm.training.checkpoints.compact import export
+    from trm.training.checkpoints.export import export
     from trm.training.checkpoints.folder import CheckpointFolder
 
     step, size = export(CheckpointFolder(Path(args.folder)), CheckpointFolder(Path(args.to)), args.part_mb)

@@ -8,17 +8,11 @@ then all second bytes, ...), and the EMA as its exclusive or with the weights, f
 
 from __future__ import annotations
 
-import hashlib
-import json
 import zlib
-from typing import Any
 
 import torch
 from safetensors.torch import load, save
 from torch import Tensor
-
-from trm.errors import UserError
-from trm.training.checkpoints.folder import COMPACT, MANIFEST, CheckpointFolder, read_checkpoint
 
 STATE = "compact-"
 MOMENTS = ("moment1", "moment2")
@@ -52,37 +46,3 @@ def _against_weights(state: dict[str, Tensor]) -> dict[str, Tensor]:
     if params is None or ema is None or (params.shape, params.dtype) != (ema.shape, torch.float32):
         return state
     return state | {"ema": (ema.view(torch.int32) ^ params.view(torch.int32)).view(torch.float32)}
-
-
-def export(source: CheckpointFolder, target: CheckpointFolder, part_mb: float) -> tuple[int, int]:
-    """Write the newest checkpoint of `source` into `target` in compact form; returns its step and its bytes.
-
-    `part_mb`: largest size of a file, in MiB.
-
-    Raises:
-        UserError: `source` has no complete checkpoint, or `target` already has checkpoints.
-    """
-    if not source.steps():
-        raise UserError(f"{source.root} holds no checkpoint: give a folder below results/checkpoints")
-    if target.steps():
-        raise UserError(f"{target.root} already holds checkpoints: give another folder for the compact form")
-    step = source.steps()[-1]
-    try:
-        loaded = read_checkpoint(source, step)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(
-            f"the checkpoint {source.folder(step)} is damaged ({error}); delete it and export the one before"
-        ) from None
-    data, part = packed(loaded.state), max(1, int(part_mb * 2**20))
-    files = {
-        f"{STATE}{k:03d}": data[first : first + part] for k, first in enumerate(range(0, len(data), part))
-    }
-    files["meta.json"] = json.dumps(loaded.meta).encode()
-    for k in loaded.meta["snapshots"]:
-        target.write_extra(f"snapshot-{k}.safetensors", source.read_extra(f"snapshot-{k}.safetensors"))
-    for name, content in files.items():
-        target.write(step, name, content)
-    manifest: dict[str, Any] = {"format": COMPACT, "step": step}
-    manifest["sha256"] = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
-    target.write(step, MANIFEST, json.dumps(manifest, indent=1).encode())
-    return step, sum(map(len, files.values()))

@@ -23,6 +23,7 @@ from trm.devices.base import Backend
 from trm.errors import UserError
 from trm.io import write_bytes
 from trm.study.schema import RunConfig
+from trm.training.checkpoints.compact import STATE, unpacked
 
 log = logging.getLogger("trm")
 MANIFEST = "manifest.json"
@@ -163,8 +164,6 @@ def read_checkpoint(folder: CheckpointFolder, step: int) -> Loaded:
             raise ValueError(f"{name} does not have the checksum of the manifest")
     meta = json.loads(contents["meta.json"])
     if form != FORMAT:
-        from trm.training.checkpoints.compact import STATE, unpacked
-
         parts = sorted(name for name in contents if name.startswith(STATE))
         return Loaded(step, unpacked(b"".join(contents[name] for name in parts)), None, meta)
     carries = [load(contents[name]) for name in sorted(_carry_names(contents), key=_carry_rank)]
