@@ -22,7 +22,7 @@ import urllib3
 from google.api_core import exceptions as api
 from google.api_core.retry import Retry
 from google.auth import exceptions as auth
-from google.cloud import storage  # type: ignore[attr-defined]
+from google.cloud import storage  # type: ignore[attr-defined, unused-ignore]
 from google.cloud.storage.exceptions import DataCorruption, InvalidResponse
 
 from trm.storage.base import (
