@@ -189,7 +189,7 @@ def test_too_many_parameters_are_said(tmp_path: Any) -> None:
         table_with(tmp_path, lambda c: 5 * (c.data.train_puzzles or 1) ** -0.7, points),
         form="power_law_floor",
     )
-    assert not group["forms"]["power_law_floor"]["borne"]
+    assert not group["forms"]["power_law_floor"]["enough_points"]
     assert "3 points cannot test a law with 2 parameters" in group["doubts"]
     assert "power law floor was asked for but needs 5 points" in group["why"]
 
@@ -236,11 +236,11 @@ def test_the_repeated_data_law_is_fitted_over_both_experiments(tables: dict[str,
 
 
 def test_choosing_a_form() -> None:
-    def form(aicc: float | None, out: float | None, borne: bool = True) -> dict[str, Any]:
+    def form(aicc: float | None, out: float | None, enough_points: bool = True) -> dict[str, Any]:
         return {
             "aicc": aicc,
             "held_out": {"log_error": out} if out is not None else None,
-            "borne": borne,
+            "enough_points": enough_points,
             "parameters": {},
         }
 
@@ -248,7 +248,7 @@ def test_choosing_a_form() -> None:
     name, why = choose({"a": form(-5, 0.3), "b": form(-3, 0.1)})
     assert name == "a"
     assert "b comes nearer" in why
-    assert choose({"a": form(-5, 0.3, borne=False), "b": form(-3, 0.1)})[0] == "b"
+    assert choose({"a": form(-5, 0.3, enough_points=False), "b": form(-3, 0.1)})[0] == "b"
 
 
 @pytest.mark.parametrize(("value", "rounded"), [(173.0, 200.0), (0.0123, 0.01), (4.1e5, 5e5), (9.0, 10.0)])
@@ -260,7 +260,14 @@ def test_doubts_are_what_keeps_a_law_from_being_claimed() -> None:
     def form(bounds: list[float], error: float, **more: Any) -> dict[str, Any]:
         out = {"log_error": error, "observed": 0.1, "interval": [0.05, 0.2]}
         values = {"parameters": {"A": 1.0, "a": 0.5}, "intervals": {"a": bounds}, "held_out": out}
-        return {**values, "borne": True, "at_bound": False, "bound_share": 0.0, "failed_share": 0.0, **more}
+        return {
+            **values,
+            "enough_points": True,
+            "at_bound": False,
+            "bound_share": 0.0,
+            "failed_share": 0.0,
+            **more,
+        }
 
     flat = {"held_out": {"log_error": 0.3}}
 
@@ -269,7 +276,7 @@ def test_doubts_are_what_keeps_a_law_from_being_claimed() -> None:
         return doubts("power_law", {"power_law": law, "constant": flat}, 6)
 
     assert found() == []
-    assert found(borne=False) == ["6 points cannot test a law with 2 parameters"]
+    assert found(enough_points=False) == ["6 points cannot test a law with 2 parameters"]
     assert found(at_bound=True) == ["an exponent reaches the bound of the search"]
     assert found(bound_share=0.1) == ["an exponent reaches the bound of the search"]
     assert found(intervals={"a": [-0.1, 0.6]}) == ["the interval of an exponent includes 0"]

@@ -1,11 +1,12 @@
-"""Results to knowledge: tidy tables, fitted laws with intervals, figures, one report.
+"""From result files to a report: tidy tables, fitted laws with intervals, figures.
 
-specs.py    what an experiment may ask for (typed, free of numpy: the Snakefile imports it)
-labels.py   every column's name, unit and axis; specs and figures share it
-paper.py    the numbers the paper reports
+specs.py    what the commands read, typed and without numpy: the Snakefile imports it
+labels.py   name, unit and axis of every column
+words.py    how numbers are written in sentences, tables and figures
+paper.py    the numbers that the paper reports
 tables/     result files -> table.csv, table.csv.json, table.csv.curves.csv
 fits/       table -> fit.json: forms, robust multi-start solver, bootstrap, model comparison
-stats/      intervals, paired differences, Pareto frontiers, critical batch size
-figures/    table + fit.json -> figure.pdf, .png, .json (caption and sentence)
-report/     all of it -> report.html, report.pdf
+stats/      intervals, paired differences, Holm's method, power, Pareto frontiers, critical batch size
+kinds/      one module a kind of figure: specification, drawing, words; common.py is what they share
+report/     all of it -> report.html, and a PDF printed from it
 """

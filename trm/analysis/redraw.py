@@ -1,4 +1,4 @@
-"""Draw the figures of kept results again: no run, no checkpoint and no pipeline is needed.
+"""Draw the figures of kept results again, without runs, checkpoints or pipeline.
 
     python -m trm.analysis.redraw docs/results --out figures
 

@@ -103,7 +103,7 @@ def sentence(text: str) -> str:
 
 
 def thing(column: str) -> str:
-    """A column's name in running text, without what stands in brackets and without `on unseen puzzles`."""
+    """A column's name in running text, without what is in brackets and without `on unseen puzzles`."""
     return label(column).name.split(" (")[0].split(" on unseen")[0]
 
 

@@ -52,12 +52,19 @@ def test_noise_is_not_spread_over_the_whole_colour_scale() -> None:
     [(0.5, [0.3, 0.7], "rises"), (-0.5, [-0.7, -0.3], "falls"), (0.1, [-0.3, 0.5], "shows no trend")],
 )
 def test_the_optimum_moves(slope: float, bounds: list[float], words: str) -> None:
-    law = {"parameters": {"A": 1.0, "a": slope}, "intervals": {"a": bounds}, "borne": True, "points": 4}
+    law = {
+        "parameters": {"A": 1.0, "a": slope},
+        "intervals": {"a": bounds},
+        "enough_points": True,
+        "points": 4,
+    }
     group = {"optima": [{"second": 64.0, "edge": False}, {"second": 256.0, "edge": True}], "law": law}
     text = optimum_sentence(group, "training.lr", "training.batch_size")
     assert words in text
     assert "batch size 256 the best learning rate lies at the edge" in text
-    few = optimum_sentence({**group, "law": {**law, "borne": False}}, "training.lr", "training.batch_size")
+    few = optimum_sentence(
+        {**group, "law": {**law, "enough_points": False}}, "training.lr", "training.batch_size"
+    )
     assert "4 optima inside the grid cannot test a power law" in few
 
 

@@ -94,7 +94,7 @@ def held_out(
     return found
 
 
-def bears(form: Form, points: int) -> bool:
+def enough(form: Form, points: int) -> bool:
     """Whether `points` distinct points are more than the form's parameters + 1, so that they test its shape."""
     return points > len(form.parameters) + 1
 
@@ -103,11 +103,13 @@ def choose(results: dict[str, dict[str, Any]]) -> tuple[str, str]:
     """The form to show, and why: the lowest AICc among those that the points test and that touch no bound.
 
     Args:
-        results: per form its `aicc`, `held_out`, `borne`, `at_bound` as in fit.json.
+        results: per form its `aicc`, `held_out`, `enough_points`, `at_bound` as in fit.json.
     """
-    borne = [name for name, item in results.items() if item["borne"] and not item.get("at_bound")]
+    enough_points = [
+        name for name, item in results.items() if item["enough_points"] and not item.get("at_bound")
+    ]
     # Two points test a constant only; if they clearly differ, "no change" would be wrong.
-    pool = borne if set(borne) - {"constant"} else list(results)
+    pool = enough_points if set(enough_points) - {"constant"} else list(results)
     known = [name for name in pool if results[name]["aicc"] is not None]
     if not known:
         return pool[0], "too few runs for AICc"
@@ -127,7 +129,7 @@ def doubts(chosen: str, results: dict[str, dict[str, Any]], points: int) -> list
     if chosen == "constant":
         return []
     found = []
-    if not form["borne"]:
+    if not form["enough_points"]:
         found.append(f"{count(points, 'point')} cannot test a law with {len(form['parameters'])} parameters")
     if form["at_bound"] or (form.get("bound_share") or 0) > 0.05:
         found.append("an exponent reaches the bound of the search")

@@ -149,7 +149,7 @@ def _exclude(data: Data, rows: np.ndarray, why: str) -> None:
 
 
 def _shares(data: Data) -> None:
-    """Perfect and hopeless points: neither bears information on the law."""
+    """Leave out points without an error and points that solve almost nothing: neither informs a law."""
     for key in np.unique(data.group):
         rows = data.group == key
         mean = float(np.nanmean(data.y[rows])) if np.isfinite(data.y[rows]).any() else np.nan

@@ -1,16 +1,15 @@
 """The laws that can be fitted: value, logarithmic derivatives, and a grid of starts, for many fits at once.
 
-Every form works on normalised variables u = x / g with g the geometric mean of the data, and on internal
-coordinates phi (logarithms of the positive parameters), where the problem is well scaled. Shapes: phi [M,
-k], u [v, N] or [M, v, N], values and log values [M, N], Jacobians d log f / d phi [M, N, k].
+Every form works on normalised variables u = x / g with g the geometric mean of the data, and on internal coordinates
+phi (logs of the positive parameters), where the problem is well scaled. Shapes: phi [M, k], u [v, N] or [M, v, N];
+values and log values [M, N], Jacobians d log f / d phi [M, N, k].
 
 constant            e = E
 power_law           e = A x^-a
-power_law_floor     e = E + A x^-a                              (Hestness et al. 2017, arXiv 1712.00409)
-repeated_data       e = E + A D'^-a, D' = U + U R*(1 - exp(-R/R*))   (Muennighoff et al. 2023, arXiv
-2305.16264, eq. 5) joint               e = E + A N^-a + B C^-b                     (Hoffmann et al. 2022,
-arXiv 2203.15556, eq. 2) critical_batch      S = Smin (1 + B*/B)                         (McCandlish et al.
-2018, arXiv 1812.06162, eq. 2.11)
+power_law_floor     e = E + A x^-a (Hestness et al. 2017, arXiv 1712.00409)
+repeated_data       e = E + A D'^-a, D' = U + U R*(1 - exp(-R/R*)) (Muennighoff et al. 2023, arXiv 2305.16264, eq. 5)
+joint               e = E + A N^-a + B C^-b (Hoffmann et al. 2022, arXiv 2203.15556, eq. 2)
+critical_batch      S = Smin (1 + B*/B) (McCandlish et al. 2018, arXiv 1812.06162, eq. 2.11)
 """
 
 from __future__ import annotations
@@ -24,8 +23,7 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 TINY = 1e-12
 LOG_SPAN = 60.0
-"""Bound of the logarithms of scale parameters, relative to the data: wide enough never to bind on real
-data."""
+"""Bound of the logarithms of scale parameters, relative to the data: wide enough never to bind on real data."""
 EXPONENT = (0.01, 8.0)
 
 
@@ -46,15 +44,17 @@ class Form:
     lower: tuple[float, ...]
     upper: tuple[float, ...]
     exponents: tuple[int, ...] = ()
-    """Positions in phi whose bound is a scientific one: a fit resting there found no law."""
+    """Positions in phi whose bounds limit what may be called a law: a fit that ends there found none."""
 
     def log_value(self, phi: Array, u: Array) -> Array:
         return self.value(phi, u)[0]
 
 
 def _sum(parts: list[tuple[Array, list[tuple[int, Array]]]], k: int) -> tuple[Array, Array]:
-    """log of a sum of positive terms given by their logs, with derivatives; parts = (log term, [(index, d
-    log term)])."""
+    """Logarithm of a sum of positive terms given by their logarithms, with its derivatives.
+
+    parts: (log term, [(index in phi, its derivative)]).
+    """
     logs = np.stack([term for term, _ in parts])
     top = logs.max(axis=0)
     weights = np.exp(logs - top)

@@ -78,7 +78,7 @@ def optimum(table: Table, spec: FitSpec) -> dict[str, Any]:
         if spread
         else None,
         "points": int(keep.sum()),
-        "borne": bool(keep.sum() > 3),
+        "enough_points": bool(keep.sum() > 3),
     }
     return result
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from trm.analysis.fits.bootstrap import resample, seed_spread
-from trm.analysis.fits.compare import Fitted, aicc, bears, choose, delta_for, doubts, fit_form, held_out
+from trm.analysis.fits.compare import Fitted, aicc, choose, delta_for, doubts, enough, fit_form, held_out
 from trm.analysis.fits.data import Data, gather, hue_of
 from trm.analysis.fits.forms import EXPONENT, FORMS, Array
 from trm.analysis.fits.optimum import optimum
@@ -85,7 +85,7 @@ def _forms(data: Data, spec: FitSpec, names: list[str]) -> dict[str, Any]:
     )
     results = {name: _form(name, data, spec, delta, samples) for name in names}
     asked = spec.form.replace("_", " ")
-    if spec.form in results and results[spec.form]["borne"]:
+    if spec.form in results and results[spec.form]["enough_points"]:
         chosen, why = spec.form, "asked for"
         if "constant" in results and 0 < results[chosen]["parameters"].get("a", 1.0) <= 1.01 * EXPONENT[0]:
             chosen, why = "constant", f"{asked} was asked for, but its exponent fell to the least"
@@ -132,7 +132,7 @@ def _form(name: str, data: Data, spec: FitSpec, delta: float, samples: Array | N
         "cost": float(solution.cost[0]),
         "converged": bool(solution.converged[0]),
         "at_bound": bool(solution.at_bound[0]),
-        "borne": bears(fitted.form, data.points),
+        "enough_points": enough(fitted.form, data.points),
         "aicc": aicc(fitted, len(data.y)),
         "held_out": held_out(name, data, delta),
         "sensitivity": {

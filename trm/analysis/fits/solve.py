@@ -29,7 +29,7 @@ class Solution:
     converged: np.ndarray
     """[B] bool: finite and stationary."""
     at_bound: np.ndarray
-    """[B] bool: an exponent rests on its bound, so the data do not determine a law."""
+    """[B] bool: an exponent ended at its bound, so the data do not determine a law."""
 
 
 def huber(residual: Array, delta: float) -> Array:

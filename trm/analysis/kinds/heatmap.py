@@ -82,7 +82,7 @@ def optimum_sentence(group: Mapping[str, Any], x: str, second: str) -> str:
     if law:
         slope, bounds = law["parameters"]["a"], (law.get("intervals") or {}).get("a")
         shown = f"{number(slope, 2)}{interval(bounds)}"
-        if not law["borne"]:
+        if not law["enough_points"]:
             parts.append(
                 f"{count(law['points'], 'optimum')} inside the grid cannot test a power law.".replace(
                     "optimums", "optima"
@@ -237,7 +237,7 @@ def _optima(axes: Axes, group: Mapping[str, Any], spec: Spec) -> None:
             item["second"], item["x"], "o", color=blue, markerfacecolor="white" if item["edge"] else blue
         )
     law = group.get("law")
-    if law and law["borne"]:
+    if law and law["enough_points"]:
         line = np.geomspace(places.min(), places.max(), 30)
         axes.plot(line, law["parameters"]["A"] * line ** law["parameters"]["a"], color=common.OKABE_ITO[1])
     axes.set_xscale("log")

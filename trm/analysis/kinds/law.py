@@ -315,7 +315,9 @@ def summary(fit: dict[str, Any]) -> list[dict[str, Any]]:
         item = {key: value for key, value in group.items() if key not in ("forms", "means", "exclusions")}
         if "forms" in group:
             best = group["forms"][group["chosen"]]
-            item |= {key: best.get(key) for key in ("parameters", "borne", "aicc", "held_out", "intervals")}
+            item |= {
+                key: best.get(key) for key in ("parameters", "enough_points", "aicc", "held_out", "intervals")
+            }
         short.append(item)
     return short
 

@@ -135,7 +135,7 @@ def _fit_row(hue: str, name: str, form: dict[str, Any], chosen: bool) -> list[st
         number(form.get("aicc")),
         f"{100 * np.expm1(out['log_error']):.0f} %" if out else "–",
         f"{100 * failed:.1f} %" if failed is not None else "–",
-        "yes" if form.get("borne") else "no",
+        "yes" if form.get("enough_points") else "no",
     ]
 
 

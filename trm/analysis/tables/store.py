@@ -180,7 +180,7 @@ def load_all(files: Sequence[str | Path], names: Sequence[str] = ()) -> Table:
 
 
 def merge(tables: Sequence[Table]) -> Table:
-    """One table of several: rows of a run that stands in two experiments count once."""
+    """One table of several: rows of a run that two experiments share count once."""
     if len(tables) == 1:
         return tables[0]
     keys = ["run", "evaluation", "split", "policy", "eval_steps", "restarts"]
