@@ -23,7 +23,7 @@ from trm.__main__ import main as trm
 from trm.io import sha256_file
 from trm.provenance import provenance
 
-FIXTURES = Path(__file__).parent.parent / "tests" / "data" / "arc"
+FIXTURES = Path(__file__).parent.parent / "tests" / "tasks" / "arc" / "files"
 SIDE = 5
 """Of the canvas: `stack`, whose answer has six rows, is left out and counts as not solved."""
 GENERATED = {"count": 480, "pairs": 4, "families": "recolour,mirror,fill,middle"}

@@ -86,8 +86,8 @@ def test_inspect_draws(tmp_path, capsys, mazes, set_4x4, kind):
         ),
         (["build", "--config", "{}", "--source", "none", "--out", "o"], "none/manifest.json does not exist"),
         (["expand", "none", "--out", "o"], "none/manifest.json does not exist"),
-        (["inspect", "none"], "none is no folder"),
-        (["inspect", "."], "is no data set"),
+        (["inspect", "none"], "none is not a folder"),
+        (["inspect", "."], "is neither a data set"),
     ],
 )
 def test_bad_input_is_one_sentence(tmp_path, monkeypatch, capsys, arguments, words):

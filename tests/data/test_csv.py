@@ -108,7 +108,7 @@ def test_equivalent_puzzles_are_kept_once(tmp_path, pool_4x4):
         ),
         (
             HEADER + "made,.234341221434321,1234341221434321,hard\n",
-            "line 2: the rating 'hard' is no whole number",
+            "line 2: the rating 'hard' is not a whole number",
         ),
         (HEADER + "made,.234341221434321,1234341221434321,-3\n", "line 2: the rating '-3'"),
         (HEADER + '"made,.234341221434321,1234341221434321,0\n', "line 2: unexpected end of data"),
@@ -143,7 +143,7 @@ def test_broken_gzip_missing_file_and_wrong_checksum(tmp_path, pool_4x4):
     good.write_text(HEADER + "".join(lines(pool_4x4, 3)))
     packed = tmp_path / "a.csv.gz"
     packed.write_bytes(gzip.compress(good.read_bytes())[:-9])
-    with pytest.raises(UserError, match=r"no complete gzip file"):
+    with pytest.raises(UserError, match=r"not a complete gzip file"):
         build_source(csv_config(packed), tmp_path / "out")
     with pytest.raises(UserError, match="does not exist"):
         build_source(csv_config(tmp_path / "none.csv"), tmp_path / "out")

@@ -173,7 +173,7 @@ def test_a_damaged_pool_is_refused(tmp_path, pool_4x4):
         (lambda d: np.save(d / "all__inputs.npy", np.full(40, 1)), "has 1 dimensions"),
         (lambda d: np.save(d / "all__inputs.npy", np.full((40, 15), 1)), "do not fit seq_len 16"),
         (lambda d: np.save(d / "all__puzzle_identifiers.npy", np.zeros(3, dtype=np.int32)), "has 3 entries"),
-        (lambda d: (d / "all__labels.npy").write_bytes(b"no array"), "no readable NumPy array"),
+        (lambda d: (d / "all__labels.npy").write_bytes(b"no array"), "not a readable NumPy array"),
         (lambda d: (d / "dataset.json").write_text("{}"), "no whole number `seq_len`"),
         (lambda d: (d / "dataset.json").write_text("{"), "is not JSON"),
     ],
@@ -190,11 +190,11 @@ def test_inconsistent_data_sets_of_other_tools(tmp_path, set_4x4, change, words)
 def test_manifests_of_other_kinds(tmp_path, pool_4x4, set_4x4):
     (tmp_path / "x" / "train").mkdir(parents=True)
     shutil.copy(pool_4x4 / "manifest.json", tmp_path / "x")
-    with pytest.raises(UserError, match="no dataset manifest"):
+    with pytest.raises(UserError, match="not a dataset manifest"):
         load(tmp_path / "x", "train")
-    with pytest.raises(UserError, match="no source manifest"):
+    with pytest.raises(UserError, match="not a source manifest"):
         load_pool(set_4x4)
-    with pytest.raises(UserError, match="is no data set"):
+    with pytest.raises(UserError, match="is not a data set|is neither a data set"):
         load(tmp_path / "none", "train")
     document = json.loads((pool_4x4 / "manifest.json").read_text()) | {"format": 2}
     (tmp_path / "x" / "manifest.json").write_text(json.dumps(document))

@@ -28,7 +28,7 @@ def read_csv(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Questions and answers, uint8 [puzzles, cells], and ratings (int32; -1 where there is none).
 
-    Puzzle i stands in line i + 2. Columns may stand in any order; `source` and `rating` may be missing.
+    Puzzle i is in line i + 2. Columns may be in any order; `source` and `rating` may be missing.
 
     Args:
         convert: what turns a block's characters (questions, answers, number of its first line) into values; raises
@@ -80,7 +80,7 @@ def _blocks(path: Path, name: str) -> Iterator[bytes]:
     except FileNotFoundError:
         raise UserError(f"{name} does not exist: check the path in data.files") from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise UserError(f"{name} is no complete gzip file ({error}): fetch it again") from None
+        raise UserError(f"{name} is not a complete gzip file ({error}): fetch it again") from None
     except OSError as error:
         raise UserError(f"{name} cannot be read: {error.strerror or error}") from None
 
@@ -148,7 +148,7 @@ def _integers(data: np.ndarray, begin: np.ndarray, end: np.ndarray, name: str, f
         at = int(np.flatnonzero(bad)[0])
         text = bytes(data[begin[at] : end[at]]).decode(errors="replace")
         raise UserError(
-            f"{name} line {first + at}: the rating {text!r} is no whole number of at most 9 digits"
+            f"{name} line {first + at}: the rating {text!r} is not a whole number of at most 9 digits"
         )
     return np.where(length == 0, -1, values).astype(np.int32)
 

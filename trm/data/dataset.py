@@ -152,7 +152,7 @@ def load(directory: str | Path, split: str) -> PuzzleSet:
     """
     folder = Path(directory)
     if not folder.is_dir():
-        raise UserError(f"{folder} is no data set: build it first, or check the path")
+        raise UserError(f"{folder} is not a data set: build it first, or check the path")
     if not (folder / split).is_dir():
         known = [name for name in SPLITS if (folder / name).is_dir()]
         raise UserError(
@@ -197,7 +197,7 @@ def _meta(folder: Path, split: str, manifest: dict[str, Any]) -> Meta:
     for name in fields:
         value = document.get(name) if isinstance(document, dict) else None
         if not (isinstance(value, int) or (name == "ignore_label_id" and value is None)):
-            raise UserError(f"{path} has no whole number `{name}`: it is no data set's description")
+            raise UserError(f"{path} has no whole number `{name}`: it does not describe a data set")
     if document.get("sets", ["all"]) != ["all"]:
         raise UserError(f"{path} names the sets {document['sets']}: only one set, `all`, can be read")
     own = {

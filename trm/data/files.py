@@ -83,7 +83,7 @@ def read_manifest(folder: Path, kind: str) -> dict[str, Any]:
         or not isinstance(manifest.get("sha256"), dict)
     ):
         raise UserError(
-            f"{folder / MANIFEST} is no {kind} manifest: check the path, or build the folder again"
+            f"{folder / MANIFEST} is not a {kind} manifest: check the path, or build the folder again"
         )
     if manifest.get("format") != 1:
         raise UserError(
@@ -123,17 +123,17 @@ def load_array(path: Path, dtype: type | None = None, ndim: int | None = None) -
     except FileNotFoundError:
         raise UserError(f"{path} does not exist: build the data set again, or check the path") from None
     except (OSError, ValueError, EOFError) as error:
-        raise UserError(f"{path} is no readable NumPy array ({error}): build the data set again") from None
+        raise UserError(f"{path} is not a readable NumPy array ({error}): build the data set again") from None
     if ndim is not None and array.ndim != ndim:
-        raise UserError(f"{path} has {array.ndim} dimensions, not {ndim}: it is no array of a data set")
+        raise UserError(f"{path} has {array.ndim} dimensions, not {ndim}: it is not an array of a data set")
     if dtype is None or array.dtype == dtype:
         return array
     if array.dtype.kind not in "iu":
-        raise UserError(f"{path} holds {array.dtype}, not integers: it is no array of a data set")
+        raise UserError(f"{path} holds {array.dtype}, not integers: it is not an array of a data set")
     bounds = np.iinfo(dtype)
     if array.size and (array.min() < bounds.min or array.max() > bounds.max):
         raise UserError(
-            f"{path} holds values outside {bounds.min}..{bounds.max}: it is no array of a data set"
+            f"{path} holds values outside {bounds.min}..{bounds.max}: it is not an array of a data set"
         )
     return array.astype(dtype)
 

@@ -78,7 +78,7 @@ def _lock(path: Path) -> Iterator[None]:
 
 
 def _download(url: str, part: Path, name: str) -> None:
-    """Bring `part` to the file's full length, from where it stands; retries as long as bytes arrive."""
+    """Download the rest of `part`; retries as long as bytes arrive."""
     failures = 0
     while True:
         before = part.stat().st_size if part.exists() else 0

@@ -22,7 +22,7 @@ class Batch(NamedTuple):
     puzzles: np.ndarray
     """Puzzle of the file that the example belongs to (index into puzzle_identifiers)."""
     copies: np.ndarray
-    """Copy that `Augmenter` makes of it; 0: as it stands in the file."""
+    """Copy that the task's augmenter makes of it; 0: the original."""
 
 
 class Sampler:

@@ -41,7 +41,7 @@ def _stable(value: Any) -> Any:
     if isinstance(value, dict):
         for key in value:
             if not isinstance(key, str):
-                raise TypeError(f"{key!r} is no stable key: keys must be text")
+                raise TypeError(f"{key!r} is not a stable key: keys must be text")
         return {key: _stable(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_stable(item) for item in value]

@@ -19,7 +19,7 @@ def expand(directory: Path, out: Path, copies: int | None = None) -> int:
     written.
 
     Raises:
-        UserError: for a folder that is no data set of ours, and for a place that cannot be written.
+        UserError: for a folder that is not a data set of ours, and for a place that cannot be written.
     """
     manifest = read_manifest(directory, "dataset")
     sets = {name: load(directory, name) for name in SPLITS}

@@ -25,7 +25,7 @@ def describe(directory: Path, samples: int = 2) -> str:
         UserError: for a folder that is neither a data set nor a pool, or a damaged file, which it names.
     """
     if not directory.is_dir():
-        raise UserError(f"{directory} is no folder: give one of a data set or of a pool")
+        raise UserError(f"{directory} is not a folder: give a data set or a pool")
     kind = ""
     if (directory / MANIFEST).exists():
         document = read_json(directory / MANIFEST)
@@ -34,7 +34,7 @@ def describe(directory: Path, samples: int = 2) -> str:
         return _pool(directory, samples)
     if not any((directory / name).is_dir() for name in SPLITS):
         raise UserError(
-            f"{directory} is no data set and no pool: it has neither {MANIFEST} nor a folder `train`"
+            f"{directory} is neither a data set nor a pool: it has neither {MANIFEST} nor a folder `train`"
         )
     manifest = read_manifest(directory, "dataset") if kind else {}
     lines = _heading(directory, manifest)

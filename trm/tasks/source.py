@@ -57,7 +57,7 @@ def local_copies(config: DataConfig, out: Path) -> list[tuple[str, Path]]:
                 raise UserError(f"{name} is remote: give its checksum in data.sha256")
             path = _fetch(name, config.sha256[index])
         elif not path.is_file():
-            raise UserError(f"{name} does not exist or is no file: check the path in data.files")
+            raise UserError(f"{name} does not exist or is not a file: check the path in data.files")
         found.append((name, path))
     return found
 

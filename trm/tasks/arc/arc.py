@@ -131,7 +131,7 @@ def read_tasks(files: list[tuple[str, Path]]) -> list[Task]:
         for key, value in document.items():
             where = f"{name} line {_line(text, key)}"
             if key in tasks:
-                raise UserError(f"{where}: task {key} stands in {tasks[key].where} too: remove one")
+                raise UserError(f"{where}: task {key} is also in {tasks[key].where}: remove one")
             tasks[key] = _task(key, where, value, "evaluation" in Path(name).name)
     for name, text, document in solutions:
         for key, grids in document.items():
@@ -165,7 +165,7 @@ def _read(name: str, path: Path) -> tuple[str, dict[str, Any]]:
             f"{name} line {error.lineno} is not JSON ({error.msg}): correct it, or fetch it again"
         ) from None
     except (UnicodeDecodeError, RecursionError) as error:
-        raise UserError(f"{name} is no JSON text ({error}): fetch it again") from None
+        raise UserError(f"{name} is not JSON text ({error}): fetch it again") from None
     if not isinstance(document, dict):
         raise UserError(f"{name} line 1: not an object of tasks: give an ARC file of challenges or solutions")
     return text, document
@@ -188,7 +188,7 @@ def _task(name: str, where: str, value: Any, evaluation: bool) -> Task:
                 or "input" not in pair
                 or (kind == "train" and "output" not in pair)
             ):
-                raise UserError(f"{place} is no pair of `input` and `output`: correct or remove it")
+                raise UserError(f"{place} is not a pair of `input` and `output`: correct or remove it")
             answer = _grid(pair["output"], f"{place} output") if "output" in pair else None
             getattr(task, kind).append((_grid(pair["input"], f"{place} input"), answer))
     return task
@@ -198,9 +198,11 @@ def _grid(rows: Any, place: str) -> np.ndarray:
     wrong = not isinstance(rows, list) or not 1 <= len(rows) <= SIDE
     wrong = wrong or not all(isinstance(row, list) and 1 <= len(row) <= SIDE for row in rows)
     if wrong or len({len(row) for row in rows}) != 1:
-        raise UserError(f"{place} is no grid of 1-{SIDE} rows of equal length 1-{SIDE}: correct or remove it")
+        raise UserError(
+            f"{place} is not a grid of 1-{SIDE} rows of equal length 1-{SIDE}: correct or remove it"
+        )
     if not all(type(cell) is int and 0 <= cell <= 9 for row in rows for cell in row):
-        raise UserError(f"{place} has a cell that is no colour 0-9: correct or remove it")
+        raise UserError(f"{place} has a cell that is not a colour 0-9: correct or remove it")
     return np.array(rows, dtype=np.uint8)
 
 
@@ -222,7 +224,7 @@ def side_of(cells: int) -> int:
 
 
 def decode(tokens: np.ndarray) -> np.ndarray | None:
-    """The grid that stands in the top left corner: the largest rectangle of colours there, or None. Exact for encoded
+    """The grid in the top left corner: the largest rectangle of colours there, or None. Exact for encoded
     grids; defined for any prediction."""
     side = side_of(len(tokens))
     canvas = tokens.reshape(side, side)

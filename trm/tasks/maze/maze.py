@@ -108,7 +108,7 @@ def read_mazes(name: str, path: Path, side: int) -> tuple[np.ndarray, np.ndarray
     """Tokens of a CSV file's questions and answers, uint8 [mazes, side * side].
 
     Raises:
-        UserError: naming file and line of the first maze that is malformed, or whose answer is no shortest path.
+        UserError: naming file and line of the first maze that is malformed, or whose answer is not a shortest path.
     """
     return read_csv(path, side * side, lambda *block: _check(name, side, *block), name)[:2]
 
@@ -152,7 +152,7 @@ def _check(name: str, side: int, *block) -> tuple[np.ndarray, np.ndarray]:
     faults = examine(side, questions, answers)[0]
     words = {
         1: "no way leads from S to G",
-        2: "the answer is no shortest path",
+        2: "the answer is not a shortest path",
         3: "the answer's path is broken",
     }
     refuse(faults > 0, name, first, lambda at: f"{words[int(faults[at])]}: correct or remove it")

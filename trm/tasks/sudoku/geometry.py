@@ -92,7 +92,7 @@ def from_text(text: str) -> np.ndarray:
 
 
 def symbol_values(side: int) -> np.ndarray:
-    """Value of each byte in a text form, 255 where it is no symbol of an n x n grid: uint8 [256]."""
+    """Value of each byte in a text form, 255 where it is not a symbol of an n x n grid: uint8 [256]."""
     table = np.full(256, 255, dtype=np.uint8)
     for value, symbol in enumerate(SYMBOLS[:side], start=1):
         table[ord(symbol)] = value
