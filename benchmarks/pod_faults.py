@@ -60,6 +60,9 @@ class Campaign:
         self.pod, self.folder, self.steps = pod, folder, steps
         self.random = random.Random(seed)
         kinds = [kind for kind in KINDS if not kind.startswith("cut") or pod.network.separate]
+        if len(pod.groups) > 1:
+            # Of a pool somebody else may well have the slices that are free.
+            kinds = [kind for kind in kinds if kind not in ("second controller", "wrong key")]
         self.kinds = [kinds[number % len(kinds)] for number in range(faults)]
         self.random.shuffle(self.kinds)
         self.recoveries: dict[str, list[float]] = {kind: [] for kind in KINDS}
