@@ -148,3 +148,10 @@ def test_what_does_not_fit_is_named(dataset_folder, tmp_path):
         )
         == 2
     )
+
+
+def test_a_narrower_network_than_the_public_one_is_not_exported(dataset_folder, tmp_path, capsys):
+    train(config({"multiple": 8}, {"steps": 1}), dataset_folder, tmp_path)
+    assert main(["convert", "to-reference", str(tmp_path / "run"), "--out", str(tmp_path / "m.pt")]) == 2
+    assert "model.multiple=8, and the public implementation rounds" in capsys.readouterr().err
+    assert not (tmp_path / "m.pt").exists()

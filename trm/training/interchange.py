@@ -118,7 +118,20 @@ def from_reference(
 
 
 def to_reference(trained: TrainedModel, kind: str, prefix: str = "model.inner.") -> dict[str, Tensor]:
-    """A public state dict of a run's `ema` or `raw` weights."""
+    """A public state dict of a run's `ema` or `raw` weights.
+
+    Raises:
+        UserError: where the public implementation would build a network of other sizes.
+    """
+    model = trained.config.model
+    public, sizes = model.model_copy(update={"multiple": 256}), shape(trained.config.data)
+    if parameter_shapes(public, sizes.seq_len, sizes.vocab_size) != parameter_shapes(
+        model, sizes.seq_len, sizes.vocab_size
+    ):
+        raise UserError(
+            f"the run has model.multiple={model.multiple}, and the public implementation rounds SwiGLU's inner width "
+            "to a multiple of 256: it cannot load these weights"
+        )
     state = {prefix + reference_name(name): tensor for name, tensor in trained.weights(kind).items()}
     for ours, public in STATES.items():
         state[prefix + public] = trained.tensors[f"buffers.{ours}"]
