@@ -195,6 +195,7 @@ def measure(
     case: str, precision: str, rounds: int, backend: Backend, batch: int | None, baselines: list[str]
 ) -> list[dict[str, Any]]:
     """Training step and evaluation of one case: a row for each baseline."""
+    torch.compiler.reset()  # else the cases before count against torch.compile's limit of recompilations
     fields, rows, cells = CASES[case]
     rows, vocab, steps = batch or rows, 6 if cells == 16 else 11, 2
     training = TrainingConfig(batch_size=rows, precision=precision, steps=10_000, ema=0.999)
