@@ -1,10 +1,11 @@
 """Compile every Triton kernel for a GPU that is not here, and say what the compiler made of it.
 
-    .venv-tpu/bin/python -m benchmarks.kernels              # sm_90, the paper's shapes, bfloat16
-    .venv-tpu/bin/python -m benchmarks.kernels --json kernels.json
+    python -m benchmarks.kernels              # needs triton; sm_90, the paper's shapes, bfloat16
+    python -m benchmarks.kernels --json kernels.json
 
-One line a kernel and tile: registers and bytes of local memory (spills) a thread, shared memory a program, whether
-its products use Hopper's `wgmma`. A kernel whose shared memory exceeds the chip's is marked; nothing is timed here.
+One line for each kernel and tile: registers and bytes of local memory (spills) of a thread, shared memory of a program,
+and its tensor core instructions: Hopper's (HGMMA) and the older ones (HMMA). A kernel whose shared memory exceeds the
+chip's is marked; nothing is timed here.
 """
 
 from __future__ import annotations
@@ -97,12 +98,16 @@ def compiled(kernel: Any, types: list[str], given: dict[str, Any], capability: i
         tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
         command = [tool, "--dump-resource-usage", file.name]
         text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        listing = [Path(triton.__file__).parent / "backends/nvidia/bin/nvdisasm", "-c", file.name]
+        machine_code = subprocess.run(listing, capture_output=True, text=True, check=True).stdout
     usage = dict(re.findall(r"(REG|STACK|LOCAL):(\d+)", text))
     return {
         "registers": int(usage["REG"]),
         "local_bytes": int(usage["STACK"]) + int(usage["LOCAL"]),
         "shared_bytes": found.metadata.shared,
-        "wgmma": "wgmma" in found.asm["ptx"],
+        # products of the tensor cores: Hopper's own, and the older ones that reach about half its speed
+        "hgmma": len(re.findall(r"\bHGMMA\.", machine_code)),
+        "hmma": len(re.findall(r"\bHMMA\.", machine_code)),
     }
 
 
@@ -128,7 +133,7 @@ def main() -> int:
         print(
             f"{name:28} {'x'.join(map(str, tile.values())):18} registers {found['registers']:3}  "
             f"local {found['local_bytes']:4} B  shared {found['shared_bytes'] / 1024:5.1f} KiB  "
-            f"{'wgmma' if found['wgmma'] else '':6}{'' if found['fits'] else 'DOES NOT FIT'}",
+            f"hgmma {found['hgmma']:3}  hmma {found['hmma']:3}  {'' if found['fits'] else 'DOES NOT FIT'}",
             flush=True,
         )
     if args.out:

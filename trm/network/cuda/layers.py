@@ -168,7 +168,8 @@ class Attention(Layer):
         return self._core(qkv)
 
     def _alone(self, x: Tensor) -> bool:
-        return not self.products or not attention.fits(len(x), x.shape[-1] // self.heads)
+        capability = torch.cuda.get_device_capability(x.device) if x.is_cuda else (9, 0)
+        return not self.products or not attention.fits(len(x), x.shape[-1] // self.heads, capability)
 
     def forward(self, x: Tensor, qkv: Tensor, attended: Tensor) -> Tensor:
         """Attention(x) [N, D]; projections [L, B, 3 D] and heads' outputs [L, B, D] are left for backward."""
