@@ -102,8 +102,8 @@ BACKWARD_SHAPES = (
     {"COLUMNS": 32, "INNER": 64, "num_warps": 4, "num_stages": 2},
     {"COLUMNS": 16, "INNER": 64, "num_warps": 4, "num_stages": 2},
 )
-"""Tiles worth timing on a GPU; the first serves elsewhere. For sm_90 each of them compiles to `wgmma` alone and spills at
-most 72 bytes a thread (Triton 3.5.0 and 3.7.1; tests/network/cuda/test_compiled.py). Wider tiles spill hundreds of
+"""Tiles worth timing on a GPU; the first serves elsewhere. For sm_90 each of them compiles to `wgmma` alone and spills
+at most 72 bytes a thread (Triton 3.5.0 and 3.7.1; tests/network/cuda/test_compiled.py). Wider tiles spill hundreds of
 bytes, and with INNER 32 most products become the older `mma`."""
 
 
