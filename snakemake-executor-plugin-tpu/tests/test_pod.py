@@ -98,6 +98,23 @@ def test_key_seen_first_is_kept_for_later_calls_and_another_refused(healthy_pod,
         asyncio.run(play())
 
 
+def test_new_incarnation_at_the_old_address_is_a_lost_task_and_no_forged_host(
+    healthy_pod, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("snakemake_executor_plugin_tpu.pod.API_SECONDS", 0.0)
+    answers = iter([None, "the pod was created anew"])
+
+    async def is_gone():
+        return next(answers)
+
+    async def play():
+        async with worker_of(healthy_pod, tmp_path, host_key=healthy_pod.hosts[1].host_key) as worker:
+            with pytest.raises(TaskLost, match="created anew"):
+                await worker.follow("t1", None, tmp_path / "log", patience=9, lease=9, is_gone=is_gone)
+
+    asyncio.run(play())
+
+
 def test_progress_bars_are_cheap_and_shown_as_they_were_last(tmp_path):
     worker, lines = Worker(None, "w0", "", folder="f"), []
     followed = Followed("t", "w0", tmp_path / "log")

@@ -5,6 +5,7 @@ import contextlib
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -202,7 +203,7 @@ class JobRun:
             attached=found is not None,
             logs=self.logs / f"launch-{number}",
             settings=self.settings,
-            is_gone=self.manager.why_gone,
+            is_gone=partial(self.manager.why_gone, pod),
             on_progress=self.record.report,
             on_line=self._show,
         )

@@ -42,6 +42,7 @@ class Pod:
     python: str
     path: list[str] = field(default_factory=list)
     status: list[dict[str, Any]] = field(default_factory=list)
+    incarnation: str = ""
     silent: set[int] = field(default_factory=set)
     """Hosts that do not answer though the API says that the pod is ready: what ran there may still run."""
 
@@ -152,8 +153,8 @@ class PodManager:
         if self.cloud is not None:
             await self.cloud.close()
 
-    async def why_gone(self) -> str | None:
-        """Return why the hosts cannot be there, if the API says so; asked at most once a second."""
+    async def why_gone(self, pod: Pod | None = None) -> str | None:
+        """Return why the hosts (of this incarnation) cannot be there, if the API says so; asked once a second."""
         if self.cloud is None:
             return None
         now = time.monotonic()
@@ -164,6 +165,8 @@ class PodManager:
                 self.say(f"TPU pod {self.cloud.name}: its state is unknown ({error})")
                 return None
         state = self._state[1]
+        if state.is_ready and pod is not None and state.incarnation != pod.incarnation:
+            return "the pod was created anew"
         return None if state.is_ready else f"the pod is gone: {state}"
 
     async def _bring_up(self) -> Pod:
@@ -195,6 +198,7 @@ class PodManager:
         workers, ssh = await self._reach()
         self._count += 1
         pod = Pod(self._count, ssh, workers, self.settings.python)
+        pod.incarnation = self.cloud.incarnation if self.cloud is not None else ""
         try:
             # The claim comes first: on a pod that somebody else drives nothing is touched.
             await self._until_up(workers[0], patience)
@@ -350,7 +354,7 @@ class PodManager:
         """Find the pod again, or replace it where the API says that it is lost."""
         self.say(f"TPU pod lost ({why}): looking for it")
         self._state = None
-        gone = await self.why_gone()
+        gone = await self.why_gone(pod)
         if not gone:
             try:
                 await self._look(pod, self.settings.recovery, all_needed=False)

@@ -17,13 +17,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .errors import PodError, TaskLost, TaskSilent, Unreachable
+from .errors import HostKeyError, PodError, TaskLost, TaskSilent, Unreachable
 from .ssh import Connection, Ssh, unreachable
 
 PACKAGE = Path(__file__).parent
 BEAT_SECONDS = 10.0
 TAIL_LINES = 20
 LONGEST_LINE = 8192
+API_SECONDS = 1.5  # above the time for which the API's last answer counts
 # An OSError of the agent itself; the output of a program that it ran may quote others.
 HOST_TROUBLE = re.compile(r"(\w+: )?\[Errno ")
 
@@ -219,7 +220,14 @@ class Worker:
                 reason = await connection.reason()
                 if why := await is_gone():
                     raise TaskLost(why)
-                unreachable(self.host, reason)
+                try:
+                    unreachable(self.host, reason)
+                except HostKeyError:
+                    # A new incarnation of the pod may have taken the address just now.
+                    await asyncio.sleep(API_SECONDS)
+                    if why := await is_gone():
+                        raise TaskLost(why) from None
+                    raise
                 now = time.monotonic()
                 down_since = now if down_since is None else down_since
                 if now - down_since > patience:
