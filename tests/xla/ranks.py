@@ -24,14 +24,14 @@ os.environ |= {"PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": "4", "XLA_SAVE_TENSORS_F
 
 import torch  # noqa: E402 (torch_xla reads the environment when it is imported)
 from torch import Tensor  # noqa: E402
-from trm.data.build import build_dataset  # noqa: E402
-from trm.data.source import build_source  # noqa: E402
 
 from tests.training.puzzles import write_dataset  # noqa: E402
 from tests.xla.steps import config  # noqa: E402
 from trm.devices.xla import XlaBackend  # noqa: E402
 from trm.evaluation.evaluate import evaluate_run  # noqa: E402
 from trm.study.schema import DataConfig, EvaluationConfig, RunConfig, RuntimeConfig  # noqa: E402
+from trm.tasks.build import build_dataset  # noqa: E402
+from trm.tasks.source import build_source  # noqa: E402
 from trm.training.dataset import Dataset  # noqa: E402
 from trm.training.loop import Trainer  # noqa: E402
 

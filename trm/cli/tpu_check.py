@@ -32,9 +32,9 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument(
         "--steps",
-        choices=("train", "eval", "both", "all"),
+        choices=("train", "eval", "both", "run", "all"),
         default="both",
-        help="which programs; all: also every other program of a run (reports, validation, checkpoints, ...)",
+        help="training step, evaluation step, both (default), every program of a run, or all of these",
     )
     parser.add_argument("--cache", default="results/tpu-check", help="folder of compiled programs' numbers")
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -92,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
         compiled, left, seconds = compiled + 1, left - 1, seconds + time.monotonic() - begun
         remaining = f"; about {seconds / compiled * left / 60:.0f} min left" if left else ""
         say(f"{number}/{len(programs)} {names[0]} {what}: {verdict}{remaining}")
-    if failed and not results:
+    if failed and not (results or others):
         raise UserError("; ".join(failed))
     if args.json:
         rows = [{"run": names[0], "runs": names, **result._asdict()} for names, result in results]
@@ -101,7 +101,8 @@ def run(args: argparse.Namespace) -> int:
             rows.append({"run": names[0], "runs": names, "what": "run", "programs": every})
         print(json.dumps(rows, indent=1))
     else:
-        print(table([(_shared(names), result) for names, result in results]))
+        if results:
+            print(table([(_shared(names), result) for names, result in results]))
         for names, found in others:
             print(f"\nEvery program of {_shared(names)}:\n{programs_table(found, where)}")
     for sentence in failed:
