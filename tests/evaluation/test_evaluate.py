@@ -262,3 +262,10 @@ def test_every_restart_and_state_has_noise_of_its_own():
     ]
     assert all(not torch.equal(a, b) for i, a in enumerate(drawn) for b in drawn[:i])
     assert torch.equal(drawn[0], policies.restart_noise(start, 0.3, 1, 0, 0))
+
+
+@pytest.mark.parametrize("content", [b"", b"12345", b"\xff" * 3000])
+def test_damaged_weights_are_named_with_the_remedy(tmp_path, content):
+    (tmp_path / "weights.safetensors").write_bytes(content)
+    with pytest.raises(UserError, match=r"weights\.safetensors is damaged .* delete it"):
+        load_weights(tmp_path)

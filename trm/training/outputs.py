@@ -96,7 +96,9 @@ def load_weights(path: Path) -> TrainedModel:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no iterator)
     except Exception as error:
-        raise UserError(f"{path} cannot be read as safetensors: {error}") from error
+        raise UserError(
+            f"{path} is damaged ({error}): delete it, or the run's folder, and repeat the command to train it again"
+        ) from error
     if "config" not in metadata or "meta" not in metadata:
         raise UserError(f"{path} has no run's metadata: convert it with `python -m trm convert`")
     return TrainedModel(
