@@ -5,14 +5,28 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-FULL = ("slurm", "xla", "network/cuda")
-"""Folders whose tests need Slurm or the second environment."""
+FULL = (
+    "slurm",
+    "xla",
+    "network/cuda",
+    "analysis/test_notebooks.py",
+    "analysis/test_redraw.py",
+    "pipeline/test_cluster_docs.py",
+    "pipeline/test_kill.py",
+    "pipeline/test_pod.py",
+    "pipeline/test_readme.py",
+    "pipeline/test_reruns.py",
+    "storage/test_training.py",
+    "training/test_faults.py",
+    "training/test_workers.py",
+)
+"""Folders and files of tests that take long, or need Slurm or the second environment."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests of whole folders."""
+    """Mark the tests of these places."""
     for item in items:
-        if any(HERE / folder in item.path.parents for folder in FULL):
+        if any(HERE / place in (item.path, *item.path.parents) for place in FULL):
             item.add_marker(pytest.mark.full)
 
 
