@@ -113,7 +113,7 @@ def test_out_of_memory_is_recognised_on_the_host():
         ({"training": {"lr": -1}}, "training.lr"),
         ({"training": {"micro_batches": 5}}, "not divisible"),
         ({"data": {"task": "maze"}}, "data.task"),
-        ({"data": {"box_rows": 3}}, "boxes of 3 by 2"),
+        ({"data": {"box_rows": 3}}, "puzzles of 16 cells"),
         ({"data": {"augmentations": 7}}, "augmentations"),
     ],
 )

@@ -1,6 +1,7 @@
 """Verdicts, advice and the table from the numbers of compiled programs (kept ones, in the cache's own format)."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -105,8 +106,9 @@ def test_the_command_knows_the_runs_of_the_study(capsys: pytest.CaptureFixture):
 
 
 def test_the_command_says_what_it_does_and_one_program_s_failure_hides_no_other(
-    capsys: pytest.CaptureFixture, tmp_path: Path
+    capsys: pytest.CaptureFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
+    monkeypatch.setenv("TRM_TPU_PYTHON", sys.executable)  # asked for, never started
     pod, runs = parse_slice("v4-64"), open_project({"scale": "laptop"}).runs
 
     alike: dict[str, list[str]] = {}
