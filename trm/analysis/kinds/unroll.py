@@ -38,7 +38,7 @@ def unroll_sentence(
         ends = f"{percent(first[1].value)} at {first[0]:g}, {percent(best[1].value)} at {best[0]:g}"
         return f"{head}no gain from more supervision steps is established ({ends})."
     text = (
-        f"{head}accuracy rises from {percent(first[1].value, first[1].bounds)} at {first[0]:g} "
+        f"{head or 'Exact '}accuracy rises from {percent(first[1].value, first[1].bounds)} at {first[0]:g} "
         f"step{'' if first[0] == 1 else 's'} to {percent(best[1].value, best[1].bounds)} at {best[0]:g} "
         f"({points(gain.value, gain.bounds)})"
     )
