@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 import torch
 from torch import Tensor
 
@@ -9,7 +11,7 @@ from trm.network.parameters import Rates
 from trm.study.schema import TrainingConfig
 
 
-class Optimiser:
+class Optimiser(ABC):
     """The direction of a step and its rates. Weight decay and EMA are common to all (`flat.update`)."""
 
     second_moment = True
@@ -22,9 +24,9 @@ class Optimiser:
         v_scale = torch.rsqrt(1 - torch.pow(one * training.beta2, step))
         return Rates(1 - lr * training.weight_decay, lr / correction, v_scale)
 
+    @abstractmethod
     def direction(self, training: TrainingConfig, g: Tensor, m: Tensor, v: Tensor, rates: Rates) -> Tensor:
         """Update the moments in place; returns a new tensor, which `rates.step_size` multiplies."""
-        raise NotImplementedError
 
 
 class Adam(Optimiser):
@@ -35,6 +37,6 @@ class Adam(Optimiser):
         v.mul_(training.beta2).addcmul_(g, g, value=1 - training.beta2)
         return self.ratio(m, v.sqrt().mul_(rates.v_scale))
 
+    @abstractmethod
     def ratio(self, m: Tensor, deviation: Tensor) -> Tensor:
         """The direction; `deviation` may be overwritten."""
-        raise NotImplementedError
