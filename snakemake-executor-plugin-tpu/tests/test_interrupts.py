@@ -1,6 +1,7 @@
 """Ctrl-C at moments that are hard to hit, and what the tests themselves need to know of it."""
 
 import asyncio
+import contextlib
 import os
 import re
 import signal
@@ -74,6 +75,27 @@ def test_second_ctrl_c_does_not_wait_for_the_pod(study):
     call.signal(signal.SIGINT)
     assert call.wait(timeout=50) == -signal.SIGINT
     assert "Not waiting for the pod any longer: what runs there ends by itself within" in call.said
+
+
+def test_second_ctrl_c_is_heard_while_the_first_is_answered():
+    """Snakemake's log handler swallows a KeyboardInterrupt that is raised while it writes."""
+    said = []
+
+    def write(message):
+        said.append(message)
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+
+    executor = Executor.__new__(Executor)
+    executor.workflow = SimpleNamespace(executor_settings=ExecutorSettings())
+    executor.settings = ExecutorSettings()
+    executor.driver = SimpleNamespace(ended=False)  # and it is never called
+    executor.futures, executor.runs = {}, {}
+    executor.logger = SimpleNamespace(info=write, error=said.append)
+    with pytest.raises(KeyboardInterrupt):
+        executor.cancel_jobs([])
+    assert "Not waiting for the pod any longer" in said[-1]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_follower_cancelled_when_its_connection_has_just_ended(healthy_pod, tmp_path, monkeypatch):

@@ -1,10 +1,13 @@
 """The executor: what Snakemake calls. Jobs are driven on an event loop of their own, in a thread of their own."""
 
 import asyncio
+import contextlib
 import csv
 import os
 import shlex
+import signal
 import time
+from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -31,6 +34,22 @@ ENTRY = '"$TPU_AGENT/worker/snakemake_job.py"'
 LARGEST_SOURCE = 10 << 20
 LARGEST_LOCAL_INPUT = 50 << 20
 END_SECONDS = 150.0  # above what a slow notification and a silent host take together
+
+
+@contextlib.contextmanager
+def noting_interrupts() -> Iterator[list[int]]:
+    """Note each SIGINT and raise KeyboardInterrupt, which Snakemake's log handler swallows while it writes."""
+    noted: list[int] = []
+
+    def note(number: int, _: object) -> None:
+        noted.append(number)
+        raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGINT, note)
+    try:
+        yield noted
+    finally:
+        signal.signal(signal.SIGINT, previous)
 
 
 class Executor(RemoteExecutor):
@@ -256,15 +275,18 @@ class Executor(RemoteExecutor):
         done = {slot for slot, future in self.futures.items() if future.done()}
         # Not the futures: Ctrl-C may have come when a job was on its way and its future not noted yet.
         running = [run for slot, run in self.runs.items() if slot not in done]
-        self.logger.info(
-            f"Stopping {len(running)} job(s) on the TPU pod (at most {self.settings.grace} s) ..."
-        )
         rest = (
             f"what runs there ends by itself within {self.settings.lease} s. "
             "Look with `python -m snakemake_executor_plugin_tpu status`."
         )
         try:
-            self.driver.call(self._cancel(running), self.settings.grace + 60)
+            with noting_interrupts() as interrupts:
+                self.logger.info(
+                    f"Stopping {len(running)} job(s) on the TPU pod (at most {self.settings.grace} s) ..."
+                )
+                if interrupts:
+                    raise KeyboardInterrupt
+                self.driver.call(self._cancel(running), self.settings.grace + 60)
         except TimeoutError:
             self.logger.error(f"The pod does not answer ({self.driver.at_work()}): {rest}")
         except KeyboardInterrupt:
