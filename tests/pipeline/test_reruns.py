@@ -145,6 +145,17 @@ def test_experiments_are_targets_by_name_and_old_id(project):
         assert "html_report" not in jobs
 
 
+def test_an_unknown_target_is_named_and_no_plan_hides_it(project):
+    for target, sentence in (
+        ("results/plots/nothing.pdf", "has no figure 'nothing'"),
+        ("data_sise", "no experiment 'data_sise'; did you mean 'data_size'?"),
+    ):
+        result = project.snakemake("-n", target, check=False)
+        assert result.returncode == 1
+        assert sentence in result.stderr + result.stdout
+        assert "Study" not in result.stderr
+
+
 def test_a_failed_run_leaves_a_partial_report_beside_the_whole_one(project):
     whole = (project.folder / "results/report.html").read_text()
     project.edit(set_in("experiments", "batch", "grid", "product", "training.batch_size", [4, 8, 16]))

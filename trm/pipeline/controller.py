@@ -35,7 +35,7 @@ class Controller(logging.Filter):
     def __init__(self, project: Project, config: dict[str, Any], snakemake: Any):
         super().__init__()
         self._config = config
-        self._interrupted = False
+        self._interrupted = self._failed = False
         self._lock: TextIO | None = None
         self._launch: Launch | None = None
         self._project = project
@@ -46,18 +46,23 @@ class Controller(logging.Filter):
             if not (output.printshellcmds or output.verbose):
                 # as `-n --quiet`: the counts, not every job (394 lines of the shipped study, hours of larger ones)
                 output.quiet = {Quietness.RULES, Quietness.PROGRESS}
-            atexit.register(plan.announce, project, snakemake)
+            atexit.register(self._announce, snakemake)
         else:
-            logger.addFilter(self)
             signal.signal(signal.SIGINT, self._interrupt)
+        self._dryrun = output.dryrun
+        logger.addFilter(self)
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Take the lock when jobs are about to run; every record passes."""
+        self._failed |= record.levelno >= logging.ERROR
         # the one event before Snakemake looks at its own locks; commands that run nothing (--summary, --lint) lack it
-        if get_event(record) == LogEvent.WORKFLOW_STARTED:
+        if get_event(record) == LogEvent.WORKFLOW_STARTED and not self._dryrun:
             self._lock = lock.join()
             self._launch = Launch(self._project)
         return True
+
+    def _announce(self, snakemake: Any) -> None:
+        plan.announce(self._project, snakemake, self._failed)
 
     def _interrupt(self, number: int, frame: Any) -> None:
         self._interrupted = True

@@ -305,12 +305,13 @@ def _budget_lines(budget: dict[str, Any], head: str) -> list[str]:
     return lines
 
 
-def announce(project: Project, snakemake: Any) -> None:
+def announce(project: Project, snakemake: Any, failed: bool) -> None:
     """Print the plan at the end of a dry run: of the experiments that its targets name, else of those selected; or the
     nearest name where a target is unknown.
 
     Args:
         snakemake: Snakemake's `workflow` object of the Snakefile, after the dry run.
+        failed: the dry run ended with an error, below which a plan would hide it.
     """
     if snakemake.dag_settings is None:  # it ended before
         return
@@ -321,10 +322,10 @@ def announce(project: Project, snakemake: Any) -> None:
         if target not in rules and "/" not in target and not Path(target).exists():
             print(f"no experiment {target!r}{nearest(target, project.selection.targets)}", file=sys.stderr)
             return
+    if failed:
+        return
     aliases = project.study.aliases
     named = {aliases.get(target, target) for target in targets} & project.study.experiments.keys()
-    if any(project.study.experiments[name].skip for name in named):
-        return  # Snakemake has said why
     names = [name for name in project.study.experiments if name in named] if named else None
     shown = document(project, budget=project.settings.budget_hours, names=names)
     print(f"\n{text(shown)}", file=sys.stderr)
