@@ -1,6 +1,6 @@
 """`python -m trm preflight`: check a machine, or all hosts of a job, before trusting it with a run.
 
-python -m trm preflight --profile local
+python -m trm preflight
 torchrun --nproc-per-node 8 -m trm preflight --profile gpu --bucket gs://my-bucket/trm
 tpurun python -m trm preflight --profile tpu --bucket gs://my-bucket/trm --out results/preflight.json
 """
@@ -17,7 +17,10 @@ def add_parser(subparsers: Any) -> None:
         "preflight", help="check a machine before trusting it with a run", description=__doc__.split("\n")[0]
     )
     parser.add_argument(
-        "--profile", required=True, choices=("local", "gpu", "tpu"), help="what is checked for"
+        "--profile",
+        default="local",
+        choices=("local", "gpu", "tpu"),
+        help="what is checked for (default: local)",
     )
     parser.add_argument("--bucket", help="gs:// address that results will go to")
     parser.add_argument(
