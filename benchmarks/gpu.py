@@ -162,7 +162,7 @@ def checks(sizes: Sizes) -> dict[str, Any]:
 
 def paired(ours: Any, theirs: Any, rounds: int, backend: Any) -> dict[str, Any]:
     """Median seconds of each and the ratio with its quartiles."""
-    from benchmarks.step import in_turns
+    from benchmarks.frame import in_turns
 
     found = in_turns({"ours": ours, "baseline": theirs}, rounds, backend)
     mine, its = found["ours"]["seconds"], found["baseline"].pop("seconds")

@@ -1,31 +1,23 @@
 """What stopping on the halt logit saves: a full pass against a compacted one, in seconds, steps and answers.
 
-python -m benchmarks.inference [--run results/runs/NAME --dataset results/datasets/NAME] [--rounds 5] [--json out.json]
+python -m benchmarks.inference --run results/runs/NAME --dataset results/datasets/NAME [--rounds 5] [--json out.json]
 
-Without a run it trains the laptop scale's baseline first. Answers of a compacted pass are compared, puzzle by puzzle,
-with those that the full pass gave at the same step.
+Answers of a compacted pass are compared, puzzle by puzzle, with those that the full pass gave at the same step.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
-import subprocess
-import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmarks.plan import data
+from benchmarks.frame import finish, parser
 from trm.devices.cpu import CpuBackend
 from trm.evaluation import policies
 from trm.evaluation.evaluate import Evaluation
-from trm.pipeline.naming import dataset_name
-from trm.pipeline.project import open_project
 from trm.study.schema import EvaluationConfig
 from trm.training.dataset import Dataset
 from trm.training.outputs import load_weights
@@ -33,27 +25,6 @@ from trm.training.outputs import load_weights
 DEPTHS = (8, 16, 64)
 COMPARED = 16
 """Deepest pass whose answers are compared: a full pass for each step at which a puzzle may stop."""
-
-
-def train(folder: Path) -> tuple[Path, Path]:
-    """The laptop scale's baseline: its run and its data set."""
-    data(folder)
-    project = open_project({"scale": "laptop", "experiments": "baseline"})
-    run = project.study.experiment("baseline").points[0].runs[0]
-    dataset, out = folder / dataset_name(run.config.data), folder / run.name
-    command = [
-        sys.executable,
-        "-m",
-        "trm",
-        "train",
-        "--config",
-        project.catalogue.run_json(run.name),
-        "--threads",
-        "1",
-    ]
-    command += ["--dataset", str(dataset), "--out", str(out), "--checkpoints", str(folder / "checkpoints")]
-    subprocess.run(command, check=True, capture_output=True)
-    return out, dataset
 
 
 def measure(run: Path, dataset: Path, depth: int, rounds: int) -> dict[str, Any]:
@@ -90,30 +61,13 @@ def measure(run: Path, dataset: Path, depth: int, rounds: int) -> dict[str, Any]
 
 
 def main() -> None:
-    """Print the table, and write JSON if asked."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--run", type=Path)
-    parser.add_argument("--dataset", type=Path)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--json")
-    args = parser.parse_args()
+    """Measure, print, and write JSON if asked."""
+    options = parser(__doc__, rounds=5)
+    options.add_argument("--run", type=Path, required=True, help="folder of a finished training run")
+    options.add_argument("--dataset", type=Path, required=True, help="its data set")
+    args = options.parse_args()
     torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory() as place:
-        run, dataset = (args.run, args.dataset) if args.run else train(Path(place))
-        found = [measure(run, dataset, depth, args.rounds) for depth in DEPTHS]
-    print(
-        f"{'steps':>6}{'full s':>9}{'compacted s':>13}{'times faster':>14}{'fewer steps':>13}{'differ':>8}{'exact':>16}"
-    )
-    for row in found:
-        exact = f"{100 * row['exact_full']:.1f} / {100 * row['exact_compacted']:.1f} %"
-        print(
-            f"{row['depth']:>6}{row['full']:>9.3f}{row['compacted']:>13.3f}{row['time_saved']:>14.2f}"
-            f"{row['steps_saved']:>13.2f}{row['different_answers'] if row['depth'] <= COMPARED else '':>8}{exact:>16}"
-        )
-    if args.json:
-        Path(args.json).write_text(json.dumps(found, indent=1))
+    finish([measure(args.run, args.dataset, depth, args.rounds) for depth in DEPTHS], args.json)
 
 
 if __name__ == "__main__":

@@ -1,23 +1,26 @@
-"""How long the pipeline thinks: `snakemake -n` for the shipped study and for 5,000 grid points, parsing alone, memory.
+"""Seconds to parse the study and of `snakemake -n`, for the shipped study and for one of many grid points.
 
-python benchmarks/pipeline.py [--points 5000] [--json out.json]
+python -m benchmarks.pipeline [--points 5000] [--rounds 3] [--json out.json]
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import shutil
-import statistics
-import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import yaml
 
-ROOT = Path(__file__).parents[1]
+from benchmarks.frame import ROOT, Ratio, finish, parser, spread, timed
+
+ALLOWED = {(0, "snakemake -n -q"): 2.0, (5000, "parse"): 3.0, (5000, "snakemake -n -q"): 15.0}
+"""Targets in seconds, by grid points and command."""
+PARSE = "from trm.pipeline.project import open_project; p = open_project({}); p.check(); p.published.report_identity"
+COMMANDS = {
+    "parse": [sys.executable, "-c", PARSE],
+    "snakemake -n -q": [sys.executable, "-m", "snakemake", "--profile", "profiles/local", "-n", "-q"],
+}
 
 
 def project(folder: Path, points: int) -> None:
@@ -36,44 +39,22 @@ def project(folder: Path, points: int) -> None:
         (folder / "config/experiments.yaml").write_text(yaml.safe_dump(document))
 
 
-def timed(command: list[str], folder: Path, runs: int) -> dict[str, float]:
-    """Median and range of wall seconds of a command."""
-    seconds = []
-    for _ in range(runs):
-        started = time.perf_counter()
-        subprocess.run(command, cwd=folder, check=True, capture_output=True)
-        seconds.append(time.perf_counter() - started)
-    return {"median": statistics.median(seconds), "min": min(seconds), "max": max(seconds)}
-
-
 def main() -> None:
-    """Print the table, and write JSON if asked."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--points", type=int, default=5000)
-    parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--json")
-    args = parser.parse_args()
-    parse = (
-        "from trm.pipeline.project import open_project; p = open_project({}); p.check(); "
-        "p.published.report_identity"
-    )
-    results = {}
-    for name, points in (("shipped study", 0), (f"{args.points} points", args.points)):
+    """Measure, print, and write JSON if asked."""
+    options = parser(__doc__, rounds=3)
+    options.add_argument("--points", type=int, default=5000)
+    args = options.parse_args()
+    rows, ratios = [], []
+    for points in (0, args.points):
+        study = f"{points} points" if points else "shipped study"
         with tempfile.TemporaryDirectory() as folder:
             project(Path(folder), points)
-            dry = [sys.executable, "-m", "snakemake", "--profile", "profiles/local", "-n", "-q"]
-            results[name] = {
-                "parse": timed([sys.executable, "-c", parse], Path(folder), args.runs),
-                "snakemake -n -q": timed(dry, Path(folder), args.runs),
-            }
-    print(f"{'':<18}{'':<18}{'median s':>10}{'min':>8}{'max':>8}")
-    for name, rows in results.items():
-        for what, value in rows.items():
-            print(f"{name:<18}{what:<18}{value['median']:>10.2f}{value['min']:>8.2f}{value['max']:>8.2f}")
-    if args.json:
-        Path(args.json).write_text(json.dumps(results, indent=1))
+            for name, command in COMMANDS.items():
+                taken = spread([timed(command, Path(folder))[0] for _ in range(args.rounds)])
+                rows.append({"study": study, "command": name, **taken})
+                if allowed := ALLOWED.get((points, name)):
+                    ratios.append(Ratio.of_limit(f"{name}, {study}", allowed, taken))
+    finish(rows, args.json, ratios)
 
 
 if __name__ == "__main__":

@@ -4,30 +4,26 @@
     python -m benchmarks.step --cases small --precisions bfloat16 --threads 2 --rounds 9
 
 Ours and the baselines (benchmarks/baseline.py, as it is and through torch.compile) take turns, so that a busy machine
-slows all of them; a ratio is the median over rounds, its spread the quartiles. `processor_ratio` compares CPU seconds,
-which neighbours on the machine disturb least (with one thread). `ceiling` is the rate of a large matrix product,
+slows all of them. A ratio is the median over rounds, its spread the quartiles. `processor_ratio` compares CPU seconds,
+which other processes disturb least (with one thread). `ceiling` is the rate of a large matrix product in FLOP/s,
 measured in the same process.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import statistics
+import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
 from benchmarks.baseline import EagerTrainer, EagerTRM
+from benchmarks.frame import Ratio, finish, in_turns, parser
 from trm.devices import open_backend
 from trm.devices.base import Backend
 from trm.network.inference import InferenceNetwork, inference_batch
-from trm.provenance import provenance
 from trm.study.flops import forward_flops, step_flops
 from trm.study.schema import ModelConfig, RunConfig, TrainingConfig
 from trm.training.state import Puzzles, TrainState
@@ -159,38 +155,6 @@ def their_evaluation(
     return evaluate
 
 
-def in_turns(calls: dict[str, Callable[[], None]], rounds: int, backend: Backend) -> dict[str, Any]:
-    """Seconds of `ours` and of each baseline (medians), and per baseline the ratio to ours with its quartiles."""
-
-    def seconds(call: Callable[[], None], repeat: int) -> tuple[float, float]:
-        backend.synchronize()
-        begun, processor = time.perf_counter(), time.process_time()
-        for _ in range(repeat):
-            call()
-        backend.synchronize()
-        return (time.perf_counter() - begun) / repeat, (time.process_time() - processor) / repeat
-
-    for call in calls.values():
-        seconds(call, 8 if backend.name == "cuda" else 3)  # warm-up, compilation, capture of the graph
-    # a round is long enough for the clock
-    repeat = max(1, int(0.1 / max(1e-4, seconds(calls["ours"], 1)[0])))
-    taken: dict[str, list[tuple[float, float]]] = {name: [] for name in calls}
-    for _ in range(rounds):
-        for name, call in calls.items():
-            taken[name].append(seconds(call, repeat))
-    found: dict[str, Any] = {}
-    for name, times in taken.items():
-        ratios = [its[0] / mine[0] for mine, its in zip(taken["ours"], times)]
-        quarters = statistics.quantiles(ratios, n=4) if rounds > 1 else ratios * 3
-        found[name] = {
-            "seconds": statistics.median(wall for wall, _ in times),
-            "ratio": statistics.median(ratios),
-            "ratio_quartiles": [quarters[0], quarters[2]],
-            "processor_ratio": statistics.median(b[1] / a[1] for a, b in zip(taken["ours"], times)),
-        }
-    return found
-
-
 def measure(
     case: str, precision: str, rounds: int, backend: Backend, batch: int | None, baselines: list[str]
 ) -> list[dict[str, Any]]:
@@ -200,82 +164,56 @@ def measure(
     rows, vocab, steps = batch or rows, 6 if cells == 16 else 11, 2
     training = TrainingConfig(batch_size=rows, precision=precision, steps=10_000, ema=0.999)
     run = RunConfig(model=ModelConfig(**fields), training=training)
-    ours, state = our_step(run, cells, vocab, backend)
+    train, state = our_step(run, cells, vocab, backend)
     theirs = {name: their_step(run, cells, vocab, backend, name) for name in baselines}
-    ceiling = matmul_ceiling(backend.precision(precision).forward, backend)
     evaluate, many = our_evaluation(state, backend, steps)
-    nets = {name: net for name, (_, net) in theirs.items()}
-    work = {
-        "train": (
-            rows,
-            step_flops(run.model, cells, vocab),
-            {"ours": ours} | {n: c for n, (c, _) in theirs.items()},
-        ),
-        "evaluate": (
-            many,
-            steps * forward_flops(run.model, cells, vocab),
-            {"ours": evaluate}
-            | {n: their_evaluation(net, backend, many, cells, vocab, steps) for n, net in nets.items()},
-        ),
+    ceiling = matmul_ceiling(backend.precision(precision).forward, backend)
+    trains = {name: step for name, (step, _) in theirs.items()}
+    evaluates = {
+        name: their_evaluation(net, backend, many, cells, vocab, steps) for name, (_, net) in theirs.items()
     }
     results = []
-    for what, (rows, flops, calls) in work.items():
-        found = in_turns(calls, rounds, backend)
+    for what, count, flops, ours, others in (
+        ("train", rows, step_flops(run.model, cells, vocab), train, trains),
+        ("evaluate", many, steps * forward_flops(run.model, cells, vocab), evaluate, evaluates),
+    ):
+        found = in_turns({"ours": ours} | others, rounds, backend)
         mine = found.pop("ours")["seconds"]
         for baseline, row in found.items():
-            named = {"case": case, "what": what, "precision": precision, "baseline": baseline, "batch": rows}
-            key = (what, case, precision, baseline)
+            named = {"case": case, "what": what, "precision": precision, "batch": count, "against": baseline}
+            rates = {"rows/s": count / mine, "theirs": count / row.pop("seconds")}
             results.append(
-                named
-                | row
-                | {
-                    "rows_per_second": rows / mine,
-                    "baseline_rows_per_second": rows / row["seconds"],
-                    "flops_per_second": rows * flops / mine,
-                    "ceiling": ceiling,
-                    "target": TARGETS.get(key) if backend.name == "cpu" else None,
-                    "peak_memory_bytes": backend.peak_memory(),
-                }
+                named | rates | row | {"of_ceiling": count * flops / mine / ceiling, "ceiling": ceiling}
             )
     return results
 
 
-def line(found: dict[str, Any]) -> str:
-    """One comparison, for the console."""
-    low, high = found["ratio_quartiles"]
-    share = found["flops_per_second"] / found["ceiling"]
-    return (
-        f"{found['case']:15} {found['what']:8} {found['precision']:8} batch {found['batch']:4}  "
-        f"{found['rows_per_second']:8.1f} rows/s, {found['baseline']:8} {found['baseline_rows_per_second']:8.1f}  "
-        f"ratio {found['ratio']:.2f} ({low:.2f}-{high:.2f}), CPU {found['processor_ratio']:.2f}  "
-        f"{100 * share:.0f} % of {found['ceiling'] / 1e9:.0f} GFLOP/s"
-        + ("  MISSED" if found["ratio"] < (found["target"] or 0) else "")
-    )
+def ratio_of(row: dict[str, Any], backend: Backend) -> Ratio:
+    """A row as a line of `make bench`'s table."""
+    case, what, precision, baseline = (row[key] for key in ("case", "what", "precision", "against"))
+    target = TARGETS.get((what, case, precision, baseline)) if backend.name == "cpu" else None
+    name, against = f"{case}, {row['batch']} rows", f"plain PyTorch, {baseline}"
+    return Ratio(f"{what}, {precision}", name, row["ratio"], *row["ratio_quartiles"], target, against)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
-    parser.add_argument("--precisions", nargs="+", default=["bfloat16", "float32"])
-    parser.add_argument("--baselines", nargs="+", choices=BASELINES, default=list(BASELINES))
-    parser.add_argument("--threads", type=int)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--batch", type=int, help="rows of a training step instead of each case's own")
-    parser.add_argument("--backend", default="auto")
-    parser.add_argument("--json", dest="out", type=Path)
-    args = parser.parse_args()
-    load, backend = os.getloadavg(), open_backend(args.backend, args.threads)
-    results = []
+    """Measure, print, and write JSON if asked."""
+    options = parser(__doc__, rounds=7)
+    options.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
+    options.add_argument("--precisions", nargs="+", default=["bfloat16", "float32"])
+    options.add_argument("--baselines", nargs="+", choices=BASELINES, default=list(BASELINES))
+    options.add_argument("--threads", type=int)
+    options.add_argument("--batch", type=int, help="rows of a training step instead of each case's own")
+    options.add_argument("--backend", default="auto")
+    args = options.parse_args()
+    backend = open_backend(args.backend, args.threads)
+    results: list[dict[str, Any]] = []
     for case in args.cases:
         for precision in args.precisions:
-            for found in measure(case, precision, args.rounds, backend, args.batch, args.baselines):
-                print(line(found), flush=True)
-                results.append(found)
-    if args.out:
-        machine = {"device": backend.device_name(), "threads": torch.get_num_threads(), "load_before": load}
-        args.out.write_text(
-            json.dumps({"machine": machine, "results": results, "provenance": provenance()}, indent=1)
-        )
+            print(f"{case}, {precision}", file=sys.stderr, flush=True)
+            results += measure(case, precision, args.rounds, backend, args.batch, args.baselines)
+    device = {"device": backend.device_name(), "threads": torch.get_num_threads()}
+    finish(results, args.json, [ratio_of(row, backend) for row in results], **device)
 
 
 if __name__ == "__main__":

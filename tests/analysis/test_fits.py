@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from scipy.optimize import least_squares
 
+from benchmarks.fits import Truth, coverage
 from tests.analysis.synthetic import experiment
 from trm.analysis.fits import fit_table
 from trm.analysis.fits.bootstrap import resample, seed_spread, within
 from trm.analysis.fits.compare import choose, doubts
-from trm.analysis.fits.coverage import Truth, coverage
 from trm.analysis.fits.forms import FORMS, Form, normalise
 from trm.analysis.fits.run import round_number
 from trm.analysis.fits.solve import solve

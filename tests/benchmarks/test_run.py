@@ -1,58 +1,63 @@
-"""`make bench`: its documents become one table; a benchmark that fails is counted, not hidden."""
+"""The frame of the benchmarks, and `make bench`, which makes one table of their documents."""
 
 import json
+import sys
+from types import SimpleNamespace
 
 import pytest
 
-from benchmarks import run
-from benchmarks.run import ratios_of, table
+from benchmarks import fits, frame, run
+from benchmarks.frame import Ratio
 
-STEP = {
-    "results": [
-        {
-            "case": "small", "what": what, "precision": "bfloat16", "batch": 32, "ratio": ratio,
-            "ratio_quartiles": [ratio - 0.1, ratio + 0.1], "target": target, "baseline": "compiled",
-        }
-        for what, ratio, target in (("evaluate", 1.7, None), ("train", 1.4, 1.5))
-    ]
-}  # fmt: skip
-FIXED = {
-    "allowed": 4.0,
-    "commands": {
-        "import torch": {"wall": 1.0, "wall_least": 1.0, "wall_most": 1.0},
-        "train": {"wall": 1.2, "wall_least": 1.0, "wall_most": 3.0},
-        "run": {"wall": 2.0, "wall_least": 1.6, "wall_most": 5.0},
-    },
-}
-DATA = {"lines": {"augment": {"ratio": 40.0}, "generate": {}}}
-PIPELINE = {
-    "shipped study": {
-        "parse": {"median": 1, "min": 1, "max": 1},
-        "snakemake -n -q": {"median": 1.6, "min": 1, "max": 2},
-    }
-}
-DOCUMENTS = {"step": STEP, "data": DATA, "fixed_cost": FIXED, "pipeline": PIPELINE}
+FASTER = Ratio("train, bfloat16", "small, 32 rows", 1.4, 1.3, 1.5, 1.2, "plain PyTorch, compiled")
+SLOWER = FASTER._replace(name="paper-mlp, 8 rows", ratio=1.1)
 
 
-def test_one_table():
-    found = [ratio for name, written in DOCUMENTS.items() for ratio in ratios_of(name, written)]
-    assert [(r.name, round(r.ratio, 2)) for r in found] == [
-        ("small, 32 rows", 1.4),
-        ("small, 32 rows", 1.7),
-        ("augment", 40.0),
-        ("fixed cost of a run", 2.0),
-        ("snakemake -n -q, shipped study", 1.25),
-    ]
-    assert (found[3].low, found[3].high) == (0.8, 2.5)
-    text = table(found)
-    assert text.count("(missed)") == 1
-    assert "1.30-1.50" in text
+def test_a_limit_is_compared_with_the_range_of_seconds():
+    found = Ratio.of_limit("a run", 4.0, frame.spread([1.6, 5.0, 2.0]))
+    assert (found.ratio, found.low, found.high) == (2.0, 0.8, 2.5)
 
 
-def test_options_of_every_benchmark_are_known_to_it():
-    """Each compared benchmark takes what `make bench` and `make bench --quick` give it."""
-    for name in run.COMPARED:
-        source = (run.HERE / f"{name}.py").read_text()
+def test_calls_take_turns():
+    order, quiet = [], SimpleNamespace(synchronize=lambda: None, name="cpu")
+    calls = {name: lambda name=name: order.append(name) for name in ("ours", "eager")}
+    found = frame.in_turns(calls, 2, quiet)
+    assert order[:6] == ["ours"] * 3 + ["eager"] * 3
+    assert found["ours"]["ratio"] == 1
+    assert len(found["eager"]["ratio_quartiles"]) == 2
+
+
+def test_a_failed_command_ends_the_benchmark_with_its_errors():
+    with pytest.raises(SystemExit, match="out of order"):
+        frame.timed([sys.executable, "-c", "raise SystemExit('out of order')"])
+    wall, cpu = frame.timed([sys.executable, "-c", "pass"])
+    assert min(wall, cpu) > 0
+
+
+def test_rows_become_a_table_and_a_document(tmp_path, capsys):
+    rows = [{"case": "small", "ratio": 1.23456, "range": [1.0, 2.5], "differ": None}]
+    frame.finish(rows, tmp_path / "out.json", [FASTER], wall=3)
+    assert capsys.readouterr().out == "case   ratio  range  differ\nsmall  1.235  1-2.5\n"
+    document = json.loads((tmp_path / "out.json").read_text())
+    assert document["rows"] == rows
+    assert document["ratios"] == [FASTER._asdict()]
+    assert document["wall"] == 3
+    assert "commit" in document["provenance"]
+
+
+def test_a_benchmark_from_its_options_to_its_document(tmp_path, monkeypatch):
+    monkeypatch.setattr(fits, "CASES", {"constant": fits.CASES["constant"]})
+    words = ["--simulations", "2", "--refits", "20", "--json", str(tmp_path / "out.json")]
+    monkeypatch.setattr(sys, "argv", ["fits", *words])
+    assert fits.main() in (0, 1)
+    rows = json.loads((tmp_path / "out.json").read_text())["rows"]
+    assert [(row["seeds"], row["intervals"]) for row in rows[:2]] == [(3, "corrected"), (3, "plain")]
+    assert set(rows[0]["coverage"]) == {"E", "curve"}
+
+
+def test_every_benchmark_knows_the_options_it_is_given():
+    for name in run.MINUTES:
+        source = (run.OUT.parent / f"{name}.py").read_text() + (run.OUT.parent / "frame.py").read_text()
         for quick in (False, True):
             given = [option for option in run.options(name, quick) if option.startswith("--")]
             assert all(f'"{option}"' in source for option in [*given, "--json"])
@@ -60,7 +65,7 @@ def test_options_of_every_benchmark_are_known_to_it():
 
 def test_a_failure_is_counted(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(run, "OUT", tmp_path)
-    monkeypatch.setattr(run, "options", lambda name, quick: ["--points", "no number"])
+    monkeypatch.setattr(run, "options", lambda name, quick: ["--points", "many"])
     assert run.main(["pipeline"]) == 1
     assert "pipeline failed with exit code 2" in capsys.readouterr().err
     assert not (tmp_path / "bench.json").exists()
@@ -72,10 +77,12 @@ def test_unknown_name(capsys):
     assert "speed" in capsys.readouterr().err
 
 
-def test_ratios_are_written(tmp_path, monkeypatch):
+def test_one_table_of_all_ratios(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(run, "OUT", tmp_path)
-    monkeypatch.setattr(run, "run", lambda name, quick: DOCUMENTS[name])
+    monkeypatch.setattr(run, "run", lambda name, quick: [FASTER, SLOWER] if name == "step" else [])
     assert run.main(["--quick"]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if "rows" in line]
+    assert [line.endswith("missed") for line in lines] == [False, True]
     document = json.loads((tmp_path / "bench.json").read_text())
     assert document["quick"] is True
-    assert len(document["ratios"]) == 5
+    assert len(document["ratios"]) == 2

@@ -202,19 +202,3 @@ def test_from_tasks_to_the_figure(folder, tmp_path):
     assert drawing.sentence.startswith("Of 5 tasks, two attempts by vote solve ")
     assert "in 4 versions" in drawing.caption
     assert len(drawing.numbers["by_task"]) == 5
-
-
-def test_the_fixtures_beside_generated_tasks_from_files_to_votes(tmp_path):
-    """What `python -m benchmarks.arc` does, cut short: files, data set, training, two attempts for all five tasks."""
-    import benchmarks.arc as bench
-
-    dataset, data = bench.build(tmp_path, 6, {"count": 10, "pairs": 3})
-    test, train_set = (Dataset(dataset).split(name) for name in ("test", "train"))
-    hidden = {row.tobytes() for row in test.inputs}
-    assert test.puzzles == 5
-    assert test.examples == 6  # `recolour` has two test inputs
-    originals = {row.tobytes() for row in train_set.inputs}
-    assert not hidden & originals  # the tasks' own test inputs are never trained on
-    found = bench.run(0, data, dataset, tmp_path, bench.TRAINING | {"steps": 2})
-    assert {task["task"] for task in found["tasks"]} == {"recolour", "mirror", "fill", "stack", "middle"}
-    assert 0 <= found["solved"] <= 5
