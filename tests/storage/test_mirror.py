@@ -1,4 +1,4 @@
-"""Checkpoints in a store: pushed in the background, kept, restored, refused when damaged."""
+"""Checkpoints in a store: pushed in the background, kept, fetched, refused when damaged."""
 
 import threading
 import warnings
@@ -38,17 +38,23 @@ def test_the_newest_and_the_best_are_kept(store: Store, tmp_path: Path):
     assert not list(tmp_path.glob(".upload-*"))
 
 
-def test_restore_brings_the_newest_one_to_a_new_machine(store: Store, tmp_path: Path):
+def newest(store: Store, folder: Path) -> Path:
+    """The newest checkpoint of a store, fetched on a new machine."""
+    mirror = Mirror(store)
+    return mirror.fetch(mirror.list()[0], folder)
+
+
+def test_the_newest_one_comes_to_a_new_machine(store: Store, tmp_path: Path):
     mirror = Mirror(store)
     push(mirror, tmp_path, [1, 2])
-    path = Mirror(store).restore(tmp_path / "new")
+    path = newest(store, tmp_path / "new")
     assert path == tmp_path / "new/step-00000002"
     assert (path / "weights.bin").read_bytes() == (tmp_path / "step-00000002/weights.bin").read_bytes()
     assert (path / "parts/carry.bin").read_bytes() == b"carry"
 
 
-def test_an_empty_mirror_restores_nothing(store: Store, tmp_path: Path):
-    assert Mirror(store).restore(tmp_path) is None
+def test_an_empty_mirror_lists_nothing(store: Store):
+    assert Mirror(store).list() == []
 
 
 def test_one_deleted_while_they_are_listed_is_none(store: Store, tmp_path: Path, monkeypatch):
@@ -60,35 +66,26 @@ def test_one_deleted_while_they_are_listed_is_none(store: Store, tmp_path: Path,
     assert [snapshot.step for snapshot in Mirror(store).list()] == [2]
 
 
-@pytest.mark.parametrize("damage", ["cut", "flip", "missing", "manifest"])
-def test_a_damaged_newest_one_falls_back(store: Store, tmp_path: Path, damage: str):
+@pytest.mark.parametrize("damage", ["cut", "flip", "missing"])
+def test_a_damaged_one_is_refused_and_leaves_nothing(store: Store, tmp_path: Path, damage: str):
     push(Mirror(store), tmp_path, [1, 2])
-    newest = [info.name for info in store.list("step-00000002/")]
-    weights = next(name for name in newest if name.endswith("weights.bin"))
+    weights = next(info.name for info in store.list("step-00000002/") if info.name.endswith("weights.bin"))
     content = store.get_bytes(weights)
     if damage == "missing":
         store.delete(weights)
-    elif damage == "manifest":
-        store.put_bytes(next(name for name in newest if name.endswith(".json")), b"{")
     else:
         store.put_bytes(weights, content[:-1] if damage == "cut" else b"x" + content[1:])
+    with pytest.raises(UserError):
+        newest(store, tmp_path / "new")
+    assert list((tmp_path / "new").glob("step-*")) == []
+
+
+def test_one_with_a_damaged_manifest_is_not_listed(store: Store, tmp_path: Path):
+    push(Mirror(store), tmp_path, [1, 2])
+    manifest = next(info.name for info in store.list("step-00000002/") if info.name.endswith(".json"))
+    store.put_bytes(manifest, b"{")
     with pytest.warns(RuntimeWarning, match="step-00000002"):
-        path = Mirror(store).restore(tmp_path / "new")
-    assert path.name == "step-00000001"
-    assert [p.name for p in (tmp_path / "new").iterdir()] == ["step-00000001"]
-
-
-def test_none_whole_is_an_error_not_a_fresh_start(store: Store, tmp_path: Path):
-    push(Mirror(store), tmp_path, [1])
-
-    def refuse(path: Path) -> None:
-        raise UserError("another model's.")
-
-    with (
-        pytest.warns(RuntimeWarning, match="another model's"),
-        pytest.raises(UserError, match="None of 1 checkpoints"),
-    ):
-        Mirror(store).restore(tmp_path / "new", valid=refuse)
+        assert newest(store, tmp_path / "new").name == "step-00000001"
 
 
 def test_pushing_never_waits_and_the_folder_may_go(broken: tuple[Server, Proxy], tmp_path: Path):
@@ -107,7 +104,7 @@ def test_pushing_never_waits_and_the_folder_may_go(broken: tuple[Server, Proxy],
     proxy.fault = original
     release.set()
     mirror.close()
-    assert Mirror(store).restore(tmp_path / "new").name == path.name
+    assert newest(store, tmp_path / "new").name == path.name
 
 
 def test_an_outage_delays_a_push_and_a_longer_one_fails_it_loudly(

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from trm.devices.workers import Workers
 from trm.errors import UserError
 
 
@@ -87,6 +88,8 @@ class Backend(ABC):
     """Whether the device has memory of its own, to which batches must be moved."""
     stop_every: int = 1
     """Steps between checks of the workers' stop requests (a check waits for the device)."""
+    workers: Workers | None = None
+    """The group of `processes`; None for a single one."""
 
     @property
     def worker(self) -> int:
@@ -118,8 +121,10 @@ class Backend(ABC):
         """The step, compiled or as it is."""
         return step
 
-    def all_reduce(self, flat: Tensor) -> None:  # noqa: B027 (nothing to do where there is one worker)
+    def all_reduce(self, flat: Tensor) -> None:
         """Sum `flat` over the workers, in place. Called once a step."""
+        if self.workers:
+            self.workers.all_reduce(flat)
 
     def request_stop(self, stop: Tensor, requested: int) -> None:
         """Put this process's stop request into the step's vector, before it is reduced."""
@@ -131,14 +136,16 @@ class Backend(ABC):
 
     def gather(self, vector: Tensor) -> list[Tensor]:
         """The host vectors (equal shape) of all workers, by rank; also a barrier."""
-        return [vector]
+        return self.workers.gather(vector) if self.workers else [vector]
 
     def total(self, vector: Tensor) -> Tensor:
         """The sum of the workers' host vectors. Under SPMD every process holds the one worker's."""
         return torch.stack(self.gather(vector)[: self.world]).sum(0)
 
-    def broadcast(self, tensor: Tensor) -> None:  # noqa: B027 (nothing to do where there is one worker)
+    def broadcast(self, tensor: Tensor) -> None:
         """Overwrite a host tensor by rank 0's."""
+        if self.workers:
+            self.workers.broadcast(tensor)
 
     def fetch(self, tensor: Tensor) -> Tensor:
         """The tensor on the host, once all that it depends on has run."""
@@ -148,7 +155,7 @@ class Backend(ABC):
         """`fetch` for many tensors, contiguous. All processes call it: under SPMD it may run a program."""
         return {name: self.fetch(tensor).contiguous() for name, tensor in tensors.items()}
 
-    def synchronize(self) -> None:  # noqa: B027 (nothing to do where there is one worker)
+    def synchronize(self) -> None:  # noqa: B027 (a CPU has finished)
         """Wait for the device."""
 
     @abstractmethod
@@ -198,5 +205,7 @@ class Backend(ABC):
 
         return stop
 
-    def close(self) -> None:  # noqa: B027 (nothing to do where there is one worker)
+    def close(self) -> None:
         """Leave the process group."""
+        if self.workers:
+            self.workers.close()

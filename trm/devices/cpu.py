@@ -52,24 +52,13 @@ class CpuBackend(Backend):
     def __init__(self) -> None:
         self.device = torch.device("cpu")
         self.rank, self.world = world_from_environment()
-        self._workers = Workers("gloo", self.rank, self.world) if self.world > 1 else None
+        self.workers = Workers("gloo", self.rank, self.world) if self.world > 1 else None
 
     def precision(self, requested: str) -> Precision:
         return precision_of(requested, cpu_info()[1], "this CPU")
 
     def place(self, tensor: Tensor) -> Tensor:
         return tensor
-
-    def all_reduce(self, flat: Tensor) -> None:
-        if self._workers:
-            self._workers.all_reduce(flat)
-
-    def gather(self, vector: Tensor) -> list[Tensor]:
-        return self._workers.gather(vector) if self._workers else [vector]
-
-    def broadcast(self, tensor: Tensor) -> None:
-        if self._workers:
-            self._workers.broadcast(tensor)
 
     def device_name(self) -> str:
         return cpu_info()[0]
@@ -79,7 +68,3 @@ class CpuBackend(Backend):
 
     def memory_limit(self) -> int:
         return host_memory()
-
-    def close(self) -> None:
-        if self._workers:
-            self._workers.close()

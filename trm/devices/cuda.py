@@ -44,7 +44,7 @@ class CudaBackend(Backend):
         self.device = torch.device("cuda", self._own_gpu())
         torch.cuda.set_device(self.device)
         self.network = chosen_network(torch.cuda.get_device_capability(self.device))
-        self._workers = Workers("nccl", self.rank, self.world) if self.world > 1 else None
+        self.workers = Workers("nccl", self.rank, self.world) if self.world > 1 else None
 
     def _own_gpu(self) -> int:
         """A GPU that no other process of ours computes on. Raises UserError."""
@@ -76,17 +76,6 @@ class CudaBackend(Backend):
             return GraphedStep(step, capture_graph)
         return step
 
-    def all_reduce(self, flat: Tensor) -> None:
-        if self._workers:
-            self._workers.all_reduce(flat)
-
-    def gather(self, vector: Tensor) -> list[Tensor]:
-        return self._workers.gather(vector) if self._workers else [vector]
-
-    def broadcast(self, tensor: Tensor) -> None:
-        if self._workers:
-            self._workers.broadcast(tensor)
-
     def synchronize(self) -> None:
         torch.cuda.synchronize(self.device)
 
@@ -98,10 +87,6 @@ class CudaBackend(Backend):
 
     def memory_limit(self) -> int:
         return torch.cuda.get_device_properties(self.device).total_memory
-
-    def close(self) -> None:
-        if self._workers:
-            self._workers.close()
 
 
 def chosen_network(capability: tuple[int, int]) -> str:

@@ -103,7 +103,7 @@ class XlaBackend(Backend):
             )
         self._mesh = spmd.Mesh(list(range(self.devices)), (self.devices,), ("data",))
         spmd.set_global_mesh(self._mesh)
-        self._workers = Workers("gloo", self.rank, self._processes) if self._processes > 1 else None
+        self.workers = Workers("gloo", self.rank, self._processes) if self._processes > 1 else None
         self._late = 0
 
     @property
@@ -206,22 +206,18 @@ class XlaBackend(Backend):
                 spec = tuple("data" if at == axis else None for at in range(tensor.dim()))
                 self._spmd.mark_sharding(tensor, self._mesh, spec)
 
+    def all_reduce(self, flat: Tensor) -> None:
+        """Nothing: the partitioner puts the sums into the program."""
+
     def request_stop(self, stop: Tensor, requested: int) -> None:
         """Nothing: a number put into the graph would compile another one; `stop_agreed` asks on the host."""
 
     def stop_agreed(self, stop: Tensor, step: int, requested: int) -> bool:
-        if self._workers is None:
+        if self.workers is None:
             return bool(requested)
         if step % self.stop_every:
             return False
-        return any(bool(flag) for flag in self._workers.gather(torch.tensor([float(bool(requested))])))
-
-    def gather(self, vector: Tensor) -> list[Tensor]:
-        return self._workers.gather(vector) if self._workers else [vector]
-
-    def broadcast(self, tensor: Tensor) -> None:
-        if self._workers:
-            self._workers.broadcast(tensor)
+        return any(bool(flag) for flag in self.workers.gather(torch.tensor([float(bool(requested))])))
 
     def fetch(self, tensor: Tensor) -> Tensor:
         return self.fetch_all({"": tensor})[""]
@@ -296,10 +292,6 @@ class XlaBackend(Backend):
 
     def memory_limit(self) -> int:
         return int(hbm_gib() * 2**30) if self.on_tpu else super().memory_limit()
-
-    def close(self) -> None:
-        if self._workers:
-            self._workers.close()
 
     def _use_cache(self, cache: Path | None) -> None:
         """Keep compiled programs on disk. XLA's CPU client cannot read them back, so there it is not used."""

@@ -1,4 +1,4 @@
-"""A copy of a run's checkpoints in a store, kept up in the background and restored from on another machine.
+"""A copy of a run's checkpoints in a store, uploaded in the background and fetched on another machine.
 
 A checkpoint is a folder named after its step. Its files go below `<name>/<token>/`, unique to the push, and a
 manifest with their checksums is written last, under the condition that none exists: a checkpoint is seen
@@ -13,7 +13,6 @@ import os
 import re
 import shutil
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -138,35 +137,6 @@ class Mirror:
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
         return target
-
-    def restore(self, folder: Path, valid: Callable[[Path], object] | None = None) -> Path | None:
-        """Bring the newest checkpoint that is whole to `folder/<name>`, falling back to older ones with a
-        warning.
-
-        `valid(path)` may refuse one by raising UserError. Returns None if the mirror is empty; raises
-        UserError if it holds checkpoints and none is usable.
-        """
-        snapshots = self.list()
-        for snapshot in snapshots:
-            path = folder / snapshot.name
-            try:
-                self.fetch(snapshot, folder)
-                if valid is not None:
-                    valid(path)
-                return path
-            except (UserError, ValueError, KeyError) as error:
-                shutil.rmtree(path, ignore_errors=True)
-                warnings.warn(
-                    f"checkpoint {self.store.url(snapshot.name)} is unusable ({error}): trying an older one",
-                    RuntimeWarning,
-                    stacklevel=2,
-                )
-        if snapshots:
-            raise UserError(
-                f"None of {len(snapshots)} checkpoints below {self.store.uri} is whole: delete them to train "
-                "from the start, or restore them from a backup."
-            )
-        return None
 
     def _upload(self, folder: Path, name: str, step: int, score: float | None) -> None:
         token = uuid4().hex[:12]

@@ -11,7 +11,6 @@ from collections.abc import Callable
 OUT_OF_MEMORY = re.compile(
     r"RESOURCE_EXHAUSTED|out of memory|OutOfMemoryError|MemoryError|Cannot allocate memory", re.IGNORECASE
 )
-EVENTS = ("failure", "oom", "preemption", "finish")
 
 
 def ran_out_of_memory(code: int, lines: list[str]) -> bool:

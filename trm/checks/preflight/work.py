@@ -47,7 +47,7 @@ class HostReference(CpuBackend):
     """The CPU of this process alone, whatever the job is."""
 
     def __init__(self) -> None:
-        self.device, self.rank, self.world, self._workers = torch.device("cpu"), 0, 1, None
+        self.device, self.rank, self.world = torch.device("cpu"), 0, 1
 
 
 class Trial:

@@ -33,13 +33,6 @@ def canonical_keys(questions: np.ndarray, answers: np.ndarray) -> np.ndarray:
     return keys
 
 
-def canonical_forms(questions: np.ndarray, answers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The canonical puzzle and its solution grid, uint8 [puzzles, 81] each."""
-    grids, masks = np.empty_like(answers), np.empty_like(answers)
-    _forms_batch(questions, answers, _ORDERS, grids, masks)
-    return grids * masks, grids
-
-
 @njit
 def _keys_batch(questions, answers, orders, keys):
     grid, mask = np.empty(81, np.uint8), np.empty(81, np.uint8)
@@ -56,12 +49,6 @@ def _keys_batch(questions, answers, orders, keys):
             for j in range(41 * word, min(81, 41 * word + 41)):
                 value = value * np.uint64(2) + np.uint64(mask[j])
             keys[row, 4 + word] = value
-
-
-@njit
-def _forms_batch(questions, answers, orders, grids, masks):
-    for row in range(len(questions)):
-        _canonical(questions[row], answers[row], orders, grids[row], masks[row])
 
 
 @njit

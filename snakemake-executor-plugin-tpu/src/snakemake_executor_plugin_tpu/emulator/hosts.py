@@ -237,7 +237,3 @@ class Host:
         """Fill the host's own disk to the last byte, by one file below the home folder."""
         assert self.disk_mb, "only a host with a disk of its own can be filled"
         self.enter("sh", "-c", f"cat /dev/zero > {self.home}/{name} 2>/dev/null; true")
-
-    def clear_disk(self) -> None:
-        """Give the room back that fill_disk took."""
-        self.enter("rm", "-f", f"{self.home}/filler")

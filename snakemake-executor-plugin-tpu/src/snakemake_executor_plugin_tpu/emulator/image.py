@@ -9,7 +9,6 @@ import importlib.metadata
 import json
 import os
 import shutil
-import subprocess
 import sys
 import tarfile
 import venv
@@ -124,9 +123,3 @@ def _archive_of_python(folder: Path) -> None:
     }
     key = f"cpython-{major}.{minor}.{patch}-linux-x86_64-gnu"
     (folder / "interpreters.json").write_text(json.dumps({key: entry}))
-
-
-def check_image(programs: Path) -> str:
-    """Return what the image's Python calls itself."""
-    asked = [str(programs / "python3"), "-c", "import platform; print(platform.python_version())"]
-    return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
