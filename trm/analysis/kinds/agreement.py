@@ -127,12 +127,10 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         rows,
         title=title,
         caption=(
-            f"Above: every seed's curve. Below: its relative difference from the same seed's curve of "
+            "Above: every seed's curve. Below: its relative difference from the same seed's curve of "
             f"{point_name(names[0])}; a difference of exactly 0 is drawn at {LEAST:g}. Training amplifies rounding "
-            "from "
-            "step to step, because Adam's update follows the sign even of a gradient near 0: equal computations agree "
-            "at "
-            "the start, later only averages can."
+            "from step to step, because Adam's update follows the sign even of a gradient near 0: equal "
+            "computations agree at the start, later only averages can."
         ),
         sentence=agreement_sentence(parts),
         answer=agreement_answer(parts),

@@ -51,9 +51,8 @@ def batch_sentence(
         else:
             parts.append(
                 f"To {goal(target)}, the critical batch is "
-                f"{number(form['parameters']['B*'], 2)}{interval(bounds.get('B*'))} "
-                f"puzzles and no batch takes fewer than {number(form['parameters']['Smin'], 2)}"
-                f"{interval(bounds.get('Smin'))} steps."
+                f"{number(form['parameters']['B*'], 2)}{interval(bounds.get('B*'))} puzzles and no batch takes "
+                f"fewer than {number(form['parameters']['Smin'], 2)}{interval(bounds.get('Smin'))} steps."
             )
         partly = [cost for cost in costs[target] if cost.reached < cost.runs]
         if partly:
@@ -135,9 +134,8 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         title=spec.title or "Batch size",
         caption=(
             "Mean over the seeds that reach the target, with Student's 95 % interval; hollow: not every seed does. "
-            "Lines: "
-            "S = Smin (1 + B*/B) fitted to the steps, and the puzzles it implies (arXiv 1812.06162), where the points "
-            "support it. Dotted: gradient noise scale."
+            "Lines: S = Smin (1 + B*/B) fitted to the steps, and the puzzles it implies (arXiv 1812.06162), where "
+            "the points support it. Dotted: gradient noise scale."
         ),
         sentence=" ".join(words),
         answer=batch_sentence({t: groups[first][t] for t in spec.targets[:1]}, known[first], []),

@@ -30,9 +30,8 @@ def bins_sentence(name: str, by: str, first: tuple[str, Mean], last: tuple[str, 
     """The two ends of one curve."""
     return (
         f"{name}{': of ' if name else 'Of '}{count(int(puzzles), 'test puzzle')}, those with {label(by).name} "
-        f"{first[0]} are "
-        f"solved in {percent(first[1].value, first[1].bounds)} of the cases, those with {last[0]} in "
-        f"{percent(last[1].value, last[1].bounds)}."
+        f"{first[0]} are solved in {percent(first[1].value, first[1].bounds)} of the cases, those with {last[0]} "
+        f"in {percent(last[1].value, last[1].bounds)}."
     )
 
 

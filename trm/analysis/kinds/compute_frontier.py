@@ -93,10 +93,8 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         title=spec.title or "What compute buys",
         caption=(
             "Means over seeds, error on a log axis: every grid point of the study by its training compute (left), "
-            "every "
-            "evaluation by its test-time compute (right: fixed steps, stopping on the halt logit, restarts picked by "
-            "it). "
-            f"Black: frontier; costs within {100 * TOLERANCE:.0f} % count as equal."
+            "every evaluation by its test-time compute (right: fixed steps, stopping on the halt logit, restarts "
+            f"picked by it). Black: frontier; costs within {100 * TOLERANCE:.0f} % count as equal."
         ),
         sentence=" ".join(sentences),
         answer=sentences[0],

@@ -200,8 +200,7 @@ def _guesses(axes: Axes, table: Table, rows: pd.DataFrame) -> str:
     bounds = (mean - 1.96 * error, mean + 1.96 * error) if error == error else None
     return (
         f" On blank cells of held-out puzzles {percent(mean, bounds)} are right; a uniform guess gets "
-        f"{percent(uniform)}, "
-        f"a guess among the candidates that row, column and box leave {percent(rules)}."
+        f"{percent(uniform)}, a guess among the candidates that row, column and box leave {percent(rules)}."
     )
 
 
@@ -214,9 +213,8 @@ def _filling(axes: Axes, table: Table, rows: pd.DataFrame) -> str:
     best = max(rows.groupby("point")["exact_accuracy"], key=lambda item: item[1].mean())[1]
     shown = stats.mean(best).clipped(0.0, 1.0)
     return (
-        f" Without learning, filling dead ends solves {percent(float(np.mean(known)))} of the test mazes; the model "
-        "solves "
-        f"{percent(shown.value, shown.bounds)}"
+        f" Without learning, filling dead ends solves {percent(float(np.mean(known)))} of the test mazes; the "
+        f"model solves {percent(shown.value, shown.bounds)}"
         + (" at the best point." if rows["point"].nunique() > 1 else ".")
     )
 

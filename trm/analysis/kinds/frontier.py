@@ -132,11 +132,10 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         rows,
         title=title,
         caption=(
-            "Means over seeds with Student's 95 % interval; faint: seeds. Full lines spend compute as a user could; "
-            "majority "
-            "vote and the oracle (right if any restart is) are for comparison. Numbers along the blue line: "
-            "supervision "
-            "steps. Gains over the reference are tested on pairs of equal seeds, corrected by Holm's method."
+            "Means over seeds with Student's 95 % interval; faint: seeds. Full lines spend compute as a user "
+            "could; majority vote and the oracle (right if any restart is) are for comparison. Numbers along the "
+            "blue line: supervision steps. Gains over the reference are tested on pairs of equal seeds, corrected "
+            "by Holm's method."
         ),
         sentence=words,
         answer=inference_answer(found_gains),

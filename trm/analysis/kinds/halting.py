@@ -86,8 +86,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         title=title,
         caption=(
             "Share of test puzzles whose halt logit first becomes positive at a supervision step, mean over seeds. "
-            "Puzzles "
-            "that never halt count as the last step in the mean number of steps, and are not in the shares."
+            "Puzzles that never halt count as the last step in the mean number of steps, and are not in the shares."
         ),
         sentence=halting_sentence(numbers),
         numbers={"halting": numbers},

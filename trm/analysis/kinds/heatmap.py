@@ -136,18 +136,16 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         for hue, part in parts.items()
     ]
     caption = (
-        "Each cell: mean over the seeds, with half the width of its Student 95 % interval. The colours span at least "
-        "four "
-        "times the mean interval, so that differences within the noise look alike. Whether the best cell differs from "
-        "another is tested on pairs of equal seeds, corrected by Holm's method."
+        "Each cell: mean over the seeds, with half the width of its Student 95 % interval. The colours span at "
+        "least four times the mean interval, so that differences within the noise look alike. Whether the best "
+        "cell differs from another is tested on pairs of equal seeds, corrected by Holm's method."
     )
     if fit:
         _optima(axes[0, -1], fit["groups"][0], spec)
         words.append(optimum_sentence(fit["groups"][0], spec.x, spec.y))
         caption += (
-            " Right: vertex of a parabola in log-log through the best point and its neighbours, with its bootstrap 95 "
-            "% "
-            "interval; hollow at the edge of the grid, which only bounds the optimum."
+            " Right: vertex of a parabola in log-log through the best point and its neighbours, with its bootstrap "
+            "95 % interval; hollow at the edge of the grid, which only bounds the optimum."
         )
     return common.finish(
         figure,

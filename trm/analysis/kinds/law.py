@@ -245,9 +245,8 @@ def fit_caption(fit: dict[str, Any]) -> str:
 
 
 CAPTION = (
-    "Faint marks: seeds. Strong marks: their geometric mean with its 95 % interval from the seed spread pooled over "
-    "the "
-    "points. Grey bars: binomial 95 % interval of the test set. "
+    "Faint marks: seeds. Strong marks: their geometric mean with its 95 % interval from the seed spread pooled "
+    "over the points. Grey bars: binomial 95 % interval of the test set. "
 )
 
 

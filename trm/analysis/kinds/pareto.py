@@ -70,9 +70,8 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         rows,
         title=title,
         caption=(
-            "One mark a grid point: mean over its seeds with Student's 95 % interval. Black line: Pareto frontier of "
-            "the "
-            f"means; costs within {100 * TOLERANCE:.0f} % count as equal. Pale marks are dominated."
+            "One mark a grid point: mean over its seeds with Student's 95 % interval. Black line: Pareto frontier "
+            f"of the means; costs within {100 * TOLERANCE:.0f} % count as equal. Pale marks are dominated."
         ),
         sentence=" ".join(pareto_sentence(kept[cost], total, cost, spec.y) for cost in costs),
         answer=pareto_sentence(kept[costs[0]], total, costs[0], spec.y),

@@ -44,9 +44,8 @@ def repeated_sentence(group: Mapping[str, Any]) -> str:
     form = group["forms"]["repeated_data"]
     worth, bounds = form["parameters"]["R*"], (form.get("intervals") or {}).get("R*")
     return (
-        f"Augmented copies of a puzzle are worth at most {number(worth, 2)}{interval(bounds)} fresh puzzles, however "
-        "many; "
-        f"the error falls with the power {law.exponent(form)} of the effective number of puzzles."
+        f"Augmented copies of a puzzle are worth at most {number(worth, 2)}{interval(bounds)} fresh puzzles, "
+        f"however many; the error falls with the power {law.exponent(form)} of the effective number of puzzles."
     )
 
 
@@ -84,9 +83,8 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         rows,
         title=title,
         caption=(
-            "Every grid point of the experiments at its effective number of puzzles D′ = U + U R*(1 − exp(−R/R*)), U "
-            "unique "
-            "puzzles with R augmented copies each (Muennighoff et al. 2023). "
+            "Every grid point of the experiments at its effective number of puzzles D′ = U + U R*(1 − exp(−R/R*)), "
+            "U unique puzzles with R augmented copies each (Muennighoff et al. 2023). "
             + (
                 "Right: how many fresh puzzles the copies of one are worth; ribbon: the interval of R*. "
                 if form

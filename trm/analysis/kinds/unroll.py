@@ -109,10 +109,8 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         title=title,
         caption=(
             "The same trained models, unrolled for different numbers of supervision steps. Faint: seeds; mean with "
-            "Student's "
-            "95 % interval. Dotted: as many steps as in training. Gains over the fewest steps are tested on pairs of "
-            "equal seeds, "
-            "corrected by Holm's method."
+            "Student's 95 % interval. Dotted: as many steps as in training. Gains over the fewest steps are tested "
+            "on pairs of equal seeds, corrected by Holm's method."
         ),
         sentence=" ".join(sentences),
         answer=sentences[int(np.argmax(strengths))],

@@ -42,8 +42,7 @@ def votes_sentence(
 
     text = (
         f"Of {count(int(tasks), 'task')}, two attempts by vote solve {shown('vote')}, the first one "
-        f"{shown('vote_first')}, "
-        f"the unaltered task alone {shown('fixed')}."
+        f"{shown('vote_first')}, the unaltered task alone {shown('fixed')}."
     )
     if 0 < len(by_task) <= MOST:
         always = [name for name, share in by_task.items() if share > 1 - 1e-6]
@@ -90,11 +89,9 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         rows["vote"],
         title=title,
         caption=(
-            f"A task's hidden inputs are answered in {copies} versions, turned and recoloured; the answers are turned "
-            "back "
-            "and vote. A task counts by the share of its inputs whose right grid is among the attempts. Small marks: "
-            "seeds; "
-            "mean with Student's 95 % interval."
+            f"A task's hidden inputs are answered in {copies} versions, turned and recoloured; the answers are "
+            "turned back and vote. A task counts by the share of its inputs whose right grid is among the "
+            "attempts. Small marks: seeds; mean with Student's 95 % interval."
             + (
                 " Right: share of the seeds that solve each task (hollow: with the first attempt)."
                 if each
