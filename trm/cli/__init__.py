@@ -62,9 +62,13 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     use_writable_cache()
     module = importlib.import_module(f"trm.cli.{name.replace('-', '_')}")
-    parser = argparse.ArgumentParser(prog="python -m trm")
-    module.add_parser(parser.add_subparsers(dest="command", required=True))
-    args, rest = parser.parse_known_args(argv)
+    parser = argparse.ArgumentParser(
+        prog=f"python -m trm {name}",
+        description=module.__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    module.add_arguments(parser)
+    args, rest = parser.parse_known_args(argv[1:])
     if rest and not hasattr(args, "arguments"):
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     args.arguments = rest

@@ -9,14 +9,12 @@ it.
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 
-def add_parser(subparsers: Any) -> None:
-    """Options of `checkpoints`."""
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's options."""
     from trm.cli.study import add_study_options
 
-    parser = subparsers.add_parser("checkpoints", help="list and clean up checkpoints", description=__doc__)
     actions = parser.add_subparsers(dest="action", required=True)
     listing = actions.add_parser("list", help="every run's checkpoints: bytes and state")
     clean = actions.add_parser("clean", help="remove checkpoints of finished runs (--dry-run lists them)")

@@ -8,16 +8,10 @@ python -m trm convert to-model results/runs/NAME --out models/NAME
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 
-def add_parser(subparsers: Any) -> None:
-    """Declare the command's options."""
-    parser = subparsers.add_parser(
-        "convert",
-        help="exchange weights with the reference implementation",
-        description=__doc__.split("\n")[0],
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's options."""
     ways = parser.add_subparsers(dest="way", required=True)
     read = ways.add_parser("from-reference", help="read a public state dict")
     read.add_argument("file", help="state dict (torch or .safetensors)")

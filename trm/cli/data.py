@@ -18,16 +18,10 @@ from pathlib import Path
 from typing import Any
 
 
-def add_parser(subparsers: Any) -> None:
-    """Options of `data`."""
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's options."""
     from trm.cli.configuration import add_options
 
-    parser = subparsers.add_parser(
-        "data",
-        help="build and inspect puzzles and data sets",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
     actions = parser.add_subparsers(dest="action", required=True)
     source = actions.add_parser("source", help="generate, read or download a pool of puzzles")
     build = actions.add_parser("build", help="cut a data set (train, validation, test) from a pool")

@@ -13,11 +13,8 @@ if TYPE_CHECKING:
     from trm.study.schema import EvaluationConfig
 
 
-def add_parser(subparsers: Any) -> None:
-    """Declare the command's options."""
-    parser = subparsers.add_parser(
-        "evaluate", help="measure a trained model", description=__doc__.split("\n")[0]
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's options."""
     parser.add_argument(
         "--run", required=True, dest="run_folder", help="folder of the finished run, or its gs:// URI"
     )

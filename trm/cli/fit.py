@@ -6,17 +6,10 @@ python -m trm fit --table results/tables/data_size.csv --spec '{"x": "data.train
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 
-def add_parser(subparsers: Any) -> None:
-    """Options of `fit`."""
-    parser = subparsers.add_parser(
-        "fit",
-        help="fit scaling laws to a table",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's options."""
     parser.add_argument(
         "--table", required=True, nargs="+", action="extend", metavar="FILE.csv", help="one table or several"
     )

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 
-def add_parser(subparsers: Any) -> None:
-    """Options of `plan`."""
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's options."""
     from trm.cli.study import add_study_options
 
-    parser = subparsers.add_parser(
-        "plan", help="what would run, how long and at what cost", description=__doc__
-    )
     add_study_options(parser)
     parser.add_argument(
         "--runs", action="store_true", help="a line for every run, not only for every experiment"

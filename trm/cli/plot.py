@@ -10,17 +10,10 @@ never refits.
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 
-def add_parser(subparsers: Any) -> None:
-    """Options of `plot`."""
-    parser = subparsers.add_parser(
-        "plot",
-        help="draw a figure from tables and fits",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's options."""
     parser.add_argument("--spec", required=True, metavar="JSON", help="a figure's spec: JSON text or a file")
     parser.add_argument("--table", required=True, nargs="+", action="extend", metavar="FILE.csv")
     parser.add_argument("--fit", nargs="*", action="extend", default=[], metavar="FILE.json")

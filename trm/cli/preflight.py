@@ -8,14 +8,10 @@ tpurun python -m trm preflight --profile tpu --bucket gs://my-bucket/trm --out r
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 
-def add_parser(subparsers: Any) -> None:
-    """Declare the command's options."""
-    parser = subparsers.add_parser(
-        "preflight", help="check a machine before trusting it with a run", description=__doc__.split("\n")[0]
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's options."""
     parser.add_argument(
         "--profile",
         default="local",

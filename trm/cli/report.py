@@ -8,17 +8,10 @@ The HTML file needs nothing beside it and no network. Missing parts are marked i
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 
-def add_parser(subparsers: Any) -> None:
-    """Options of `report`."""
-    parser = subparsers.add_parser(
-        "report",
-        help="write the report",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's options."""
     parser.add_argument("--spec", required=True, metavar="JSON", help="ReportSpec: JSON text or a file")
     parser.add_argument("--out", required=True, metavar="FILE.html")
     parser.add_argument(

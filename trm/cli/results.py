@@ -11,19 +11,12 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 
-def add_parser(subparsers: Any) -> None:
-    """Options of `results`."""
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's options."""
     from trm.cli.study import add_study_options
 
-    parser = subparsers.add_parser(
-        "results",
-        help="archive results to a bucket, collect them, export tables",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
     actions = parser.add_subparsers(dest="action", required=True)
     archive = actions.add_parser("archive", help="copy results to gs://bucket/prefix or another folder")
     collect = actions.add_parser("collect", help="copy results from gs://bucket/prefix or another folder")

@@ -31,14 +31,8 @@ DEEPER = 4
 """Steps taken by default: so many times as in training."""
 
 
-def add_parser(subparsers: Any) -> None:
-    """Declare the command's options."""
-    parser = subparsers.add_parser(
-        "solve",
-        help="solve Sudoku with a trained model",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's options."""
     parser.add_argument("puzzle", help="the puzzle's characters, or a CSV file of puzzles")
     parser.add_argument(
         "--model", type=Path, help="folder of a run, or a .safetensors file (default: those in models/)"

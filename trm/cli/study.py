@@ -56,14 +56,8 @@ def project_of(args: argparse.Namespace) -> Project:
     return open_project(config | {"set": parse_overrides(config.get("set")) | parse_overrides(args.set)})
 
 
-def add_parser(subparsers: Any) -> None:
-    """Options of `study`."""
-    parser = subparsers.add_parser(
-        "study",
-        help="list, show and run experiments",
-        description=__doc__,
-        formatter_class=argparse.RawTextHelpFormatter,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's options."""
     commands = parser.add_subparsers(dest="action", required=True)
     listing = commands.add_parser("list", help="every experiment of a scale: points, runs, question")
     show = commands.add_parser("show", help="one experiment, resolved: its points, runs and their settings")

@@ -9,14 +9,10 @@ halting, traces) and table.csv.curves.csv (thinned histories).
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 
-def add_parser(subparsers: Any) -> None:
-    """Options of `table`."""
-    parser = subparsers.add_parser(
-        "table", help="gather evaluations into one table", description=__doc__, formatter_class=_FORMAT
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's options."""
     parser.add_argument("--experiment", required=True, metavar="JSON", help="TableSpec: JSON text or a file")
     parser.add_argument("--out", required=True, metavar="FILE.csv")
     parser.add_argument(
@@ -38,6 +34,3 @@ def run(args: argparse.Namespace) -> int:
         f"{args.out}: {table.rows['run'].nunique()} runs" + (f", {missing} files missing" if missing else "")
     )
     return 0
-
-
-_FORMAT = argparse.RawDescriptionHelpFormatter

@@ -11,15 +11,10 @@ import argparse
 from typing import Any
 
 
-def add_parser(subparsers: Any) -> None:
-    """Declare the command's options."""
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's options."""
     from trm.cli.study import add_study_options
 
-    parser = subparsers.add_parser(
-        "tpu-check",
-        help="compile the training step for a TPU slice, without a TPU",
-        description=__doc__.split("\n")[0],
-    )
     add_study_options(parser)
     parser.add_argument(
         "--run", action="append", help="name of a run of the study (default: all; may be repeated)"

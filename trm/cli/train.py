@@ -13,17 +13,16 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from trm.devices.base import Backend
 
 
-def add_parser(subparsers: Any) -> None:
-    """Declare the command's options."""
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's options."""
     from trm.cli.configuration import add_options
 
-    parser = subparsers.add_parser("train", help="train one model", description=__doc__.split("\n")[0])
     add_options(parser)
     parser.add_argument(
         "--dataset", required=True, help="data set folder, as from `trm data build`, or gs://..."
