@@ -4,12 +4,15 @@ from pathlib import Path
 
 import pytest
 
+from trm.errors import UserError
 from trm.pipeline.project import open_project
 from trm.study.dataset_identity import shape
 from trm.study.flops import train_flops
 
 STUDY = str(Path(__file__).parents[2] / "config/experiments.yaml")
-PLANNED = "E1.1 E1.2 E1.3 E2.1 E2.2 E2.3 E2.4 E3.1 E3.2 E3.3 E3.4 E4.1 E4.2 E4.3 E4.4 exp01 exp01a exp02a exp02b exp03"
+PLANNED = (
+    "E1.1 E1.2 E1.3 E2.1 E2.2 E2.3 E2.4 E3.1 E3.2 E3.3 E3.4 E4.1 E4.2 E4.3 E4.4 exp01 exp02a exp02b exp03"
+)
 PLANNED += " exp04a exp04b exp05 exp06 exp07 exp08 exp09 exp10 contrib01 contrib02 baseline training_compute ema_sync"
 PLANNED += " gradient_accumulation inference_compute maze arc"
 SKIPPED = {
@@ -40,6 +43,42 @@ def test_every_planned_experiment_is_there_or_says_why_not(workflows, scale):
     skipped = {name: why for name, why in planned.items() if why and not why.startswith("needs --config")}
     assert set(skipped) == SKIPPED[scale]
     assert all(len(reason) > 20 for reason in skipped.values())
+
+
+def test_every_older_name_of_a_point_means_one(workflows):
+    names = workflows["gpu"].study.points
+    assert {"exp01a", "exp03e", "exp05f", "exp06e", "exp07c", "exp10e"} <= names.keys()
+    for name in names:
+        assert workflows["gpu"].study.find(name)[1], name
+    for name in names.keys() - {"exp07c"}:  # a TPU has no float16 products
+        assert workflows["tpu"].study.find(name)[1], name
+    assert workflows["tpu"].study.find("exp01a")[1].runs[0].config.model.d_model == 256
+    with pytest.raises(UserError, match=r"exp01a is one point of model_size \(d_model=256, heads=4\)"):
+        workflows["tpu"].study.experiment("exp01a")
+
+
+def test_repeats_at_a_larger_batch_follow_the_rule_of_batch_size(workflows):
+    study = workflows["tpu"].study
+    known = {run.name for point in study.experiment("batch_size").points for run in point.runs}
+    found = {}
+    for name in ("model_size", "recursion_schedule", "supervision", "ema"):
+        for point in study.experiment(name).points:
+            training = point.runs[0].config.training
+            if training.batch_size > 768:
+                assert training.lr == pytest.approx(1e-4 * training.batch_size / 256)
+                assert (training.warmup_steps, training.steps) == (5000, 65104)
+                assert point.label.endswith(f"(batch {training.batch_size})")
+                found.setdefault((name, training.batch_size), []).append(point)
+    sizes = {key: len(points) for key, points in found.items()}
+    assert sizes == {
+        ("model_size", 2048): 5,
+        ("recursion_schedule", 4096): 5,
+        ("supervision", 4096): 3,
+        ("ema", 1024): 2,
+        ("ema", 4096): 2,
+    }
+    for points in found.values():  # the recipe at that batch is a run that batch_size has too
+        assert {run.name for point in points for run in point.runs} & known
 
 
 @pytest.mark.parametrize("scale", SKIPPED)

@@ -61,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     commands = parser.add_subparsers(dest="action", required=True)
     listing = commands.add_parser("list", help="every experiment of a scale: points, runs, question")
     show = commands.add_parser("show", help="one experiment, resolved: its points, runs and their settings")
-    show.add_argument("experiment", help="name or older id")
+    show.add_argument("experiment", help="name or older id of an experiment, or older id of a point")
     compare = commands.add_parser("compare", help="two finished runs: settings, results, curves side by side")
     compare.add_argument(
         "runs", nargs=2, metavar="RUN", help="path, name, or a part of the name that only one run has"
@@ -113,6 +113,10 @@ def _list(args: argparse.Namespace) -> int:
         mark = "*" if name in project.selection.experiments else " "
         size += "".join(f"; {reason}" for reason in experiment.left_out)
         print(f"{mark} {name}{aliases}: {size}\n      {experiment.definition.question}")
+        labels = {point.label for point in experiment.points}
+        for alias, label in experiment.definition.points.items():
+            if label in labels:
+                print(f"      {alias}: {label}")
     print("\n* part of `make report` at this scale, or complete already")
     return 0
 
@@ -123,12 +127,12 @@ def _show(args: argparse.Namespace) -> int:
     from trm.pipeline.naming import dataset_name
 
     project = project_of(args)
-    experiment = project.study.experiment(args.experiment)
+    experiment, only = project.study.find(args.experiment)
     print(f"{experiment.name}: {experiment.definition.question}\n{experiment.definition.hypothesis}")
     for reason in (experiment.skip, *experiment.left_out):
         if reason:
             print(f"not run: {reason}")
-    for point in experiment.points:
+    for point in [only] if only else experiment.points:
         print(f"\n{point.label}: {point.evaluation_file}")
         for key, value in point.coords.items():  # also where the value is the default
             print(f"  {key}: {value}")

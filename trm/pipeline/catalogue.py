@@ -118,8 +118,7 @@ class Catalogue:
     def evaluations(self, experiment: str) -> list[str]:
         """`<run>/<file>` of every evaluation of an experiment, each once."""
         points = self.study.experiment(experiment).points
-        names = (f"{run.name}/{point.evaluation_file}" for point in points for run in point.runs)
-        return list(dict.fromkeys(names))
+        return list(dict.fromkeys(name for point in points for name in point.evaluations))
 
     def evaluation_json(self, run: str, evaluation: str) -> str:
         """An EvaluationConfig by its digest."""

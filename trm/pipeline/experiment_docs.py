@@ -41,6 +41,9 @@ def text(path: str = "config/experiments.yaml", scales: tuple[str, ...] = ("lapt
         definition = experiment.definition
         aliases = f" ({', '.join(definition.aliases)})" if definition.aliases else ""
         lines = [f"### {name}{aliases}", "", f"**{definition.question}** {definition.hypothesis}", ""]
+        if definition.points:
+            names = "; ".join(f"`{alias}` {label}" for alias, label in definition.points.items())
+            lines += [f"Older names of points: {names}", ""]
         lines += [
             "| scale | points | runs | training FLOPs | job time | varied |",
             "|---|---|---|---|---|---|",

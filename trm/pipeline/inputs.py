@@ -233,20 +233,21 @@ class Inputs:
 
     def target(self, name: str) -> Any:
         """A function for the published figures of an experiment, or for the evaluations of the one grid point that
-        is asked for. It says so if the experiment cannot run here."""
+        the name or `--point` means. It says so if the experiment cannot run here."""
 
         def files(wildcards: Any) -> list[Any]:
-            experiment = self._study.experiment(name)
-            if experiment.skip:
-                raise WorkflowError(self._study.why_skipped(name))
             try:
+                experiment, point = self._study.find(name)
+                if experiment.skip:
+                    raise UserError(self._study.why_skipped(experiment.name))
                 check_sizes(experiment, self._catalogue.path)
-                point = experiment.point(self._point) if self._point else None
+                if self._point:
+                    point = experiment.point(self._point)
             except UserError as error:
                 raise WorkflowError(str(error)) from None
             if point is None:
                 return self._selection.targets[name]
-            return self._place.all(f"results/runs/{run.name}/{point.evaluation_file}" for run in point.runs)
+            return self._place.all(f"results/runs/{name}" for name in point.evaluations)
 
         return files
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,10 @@ def document(
     jobs: int | None = None,
     budget: float | None = None,
     names: Iterable[str] | None = None,
+    only: Mapping[str, Collection[str]] | None = None,
 ) -> dict[str, Any]:
-    """The plan of the experiments `names` (None: those selected) as plain data.
+    """The plan of the experiments `names` (None: those selected) as plain data; of those in `only`, just the points
+    with these labels.
 
     A run or an evaluation that several experiments share is counted at the first of them. `todo_*` leaves out what
     exists. `wall_seconds` is never less than the longest chain of jobs: data, the slowest run, its evaluation, the
@@ -36,6 +38,8 @@ def document(
     experiments = []
     for name in project.selection.experiments if names is None else names:
         points = project.study.experiment(name).points
+        if only and name in only:
+            points = tuple(point for point in points if point.label in only[name])
         asked = list(dict.fromkeys(run.name for point in points for run in point.runs))
         rows = []
         for point in points:
@@ -46,7 +50,8 @@ def document(
         todo = [row for row in rows if not row["done"]]
         evaluations = {
             evaluation: estimates.evaluation(evaluation)
-            for evaluation in project.catalogue.evaluations(name)
+            for point in points
+            for evaluation in point.evaluations
             if evaluation not in measured and not project.place.exists(f"results/runs/{evaluation}")
         }
         measured.update(evaluations)
@@ -70,7 +75,7 @@ def document(
             }
         )
     at_once = jobs or estimates.hardware.jobs
-    chosen = [item["experiment"] for item in experiments]
+    chosen = [item["experiment"] for item in experiments if item["experiment"] not in (only or {})]
     prepared = _preparation(project, estimates, [row["run"] for item in experiments for row in item["runs"]])
     drawing = _drawing(project, estimates, chosen)
     seconds = sum(item["todo_seconds"] for item in experiments) + sum(prepared.values()) + sum(drawing)
@@ -324,10 +329,19 @@ def announce(project: Project, snakemake: Any, failed: bool) -> None:
             return
     if failed:
         return
-    aliases = project.study.aliases
-    named = {aliases.get(target, target) for target in targets} & project.study.experiments.keys()
-    names = [name for name in project.study.experiments if name in named] if named else None
-    shown = document(project, budget=project.settings.budget_hours, names=names)
+    only: dict[str, set[str]] = {}
+    whole = set()
+    for target in set(targets) & {*project.study.names}:
+        experiment, point = project.study.find(target)
+        if project.settings.point:
+            point = experiment.point(project.settings.point)
+        if point:
+            only.setdefault(experiment.name, set()).add(point.label)
+        else:
+            whole.add(experiment.name)
+    names = [name for name in project.study.experiments if name in whole or name in only]
+    points = {name: labels for name, labels in only.items() if name not in whole}
+    shown = document(project, budget=project.settings.budget_hours, names=names or None, only=points)
     print(f"\n{text(shown)}", file=sys.stderr)
 
 

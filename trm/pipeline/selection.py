@@ -138,12 +138,14 @@ class Selection:
 
     @cached_property
     def targets(self) -> dict[str, list[str]]:
-        """Name or alias of an experiment -> its published figures; nothing for an experiment that cannot run."""
-        return {
+        """Name or alias of an experiment -> its published figures; nothing for an experiment that cannot run, nor for
+        an older document's name of a single point."""
+        experiments = {
             target: [published(figure.stem) for figure in self._catalogue.figures_of(name)]
             for name, experiment in self._study.experiments.items()
             for target in (name, *experiment.definition.aliases)
         }
+        return experiments | {name: [] for name in self._study.points}
 
 
 def spec_json(item: Figure | Fit) -> str:

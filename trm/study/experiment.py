@@ -24,6 +24,9 @@ class Grid(Section):
     """Dotted key -> values of equal length; the first values form a point, the second ones another, and so on."""
     points: list[Overlay] = []
     """Single points as dotted keys, each with an optional `label`."""
+    label: str = ""
+    """What the points of this grid have in common, put in brackets after their labels where an experiment has several
+    grids; empty: the values of `set`."""
     seeds: list[int] | None = None
     """Seeds of this grid, where they differ from the experiment's."""
     needs: str | None = None
@@ -77,6 +80,8 @@ class Experiment(ExperimentScale):
     """What is expected, written before the run."""
     aliases: list[str] = []
     """Names under which older documents know it."""
+    points: dict[str, str] = {}
+    """Names under which older documents know single points: name -> label of the point."""
     figures: list[dict[str, Any]] = []
     """Figure specifications (trm.analysis.specs)."""
     scales: dict[str, ExperimentScale] = {}
@@ -131,7 +136,8 @@ class StudyFile(Section):
     @classmethod
     def _names(cls, value: dict[str, Experiment]) -> dict[str, Experiment]:
         for name, experiment in value.items():
-            for word, shape in ((name, NAME), *((alias, ALIAS) for alias in experiment.aliases)):
+            aliases = [*experiment.aliases, *experiment.points]
+            for word, shape in ((name, NAME), *((alias, ALIAS) for alias in aliases)):
                 if word in RULES:
                     raise ValueError(f"{word!r} is the name of a rule of the pipeline; choose another")
                 if not shape.fullmatch(word):

@@ -47,6 +47,11 @@ class Point:
         """File name of the evaluation inside each run's folder."""
         return f"evaluation-{evaluation_fingerprint(self.evaluation)[:8]}.json"
 
+    @property
+    def evaluations(self) -> list[str]:
+        """`<run>/<file>` of the evaluation of each run."""
+        return [f"{run.name}/{self.evaluation_file}" for run in self.runs]
+
 
 @dataclass(frozen=True)
 class ResolvedExperiment:
@@ -89,6 +94,8 @@ class Study:
     experiments: dict[str, ResolvedExperiment]
     figures: list[dict[str, Any]]
     aliases: dict[str, str]
+    points: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """Older documents' name of a point -> its experiment and label."""
     runs: dict[str, Run] = field(default_factory=dict)
     evaluations: dict[str, EvaluationConfig] = field(default_factory=dict)
     log_every: dict[str, int] = field(default_factory=dict)
@@ -98,11 +105,33 @@ class Study:
     recipe: Flat = field(default_factory=dict)
     """The scale's own recipe, before any experiment: dotted key -> value; what ablations compare with."""
 
+    @property
+    def names(self) -> list[str]:
+        """Names and aliases of experiments, and those of single points."""
+        return [*self.experiments, *self.aliases, *self.points]
+
+    def find(self, name: str) -> tuple[ResolvedExperiment, Point | None]:
+        """What a name means: an experiment, or one point of it.
+
+        Raises:
+            UserError: an unknown name, or a point that this scale lacks.
+        """
+        if name not in self.points:
+            return self.experiment(name), None
+        owner, label = self.points[name]
+        experiment = self.experiments[owner]
+        return experiment, None if experiment.skip else experiment.point(label)
+
     def experiment(self, name: str) -> ResolvedExperiment:
         """An experiment by its name or by an older document's id."""
         known = self.aliases.get(name, name)
+        if known in self.points:
+            owner, label = self.points[known]
+            raise UserError(
+                f"{name} is one point of {owner} ({label}): `python -m trm study run {name}` runs it"
+            )
         if known not in self.experiments:
-            hint = nearest(name, [*self.experiments, *self.aliases])
+            hint = nearest(name, self.names)
             raise UserError(
                 f"no experiment {name!r} at scale {self.scale_name}{hint} (`python -m trm study list`)"
             )
@@ -184,10 +213,13 @@ def _expand(
         for other in experiment.scales:
             if other not in file.scales:
                 raise UserError(f"{where}: unknown scale {other!r}{nearest(other, file.scales)}")
-        for alias in experiment.aliases:
-            if alias in study.aliases or alias in file.experiments:
+        for alias in (*experiment.aliases, *experiment.points):
+            if alias in file.experiments or alias in study.aliases or alias in study.points:
                 raise UserError(f"{where}: the alias {alias!r} is already a name; choose another")
-            study.aliases[alias] = name
+            if alias in experiment.points:
+                study.points[alias] = (name, experiment.points[alias])
+            else:
+                study.aliases[alias] = name
         study.experiments[name] = _resolve_experiment(
             name, experiment, scale, scale_name, base, forced, variables, where
         )
@@ -326,8 +358,8 @@ def _resolve_experiment(
         for coords, label in expanded:
             flat = lay(shared, coords, forced)
             fixed = flatten(grid.set, grid_where)
-            if fixed and len(grids) > 1:
-                label = f"{label} ({_values_text(fixed)})" if label else _values_text(fixed)
+            if (common_label := grid.label or _values_text(fixed)) and len(grids) > 1:
+                label = f"{label} ({common_label})" if label else common_label
             point = _point(flat, fixed | coords, label, grid.seeds or seeds, where)
             key = canonical_json([[run.name for run in point.runs], point.evaluation_file])
             if key in points and len(expanded) > 1 and points[key].coords == point.coords:

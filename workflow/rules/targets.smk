@@ -1,4 +1,4 @@
-# Every experiment is a target by its name and by its aliases.
+# Every experiment is a target by its name and its aliases; so are points that older documents name.
 
 for name in PROJECT.selection.targets:
 
