@@ -5,6 +5,7 @@
     python -m trm train        --config run.json --dataset results/datasets/b --out results/runs/c --checkpoints c
     python -m trm data expand  results/datasets/b --out b-written-out
     python -m trm data inspect results/datasets/b
+    python -m trm data checksum gs://my-bucket/puzzles.csv
     python -m trm data tasks --count 40 --side 6 --out generated_challenges.json
 
 A config is the RunConfig that `trm train` takes, or its `data` section alone (docs/data.md): JSON text, or the path of
@@ -27,6 +28,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     build = actions.add_parser("build", help="cut a data set (train, validation, test) from a pool")
     expand = actions.add_parser("expand", help="write augmented copies out, as the reference tools do")
     inspect = actions.add_parser("inspect", help="print identity, counts and difficulty; draw samples")
+    checksum = actions.add_parser(
+        "checksum", help="print gs:// files with their SHA-256, as `--config` takes them"
+    )
+    checksum.add_argument("files", nargs="+", metavar="URI", help="gs://bucket/file")
     tasks = actions.add_parser(
         "tasks", help="write ARC tasks of a few families, to train on beside other files"
     )
@@ -58,8 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Dispatch to the action."""
-    actions = {"source": _source, "build": _build, "expand": _expand, "inspect": _inspect, "tasks": _tasks}
-    return actions[args.action](args)
+    return int(globals()[f"_{args.action}"](args))
 
 
 def _source(args: argparse.Namespace) -> int:
@@ -90,6 +94,13 @@ def _inspect(args: argparse.Namespace) -> int:
     from trm.tasks.inspect import describe
 
     print(describe(args.directory, args.samples))
+    return 0
+
+
+def _checksum(args: argparse.Namespace) -> int:
+    from trm.tasks.source import checksum
+
+    print(",".join(f"{file}#sha256={checksum(file)}" for file in args.files))
     return 0
 
 

@@ -86,6 +86,7 @@ def document(
     chain += min(len(drawing), 5) * estimates.hardware.start  # table, fit, figure, its publication, report
     kept = sum(row["checkpoint_bytes"] for item in experiments for row in item["runs"])
     kept *= project.study.scale.runtime.keep_checkpoints + 1
+    data = [project.runs[row["run"]].config.data for item in experiments for row in item["runs"]]
     result: dict[str, Any] = {
         "study": project.study.name,
         "scale": project.study.scale_name,
@@ -95,6 +96,7 @@ def document(
         "experiments": experiments,
         "todo_runs": sum(item["todo_runs"] for item in experiments),
         "todo_evaluations": len(measured),
+        "files": {file: found for item in data for file, found in zip(item.files, item.sha256)},
         "preparation_seconds": sum(prepared.values()),
         "drawing_seconds": sum(drawing),
         "todo_seconds": seconds,
@@ -262,6 +264,7 @@ def _totals(document: dict[str, Any]) -> list[str]:
         f"About {seconds_text(document['wall_seconds'])} with {count(document['jobs'], 'job')} at once; "
         f"the longest chain of jobs takes {seconds_text(document['chain_seconds'])}",
         *_pod(document),
+        *(f"Reads {file} (SHA-256 {found[:12]}...)" for file, found in document["files"].items()),
         _speed(document),
         f"Checkpoints: {bytes_text(document['checkpoint_bytes'])}{month}",
         *_step_times(document),

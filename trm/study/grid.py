@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import math
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cache, cached_property
@@ -480,18 +481,34 @@ def _refuse_dead_axes(grid: Grid, shared: Flat, forced: Flat, where: str) -> Non
 
 
 def with_checksums(data: dict[str, Any], where: str) -> dict[str, Any]:
+    """The data section with the checksum of each of its files: a local file's own, or the one given with a remote file
+    (`gs://bucket/file.csv#sha256=HEX`).
+
+    Raises:
+        UserError: a local file cannot be read, or a remote one has no checksum.
+    """
     files = data.get("files") or ()
     if isinstance(files, str):
         files = (files,)
     if not files:
         return data
-    data = {**data, "files": tuple(files)}
     if data.get("sha256"):
-        return data
-    remote = [name for name in files if "://" in str(name)]
-    if remote:
-        raise UserError(f"{where}: {remote[0]} is remote: name its checksum in data.sha256")
-    return {**data, "sha256": tuple(_file_sha256(str(name), where) for name in files)}
+        return {**data, "files": tuple(files)}
+    named = [_named_checksum(str(name), where) for name in files]
+    return {**data, "files": tuple(name for name, _ in named), "sha256": tuple(found for _, found in named)}
+
+
+def _named_checksum(name: str, where: str) -> tuple[str, str]:
+    """A file's name without its checksum, and the checksum."""
+    if "://" not in name:
+        return name, _file_sha256(name, where)
+    path, _, checksum = name.partition("#sha256=")
+    if re.fullmatch("[0-9a-f]{64}", checksum):
+        return path, checksum
+    raise UserError(
+        f"{where}: {name} is remote: give it as {path}#sha256=... with its checksum, which `python -m trm data "
+        f"checksum {path}` prints, or in data.sha256"
+    )
 
 
 def _file_sha256(name: str, where: str) -> str:

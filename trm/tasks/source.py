@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
 from trm.data.pool import Pool, save_pool
 from trm.errors import UserError
 from trm.io import sha256_file
 from trm.storage import is_remote, open_store
+from trm.storage.cache import default_folder
 from trm.study.dataset_identity import source_identity
 from trm.study.official_files import OFFICIAL
 from trm.study.schema import DataConfig
@@ -62,9 +64,27 @@ def local_copies(config: DataConfig, out: Path) -> list[tuple[str, Path]]:
     return found
 
 
-def _fetch(uri: str, checksum: str) -> Path:
-    from trm.storage.cache import default_folder
+def checksum(file: str) -> str:
+    """SHA-256 of a gs:// file, which stays in the cache.
 
+    Raises:
+        UserError: a local file, or one that is missing or cannot be read.
+    """
+    if not is_remote(file):
+        raise UserError(f"{file} is a local file: name it without a checksum, which is found when it is read")
+    folder, _, name = file.rpartition("/")
+    files = default_folder() / "files"
+    files.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=files) as scratch:
+        path = Path(scratch, name)
+        open_store(folder).get_file(name, path)
+        found = sha256_file(path)
+        (files / found).mkdir(exist_ok=True)
+        path.replace(files / found / name)
+    return found
+
+
+def _fetch(uri: str, checksum: str) -> Path:
     folder, _, file = uri.rpartition("/")
     path = default_folder() / "files" / checksum / file
     if not path.is_file() or sha256_file(path) != checksum:
