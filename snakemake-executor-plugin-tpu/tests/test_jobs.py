@@ -1,11 +1,16 @@
 """Jobs on a pod where nothing goes wrong but the jobs themselves."""
 
+import csv
 import os
 import re
 import signal
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
+
+from snakemake_executor_plugin_tpu.spend import JOBS, used
 
 HOSTILE = """x'; touch pwned; $(touch pwned) `touch pwned` "&y"""
 
@@ -46,6 +51,17 @@ def test_packed_and_whole_pod_jobs_give_their_results_to_the_caller(study):
         assert not {"TPU_PROCESS_BOUNDS", "TPU_SKIP_MDS_QUERY", "TPU_WORKER_ID"} & set(entry)
     assert address == one.pod.hosts[0].address
 
+    # What the jobs used: time on all chips of their hosts.
+    with open(one.folder / JOBS, newline="") as file:
+        rows = {row["label"]: row for row in csv.DictReader(file)}
+    for label, row in rows.items():
+        seconds = float(row["ended"]) - float(row["started"])
+        assert row["accelerator_type"] == "v4-32"
+        assert float(row["chip_seconds"]) == pytest.approx(seconds * (16 if "all" in label else 4), abs=1)
+    assert re.search(
+        r"^3 jobs of this folder used \d\.\d v4 chip-hours: ", one.command("status")[1], re.MULTILINE
+    )
+
     # A job for one host tells libtpu that there is no other.
     alone = one.launches("a")["1-0"]["environment"]
     assert {
@@ -63,6 +79,14 @@ def test_packed_and_whole_pod_jobs_give_their_results_to_the_caller(study):
     assert one.pod.jobs() == {}
     assert not any(list((host.home / ".snakemake-tpu" / "tasks").iterdir()) for host in one.pod.hosts)
     assert {host.home.joinpath(".snakemake-tpu").stat().st_mode & 0o777 for host in one.pod.hosts} == {0o700}
+
+
+def test_what_a_folder_has_used_is_said_with_its_price(tmp_path):
+    path = tmp_path / "jobs.csv"
+    assert used(path) == ""
+    path.write_text("job,accelerator_type,chip_seconds\na,v4-64,7200\nb,v4-64,3600\nc,v6e-16,3600\nd,,\n")
+    said = "3 jobs of this folder used 3.0 v4 chip-hours and 1.0 v6e chip-hours: 12.36 USD on demand"
+    assert used(path).startswith(said)
 
 
 def test_failing_rank_ends_all_ranks_and_is_quoted(study):

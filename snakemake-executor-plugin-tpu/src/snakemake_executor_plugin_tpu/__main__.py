@@ -34,6 +34,7 @@ from .errors import PodError, Unreachable
 from .lifecycle import Pod, PodManager
 from .notify import Notifier
 from .settings import ExecutorSettings
+from .spend import used
 from .worker.tasks import TASK_NAME
 
 COMMANDS = ("up", "status", "ssh", "logs", "stop", "down", "wheelhouse", "first-hour")
@@ -302,7 +303,10 @@ def main(arguments: list[str] | None = None) -> int:
         args, settings = parse(sys.argv[1:] if arguments is None else arguments)
         if args.command == "first-hour":
             return first_hour(args, settings)
-        return asyncio.run(run_on_slices(args, settings.slices()))
+        code = asyncio.run(run_on_slices(args, settings.slices()))
+        if args.command == "status" and (spent := used()):
+            print(spent)
+        return code
     except (WorkflowError, Unreachable) as error:
         print(error, file=sys.stderr)
         return 1

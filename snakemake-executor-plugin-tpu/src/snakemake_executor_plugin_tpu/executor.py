@@ -27,6 +27,7 @@ from .notify import Notifier
 from .pod import pack
 from .pool import Member, Pool
 from .records import JobRecord
+from .spend import COLUMNS
 from .watch import Watch
 
 PYTHON = '"$TPU_PYTHON"'
@@ -242,16 +243,14 @@ class Executor(RemoteExecutor):
         """Note in jobs.csv when the job was submitted, ran and was reported."""
         path = self.folder / "jobs.csv"
         run = self.runs.get(info.external_jobid)
-        names = ("job", "label", "launches", "ok", "submitted", "started", "ended", "reported")
         times = (info.aux["submitted"], outcome.started, outcome.ended, time.time())
         with open(path, "a", newline="") as file:
             writer = csv.writer(file)
             if not file.tell():
-                writer.writerow(names)
-            launches = len(run.launches) if run else 0
-            writer.writerow(
-                [info.external_jobid, label_of(info.job), launches, outcome.ok, *map("{:.3f}".format, times)]
-            )
+                writer.writerow(COLUMNS)
+            row = [info.external_jobid, label_of(info.job), len(run.launches) if run else 0, outcome.ok]
+            used = (run.accelerator_type, f"{run.chip_seconds:.1f}") if run else ("", "")
+            writer.writerow([*row, *map("{:.3f}".format, times), *used])
 
     def handle_job_success(self, job: Any) -> None:
         """Clear the pod of a job whose outputs are there."""

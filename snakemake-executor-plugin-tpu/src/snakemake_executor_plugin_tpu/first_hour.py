@@ -33,9 +33,8 @@ import yte
 from .allocation import slice_of
 from .errors import PodError
 from .google import load
+from .spend import price
 
-# USD a chip and hour on demand, list prices of 2025; spot capacity costs less.
-PRICES = {"v2": 1.125, "v3": 2.0, "v4": 3.22, "v5litepod": 1.2, "v5p": 4.2, "v6e": 2.7}
 KEYS = {"accelerator_type", "hours", "estimate", "arguments", "steps", "collect"}
 TAIL = 40
 LARGEST = 1 << 20  # bytes of a collected file
@@ -56,11 +55,6 @@ def read_plan(profile: Path) -> dict[str, Any]:
     if not isinstance(plan.get("steps"), dict) or not plan["steps"]:
         raise PodError(f"{path}: `steps` names at least one call of Snakemake.")
     return {"accelerator_type": "v4-16", "hours": 1, "arguments": "", **plan}
-
-
-def price(accelerator_type: str) -> float:
-    """Return what a slice costs on demand, in USD an hour."""
-    return slice_of(accelerator_type).chips * PRICES[accelerator_type.partition("-")[0]]
 
 
 class FirstHour:

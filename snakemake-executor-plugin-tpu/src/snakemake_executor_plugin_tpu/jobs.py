@@ -3,7 +3,8 @@
 import asyncio
 import contextlib
 import hashlib
-from collections.abc import Callable
+import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -18,6 +19,7 @@ from .pod import Worker
 from .pool import Pool
 from .records import JobRecord
 from .settings import ExecutorSettings
+from .spend import chips_of
 
 TERMINATED = 143
 CANCEL_SECONDS = 5.0
@@ -74,6 +76,13 @@ class JobRun:
         self.launch: Launch | None = None
         self.launches: list[Launch] = []
         self.silence = ""
+        self.chip_seconds = 0.0
+        """Seconds of all launches, the lost ones too, times the chips that they held."""
+
+    @property
+    def accelerator_type(self) -> str:
+        """Return the type of the job's slice; empty for hosts that are not managed here."""
+        return self.member.manager.settings.accelerator_type or "" if self.member.name else ""
 
     async def run(self) -> Outcome:
         """Run the job to its end. To stop the job on the pod takes more than cancelling this: `cancel`."""
@@ -83,7 +92,7 @@ class JobRun:
                 self.member = await self.pool.place(self.request.slot, self.request.hosts, self.record)
                 try:
                     pod = await self._pod()
-                    result = await self._attempt(pod)
+                    result = await self._timed(self._attempt(pod))
                     if result is None:
                         continue
                     lost = await self._why_lost(pod, result) if result.code else None
@@ -118,6 +127,16 @@ class JobRun:
             )
         finally:
             self.allocator.release(self.request.slot)
+
+    async def _timed(self, attempt: Awaitable[LaunchResult | None]) -> LaunchResult | None:
+        """Await an attempt and add what it used: the launch's own times count where it has told them."""
+        began, result = time.time(), None
+        try:
+            result = await attempt
+        finally:
+            seconds = result.ended - result.started if result and result.started else time.time() - began
+            self.chip_seconds += seconds * chips_of(self.accelerator_type, self.request.hosts)
+        return result
 
     def _count(self, lost: str) -> None:
         """Count a lost launch; raise PodError where there were too many."""
