@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from tests.pipeline.conftest import ROOT, STUDY
+from trm.errors import UserError
 from trm.pipeline import plan
 from trm.pipeline.project import Project, open_project
 from trm.provenance import processor
@@ -138,10 +139,50 @@ def test_prices_follow_the_profile(study, monkeypatch):
     assert chips <= pod_hours * 32
 
 
-def test_a_grant_goes_to_ablations_first(study):
-    found = plan.document(study(grant_days=1e-3))["grant"]
-    assert [row["experiment"] for row in found["rows"]] == ["batch", "data_size"]
-    assert "What fits into 0.001 days" in plan.text(plan.document(study(grant_days=1e-3)))
+def test_a_grant_is_spent_by_the_phases_of_the_study(study):
+    def phased(document):
+        document["phases"] = ["laws", "ablations"]
+        document["experiments"]["data_size"]["phase"] = "laws"
+        document["experiments"]["batch"]["phase"] = "ablations"
+
+    found = plan.document(study(phased, grant_days=1e-3))
+    assert [row["experiment"] for row in found["grant"]["rows"]] == ["data_size", "batch"]
+    assert "What fits into 0.001 days" in plan.text(found)
+    assert ", by phase (laws, ablations); a shared run is paid once" in plan.text(found)
+    plain = plan.document(study(grant_days=1e-3))
+    assert [row["experiment"] for row in plain["grant"]["rows"]] == ["batch", "data_size"]
+    assert ", in the study's order; a shared" in plan.text(plain)
+
+    def wrong(document):
+        phased(document)
+        document["experiments"]["batch"]["phase"] = "laws2"
+
+    with pytest.raises(
+        UserError, match="experiment batch: phase 'laws2' is not one of `phases`: laws, ablations"
+    ):
+        study(wrong)
+
+
+def test_what_was_spent_stands_beside_the_plan(study):
+    def pod(document):
+        document["scales"]["laptop"]["hardware"] = "v4-64"
+
+    assert "spent" not in plan.document(study(pod))
+    Path("results/launches").mkdir(parents=True)
+    runs = [{"run": "a", "seconds": 1800.0}, {"run": "b", "seconds": None}]
+    record = json.dumps({"seconds": 7200.0, "runs": runs})
+    for name in ("1.json", "2.json"):
+        Path("results/launches", name).write_text(record)
+    Path("results/launches/3.json").write_text("{")
+    found = plan.document(study(pod))["spent"]
+    assert found["device_hours"] == pytest.approx(2 * 0.5 * 4)  # a job has four chips
+    Path(".snakemake/tpu").mkdir(parents=True)
+    Path(".snakemake/tpu/jobs.csv").write_text("job,chip_seconds\na,36000\nb,18000\nc,\n")
+    said = "Spent so far: 15 h of TPU v4 chip time, $48.30 by 2 jobs; 2 launches took 4 h"
+    assert said in plan.text(plan.document(study(pod))).splitlines()
+    assert "Spent so far: 15 h of TPU v4 chip time by 2 jobs" in plan.text(
+        plan.document(study(pod, pricing="grant"))
+    )
 
 
 def test_finished_runs_in_a_bucket_are_known(study):

@@ -10,6 +10,7 @@ from typing import Any
 from trm.pipeline.estimates import Estimates
 from trm.pipeline.naming import REPORT, published, source_name
 from trm.pipeline.project import Project
+from trm.pipeline.spent import sentence, spent
 from trm.study.cost import bytes_text, device_text, flops_text, seconds_text
 from trm.study.merge import nearest
 from trm.study.text import count
@@ -110,6 +111,8 @@ def document(
         "checkpoint_bytes": kept,
         "storage_usd_per_month": kept / 1e9 * GCS_USD_PER_GB_MONTH,
     }
+    if (so_far := spent(estimates.hardware))["launches"]:
+        result["spent"] = so_far
     if estimates.hardware.slices:
         result["pod_hours"] = result["wall_seconds"] / 3600
         result["price"] = _price_words(project, estimates)
@@ -117,8 +120,9 @@ def document(
         result["budget"] = buys(experiments, budget)
     if project.settings.grant_days:
         hours = project.settings.grant_days * 24 * at_once * estimates.hardware.devices
-        result["grant"] = buys(_ablations_first(project, experiments), hours)
+        result["grant"] = buys(_by_phase(project, experiments), hours)
         result["grant"]["days"] = project.settings.grant_days
+        result["grant"]["phases"] = project.study.phases
     return result
 
 
@@ -131,14 +135,15 @@ def _price_words(project: Project, estimates: Estimates) -> str:
     return f"at the {pricing} price" if pricing == "spot" else "at the price on demand"
 
 
-def _ablations_first(project: Project, experiments: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Phases of a study: first what decides the recipe (experiments that open with an ablation), then the rest."""
+def _by_phase(project: Project, experiments: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The experiments in the order of the study's phases; those of no phase come last."""
+    phases = project.study.phases
 
-    def is_law(item: dict[str, Any]) -> bool:
-        figures = project.study.experiment(item["experiment"]).figures
-        return not figures or figures[0].get("kind") != "ablation"
+    def place(item: dict[str, Any]) -> int:
+        phase = project.study.experiment(item["experiment"]).definition.phase
+        return phases.index(phase) if phase else len(phases)
 
-    return sorted(experiments, key=is_law)
+    return sorted(experiments, key=place)
 
 
 def _preparation(project: Project, estimates: Estimates, runs: list[str]) -> dict[str, float]:
@@ -240,7 +245,12 @@ def text(document: dict[str, Any], runs: bool = False) -> str:
         lines += ["", *_budget_lines(document["budget"], head)]
     if "grant" in document:
         days, hours = document["grant"]["days"], device_text(document["grant"]["device_hours"])
-        head = f"What fits into {days:g} days ({hours} of {document['device']} time), ablations first"
+        order = (
+            f"by phase ({', '.join(phases)})"
+            if (phases := document["grant"]["phases"])
+            else "in the study's order"
+        )
+        head = f"What fits into {days:g} days ({hours} of {document['device']} time), {order}"
         lines += ["", *_budget_lines(document["grant"], head)]
     return "\n".join(lines)
 
@@ -264,6 +274,7 @@ def _totals(document: dict[str, Any]) -> list[str]:
         f"About {seconds_text(document['wall_seconds'])} with {count(document['jobs'], 'job')} at once; "
         f"the longest chain of jobs takes {seconds_text(document['chain_seconds'])}",
         *_pod(document),
+        *([sentence(document["spent"], document["device"])] if "spent" in document else []),
         *(f"Reads {file} (SHA-256 {found[:12]}...)" for file, found in document["files"].items()),
         _speed(document),
         f"Checkpoints: {bytes_text(document['checkpoint_bytes'])}{month}",

@@ -44,7 +44,7 @@ class Settings(BaseModel):
     budget_hours: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """Device-hours for which the plan lists what they buy."""
     grant_days: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    """Days of a grant for which the plan lists what fits, ablations first."""
+    """Days of a grant for which the plan lists what fits, in the order of the study's phases."""
     pricing: Literal["on-demand", "spot", "grant"] = "on-demand"
     """How the machine is paid for: the plan's prices."""
     preflight: Literal["", "local", "gpu", "tpu"] = ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from trm.study.schema import Count, RuntimeConfig, Section
 
@@ -78,6 +78,8 @@ class Experiment(ExperimentScale):
     """One sentence that ends with a question mark."""
     hypothesis: str = ""
     """What is expected, written before the run."""
+    phase: str = ""
+    """The study's phase that it belongs to, one of `phases`."""
     aliases: list[str] = []
     """Names under which older documents know it."""
     points: dict[str, str] = {}
@@ -129,8 +131,19 @@ class StudyFile(Section):
     """Sizes of the whole study by name."""
     experiments: dict[str, Experiment] = Field(min_length=1)
     """Experiments by name."""
+    phases: list[str] = []
+    """Phases of the study in the order in which a grant is spent (`--grant-days`)."""
     figures: list[dict[str, Any]] = []
     """Figures over several experiments."""
+
+    @model_validator(mode="after")
+    def _known_phases(self) -> StudyFile:
+        for name, experiment in self.experiments.items():
+            if experiment.phase and experiment.phase not in self.phases:
+                raise ValueError(
+                    f"experiment {name}: phase {experiment.phase!r} is not one of `phases`: {', '.join(self.phases)}"
+                )
+        return self
 
     @field_validator("experiments")
     @classmethod

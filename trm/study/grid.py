@@ -103,6 +103,8 @@ class Study:
     """Runs whose experiments ask for finer curves than the scale does."""
     variables: frozenset[str] = frozenset()
     """Names that the study's file reads as `$name` or `needs`; `--config NAME=...` sets them."""
+    phases: list[str] = field(default_factory=list)
+    """In the order in which a grant is spent."""
     recipe: Flat = field(default_factory=dict)
     """The scale's own recipe, before any experiment: dotted key -> value; what ablations compare with."""
 
@@ -207,6 +209,7 @@ def _expand(
         scale = _with_runtime(scale, runtime)
     forced = flatten({k: v for k, v in overrides.items() if k[:8] != "runtime."}, "--set")
     study = Study(file.study, scale_name, scale, {}, file.figures, {}, variables=_variables_of(file))
+    study.phases = file.phases
     _refuse_too_many(file, scale, scale_name, path)
     study.recipe = _recipe(lay(base, forced), f"{path}: scale {scale_name}", forced)
     for name, experiment in file.experiments.items():
