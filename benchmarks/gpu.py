@@ -2,6 +2,7 @@
 
     python -m benchmarks.gpu --out benchmarks/out/gpu --minutes 9      # repeat until it exits with 0
     python -m benchmarks.gpu --tiny --out /tmp/tiny                    # the same script on a CPU, in seconds
+    python -m benchmarks.gpu --tiles      # measure the kernels' tiles and update trm/network/cuda/tiles.json
 
 It prints a table and writes OUT/gpu.json, the file to attach to a report. Every job runs in a process of its own, so
 one that fails leaves the others alone; finished jobs (OUT/<job>.json) are not repeated. Exit code 75: jobs are left,
@@ -205,17 +206,7 @@ def train(sizes: Sizes, mixer: str, kind: str) -> dict[str, Any]:
         "memory": our_memory,
         "baseline_memory": their_memory,
         "network": backend.network,
-        "chosen": chosen(backend),
     }
-
-
-def chosen(backend: Any) -> dict[str, Any]:
-    """Milliseconds of each tile that was tried."""
-    if backend.network != "triton":
-        return {}
-    from trm.network.cuda.choice import SHARED
-
-    return {f"{operation} {key}": times for (operation, key), times in SHARED.milliseconds.items()}
 
 
 def evaluate(sizes: Sizes, mixer: str, kind: str) -> dict[str, Any]:
@@ -292,13 +283,23 @@ def one_job(name: str, args: argparse.Namespace) -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--out", type=Path, required=True, help="folder of the results; kept between calls")
+    parser.add_argument("--out", type=Path, help="folder of the results; kept between calls")
+    parser.add_argument(
+        "--tiles", action="store_true", help="measure tiles and update the table; nothing else"
+    )
     parser.add_argument("--minutes", type=float, default=9.0, help="time of this call (default: %(default)s)")
     parser.add_argument("--only", nargs="+", metavar="JOB", help="these jobs; --list names all")
     parser.add_argument("--tiny", action="store_true", help="a tiny model, to try the script on a CPU")
     parser.add_argument("--list", action="store_true", help="name the jobs")
     parser.add_argument("--job", help=argparse.SUPPRESS)
     args = parser.parse_args()
+    if args.tiles:
+        from benchmarks import gpu_tiles
+
+        gpu_tiles.main()
+        return 0
+    if args.out is None:
+        parser.error("--out is required")
     args.out.mkdir(parents=True, exist_ok=True)
     if args.job:
         return one_job(args.job, args)

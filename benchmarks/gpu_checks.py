@@ -15,6 +15,7 @@ from trm.network import losses
 from trm.network.cuda import attention, loss, norm, optimizer, swiglu, tokens
 from trm.network.cuda.common import INTERPRETED
 from trm.network.cuda.network import TritonNetwork
+from trm.network.cuda.tiles import OPERATIONS, architecture_of, parse
 from trm.network.definition import rms_norm
 from trm.network.eager.plain import PlainNetwork
 from trm.network.parameters import Layout, Moments, architecture, initial_weights
@@ -53,6 +54,12 @@ def relative(found: Tensor, expected: Tensor) -> float:
     """Norm of the difference over the norm."""
     expected = expected.detach().double()
     return float((found.detach().double() - expected).norm() / expected.norm())
+
+
+def candidates(operation: str, device: torch.device) -> list[dict[str, int]]:
+    """The tiles of an operation that are worth timing on this device."""
+    choices = OPERATIONS[operation].candidates[architecture_of(device)]
+    return [tile for choice in choices if (tile := parse(operation, choice)) is not None]
 
 
 def kernels(shapes: Shapes, dtype: torch.dtype, device: torch.device, seed: int = 0) -> Iterator[Check]:
@@ -97,17 +104,17 @@ def kernels(shapes: Shapes, dtype: torch.dtype, device: torch.device, seed: int 
     yield check("gate backward", kept, projection.grad)
     yield check("gate backward hidden", hidden, expected)
     # on a GPU float32 products go to the library (trm.network.cuda.layers)
-    for shape in swiglu.SHAPES if dtype.itemsize == 2 or INTERPRETED else ():
-        name = "swiglu product " + "x".join(map(str, shape.values()))
+    for tile in candidates("channels", device) if dtype.itemsize == 2 or INTERPRETED else ():
+        name = "swiglu product " + "x".join(map(str, tile.values()))
         kept, hidden = empty(rows, 2 * shapes.inner), empty(rows, shapes.inner)
         try:
-            swiglu.product(x.to(dtype), weight.to(dtype), hidden, kept, shape)
+            swiglu.product(x.to(dtype), weight.to(dtype), hidden, kept, tile)
         except Exception as error:
             print(f"  {name} does not run here: {str(error).splitlines()[0]}")
             continue
         yield check(name, hidden, expected)
         yield check(name + " projection", kept, projection)
-        swiglu.product(x.to(dtype), weight.to(dtype), hidden.fill_(math.nan), None, shape)
+        swiglu.product(x.to(dtype), weight.to(dtype), hidden.fill_(math.nan), None, tile)
         yield check(name + " alone", hidden, expected)
 
     if dtype.itemsize == 2 or INTERPRETED:
@@ -131,22 +138,22 @@ def _token_checks(shapes: Shapes, dtype: torch.dtype, draw: Any, empty: Any, che
     padded[0][:, :length], padded[1][:length] = gate_up.detach(), down.detach()
     y = empty(length, columns)
     scale = empty(columns, kind=norm.scale_dtype(y))
-    for shape in tokens.SHAPES:
-        name = "token mixing " + "x".join(map(str, shape.values()))
+    for tile in candidates("tokens", x.device):
+        name = "token mixing " + "x".join(map(str, tile.values()))
         try:
-            tokens.mix(narrow, *padded, y.fill_(math.nan), scale.fill_(math.nan), shape)
+            tokens.mix(narrow, *padded, y.fill_(math.nan), scale.fill_(math.nan), tile)
         except Exception as error:
             print(f"  {name} does not run here: {str(error).splitlines()[0]}")
             continue
         yield check(name, y, expected)
     y.copy_(expected.detach())
     scale.copy_((x + down @ hidden).detach().square().mean(0).add(1e-5).rsqrt())
-    for shape in tokens.BACKWARD_SHAPES:
-        name = "token mixing backward " + "x".join(map(str, shape.values()))
+    for tile in candidates("tokens backward", x.device):
+        name = "token mixing backward " + "x".join(map(str, tile.values()))
         total, out = empty(length, columns), empty(length, columns)
         pushed, kept = empty(2 * inner, columns), empty(inner, columns)
         try:
-            tokens.mix_backward(narrow, *padded, y, scale, grad.to(dtype), total, pushed, kept, out, shape)
+            tokens.mix_backward(narrow, *padded, y, scale, grad.to(dtype), total, pushed, kept, out, tile)
         except Exception as error:
             print(f"  {name} does not run here: {str(error).splitlines()[0]}")
             continue

@@ -24,14 +24,14 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from trm.network.cuda import attention, loss, norm, optimizer, swiglu, tokens
+from trm.network.cuda import attention, loss, norm, optimizer, swiglu, tiles, tokens
 from trm.network.cuda.common import power
 from trm.network.definition import EPS
 from trm.study.flops import inner_width
 from trm.study.schema import ModelConfig
 
-SHARED = {80: 163 * 1024, 90: 227 * 1024}
-"""Shared memory a program may use, by compute capability."""
+SHARED = {80: 99 * 1024, 90: 227 * 1024}
+"""Shared memory a program may use: on 9.0, and on the smallest of the other GPUs (8.6, 8.9, 12.0; 8.0 has 163 KiB)."""
 LENGTH, WIDTH, CELLS, SYMBOLS, HEADS = 97, 512, 81, 11, 8
 INNER = inner_width(ModelConfig(), WIDTH)
 TOKEN_INNER = inner_width(ModelConfig(), LENGTH)
@@ -39,8 +39,15 @@ BF16, FP32, INT, FLOAT = "*bf16", "*fp32", "i32", "fp32"
 OPTIONS = ("num_warps", "num_stages")
 
 
-def cases() -> Iterator[tuple[str, Any, list[str], dict[str, Any]]]:
-    """Name, kernel, types of the arguments that are no constants, constants and options."""
+def candidates(operation: str, architecture: str) -> list[dict[str, int]]:
+    """The tiles of an operation: those of the table, then the others worth timing."""
+    entries = tiles.table(architecture)[operation]
+    choices = dict.fromkeys((*entries.values(), *tiles.OPERATIONS[operation].candidates[architecture]))
+    return [tile for choice in choices if (tile := tiles.parse(operation, choice)) is not None]
+
+
+def cases(architecture: str) -> Iterator[tuple[str, Any, list[str], dict[str, Any]]]:
+    """Name, kernel, types of the arguments that are not constants, constants and options."""
     common = {"WIDE": triton.language.float32}
     dot = common | {"OPERAND": triton.language.bfloat16}
     for axis, shape in ((1, (74496, WIDTH)), (0, (LENGTH, 1 << 18))):
@@ -51,16 +58,16 @@ def cases() -> Iterator[tuple[str, Any, list[str], dict[str, Any]]]:
     gate = swiglu.TILE | {"num_warps": 8} | common
     for kernel, name in ((swiglu._gate, "gate"), (swiglu._gate_backward, "gate backward")):
         yield name, kernel, [BF16, BF16, INT, INT, INT, INT], gate
-    for shape in swiglu.SHAPES:
+    for tile in candidates("channels", architecture):
         sizes = {"inner": INNER, "depth": WIDTH, "GROUP": 8, "KEEP": True}
-        yield "swiglu product", swiglu._product, [BF16] * 4 + [INT], shape | sizes | dot
+        yield "swiglu product", swiglu._product, [BF16] * 4 + [INT], tile | sizes | dot
     padded = {"LENGTH": power(LENGTH), "inner": TOKEN_INNER}
-    for shape in tokens.SHAPES:
+    for tile in candidates("tokens", architecture):
         constants = padded | {"EPS": EPS, "SCALE": True}
-        yield "token mixing", tokens._forward, [BF16] * 4 + [FP32, INT, INT], shape | constants | dot
-    for shape in tokens.BACKWARD_SHAPES:
+        yield "token mixing", tokens._forward, [BF16] * 4 + [FP32, INT, INT], tile | constants | dot
+    for tile in candidates("tokens backward", architecture):
         types = [BF16] * 4 + [FP32] + [BF16] * 5 + [INT, INT]
-        yield "token mixing backward", tokens._backward, types, shape | padded | dot
+        yield "token mixing backward", tokens._backward, types, tile | padded | dot
     for rope in (False, True):
         head = {"LENGTH": power(LENGTH), "HALF": WIDTH // HEADS // 2, "ROPE": rope, "num_warps": 8} | dot
         types = [BF16, BF16, FP32, FP32, INT, INT, INT, FLOAT]
@@ -119,7 +126,7 @@ def main() -> int:
     parser.add_argument("--json", dest="out", type=Path)
     args = parser.parse_args()
     results = []
-    for name, kernel, types, given in cases():
+    for name, kernel, types, given in cases(str(args.capability)):
         if args.only not in name or (args.first and name in {found["kernel"] for found in results}):
             continue
         found = compiled(kernel, types, given, args.capability)

@@ -5,7 +5,17 @@ import os
 import subprocess
 import sys
 
-from trm.network.cuda import attention, tokens
+import pytest
+
+from trm.network.cuda.tiles import KERNEL, LIBRARY, OPERATIONS, TABLE, table
+
+NAMES = {
+    "channels": "swiglu product",
+    "tokens": "token mixing",
+    "tokens backward": "token mixing backward",
+    "attention": "attention",
+}
+PRODUCTS = tuple(NAMES.values())
 
 
 def compiled(tmp_path, *words):
@@ -18,9 +28,11 @@ def compiled(tmp_path, *words):
     return json.loads(out.read_text())["kernels"]
 
 
-def uses_the_tensor_cores_well(kernel):
-    """Hopper's own products and no others, and next to nothing spilled."""
-    return kernel["hgmma"] and not kernel["hmma"] and kernel["local_bytes"] <= 80
+def products_are_fast(kernel, capability):
+    """The architecture's own products and no others, next to nothing spilled, and a tile that fits."""
+    hopper, older = kernel["hgmma"], kernel["hmma"]
+    own, other = (hopper, older) if capability == 90 else (older, hopper)
+    return own and not other and kernel["local_bytes"] <= 80 and kernel["fits"]
 
 
 def test_every_kernel_compiles_for_hopper(tmp_path):
@@ -28,24 +40,40 @@ def test_every_kernel_compiles_for_hopper(tmp_path):
     assert len(found) >= 17
     assert all(kernel["fits"] for kernel in found.values())
     for name, kernel in found.items():
-        if name.startswith(("swiglu product", "token mixing", "attention")):
-            assert uses_the_tensor_cores_well(kernel), kernel
+        if name.startswith(PRODUCTS):
+            assert products_are_fast(kernel, 90), kernel
         else:
             assert not kernel["hgmma"] + kernel["hmma"], name
             assert kernel["local_bytes"] <= 64, kernel
 
 
-def test_every_tile_of_token_mixing_is_worth_timing(tmp_path):
-    found = compiled(tmp_path, "--only", "token mixing")
-    assert len(found) == len(tokens.SHAPES) + len(tokens.BACKWARD_SHAPES)
+@pytest.mark.parametrize("capability", [80, 90])
+@pytest.mark.parametrize("operation", [name for name in OPERATIONS if name != "attention"])
+def test_every_tile_is_fast(operation, capability, tmp_path):
+    """Those of the table and those worth timing."""
+    found = compiled(tmp_path, "--only", NAMES[operation], "--capability", str(capability))
+    found = [kernel for kernel in found if kernel["kernel"] == NAMES[operation]]
+    choices = {*table(str(capability))[operation].values()} - {LIBRARY}
+    choices |= {*OPERATIONS[operation].candidates[str(capability)]}
+    assert {"x".join(map(str, kernel["tile"].values())) for kernel in found} == choices
     for kernel in found:
-        assert uses_the_tensor_cores_well(kernel), kernel
-        assert kernel["fits"], kernel
+        assert products_are_fast(kernel, capability), kernel
 
 
 def test_attention_is_left_to_the_library_where_the_kernel_spills(tmp_path):
-    """With rotary positions its backward spills kilobytes of each thread on sm_80."""
+    """With rotary positions its backward spills kilobytes per thread on sm_80."""
     (found,) = compiled(tmp_path, "--only", "attention backward rope=True", "--capability", "80")
     assert found["local_bytes"] > 1000
-    assert not attention.fits(97, 64, (8, 0))
-    assert attention.fits(97, 64, (9, 0))
+    assert {*table("80")["attention"].values()} == {LIBRARY}
+
+
+def test_the_table_holds_only_what_can_be_chosen():
+    document = json.loads(TABLE.read_text())
+    assert {*document} == {"80", "90"}
+    for architecture, entry in document.items():
+        assert {*entry} == {"source", *OPERATIONS}
+        for operation, known in OPERATIONS.items():
+            assert "*" in entry[operation]
+            allowed = {LIBRARY, *known.candidates[architecture]}
+            assert {*entry[operation].values()} <= allowed, (architecture, operation)
+    assert table("90")["attention"]["*"] == KERNEL

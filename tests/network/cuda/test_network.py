@@ -7,6 +7,7 @@ from tests.network.cuda.networks import SMALL, one_step, relative
 from tests.training.conftest import config, dataset_folder, trainer  # noqa: F401 (a fixture)
 from trm.devices.cpu import CpuBackend
 from trm.network.cuda.network import TritonNetwork
+from trm.network.cuda.tiles import LIBRARY, OPERATIONS
 from trm.network.eager.plain import PlainNetwork
 from trm.network.inference import InferenceNetwork
 from trm.network.parameters import architecture, initial_weights
@@ -21,11 +22,11 @@ VARIANTS = {
     "narrow": {"multiple": 8},
     "narrow tiles": {"multiple": 32, "expansion": 8.0},
 }
-WAYS = {"triton": None, "library": dict.fromkeys(("tokens", "channels", "attention"), "library")}
+WAYS = {"triton": None, "library": {name: {"*": LIBRARY} for name in OPERATIONS}}
 
 
-def triton(only):
-    return lambda *arguments: TritonNetwork(*arguments, only)
+def triton(choices):
+    return lambda *arguments: TritonNetwork(*arguments, choices)
 
 
 @pytest.mark.parametrize(

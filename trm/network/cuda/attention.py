@@ -119,11 +119,8 @@ def _backward(
     tl.store(qkv + width + place + HALF, b * c - a * s if ROPE else b, mask=inside)
 
 
-def fits(length: int, head_width: int, capability: tuple[int, int] = (9, 0)) -> bool:
-    """Whether these kernels serve: half a head must be a power of two of at least 16 channels. Before compute
-    capability 9.0 the backward kernel spills kilobytes of each thread."""
-    if capability < (9, 0):
-        return False
+def fits(length: int, head_width: int) -> bool:
+    """Whether the kernels can compute this: half a head must be a power of two of at least 16 channels."""
     half = head_width // 2
     return length <= LONGEST and half >= 16 and half & (half - 1) == 0 and head_width == 2 * half
 

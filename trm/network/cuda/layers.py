@@ -1,12 +1,11 @@
 """The mixing layers of a block, forward and backward, from kernels and library products.
 
-Each operation has a `triton` way (products and what follows them in one kernel) and a `library` way (products of the
-vendor's library, elementwise kernels between them); `trm.network.cuda.choice` takes the faster one.
+Each operation has a kernel (products and what follows them in one program) and a library path (products of the vendor's
+library, elementwise kernels between them); `trm.network.cuda.tiles` says which one computes a shape.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -14,25 +13,24 @@ from torch import Tensor
 
 from trm.network import definition as network
 from trm.network.cuda import attention, norm, swiglu, tokens
-from trm.network.cuda.choice import Chooser, Way
 from trm.network.cuda.common import INTERPRETED
+from trm.network.cuda.tiles import Table, chosen
 from trm.network.eager.fused import Buffers, add_product, attention_core
 
 
 class Layer:
-    """One mixing layer with its weights in the forward dtype and their gradients' float32 sums (None: inference)."""
+    """One mixing layer with its weights in the forward dtype and their float32 gradients (None: inference)."""
 
     def __init__(
         self,
         weights: tuple[Tensor, Tensor],
         grads: tuple[Tensor, Tensor] | None,
         buffers: Buffers,
-        choose: Chooser,
+        table: Table,
     ):
         self.into, self.back = weights
         self.into_grad, self.back_grad = grads or (None, None)
-        self.buffers, self.choose = buffers, choose
-        self.timed = self.into.is_cuda and not INTERPRETED
+        self.buffers, self.table = buffers, table
         # float32 products miss the matrix units: the library's are faster, and a kernel's would take minutes to compile
         self.products = INTERPRETED or self.into.element_size() == 2
 
@@ -51,17 +49,12 @@ class Channels(Layer):
         """SwiGLU(x) [N, D]; the projection [N, 2 I] is left in `gate_up` for backward."""
         inner = self.back.shape[1]
         hidden = self.new("hidden", x, len(x), inner)
-
-        def library() -> None:
+        tile = chosen(self.table, "channels", x.shape[1], inner) if self.products else None
+        if tile:
+            swiglu.product(x, self.into, hidden, gate_up, tile)
+        else:
             wide = self.new("gate_up", x, len(x), 2 * inner) if gate_up is None else gate_up
             swiglu.gate(torch.mm(x, self.into.t(), out=wide), hidden)
-
-        def ways() -> Iterator[Way]:
-            for shape in swiglu.SHAPES if self.products else ():
-                yield Way("triton", shape, lambda s=shape: swiglu.product(x, self.into, hidden, gate_up, s))
-            yield Way("library", {}, library)
-
-        self.choose.run("channels", (tuple(x.shape), gate_up is None), list(ways()), self.timed)
         return torch.mm(hidden, self.back.t(), out=self.new("mixed", x, *x.shape))
 
     def backward(self, grad: Tensor, x: Tensor, gate_up: Tensor) -> Tensor:
@@ -90,26 +83,27 @@ class Tokens(Layer):
             self.padded[0][:, :length].copy_(self.into)
             self.padded[1][:length].copy_(self.back)
 
-    def _library(self, x: Tensor, y: Tensor, scale: Tensor | None) -> None:
+    def _aligned(self) -> Tensor:
+        """The projection with rows that start at multiples of 16 bytes: what the matrix units load fastest."""
+        return self.padded[0][:, : self.back.shape[0]] if self.short else self.into
+
+    def _tile(self, operation: str) -> dict[str, int] | None:
+        if not self.short or not self.products:
+            return None
+        tile = chosen(self.table, operation, *self.back.shape)
+        # the kernels mask nothing along the inner width
+        return tile if tile and self.back.shape[1] % tile["INNER"] == 0 else None
+
+    def forward(self, x: Tensor, y: Tensor, scale: Tensor | None) -> Tensor:
+        """y = rms_norm(x + SwiGLU(x)) over tokens."""
+        tile = self._tile("tokens")
+        if tile:
+            return tokens.mix(x, *self.padded, y, scale, tile)
         inner, columns = self.back.shape[1], x.shape[1]
         gate_up = torch.mm(self._aligned(), x, out=self.new("token gate_up", x, 2 * inner, columns))
         hidden = swiglu.gate(gate_up, self.new("token hidden", x, inner, columns))
         mixed = torch.mm(self.back, hidden, out=self.new("token mixed", x, *x.shape))
         norm.residual_norm(x, mixed, 0, y, scale)
-
-    def _aligned(self) -> Tensor:
-        """The projection with rows that start at multiples of 16 bytes: what the matrix units load fastest."""
-        return self.padded[0][:, : self.back.shape[0]] if self.short else self.into
-
-    def forward(self, x: Tensor, y: Tensor, scale: Tensor | None) -> Tensor:
-        """y = rms_norm(x + SwiGLU(x)) over tokens."""
-        ways = [Way("library", {}, lambda: self._library(x, y, scale))]
-        if self.short and self.products:
-            ways = [
-                Way("triton", shape, lambda s=shape: tokens.mix(x, *self.padded, y, scale, s))
-                for shape in tokens.fitting(tokens.SHAPES, self.back.shape[1])
-            ] + ways
-        self.choose.run("tokens", (tuple(x.shape), scale is None), ways, self.timed)
         return y
 
     def backward(self, grad: Tensor, x: Tensor, y: Tensor, scale: Tensor) -> Tensor:
@@ -118,27 +112,15 @@ class Tokens(Layer):
         gate_up = self.new("token gate_up", x, 2 * inner, columns)
         hidden = self.new("token hidden", x, inner, columns)
         total, out = self.new("token total", x, *x.shape), self.new("token out", x, *x.shape)
-
-        def library() -> None:
+        tile = self._tile("tokens backward")
+        if tile:
+            tokens.mix_backward(x, *self.padded, y, scale, grad, total, gate_up, hidden, out, tile)
+        else:
             norm.norm_backward(grad, y, scale, 0, total)
             torch.mm(self._aligned(), x, out=gate_up)
             torch.mm(self.back.t(), total, out=hidden)
             swiglu.gate_backward(gate_up, hidden)
             torch.mm(self._aligned().t(), gate_up, out=out).add_(total)
-
-        ways = [Way("library", {}, library)]
-        if self.short and self.products:
-            ways = [
-                Way(
-                    "triton",
-                    shape,
-                    lambda s=shape: tokens.mix_backward(
-                        x, *self.padded, y, scale, grad, total, gate_up, hidden, out, s
-                    ),
-                )
-                for shape in tokens.fitting(tokens.BACKWARD_SHAPES, inner)
-            ] + ways
-        self.choose.run("tokens", (tuple(x.shape), "backward"), ways, self.timed)
         add_product(self.back_grad, total, hidden.t(), self.buffers)
         add_product(self.into_grad.t(), x, gate_up.t(), self.buffers)
         return out
@@ -167,20 +149,21 @@ class Attention(Layer):
             )
         return self._core(qkv)
 
-    def _alone(self, x: Tensor) -> bool:
-        capability = torch.cuda.get_device_capability(x.device) if x.is_cuda else (9, 0)
-        return not self.products or not attention.fits(len(x), x.shape[-1] // self.heads, capability)
+    def _own(self, x: Tensor) -> bool:
+        """Whether the kernels compute the core, forward and backward."""
+        shape = len(x), x.shape[-1] // self.heads
+        return (
+            self.products and attention.fits(*shape) and chosen(self.table, "attention", *shape) is not None
+        )
 
     def forward(self, x: Tensor, qkv: Tensor, attended: Tensor) -> Tensor:
         """Attention(x) [N, D]; projections [L, B, 3 D] and heads' outputs [L, B, D] are left for backward."""
         flat = x.reshape(-1, x.shape[-1])
         torch.mm(flat, self.into.t(), out=qkv.view(len(flat), -1))
-        ways = [Way("library", {}, lambda: attended.copy_(self._library_core(qkv)))]
-        if not self._alone(x):
-            own = Way("triton", {}, lambda: attention.attend(qkv, self.heads, self.tables(x), attended))
-            ways = [own, *ways]
-        with torch.no_grad():
-            self.choose.run("attention", tuple(x.shape), ways, self.timed)
+        if self._own(x):
+            attention.attend(qkv, self.heads, self.tables(x), attended)
+        else:
+            attended.copy_(self._library_core(qkv))
         return torch.mm(attended.view(flat.shape), self.back.t(), out=self.new("mixed", x, *flat.shape))
 
     def backward(self, grad: Tensor, x: Tensor, qkv: Tensor, attended: Tensor) -> Tensor:
@@ -188,13 +171,13 @@ class Attention(Layer):
         flat = x.reshape(-1, x.shape[-1])
         add_product(self.back_grad, grad.t(), attended.view(flat.shape), self.buffers)
         pushed = torch.mm(grad, self.back, out=self.new("pushed", x, *flat.shape)).view(attended.shape)
-        if self._alone(x) or self.choose.only.get("attention") == "library":
+        if self._own(x):
+            attention.attend_backward(qkv, self.heads, self.tables(x), pushed)
+        else:
             with torch.enable_grad():
                 leaf = qkv.detach().requires_grad_()
                 (found,) = torch.autograd.grad(self._library_core(leaf), leaf, pushed)
             qkv.copy_(found)
-        else:
-            attention.attend_backward(qkv, self.heads, self.tables(x), pushed)
         qkv_grad = qkv.view(len(flat), -1)
         add_product(self.into_grad, qkv_grad.t(), flat, self.buffers)
         return torch.mm(qkv_grad, self.into, out=self.new("mixed", x, *flat.shape)).add_(grad)

@@ -13,9 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from trm.network import definition as network
-from trm.network.cuda.choice import SHARED, Chooser
 from trm.network.cuda.layers import Attention, Channels, Tokens
 from trm.network.cuda.norm import norm_backward, residual_norm, scale_dtype
+from trm.network.cuda.tiles import Table, architecture_of, table
 from trm.network.definition import Architecture
 from trm.network.eager import fused
 from trm.network.eager.fused import Buffers, LastRound
@@ -24,7 +24,7 @@ from trm.network.parameters import Layout
 
 
 class TritonNetwork:
-    """As `plain.PlainNetwork`, for a GPU with bfloat16 or float16 products; `only`: see `choice.Chooser`."""
+    """As `plain.PlainNetwork`, for a GPU with bfloat16 or float16 products; `choices`: see `trm.network.cuda.tiles`."""
 
     def __init__(
         self,
@@ -32,12 +32,12 @@ class TritonNetwork:
         params: Tensor,
         grads: Tensor,
         arch: Architecture,
-        only: dict[str, str] | None = None,
+        choices: Table | None = None,
     ):
         self._plain = PlainNetwork(layout, params, grads, arch)
         self._params, self._arch = params, arch
         self._work = torch.empty_like(params, dtype=arch.dtype) if params.dtype != arch.dtype else params
-        self.rounds = TritonRounds(layout.views(self._work), layout.views(grads), arch, only)
+        self.rounds = TritonRounds(layout.views(self._work), layout.views(grads), arch, choices)
 
     def prepare(self) -> None:
         """Cast and pad the weights as they are now, and zero the gradients."""
@@ -96,16 +96,17 @@ class TritonRounds(fused.Rounds):
         weights: dict[str, Tensor],
         grads: dict[str, Tensor] | None,
         arch: Architecture,
-        only: dict[str, str] | None = None,
+        choices: Table | None = None,
     ):
-        self._buffers, self.choose = Buffers(), Chooser(only) if only else SHARED
+        device = next(iter(weights.values())).device
+        self._buffers, self.tiles = Buffers(), choices or table(architecture_of(device))
         self._mixers: list[Tokens | Attention] = []
         self._channels: list[Channels] = []
 
         def pair(prefix: str, first: str, second: str) -> tuple[Any, ...]:
             names = prefix + first, prefix + second
             own = tuple(weights[name] for name in names)
-            return own, tuple(grads[name] for name in names) if grads else None, self._buffers, self.choose
+            return own, tuple(grads[name] for name in names) if grads else None, self._buffers, self.tiles
 
         for i in range(arch.layers):
             prefix = f"blocks.{i}."

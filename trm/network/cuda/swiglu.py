@@ -92,13 +92,6 @@ def _product(
 
 
 TILE = {"ROWS": 4, "COLUMNS": 512}
-SHAPES = (
-    {"ROWS": 128, "COLUMNS": 128, "DEPTH": 64, "num_warps": 8, "num_stages": 3},
-    {"ROWS": 128, "COLUMNS": 64, "DEPTH": 64, "num_warps": 4, "num_stages": 4},
-    {"ROWS": 128, "COLUMNS": 64, "DEPTH": 64, "num_warps": 8, "num_stages": 4},
-    {"ROWS": 256, "COLUMNS": 64, "DEPTH": 64, "num_warps": 8, "num_stages": 3},
-)
-"""Tiles of the product worth timing on a GPU; the first serves elsewhere."""
 
 
 def _layout(gate_up: Tensor, hidden: Tensor) -> tuple[int, int, int, int]:
@@ -125,14 +118,14 @@ def gate_backward(gate_up: Tensor, hidden: Tensor) -> None:
 
 
 def product(
-    x: Tensor, weight: Tensor, hidden: Tensor, gate_up: Tensor | None, shape: dict[str, int] = SHAPES[0]
+    x: Tensor, weight: Tensor, hidden: Tensor, gate_up: Tensor | None, tile: dict[str, int]
 ) -> Tensor:
-    """hidden [N, I] = SwiGLU of x [N, D] with `weight` [2 I, D]; the projection goes to `gate_up` where it is given."""
+    """hidden [N, I] = SwiGLU of x [N, D] with `weight` [2 I, D]; the projection goes to `gate_up` if it is given."""
     rows, depth = x.shape
     inner = hidden.shape[1]
-    programs = (triton.cdiv(rows, shape["ROWS"]) * triton.cdiv(inner, shape["COLUMNS"]),)
+    programs = (triton.cdiv(rows, tile["ROWS"]) * triton.cdiv(inner, tile["COLUMNS"]),)
     _product[programs](
-        x, weight, hidden, hidden if gate_up is None else gate_up, rows, inner, depth, **shape, GROUP=8,
+        x, weight, hidden, hidden if gate_up is None else gate_up, rows, inner, depth, **tile, GROUP=8,
         KEEP=gate_up is not None, WIDE=wide(x), OPERAND=operand(x),
     )  # fmt: skip
     return hidden

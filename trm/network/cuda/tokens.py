@@ -92,26 +92,6 @@ def _backward(
     tl.store(out + place, total, mask=inside)
 
 
-SHAPES = (
-    {"COLUMNS": 64, "INNER": 64, "num_warps": 4, "num_stages": 2},
-    {"COLUMNS": 64, "INNER": 64, "num_warps": 4, "num_stages": 1},
-    {"COLUMNS": 64, "INNER": 128, "num_warps": 8, "num_stages": 1},
-)
-BACKWARD_SHAPES = (
-    {"COLUMNS": 32, "INNER": 64, "num_warps": 8, "num_stages": 2},
-    {"COLUMNS": 32, "INNER": 64, "num_warps": 4, "num_stages": 2},
-    {"COLUMNS": 16, "INNER": 64, "num_warps": 4, "num_stages": 2},
-)
-"""Tiles worth timing on a GPU; the first serves elsewhere. For sm_90 each of them compiles to `wgmma` alone and spills
-at most 72 bytes a thread (Triton 3.5.0 and 3.7.1; tests/network/cuda/test_compiled.py). Wider tiles spill hundreds of
-bytes, and with INNER 32 most products become the older `mma`."""
-
-
-def fitting(shapes: tuple[dict[str, int], ...], inner: int) -> list[dict[str, int]]:
-    """The tiles whose INNER divides the inner width: the kernels mask nothing along it."""
-    return [shape for shape in shapes if inner % shape["INNER"] == 0]
-
-
 def padded(gate_up: Tensor, down: Tensor) -> tuple[Tensor, Tensor]:
     """Zeros for weights [2 I, L] and [L, I] with the token axis padded: what `mix` and its backward read."""
     length = power(down.shape[0])
@@ -124,26 +104,26 @@ def mix(
     down: Tensor,
     y: Tensor,
     scale: Tensor | None,
-    shape: dict[str, int] = SHAPES[0],
+    tile: dict[str, int],
 ) -> Tensor:
     """y [L, M] = rms_norm(x + SwiGLU(x)) over tokens; weights padded; `scale` [M]: 1 / rms."""
     length, columns = x.shape
-    _forward[(triton.cdiv(columns, shape["COLUMNS"]),)](
+    _forward[(triton.cdiv(columns, tile["COLUMNS"]),)](
         x, gate_up, down, y, x if scale is None else scale, length, columns, down.shape[1], LENGTH=down.shape[0],
-        EPS=EPS, SCALE=scale is not None, WIDE=wide(x), OPERAND=operand(x), **shape,
+        EPS=EPS, SCALE=scale is not None, WIDE=wide(x), OPERAND=operand(x), **tile,
     )  # fmt: skip
     return y
 
 
 def mix_backward(
     x: Tensor, gate_up: Tensor, down: Tensor, y: Tensor, scale: Tensor, grad: Tensor,
-    total_grad: Tensor, gate_up_grad: Tensor, hidden: Tensor, out: Tensor, shape: dict[str, int] = BACKWARD_SHAPES[0],
+    total_grad: Tensor, gate_up_grad: Tensor, hidden: Tensor, out: Tensor, tile: dict[str, int],
 ) -> Tensor:  # fmt: skip
     """Gradient of x in `out` from that of y; for the weights' gradients also those of x + SwiGLU(x) [L, M], of the
     projection [2 I, M], and the hidden layer [I, M]. `out` may be `grad`."""
     length, columns = x.shape
-    _backward[(triton.cdiv(columns, shape["COLUMNS"]),)](
+    _backward[(triton.cdiv(columns, tile["COLUMNS"]),)](
         x, gate_up, down, y, scale, grad, total_grad, gate_up_grad, hidden, out, length, columns, down.shape[1],
-        LENGTH=down.shape[0], WIDE=wide(x), OPERAND=operand(x), **shape,
+        LENGTH=down.shape[0], WIDE=wide(x), OPERAND=operand(x), **tile,
     )  # fmt: skip
     return out

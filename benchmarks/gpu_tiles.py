@@ -1,0 +1,155 @@
+"""Time the candidates of `trm.network.cuda.tiles` on this GPU and write the fastest ones into the table."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+
+from trm.io import read_json, write_json
+from trm.network.cuda import attention, norm, tokens
+from trm.network.cuda.layers import Attention, Channels, Tokens
+from trm.network.cuda.tiles import LIBRARY, OPERATIONS, TABLE, architecture_of, parse
+from trm.network.eager.fused import Buffers
+from trm.study.dataset_identity import shape as data_shape
+from trm.study.flops import inner_width
+from trm.study.flops import tokens as token_count
+from trm.study.grid import load_study
+from trm.study.schema import RunConfig
+
+Shape = tuple[int, int]
+HEADS, WIDTH = 8, 512
+"""Heads of the attention that is timed, and the width of the token mixing."""
+ROUNDS = 15
+
+
+def shapes_of(runs: Iterable[RunConfig]) -> dict[str, list[Shape]]:
+    """The shapes of each operation in these runs, without those that no kernel can compute."""
+    found: dict[str, set[Shape]] = {operation: set() for operation in OPERATIONS}
+    for run in runs:
+        model, length = run.model, token_count(run.model, data_shape(run.data).seq_len)
+        found["channels"].add((model.d_model, inner_width(model, model.d_model)))
+        if model.mixer == "attention":
+            if attention.fits(length, model.d_model // model.heads):
+                found["attention"].add((length, model.d_model // model.heads))
+        elif length <= tokens.LONGEST:
+            found["tokens"].add((length, inner_width(model, length)))
+    found["tokens backward"] = found["tokens"]
+    return {operation: sorted(shapes) for operation, shapes in found.items()}
+
+
+def study_shapes() -> dict[str, list[Shape]]:
+    """The shapes of the study at the scale `gpu`."""
+    study = load_study(Path(__file__).parents[1] / "config" / "experiments.yaml", "gpu")
+    return shapes_of(run.config for run in study.runs.values())
+
+
+def call_of(
+    operation: str, shape: Shape, choice: str, rows: int, device: torch.device, dtype: torch.dtype
+) -> Callable[[], Any]:
+    """The layer's operation on random inputs, computed as `choice` says. ValueError: the choice cannot compute it."""
+    first, second = shape
+    table = {name: {"*": choice if name == operation else LIBRARY} for name in OPERATIONS}
+
+    def draw(*sizes: int, std: float = 1.0) -> Tensor:
+        return (torch.randn(sizes, device=device) * std).to(dtype)
+
+    def layer(kind: Any, into: Shape, back: Shape, **more: Any) -> Any:
+        weights = draw(*into, std=into[1] ** -0.5), draw(*back, std=back[1] ** -0.5)
+        grads = tuple(torch.zeros(w.shape, device=device) for w in weights)
+        return kind(weights, grads, Buffers(), table, **more)
+
+    if operation == "channels":
+        channels = layer(Channels, (2 * second, first), (first, second))
+        x, kept = draw(rows * 97, first), draw(rows * 97, 2 * second)
+        return lambda: channels.forward(x, kept)
+    if operation == "attention":
+        width = HEADS * second
+        heads = layer(Attention, (3 * width, width), (width, width), heads=HEADS, rope=True)
+        x, qkv, attended = (draw(first, rows, k * width) for k in (1, 3, 1))
+        grad = draw(first * rows, width)
+
+        def both() -> None:
+            heads.forward(x, qkv, attended)
+            heads.backward(grad, x, qkv, attended)
+
+        return both
+    tile = parse(operation, choice)
+    if tile and second % tile["INNER"]:
+        raise ValueError(f"the inner width {second} is not a multiple of {tile['INNER']}")
+    mixing = layer(Tokens, (2 * second, first), (first, second))
+    x, y, grad = (draw(first, rows * WIDTH) for _ in range(3))
+    scale = torch.ones(rows * WIDTH, device=device, dtype=norm.scale_dtype(x))
+    if operation == "tokens":
+        return lambda: mixing.forward(x, y, scale)
+    return lambda: mixing.backward(grad, x, y, scale)
+
+
+def milliseconds(call: Callable[[], Any]) -> float:
+    """Time of one call on the GPU."""
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    call()
+    end.record()
+    end.synchronize()
+    return float(start.elapsed_time(end))
+
+
+def fastest(
+    operation: str,
+    shape: Shape,
+    rows: int,
+    device: torch.device,
+    dtype: torch.dtype,
+    clock: Callable[[Callable[[], Any]], float],
+) -> str:
+    """The choice with the smallest median time; candidates take turns."""
+    calls: dict[str, Callable[[], Any]] = {}
+    for choice in (*OPERATIONS[operation].candidates[architecture_of(device)], LIBRARY):
+        try:
+            call = call_of(operation, shape, choice, rows, device, dtype)
+            call()  # compiles
+            calls[choice] = call
+        except Exception as error:
+            print(f"  {operation} {shape}: {choice} does not run: {str(error).splitlines()[0]}", flush=True)
+    times: dict[str, list[float]] = {choice: [] for choice in calls}
+    for _ in range(ROUNDS):
+        for choice, call in calls.items():
+            times[choice].append(clock(call))
+    medians = {choice: statistics.median(values) for choice, values in times.items()}
+    text = ", ".join(f"{choice} {value:.3f} ms" for choice, value in medians.items())
+    print(f"{operation} {'x'.join(map(str, shape))}: {text}", flush=True)
+    return min(medians, key=medians.__getitem__)
+
+
+def refresh(
+    shapes: dict[str, list[Shape]],
+    device: torch.device,
+    source: str,
+    rows: int = 768,
+    dtype: torch.dtype = torch.bfloat16,
+    clock: Callable[[Callable[[], Any]], float] = milliseconds,
+    path: Path = TABLE,
+) -> None:
+    """Measure every shape and write the choices of this device's architecture; `*` and other entries stay."""
+    document = read_json(path)
+    entry = document[architecture_of(device)]
+    for operation, wanted in shapes.items():
+        for shape in wanted:
+            best = fastest(operation, shape, rows, device, dtype, clock)
+            entry[operation]["x".join(map(str, shape))] = best
+    entry["source"] = source
+    write_json(path, document)
+
+
+def main() -> None:
+    """Refresh the table for the GPU of this machine."""
+    device = torch.device("cuda")
+    name = torch.cuda.get_device_name(device)
+    refresh(study_shapes(), device, f"{name}, torch {torch.__version__}, Triton {triton.__version__}")
+    print(f"wrote {TABLE}: commit it, and the same choices hold on every machine of this architecture")
