@@ -1,13 +1,20 @@
-"""The captured step's logic, with calls that replay by calling again: what CUDA adds is only how they are recorded."""
+"""The captured step: its halves recorded on the CPU as CUDA would record them."""
 
 import pytest
 import torch
 
 from tests.training.conftest import config, train, trainer
+from tests.training.recording import capture
 from trm.devices import cuda
 from trm.devices.cuda import WARM_UP_STEPS, GraphedStep
 
 RUN = {"steps": 9, "curriculum": [{"until": 0.5, "h_cycles": 1, "l_cycles": 1}]}
+
+
+@pytest.fixture(autouse=True)
+def plain_network(monkeypatch):
+    """Its operations all go through torch, where they can be recorded."""
+    monkeypatch.setattr("trm.devices.cpu.CpuBackend.network", "plain")
 
 
 def graphed(run, data, root, capture):
@@ -22,42 +29,51 @@ def equal(found, expected):
     return all(torch.equal(found.shared_tensors()[n], t) for n, t in expected.shared_tensors().items())
 
 
-def test_replays_are_steps(dataset_folder, tmp_path):
+@pytest.mark.parametrize(
+    "training", [{}, {"micro_batches": 2, "max_grad_norm": 0.1, "exploration": 0.3}], ids=["", "more"]
+)
+def test_replays_are_steps(training, dataset_folder, tmp_path):
     """Every batch counts once, for each stage of the curriculum, through capture and self-check."""
-    run, recorded = config(training=RUN), []
+    run, captured = config(training=RUN | training), []
 
-    def capture(call):
-        recorded.append(call)
-        return call
+    def counted(*calls):
+        captured.append(calls)
+        return capture(*calls)
 
     expected = train(run, dataset_folder, tmp_path, "plain").state
-    assert equal(graphed(run, dataset_folder, tmp_path, capture), expected)
-    assert len(recorded) == 2
+    assert equal(graphed(run, dataset_folder, tmp_path, counted), expected)
+    assert len(captured) == 2
 
 
-def failing(call):
+def failing(gradients, update):
     raise RuntimeError("operation not permitted when stream is capturing\nsecond line")
 
 
-def wrong(call):
-    def twice():
-        call()
-        call()
+def doubled_update(gradients, update):
+    return gradients, lambda: (update(), gradients(), update())
 
-    return twice
+
+def doubled_gradients(gradients, update):
+    def twice():
+        gradients()
+        own = update.__self__.summed.clone()
+        update.__self__.summed.add_(own)
+
+    return twice, update
 
 
 @pytest.mark.parametrize(
-    ("capture", "sentence"),
+    ("broken", "sentence"),
     [
         (failing, "capture failed (operation not permitted"),
-        (wrong, "a replay changes the state by other values"),
+        (doubled_update, "a replay computes other values"),
+        (doubled_gradients, "a replay computes other values (relative difference 1.0e+00)"),
     ],
 )
-def test_what_cannot_be_trusted_runs_uncaptured(capture, sentence, dataset_folder, tmp_path, caplog):
+def test_what_cannot_be_trusted_runs_uncaptured(broken, sentence, dataset_folder, tmp_path, caplog):
     run = config(training=RUN)
     expected = train(run, dataset_folder, tmp_path, "plain").state
-    assert equal(graphed(run, dataset_folder, tmp_path, capture), expected)
+    assert equal(graphed(run, dataset_folder, tmp_path, broken), expected)
     assert sum(sentence in message for message in caplog.messages) == 1
     assert "second line" not in caplog.text
 
@@ -65,8 +81,23 @@ def test_what_cannot_be_trusted_runs_uncaptured(capture, sentence, dataset_folde
 def test_warm_up_comes_first(dataset_folder, tmp_path):
     calls = []
     run = config(training={"steps": WARM_UP_STEPS})
-    graphed(run, dataset_folder, tmp_path, lambda call: calls.append(call) or call)
+    graphed(run, dataset_folder, tmp_path, lambda *pair: calls.append(pair) or pair)
     assert not calls
+
+
+def test_the_hook_runs_once_a_step_between_the_halves(dataset_folder, tmp_path):
+    """It is where a stop request enters the vector that the workers sum."""
+    found, order = trainer(config(training=RUN), dataset_folder, tmp_path), []
+    step = found.step
+    for name in ("gradients", "exchange", "update"):
+        monkey = getattr(step, name)
+        setattr(step, name, lambda *a, call=monkey, name=name: (order.append(name), call(*a))[1])
+    program = GraphedStep(step, lambda first, second: (first, second))
+    for number in range(1, WARM_UP_STEPS + 3):
+        step.before_update = lambda: order.append("hook")
+        program(found.feed.batch(number), 2, 1)
+    one, captured = ["gradients", "exchange", "hook", "update"], ["gradients", "update"]
+    assert order == one * (WARM_UP_STEPS + 1) + captured + one
 
 
 def test_network_is_chosen(monkeypatch):

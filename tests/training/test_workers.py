@@ -36,6 +36,10 @@ try:
             found.state.params[3] += 1e-6
         if task == "hang":  # set now, so that a slow start of a process is no fault
             torch.distributed.distributed_c10d._set_pg_timeout(timedelta(seconds=3))
+        if task == "graphed":
+            from trm.devices.cuda import GraphedStep
+            from tests.training.recording import capture
+            found.program = GraphedStep(found.step, capture)
         original = found.program
         def program(batch, h_cycles, l_cycles):
             original(batch, h_cycles, l_cycles)
@@ -131,6 +135,18 @@ def test_an_average_kept_by_the_first_worker_is_that_of_every_worker(dataset_fol
     assert torch.equal(*averages)
     assert rows[0] == rows[1]
     assert any(rows[0])
+
+
+def test_a_step_in_two_recorded_halves_is_the_step(dataset_folder, tmp_path):
+    """Gradients and update replayed as graphs, the sum between them: bit for bit what the whole step computes."""
+    run = RUN.model_copy(update={"placement": PlacementConfig(network="plain")})
+    weights = []
+    for task in ("whole", "graphed"):
+        outputs, codes = run_workers(2, task, run, dataset_folder, tmp_path / task)
+        assert codes == [0, 0], outputs
+        assert not any("without a CUDA graph" in output for output in outputs)
+        weights.append(load_weights(tmp_path / task / "run").weights("raw"))
+    assert all(torch.equal(tensor, weights[1][name]) for name, tensor in weights[0].items())
 
 
 def test_a_worker_with_other_weights_is_named(dataset_folder, tmp_path):

@@ -60,13 +60,26 @@ def precision_of(requested: str, fast_bfloat16: bool, device: str) -> Precision:
 
 
 class Step(Protocol):
-    """A training step: changes its state in place and returns nothing."""
+    """A training step: changes its state in place and returns nothing. A call is gradients, exchange, update."""
 
     before_update: Callable[[], None]
     """Called when the state is about to change: until then a step may be abandoned."""
 
     def changed_tensors(self) -> list[Tensor]:
         """All tensors that a step changes and the next one reads."""
+
+    @property
+    def summed(self) -> Tensor:
+        """The vector that `exchange` sums over the workers: made by `gradients`, read by `update`."""
+
+    def gradients(self, batch: Any, h_cycles: int, l_cycles: int) -> None:
+        """All that comes before the workers communicate; changes no state."""
+
+    def exchange(self) -> None:
+        """Call `before_update`, then sum over the workers."""
+
+    def update(self) -> None:
+        """All that comes after it: changes the state."""
 
     def __call__(self, batch: Any, h_cycles: int, l_cycles: int) -> None: ...
 

@@ -1,9 +1,9 @@
-"""The CUDA backend: one process a GPU, workers over NCCL, the whole step as one CUDA graph where that works.
+"""The CUDA backend: one process per GPU, workers over NCCL, a step as two CUDA graphs if that works.
 
-With a single worker the step is captured after a few warm-up steps, compared with an uncaptured one, and replayed from
-then on (TRM_CUDA_GRAPH=0 starts kernels one by one). Nothing in a step waits for the host, and what the host draws
-(rows, augmentations, exploration) is copied into the captured batch. With triton installed the network is made of the
-kernels of `trm.network.cuda` (TRM_TRITON=0: that of `trm.network.eager.fused`).
+After a few warm-up steps the two halves of a step, before and after the workers' sum, are captured, compared with an
+uncaptured step, and replayed from then on (TRM_CUDA_GRAPH=0 starts kernels one by one). Nothing in a step waits for the
+host, and what the host draws (rows, augmentations, exploration) is copied into the captured batch. If triton is
+installed, the network is made of the kernels of `trm.network.cuda` (TRM_TRITON=0: that of `trm.network.eager.fused`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ log = logging.getLogger("trm")
 GRAPH_VARIABLE, TRITON_VARIABLE = "TRM_CUDA_GRAPH", "TRM_TRITON"
 WARM_UP_STEPS = 3  # real steps before capture: they create every buffer and pick every kernel
 LARGEST_DIFFERENCE = 0.05  # of a replay from an uncaptured step, relative to what the step changes
-Capture = Callable[[Callable[[], None]], Callable[[], None]]
+Call = Callable[[], None]
+Capture = Callable[[Call, Call], tuple[Call, Call]]
 
 
 class CudaBackend(Backend):
@@ -72,9 +73,7 @@ class CudaBackend(Backend):
         return tensor.pin_memory().to(self.device, non_blocking=True)
 
     def program(self, step: Step) -> Callable[..., None]:
-        if self.world == 1 and os.environ.get(GRAPH_VARIABLE, "1") != "0":
-            return GraphedStep(step, capture_graph)
-        return step
+        return step if os.environ.get(GRAPH_VARIABLE) == "0" else GraphedStep(step, capture_graphs)
 
     def synchronize(self) -> None:
         torch.cuda.synchronize(self.device)
@@ -99,16 +98,18 @@ class GraphedStep:
     """A training step whose kernels are recorded once for each (h_cycles, l_cycles) and then replayed.
 
     The step changes its state in place and reads a batch of fixed shapes, so a replay on the batch's own memory is
-    a step. The first steps of each kind run as usual. The first replay is compared with an uncaptured step from the
-    same state; where it differs, or where capture fails, one sentence says so and all steps run uncaptured.
+    a step. Its two halves are recorded apart: the sum over the workers between them is never part of a graph. The first
+    steps of each kind run as usual. The first replay is compared with an uncaptured step from the same state; if it
+    differs, or if capture fails, one sentence says so and this worker's steps run uncaptured (others may still replay:
+    each step communicates once either way).
 
-    `capture(call)` records what `call` does and returns what replays it.
+    `capture(first, second)` records what the two calls do, which run in this order, and returns what replays each.
     """
 
     def __init__(self, step: Step, capture: Capture):
         self._step, self._capture = step, capture
         self._seen: dict[tuple[int, int], int] = {}
-        self._replays: dict[tuple[int, int], Callable[[], None]] = {}
+        self._replays: dict[tuple[int, int], tuple[Call, Call]] = {}
         self._batch: tuple[Tensor, ...] | None = None
         self._given_up = False
 
@@ -129,14 +130,20 @@ class GraphedStep:
                 self._replays.clear()
                 log.warning("the training step runs without a CUDA graph: %s", problem)
             return  # the step has been taken
-        self._step.before_update()  # a launched replay cannot be broken off
-        self._replays[kind]()
+        gradients, update = self._replays[kind]
+        gradients()
+        self._step.exchange()
+        update()
 
     def _record(self, kind: tuple[int, int]) -> str | None:
-        """Capture, take one uncaptured step, and compare with a replay from the same state; returns what is wrong."""
-        tensors = self._step.changed_tensors()
+        """Take one uncaptured step, capture, and compare replays from the same state; returns what is wrong."""
+        step, tensors = self._step, self._step.changed_tensors()
         before = [tensor.clone() for tensor in tensors]
-        self._step(self._batch, *kind)
+        step.gradients(self._batch, *kind)
+        own = step.summed.clone()
+        step.exchange()
+        total = step.summed.clone()
+        step.update()
         after = [tensor.clone() for tensor in tensors]
 
         def back_to(values: list[Tensor]) -> None:
@@ -144,22 +151,21 @@ class GraphedStep:
                 tensor.copy_(value)
 
         try:
-            # the hook ran in the step above and must not run while recording
-            hook, self._step.before_update = self._step.before_update, lambda: None
-            try:
-                replay = self._capture(lambda: self._step(self._batch, *kind))
-            finally:
-                self._step.before_update = hook
+            gradients, update = self._capture(lambda: step.gradients(self._batch, *kind), step.update)
             back_to(before)
-            replay()
-            error = max(_relative(t, new, old) for t, new, old in zip(tensors, after, before, strict=True))
+            gradients()
+            error = _relative(step.summed, own, torch.zeros_like(own))
+            step.summed.copy_(total)  # the workers communicate once a step, whether this succeeds or not
+            update()
+            errors = (_relative(t, new, old) for t, new, old in zip(tensors, after, before, strict=True))
+            error = max(error, *errors)
         except RuntimeError as problem:
             back_to(after)
             return f"capture failed ({str(problem).splitlines()[0]})"
         back_to(after)
         if not error < LARGEST_DIFFERENCE:
-            return f"a replay changes the state by other values (relative difference {error:.1e})"
-        self._replays[kind] = replay
+            return f"a replay computes other values (relative difference {error:.1e})"
+        self._replays[kind] = gradients, update
         return None
 
 
@@ -175,10 +181,15 @@ def _relative(found: Tensor, expected: Tensor, before: Tensor) -> float:
     return 0.0 if same else error if math.isfinite(error) else math.inf
 
 
-def capture_graph(call: Callable[[], None]) -> Callable[[], None]:
-    """Record `call` as a CUDA graph once the device is idle."""
+def capture_graphs(first: Call, second: Call) -> tuple[Call, Call]:
+    """Record two calls as CUDA graphs once the device is idle; they share memory, since they run one after the other.
+
+    Only this thread's mistakes end a capture: NCCL's watchdog asks the driver for the state of its own work meanwhile.
+    """
     torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        call()
-    return graph.replay
+    graphs = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graphs[0], capture_error_mode="thread_local"):
+        first()
+    with torch.cuda.graph(graphs[1], pool=graphs[0].pool(), capture_error_mode="thread_local"):
+        second()
+    return graphs[0].replay, graphs[1].replay

@@ -100,27 +100,47 @@ class TrainStep:
         self._optimise = own.optimisers.get(state.config.training.optimizer, flat.update)
         self.before_update: Callable[[], None] = lambda: None
         """Called when the state is about to change: until then a step may be abandoned."""
+        self._carries: list[Carry] = []
+
+    @property
+    def summed(self) -> Tensor:
+        """The vector that the workers sum between the two halves of a step."""
+        return self.state.reduce
 
     def changed_tensors(self) -> list[Tensor]:
         """All tensors that a step changes and the next one reads."""
         return self.state.changed_tensors()
 
     def __call__(self, batch: AnyBatch, h_cycles: int, l_cycles: int) -> None:
+        self.gradients(batch, h_cycles, l_cycles)
+        self.exchange()
+        self.update()
+
+    def gradients(self, batch: AnyBatch, h_cycles: int, l_cycles: int) -> None:
+        """First half: this worker's gradients and metrics, and its slots' next carry. The state stays as it is."""
         self.network.prepare()
         self.state.reduce[self.state.layout.size :].zero_()
         rows = self.state.local_batch // self.state.micro
-        carries = []
+        self._carries = []
         for k in range(self.state.micro):
             part = type(batch)(*(tensor[k * rows : (k + 1) * rows] for tensor in batch))
-            carries.append(self._micro_batch(k, part, h_cycles, l_cycles))
+            self._carries.append(self._micro_batch(k, part, h_cycles, l_cycles))
+
+    def exchange(self) -> None:
+        """Sum the gradients and metrics over the workers; from here on the step is taken to its end."""
         self.before_update()
         with torch.no_grad():
             self.backend.all_reduce(self.state.reduce)
-            self._update()
-            for old, new in zip(self.state.carries, carries, strict=True):
-                target = flatten_carry(old)
-                for name, tensor in flatten_carry(new).items():
-                    target[name].copy_(tensor)
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """Second half: change the state by the summed gradients."""
+        self._update()
+        for old, new in zip(self.state.carries, self._carries, strict=True):
+            target = flatten_carry(old)
+            for name, tensor in flatten_carry(new).items():
+                target[name].copy_(tensor)
+        self._carries = []
 
     def _micro_batch(self, k: int, batch: AnyBatch, h_cycles: int, l_cycles: int) -> Carry:
         """Forward and backward of one micro-batch; returns its slots' next carry."""
