@@ -95,6 +95,8 @@ class Backend(ABC):
     """Workers whose gradients `all_reduce` sums. Under SPMD 1: all devices of all hosts are one worker."""
     network: str = "plain"
     """Implementation of the network: a name of `trm.network.registry`."""
+    network_note: str = ""
+    """Why it is not the implementation that the device would have used; empty if it is."""
     chunk: int = 1 << 62
     """Elements of one pass of the optimiser."""
     own_memory: bool = True

@@ -24,6 +24,7 @@ from trm.study.schema import EvaluationConfig
 from trm.tasks import task_of
 from trm.training.dataset import Dataset
 from trm.training.outputs import PUZZLE, TrainedModel, load_weights
+from trm.training.self_check import trust_or_replace
 from trm.training.step import Originals
 
 
@@ -33,6 +34,8 @@ def inference_network(
     """The network with the weights that the evaluation asks for, in the precision of the training; and its name."""
     precision = backend.precision(trained.meta["precision"])
     arch = architecture(trained.config.model, precision.forward)
+    cells, symbols = trained.meta["seq_len"], trained.meta["vocab"]
+    trust_or_replace(backend, trained.config.model, cells, symbols, precision.forward)
     weights = trained.weights(evaluation.weights, evaluation.average)
     puzzle = trained.tensors.get(f"raw.{PUZZLE}")
     net = InferenceNetwork(
@@ -202,6 +205,7 @@ class Evaluation:
             "guess": task_of(config.data.task).guesses(config.data, measured.inputs, measured.labels),
             "traces": self._traces(test),
             "backend": self.backend.name,
+            "network": self.backend.network,
             "device_name": self.backend.device_name(),
             "workers": self.backend.world,
             "provenance": provenance(begun),

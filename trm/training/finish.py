@@ -92,6 +92,8 @@ def finish_run(
         "device": str(backend.device),
         "device_name": backend.device_name(),
         "backend": backend.name,
+        "network": backend.network,
+        "network_note": backend.network_note,
         "workers": backend.processes,
         "devices": backend.device_count(),
         "threads": torch.get_num_threads(),

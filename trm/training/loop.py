@@ -29,6 +29,7 @@ from trm.training.metrics import INDEX, Clocks
 from trm.training.optim.schedule import lr_factor
 from trm.training.profile import Profile
 from trm.training.report import Reporter
+from trm.training.self_check import trust_or_replace
 from trm.training.state import TrainState
 from trm.training.step import TrainStep
 from trm.training.validate import validate
@@ -68,6 +69,10 @@ class Trainer:
         identity = run_identity(config, RECIPE_VERSION, dataset.summary, self.precision.name)
         self.saver = Saver(folder, backend, runtime, identity)
         self.record = Record()
+        puzzles, optimiser = dataset.puzzles, config.training.optimizer
+        trust_or_replace(
+            backend, config.model, puzzles.seq_len, puzzles.vocab, self.precision.forward, optimiser
+        )
         with explained(self._out_of_memory):
             self.state = TrainState(config, dataset.puzzles, self.precision, backend)
             if loaded:

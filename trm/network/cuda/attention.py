@@ -11,6 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from trm.network.cuda.common import operand, power, wide
+from trm.network.cuda.tiles import Table, chosen
 
 LONGEST = 128
 """Tokens that fit into a program."""
@@ -123,6 +124,11 @@ def fits(length: int, head_width: int) -> bool:
     """Whether the kernels can compute this: half a head must be a power of two of at least 16 channels."""
     half = head_width // 2
     return length <= LONGEST and half >= 16 and half & (half - 1) == 0 and head_width == 2 * half
+
+
+def serves(choices: Table, length: int, head_width: int) -> bool:
+    """Whether these kernels compute a shape, rather than the library."""
+    return fits(length, head_width) and chosen(choices, "attention", length, head_width) is not None
 
 
 def _arguments(qkv: Tensor, heads: int, tables: tuple[Tensor, Tensor] | None) -> tuple[tuple, dict]:

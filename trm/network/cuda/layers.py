@@ -88,11 +88,7 @@ class Tokens(Layer):
         return self.padded[0][:, : self.back.shape[0]] if self.short else self.into
 
     def _tile(self, operation: str) -> dict[str, int] | None:
-        if not self.short or not self.products:
-            return None
-        tile = chosen(self.table, operation, *self.back.shape)
-        # the kernels mask nothing along the inner width
-        return tile if tile and self.back.shape[1] % tile["INNER"] == 0 else None
+        return tokens.tile_of(self.table, operation, *self.back.shape) if self.products else None
 
     def forward(self, x: Tensor, y: Tensor, scale: Tensor | None) -> Tensor:
         """y = rms_norm(x + SwiGLU(x)) over tokens."""

@@ -12,6 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from trm.network.cuda.common import operand, power, wide
+from trm.network.cuda.tiles import Table, chosen
 from trm.network.definition import EPS
 
 LONGEST = 128
@@ -90,6 +91,13 @@ def _backward(
         )
         total = tl.dot(tl.trans(to_up), up_grad.to(OPERAND), total, input_precision="ieee", out_dtype=WIDE)
     tl.store(out + place, total, mask=inside)
+
+
+def tile_of(choices: Table, operation: str, length: int, inner: int) -> dict[str, int] | None:
+    """The tile for `tokens` or `tokens backward`; None: the library computes it."""
+    tile = chosen(choices, operation, length, inner) if length <= LONGEST else None
+    # the kernels mask nothing along the inner width
+    return tile if tile and inner % tile["INNER"] == 0 else None
 
 
 def padded(gate_up: Tensor, down: Tensor) -> tuple[Tensor, Tensor]:
