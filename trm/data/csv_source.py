@@ -57,7 +57,8 @@ def read_csv(
     progress.close(done >> 20)
     if not parts or lines == 1:
         raise UserError(f"{name} holds no puzzles: give a file with the header source,question,answer,rating")
-    return tuple(np.concatenate(arrays) for arrays in zip(*parts))  # type: ignore[return-value]
+    questions, answers, ratings = (np.concatenate(arrays) for arrays in zip(*parts))
+    return questions, answers, ratings
 
 
 def _blocks(path: Path, name: str) -> Iterator[bytes]:

@@ -19,7 +19,7 @@ from trm.io import read_json, sha256_file, write_json
 
 MANIFEST = "manifest.json"
 STALE = 86400.0
-"""Seconds after which an unfinished folder is taken for left behind."""
+"""Seconds after which an unfinished folder counts as abandoned."""
 
 
 @contextlib.contextmanager
@@ -119,7 +119,7 @@ def load_array(path: Path, dtype: type | None = None, ndim: int | None = None) -
         UserError: missing, damaged, of another number of dimensions, or not convertible to `dtype` without loss.
     """
     try:
-        array = np.load(path, allow_pickle=False)
+        array: np.ndarray = np.load(path, allow_pickle=False)
     except FileNotFoundError:
         raise UserError(f"{path} does not exist: build the data set again, or check the path") from None
     except (OSError, ValueError, EOFError) as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trm.data import rng
 from trm.data.sampler import Batch, Sampler
@@ -43,7 +44,7 @@ class MixtureSampler:
             else None
             for number, members in enumerate(self._members)
         ]
-        self._stages: list[tuple[int, np.ndarray, np.ndarray]] = []
+        self._stages: list[tuple[int, NDArray[np.int64], NDArray[np.float64]]] = []
         first, done = 0, np.zeros(len(self._members), dtype=np.int64)
         for stage in stages:
             shares = np.array(stage.shares)
@@ -51,13 +52,13 @@ class MixtureSampler:
             done = done + self._drawn(shares, stage.last_step - first)
             first = stage.last_step
 
-    def _drawn(self, shares: np.ndarray, steps: int) -> np.ndarray:
+    def _drawn(self, shares: NDArray[np.float64], steps: int) -> NDArray[np.int64]:
         """Rows of each source in the first `steps` steps of a stage."""
         rows = np.floor(shares * (steps * self.batch_size)).astype(np.int64)
         rows[shares.argmax()] += steps * self.batch_size - rows.sum()
         return rows
 
-    def _before(self, step: int) -> np.ndarray:
+    def _before(self, step: int) -> NDArray[np.int64]:
         """Rows of each source before step 0, 1, ..."""
         first, done, shares = next(stage for stage in reversed(self._stages) if stage[0] <= step)
         return done + self._drawn(shares, step - first)
@@ -69,7 +70,7 @@ class MixtureSampler:
         counts = self._drawn(shares, step + 1 - first) - self._drawn(shares, step - first)
         parts = []
         for sampler, members, start, count in zip(self._samplers, self._members, begin, counts, strict=True):
-            if count:
+            if sampler and count:
                 found = sampler.rows(int(start), int(count))
                 parts.append(Batch(members[found.rows], members[found.puzzles], found.copies))
         order = rng.shuffled(int(rng.key(self._root, step)[0]), self.batch_size)

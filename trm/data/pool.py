@@ -29,9 +29,9 @@ class Pool:
     ratings: np.ndarray
     """Difficulty, int32: guesses (Sudoku, -1 unknown), cells of the shortest path (maze), 0 (ARC)."""
     classes: np.ndarray
-    """int32: puzzles of one class never stand in two splits (9x9: solution grid; other Sudoku: puzzle; maze: maze)."""
+    """int32: the puzzles of a class go to one split (9x9: solution grid; other Sudoku: puzzle; maze: maze)."""
     order: np.ndarray
-    """int32: puzzle numbers in split order; classmates stand together."""
+    """int32: puzzle numbers in split order, puzzles of a class next to each other."""
     part: np.ndarray
     """uint8: FREE, TRAIN or TEST."""
     sources: np.ndarray | None = None
@@ -56,8 +56,8 @@ _OPTIONAL = ("sources", "puzzle_indices", "example_part")
 
 def save_pool(pool: Pool, identity: dict[str, Any], folder: Path) -> None:
     """Write `puzzles.npz` and `manifest.json`. Raises UserError when the place cannot be written."""
-    arrays = {name: getattr(pool, name) for name in _ARRAYS}
-    arrays |= {name: getattr(pool, name) for name in _OPTIONAL if getattr(pool, name) is not None}
+    arrays = {name: getattr(pool, name) for name in (*_ARRAYS, *_OPTIONAL)}
+    arrays = {name: array for name, array in arrays.items() if array is not None}
     with new_folder(folder) as work:
         save_npz(work / "puzzles.npz", arrays)
         document = {
@@ -74,7 +74,7 @@ def load_pool(folder: Path) -> tuple[Pool, dict[str, Any]]:
     """A pool and its manifest, checksums compared.
 
     Raises:
-        UserError: naming the file that is missing, changed or no pool.
+        UserError: naming the file that is missing, changed or not a pool.
     """
     manifest = read_manifest(folder, "source")
     verify(folder, manifest["sha256"], ["puzzles.npz"])
@@ -84,9 +84,8 @@ def load_pool(folder: Path) -> tuple[Pool, dict[str, Any]]:
         raise UserError(
             f"{folder / 'puzzles.npz'} has no array {missing[0]}: delete the folder and build it again"
         )
-    optional = {name: arrays[name] for name in _OPTIONAL if name in arrays}
-    pool = Pool(**{name: arrays[name] for name in _ARRAYS}, **optional, names=manifest.get("names", []))
-    return pool, manifest
+    fields: dict[str, Any] = {name: arrays[name] for name in (*_ARRAYS, *_OPTIONAL) if name in arrays}
+    return Pool(**fields, names=manifest.get("names", [])), manifest
 
 
 def histogram(ratings: np.ndarray) -> dict[str, Any]:
@@ -112,7 +111,7 @@ def histogram(ratings: np.ndarray) -> dict[str, Any]:
 
 
 def split_order(classes: np.ndarray, seed: int) -> np.ndarray:
-    """Puzzle numbers in split order, int32: classes in random order whatever their size, classmates in random order.
+    """Puzzle numbers in split order, int32: classes in random order whatever their size, and their puzzles too.
 
     Args:
         classes: int [puzzles], numbers 0, 1, ...

@@ -1,13 +1,14 @@
 """Counter-based random numbers: every draw is a pure function of a key and a position.
 
 NumPy promises no stable streams between versions; these integers are the same on every machine, in every version, and
-in any order. The mixing function is the finaliser of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014), also written in
-`kernels.py` for compiled code.
+in any order. The mixing function is the finaliser of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014);
+`rng_kernels.py` has it for compiled code.
 """
 
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 GOLDEN = 0x9E3779B97F4A7C15
 _MASK = (1 << 64) - 1
@@ -25,10 +26,10 @@ PURPOSES = {
     "held out": 10,
     "mixture": 11,
 }
-"""Keys of different purposes never meet, whatever their seeds."""
+"""Purpose -> number; streams of different purposes are independent for every seed."""
 
 
-def mix(x: np.ndarray) -> np.ndarray:
+def mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """SplitMix64's finaliser on an array of uint64."""
     x = x ^ (x >> np.uint64(30))
     x = x * np.uint64(0xBF58476D1CE4E5B9)
@@ -45,8 +46,8 @@ def mix_int(x: int) -> int:
     return x ^ (x >> 31)
 
 
-def _words(values: np.ndarray | int) -> np.ndarray:
-    # one-dimensional at least: NumPy warns of the overflow that is meant here when it happens to a scalar
+def _words(values: np.ndarray | int) -> NDArray[np.uint64]:
+    # at least one-dimensional: the overflow is intended, and NumPy warns of it for scalars
     return np.atleast_1d(np.asarray(values)).astype(np.uint64)
 
 
@@ -55,7 +56,7 @@ def root_key(seed: int, purpose: str) -> int:
     return mix_int(mix_int(seed) + PURPOSES[purpose] * GOLDEN)
 
 
-def key(root: int, *parts: np.ndarray | int) -> np.ndarray:
+def key(root: int, *parts: np.ndarray | int) -> NDArray[np.uint64]:
     """Keys below `root`, one for each position of the broadcast integer `parts` (at least one-dimensional)."""
     found = np.array([root & _MASK], dtype=np.uint64)
     for part in parts:
@@ -63,12 +64,12 @@ def key(root: int, *parts: np.ndarray | int) -> np.ndarray:
     return found
 
 
-def draw(keys: np.ndarray, position: int | np.ndarray) -> np.ndarray:
+def draw(keys: NDArray[np.uint64], position: int | np.ndarray) -> NDArray[np.uint64]:
     """The draw at a position of each key's stream: uniform uint64."""
     return mix(keys + (_words(position) + np.uint64(1)) * np.uint64(GOLDEN))
 
 
-def bounded(draws: np.ndarray, bound: int | np.ndarray) -> np.ndarray:
+def bounded(draws: NDArray[np.uint64], bound: int | np.ndarray) -> NDArray[np.int64]:
     """Draws scaled to 0..bound-1 (int64); the bias is below bound / 2^32."""
     scaled = ((draws >> np.uint64(32)) * np.asarray(bound).astype(np.uint64)) >> np.uint64(32)
     return scaled.astype(np.int64)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from trm.data import rng
+from trm.data.dataset import PuzzleSet
 
 
 class Batch(NamedTuple):
@@ -75,7 +76,7 @@ class Sampler:
         self._cache: dict[int, tuple[np.ndarray, np.ndarray]] = {}
 
     @classmethod
-    def of(cls, puzzles, batch_size: int, seed: int, stream_epochs: int | None = None) -> Sampler:
+    def of(cls, puzzles: PuzzleSet, batch_size: int, seed: int, stream_epochs: int | None = None) -> Sampler:
         """The sampler of a `PuzzleSet`, with the on-the-fly copies its `meta.augmentations` asks for."""
         return cls(
             puzzles.puzzle_indices,
@@ -170,4 +171,5 @@ class Sampler:
         draws = rng.draw(keys[:, None], slots[None, :]) >> np.uint64(1)
         draws[slots[None, :] >= sizes[:, None]] = np.uint64((1 << 64) - 1)
         order = np.argsort(draws, axis=1, kind="stable")
-        return order[np.arange(len(groups)), offsets % sizes]
+        chosen: np.ndarray = order[np.arange(len(groups)), offsets % sizes]
+        return chosen

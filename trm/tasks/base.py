@@ -15,12 +15,12 @@ import numpy as np
 
 from trm.data import hints, rng
 from trm.data.dataset import SPLITS, Meta, PuzzleSet, dataset_json, one_example_set, write_split
-from trm.data.files import write_json
 from trm.data.parallel import over_rows
 from trm.data.pool import Pool
 from trm.data.sampler import Batch
 from trm.data.splits import Splits
 from trm.errors import UserError
+from trm.io import write_json
 from trm.study.dataset_identity import shape
 from trm.study.schema import DataConfig
 
@@ -101,7 +101,7 @@ class Task(ABC):
         """Write all splits of a data set, and its identifiers, with `copies` beside each training puzzle."""
         train, count = sets["train"], sets["train"].puzzles * (copies + 1)
         (folder / "train").mkdir()
-        # written through the page cache: the copies never stand in this process's own memory as a whole
+        # written through the page cache: this process never holds all copies in memory
         arrays = [
             np.lib.format.open_memmap(
                 folder / f"train/all__{name}.npy",

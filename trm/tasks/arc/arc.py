@@ -9,6 +9,7 @@ the seed splits the tasks.
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,7 @@ class Task:
     def side(self) -> int:
         """Rows or columns of its largest grid."""
         grids = [grid for pair in (*self.train, *self.test) for grid in pair if grid is not None]
-        return max(max(grid.shape) for grid in grids)
+        return int(max(max(grid.shape) for grid in grids))
 
 
 def json_pool(config: DataConfig, files: list[tuple[str, Path]]) -> Pool:
@@ -220,7 +221,7 @@ def encode(grid: np.ndarray, side: int = SIDE) -> np.ndarray:
 
 def side_of(cells: int) -> int:
     """Rows and columns of a canvas of so many cells."""
-    return round(cells**0.5)
+    return math.isqrt(cells)
 
 
 def decode(tokens: np.ndarray) -> np.ndarray | None:
@@ -250,11 +251,13 @@ def class_key(task: Task) -> list[int]:
     """A digest (two words) that turning, mirroring and recolouring a task, or reordering its pairs, does not change."""
     from hashlib import blake2b
 
-    best = None
-    for number in range(8):
-        forms = sorted(_recoloured(*(turn(grid, number) for grid in pair)) for pair in task.train)
-        found = blake2b(b"|".join(forms), digest_size=16).digest()
-        best = found if best is None or found < best else best
+    def digest(number: int) -> bytes:
+        forms = sorted(
+            _recoloured(turn(question, number), turn(answer, number)) for question, answer in task.train
+        )
+        return blake2b(b"|".join(forms), digest_size=16).digest()
+
+    best = min(digest(number) for number in range(8))
     return [int.from_bytes(best[:8], "little"), int.from_bytes(best[8:], "little")]
 
 
@@ -264,4 +267,4 @@ def _recoloured(question: np.ndarray, answer: np.ndarray) -> bytes:
     found, first = np.unique(cells, return_index=True)
     rank = np.empty(10, dtype=np.uint8)
     rank[found[np.argsort(first)]] = np.arange(len(found))
-    return bytes([*question.shape, *answer.shape]) + rank[cells].tobytes()
+    return bytes([*question.shape, *answer.shape, *rank[cells].tolist()])

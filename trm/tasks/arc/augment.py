@@ -169,4 +169,4 @@ class ArcAugmenter:
 
     def identifiers(self, rows: np.ndarray, copies: np.ndarray) -> np.ndarray:
         """Puzzle identifier of each copy, int32 [n]: every augmented task has its own."""
-        return (self._first_identifier[rows] + copies).astype(np.int32)
+        return np.asarray(self._first_identifier[rows] + copies, np.int32)

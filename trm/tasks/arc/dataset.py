@@ -6,7 +6,7 @@ under the same identifiers: task t (in training order) has 1 + t * (augmentation
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -40,7 +40,13 @@ def puzzle_sets(
     return [train, *held_out], [pool.names[task] for task in tasks]
 
 
-def _set(pool: Pool, tasks: np.ndarray, kind, number: dict[int, int], meta: Meta) -> PuzzleSet:
+def _set(
+    pool: Pool,
+    tasks: np.ndarray,
+    kind: Callable[[int], int | None],
+    number: dict[int, int],
+    meta: Meta,
+) -> PuzzleSet:
     assert pool.puzzle_indices is not None
     assert pool.example_part is not None
     rows, starts = [], [0]

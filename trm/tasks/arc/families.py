@@ -32,7 +32,8 @@ def _one(draws: Draws, low: int, high: int) -> int:
 def _grid(draws: Draws, colours: np.ndarray, height: int, width: int) -> np.ndarray:
     """Cells of background and three colours, uint8 [height, width]."""
     shown = np.concatenate([[0, 0], colours[:3]])
-    return shown[draws.below(len(shown), height * width)].astype(np.uint8).reshape(height, width)
+    drawn = shown[draws.below(len(shown), height * width)]
+    return np.asarray(drawn, np.uint8).reshape(height, width)
 
 
 def _recolour(draws: Draws, colours: np.ndarray, side: int) -> tuple[np.ndarray, np.ndarray]:

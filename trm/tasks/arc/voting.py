@@ -63,6 +63,7 @@ def solved(puzzles: PuzzleSet, answers: dict[int, list[Answer]], attempts: int =
     right = np.zeros(puzzles.examples)
     for row in range(puzzles.examples):
         solution = decode(puzzles.labels[row])
+        assert solution is not None
         candidates = answers.get(row, [])[:attempts]
         right[row] = any(np.array_equal(answer.grid, solution) for answer in candidates)
     return np.add.reduceat(right, puzzles.puzzle_indices[:-1]) / np.diff(puzzles.puzzle_indices)

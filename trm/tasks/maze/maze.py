@@ -6,6 +6,7 @@ shortest path between them; tokens are 1-5 in that order. Equivalent mazes (8 sy
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -43,10 +44,7 @@ def generated_pool(config: DataConfig) -> Pool:
     Raises:
         UserError: when random mazes of this size hardly ever have so long a path.
     """
-    from trm.tasks.maze.kernels import generate_batch
-
     side, wanted = config.maze_size, config.pool
-    root = np.uint64(rng.root_key(config.seed, "generate"))
     progress = Progress("generating mazes", wanted, "mazes")
     parts: list[tuple[np.ndarray, ...]] = []
     first = found = 0
@@ -56,11 +54,8 @@ def generated_pool(config: DataConfig) -> Pool:
         answers, lengths = np.empty_like(questions), np.zeros(count, dtype=np.int64)
         single = np.zeros(count, dtype=bool)
 
-        def work(start: int, stop: int, first=first, arrays=(questions, answers, lengths, single)) -> None:
-            part = [array[start:stop] for array in arrays]
-            generate_batch(root, first + start, side, config.min_path, config.unique_path, TRIES, *part)
-
-        over_rows(work, count, 8)
+        arrays = (questions, answers, lengths, single)
+        over_rows(partial(_generate, config, first, arrays), count, 8)
         good = lengths > 0
         first += count
         if not good.any():
@@ -86,6 +81,14 @@ def generated_pool(config: DataConfig) -> Pool:
     return _pool(questions[keep], answers[keep], lengths[keep], single[keep], classes, classes, part, report)
 
 
+def _generate(config: DataConfig, first: int, arrays: tuple[np.ndarray, ...], start: int, stop: int) -> None:
+    from trm.tasks.maze.kernels import generate_batch
+
+    root = np.uint64(rng.root_key(config.seed, "generate"))
+    part = [array[start:stop] for array in arrays]
+    generate_batch(root, first + start, config.maze_size, config.min_path, config.unique_path, TRIES, *part)
+
+
 def csv_pool(config: DataConfig, files: list[tuple[str, Path]]) -> Pool:
     """The mazes of CSV files, checked; of equivalent ones the first is kept.
 
@@ -101,7 +104,8 @@ def official_pool(config: DataConfig, files: list[tuple[str, Path]]) -> Pool:
     """Maze-Hard with its own division (files: train, test)."""
     read = [read_mazes(name, path, 30) for name, path in files]
     part = np.repeat(np.array([TRAIN, TEST], dtype=np.uint8), [len(arrays[0]) for arrays in read])
-    return read_pool(config, *(np.concatenate(arrays) for arrays in zip(*read)), part)
+    questions, answers = (np.concatenate(arrays) for arrays in zip(*read))
+    return read_pool(config, questions, answers, part)
 
 
 def read_mazes(name: str, path: Path, side: int) -> tuple[np.ndarray, np.ndarray]:
@@ -110,35 +114,22 @@ def read_mazes(name: str, path: Path, side: int) -> tuple[np.ndarray, np.ndarray
     Raises:
         UserError: naming file and line of the first maze that is malformed, or whose answer is not a shortest path.
     """
-    return read_csv(path, side * side, lambda *block: _check(name, side, *block), name)[:2]
+    return read_csv(path, side * side, partial(_check, name, side), name)[:2]
 
 
-def _check(name: str, side: int, *block) -> tuple[np.ndarray, np.ndarray]:
+def _check(
+    name: str, side: int, question: np.ndarray, answer: np.ndarray, first: int
+) -> tuple[np.ndarray, np.ndarray]:
     """Tokens of a block's characters (questions, answers, number of the first line)."""
-    *texts, first = block
     table = np.zeros(256, dtype=np.uint8)
     for token, character in enumerate(CHARACTERS, start=1):
         table[ord(character)] = token
-    questions, answers = (table[text] for text in texts)
-    for column, tokens, text in (("question", questions, texts[0]), ("answer", answers, texts[1])):
-
-        def symbol(
-            at: int, column: str = column, tokens: np.ndarray = tokens, text: np.ndarray = text
-        ) -> str:
-            cell = int((tokens[at] == 0).argmax())
-            return (
-                f"the {column} has {chr(text[at, cell])!r} at character {cell + 1}: use only '{CHARACTERS}'"
-            )
-
-        refuse((tokens == 0).any(axis=1), name, first, symbol)
+    questions, answers = table[question], table[answer]
+    for column, tokens, text in (("question", questions, question), ("answer", answers, answer)):
+        refuse((tokens == 0).any(axis=1), name, first, partial(_symbol, column, tokens, text))
     for token, what in ((START, "S (start)"), (GOAL, "G (goal)")):
         count = (questions == token).sum(axis=1)
-        refuse(
-            count != 1,
-            name,
-            first,
-            lambda at, count=count, what=what: f"the maze has {count[at]} {what}, not one",
-        )
+        refuse(count != 1, name, first, lambda at: f"the maze has {count[at]} {what}, not one")  # noqa: B023 (called at once)
     refuse(
         (questions == PATH).any(axis=1), name, first, lambda at: "the question shows a path (o): remove it"
     )
@@ -157,6 +148,12 @@ def _check(name: str, side: int, *block) -> tuple[np.ndarray, np.ndarray]:
     }
     refuse(faults > 0, name, first, lambda at: f"{words[int(faults[at])]}: correct or remove it")
     return questions, answers
+
+
+def _symbol(column: str, tokens: np.ndarray, text: np.ndarray, at: int) -> str:
+    """The message for the first character of puzzle `at` that is not one of ours."""
+    cell = int((tokens[at] == 0).argmax())
+    return f"the {column} has {chr(text[at, cell])!r} at character {cell + 1}: use only '{CHARACTERS}'"
 
 
 def examine(
@@ -185,14 +182,14 @@ def canonical_mazes(side: int, questions: np.ndarray) -> np.ndarray:
 
 
 def fill_dead_ends(questions: np.ndarray) -> np.ndarray:
-    """The oldest way through a maze, with no search for the shortest path: cells with one open neighbour are filled
-    until none is left, and what still hangs together with the start is taken for the path.
+    """Dead-end filling, without a search for the shortest path: cells with one open neighbour are filled until none
+    is left, and the cells still connected to the start are the path.
 
     Args:
         questions: tokens, uint8 [mazes, side * side].
 
     Returns:
-        Answers, uint8 as given; right where only one way is left.
+        Answers, uint8 as given; correct where only one path is left.
     """
     side = round(questions.shape[1] ** 0.5)
     grids = questions.reshape(-1, side, side)
@@ -235,7 +232,16 @@ def read_pool(config: DataConfig, questions: np.ndarray, answers: np.ndarray, pa
     return _pool(questions, answers, lengths, single, classes, order, part[keep], report)
 
 
-def _pool(questions, answers, lengths, single, classes, order, part, report) -> Pool:
+def _pool(
+    questions: np.ndarray,
+    answers: np.ndarray,
+    lengths: np.ndarray,
+    single: np.ndarray,
+    classes: np.ndarray,
+    order: np.ndarray,
+    part: np.ndarray,
+    report: dict[str, int],
+) -> Pool:
     found = {
         "classes": int(classes.max()) + 1,
         "class_of": "maze",

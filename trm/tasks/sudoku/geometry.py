@@ -65,7 +65,7 @@ class Geometry:
         if self.transposable:
             turned = (columns[None, :, None, :] * self.side + rows[:, None, :, None]).reshape(-1, self.cells)
             maps = np.concatenate([maps, turned])
-        return maps.astype(np.uint16)
+        return np.asarray(maps, np.uint16)
 
 
 def _line_orders(side: int, group: int) -> np.ndarray:

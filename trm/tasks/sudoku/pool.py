@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -331,8 +332,16 @@ def read_pool(
     return pool
 
 
-def _pool(questions, answers, ratings, classes, order, part, report) -> Pool:
-    """The pool of values as tokens, and the numbers that its manifest tells."""
+def _pool(
+    questions: np.ndarray,
+    answers: np.ndarray,
+    ratings: np.ndarray,
+    classes: np.ndarray,
+    order: np.ndarray,
+    part: np.ndarray,
+    report: dict[str, Any],
+) -> Pool:
+    """The pool with values as tokens, and the counts for its manifest."""
     clues = np.bincount((questions > 0).sum(axis=1))
     found = {
         "classes": int(classes.max()) + 1,

@@ -89,7 +89,7 @@ def solved_by_singles(geometry: Geometry, questions: np.ndarray) -> np.ndarray:
         hidden = after & (np.matmul(member.T, places.astype(np.int16)) > 0)
         after = np.where(hidden.any(axis=2, keepdims=True), hidden, after)
         if (after == can).all():
-            return (can.sum(axis=2) == 1).all(axis=1)
+            return np.asarray((can.sum(axis=2) == 1).all(axis=1))
         can = after
 
 
@@ -99,7 +99,8 @@ def _lexicographic_min(forms: np.ndarray) -> np.ndarray:
     for cell in range(forms.shape[2]):
         column = np.where(alive, forms[:, :, cell], 255)
         alive &= column == column.min(axis=1, keepdims=True)
-    return forms[np.arange(len(forms)), alive.argmax(axis=1)]
+    least: np.ndarray = forms[np.arange(len(forms)), alive.argmax(axis=1)]
+    return least
 
 
 def _all_grids() -> np.ndarray:
@@ -109,7 +110,8 @@ def _all_grids() -> np.ndarray:
     boxes = np.sort(upper.reshape(-1, 2, 2, 2).transpose(0, 2, 1, 3).reshape(-1, 2, 4), axis=2)
     upper = upper[(boxes == np.arange(1, 5)).all(axis=(1, 2))]
     pairs = np.concatenate([np.repeat(upper, len(upper), axis=0), np.tile(upper, (len(upper), 1))], axis=1)
-    return pairs[~broken_rule(FOUR, pairs)]
+    grids: np.ndarray = pairs[~broken_rule(FOUR, pairs)]
+    return grids
 
 
 def _unique_masks(grids: np.ndarray, index: int) -> np.ndarray:

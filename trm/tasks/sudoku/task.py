@@ -84,7 +84,7 @@ def candidates(inputs: np.ndarray, box_rows: int, box_cols: int) -> np.ndarray:
         for which in range(side):
             present[:, which] = digits[:, unit == which].any(1)
         seen |= present[:, unit]
-    return side - seen.sum(2)
+    return np.asarray(side - seen.sum(2))
 
 
 TASK = Sudoku()
