@@ -155,6 +155,6 @@ def test_training_draws_by_shares(built, tmp_path):
     data = mix(EASY, HARD, curriculum=stages, hints=(0, 2)).model_dump()
     done = train(config({"puzzle_tokens": 0}, data=data), built / "set", tmp_path)
     train_set = load(built / "set", "train")
-    seen = [train_set.sources[done.feed.batch(step).index.numpy()].tolist() for step in (1, 6, 7, 9)]
+    seen = [train_set.sources[done.feed.batch(step).original.numpy()].tolist() for step in (1, 6, 7, 9)]
     assert seen == [[1] * 16, [1] * 16, [0] * 16, [0] * 16]
-    assert 0 < sum(train_set.sources[done.feed.batch(10).index.numpy()]) < 16
+    assert 0 < sum(train_set.sources[done.feed.batch(10).original.numpy()]) < 16

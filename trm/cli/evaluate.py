@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
         from trm.evaluation.ahead import take_over
 
         run_folder = Path(args.run_folder)
-        document = take_over(run_folder, args.dataset, evaluation, Path(args.ahead), Path(args.out))
+        document = take_over(run_folder, Path(args.dataset), evaluation, Path(args.ahead), Path(args.out))
     if document is None:
         document = _evaluate(args, evaluation)
     for result in (document or {}).get("results", ()):

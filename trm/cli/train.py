@@ -139,7 +139,7 @@ def _evaluate_ahead(args: argparse.Namespace, out: Path, dataset: Path, backend:
     if is_remote(args.out) or is_remote(args.checkpoints):
         return
     wanted = config_argument(TypeAdapter(list[EvaluationConfig]), args.evaluations, "--evaluations")
-    evaluate_ahead(out, str(dataset), wanted, Path(args.checkpoints), backend)
+    evaluate_ahead(out, dataset, wanted, Path(args.checkpoints), backend)
 
 
 def _initial_run(name: str | None, args: argparse.Namespace) -> str | None:

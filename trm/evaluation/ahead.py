@@ -1,6 +1,6 @@
 """Evaluation of a small run by the process that trained it.
 
-The results wait beside the checkpoints; the evaluation job takes them over and need not load torch and the compiled
+The results are kept beside the checkpoints. The evaluation job uses them instead of loading torch and the compiled
 passes again, which would take longer than evaluating.
 """
 
@@ -26,17 +26,17 @@ def _kept(checkpoints: Path, evaluation: EvaluationConfig) -> Path:
     return checkpoints / "evaluated" / f"{evaluation_fingerprint(evaluation)[:8]}.json"
 
 
-def _depends_on(run: Path, dataset: str, evaluation: EvaluationConfig) -> dict[str, Any]:
+def _depends_on(run: Path, dataset: Path, evaluation: EvaluationConfig) -> dict[str, Any]:
     """What must be unchanged for a kept evaluation to be used."""
     return {
         "weights": sha256_file(run / "weights.safetensors"),
-        "dataset": Path(dataset).name,
+        "dataset": dataset.name,
         "evaluation": evaluation.model_dump(mode="json"),
     }
 
 
 def evaluate_ahead(
-    run: Path, dataset: str, evaluations: Sequence[EvaluationConfig], checkpoints: Path, backend: Backend
+    run: Path, dataset: Path, evaluations: Sequence[EvaluationConfig], checkpoints: Path, backend: Backend
 ) -> None:
     """Make the evaluations of a run that has just been written and keep them in its checkpoint folder.
 
@@ -58,7 +58,7 @@ def evaluate_ahead(
 
 
 def take_over(
-    run: Path, dataset: str, evaluation: EvaluationConfig, checkpoints: Path, out: Path
+    run: Path, dataset: Path, evaluation: EvaluationConfig, checkpoints: Path, out: Path
 ) -> dict[str, Any] | None:
     """Write the kept evaluation of just these weights and settings to `out` and return it; None where there is none.
 
@@ -70,7 +70,7 @@ def take_over(
         wanted = _depends_on(run, dataset, evaluation)
         if {key: found[key] for key in wanted} != wanted:
             return None
-        document = found["document"]
+        document: dict[str, Any] = found["document"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
     write_json(out, document)

@@ -236,7 +236,7 @@ def evaluate_run(
         import io
 
         buffer = io.BytesIO()
-        np.savez_compressed(buffer, **measured.predictions)
+        np.savez_compressed(buffer, allow_pickle=False, **measured.predictions)
         write_bytes(predictions, buffer.getvalue())
     write_json(out, document)
     return document

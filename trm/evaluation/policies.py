@@ -191,9 +191,8 @@ def restarts(
     new_score: NewScore,
 ) -> Restarts:
     """K runs of `depth` steps, all but the first from start states with normal noise of deviation `noise`."""
-    result = Restarts(
-        *({k: new_score() for k in sorted(counts)} for _ in range(3)), dict.fromkeys(sorted(counts), 0.0)
-    )
+    best, majority, oracle = ({k: new_score() for k in sorted(counts)} for _ in range(3))
+    result = Restarts(best, majority, oracle, dict.fromkeys(sorted(counts), 0.0))
     rows = 0
     for part in batches(net, data):
         inputs, labels = data.inputs[part], data.labels[part]

@@ -39,7 +39,7 @@ class Solved(NamedTuple):
 def keeps_rules(geometry: Geometry, questions: np.ndarray, answers: np.ndarray) -> np.ndarray:
     """Whether each answer [B, S] has every digit once in each row, column and box, and every clue: bool [B]."""
     clues = (questions == 0) | (questions == answers)
-    return clues.all(axis=1) & ~broken_rule(geometry, answers)
+    return np.asarray(clues.all(axis=1) & ~broken_rule(geometry, answers))
 
 
 def fault(geometry: Geometry, question: np.ndarray, answer: np.ndarray) -> str:
@@ -62,7 +62,7 @@ def parse_puzzle(text: str, geometry: Geometry) -> np.ndarray:
     """Values of a puzzle's text, uint8 [S]; 0: blank.
 
     Raises:
-        UserError: for a character that is no symbol of this size, and for clues that contradict one another.
+        UserError: for a character that is not a symbol of this size, and for contradictory clues.
     """
     values = symbol_values(geometry.side)[np.frombuffer(text.encode("latin-1", "replace"), dtype=np.uint8)]
     if (values == 255).any():

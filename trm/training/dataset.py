@@ -74,7 +74,7 @@ class Dataset:
         train, data = self.split("train"), config.data
         if not train.groups:
             raise UserError(f"{self.folder} holds no training puzzles: build it again")
-        found = {"task": train.meta.task}
+        found: dict[str, str | int] = {"task": train.meta.task}
         if train.meta.identity:
             found |= {"augmentations": train.meta.augmentations}
         for field, value in found.items():

@@ -55,6 +55,7 @@ class Feed:
             config.seed, step, training.batch_size, probability, config.model.halt_max_steps
         )[self._first : self._first + self._count]
         kind: type[AnyBatch]
+        arrays: tuple[np.ndarray, ...]
         if isinstance(self._augmenter, HostAugmenter):
             kind, arrays = RowBatch, (*self._augmenter.rows(drawn), minimum)
         else:

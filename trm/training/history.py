@@ -32,7 +32,8 @@ COLUMNS = (
     "perf/flops_per_second",
 )
 
-Row = Mapping[str, float | int | None]
+Row = Mapping[str, Any]
+"""Numbers by column; None: not measured."""
 
 
 def to_csv(rows: Sequence[Row]) -> bytes:
@@ -81,7 +82,7 @@ def progress_line(row: Row, steps: int, seconds_left: float) -> str:
 
 
 class TensorBoard:
-    """Event files in `folder`, one scalar series a column; what was written of later steps than `done` is hidden."""
+    """Event files in `folder`, one scalar series a column; events after step `done` are hidden."""
 
     def __init__(self, folder: Path, done: int = 0):
         try:

@@ -113,7 +113,7 @@ def from_reference(
         "ignore": 0,
         "source": "reference",
     }
-    # a reference checkpoint holds one set of weights: it serves as raw and averaged ones
+    # a reference checkpoint holds one set of weights, used as raw and averaged ones
     return pack_weights(weights, weights, buffers, None if table is None else table.float(), {}), meta
 
 
@@ -133,8 +133,8 @@ def to_reference(trained: TrainedModel, kind: str, prefix: str = "model.inner.")
             "to a multiple of 256: it cannot load these weights"
         )
     state = {prefix + reference_name(name): tensor for name, tensor in trained.weights(kind).items()}
-    for ours, public in STATES.items():
-        state[prefix + public] = trained.tensors[f"buffers.{ours}"]
+    for ours, theirs in STATES.items():
+        state[prefix + theirs] = trained.tensors[f"buffers.{ours}"]
     if f"raw.{PUZZLE}" in trained.tensors:
         state[prefix + PUZZLE_TABLE] = trained.tensors[f"raw.{PUZZLE}"]
     return state

@@ -1,14 +1,16 @@
-"""SIGTERM and Ctrl-C: finish with a checkpoint, not in the middle of a write."""
+"""SIGTERM and Ctrl-C: stop after a checkpoint, never in the middle of a write."""
 
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType, TracebackType
+from typing import Any
 
 EXIT_TERMINATED = 143
 EXIT_INTERRUPTED = 130
-EXIT_UNFINISHED = 75  # out of time, not finished: start it again (EX_TEMPFAIL of sysexits.h)
+EXIT_UNFINISHED = 75  # out of time: start the run again to continue (EX_TEMPFAIL of sysexits.h)
 
 
 class StopRequested(Exception):
@@ -24,9 +26,9 @@ class StopSignal:
 
     def __init__(self) -> None:
         self.requested = 0
-        """The exit code asked for, 0 while none is."""
+        """The exit code; 0: no stop was requested."""
         self._abandonable = False
-        self._previous: dict[int, object] = {}
+        self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> StopSignal:
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -46,7 +48,7 @@ class StopSignal:
             raise StopRequested
 
     @contextmanager
-    def abandonable(self, allowed: bool = True):
+    def abandonable(self, allowed: bool = True) -> Iterator[None]:
         """Work inside may be aborted by StopRequested."""
         if allowed and self.requested:
             raise StopRequested
@@ -66,7 +68,7 @@ class ReportSignal:
 
     def __init__(self) -> None:
         self._asked = False
-        self._previous: object = None
+        self._previous: Any = None
 
     def __enter__(self) -> ReportSignal:
         self._previous = signal.signal(signal.SIGUSR1, self._handle)
@@ -81,6 +83,6 @@ class ReportSignal:
         self._asked = True
 
     def taken(self) -> bool:
-        """Whether a report was asked for since the last question."""
+        """Whether a report was requested since the last call."""
         asked, self._asked = self._asked, False
         return asked

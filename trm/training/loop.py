@@ -6,6 +6,7 @@ import math
 import time
 import zlib
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,7 +32,7 @@ from trm.training.profile import Profile
 from trm.training.report import Reporter
 from trm.training.self_check import trust_or_replace
 from trm.training.state import TrainState
-from trm.training.step import TrainStep
+from trm.training.step import Originals, TrainStep
 from trm.training.validate import validate
 
 
@@ -158,12 +159,12 @@ class Trainer:
             if step == snapshot_step(k, training.snapshots, training.steps) and k not in record.snapshots:
                 self.saver.snapshot(k, self.state, record)
         improved = False
-        evaluated = is_evaluation_step(step, training.steps, runtime.evals) and self.validation is not None
-        if evaluated or step % runtime.log_every == 0 or last:
-            scores: dict[str, float | None] = {}
-            if evaluated:
+        held_out = self.validation if is_evaluation_step(step, training.steps, runtime.evals) else None
+        if held_out or step % runtime.log_every == 0 or last:
+            scores: dict[str, Any] = {}
+            if held_out:
                 with stop.abandonable(self.backend.processes == 1):
-                    scores = self._validate()
+                    scores = self._validate(held_out)
                 improved = (
                     record.best is None or scores["eval/exact_accuracy"] > record.best["eval/exact_accuracy"]
                 )
@@ -258,7 +259,7 @@ class Trainer:
 
     # -- validation, workers, the end
 
-    def _validate(self) -> dict[str, float | None]:
+    def _validate(self, puzzles: Originals) -> dict[str, Any]:
         """Score the averaged weights on this worker's share of the validation puzzles; sum over the workers."""
         state, model, backend = self.state, self.config.model, self.backend
         state.share_average(backend)
@@ -273,9 +274,9 @@ class Trainer:
             model.l_cycles,
             backend.network,
         )
-        share = (tensor[backend.worker :: backend.world] for tensor in self.validation)
+        inputs, labels, ids = (tensor[backend.worker :: backend.world] for tensor in puzzles)
         score = Score(backend.device, self.dataset.puzzles.ignore, self.dataset.blank)
-        validate(net, *share, model.halt_max_steps, self.dataset.puzzles.ignore, score)
+        validate(net, inputs, labels, ids, model.halt_max_steps, self.dataset.puzzles.ignore, score)
         found = score.result(backend)
         measures = ("exact_accuracy", "accuracy", "blank_accuracy", "cross_entropy")
         return {f"eval/{name}": found[name] for name in measures}

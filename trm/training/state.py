@@ -137,14 +137,14 @@ class TrainState:
         All processes call it together.
         """
         slots = [flatten_carry(part) for part in self.carries] if carry else []
-        named = {(k, name): tensor for k, part in enumerate(slots) for name, tensor in part.items()}
+        named = {f"{name}/{k}": tensor for k, part in enumerate(slots) for name, tensor in part.items()}
         found = backend.fetch_all(self.shared_tensors() | named)
         shared = {name: found[name] for name in self.shared_tensors()}
         if not carry:
             return shared, None
         return shared, {
             name: torch.cat(
-                [found[k, name] for k in range(self.micro)], dim=1 if name in ("z_H", "z_L") else 0
+                [found[f"{name}/{k}"] for k in range(self.micro)], dim=1 if name in ("z_H", "z_L") else 0
             )
             for name in slots[0]
         }

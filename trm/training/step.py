@@ -25,7 +25,7 @@ from trm.training.state import TrainState, flatten_carry
 class Batch(NamedTuple):
     """What the host gives to a step; row b of the worker's part of the global batch."""
 
-    index: Tensor
+    original: Tensor
     """int32 [B]: which original puzzle."""
     token_map: Tensor
     """uint8 [B, V]: the symbol that replaces each symbol."""
@@ -38,7 +38,7 @@ class Batch(NamedTuple):
 class HintBatch(NamedTuple):
     """A batch whose rows get extra clues: see `trm.data.hints`."""
 
-    index: Tensor
+    original: Tensor
     token_map: Tensor
     cell_map: Tensor
     minimum: Tensor
@@ -78,9 +78,10 @@ def transformed(originals: Originals, batch: AnyBatch, hints: Tensor | None = No
     the rows that the batch holds."""
     if isinstance(batch, RowBatch):
         return Rows(batch.inputs, batch.labels, batch.puzzle)
-    index, cells, symbols = batch.index.long(), batch.cell_map.long(), batch.token_map
+    index, cells, symbols = batch.original.long(), batch.cell_map.long(), batch.token_map
     questions, answers = originals.inputs[index], originals.labels[index]
     if isinstance(batch, HintBatch):
+        assert hints is not None
         questions = torch.where(batch.order < hints[:, None], answers, questions)
 
     def moved(grids: Tensor) -> Tensor:
@@ -188,6 +189,7 @@ class TrainStep:
             own = state.grads if before is None else state.grads - before
             state.own_norm.add_(torch.dot(own, own))
             if puzzle_BD is not None:
+                assert puzzle_BD.grad is not None
                 self._collect_puzzle(k, rows.puzzle, puzzle_BD.grad)
         return Carry(z_H.detach(), z_L.detach(), steps, halted, rows)
 
@@ -234,7 +236,7 @@ class TrainStep:
         ema = state.ema if state.averages else None
         self._optimise(training, state.params, state.grads, state.moments, ema, rates, self.backend.chunk)
         if state.puzzle_table is not None:
-            self._update_puzzle(factor * (training.puzzle_lr or training.lr))
+            self._update_puzzle(state.puzzle_table, factor * (training.puzzle_lr or training.lr))
         if kept is not None:
             for tensor, old in kept:
                 tensor.copy_(torch.where(finite, tensor, old))
@@ -250,12 +252,12 @@ class TrainStep:
         tensors = [state.params, *state.moments, state.ema, state.puzzle_table]
         return [tensor for tensor in tensors if tensor is not None]
 
-    def _update_puzzle(self, lr: Tensor) -> None:
+    def _update_puzzle(self, table: Tensor, lr: Tensor) -> None:
         state = self.state
-        gradient = state.puzzle_grads.view(-1, state.puzzle_table.shape[1] + 1)
+        gradient = state.puzzle_grads.view(-1, table.shape[1] + 1)
         weight_decay = state.config.training.puzzle_weight_decay
         if state.puzzle_dense:
-            puzzle.update_dense(state.puzzle_table, gradient, lr, weight_decay)
+            puzzle.update_dense(table, gradient, lr, weight_decay)
         else:
             ids, grads = gradient[:, -1].to(torch.int32), gradient[:, :-1]
-            puzzle.update_rows(state.puzzle_table, ids, grads, lr, weight_decay)
+            puzzle.update_rows(table, ids, grads, lr, weight_decay)

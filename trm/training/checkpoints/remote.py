@@ -161,7 +161,7 @@ def together(backend: Backend, action: Callable[[], Result], what: str) -> Resul
 @contextmanager
 def open_checkpoints(uri: str, run: str, backend: Backend, keep: int) -> Iterator[CheckpointFolder]:
     """The checkpoint folder of a run, claimed for this job; on leaving, uploads are awaited and the claim is
-    given up.
+    released.
 
     Called by all workers. `keep`: newest checkpoints kept in the bucket besides the best.
 
@@ -171,7 +171,7 @@ def open_checkpoints(uri: str, run: str, backend: Backend, keep: int) -> Iterato
     remote = is_remote(uri)
     store = open_store(uri)
     lease = Lease(store, run) if backend.rank == 0 else None
-    together(backend, lambda: lease and lease.acquire(), "claim the run")
+    together(backend, lease.acquire if lease else lambda: None, "claim the run")
     mirror = None
     try:
         if lease:

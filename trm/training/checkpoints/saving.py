@@ -108,8 +108,8 @@ class Saver:
         save_checkpoint(self.folder, self.backend, record.done, *state.on_host(self.backend, keep), meta)
         if self.backend.rank == 0:
             prune(self.folder, self.runtime.keep_checkpoints, record.best["step"] if record.best else None)
-        best = record.best is not None and record.best["step"] == record.done
-        self.folder.saved(record.done, record.best["eval/exact_accuracy"] if best else None)
+        best = record.best if record.best and record.best["step"] == record.done else None
+        self.folder.saved(record.done, best["eval/exact_accuracy"] if best else None)
         self.saved_at = time.monotonic()
         # The TPU executor counts relaunches without a newer checkpoint and reads the newest step here.
         if self.backend.rank == 0 and (progress := os.environ.get("TPU_PROGRESS_FILE")):
