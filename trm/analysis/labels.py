@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pydantic import BaseModel
+
 from trm.study.schema import DataConfig, EvaluationConfig, ModelConfig, PlacementConfig, TrainingConfig
 
 
@@ -122,7 +124,7 @@ HISTORY: dict[str, Label] = {
 }
 """Columns of history.csv that have a better name than their own."""
 
-_SECTIONS = {
+_SECTIONS: dict[str, type[BaseModel]] = {
     "model": ModelConfig,
     "data": DataConfig,
     "training": TrainingConfig,

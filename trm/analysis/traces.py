@@ -42,7 +42,7 @@ def wrong(trace: Mapping[str, Any]) -> np.ndarray:
     """Wrong cells [steps, cells]: where an answer is defined and the model's differs."""
     answer = np.array(trace["answer"])
     steps = np.array(trace["steps"])
-    return (steps != answer) & (answer > 0)
+    return np.asarray((steps != answer) & (answer > 0))
 
 
 def interesting(traces: Sequence[Mapping[str, Any]], most: int) -> list[Mapping[str, Any]]:

@@ -138,11 +138,11 @@ def interval(bounds: Sequence[float | None] | None, digits: int = 2, scale: floa
     """` [low, high]` with a leading space; nothing where there is no interval."""
     if bounds is None or any(bound is None or not math.isfinite(bound) for bound in bounds):
         return ""
-    # In per cent, below 0.001 there is nothing to tell from nothing.
+    # below 0.001 % a bound is shown as 0
     least = 1e-3 if scale == 100 else 0.0
     low, high = (scale * float(bound or 0) for bound in bounds)
-    low, high = (number(bound if abs(bound) >= least else 0.0, digits) for bound in (low, high))
-    return f" [{low}, {high}]"
+    shown = [number(bound if abs(bound) >= least else 0.0, digits) for bound in (low, high)]
+    return f" [{', '.join(shown)}]"
 
 
 def share(value: float | None, digits: int = 2) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,7 +34,7 @@ class Fitted:
 
     def predict(self, x: Array) -> Array:
         """The law at x [v, Q] -> [Q]."""
-        return np.exp(self.form.log_value(self.solution.phi, x / self.scale[:, None])[0])
+        return np.asarray(np.exp(self.form.log_value(self.solution.phi, x / self.scale[:, None])[0]))
 
 
 def fit_form(name: str, data: Data, delta: float) -> Fitted:
@@ -54,7 +55,7 @@ def aicc(fitted: Fitted, count: int) -> float | None:
     if count - k - 1 <= 0:
         return None
     residual = max(2 * float(fitted.solution.cost[0]) / count, 1e-12)
-    return count * np.log(residual) + 2 * k + 2 * k * (k + 1) / (count - k - 1)
+    return count * math.log(residual) + 2 * k + 2 * k * (k + 1) / (count - k - 1)
 
 
 def held_out(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -32,7 +33,7 @@ class Data:
     runs: list[str]
     tested: Array
     """Test puzzles behind each observation [N] (0: not a share)."""
-    exclusions: list[dict[str, object]] = field(default_factory=list)
+    exclusions: list[dict[str, Any]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -65,7 +66,7 @@ class Data:
         )
 
 
-def gather(table: Table, spec: FitSpec) -> list[tuple[object, Data]]:
+def gather(table: Table, spec: FitSpec) -> list[tuple[Any, Data]]:
     """The observations of each hue value (one entry, None, without hue).
 
     Raises:

@@ -61,7 +61,12 @@ def optimum(table: Table, spec: FitSpec) -> dict[str, Any]:
         logs.append(many)
         weights.append(best[0])
         inside.append(not edge[0])
-    result = {**base, "notes": list(data.notes), "optima": found, "interval": spec.level if spread else None}
+    result: dict[str, Any] = {
+        **base,
+        "notes": list(data.notes),
+        "optima": found,
+        "interval": spec.level if spread else None,
+    }
     keep = np.array(inside)
     if keep.sum() < 2:
         result["notes"].append("fewer than two optima inside the grid: no power law of the optimum")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -77,7 +78,7 @@ def _group(data: Data, spec: FitSpec) -> dict[str, Any]:
         return {**base, "error": str(error)}
 
 
-def _forms(data: Data, spec: FitSpec, names: list[str]) -> dict[str, Any]:
+def _forms(data: Data, spec: FitSpec, names: Sequence[str]) -> dict[str, Any]:
     spread = seed_spread(data.log_y, data.group)
     delta = spec.delta or delta_for(spread)
     samples = (
@@ -85,6 +86,7 @@ def _forms(data: Data, spec: FitSpec, names: list[str]) -> dict[str, Any]:
     )
     results = {name: _form(name, data, spec, delta, samples) for name in names}
     asked = spec.form.replace("_", " ")
+    chosen: str
     if spec.form in results and results[spec.form]["enough_points"]:
         chosen, why = spec.form, "asked for"
         if "constant" in results and 0 < results[chosen]["parameters"].get("a", 1.0) <= 1.01 * EXPONENT[0]:
@@ -148,8 +150,7 @@ def _form(name: str, data: Data, spec: FitSpec, delta: float, samples: Array | N
         result["failed_share"] = float(1 - good.mean())
         result["bound_share"] = float(refits.at_bound.mean())
         result["refits"] = len(good)
-        public = fitted.form.public(refits.phi[good], fitted.scale)
-        bounds = percentiles(public, spec.level)
+        bounds = percentiles(fitted.form.public(refits.phi[good], fitted.scale), spec.level)
         result["intervals"] = dict(zip(fitted.form.parameters, bounds.T.tolist()))
         at_points = np.exp(fitted.form.log_value(refits.phi[good], fitted.u))
         result["fit_intervals"] = percentiles(at_points, spec.level).T.tolist() if len(at_points) else None

@@ -35,7 +35,7 @@ class Solution:
 def huber(residual: Array, delta: float) -> Array:
     """Huber's function summed over the last axis."""
     size = np.abs(residual)
-    return np.where(size <= delta, 0.5 * residual**2, delta * (size - 0.5 * delta)).sum(axis=-1)
+    return np.asarray(np.where(size <= delta, 0.5 * residual**2, delta * (size - 0.5 * delta)).sum(axis=-1))
 
 
 def solve(form: Form, u: Array, log_y: Array, delta: float, starts: Array, refine: int = 3) -> Solution:

@@ -36,7 +36,8 @@ KINDS: dict[str, ModuleType] = {
 def adapter() -> TypeAdapter[Figure]:
     """Parses the specification of a figure of any kind in `KINDS`."""
     specs = tuple(module.Spec for module in KINDS.values())
-    return TypeAdapter(Annotated[Union[specs], Field(discriminator="kind")])  # noqa: UP007
+    kinds: Any = Annotated[Union[specs], Field(discriminator="kind")]  # noqa: UP007
+    return TypeAdapter(kinds)
 
 
 FIGURE = adapter()

@@ -157,8 +157,9 @@ def _panels(
     seen = []
     for index, name in enumerate(shades):
         for line in lines[name].values():
-            style = {"linewidth": 2.2, "alpha": 0.35} if name == first else {"linewidth": 0.8, "alpha": 0.9}
-            above.plot(line.index, line, color=shades[name], linestyle=common.DASHES[index % 4], **style)
+            width, alpha = (2.2, 0.35) if name == first else (0.8, 0.9)
+            style: dict[str, Any] = {"color": shades[name], "linestyle": common.DASHES[index % 4]}
+            above.plot(line.index, line, linewidth=width, alpha=alpha, **style)
             seen.append(line.to_numpy(float))
     found: dict[str, tuple[float, float]] = {}
     for name in others:

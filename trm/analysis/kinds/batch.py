@@ -26,8 +26,10 @@ class Spec(Figure):
     x: Column = "training.batch_size"
 
     def fits(self, experiment: str) -> tuple[FitSpec, ...]:
-        law = {"form": "critical_batch", "x": self.x, "y": "steps_to_target", "where": self.where}
-        return tuple(FitSpec(experiments=(experiment,), target=target, **law) for target in self.targets)
+        law = FitSpec(
+            experiments=(experiment,), form="critical_batch", x=self.x, y="steps_to_target", where=self.where
+        )
+        return tuple(law.model_copy(update={"target": target}) for target in self.targets)
 
 
 def batch_sentence(
@@ -94,16 +96,16 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         style = {"color": common.GREY, "marker": common.MARKERS[index], "linestyle": "none"}
         handles.append(common.entry(axes[0], common.hue_name(hue or "", value), **style))
     common.legend(figure, handles, wide)
-    speeds = rows[rows["rows_per_second"].notna()].groupby(spec.x, sort=True)["rows_per_second"]
-    for size, part in speeds:
-        common.seed_marks(axes[3], size, part.to_numpy(float), common.OKABE_ITO[2], seeds_at=0.95 * size)
+    for size, part in stats.by_number(rows[rows["rows_per_second"].notna()], spec.x):
+        speeds = part["rows_per_second"].to_numpy(float)
+        common.seed_marks(axes[3], size, speeds, common.OKABE_ITO[2], seeds_at=0.95 * size)
     scales = _noise(rows, table, spec)
     for value, _ in scales:
         for axis in axes[:2]:
             axis.axvline(value, color=common.GREY, linewidth=0.8, linestyle=":", zorder=1)
     titles = ("Steps to the target", "Puzzles to the target", "Compute to the target", "Throughput")
-    for axis, text in zip(axes, titles):
-        common.heading(axis, text)
+    for axis, title in zip(axes, titles):
+        common.heading(axis, title)
         common.axis_scale(axis, "x", label(spec.x), np.sort(rows[spec.x].unique().astype(float)), log=True)
     names = (
         Label("steps", log=True),
@@ -124,8 +126,8 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     )
     words = []
     for value in parts:
-        text = batch_sentence(groups[value], known[value], scales if value == list(parts)[-1] else [])
-        words.append(f"With {place(hue, value)}: {text}" if hue else text)
+        sentence = batch_sentence(groups[value], known[value], scales if value == list(parts)[-1] else [])
+        words.append(f"With {place(hue, value)}: {sentence}" if hue else sentence)
     first = next(iter(parts))
     return common.finish(
         figure,

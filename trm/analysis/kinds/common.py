@@ -18,6 +18,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure as Canvas
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullFormatter, NullLocator
 
 from trm.analysis.labels import Label, label
@@ -154,12 +155,11 @@ def canvas(
 ) -> tuple[Canvas, np.ndarray]:
     """A figure with axes [rows, columns], `height` inches tall, above a strip for a legend and the footer."""
     total = height + strip + FOOT
-    figure = Canvas(figsize=(width, total), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.subplots(rows, columns, squeeze=False, **options)
     share = (FOOT + strip) / total
-    figure.get_layout_engine().set(rect=(0.004, share, 0.992, 1.0 - share - 0.01))
-    return figure, axes
+    layout = ConstrainedLayoutEngine(rect=(0.004, share, 0.992, 1.0 - share - 0.01))
+    figure = Canvas(figsize=(width, total), layout=layout)
+    FigureCanvasAgg(figure)
+    return figure, figure.subplots(rows, columns, squeeze=False, **options)
 
 
 def panels(
@@ -385,11 +385,11 @@ def axis_scale(axes: Axes, which: str, text: Label, values: np.ndarray, *, log: 
         low, high = (axes.get_xlim if which == "x" else axes.get_ylim)()
         own = np.unique(values)
         if which == "x" and 2 <= len(own) <= 9 and "FLOP" not in text.unit:
-            axis.set_major_locator(FixedLocator(own))
+            axis.set_major_locator(FixedLocator(own.tolist()))
             if crowded(axes, own, np.log(high / low), lambda value: _shown(text, value)):
                 axes.tick_params(axis="x", rotation=60)
                 for tick in axes.get_xticklabels():
-                    tick.set_ha("right")
+                    tick.set_horizontalalignment("right")
                     tick.set_rotation_mode("anchor")
         else:
             axis.set_major_locator(FixedLocator(nice(min(low, values.min()), max(high, values.max()))))
@@ -406,15 +406,22 @@ def _shown(text: Label, value: float) -> str:
 class BinaryLocator(MaxNLocator):
     """Round numbers of KiB, MiB or GiB."""
 
-    def tick_values(self, vmin: float, vmax: float) -> np.ndarray:
+    def tick_values(self, vmin: float, vmax: float) -> list[float]:
         unit = 1024.0 ** max(0, min(3, int(np.log2(max(abs(vmax), 1)) // 10)))
-        return super().tick_values(vmin / unit, vmax / unit) * unit
+        return [tick * unit for tick in super().tick_values(vmin / unit, vmax / unit)]
+
+
+def panel_width(axes: Axes) -> float:
+    """About how many inches wide the area between the axes of a panel is."""
+    figure, grid = axes.get_figure(root=True), axes.get_gridspec()
+    assert figure is not None
+    assert grid is not None
+    return 0.8 * figure.get_figwidth() / grid.ncols
 
 
 def crowded(axes: Axes, values: np.ndarray, span: float, shown: Any) -> bool:
     """Whether tick labels at `values` of a log axis over `span` (in log units) would touch each other."""
-    columns = axes.get_subplotspec().get_gridspec().ncols
-    points = 72 * axes.figure.get_figwidth() / columns * 0.8
+    points = 72 * panel_width(axes)
     widths = np.array([4.6 * len(shown(value)) + 4 for value in values])
     return bool((np.diff(np.log(values)) / span * points < (widths[1:] + widths[:-1]) / 2).any())
 
@@ -455,7 +462,7 @@ def wrap(text: str, width: int) -> str:
 
 def dodge(number: int, span: float, step: float = 0.012) -> np.ndarray:
     """Factors that move the marks of `number` colours apart on a log axis over `span` (in log units)."""
-    return np.exp((np.arange(number) - (number - 1) / 2) * step * span)
+    return np.asarray(np.exp((np.arange(number) - (number - 1) / 2) * step * span))
 
 
 def seed_marks(

@@ -84,7 +84,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     for column in columns:
         if column not in table.curves:
             raise UserError(f"no history of {table.experiment} has a column {column}")
-    gap = spec.gap and rows["train_exact_accuracy"].notna().any()
+    gap = spec.gap and bool(rows["train_exact_accuracy"].notna().any())
     several = len(parts) > 1
     narrow = len(columns) + gap == 1
     strip = common.strip_for(key, list(parts), narrow) if several else 0.0
@@ -144,11 +144,10 @@ def _panel(
     seen: list[np.ndarray] = []
     ran: list[np.ndarray] = []
     for value, part in parts.items():
-        lines = []
-        for run in part["run"]:
-            known = histories[run][histories[run][column].notna()] if run in histories else ()
-            if len(known):
-                lines.append((known[spec.against].to_numpy(float), known[column].to_numpy(float)))
+        known = [histories[run].dropna(subset=[column]) for run in part["run"] if run in histories]
+        lines = [
+            (run[spec.against].to_numpy(float), run[column].to_numpy(float)) for run in known if len(run)
+        ]
         if not lines:
             continue
         for place, level in lines:
@@ -227,7 +226,7 @@ def _gap(axes: Axes, parts: Mapping[Any, pd.DataFrame], shades: dict[Any, str]) 
     """Training (hollow) and test (filled) accuracy of each group, joined by a line whose length is the gap."""
     for place, (value, part) in enumerate(parts.items()):
         trained, tested = _accuracies(part)
-        style = {"color": shades[value], "zorder": 3}
+        style: dict[str, Any] = {"color": shades[value], "zorder": 3}
         axes.plot([tested, trained], [place, place], color=shades[value], linewidth=1.2, zorder=2)
         axes.plot(
             part["exact_accuracy"], [place + 0.18] * len(part), "o", alpha=0.4, markersize=2.6, mew=0, **style

@@ -200,7 +200,7 @@ def panel(axes: Axes, rows: pd.DataFrame) -> dict[str, tuple[float, float, str]]
         if not len(settings):
             continue
         part = rows[rows["policy"] == policy]
-        style = {"color": colour, "zorder": 3}
+        style: dict[str, Any] = {"color": colour, "zorder": 3}
         axes.plot(
             part["flops_per_puzzle"],
             part["exact_accuracy"],
@@ -216,7 +216,7 @@ def panel(axes: Axes, rows: pd.DataFrame) -> dict[str, tuple[float, float, str]]
             common.note(
                 axes, f"{int(point['eval_steps'])}", (point["flops"], point["value"]), (4, -8), color=colour
             )
-        top = settings.loc[settings["value"].idxmax()]
+        top = settings.nlargest(1, "value").iloc[0]
         best[policy] = (float(top["flops"]), float(top["value"]), name)
     common.axis_scale(axes, "x", label("flops_per_puzzle"), rows["flops_per_puzzle"].to_numpy())
     common.axis_scale(axes, "y", label("exact_accuracy"), rows["exact_accuracy"].to_numpy(), log=False)

@@ -33,8 +33,10 @@ class Spec(Figure):
         if not self.optimum:
             return ()
         y = "error" if self.z == "exact_accuracy" else self.z
-        names = {"x": self.x, "second": self.y, "y": y, "where": self.where}
-        return (FitSpec(experiments=(experiment,), form="optimum", **names),)
+        best = FitSpec(
+            experiments=(experiment,), form="optimum", x=self.x, second=self.y, y=y, where=self.where
+        )
+        return (best,)
 
 
 def heatmap_sentence(rows: pd.DataFrame, x: str, y: str, z: str) -> str:
@@ -126,7 +128,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     bar.locator = mpl.ticker.MaxNLocator(5, steps=[1, 2, 5, 10])
     bar.set_label(common.wrap(label(spec.z).axis, 26))
     if label(spec.z).percent:
-        bar.formatter = lambda value, _: f"{100 * value:.3g}"
+        bar.formatter = mpl.ticker.FuncFormatter(lambda value, _: f"{100 * value:.3g}")
     bar.update_ticks()
     title = spec.title or sentence(f"{thing(spec.z)} by {thing(spec.x)} and {thing(spec.y)}")
     if not spec.hue:
@@ -192,14 +194,17 @@ def _map(
     shades = mpl.colormaps["cividis"].with_extremes(bad="#f0f0f0")
     image = axes.imshow(np.ma.masked_invalid(centre), norm=norm, cmap=shades, aspect="auto", origin="lower")
     share = label(spec.z).percent
-    for (i, j), value in np.ndenumerate(centre):
-        if not np.isfinite(value):
-            continue
-        known = np.isfinite(half[i, j])
-        style = {"ha": "center", "va": "center", "color": "white" if norm(value) < 0.55 else "black"}
+    for i, j in np.argwhere(np.isfinite(centre)).tolist():
+        value, width = float(centre[i, j]), float(half[i, j])
+        known = np.isfinite(width)
+        style: dict[str, Any] = {
+            "ha": "center",
+            "va": "center",
+            "color": "white" if norm(value) < 0.55 else "black",
+        }
         axes.text(j, i + 0.14 * known, f"{100 * value:.1f}" if share else number(value), fontsize=7, **style)
         if known:
-            words = f"±{100 * half[i, j]:.1f}" if share else f"±{number(half[i, j], 2)}"
+            words = f"±{100 * width:.1f}" if share else f"±{number(width, 2)}"
             axes.text(j, i - 0.2, words, fontsize=common.SMALL, **style)
     axes.set_xticks(range(len(xs)), [value_name(x, spec.x) for x in xs])
     axes.set_yticks(range(len(ys)), [value_name(y, spec.y) for y in ys])

@@ -23,8 +23,10 @@ class Spec(Figure):
     second: Column = "train_flops"
 
     def fits(self, experiment: str) -> tuple[FitSpec, ...]:
-        names = {"x": self.x, "second": self.second, "where": self.where}
-        return (FitSpec(experiments=(experiment,), form="joint", **names),)
+        law_of_both = FitSpec(
+            experiments=(experiment,), form="joint", x=self.x, second=self.second, where=self.where
+        )
+        return (law_of_both,)
 
 
 def joint_sentence(group: Mapping[str, Any], x: str = "parameters", second: str = "train_flops") -> str:

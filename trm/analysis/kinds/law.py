@@ -345,11 +345,11 @@ def panel(axes: Axes, spec: Any, table: Table, fit: dict[str, Any] | None) -> pd
             spread=spread,
             most=1.0 if spec.y == "error" else np.inf,
         )
-        for at, (centre, lower, upper) in means.items():
+        for at, mean in means.items():
             here = part[part["_x"] == at]
             if spec.y == "error":
                 tested = float(here["puzzles"].iloc[0])
-                bounds = stats.wilson(centre * tested, tested)
+                bounds = stats.wilson(mean.value * tested, tested)
                 axes.plot(
                     [at * shifts[index]] * 2,
                     bounds,
@@ -359,7 +359,6 @@ def panel(axes: Axes, spec: Any, table: Table, fit: dict[str, Any] | None) -> pd
                     zorder=2,
                 )
                 low, high = min(low, max(bounds[0], 0.25 / tested)), max(high, bounds[1])
-            whole = stats.Mean(centre, *((lower, upper) if np.isfinite(lower) else (None, None)), len(here))
             hollow = bool(here["run"].isin(out).all())
             common.seed_marks(
                 axes,
@@ -368,13 +367,11 @@ def panel(axes: Axes, spec: Any, table: Table, fit: dict[str, Any] | None) -> pd
                 colour,
                 marker,
                 seeds_at=at * shifts[index] * np.exp(-0.012 * span),
-                summary=whole,
+                summary=mean,
                 hollow=hollow,
             )
-            low, high = (
-                min(low, lower if np.isfinite(lower) else low),
-                max(high, upper if np.isfinite(upper) else high),
-            )
+            if mean.bounds:
+                low, high = min(low, mean.bounds[0]), max(high, mean.bounds[1])
         if spec.hue:
             common.entry(axes, common.hue_name(spec.hue, value), marker=marker, color=colour)
         if group and supported(group):
@@ -420,7 +417,13 @@ def _envelope(axes: Axes, rows: pd.DataFrame, spec: Any) -> None:
     means = rows.groupby([spec.x, "point"], sort=True)[spec.y].mean().reset_index()
     best = stats.frontier(means[spec.x].to_numpy(), means[spec.y].to_numpy(), higher_is_better=False)
     chosen = means.iloc[best]
-    style = {"color": "black", "linewidth": 0.9, "linestyle": ":", "drawstyle": "steps-post", "zorder": 6}
+    style: dict[str, Any] = {
+        "color": "black",
+        "linewidth": 0.9,
+        "linestyle": ":",
+        "drawstyle": "steps-post",
+        "zorder": 6,
+    }
     axes.plot(chosen[spec.x], chosen[spec.y], label="envelope", **style)
 
 
@@ -445,14 +448,12 @@ def marks(
     for index, (value, colour) in enumerate(shades.items()):
         for key in np.unique(keys[(rows[level] == value).to_numpy()]):
             same = keys == key
-            centre, low, high = means[key]
             at = float(x[same][0])
-            whole = stats.Mean(centre, *((low, high) if np.isfinite(low) else (None, None)), int(same.sum()))
             hollow, marker = bool(out[same].all()), common.MARKERS[index % 8]
             common.seed_marks(
-                axes, at, y[same], colour, marker, seeds_at=0.95 * at, summary=whole, hollow=hollow
+                axes, at, y[same], colour, marker, seeds_at=0.95 * at, summary=means[key], hollow=hollow
             )
-            found.append((at, centre))
+            found.append((at, means[key].value))
     common.error_scale(axes, "error", float(y.min()), float(y.max()))
     return shades, np.array(found)
 

@@ -141,7 +141,7 @@ def _panel(
 def _names(axes: Axes, points: Sequence[tuple[str, float, float]]) -> None:
     """Names of frontier points beside their marks; one that would run into another is left out."""
     axes.margins(x=0.12)
-    wide = axes.figure.get_figwidth() / axes.get_subplotspec().get_gridspec().ncols * 0.8
+    wide = common.panel_width(axes)
     taken: list[tuple[float, float, float]] = []
     for name, price, value in points:
         across, up = axes.transLimits.transform(axes.transScale.transform((price, value)))

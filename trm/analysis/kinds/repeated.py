@@ -28,8 +28,10 @@ class Spec(Figure):
     second: Column = "data.augmentations"
 
     def fits(self, experiment: str) -> tuple[FitSpec, ...]:
-        names = {"x": self.x, "second": self.second, "where": self.where}
-        return (FitSpec(experiments=self.sources, form="repeated_data", **names),)
+        law = FitSpec(
+            experiments=self.sources, form="repeated_data", x=self.x, second=self.second, where=self.where
+        )
+        return (law,)
 
     def experiments(self, experiment: str) -> tuple[str, ...]:
         return self.sources
@@ -101,11 +103,11 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
 
 def effective(unique: pd.Series, repeats: pd.Series, form: dict[str, Any] | None) -> np.ndarray:
     """D' of every row; without a law, every copy counted as a fresh puzzle."""
-    u, r = unique.to_numpy(float), repeats.to_numpy(float)
-    if form is None:
-        return u * (1 + r)
-    worth = form["parameters"]["R*"]
-    return u * (1 + worth * (1 - np.exp(-r / worth)))
+    copies = repeats.to_numpy(float)
+    if form is not None:
+        worth = form["parameters"]["R*"]
+        copies = worth * (1 - np.exp(-copies / worth))
+    return np.asarray(unique.to_numpy(float) * (1 + copies))
 
 
 def _worth(axes: Axes, repeats: np.ndarray, form: dict[str, Any]) -> None:

@@ -139,7 +139,7 @@ def _grid(axes: Axes, trace: Mapping[str, Any], tokens: Any, bad: np.ndarray, ta
             mpl.patches.Rectangle((column, y), 1, 1, facecolor=face, edgecolor="#c9c9c4", linewidth=0.3)
         )
         if text:
-            style = {
+            style: dict[str, Any] = {
                 "ha": "center",
                 "va": "center",
                 "color": ink,

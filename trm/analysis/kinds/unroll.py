@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from trm.analysis.labels import label
@@ -25,26 +26,22 @@ class Spec(Figure):
     """A dotted line at the number of steps trained with, where it is the same for all."""
 
 
-def unroll_sentence(
-    name: str,
-    first: tuple[float, Mean],
-    best: tuple[float, Mean],
-    last: tuple[float, Mean],
-    gain: Mean | None,
-) -> str:
-    """One curve in words. first, best, last: (steps, accuracy); gain: best less first in pairs, if established."""
+def unroll_sentence(name: str, means: Mapping[float, Mean], best: float, gain: Mean | None) -> str:
+    """One curve in words. means: steps -> accuracy; gain: `best` steps less the fewest, in pairs, if established."""
     head = f"{name}: " if name else ""
+    first, last = min(means), max(means)
     if gain is None:
-        ends = f"{percent(first[1].value)} at {first[0]:g}, {percent(best[1].value)} at {best[0]:g}"
+        ends = f"{percent(means[first].value)} at {first:g}, {percent(means[best].value)} at {best:g}"
         return f"{head}no gain from more supervision steps is established ({ends})."
+
+    def shown(steps: float) -> str:
+        return percent(means[steps].value, means[steps].bounds)
+
     text = (
-        f"{head or 'Exact '}accuracy rises from {percent(first[1].value, first[1].bounds)} at {first[0]:g} "
-        f"step{'' if first[0] == 1 else 's'} to {percent(best[1].value, best[1].bounds)} at {best[0]:g} "
-        f"({points(gain.value, gain.bounds)})"
+        f"{head or 'Exact '}accuracy rises from {shown(first)} at {first:g} step{'' if first == 1 else 's'} to "
+        f"{shown(best)} at {best:g} ({points(gain.value, gain.bounds)})"
     )
-    return text + (
-        f", and is {percent(last[1].value, last[1].bounds)} at {last[0]:g}." if last[0] > best[0] else "."
-    )
+    return text + (f", and is {shown(last)} at {last:g}." if last > best else ".")
 
 
 def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.Drawing:
@@ -63,8 +60,8 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     sentences, strengths, numbers = [], [], {}
     for index, (value, part) in enumerate(parts.items()):
         series = {
-            float(at): here.groupby("seed")["exact_accuracy"].mean()
-            for at, here in part.groupby("eval_steps")
+            at: here.groupby("seed")["exact_accuracy"].mean()
+            for at, here in stats.by_number(part, "eval_steps")
         }
         means = {at: stats.mean(values).clipped(0.0, 1.0) for at, values in series.items()}
         marker, shift = common.MARKERS[index % 8], shifts[index]
@@ -77,15 +74,13 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
             color=shades[value],
             linewidth=1.1,
         )
-        first, last = min(means), max(means)
+        first = min(means)
         best = max(means, key=lambda at: means[at].value)
         changes = {at: stats.paired(series[first], series[at]) for at in series if at != first}
         adjusted = dict(zip(changes, stats.holm([change.p for change in changes.values()])))
         gain, sure = changes.get(best), (adjusted.get(best) or 1.0) < 0.05
         name = place(key, value) if key else ""
-        sentences.append(
-            unroll_sentence(name, *((at, means[at]) for at in (first, best, last)), gain if sure else None)
-        )
+        sentences.append(unroll_sentence(name, means, best, gain if sure else None))
         numbers[str(value)] = {str(at): mean.value for at, mean in means.items()}
         half = gain.value - gain.low if gain and gain.low is not None else np.inf
         strengths.append(gain.value / max(1e-9, half) if sure and gain else 0.0)

@@ -120,7 +120,7 @@ def _share(axes: Axes, at: int, rows: pd.DataFrame) -> dict[str, float | None]:
 
 def _tasks(axes: Axes, first: dict[str, float], second: dict[str, float]) -> None:
     """A line for each task from none of the seeds to the share that solves it."""
-    style = {"color": common.OKABE_ITO[0], "zorder": 3}
+    style: dict[str, Any] = {"color": common.OKABE_ITO[0], "zorder": 3}
     for at, (name, share) in enumerate(second.items()):
         axes.plot([0, share], [at, at], linewidth=1.2, **style)
         axes.plot(first[name], at, "o", markerfacecolor="white", markersize=5.5, **style)

@@ -92,7 +92,7 @@ def findings(sections: Sequence[Section]) -> list[Finding]:
 
 def _empty(block: FigureBlock) -> bool:
     """Whether a figure's only message is that nothing could be fitted."""
-    groups = block.numbers.get("fit")
+    groups = block.numbers.get("fit") or []
     return bool(groups) and all("error" in group for group in groups)
 
 

@@ -1,6 +1,6 @@
 """Statistics that figures, fits and the report share."""
 
-from trm.analysis.stats.batch import Cost, costs, logged_noise_scale, noise_scale
+from trm.analysis.stats.batch import Cost, by_number, costs, logged_noise_scale, noise_scale
 from trm.analysis.stats.intervals import (
     Mean,
     detectable,
@@ -18,6 +18,7 @@ from trm.analysis.stats.targets import first_reach
 __all__ = [
     "Cost",
     "Mean",
+    "by_number",
     "costs",
     "detectable",
     "first_reach",

@@ -33,7 +33,7 @@ def costs(rows: pd.DataFrame, curves: pd.DataFrame, target: float, x: str) -> li
     """Steps, puzzles, FLOPs and seconds to the validation accuracy `target`, for each value of column x."""
     histories = dict(iter(curves.groupby("run", sort=False)))
     found = []
-    for batch, part in rows.groupby(x, sort=True):
+    for batch, part in by_number(rows, x):
         lines = []
         for _, run in part.iterrows():
             history = histories.get(run["run"])
@@ -44,10 +44,14 @@ def costs(rows: pd.DataFrame, curves: pd.DataFrame, target: float, x: str) -> li
             ]
             if reached[0] is not None:
                 lines.append(reached)
-        columns = list(zip(*lines)) if lines else [[], [], [], []]
-        means = [mean(np.array(column, float)) for column in columns]
-        found.append(Cost(float(batch), *means, reached=len(lines), runs=len(part)))
+        steps, offered, flops, seconds = (mean(column) for column in np.array(lines, float).reshape(-1, 4).T)
+        found.append(Cost(batch, steps, offered, flops, seconds, reached=len(lines), runs=len(part)))
     return found
+
+
+def by_number(rows: pd.DataFrame, column: str) -> list[tuple[float, pd.DataFrame]]:
+    """(number, its rows) for each number in a column, in rising order."""
+    return [(float(value), rows[rows[column] == value]) for value in np.unique(rows[column].dropna())]
 
 
 def logged_noise_scale(rows: pd.DataFrame, curves: pd.DataFrame, x: str) -> list[tuple[float, Mean]]:
@@ -62,10 +66,10 @@ def logged_noise_scale(rows: pd.DataFrame, curves: pd.DataFrame, x: str) -> list
         if len(known) and known.median() > 0:
             medians[run] = float(known.median())
     found = []
-    for batch, part in rows.groupby(x, sort=True):
+    for batch, part in by_number(rows, x):
         summary = mean([medians[run] for run in part["run"] if run in medians])
         if summary.n:
-            found.append((float(batch), summary))
+            found.append((batch, summary))
     return found
 
 

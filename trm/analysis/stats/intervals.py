@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -80,7 +81,7 @@ def pooled_log_intervals(
     level: float = LEVEL,
     spread: tuple[float, int] | None = None,
     most: float = np.inf,
-) -> dict[object, tuple[float, float, float]]:
+) -> dict[Any, Mean]:
     """Geometric mean of each group with an interval from the seed spread pooled over all groups.
 
     Three seeds alone give a Student factor of 4.3; pooling the logarithms' variance over the points, which
@@ -88,20 +89,20 @@ def pooled_log_intervals(
     `most`: the largest value that there can be (an error: 1), where the interval ends.
 
     Returns:
-        group -> (mean, low, high); low = high = NaN if no group has two values.
+        group -> mean; without an interval if no group has two values.
     """
     logs = np.log(values)
     keys = pd.unique(group)
-    means = {key: logs[group == key].mean() for key in keys}
+    members = {key: logs[group == key] for key in keys}
     spread = spread or pooled_spread(values, group)
     if spread is None:
-        return {key: (float(np.exp(centre)), np.nan, np.nan) for key, centre in means.items()}
+        return {key: Mean(float(np.exp(own.mean())), None, None, len(own)) for key, own in members.items()}
     factor = stats.t.ppf(0.5 + level / 2, spread[1]) * spread[0]
     result = {}
-    for key, centre in means.items():
-        half = factor / np.sqrt((group == key).sum())
-        low, high = (float(np.exp(centre + shift)) for shift in (-half, half))
-        result[key] = (float(np.exp(centre)), low, min(high, most))
+    for key, own in members.items():
+        half = factor / np.sqrt(len(own))
+        centre, low, high = (float(np.exp(own.mean() + shift)) for shift in (0.0, -half, half))
+        result[key] = Mean(centre, low, min(high, most), len(own))
     return result
 
 
@@ -123,14 +124,14 @@ def paired(left: pd.Series, right: pd.Series, level: float = LEVEL) -> Mean:
     return mean(right.loc[shared].to_numpy(float) - left.loc[shared].to_numpy(float), level)
 
 
-def interaction(a: pd.Series, b: pd.Series, c: pd.Series, d: pd.Series, level: float = LEVEL) -> Mean:
+def interaction(a: pd.Series, b: pd.Series, c: pd.Series, d: pd.Series) -> Mean:
     """(d - c) - (b - a) over shared seeds: does the effect b - a change elsewhere? Index: seed."""
     parts = [series.groupby(level=0).mean() for series in (a, b, c, d)]
     shared = parts[0].index
     for part in parts[1:]:
         shared = shared.intersection(part.index)
-    a, b, c, d = (part.loc[shared].to_numpy(float) for part in parts)
-    return mean((d - c) - (b - a), level)
+    before, after, other_before, other_after = (part.loc[shared].to_numpy(float) for part in parts)
+    return mean((other_after - other_before) - (after - before))
 
 
 def holm(values: Sequence[float | None]) -> list[float | None]:

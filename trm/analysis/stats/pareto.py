@@ -15,7 +15,7 @@ def frontier(
     """
     cost = np.asarray(cost, float)
     gain = np.asarray(value, float) if higher_is_better else -np.asarray(value, float)
-    best, kept = -np.inf, []
+    best, kept = -np.inf, list[int]()
     for index in np.lexsort((-gain, cost)):
         if not np.isfinite(gain[index]) or gain[index] <= best:
             continue

@@ -228,7 +228,8 @@ def cumulative_flops(training: Mapping[str, Any], steps: pd.Series) -> np.ndarra
         done = stage.last_step
         knots.append((float(done), total))
     places, costs = zip(*knots)
-    return np.interp(steps.to_numpy(float), places, costs) * (training["train_flops"] / total)
+    spent = np.interp(steps.to_numpy(float), places, costs)
+    return np.asarray(spent * (training["train_flops"] / total))
 
 
 def _provenance(training: Mapping[str, Any], history: pd.DataFrame) -> dict[str, Any]:
@@ -279,11 +280,11 @@ def _run_columns(run: TableRun, training: Mapping[str, Any], history: pd.DataFra
             columns[f"{name}_to_{round(100 * target)}"] = first_reach(history, target, axis=axis)
     tail = history.tail(max(2, len(history) // 10))
     for name, source in (("loss_variance", "train/loss"), ("grad_norm_variance", "train/grad_norm")):
-        values = tail[source].dropna() if source in tail else []
+        values = tail[source].dropna().to_numpy(float) if source in tail else np.empty(0)
         columns[name] = float(np.var(values, ddof=1)) if len(values) > 1 else None
     placement = config.get("placement") or {}
-    for section, values in (("model", model), ("data", data), ("training", fit), ("placement", placement)):
-        columns |= {f"{section}.{key}": _cell(value) for key, value in values.items()}
+    for section, fields in (("model", model), ("data", data), ("training", fit), ("placement", placement)):
+        columns |= {f"{section}.{key}": _cell(value) for key, value in fields.items()}
     return columns
 
 
@@ -293,7 +294,7 @@ def _utilisation(training: Mapping[str, Any]) -> float | None:
     peak = next((value for part, value in PEAK_FLOPS.items() if part in name), None)
     if peak is None:
         return None
-    speed = training["train_flops"] / max(training["wall_seconds"], 1e-9)
+    speed = float(training["train_flops"] / max(training["wall_seconds"], 1e-9))
     return speed / (peak * int(training.get("devices") or training.get("workers") or 1))
 
 
@@ -358,7 +359,7 @@ def _reference(results: list[dict[str, Any]], split: str, steps: int) -> dict[st
     """The reference's measurement on a split: fixed policy, as many steps as in training (else the most)."""
     fixed = [item for item in results if item["split"] == split and item["policy"] == "fixed"]
     exact = [item for item in fixed if item["steps"] == steps]
-    return (exact or sorted(fixed, key=lambda item: item["steps"])[-1:] or [None])[0]
+    return exact[0] if exact else max(fixed, key=lambda item: item["steps"], default=None)
 
 
 def _cell(value: Any) -> Any:

@@ -113,7 +113,7 @@ def neutralised(frame: pd.DataFrame) -> pd.DataFrame:
     """The frame with a quote before text cells that a spreadsheet would run as formulas; `load` takes it away."""
     texts = frame.select_dtypes(include=["object", "string"])
     quoted = {
-        name: column.map(
+        str(name): column.map(
             lambda cell: f"'{cell}" if isinstance(cell, str) and cell.startswith(FORMULA) else cell
         )
         for name, column in texts.items()
@@ -125,7 +125,7 @@ def restored(frame: pd.DataFrame) -> pd.DataFrame:
     """The frame as it was before `neutralised`."""
     texts = frame.select_dtypes(include=["object", "string"])
     plain = {
-        name: column.map(lambda cell: cell[1:] if isinstance(cell, str) and cell[:1] == "'" else cell)
+        str(name): column.map(lambda cell: cell[1:] if isinstance(cell, str) and cell[:1] == "'" else cell)
         for name, column in texts.items()
     }
     return frame.assign(**plain)
