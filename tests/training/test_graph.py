@@ -56,8 +56,8 @@ def doubled_update(gradients, update):
 def doubled_gradients(gradients, update):
     def twice():
         gradients()
-        own = update.__self__.summed.clone()
-        update.__self__.summed.add_(own)
+        own = update.__self__.state.reduce.clone()
+        update.__self__.state.reduce.add_(own)
 
     return twice, update
 

@@ -59,18 +59,28 @@ def precision_of(requested: str, fast_bfloat16: bool, device: str) -> Precision:
     return Precision(requested, forward, weights, requested == "float16", reason)
 
 
+class State(Protocol):
+    """What a step changes."""
+
+    reduce: Tensor
+    """The vector that `exchange` sums over the workers: made by `gradients`, read by `update`."""
+
+    def changed_tensors(self) -> list[Tensor]:
+        """All tensors that a step changes and the next one reads."""
+
+    def row_axes(self) -> list[tuple[Tensor, int | None]]:
+        """`changed_tensors`, each with its axis over batch rows; None: equal in all workers."""
+
+
 class Step(Protocol):
     """A training step: changes its state in place and returns nothing. A call is gradients, exchange, update."""
 
     before_update: Callable[[], None]
     """Called when the state is about to change: until then a step may be abandoned."""
 
-    def changed_tensors(self) -> list[Tensor]:
-        """All tensors that a step changes and the next one reads."""
-
     @property
-    def summed(self) -> Tensor:
-        """The vector that `exchange` sums over the workers: made by `gradients`, read by `update`."""
+    def state(self) -> State:
+        """What it changes."""
 
     def gradients(self, batch: Any, h_cycles: int, l_cycles: int) -> None:
         """All that comes before the workers communicate; changes no state."""
@@ -132,7 +142,7 @@ class Backend(ABC):
         """As `place`, for a tensor whose dimension `dim` runs over this worker's batch rows (SPMD shards it)."""
         return self.place(tensor)
 
-    def program(self, step: Callable[..., None]) -> Callable[..., None]:
+    def program(self, step: Step) -> Callable[..., None]:
         """The step, compiled or as it is."""
         return step
 

@@ -137,12 +137,12 @@ class GraphedStep:
 
     def _record(self, kind: tuple[int, int]) -> str | None:
         """Take one uncaptured step, capture, and compare replays from the same state; returns what is wrong."""
-        step, tensors = self._step, self._step.changed_tensors()
+        step, tensors = self._step, self._step.state.changed_tensors()
         before = [tensor.clone() for tensor in tensors]
         step.gradients(self._batch, *kind)
-        own = step.summed.clone()
+        own = step.state.reduce.clone()
         step.exchange()
-        total = step.summed.clone()
+        total = step.state.reduce.clone()
         step.update()
         after = [tensor.clone() for tensor in tensors]
 
@@ -154,8 +154,10 @@ class GraphedStep:
             gradients, update = self._capture(lambda: step.gradients(self._batch, *kind), step.update)
             back_to(before)
             gradients()
-            error = _relative(step.summed, own, torch.zeros_like(own))
-            step.summed.copy_(total)  # the workers communicate once a step, whether this succeeds or not
+            error = _relative(step.state.reduce, own, torch.zeros_like(own))
+            step.state.reduce.copy_(
+                total
+            )  # the workers communicate once a step, whether this succeeds or not
             update()
             errors = (_relative(t, new, old) for t, new, old in zip(tensors, after, before, strict=True))
             error = max(error, *errors)

@@ -17,4 +17,5 @@ def marked(tensor: Tensor, mesh: Any, spec: tuple[str | None, ...]) -> Tensor:
     import torch_xla.distributed.spmd as spmd
 
     result = tensor & True if tensor.dtype == torch.bool else tensor * 1  # -0 + 0 would lose its sign
-    return spmd.mark_sharding(result, mesh, spec).global_tensor
+    sharded: Tensor = spmd.mark_sharding(result, mesh, spec).global_tensor
+    return sharded

@@ -16,12 +16,11 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from trm.devices.base import Backend, Precision, precision_of, switch
+from trm.devices.base import Backend, Precision, State, Step, precision_of, switch
 from trm.devices.chips import planned_chips, tpu_files, tpu_wanted
 from trm.devices.cpu import peak_resident_bytes
 from trm.devices.sharding import marked
@@ -85,7 +84,7 @@ class XlaBackend(Backend):
         self._use_cache(cache)
         try:
             self.device = torch_xla.device()
-            self.devices = runtime.global_runtime_device_count()
+            self.devices: int = runtime.global_runtime_device_count()
         except RuntimeError as error:
             raise UserError(
                 f"PJRT_DEVICE={os.environ['PJRT_DEVICE']} has no usable device ({str(error).splitlines()[0]}): free "
@@ -142,28 +141,27 @@ class XlaBackend(Backend):
             self._mesh, tuple("data" if axis == dim else None for axis in range(tensor.dim()))
         )
         # cut on the host: placed whole and cut then, a batch of 768 rows takes milliseconds
-        (placed,) = self._send([tensor], self.device, spec)
+        placed: Tensor = self._send([tensor], self.device, spec)[0]
         return placed
 
-    def program(self, step: Callable[..., None]) -> Callable[..., None]:
-        """The step as one XLA program a call; a compilation in a late call is warned of, once.
+    def program(self, step: Step) -> Callable[..., None]:
+        """The step as one XLA program a call; warns once of a compilation in a late call.
 
-        A step with a `state` is traced at its first call of each kind and its program started again by every later
-        one, unless $TRM_XLA_REPLAY is 0; any other step is traced each time.
+        A step is traced at its first call of each kind, and later calls start that program again. TRM_XLA_REPLAY=0:
+        it is traced at each call.
         """
         from trm.devices.replay import Replay
 
         calls: Counter[tuple[object, ...]] = Counter()
         replays: dict[tuple[object, ...], Replay] = {}
-        state = getattr(step, "state", None) if switch(REPLAY_VARIABLE) != "0" else None
+        state, replayed = step.state, switch(REPLAY_VARIABLE) != "0"
 
         def laid_out(batch: object, h_cycles: int, l_cycles: int) -> None:
             step(batch, h_cycles, l_cycles)
-            self._lay_out(getattr(step, "state", None))
+            self._lay_out(state)
 
         def traced(batch: object, h_cycles: int, l_cycles: int) -> None:
-            # what was changed between steps (a metric sum set to zero, a checkpoint put back) must not become part
-            # of the step's graph
+            # changes between steps (a metric sum reset, a checkpoint loaded) must stay out of the step's graph
             self._torch_xla.sync()
             laid_out(batch, h_cycles, l_cycles)
             self._torch_xla.sync()
@@ -171,10 +169,10 @@ class XlaBackend(Backend):
         def run(batch: Sequence[Tensor], h_cycles: int, l_cycles: int) -> None:
             before = self.compilations()
             kind = type(batch), h_cycles, l_cycles
-            if state is None:
+            if not replayed:
                 traced(batch, h_cycles, l_cycles)
             elif kind in replays:
-                step.before_update()  # a program that was started cannot be broken off
+                step.before_update()  # a started program cannot be stopped
                 replays[kind].run(batch)
             else:
                 tensors = [*state.changed_tensors(), state.reduce]
@@ -192,13 +190,11 @@ class XlaBackend(Backend):
 
         return run
 
-    def _lay_out(self, state: Any) -> None:
+    def _lay_out(self, state: State) -> None:
         """Mark what a step has changed: slots by rows, all else whole on every device.
 
         Left to itself, the partitioner may return the weights shared out, which the next step's program cannot take.
         """
-        if state is None:
-            return
         axes = [(tensor, axis) for tensor, axis in (*state.row_axes(), (state.reduce, None)) if tensor.dim()]
         changed = self._torch_xla._XLAC._check_tensor_need_materialization([tensor for tensor, _ in axes])
         for (tensor, axis), new in zip(axes, changed, strict=True):
@@ -262,7 +258,7 @@ class XlaBackend(Backend):
         }
 
     def report(self) -> str:
-        return self._metrics.metrics_report()
+        return str(self._metrics.metrics_report())
 
     def device_name(self) -> str:
         kind = os.environ.get("TPU_ACCELERATOR_TYPE", "TPU") if self.on_tpu else "XLA CPU"

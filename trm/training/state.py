@@ -121,7 +121,7 @@ class TrainState:
         return [tensor for tensor, _ in self.row_axes()]
 
     def row_axes(self) -> list[tuple[Tensor, int | None]]:
-        """`changed_tensors`, each with its axis over batch rows; None: workers hold it alike."""
+        """`changed_tensors`, each with its axis over batch rows; None: equal in all workers."""
         slots = [named for carry in self.carries for named in flatten_carry(carry).items()]
         shared = [(tensor, None) for tensor in self.shared_tensors().values()]
         return [*shared, *((tensor, 1 if name in ("z_H", "z_L") else 0) for name, tensor in slots)]

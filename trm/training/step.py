@@ -103,15 +103,6 @@ class TrainStep:
         """Called when the state is about to change: until then a step may be abandoned."""
         self._carries: list[Carry] = []
 
-    @property
-    def summed(self) -> Tensor:
-        """The vector that the workers sum between the two halves of a step."""
-        return self.state.reduce
-
-    def changed_tensors(self) -> list[Tensor]:
-        """All tensors that a step changes and the next one reads."""
-        return self.state.changed_tensors()
-
     def __call__(self, batch: AnyBatch, h_cycles: int, l_cycles: int) -> None:
         self.gradients(batch, h_cycles, l_cycles)
         self.exchange()

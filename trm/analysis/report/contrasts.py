@@ -67,11 +67,10 @@ def same(column: pd.Series, value: Any) -> pd.Series:
     if value is None or value == [] or value == ():
         return column.isna() | (column.astype("object") == "")
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        numbers: pd.Series = pd.to_numeric(column, errors="coerce")
-        return (numbers - value).abs() <= 1e-9 * max(1.0, abs(value))
+        return (pd.to_numeric(column, errors="coerce") - value).abs() <= 1e-9 * max(1.0, abs(value))
     if isinstance(value, (list, tuple)):
         value = json.dumps(value, sort_keys=True, separators=(",", ":"))  # as tables hold them
-    return column.astype("object") == value
+    return column.astype("object").eq(value)
 
 
 def contrast(rows: pd.DataFrame, ablation: Ablation) -> Contrast | None:

@@ -66,15 +66,9 @@ def devices(site: Site) -> str:
     return f"{backend.device_name()}, {backend.processes} process{'es' if backend.processes > 1 else ''}"
 
 
-def _backend(site: Site):
-    if site.backend is None:
-        raise UserError("not checked: there is no device")
-    return site.backend
-
-
 def arithmetic(site: Site) -> str:
     """A matrix product on the device equals the host's."""
-    backend = _backend(site)
+    backend = site.opened
     backend.precision("float32")  # a TPU's default is one bfloat16 pass
     generator = torch.Generator().manual_seed(0)
     a, b = (torch.randn(512, 512, generator=generator) for _ in range(2))

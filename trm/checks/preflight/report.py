@@ -42,7 +42,14 @@ class Site:
     clock: Callable[[], float] = time.time
     """Seconds since 1970."""
     shared: dict[str, Any] = field(default_factory=dict)
-    """What later checks take over from earlier ones."""
+    """What later checks use of earlier ones."""
+
+    @property
+    def opened(self) -> Backend:
+        """The backend. UserError: the devices check has found none."""
+        if self.backend is None:
+            raise UserError("not checked: there is no device")
+        return self.backend
 
 
 class Row(NamedTuple):

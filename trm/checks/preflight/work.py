@@ -66,7 +66,9 @@ class Trial:
         self.program(self.feed.batch(number), self.run.model.h_cycles, self.run.model.l_cycles)
         sums = self.backend.fetch(self.state.meter.sums).tolist()
         self.state.meter.sums.zero_()
-        return float(named_means(sums, 1, BATCH)["train/lm_loss"])
+        loss = named_means(sums, 1, BATCH)["train/lm_loss"]
+        assert loss is not None
+        return loss
 
     def tensors(self) -> dict[str, Tensor]:
         """All of the state, on the host."""
@@ -85,7 +87,7 @@ class Trial:
 def trial_config(site: Site) -> RunConfig:
     """A run of a second on generated 4x4 Sudoku."""
     model = {"d_model": 32, "h_cycles": 2, "l_cycles": 2, "halt_max_steps": 4, "puzzle_tokens": 1}
-    training = {
+    training: dict[str, Any] = {
         "batch_size": BATCH,
         "steps": site.steps + GOING_ON,
         "warmup_steps": 5,
@@ -110,18 +112,13 @@ def trial_data(site: Site) -> Dataset:
             site.shared["data"] = dataset
         finally:
             shutil.rmtree(folder)
-    return site.shared["data"]
-
-
-def _backend(site: Site) -> Backend:
-    if site.backend is None:
-        raise UserError("not checked: there is no device")
-    return site.backend
+    found: Dataset = site.shared["data"]
+    return found
 
 
 def shards(site: Site) -> str:
     """The workers' rows are disjoint parts of one global batch."""
-    backend = _backend(site)
+    backend = site.opened
     sampler = trial_data(site).sampler(trial_config(site))[0]
     worlds = sorted({2, 4, 8, backend.world})
     for step in range(3):
@@ -146,7 +143,7 @@ def shards(site: Site) -> str:
 
 def gradients(site: Site) -> str:
     """After one step all workers hold one gradient, that of the whole batch."""
-    backend = _backend(site)
+    backend = site.opened
     trial, reference = Trial(site, backend), Trial(site, HostReference())
     trial.step(1)
     reference.step(1)
@@ -165,7 +162,7 @@ def gradients(site: Site) -> str:
 
 def training(site: Site) -> str:
     """The loss of a short training falls."""
-    trial = Trial(site, _backend(site))
+    trial = Trial(site, site.opened)
     losses = [trial.step(number) for number in range(1, site.steps + 1)]
     site.shared["trial"] = trial
     tenth = max(1, site.steps // 10)
@@ -179,7 +176,7 @@ def training(site: Site) -> str:
 
 def resume(site: Site) -> str:
     """A saved and loaded training goes on as the one that was not interrupted."""
-    backend, trial = _backend(site), site.shared.get("trial")
+    backend, trial = site.opened, site.shared.get("trial")
     if trial is None:
         raise UserError("not checked: there was no training")
     with tempfile.TemporaryDirectory(prefix="trm-preflight-", dir=site.scratch) as folder:

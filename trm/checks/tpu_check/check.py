@@ -12,6 +12,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -54,8 +55,10 @@ PUBLIC_ARC_TASKS = 800
 """Training and evaluation tasks of ARC-AGI-1."""
 LINK_BYTES_PER_SECOND = 100e9
 """Assumed rate of an all-reduce on a chip's links; not measured."""
-FREE = ("steps", "lr", "puzzle_lr", "warmup_steps", "weight_decay", "puzzle_weight_decay", "beta1", "beta2")
-FREE += ("exploration", "exploration_final", "init_from", "snapshots", "curriculum")
+FREE = (
+    *("steps", "lr", "puzzle_lr", "warmup_steps", "weight_decay", "puzzle_weight_decay", "beta1", "beta2"),
+    *("exploration", "exploration_final", "init_from", "snapshots", "curriculum"),
+)
 """Training fields that only change constants of the program."""
 PYTHON_VARIABLE = "TRM_TPU_PYTHON"
 CHOICES = ("TRM_XLA_KERNELS", "TRM_XLA_REMAT", HBM_VARIABLE)
@@ -222,7 +225,8 @@ def ask(
     """
     kept = cache_folder / f"{program_key(config, where, what, remat)}.json"
     if kept.exists():
-        return json.loads(kept.read_text())
+        kept_answer: dict[str, Any] = json.loads(kept.read_text())
+        return kept_answer
     request = {
         "config": config.model_dump(mode="json"),
         "puzzles": list(sizes_of(config)),
@@ -241,7 +245,7 @@ def ask(
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
         raise UserError(f"the TPU program of this run could not be compiled: {last}")
-    answer = json.loads(done.stdout.strip().splitlines()[-1])
+    answer: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
     cache_folder.mkdir(parents=True, exist_ok=True)
     temporary = kept.with_suffix(f".{os.getpid()}")
     temporary.write_text(json.dumps(answer))
@@ -251,7 +255,7 @@ def ask(
 
 def fits(answer: dict[str, Any], where: Slice) -> bool:
     """Whether the program compiles, and stays within what a program may fill of the slice's chips."""
-    return answer["fits"] and answer["peak_gib"] <= hbm_gib(where.generation)
+    return bool(answer["fits"]) and float(answer["peak_gib"]) <= hbm_gib(where.generation)
 
 
 def step_seconds(config: RunConfig, where: Slice, cache_folder: Path) -> float | None:
@@ -263,14 +267,14 @@ def step_seconds(config: RunConfig, where: Slice, cache_folder: Path) -> float |
     answer = json.loads(kept.read_text())
     if not fits(answer, where):
         return None
-    return max(
-        answer["cycles"] / where.generation.clock_hz + collective_seconds(answer), answer["host_ms"] / 1e3
-    )
+    computing = float(answer["cycles"]) / where.generation.clock_hz + collective_seconds(answer)
+    return max(computing, float(answer["host_ms"]) / 1e3)
 
 
 def collective_seconds(answer: dict[str, Any]) -> float:
     """Time of a program's all-reduces: each byte is sent twice."""
-    return 2 * sum(item["bytes"] for item in answer["collectives"].values()) / LINK_BYTES_PER_SECOND
+    sent: int = sum(item["bytes"] for item in answer["collectives"].values())
+    return 2 * sent / LINK_BYTES_PER_SECOND
 
 
 def check(config: RunConfig, where: Slice, what: str, cache_folder: Path) -> Result:
@@ -393,7 +397,7 @@ def table(rows: list[tuple[str, Result]]) -> str:
     return aligned(lines)
 
 
-def aligned(lines: list[tuple[str, ...]]) -> str:
+def aligned(lines: Sequence[Sequence[str]]) -> str:
     """The cells in columns."""
     widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
     return "\n".join(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import dataclass
 from math import prod
 from typing import NamedTuple
 
@@ -15,7 +16,8 @@ _INSTRUCTION = re.compile(r"^\s*(?:ROOT )?%?[\w.\-]+ = (?P<type>\(.*?\)|\S+) (?P
 _SHAPE = re.compile(r"\b([a-z]+\d+|pred)\[([\d,]*)\]")
 
 
-class Collective(NamedTuple):
+@dataclass(frozen=True)
+class Collective:
     """All instructions of one kind: how many a step, and bytes of their results."""
 
     count: int
@@ -43,13 +45,21 @@ def computations(text: str) -> dict[str, list[str]]:
             and line.rstrip().endswith("{")
             and not line.startswith("HloModule")
         ):
-            name = re.match(r"(?:ENTRY )?%?([\w.\-]+)", line)
-            current = found.setdefault("ENTRY" if line.startswith("ENTRY") else name.group(1), [])
+            name = _first(r"^(?:ENTRY )?%?([\w.\-]+)", line)
+            current = found.setdefault("ENTRY" if line.startswith("ENTRY") else name, [])
         elif line.startswith("}"):
             current = None
         elif current is not None:
             current.append(re.sub(r"/\*.*?\*/", "", line))
     return found
+
+
+def _first(pattern: str, line: str) -> str:
+    """The group of the first match. ValueError: the line is not HLO as libtpu prints it."""
+    found = re.search(pattern, line)
+    if found is None:
+        raise ValueError(f"not HLO as libtpu prints it: {line}")
+    return found.group(1)
 
 
 def shape_bytes(text: str) -> int:
@@ -77,23 +87,22 @@ def read_program(text: str, kernel: Callable[[str], tuple[str, int]] | None = No
             op = match["op"].removesuffix("-start")
             if op == "while":
                 trips = re.search(r'"known_trip_count":\{"n":"(\d+)"', line)
-                body = re.search(r"body=%?([\w.\-]+)", line)
-                visit(body.group(1), times * int(trips.group(1) if trips else 1))
+                visit(_first(r"body=%?([\w.\-]+)", line), times * int(trips.group(1) if trips else 1))
             elif op == "conditional":
                 for branch in re.findall(
                     r"(?:computation=|\{|, )%?([\w.\-]+)", line.partition("branch_comp")[2]
                 ):
                     visit(branch, times)
             elif op == "call":
-                visit(re.search(r"to_apply=%?([\w.\-]+)", line).group(1), times)
+                visit(_first(r"to_apply=%?([\w.\-]+)", line), times)
             elif op in COLLECTIVES:
                 sent[op][0] += times
                 sent[op][1] += times * shape_bytes(match["type"])
             elif kernel and "tpu_custom_call" in line:
                 kind, cycles = kernel(line)
                 kinds[kind] += times * cycles
-            elif cycles := _CYCLES.search(line):
-                kinds[_kind(op, line, parts)] += times * int(cycles.group(1))
+            elif estimate := _CYCLES.search(line):
+                kinds[_kind(op, line, parts)] += times * int(estimate.group(1))
 
     visit("ENTRY", 1)
     return Program(sum(kinds.values()), dict(kinds), {kind: Collective(*pair) for kind, pair in sent.items()})

@@ -41,13 +41,17 @@ def kernels_module(module: str, known: Container[str] = ()) -> str | None:
         match = _CALL.search(line)
         if match:
             body = kernel_body(line.replace("\\22", '"'))
-            if body not in known:
+            if body is not None and body not in known:
                 calls[body] = match["rest"]
     if not calls:
         return None
-    arguments, lines, names, types = [], [], [], []
+    arguments: list[str] = []
+    lines: list[str] = []
+    names: list[str] = []
+    types: list[str] = []
     for number, rest in enumerate(calls.values()):
-        operands, results = re.search(r" : \((.*)\) -> (.*)$", rest).groups()
+        before, _, results = rest.rpartition(") -> ")
+        operands = before.partition(" : (")[2]
         given = []
         for kind in re.findall(r"tensor<[^>]*>", operands):
             given.append(f"%arg{len(arguments)}")
@@ -130,7 +134,7 @@ def _count(calls: str) -> dict[str, int]:
         for path in Path(folder).glob("*-final_bundles.txt"):
             if "schedule-analysis" in path.name or "-TLP-" in path.name:  # TLP: the whole program
                 continue
-            stem, number = re.fullmatch(r"(.*)-(\d+)-final_bundles.txt", path.name).groups()
+            stem, _, number = path.name.removesuffix("-final_bundles.txt").rpartition("-")
             analysis = Path(folder) / f"{stem}-{int(number) - 1}-schedule-analysis_final_bundles.txt"
             body = next(filter(None, map(kernel_body, analysis.read_text().splitlines())), None)
             if body is not None:
@@ -145,7 +149,9 @@ def call_cycles(line: str, scheduled: dict[str, int]) -> int:
     """Cycles of one call in the compiled program's text: its schedule, or its traffic if that takes longer."""
     result, _, rest = line.partition("custom-call")
     types = result + rest.partition("operand_layout_constraints")[2].partition("backend_config")[0]
-    return max(scheduled[kernel_body(line)], round(shape_bytes(types) / HBM_BYTES_PER_SECOND * CLOCK_HZ))
+    return max(
+        scheduled[kernel_body(line) or ""], round(shape_bytes(types) / HBM_BYTES_PER_SECOND * CLOCK_HZ)
+    )
 
 
 def _distinct(module: str) -> set[str]:

@@ -1,8 +1,8 @@
 """All programs of a run, traced in the trainer's own order as a TPU host would trace them, and none of them run.
 
 The trainer works on a backend that notes each program's StableHLO where it would be started, and gives its results no
-data; what the host reads is made up. It acts as the second host of two, which starts what the first one does and writes
-no files.
+data; what the host reads is made up. It acts as the second host of two, which starts the same programs as the first
+and writes no files.
 """
 
 from __future__ import annotations
@@ -23,18 +23,27 @@ import torch_xla
 from torch import Tensor
 
 from trm.data.dataset import Meta, PuzzleSet, one_example_set
+from trm.devices.base import Step
 from trm.devices.xla import XlaBackend
 from trm.evaluation.policies import fixed
 from trm.network.inference import InferenceNetwork
 from trm.network.scores import Score
+from trm.network.tpu.network import XlaNetwork
 from trm.study.schema import RunConfig, RuntimeConfig
 from trm.training.dataset import Dataset
 from trm.training.loop import Trainer
 from trm.training.state import Puzzles
 
 XLA = torch_xla._XLAC
-PHASES = {"_one_step": "step", "_report": "report", "save": "checkpoint", "_validate": "validation"}
-PHASES |= {"_finish": "finish", "compare_workers": "comparison of hosts"}
+PHASES = {
+    "_one_step": "step",
+    "_report": "report",
+    "save": "checkpoint",
+    "_validate": "validation",
+    "_finish": "finish",
+    "compare_workers": "comparison of hosts",
+}
+"""Methods of the trainer, and what the programs that they start are called."""
 CODE_OF_COLOUR = 2
 
 
@@ -73,7 +82,7 @@ class Rehearsal(XlaBackend):
     def stop_agreed(self, stop: Tensor, step: int, requested: int) -> bool:
         return False
 
-    def program(self, step: Callable[..., None]) -> Callable[..., None]:
+    def program(self, step: Step) -> Callable[..., None]:
         def run(batch: Any, h_cycles: int, l_cycles: int) -> None:
             torch_xla.sync()
             step(batch, h_cycles, l_cycles)
@@ -139,7 +148,7 @@ def only_computed(module: str) -> str:
 
 
 class BlankDataset(Dataset):
-    """Puzzles without sense, of the shapes and in the numbers that the run's configuration says."""
+    """Placeholder puzzles of the shapes and in the numbers that the run's configuration asks for."""
 
     def __init__(self, config: RunConfig, puzzles: Puzzles):
         super().__init__(Path())
@@ -158,7 +167,7 @@ class BlankDataset(Dataset):
 
 
 def blank_set(config: RunConfig, puzzles: Puzzles, count: int) -> PuzzleSet:
-    """So many puzzles of one split."""
+    """`count` placeholder puzzles of one split."""
     data, cells = config.data, np.ones((count, puzzles.seq_len), dtype=np.uint8)
     ignore = None if puzzles.ignore < 0 else puzzles.ignore
     meta = Meta(data.task, puzzles.seq_len, puzzles.vocab, puzzles.num_ids, data.augmentations)
@@ -176,7 +185,7 @@ def blank_set(config: RunConfig, puzzles: Puzzles, count: int) -> PuzzleSet:
 
 def rehearse(
     config: RunConfig, puzzles: Puzzles, remat: bool | None = None, evaluation: bool = True
-) -> tuple[Rehearsal, Any]:
+) -> tuple[Rehearsal, XlaNetwork]:
     """Trace a run of two steps with every phase, and an evaluation; the backend that noted it, and the network."""
     sync, backend, training = torch_xla.sync, Rehearsal(), config.training
     short = training.model_copy(
@@ -194,29 +203,31 @@ def rehearse(
         stack.enter_context(traced_as_on_tpu())
         out = Path(folder)
         trainer = Trainer(config, dataset, out, out / "checkpoints", backend, runtime, 0.0)
+        network = trainer.step.network
+        assert isinstance(network, XlaNetwork)
         if remat is not None:
-            trainer.step.network.remat = remat
-        for method, phase in PHASES.items():
-            setattr(trainer, method, backend.during(phase, getattr(trainer, method)))
-        trainer.saver.snapshot = backend.during("snapshot", trainer.saver.snapshot)
+            network.remat = remat
+        noted: list[tuple[object, str, str]] = [(trainer, *item) for item in PHASES.items()]
+        for owner, method, phase in [*noted, (trainer.saver, "snapshot", "snapshot")]:
+            setattr(owner, method, backend.during(phase, getattr(owner, method)))
         trainer.run()
         if evaluation:
             backend.during("evaluation", evaluate)(trainer, dataset)
-    return backend, trainer.step.network
+    return backend, network
 
 
 def evaluate(trainer: Trainer, dataset: Dataset) -> None:
     """Every puzzle gets every step, as in the evaluation that counts."""
     backend, state, model = trainer.backend, trainer.state, trainer.config.model
     weights = {name: backend.place(torch.zeros(shape)) for name, shape in state.layout.shapes.items()}
-    starts = (backend.place(torch.zeros(model.d_model)) for _ in range(2))
+    h_init, l_init = (backend.place(torch.zeros(model.d_model)) for _ in range(2))
     table = (
         None
         if state.puzzle_table is None
         else backend.place(torch.zeros(dataset.puzzles.num_ids, model.d_model))
     )
     net = InferenceNetwork(
-        weights, *starts, table, state.arch, model.h_cycles, model.l_cycles, backend.network
+        weights, h_init, l_init, table, state.arch, model.h_cycles, model.l_cycles, backend.network
     )
     found = fixed(
         net,

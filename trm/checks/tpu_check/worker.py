@@ -12,6 +12,7 @@ import json
 import os
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,7 @@ def trace_evaluation(config: RunConfig, puzzles: Any, where: Slice, backend: Any
     from trm.checks.tpu_check.rehearsal import traced_as_on_tpu
     from trm.network.inference import InferenceNetwork, inference_batch
     from trm.network.parameters import Layout, architecture
+    from trm.network.tpu.network import XlaRounds
 
     model = config.model
     layout = Layout.of(model, puzzles.seq_len, puzzles.vocab)
@@ -78,6 +80,7 @@ def trace_evaluation(config: RunConfig, puzzles: Any, where: Slice, backend: Any
     table = None if table is None else backend.place(table)
     with traced_as_on_tpu():  # the kernels are chosen here
         network = InferenceNetwork(weights, start, start, table, arch, model.h_cycles, model.l_cycles, "xla")
+    assert isinstance(network.rounds, XlaRounds)
     network.rounds.start = False
     length = puzzles.seq_len + model.puzzle_tokens
     rows = inference_batch(length, model.d_model, backend.device)
@@ -100,7 +103,8 @@ def stablehlo(outputs: list[Any], backend: Any) -> str:
     """The pending computation of the tensors as text."""
     import torch_xla
 
-    return torch_xla._XLAC._get_stablehlo(outputs, str(backend.device), [], False).decode()
+    text: bytes = torch_xla._XLAC._get_stablehlo(outputs, str(backend.device), [], False)
+    return text.decode()
 
 
 def run(request: dict[str, Any]) -> dict[str, Any]:
@@ -155,7 +159,7 @@ def compiled(module: str, where: Slice, cache: Path, hlo: str | None = None) -> 
         "compiled_flops": found.flops,
         "cycles": program.cycles,
         "cycles_by_kind": program.by_kind,
-        "collectives": {kind: item._asdict() for kind, item in program.collectives.items()},
+        "collectives": {kind: asdict(item) for kind, item in program.collectives.items()},
     }
 
 
@@ -164,7 +168,7 @@ def kernel_name(line: str) -> str:
     from trm.checks.tpu_check.kernels import kernel_body
     from trm.network.tpu.calls import BODIES
 
-    return f"kernel {BODIES[kernel_body(line)]}"
+    return f"kernel {BODIES[kernel_body(line) or '']}"
 
 
 def main() -> None:
