@@ -111,6 +111,14 @@ def test_task_runs_in_a_private_folder_of_its_own(agent):
     assert agent.folder("t1").stat().st_mode & 0o777 == 0o700
 
 
+def test_status_shows_what_the_job_says_of_itself(agent):
+    agent.run("t1", "printf 'HBM 12.1 of 30.8 GiB,\\nduty cycle 87 %%\\n' > $TPU_STATUS_FILE")
+    agent.run("t2", "true")
+    ((answer, _),) = agent.call("agent", "status")
+    said = {name: task["status"] for name, task in answer["answer"]["tasks"].items()}
+    assert said == {"t1": "HBM 12.1 of 30.8 GiB, duty cycle 87 %", "t2": None}
+
+
 def test_task_is_started_once_and_read_from_any_byte(agent):
     agent.run("t1", "echo once >> $TPU_TASK_FOLDER/count; printf 0123456789")
     again = agent.call("agent", "follow", task="t1", spec=agent.spec("echo twice"), offset=4)

@@ -10,6 +10,7 @@ import torch
 
 from tests.training.conftest import config, train, trainer
 from trm.devices.cpu import CpuBackend
+from trm.devices.tpu_metrics import Use
 from trm.training.history import TensorBoard
 from trm.training.report import TRANSFER_SHARE
 
@@ -61,6 +62,17 @@ def test_every_series_is_measured(told):
     assert last["perf/peak_host_bytes/0"] > 2**26
     (written,) = list(csv.DictReader((root / "run/history.csv").read_text().splitlines()))[-1:]
     assert float(written["train/grad_norm"]) == last["train/grad_norm"]
+
+
+def test_what_chips_do_is_in_the_history_and_in_the_status(dataset_folder, tmp_path, monkeypatch):
+    found = iter([Use(2**34, 2**35, None), Use(2**33, 2**35, 87.654), Use(None, None, None)])
+    monkeypatch.setattr(CpuBackend, "use", lambda self: next(found))
+    monkeypatch.setenv("TPU_STATUS_FILE", str(tmp_path / "status"))
+    train(config(training={"steps": 6, "batch_size": 8}), dataset_folder, tmp_path, log_every=2, evals=1)
+    rows = list(csv.DictReader((tmp_path / "run/history.csv").read_text().splitlines()))
+    assert [row["perf/hbm_bytes/0"] for row in rows] == [str(2**34), str(2**33), ""]
+    assert [row["perf/duty_cycle_percent/0"] for row in rows] == ["", "87.65", ""]
+    assert (tmp_path / "status").read_text() == ""
 
 
 def test_norms_of_the_parts_make_up_the_norm_of_the_whole(told):

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from trm.devices.tpu_metrics import Use
 from trm.devices.workers import Workers
 from trm.errors import UserError
 
@@ -194,6 +195,10 @@ class Backend(ABC):
     def peak_device_memory(self) -> int | None:
         """Most bytes in use so far on the device itself; None where it does not tell."""
         return self.peak_memory()
+
+    def use(self) -> Use | None:
+        """Memory in use and duty cycle of this process's devices; None where nothing tells."""
+        return None
 
     def memory_limit(self) -> int:
         """Bytes of memory that a run may fill."""

@@ -24,6 +24,7 @@ from trm.devices.base import Backend, Precision, State, Step, precision_of, swit
 from trm.devices.chips import planned_chips, tpu_files, tpu_wanted
 from trm.devices.cpu import peak_resident_bytes
 from trm.devices.sharding import marked
+from trm.devices.tpu_metrics import TpuMetrics, Use
 from trm.devices.workers import Workers, world_from_environment
 from trm.errors import UserError
 from trm.study.slices import hbm_gib
@@ -104,6 +105,7 @@ class XlaBackend(Backend):
         spmd.set_global_mesh(self._mesh)
         self.workers = Workers("gloo", self.rank, self._processes) if self._processes > 1 else None
         self._late = 0
+        self._chips = TpuMetrics()
 
     @property
     def worker(self) -> int:
@@ -270,6 +272,9 @@ class XlaBackend(Backend):
 
     def peak_device_memory(self) -> int | None:
         return None if self.on_tpu else peak_resident_bytes()
+
+    def use(self) -> Use | None:
+        return self._chips.read() if self.on_tpu else None
 
     def start_trace(self, path: Path) -> Callable[[], Path]:
         """A trace of host and devices by XLA's own profiler, a folder that TensorBoard's profile plugin reads."""

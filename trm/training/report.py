@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 import warnings
+from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -158,15 +161,31 @@ class Reporter:
             "perf/compile_seconds": round(backend.compile_seconds(), 3),
         }
 
-    def _memory(self) -> dict[str, int | None]:
-        """Peak bytes of each process and its device so far; None where the device does not tell."""
+    def _memory(self) -> dict[str, float | None]:
+        """Peak bytes of each process and its device so far, and what a TPU's chips do now; None where the device does
+        not tell. Columns of chips are there only where they have a value."""
         backend = self._backend
-        own = torch.tensor([peak_resident_bytes(), backend.peak_device_memory() or 0])
-        row: dict[str, int | None] = {"perf/peak_memory_bytes": backend.peak_memory()}
-        for rank, (host, device) in enumerate(vector.tolist() for vector in backend.gather(own)):
+        used = backend.use()
+        now = (-1, -1) if used is None else (_or_none(used.hbm_bytes), _or_none(used.duty_cycle, 100))
+        if used and (file := os.environ.get("TPU_STATUS_FILE")):
+            with suppress(OSError):
+                Path(file).write_text(str(used))
+        own = torch.tensor([peak_resident_bytes(), backend.peak_device_memory() or 0, *now])
+        row: dict[str, float | None] = {"perf/peak_memory_bytes": backend.peak_memory()}
+        for rank, vector in enumerate(backend.gather(own)):
+            host, device, hbm, duty = vector.tolist()
             row[f"perf/peak_host_bytes/{rank}"] = host
             row[f"perf/peak_device_bytes/{rank}"] = device or None
+            if hbm >= 0:
+                row[f"perf/hbm_bytes/{rank}"] = hbm
+            if duty >= 0:
+                row[f"perf/duty_cycle_percent/{rank}"] = duty / 100
         return row
+
+
+def _or_none(value: float | None, factor: int = 1) -> int:
+    """A measured value as an integer that hosts exchange; -1: not measured."""
+    return -1 if value is None else round(value * factor)
 
 
 def counted(count: int, noun: str) -> str:

@@ -276,6 +276,7 @@ def _describe(tasks: dict[str, Any]) -> str:
     running = [task for task in tasks.values() if task["state"] == "running" and "slot" in task]
     words = [
         f"{task['slot']} ({task['label']}, launch {task['launch']}, progress {task['progress'] or '-'}"
+        + (f", {task['status']}" if task["status"] else "")
         + (f", unattended for {task['unattended']:.0f} s)" if task["unattended"] > 30 else ")")
         for task in running
     ]

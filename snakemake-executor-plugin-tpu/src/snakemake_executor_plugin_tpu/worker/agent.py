@@ -32,6 +32,7 @@ from .tasks import (
     read,
     read_exit,
     read_progress,
+    read_status,
     renew_lease,
     root,
     state_of,
@@ -171,6 +172,7 @@ def status(_request: dict[str, Any]) -> dict[str, Any]:
 def _describe(folder: Path) -> dict[str, Any]:
     about = json.loads(read(folder / "spec.json") or "{}").get("about", {})
     state = {"state": state_of(folder), "exit": read_exit(folder), "progress": read_progress(folder)}
+    state["status"] = read_status(folder)
     return {**about, **state, "unattended": round(time.time() - _touched(folder / "lease"), 1)}
 
 

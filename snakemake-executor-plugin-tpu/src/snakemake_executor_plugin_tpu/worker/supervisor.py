@@ -116,6 +116,7 @@ class Supervisor:
         environment["TPU_AGENT"] = str(Path(__file__).resolve().parents[1])
         environment["TPU_TASK_FOLDER"] = str(self.folder)
         environment["TPU_PROGRESS_FILE"] = str(self.folder / "progress")
+        environment["TPU_STATUS_FILE"] = str(self.folder / "status")
         environment["TPU_AGAIN_FILE"] = str(self.folder / "again")
         environment["TPU_SCRATCH"] = str(self.folder / "scratch")
         (self.folder / "scratch").mkdir(exist_ok=True)

@@ -5,6 +5,7 @@ lease       seconds it may run unattended  progress   what the job wrote last (i
 alive       locked by the supervisor       exit       how it ended
 stop        grace time, once asked to stop requests/  what `tpurun` asks of the controller
 bin/        first on the job's PATH        work/      the job's working directory
+status      a line of the job's own on how it is doing
 """
 
 import contextlib
@@ -62,6 +63,11 @@ def read(path: Path) -> str | None:
 def read_progress(folder: Path) -> str | None:
     """Return what the job reported last about how far it has come."""
     return (read(folder / "progress") or "").strip()[:200] or None
+
+
+def read_status(folder: Path) -> str | None:
+    """Return what the job said last about how it is doing, on one line."""
+    return " ".join((read(folder / "status") or "").split())[:200] or None
 
 
 def write_exit(folder: Path, record: dict[str, Any]) -> None:

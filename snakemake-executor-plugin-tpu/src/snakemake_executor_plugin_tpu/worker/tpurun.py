@@ -21,7 +21,7 @@ from typing import Any
 
 # What belongs to one host or one shell, and must not travel to the others.
 LOCAL_VARIABLES = {"PWD", "OLDPWD", "SHLVL", "_", "HOSTNAME", "TPU_TASK_FOLDER"}
-LOCAL_VARIABLES |= {"TPU_PROGRESS_FILE", "TPU_AGAIN_FILE", "TPU_SCRATCH"}
+LOCAL_VARIABLES |= {"TPU_PROGRESS_FILE", "TPU_STATUS_FILE", "TPU_AGAIN_FILE", "TPU_SCRATCH"}
 POLL_SECONDS = 0.05
 
 
