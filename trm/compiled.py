@@ -7,6 +7,7 @@ import hashlib
 import os
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numba
 
@@ -35,7 +36,7 @@ def first_writable(folders: list[Path]) -> Path | None:
 
 
 def cache_folder(*sources: Path) -> Path | None:
-    """A writable folder for the compiled code of `sources`; another folder whenever a source file changes."""
+    """A writable folder for the compiled code of `sources`; it changes with the source files."""
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     places = [sources[0] / "__pycache__", home / "trm", Path(tempfile.gettempdir()) / f"trm-{os.getuid()}"]
     if chosen := os.environ.get("NUMBA_CACHE_DIR"):
@@ -46,7 +47,8 @@ def cache_folder(*sources: Path) -> Path | None:
 
 _FOLDER = cache_folder(Path(__file__).with_name("tasks"), Path(__file__).with_name("data"))
 if _FOLDER is not None:
-    numba.config.CACHE_DIR = str(_FOLDER)  # type: ignore[attr-defined]
+    config: Any = numba.config
+    config.CACHE_DIR = str(_FOLDER)
 
 njit = numba.njit(cache=_FOLDER is not None, nogil=True)
 """Compiled on first call for the types it meets; releases the interpreter lock, so threads run side by side."""

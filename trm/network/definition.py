@@ -127,7 +127,7 @@ def embed(
         x = torch.cat((first, x.new_zeros(arch.puzzle_tokens - 1, rows, width), x))
     if "position.weight" in w:
         x = (x + w["position.weight"].to(arch.dtype)[:, None]) * 0.5**0.5
-    return x * w["embed.weight"].shape[1] ** 0.5
+    return x * float(w["embed.weight"].shape[1] ** 0.5)
 
 
 def heads(z_H: Tensor, w: Weights, arch: Architecture) -> tuple[Tensor, Tensor]:
@@ -180,7 +180,7 @@ def load(path: str | PathLike[str], kind: str = "ema", dtype: torch.dtype = torc
     """Read a run's weights.safetensors; `kind`: ema (the average) or raw; `dtype`: what is computed in.
 
     Raises:
-        KeyError: where the run kept no weights of that kind, or the file is none of a run.
+        KeyError: where the run kept no weights of that kind, or the file is not a run's.
     """
     from safetensors import safe_open
 
@@ -198,9 +198,9 @@ def load(path: str | PathLike[str], kind: str = "ema", dtype: torch.dtype = torc
     arch = Architecture(
         model["layers"], model["heads"], model["puzzle_tokens"], model["position"] == "rope", dtype
     )
-    start = (tensors[f"buffers.{name}"].to(dtype) for name in ("h_init", "l_init"))
+    h_init, l_init = (tensors[f"buffers.{name}"].to(dtype) for name in ("h_init", "l_init"))
     return TrainedNetwork(
-        weights, puzzle, *start, arch, model["h_cycles"], model["l_cycles"], model["halt_max_steps"]
+        weights, puzzle, h_init, l_init, arch, model["h_cycles"], model["l_cycles"], model["halt_max_steps"]
     )
 
 

@@ -9,13 +9,16 @@ import os
 from collections.abc import Callable, Mapping
 from functools import partial
 from importlib.util import find_spec
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from torch import Tensor
 
 from trm.network.definition import Architecture, Weights
 from trm.network.losses import Answer, judge
 from trm.network.parameters import Layout
+
+if TYPE_CHECKING:
+    from trm.network.eager import fused
 
 
 class Network(Protocol):
@@ -90,12 +93,12 @@ LOADERS = {"plain": _plain, "fused": _fused, "triton": _triton, "xla": _xla}
 
 
 def implementation(name: str) -> Implementation:
-    """The implementation called `name`; its modules are imported only now, for some need triton or torch_xla."""
+    """The implementation called `name`; imported only now, as some need triton or torch_xla."""
     return LOADERS[name]()
 
 
-def fused_rounds(weights: Weights, grads: dict[str, Tensor] | None, arch: Architecture) -> Rounds:
-    """Compiled passes on a CPU with numba and in a dtype they know; otherwise torch's operations.
+def fused_rounds(weights: Weights, grads: Weights | None, arch: Architecture) -> fused.Rounds:
+    """Compiled passes on a CPU with numba and in a dtype that they support; otherwise torch's operations.
 
     TRM_CPU_KERNELS=0 turns the compiled passes off.
     """
@@ -106,6 +109,6 @@ def fused_rounds(weights: Weights, grads: dict[str, Tensor] | None, arch: Archit
 
         if launch.usable(arch.dtype):
             return CompiledRounds(weights, grads, arch)
-    from trm.network.eager.fused import Rounds as TorchRounds
+    from trm.network.eager import fused
 
-    return TorchRounds(weights, grads, arch)
+    return fused.Rounds(weights, grads, arch)

@@ -79,7 +79,7 @@ class Score:
         count, blanks = max(1.0, value["puzzles"]), value["blank_puzzles"]
         blank = value["blank"] / blanks if blanks else None
         error = None
-        if blanks > 1:
+        if blank is not None and blanks > 1:
             variance = max(0.0, value["blank_squared"] / blanks - blank**2) * blanks / (blanks - 1)
             error = math.sqrt(variance / blanks)
         cross_entropy = value["cross_entropy"] / count

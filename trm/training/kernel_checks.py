@@ -80,7 +80,9 @@ class KernelChecks:
     def _empty(self, *shape: int, kind: torch.dtype | None = None) -> Tensor:
         return torch.full(shape, math.nan, device=self.device, dtype=kind or self.dtype)
 
-    def _check(self, name: str, found: Tensor, expected: Tensor, factor: float = 1.0) -> Check:
+    def _check(self, name: str, found: Tensor | None, expected: Tensor | None, factor: float = 1.0) -> Check:
+        assert found is not None
+        assert expected is not None
         text = f"{name} {str(self.dtype).removeprefix('torch.')}"
         return Check(text, relative(found, expected), factor * TOLERANCE[self.dtype])
 
@@ -209,7 +211,8 @@ class KernelChecks:
 
     def optimiser(self, kind: str, size: int = 100_003) -> Iterator[Check]:
         """Two steps of one optimiser in float32, against the step of `trm.training.optim` in float32."""
-        training = TrainingConfig(optimizer=kind, lr=1e-2, weight_decay=0.1, ema=0.9)
+        settings = {"optimizer": kind, "lr": 1e-2, "weight_decay": 0.1, "ema": 0.9}
+        training = TrainingConfig.model_validate(settings)
         params, gradient = self._draw(size).float(), (self._draw(size) ** 5).float()
         results = []
         for update in (flat.update, optimizer.update):

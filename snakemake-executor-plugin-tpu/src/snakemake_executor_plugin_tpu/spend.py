@@ -6,8 +6,10 @@ from pathlib import Path
 from .allocation import slice_of
 
 JOBS = Path(".snakemake/tpu/jobs.csv")
-COLUMNS = ("job", "label", "launches", "ok", "submitted", "started", "ended", "reported")
-COLUMNS += ("accelerator_type", "chip_seconds")
+COLUMNS = (
+    *("job", "label", "launches", "ok", "submitted", "started", "ended", "reported"),
+    *("accelerator_type", "chip_seconds"),
+)
 # USD a chip and hour on demand, list prices of 2025; spot capacity costs less.
 PRICES = {"v2": 1.125, "v3": 2.0, "v4": 3.22, "v5litepod": 1.2, "v5p": 4.2, "v6e": 2.7}
 

@@ -22,7 +22,7 @@ class Heads(NamedTuple):
 
 
 class Attention(Layer):
-    """Attention with residual and norm; x is [L * B, D]."""
+    """Attention; x is [L * B, D]."""
 
     def __init__(self, *layer: Any, heads: int, rope: bool):
         super().__init__(*layer)
@@ -30,13 +30,11 @@ class Attention(Layer):
         self._tables: dict[int, tuple[Tensor, Tensor]] = {}
 
     def kept(self, x: Tensor, length: int, place: Any) -> Heads:
-        """The buffers for what backward needs of this use (`place`)."""
         many, width = len(x) // length * self.heads, x.shape[1] // self.heads
         q, k, v = (self.new((name, place), x, many, length, width) for name in "qkv")
         return Heads(q, k, v, self.new(("probabilities", place), x, many, length, length))
 
     def forward(self, x: Tensor, kept: Heads, key: Any) -> tuple[Tensor, Tensor]:
-        """norm(x + attention(x)) and 1 / rms, in the buffers of `key`; fills `kept`."""
         qkv = torch.mm(x, self.into.t(), out=self.new("qkv", x, len(x), len(self.into)))
         run("split_heads", qkv, len(x), qkv, *kept[:3], *self._angles(kept.q), *self._sizes(x, kept.q))
         q, k, v, probabilities = kept
@@ -48,14 +46,14 @@ class Attention(Layer):
         return self.norm(x, torch.mm(flat, self.back.t(), out=self.new("mixed", x, *x.shape)), key)
 
     def backward(self, grad: Tensor, x: Tensor, kept: Heads) -> Tensor:
-        """Gradient of x through attention alone; adds the weights' gradients."""
         q, k, v, probabilities = kept
+        into_grad, back_grad = self.grads
         many, length = q.shape[:2]
         pushed = torch.mm(grad, self.back, out=self.new("mixed", x, *x.shape))
         d_attended = self.new("d attended", x, *v.shape)
         run("join_heads", x, len(x), pushed, d_attended, *self._sizes(x, q), 1)
         attended = torch.bmm(probabilities, v, out=self.new("attended", x, *v.shape))
-        add_product(self.back_grad, grad.t(), self._join(attended, x), self._buffers)
+        add_product(back_grad, grad.t(), self._join(attended, x), self._buffers)
         dv = torch.bmm(probabilities.transpose(1, 2), d_attended, out=attended)
         scores = torch.bmm(d_attended, v.transpose(1, 2), out=self.new("d scores", x, many, length, length))
         run("softmax_backward", scores, many * length, scores, probabilities, length)
@@ -63,7 +61,7 @@ class Attention(Layer):
         dq = torch.bmm(scores, k, out=self.new("d q", x, *q.shape))
         qkv = self.new("qkv", x, len(x), len(self.into))
         run("split_heads_backward", qkv, len(x), qkv, dq, dk, dv, *self._angles(q), *self._sizes(x, q))
-        add_product(self.into_grad, qkv.t(), x, self._buffers)
+        add_product(into_grad, qkv.t(), x, self._buffers)
         return torch.mm(qkv, self.into, out=pushed)
 
     def _join(self, attended: Tensor, x: Tensor) -> Tensor:

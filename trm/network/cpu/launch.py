@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numba
 import torch
@@ -20,6 +21,7 @@ from torch import Tensor
 
 from trm.compiled import cache_folder
 from trm.network.cpu import kernels
+from trm.network.cpu.simd import MATH
 
 DTYPES = {torch.bfloat16: types.uint16, torch.float32: types.float32}
 SPREAD = 1 << 15
@@ -36,8 +38,8 @@ def _folder() -> str | None:
 @contextlib.contextmanager
 def _without_scipy() -> Iterator[None]:
     """Hides SciPy's linear algebra: numba imports it for np.dot at its first compilation, which takes 0.2 s."""
-    hidden = {"scipy.linalg", "scipy.linalg.cython_blas"} - sys.modules.keys()
-    sys.modules.update(dict.fromkeys(hidden))
+    hidden: dict[str, Any] = dict.fromkeys({"scipy.linalg", "scipy.linalg.cython_blas"} - sys.modules.keys())
+    sys.modules.update(hidden)
     try:
         yield
     finally:
@@ -46,17 +48,20 @@ def _without_scipy() -> Iterator[None]:
 
 
 @cache
-def _compiled(name: str, dtype: torch.dtype) -> tuple[Callable[[int], None], int]:
+def _compiled(name: str, dtype: torch.dtype) -> tuple[Callable[..., None], int]:
     """The kernel as a C function, and its address."""
-    before, numba.config.CACHE_DIR = numba.config.CACHE_DIR, _folder() or ""
+    config: Any = numba.config
+    before, config.CACHE_DIR = config.CACHE_DIR, _folder() or ""
     try:
         signature = types.void(types.CPointer(DTYPES[dtype]))
         body = getattr(kernels, name).py_func
         with _without_scipy():
-            function = numba.cfunc(signature, cache=_folder() is not None, **kernels.MATH)(body)
+            function = numba.cfunc(signature, cache=_folder() is not None, **MATH)(body)
     finally:
-        numba.config.CACHE_DIR = before
-    return _FUNCTION(function.address), function.address
+        config.CACHE_DIR = before
+    address = function.address
+    assert address is not None
+    return _FUNCTION(address), address
 
 
 def load(dtype: torch.dtype) -> None:
@@ -87,9 +92,10 @@ def run(name: str, like: Tensor, rows: int, *arguments: Tensor | int) -> None:
     function, address = _compiled(name, like.dtype)
     words = [a if isinstance(a, int) else a.data_ptr() for a in arguments]
     threads = torch.get_num_threads()
-    if threads == 1 or rows == 1 or like.numel() < SPREAD:
+    parallel = _parallel()
+    if parallel is None or threads == 1 or rows == 1 or like.numel() < SPREAD:
         function((ctypes.c_int64 * (4 + len(words)))(0, 1, rows, rows, *words))
         return
     each = -(-rows // (4 * threads))
     block = (ctypes.c_int64 * (4 + len(words)))(0, -(-rows // each), each, rows, *words)
-    _parallel()(address, ctypes.addressof(block), threads, 0)
+    parallel(address, ctypes.addressof(block), threads, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 import torch
@@ -26,16 +27,27 @@ def add_product(total: Tensor, a: Tensor, b: Tensor, buffers: Buffers) -> None:
         run("accumulate_transposed", product, rows, total.t(), product, columns, rows)
 
 
-class Layer:
-    """Two weights in the forward dtype and their float32 gradients (None for inference)."""
+class Layer(ABC):
+    """Two weights in the forward dtype and their float32 gradients (none for inference), with residual and norm."""
 
     tokens = False
     """Mixes tokens: x is [L, M], weights multiply from the left. Otherwise channels: [N, D], from the right."""
 
-    def __init__(self, weights: tuple[Tensor, Tensor], grads: tuple[Tensor, Tensor] | None, buffers: Buffers):
+    def __init__(self, weights: tuple[Tensor, Tensor], grads: tuple[Tensor, ...], buffers: Buffers):
         self.into, self.back = weights
-        self.into_grad, self.back_grad = grads or (None, None)
-        self._buffers = buffers
+        self.grads, self._buffers = grads, buffers
+
+    @abstractmethod
+    def kept(self, x: Tensor, length: int, place: Any) -> Any:
+        """The buffers for what backward needs of this use (`place`)."""
+
+    @abstractmethod
+    def forward(self, x: Tensor, kept: Any, key: Any) -> tuple[Tensor, Tensor]:
+        """norm(x + layer(x)) and 1 / rms, in the buffers of `key`; fills `kept`."""
+
+    @abstractmethod
+    def backward(self, grad: Tensor, x: Tensor, kept: Any) -> Tensor:
+        """Gradient of x through the layer alone; adds the weights' gradients; overwrites `kept`."""
 
     def new(self, key: Any, like: Tensor, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
         """A buffer shared by all layers and uses: valid until the same key is asked for again."""
@@ -53,27 +65,26 @@ class Layer:
 
     def norm_backward(self, grads: tuple[Tensor, Tensor], y: Tensor, scale: Tensor, key: str) -> Tensor:
         """Gradient before the norm, from the two summands of the gradient after it."""
-        grads = tuple(grad.view(y.shape) for grad in grads)
+        first, second = (grad.view(y.shape) for grad in grads)
         out = self.new(key, y, *y.shape)
         if self.tokens:
             sums = self.new("sums", y, y.shape[1], dtype=torch.float32)
             groups = -(-y.shape[1] // COLUMNS)
-            run("norm_columns_backward", y, groups, *grads, y, out, scale, *y.shape, sums)
+            run("norm_columns_backward", y, groups, first, second, y, out, scale, *y.shape, sums)
         else:
-            run("norm_rows_backward", y, len(y), *grads, y, out, scale, y.shape[1])
+            run("norm_rows_backward", y, len(y), first, second, y, out, scale, y.shape[1])
         return out
 
 
 class SwiGLU(Layer):
-    """SwiGLU with residual and norm."""
+    """SwiGLU; backward needs its projection."""
 
     def kept(self, x: Tensor, length: int, place: Any) -> Tensor:
-        """The buffer for what backward needs of this use (`place`)."""
         shape = (len(self.into), x.shape[1]) if self.tokens else (len(x), len(self.into))
         return self.new(("token gate_up" if self.tokens else "gate_up", place), x, *shape)
 
-    def forward(self, x: Tensor, gate_up: Tensor, key: Any) -> tuple[Tensor, Tensor]:
-        """norm(x + SwiGLU(x)) and 1 / rms, in the buffers of `key`; fills `gate_up`."""
+    def forward(self, x: Tensor, kept: Tensor, key: Any) -> tuple[Tensor, Tensor]:
+        gate_up = kept
         if self.tokens:
             torch.mm(self.into, x, out=gate_up)
         else:
@@ -84,8 +95,8 @@ class SwiGLU(Layer):
         left, right = (self.back, hidden) if self.tokens else (hidden, self.back.t())
         return self.norm(x, torch.mm(left, right, out=out), key)
 
-    def backward(self, grad: Tensor, x: Tensor, gate_up: Tensor) -> Tensor:
-        """Gradient of x through SwiGLU alone; adds the weights' gradients; overwrites `gate_up`."""
+    def backward(self, grad: Tensor, x: Tensor, kept: Tensor) -> Tensor:
+        gate_up, (into_grad, back_grad) = kept, self.grads
         hidden = self.new("hidden", x, *self._hidden_shape(x))
         if self.tokens:
             torch.mm(self.back.t(), grad, out=hidden)
@@ -94,12 +105,12 @@ class SwiGLU(Layer):
         run("gate_backward", gate_up, len(hidden), *self._halves(gate_up), hidden, *self._strides(hidden))
         out = self.new("mixed", x, *x.shape)
         if self.tokens:
-            add_product(self.back_grad, grad, hidden.t(), self._buffers)
+            add_product(back_grad, grad, hidden.t(), self._buffers)
             # the smaller operand first: three times as fast where tokens are few
-            add_product(self.into_grad.t(), x, gate_up.t(), self._buffers)
+            add_product(into_grad.t(), x, gate_up.t(), self._buffers)
             return torch.mm(self.into.t(), gate_up, out=out)
-        add_product(self.back_grad, grad.t(), hidden, self._buffers)
-        add_product(self.into_grad, gate_up.t(), x, self._buffers)
+        add_product(back_grad, grad.t(), hidden, self._buffers)
+        add_product(into_grad, gate_up.t(), x, self._buffers)
         return torch.mm(gate_up, self.into, out=out)
 
     def _hidden_shape(self, x: Tensor) -> tuple[int, int]:

@@ -14,7 +14,7 @@ from torch import Tensor
 from trm.network.cpu.attention import Attention, Heads
 from trm.network.cpu.launch import run
 from trm.network.cpu.layers import Channels, Layer, Tokens
-from trm.network.definition import Architecture
+from trm.network.definition import Architecture, Weights
 from trm.network.eager import fused
 from trm.network.eager.fused import Buffers
 
@@ -34,25 +34,23 @@ class Kept(NamedTuple):
 class CompiledRounds(fused.Rounds):
     """As `fused.Rounds`: results are views of buffers, valid until the next call (which may read them)."""
 
-    def __init__(self, weights: dict[str, Tensor], grads: dict[str, Tensor] | None, arch: Architecture):
+    def __init__(self, weights: Weights, grads: Weights | None, arch: Architecture):
         self._buffers = Buffers()
         self._blocks: list[tuple[Layer, Layer]] = []
 
-        def layer(kind: type[Layer], prefix: str, first: str, second: str, **more: Any) -> Layer:
-            names = prefix + first, prefix + second
-            own = tuple(weights[name] for name in names)
-            return kind(own, tuple(grads[name] for name in names) if grads else None, self._buffers, **more)
+        def layer(kind: type[Layer], first: str, second: str, **more: Any) -> Layer:
+            own_grads = (grads[first], grads[second]) if grads else ()
+            return kind((weights[first], weights[second]), own_grads, self._buffers, **more)
 
         for i in range(arch.layers):
             prefix = f"blocks.{i}."
-            channels = prefix + "channel_mlp."
             if prefix + "token_mlp.down" in weights:
-                mixer = layer(Tokens, prefix + "token_mlp.", "gate_up", "down")
+                mixer = layer(Tokens, prefix + "token_mlp.gate_up", prefix + "token_mlp.down")
             else:
-                mixer = layer(
-                    Attention, prefix + "attention.", "qkv", "out", heads=arch.heads, rope=arch.rope
-                )
-            self._blocks.append((mixer, layer(Channels, channels, "gate_up", "down")))
+                names = prefix + "attention.qkv", prefix + "attention.out"
+                mixer = layer(Attention, *names, heads=arch.heads, rope=arch.rope)
+            channels = layer(Channels, prefix + "channel_mlp.gate_up", prefix + "channel_mlp.down")
+            self._blocks.append((mixer, channels))
 
     @torch.no_grad()
     def forward(
@@ -85,15 +83,15 @@ class CompiledRounds(fused.Rounds):
     def backward(self, grad: Tensor, saved: list[Any]) -> Tensor:
         """Gradient of x from that of z_H; adds the weights' gradients."""
         nothing = self._buffers.get(("nothing",), grad, *grad.shape).zero_()
-        grads = self._stack_backward((grad.contiguous(), nothing), saved.pop())
+        grads = self._blocks_backward((grad.contiguous(), nothing), saved.pop())
         total = self._buffers.get(("total",), grad, *grad.shape, dtype=torch.float32).zero_()
         while saved:
-            grads = self._stack_backward(grads, saved.pop())
+            grads = self._blocks_backward(grads, saved.pop())
             for part in grads:
                 run("accumulate", part, len(total), total, part, total[0].numel())
         return total.to(grad.dtype)
 
-    def _stack_backward(self, grads: tuple[Tensor, Tensor], records: list[Kept]) -> tuple[Tensor, Tensor]:
+    def _blocks_backward(self, grads: tuple[Tensor, Tensor], records: list[Kept]) -> tuple[Tensor, Tensor]:
         """The input's gradient, as two parts to be added, from that of the output."""
         for (mixer, channels), kept in zip(self._blocks[::-1], records[::-1]):
             total = channels.norm_backward(grads, kept.out, kept.out_scale, "above")

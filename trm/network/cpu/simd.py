@@ -7,13 +7,15 @@ float32; stores to bfloat16 round to nearest even.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from llvmlite import binding, ir
 from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-MATH = {"fastmath": {"contract", "reassoc", "arcp", "nsz"}, "error_model": "numpy"}
+MATH: dict[str, Any] = {"fastmath": {"contract", "reassoc", "arcp", "nsz"}, "error_model": "numpy"}
 """Sums may be reordered (the order is fixed at compilation); NaN and infinity keep their meaning."""
 
 I16, I32, I64, F32 = ir.IntType(16), ir.IntType(32), ir.IntType(64), ir.FloatType()

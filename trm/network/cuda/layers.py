@@ -6,6 +6,7 @@ library, elementwise kernels between them); `trm.network.cuda.tiles` says which 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -19,18 +20,17 @@ from trm.network.eager.fused import Buffers, add_product, attention_core
 
 
 class Layer:
-    """One mixing layer with its weights in the forward dtype and their float32 gradients (None: inference)."""
+    """One mixing layer with its weights in the forward dtype and their float32 gradients (none for inference)."""
 
     def __init__(
         self,
         weights: tuple[Tensor, Tensor],
-        grads: tuple[Tensor, Tensor] | None,
+        grads: tuple[Tensor, ...],
         buffers: Buffers,
         table: Table,
     ):
         self.into, self.back = weights
-        self.into_grad, self.back_grad = grads or (None, None)
-        self.buffers, self.table = buffers, table
+        self.grads, self.buffers, self.table = grads, buffers, table
         # float32 products miss the matrix units: the library's are faster, and a kernel's would take minutes to compile
         self.products = INTERPRETED or self.into.element_size() == 2
 
@@ -59,10 +59,11 @@ class Channels(Layer):
 
     def backward(self, grad: Tensor, x: Tensor, gate_up: Tensor) -> Tensor:
         """Gradient of x from that of x + SwiGLU(x); adds the weights' gradients; overwrites `gate_up`."""
+        into_grad, back_grad = self.grads
         hidden = torch.mm(grad, self.back, out=self.new("hidden", x, len(x), self.back.shape[1]))
         swiglu.gate_backward(gate_up, hidden)
-        add_product(self.back_grad, grad.t(), hidden, self.buffers)
-        add_product(self.into_grad, gate_up.t(), x, self.buffers)
+        add_product(back_grad, grad.t(), hidden, self.buffers)
+        add_product(into_grad, gate_up.t(), x, self.buffers)
         pushed = torch.mm(gate_up, self.into, out=self.new("mixed", x, *x.shape))
         return pushed.add_(grad)
 
@@ -104,6 +105,7 @@ class Tokens(Layer):
 
     def backward(self, grad: Tensor, x: Tensor, y: Tensor, scale: Tensor) -> Tensor:
         """Gradient of x from that of y; the projection is computed again; adds the weights' gradients."""
+        into_grad, back_grad = self.grads
         inner, columns = self.back.shape[1], x.shape[1]
         gate_up = self.new("token gate_up", x, 2 * inner, columns)
         hidden = self.new("token hidden", x, inner, columns)
@@ -117,8 +119,8 @@ class Tokens(Layer):
             torch.mm(self.back.t(), total, out=hidden)
             swiglu.gate_backward(gate_up, hidden)
             torch.mm(self._aligned().t(), gate_up, out=out).add_(total)
-        add_product(self.back_grad, total, hidden.t(), self.buffers)
-        add_product(self.into_grad.t(), x, gate_up.t(), self.buffers)
+        add_product(back_grad, total, hidden.t(), self.buffers)
+        add_product(into_grad.t(), x, gate_up.t(), self.buffers)
         return out
 
 
@@ -129,7 +131,7 @@ class Attention(Layer):
         super().__init__(*args)
         self.heads, self.rope = heads, rope
         self._tables: tuple[Tensor, Tensor] | None = None
-        self._core: Any = None
+        self._core: Callable[[Tensor], Tensor] | None = None
 
     def tables(self, x: Tensor) -> tuple[Tensor, Tensor] | None:
         """Cosine and sine of the rotary positions."""
@@ -164,8 +166,9 @@ class Attention(Layer):
 
     def backward(self, grad: Tensor, x: Tensor, qkv: Tensor, attended: Tensor) -> Tensor:
         """Gradient of x [N, D] from that of x + attention(x); adds the weights' gradients; overwrites `qkv`."""
+        into_grad, back_grad = self.grads
         flat = x.reshape(-1, x.shape[-1])
-        add_product(self.back_grad, grad.t(), attended.view(flat.shape), self.buffers)
+        add_product(back_grad, grad.t(), attended.view(flat.shape), self.buffers)
         pushed = torch.mm(grad, self.back, out=self.new("pushed", x, *flat.shape)).view(attended.shape)
         if self._own(x):
             attention.attend_backward(qkv, self.heads, self.tables(x), pushed)
@@ -175,5 +178,5 @@ class Attention(Layer):
                 (found,) = torch.autograd.grad(self._library_core(leaf), leaf, pushed)
             qkv.copy_(found)
         qkv_grad = qkv.view(len(flat), -1)
-        add_product(self.into_grad, qkv_grad.t(), flat, self.buffers)
+        add_product(into_grad, qkv_grad.t(), flat, self.buffers)
         return torch.mm(qkv_grad, self.into, out=self.new("mixed", x, *flat.shape)).add_(grad)

@@ -16,7 +16,7 @@ from trm.network import definition as network
 from trm.network.cuda.layers import Attention, Channels, Tokens
 from trm.network.cuda.norm import norm_backward, residual_norm, scale_dtype
 from trm.network.cuda.tiles import Table, architecture_of, table
-from trm.network.definition import Architecture
+from trm.network.definition import Architecture, Weights
 from trm.network.eager import fused
 from trm.network.eager.fused import Buffers, LastRound
 from trm.network.eager.plain import PlainNetwork
@@ -89,37 +89,37 @@ class Kept(NamedTuple):
 
 
 class TritonRounds(fused.Rounds):
-    """As `fused.Rounds`: results lie in buffers and hold until the next call, which may read them."""
+    """As `fused.Rounds`: results are in buffers, valid until the next call, which may read them."""
 
     def __init__(
         self,
-        weights: dict[str, Tensor],
-        grads: dict[str, Tensor] | None,
+        weights: Weights,
+        grads: Weights | None,
         arch: Architecture,
         choices: Table | None = None,
     ):
         device = next(iter(weights.values())).device
         self._buffers, self.tiles = Buffers(), choices or table(architecture_of(device))
-        self._mixers: list[Tokens | Attention] = []
-        self._channels: list[Channels] = []
+        self._blocks: list[tuple[Tokens | Attention, Channels]] = []
 
-        def pair(prefix: str, first: str, second: str) -> tuple[Any, ...]:
-            names = prefix + first, prefix + second
-            own = tuple(weights[name] for name in names)
-            return own, tuple(grads[name] for name in names) if grads else None, self._buffers, self.tiles
+        def layer(first: str, second: str) -> tuple[Any, ...]:
+            own_grads = (grads[first], grads[second]) if grads else ()
+            return (weights[first], weights[second]), own_grads, self._buffers, self.tiles
 
         for i in range(arch.layers):
             prefix = f"blocks.{i}."
+            mixer: Tokens | Attention
             if prefix + "token_mlp.down" in weights:
-                self._mixers.append(Tokens(*pair(prefix + "token_mlp.", "gate_up", "down")))
+                mixer = Tokens(*layer(prefix + "token_mlp.gate_up", prefix + "token_mlp.down"))
             else:
-                layer = pair(prefix + "attention.", "qkv", "out")
-                self._mixers.append(Attention(*layer, heads=arch.heads, rope=arch.rope))
-            self._channels.append(Channels(*pair(prefix + "channel_mlp.", "gate_up", "down")))
+                heads = layer(prefix + "attention.qkv", prefix + "attention.out")
+                mixer = Attention(*heads, heads=arch.heads, rope=arch.rope)
+            channels = Channels(*layer(prefix + "channel_mlp.gate_up", prefix + "channel_mlp.down"))
+            self._blocks.append((mixer, channels))
 
     def prepare(self) -> None:
         """Called when the weights have changed."""
-        for mixer in self._mixers:
+        for mixer, _ in self._blocks:
             mixer.prepare()
 
     @torch.no_grad()
@@ -132,59 +132,53 @@ class TritonRounds(fused.Rounds):
         into = torch.add(z_L, inject, out=self._get(("into", 0 if saved is not None else None), x))
         for use in range(l_cycles):
             last = use == l_cycles - 1
-            z_L, into = self._stack(into, use, "z_L" if last else None, z_H if last else inject, saved)
-        z_H, _ = self._stack(into, l_cycles, "z_H", None, saved)
+            z_L, into = self._apply(into, use, "z_L" if last else None, z_H if last else inject, saved)
+        z_H, _ = self._apply(into, l_cycles, "z_H", None, saved)
         return z_H, z_L
 
     def _get(self, key: Any, like: Tensor, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
         shape = shape or tuple(like.shape)
         return self._buffers.get((key, *shape), like, *shape, dtype=dtype)
 
-    def _stack(
+    def _apply(
         self, x: Tensor, use: int, role: str | None, extra: Tensor | None, saved: list[Any] | None
-    ) -> tuple[Tensor | None, Tensor | None]:
-        """The stack's output, kept where it has a role or backward needs it, and output + extra, the next input."""
+    ) -> tuple[Tensor, Tensor]:
+        """The stack's output, valid with a role or `saved`, and output + extra, valid with `extra`."""
         length, batch, width = x.shape
         rows, columns = (length * batch, width), (length, batch * width)
-        keep, records = saved is not None, []
-        dtype = scale_dtype(x)
-        for i, (mixer, channels) in enumerate(zip(self._mixers, self._channels)):
-            place = (use, i) if keep else None
-            y = self._get(("y", place), x, *rows)
-            y_scale = out_scale = None
-            if keep:
-                y_scale = self._get(("y scale", place), x, max(rows[0], columns[1]), dtype=dtype)
-                out_scale = self._get(("out scale", place), x, rows[0], dtype=dtype)
+        records, dtype = [], scale_dtype(x)
+        into = x if extra is None else self._get(("into", use % 2 if saved is None else use + 1), x)
+        added = None if extra is None else (extra.view(rows), into.view(rows))
+        for i, (mixer, channels) in enumerate(self._blocks):
+            place = (use, i) if saved is not None else None
+            last = i == len(self._blocks) - 1
+            name = role if last else "between"
             inner: tuple[Tensor, ...] = ()
-            if isinstance(mixer, Tokens):
-                mixer.forward(x.view(columns), y.view(columns), y_scale)
-            else:
+            if isinstance(mixer, Attention):
                 inner = (
                     self._get(("qkv", place), x, length, batch, 3 * width),
                     self._get(("attended", place), x, length, batch, width),
                 )
-                residual_norm(x.view(rows), mixer.forward(x, *inner), 1, y, y_scale)
-            gate_up = None
-            if keep:
+            y = self._get(("y", place), x, *rows)
+            out = None if saved is None and name is None else self._get((name, place), x, *rows)
+            kept = None
+            if saved is not None and out is not None:
+                y_scale = self._get(("y scale", place), x, max(rows[0], columns[1]), dtype=dtype)
                 gate_up = self._get(("gate_up", place), x, rows[0], channels.into.shape[0])
-            mixed = channels.forward(y, gate_up)
-            last = i == len(self._mixers) - 1
-            out = None
-            if keep or role or not last:
-                out = self._get((role if last else "between", place), x, *rows)
-            into = None
-            if last and extra is not None:
-                into = self._get(("into", use + 1 if keep else use % 2), x)
-            residual_norm(
-                y, mixed, 1, out, out_scale,
-                None if into is None else extra.view(rows), None if into is None else into.view(rows),
-            )  # fmt: skip
-            if keep:
-                records.append(Kept(x, y, y_scale, inner, gate_up, out, out_scale))
+                out_scale = self._get(("out scale", place), x, rows[0], dtype=dtype)
+                kept = Kept(x, y, y_scale, inner, gate_up, out, out_scale)
+                records.append(kept)
+            if isinstance(mixer, Tokens):
+                mixer.forward(x.view(columns), y.view(columns), kept and kept.y_scale)
+            else:
+                residual_norm(x.view(rows), mixer.forward(x, *inner), 1, y, kept and kept.y_scale)
+            mixed = channels.forward(y, kept and kept.gate_up)
+            sums = added if last and added else (None, None)
+            residual_norm(y, mixed, 1, out, kept and kept.out_scale, *sums)
             x = x if out is None else out.view(length, batch, width)
-        if keep:
+        if saved is not None:
             saved.append(records)
-        return None if out is None else x, into
+        return x, into
 
     @torch.no_grad()
     def backward(self, grad: Tensor, saved: list[Any]) -> Tensor:
@@ -194,7 +188,7 @@ class TritonRounds(fused.Rounds):
     def _stack_backward(self, grad: Tensor, records: list[Kept]) -> Tensor:
         length, batch, width = grad.shape
         rows, columns = (length * batch, width), (length, batch * width)
-        for mixer, channels, kept in zip(self._mixers[::-1], self._channels[::-1], records[::-1]):
+        for (mixer, channels), kept in zip(self._blocks[::-1], records[::-1]):
             total = norm_backward(
                 grad.view(rows), kept.out, kept.out_scale, 1, self._get("total", grad, *rows)
             )

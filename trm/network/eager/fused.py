@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from trm.network import definition as network
-from trm.network.definition import EPS, Architecture
+from trm.network.definition import EPS, Architecture, Weights
 from trm.network.eager.plain import PlainNetwork
 from trm.network.parameters import Layout
 
@@ -31,7 +31,7 @@ class Buffers:
     def get(
         self, key: tuple[Any, ...], like: Tensor, *shape: int, dtype: torch.dtype | None = None
     ) -> Tensor:
-        """A tensor of `shape` with the device (and dtype) of `like`; contents are left from its last use."""
+        """A tensor of `shape` with the device (and dtype) of `like`, with the contents of its last use."""
         found = self._tensors.get(key)
         if found is None or found.shape != shape:
             found = self._tensors[key] = like.new_empty(shape, dtype=dtype)
@@ -43,10 +43,10 @@ class SwiGLU(NamedTuple):
 
     gate_up: Tensor
     down: Tensor
-    gate_up_grad: Tensor | None
-    down_grad: Tensor | None
+    grads: tuple[Tensor, ...]
+    """Of both weights; empty for inference."""
     tokens: bool
-    """Over tokens (x is [L, M], weights stand left) or channels (x is [N, D], weights stand right)."""
+    """Over tokens (x is [L, M], weights multiply from the left) or channels (x is [N, D], from the right)."""
 
 
 def add_product(total: Tensor, a: Tensor, b: Tensor, buffers: Buffers) -> None:
@@ -116,22 +116,23 @@ def swiglu(x: Tensor, layer: SwiGLU, buffers: Buffers, key: tuple[Any, ...]) -> 
 def swiglu_backward(grad: Tensor, saved: Activations, layer: SwiGLU, buffers: Buffers) -> Tensor:
     """Gradient of x from that of x + SwiGLU(x); adds the weights' gradients; overwrites saved activations."""
     x, gate_up, silu, hidden = saved
+    gate_up_grad, down_grad = layer.grads
     gate, up = halves(gate_up, layer.tokens)
     pushed = buffers.get(("grad h", layer.tokens), x, *hidden.shape)
     if layer.tokens:
-        add_product(layer.down_grad, grad, hidden.t(), buffers)
+        add_product(down_grad, grad, hidden.t(), buffers)
         torch.mm(layer.down.t(), grad, out=pushed)
     else:
-        add_product(layer.down_grad, grad.t(), hidden, buffers)
+        add_product(down_grad, grad.t(), hidden, buffers)
         torch.mm(grad, layer.down, out=pushed)
     torch.mul(pushed, up, out=hidden)
     torch.mul(pushed, silu, out=up)
     aten.silu_backward.grad_input(hidden, gate, grad_input=gate)
     out = buffers.get(("grad swiglu", *x.shape), x, *x.shape)
     if layer.tokens:
-        add_product(layer.gate_up_grad.t(), x, gate_up.t(), buffers)
+        add_product(gate_up_grad.t(), x, gate_up.t(), buffers)
         return torch.addmm(grad, layer.gate_up.t(), gate_up, out=out)
-    add_product(layer.gate_up_grad, gate_up.t(), x, buffers)
+    add_product(gate_up_grad, gate_up.t(), x, buffers)
     return torch.addmm(grad, gate_up, layer.gate_up, out=out)
 
 
@@ -140,8 +141,7 @@ class Attention(NamedTuple):
 
     qkv: Tensor
     out: Tensor
-    qkv_grad: Tensor | None
-    out_grad: Tensor | None
+    grads: tuple[Tensor, ...]
     core: Callable[[Tensor], Tensor]
     """Projections [L, B, 3 D] -> heads' outputs [L, B, D]."""
 
@@ -151,7 +151,7 @@ def attention_core(heads: int, cos: Tensor | None, sin: Tensor | None) -> Callab
 
     def core(qkv: Tensor) -> Tensor:
         q, k, v = qkv.unflatten(-1, (3, heads, -1)).unbind(2)
-        if cos is not None:
+        if cos is not None and sin is not None:
             q, k = network.rotate(q, cos, sin), network.rotate(k, cos, sin)
         q, k, v = (t.permute(1, 2, 0, 3) for t in (q, k, v))
         return F.scaled_dot_product_attention(q, k, v).permute(2, 0, 1, 3).flatten(2)
@@ -168,7 +168,7 @@ class FusedNetwork:
         params: Tensor,
         grads: Tensor,
         arch: Architecture,
-        rounds: Callable[[dict[str, Tensor], dict[str, Tensor], Architecture], Rounds] | None = None,
+        rounds: Callable[[Weights, Weights, Architecture], Rounds] | None = None,
     ):
         self._plain = PlainNetwork(layout, params, grads, arch)
         self._params, self._arch = params, arch
@@ -218,23 +218,25 @@ class Rounds:
 
     multiple = 1
 
-    def __init__(self, weights: dict[str, Tensor], grads: dict[str, Tensor] | None, arch: Architecture):
+    def __init__(self, weights: Weights, grads: Weights | None, arch: Architecture):
         self._arch, self._buffers = arch, Buffers()
         self._mixers: list[SwiGLU | Attention] = []
         self._channels: list[SwiGLU] = []
         self._core: Callable[[Tensor], Tensor] | None = None
 
-        def pair(prefix: str, first: str, second: str) -> tuple[Tensor | None, ...]:
-            names = prefix + first, prefix + second
-            return (*(weights[name] for name in names), *(grads[name] if grads else None for name in names))
+        def pair(first: str, second: str) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+            return weights[first], weights[second], (grads[first], grads[second]) if grads else ()
 
         for i in range(arch.layers):
             prefix = f"blocks.{i}."
             if prefix + "token_mlp.down" in weights:
-                self._mixers.append(SwiGLU(*pair(prefix + "token_mlp.", "gate_up", "down"), tokens=True))
+                mlp = pair(prefix + "token_mlp.gate_up", prefix + "token_mlp.down")
+                self._mixers.append(SwiGLU(*mlp, tokens=True))
             else:
-                self._mixers.append(Attention(*pair(prefix + "attention.", "qkv", "out"), core=self._attend))
-            self._channels.append(SwiGLU(*pair(prefix + "channel_mlp.", "gate_up", "down"), tokens=False))
+                heads = pair(prefix + "attention.qkv", prefix + "attention.out")
+                self._mixers.append(Attention(*heads, core=self._attend))
+            mlp = pair(prefix + "channel_mlp.gate_up", prefix + "channel_mlp.down")
+            self._channels.append(SwiGLU(*mlp, tokens=False))
 
     def _attend(self, qkv: Tensor) -> Tensor:
         if self._core is None:
@@ -250,7 +252,7 @@ class Rounds:
     ) -> tuple[Tensor, Tensor]:
         """As `network.recursion_round`; what backward needs is appended to `saved`.
 
-        The results lie in buffers: they hold until the next call, which may read them.
+        The results are in buffers: valid until the next call, which may read them.
         """
         buffers = self._buffers
         inject = torch.add(z_H, x, out=buffers.get(("inject",), x, *x.shape))
@@ -266,14 +268,12 @@ class Rounds:
 
     def backward(self, grad: Tensor, saved: list[Any]) -> Tensor:
         """Gradient of x from that of z_H; adds the weights' gradients."""
+        grad = self._stack_backward(grad, saved.pop())  # through the update of z_H, which does not read x
         grad = self._stack_backward(grad, saved.pop())
-        total = None
+        total = grad.to(torch.promote_types(grad.dtype, torch.float32), copy=True)
         while saved:
             grad = self._stack_backward(grad, saved.pop())
-            if total is None:
-                total = grad.to(torch.promote_types(grad.dtype, torch.float32), copy=True)
-            else:
-                total.add_(grad)
+            total.add_(grad)
         return total.to(grad.dtype)
 
     def _stack(self, x_LBD: Tensor, use: int, role: str, saved: list[Any] | None) -> Tensor:
@@ -330,9 +330,10 @@ class Rounds:
 
     def _attention_backward(self, grad: Tensor, saved: Any, layer: Attention) -> Tensor:
         flat, leaf, attended, mixed = saved
-        add_product(layer.out_grad, grad.t(), mixed, self._buffers)
+        qkv_total, out_total = layer.grads
+        add_product(out_total, grad.t(), mixed, self._buffers)
         pushed = (grad @ layer.out).view(attended.shape)
         (qkv_grad,) = torch.autograd.grad(attended, leaf, pushed)
         qkv_grad = qkv_grad.reshape(flat.shape[0], -1)
-        add_product(layer.qkv_grad, qkv_grad.t(), flat, self._buffers)
+        add_product(qkv_total, qkv_grad.t(), flat, self._buffers)
         return torch.addmm(grad, qkv_grad, layer.qkv)

@@ -85,7 +85,8 @@ def function(half: Half, interpret: bool = False) -> Callable[..., Any]:
         ),
     }
     streams, count = 3 if half.backward else 1 + half.added, half.puzzles // half.tile
-    grid, semantics = (count,), ("parallel",)
+    grid: tuple[int, ...] = (count,)
+    semantics: tuple[str, ...] = ("parallel",)
     if half.kind == "token" and half.backward:
         grid, semantics = (2, count // 2), ("parallel", "arbitrary")
 
@@ -106,7 +107,7 @@ def function(half: Half, interpret: bool = False) -> Callable[..., Any]:
             specs.append(
                 pl.BlockSpec((1, *shape[1:]), lambda i, j: (i, 0, 0)) if partial else block(shape[-1])
             )
-        return pl.pallas_call(
+        results: list[Any] = pl.pallas_call(
             kernels[half.kind, half.backward],
             out_shape=shapes,
             grid=grid,
@@ -116,8 +117,10 @@ def function(half: Half, interpret: bool = False) -> Callable[..., Any]:
             interpret=interpret,
             name=half.name.replace(" ", "_"),
         )(*arrays)
+        return results
 
-    return jax.jit(run)
+    jitted: Callable[..., Any] = jax.jit(run)
+    return jitted
 
 
 def outputs(half: Half) -> list[tuple[tuple[int, ...], str]]:
@@ -142,7 +145,8 @@ def payload(half: Half, arguments: tuple[tuple[tuple[int, ...], str], ...]) -> s
     """The kernel as a TPU program reads it: backend configuration of a `tpu_custom_call`. Needs no TPU."""
     shapes = [jax.ShapeDtypeStruct(shape, getattr(jnp, dtype)) for shape, dtype in arguments]
     module = jax.export.export(function(half), platforms=["tpu"])(*shapes).mlir_module()
-    found = re.search(r'@tpu_custom_call\(.*?backend_config = "((?:[^"\\]|\\.)*)"', module, re.S).group(1)
-    text = re.sub(r"\\([0-9A-Fa-f]{2})", lambda match: chr(int(match.group(1), 16)), found)
+    found = re.search(r'@tpu_custom_call\(.*?backend_config = "((?:[^"\\]|\\.)*)"', module, re.S)
+    assert found is not None
+    text = re.sub(r"\\([0-9A-Fa-f]{2})", lambda match: chr(int(match.group(1), 16)), found.group(1))
     BODIES[json.loads(text)["custom_call_config"]["body"]] = half.name
     return text

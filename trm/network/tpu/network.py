@@ -30,8 +30,8 @@ HBM_SHARE = 0.9  # of a chip's memory that may be filled by estimate
 def contract(equation: str, a: Tensor, b: Tensor) -> Tensor:
     """`torch.einsum` of two tensors.
 
-    Float32 takes the way of `torch.matmul`: torch_xla's own einsum ignores the precision set for products, so that a
-    TPU would round the operands to bfloat16.
+    Float32 goes through `torch.matmul`: torch_xla's own einsum ignores the precision set for products, so that a TPU
+    would round the operands to bfloat16.
     """
     if a.dtype != torch.float32:
         return torch.einsum(equation, a, b)
@@ -103,13 +103,13 @@ class Rematerialised(torch.autograd.Function):
     that stops the compiler from merging the second computation with the first."""
 
     @staticmethod
-    def forward(ctx, function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
+    def forward(ctx: Any, function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
         ctx.function = function
         ctx.save_for_backward(*tensors)
         return function(*tensors)
 
     @staticmethod
-    def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         inputs = [tensor.detach().clone() for tensor in ctx.saved_tensors]
         grad = grad.clone()
         if grad.device.type == "xla":
@@ -131,7 +131,8 @@ def application(x_LBD: Tensor, w: Weights, arch: Architecture, remat: bool) -> T
     def again(x: Tensor, *tensors: Tensor) -> Tensor:
         return stack(x, dict(zip(names, tensors, strict=True)), arch)
 
-    return Rematerialised.apply(again, x_LBD, *(w[name] for name in names))
+    mixed: Tensor = Rematerialised.apply(again, x_LBD, *(w[name] for name in names))
+    return mixed
 
 
 def recursion_round(
@@ -188,7 +189,8 @@ class XlaNetwork:
         self, layout: Layout, params: Tensor, grads: Tensor, arch: Architecture, remat: bool | None = None
     ):
         self._layout, self._arch, self._params, self._grads = layout, arch, params, grads
-        self.remat, self.kernels, self.by_kernels = remat, None, False
+        self.remat, self.by_kernels = remat, False
+        self.kernels: bool | None = None
         self._flat = params
 
     def prepare(self) -> None:
@@ -215,10 +217,11 @@ class XlaNetwork:
             return (z_H, z_L, *network.heads(z_H, w, arch))
         if self.remat is None:
             self.remat = self._choose_remat(w, length, rows, l_cycles)
+        remat = self.remat
         with torch.no_grad():
             for _ in range(h_cycles - 1):
                 z_H, z_L = recursion_round(z_H, z_L, x, lambda z: application(z, w, arch, False), l_cycles)
-        z_H, z_L = recursion_round(z_H, z_L, x, lambda z: application(z, w, arch, self.remat), l_cycles)
+        z_H, z_L = recursion_round(z_H, z_L, x, lambda z: application(z, w, arch, remat), l_cycles)
         return (z_H, z_L, *network.heads(z_H, w, arch))
 
     def _choose_remat(self, w: Weights, length: int, rows: int, l_cycles: int) -> bool:
@@ -230,7 +233,7 @@ class XlaNetwork:
 
 
 class XlaRounds:
-    """Rounds without gradient, their rows shared out over the devices where they divide.
+    """Rounds without gradient, their rows sharded over the devices where they divide.
 
     `kernels`: as `XlaNetwork`'s. `start`: each round is started as soon as it is traced, so that an evaluation is one
     small program run many times, and the host traces the next round meanwhile; all its steps as one program would
@@ -242,7 +245,7 @@ class XlaRounds:
         self.mesh = mesh_of(weights["embed.weight"])
         self.kernels, self.start = kernels_wanted(), True
         self.multiple = 2 * self.mesh.devices
-        """Rows are shared out in multiples of this: each of a chip's two cores gets as many."""
+        """Rows are sharded in multiples of this: each of a chip's two cores gets as many."""
 
     def forward(self, z_H: Tensor, z_L: Tensor, x: Tensor, l_cycles: int) -> tuple[Tensor, Tensor]:
         """As `network.recursion_round`."""
@@ -254,7 +257,7 @@ class XlaRounds:
         return found
 
     def whole(self, tensor: Tensor) -> Tensor:
-        """The same, whole on every device: to fetch a tensor that is shared out compiles a program each time."""
+        """The same, whole on every device: fetching a sharded tensor would compile a program each time."""
         return self.mesh.share(tensor, None)
 
     def _round(self, z_H: Tensor, z_L: Tensor, x: Tensor, l_cycles: int) -> tuple[Tensor, Tensor]:

@@ -91,12 +91,13 @@ def run_kernel(half: Any, tensors: list[Tensor]) -> list[Tensor]:
 
         arguments = tuple((tuple(tensor.shape), names[tensor.dtype]) for tensor in tensors)
         results = xla_calls.outputs(half)
-        return torch_xla._XLAC._xla_tpu_custom_call(
+        made: list[Tensor] = torch_xla._XLAC._xla_tpu_custom_call(
             tensors,
             xla_calls.payload(half, arguments),
             [list(shape) for shape, _ in results],
             [getattr(torch, dtype) for _, dtype in results],
         )
+        return made
     import jax.numpy as jnp
 
     arrays = [jnp.asarray(t.float().numpy(), dtype=getattr(jnp, names[t.dtype])) for t in tensors]
@@ -120,10 +121,11 @@ class Mesh(NamedTuple):
         import torch_xla.distributed.spmd as spmd
 
         spec = ("data" if sharded else None, *[None] * (tensor.dim() - 1))
-        return spmd.enable_manual_sharding(tensor.clone(), spec, mesh=self.spmd).global_tensor
+        part: Tensor = spmd.enable_manual_sharding(tensor.clone(), spec, mesh=self.spmd).global_tensor
+        return part
 
     def share(self, tensor: Tensor, dim: int | None) -> Tensor:
-        """The tensor with dimension `dim` shared out over the devices, or whole on each, for XLA's partitioner."""
+        """The tensor with dimension `dim` sharded over the devices, or whole on each, for XLA's partitioner."""
         if self.spmd is None:
             return tensor
         return marked(
@@ -138,7 +140,8 @@ class Mesh(NamedTuple):
 
         spec = ("data", *[None] * (tensor.dim() - 1))
         full = torch.Size((tensor.shape[0] * self.devices, *tensor.shape[1:]))
-        return spmd.disable_manual_sharding(tensor, spec, full, mesh=self.spmd).global_tensor
+        joined: Tensor = spmd.disable_manual_sharding(tensor, spec, full, mesh=self.spmd).global_tensor
+        return joined
 
 
 class Rounds:
@@ -147,7 +150,8 @@ class Rounds:
     def __init__(self, calls: Calls, weights: list[list[Tensor]]):
         self._calls, self._weights = calls, weights
         self._kind = "token" if len(weights[0]) == 6 else "attention"
-        self.sums: list[list[Tensor | None]] = [[None] * 5 for _ in weights]
+        self.sums: list[list[Tensor]] = [[] for _ in weights]
+        """Sums of the weights' gradients by block; empty before the first backward."""
 
     @classmethod
     def of(cls, x: Tensor, flat: Sequence[Tensor], arch: Architecture, mesh: Mesh, length: int) -> Rounds:
@@ -174,11 +178,12 @@ class Rounds:
 
     def backward(self, grad: Tensor, saved: list[Any]) -> Tensor:
         """Gradient of x from that of z_H; adds the weights' gradients to `sums`."""
+        grad = self._stack_backward(grad, saved)  # through the update of z_H, which does not read x
         grad = self._stack_backward(grad, saved)
-        total = None
+        total = grad.float()
         while saved:
             grad = self._stack_backward(grad, saved)
-            total = grad.float() if total is None else total + grad
+            total = total + grad
         return total.to(grad.dtype)
 
     def gradients(self) -> list[Tensor]:
@@ -200,7 +205,7 @@ class Rounds:
         for weights in self._weights:
             between, *kept = self._calls.half(self._kind, streams, weights[:-3], keep)
             out, *squeezed = self._calls.half("channel", [between], weights[-3:], keep)
-            if keep:
+            if saved is not None:
                 mixed, *added = kept
                 saved.append((*(added or streams), mixed, between, *squeezed))
             streams = (out,)
@@ -217,8 +222,7 @@ class Rounds:
             else:
                 gt, attended, dqkv = rest
                 new += [product(x, dqkv), product(attended, gt)]
-            for i, value in enumerate(new):
-                sums[i] = value if sums[i] is None else sums[i] + value
+            sums[:] = [old + value for old, value in zip(sums, new, strict=True)] if sums else new
         return grad
 
 
