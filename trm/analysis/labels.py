@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pydantic import BaseModel
-
-from trm.study.schema import DataConfig, EvaluationConfig, ModelConfig, PlacementConfig, TrainingConfig
+from trm.study.merge import SECTIONS
 
 
 @dataclass(frozen=True)
@@ -124,18 +122,10 @@ HISTORY: dict[str, Label] = {
 }
 """Columns of history.csv that have a better name than their own."""
 
-_SECTIONS: dict[str, type[BaseModel]] = {
-    "model": ModelConfig,
-    "data": DataConfig,
-    "training": TrainingConfig,
-    "placement": PlacementConfig,
-    "evaluation": EvaluationConfig,
-}
-
 
 def config_keys() -> tuple[str, ...]:
     """Every `section.field` of the study's schema that a figure may show."""
-    return tuple(f"{name}.{field}" for name, section in _SECTIONS.items() for field in section.model_fields)
+    return tuple(f"{name}.{field}" for name, section in SECTIONS.items() for field in section.model_fields)
 
 
 def label(column: str) -> Label:

@@ -50,6 +50,20 @@ class Pool:
         return len(self.part)
 
 
+def without_equivalents(numbers: np.ndarray, part: np.ndarray) -> np.ndarray:
+    """Which puzzles a pool keeps, bool [puzzles]: of equivalent ones (equal `numbers`) the first.
+
+    A source's own test part stays as it is, and equivalents of its puzzles are left out of the rest.
+    """
+    keep = np.zeros(len(part), dtype=bool)
+    keep[np.unique(numbers, return_index=True)[1]] = True
+    tested = part == TEST
+    if tested.any():
+        keep &= ~np.isin(numbers, numbers[tested])
+        keep |= tested
+    return keep
+
+
 _ARRAYS = ("questions", "answers", "ratings", "classes", "order", "part")
 _OPTIONAL = ("sources", "puzzle_indices", "example_part")
 

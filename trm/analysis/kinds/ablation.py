@@ -209,11 +209,6 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         head = f"At {place(spec.hue, hue)}: " if spec.hue else ""
         sentences.append(head + ablation_sentence(changes[hue], base_name, spec.y, levels[hue]))
     sentences += [item["sentence"] for item in crossed]
-    sure = [
-        abs(c.mean.value) / max(1e-9, abs(c.mean.value - c.mean.low))
-        for c in found.values()
-        if c.sign and c.mean.low is not None
-    ]
     return common.finish(
         figure,
         [table],
@@ -226,7 +221,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         ),
         sentence=" ".join(sentences) + power_sentence(list(found.values()), spec.y),
         answer=ablation_answer(changes, base_name, spec.y, crossed),
-        strength=max(sure, default=None),
+        strength=max((change.mean.strength for change in found.values() if change.sign), default=None),
         numbers={
             "baseline": baseline,
             "x": spec.x,
@@ -311,10 +306,8 @@ def interactions(
 def _values(axes: Axes, at: float, rows: pd.DataFrame, name: str, colour: str) -> None:
     data = rows[name].dropna().to_numpy(float)
     if len(data):
-        text = label(name)
-        low = 0.0 if text.percent or text.log else -np.inf
-        summary = stats.mean(data).clipped(low, 1.0 if text.percent else np.inf)
-        common.seed_marks_across(axes, at, data, colour, seeds_at=at + 0.09, summary=summary)
+        summary = common.mean_of(data, name)
+        common.seed_marks(axes, at, data, colour, seeds_at=at + 0.09, summary=summary, sideways=True)
 
 
 def _differences(
@@ -332,9 +325,8 @@ def _differences(
         if change.mean.n:
             mean = change.mean.clipped(-1.0, 1.0) if label(metric).percent else change.mean
             at = values.index(value) + shift
-            common.seed_marks_across(
-                axes, at, np.array([mean.value]), colour, summary=mean, hollow=not change.sign
-            )
+            hollow = not change.sign
+            common.seed_marks(axes, at, [mean.value], colour, summary=mean, hollow=hollow, sideways=True)
 
 
 def _dress(axes: np.ndarray, spec: Spec, extra: list[str], values: list[Any], rows: pd.DataFrame) -> None:

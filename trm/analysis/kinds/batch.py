@@ -97,7 +97,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         handles.append(common.entry(axes[0], common.hue_name(hue or "", value), **style))
     common.legend(figure, handles, wide)
     for size, part in stats.by_number(rows[rows["rows_per_second"].notna()], spec.x):
-        speeds = part["rows_per_second"].to_numpy(float)
+        speeds = part["rows_per_second"]
         common.seed_marks(axes[3], size, speeds, common.OKABE_ITO[2], seeds_at=0.95 * size)
     scales = _noise(rows, table, spec)
     for value, _ in scales:
@@ -151,9 +151,7 @@ def _marks(axes: Axes, found: list[Cost], field: str, colour: str, marker: str) 
         if mean.n:
             summary = mean.clipped(0.2 * mean.value, np.inf)
             hollow = cost.reached < cost.runs
-            common.seed_marks(
-                axes, cost.batch, np.array([mean.value]), colour, marker, summary=summary, hollow=hollow
-            )
+            common.seed_marks(axes, cost.batch, [mean.value], colour, marker, summary=summary, hollow=hollow)
 
 
 def _law(steps: Axes, rows: Axes, group: dict[str, Any], batches: np.ndarray, colour: str) -> None:

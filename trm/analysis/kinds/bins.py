@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from trm.analysis.labels import Label, label
-from trm.analysis.lazy import common, np, stats
+from trm.analysis.lazy import common, np
 from trm.analysis.specs import Column, Figure
 from trm.analysis.words import count, percent, place, sentence
 from trm.errors import UserError
@@ -53,8 +53,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     rows = rows[rows["run"].isin(known)]
     if not len(rows):
         raise UserError(f"no evaluation of {table.experiment} counted its puzzles by {label(spec.by).name}")
-    varied = [name for name in table.info.get("coordinates", []) if rows[name].nunique(dropna=False) > 1]
-    key = spec.hue or (varied[0] if len(varied) == 1 else "label" if varied else None)
+    key = common.varied(spec, table, rows, None)
     parts = common.groups(rows, key)
     shades = common.colours(list(parts))
     ticks = {bounds_of(item): float(item["from"]) for run in rows["run"] for item in known[run]}
@@ -75,7 +74,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
             if not cells:
                 continue
             shares = np.array([item["correct"] / item["puzzles"] for item in cells])
-            means[name] = stats.mean(shares).clipped(0.0, 1.0)
+            means[name] = common.mean_of(shares, "exact_accuracy")
             shift = (index - (len(parts) - 1) / 2) * 0.5 / len(parts)
             marker = common.MARKERS[index % 8]
             common.seed_marks(

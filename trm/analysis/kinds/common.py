@@ -19,13 +19,16 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure as Canvas
 from matplotlib.layout_engine import ConstrainedLayoutEngine
-from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullFormatter, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
 from trm.analysis.labels import Label, label
+from trm.analysis.scales import BinaryLocator, crowded, shown
+from trm.analysis.scales import nice as nice
+from trm.analysis.scales import panel_width as panel_width
 from trm.analysis.specs import FitSpec
 from trm.analysis.stats import Mean
 from trm.analysis.tables import Table, implied_hue
-from trm.analysis.words import compact, count, listed, memory, place, point_name, value_name
+from trm.analysis.words import count, listed, place, point_name, value_name
 from trm.errors import UserError
 from trm.io import dump, write_bytes, write_text
 
@@ -111,6 +114,15 @@ def rows_of(table: Table, where: Mapping[str, Any], metric: str, *columns: str |
     if not len(rows):
         raise UserError(f"{table.experiment} has no measurement of {metric}: the figure would be empty")
     return rows
+
+
+def varied(spec: Any, table: Table, rows: pd.DataFrame, default: str | None = "label") -> str | None:
+    """The column of the colours: the spec's hue, else the one coordinate that differs, else grid points.
+
+    Returns `default` where no coordinate differs.
+    """
+    found = [name for name in table.info.get("coordinates", []) if rows[name].nunique(dropna=False) > 1]
+    return spec.hue or (found[0] if len(found) == 1 else "label" if found else default)
 
 
 def with_hue(spec: Any, table: Table, rows: pd.DataFrame, taken: Sequence[str]) -> Any:
@@ -386,7 +398,7 @@ def axis_scale(axes: Axes, which: str, text: Label, values: np.ndarray, *, log: 
         own = np.unique(values)
         if which == "x" and 2 <= len(own) <= 9 and "FLOP" not in text.unit:
             axis.set_major_locator(FixedLocator(own.tolist()))
-            if crowded(axes, own, np.log(high / low), lambda value: _shown(text, value)):
+            if crowded(axes, own, np.log(high / low), lambda value: shown(text, value)):
                 axes.tick_params(axis="x", rotation=60)
                 for tick in axes.get_xticklabels():
                     tick.set_horizontalalignment("right")
@@ -396,46 +408,7 @@ def axis_scale(axes: Axes, which: str, text: Label, values: np.ndarray, *, log: 
     if text.binary and not use_log:
         axis.set_major_locator(BinaryLocator())
     if text.percent or text.binary or use_log or (len(values) and np.abs(values).max() >= 1e4):
-        axis.set_major_formatter(FuncFormatter(lambda value, _: _shown(text, value)))
-
-
-def _shown(text: Label, value: float) -> str:
-    return f"{100 * value:.3g}" if text.percent else memory(value) if text.binary else compact(value)
-
-
-class BinaryLocator(MaxNLocator):
-    """Round numbers of KiB, MiB or GiB."""
-
-    def tick_values(self, vmin: float, vmax: float) -> list[float]:
-        unit = 1024.0 ** max(0, min(3, int(np.log2(max(abs(vmax), 1)) // 10)))
-        return [tick * unit for tick in super().tick_values(vmin / unit, vmax / unit)]
-
-
-def panel_width(axes: Axes) -> float:
-    """About how many inches wide the area between the axes of a panel is."""
-    figure, grid = axes.get_figure(root=True), axes.get_gridspec()
-    assert figure is not None
-    assert grid is not None
-    return 0.8 * figure.get_figwidth() / grid.ncols
-
-
-def crowded(axes: Axes, values: np.ndarray, span: float, shown: Any) -> bool:
-    """Whether tick labels at `values` of a log axis over `span` (in log units) would touch each other."""
-    points = 72 * panel_width(axes)
-    widths = np.array([4.6 * len(shown(value)) + 4 for value in values])
-    return bool((np.diff(np.log(values)) / span * points < (widths[1:] + widths[:-1]) / 2).any())
-
-
-def nice(low: float, high: float) -> list[float]:
-    """Ticks of a log axis within [low, high]: 1-2-5, finer below one decade, powers of ten over wide ranges."""
-    decades = np.arange(np.floor(np.log10(low)) - 1, np.ceil(np.log10(high)) + 1)
-    span = np.log10(high / low)
-    fine, middle, coarse = (1, 1.5, 2, 3, 4, 5, 7), (1, 2, 5), (1, 3)
-    steps = fine if span < 0.8 else middle if span < 2.6 else coarse if span < 3.2 else (1,)
-    if span > 8:
-        decades = decades[:: int(np.ceil(span / 7))]
-    ticks = [float(step * 10.0**decade) for decade in decades for step in steps]
-    return [tick for tick in ticks if low * (1 - 1e-9) <= tick <= high * (1 + 1e-9)]
+        axis.set_major_formatter(FuncFormatter(lambda value, _: shown(text, value)))
 
 
 def error_scale(axes: Axes, metric: str, low: float, high: float) -> None:
@@ -468,55 +441,34 @@ def dodge(number: int, span: float, step: float = 0.012) -> np.ndarray:
 def seed_marks(
     axes: Axes,
     at: float,
-    values: np.ndarray,
+    values: Any,
     colour: str,
     marker: str = "o",
     *,
     seeds_at: float | None = None,
-    **mean: Any,
-) -> Mean | None:
-    """Seeds faint, their mean strong with its interval, on the y axis at x = `at`. `mean`: value, low, high, or nothing
-    for Student's interval of the values; `hollow`, `strength` of the mark."""
-    return _marks(axes, at, values, colour, marker, seeds_at, False, **mean)
-
-
-def seed_marks_across(
-    axes: Axes,
-    at: float,
-    values: np.ndarray,
-    colour: str,
-    marker: str = "o",
-    *,
-    seeds_at: float | None = None,
-    **mean: Any,
-) -> Mean | None:
-    """The same along the x axis, at y = `at`."""
-    return _marks(axes, at, values, colour, marker, seeds_at, True, **mean)
-
-
-def _marks(
-    axes: Axes,
-    at: float,
-    values: np.ndarray,
-    colour: str,
-    marker: str,
-    seeds_at: float | None,
-    across: bool,
-    *,
+    sideways: bool = False,
     summary: Mean | None = None,
     hollow: bool = False,
     strength: float = 1.0,
-) -> Mean | None:
+) -> None:
+    """Draw seeds faint and their mean strong with its interval.
+
+    Args:
+        at: place on the x axis; `sideways`: on the y axis.
+        seeds_at: place of the seeds, if not that of the mean.
+        summary: the mean; without one, that of the values with Student's interval.
+        strength: opacity.
+    """
     from trm.analysis.stats import mean
 
     values = np.asarray(values, float)
     values = values[np.isfinite(values)]
     if not len(values):
-        return None
+        return
     summary = summary or mean(values)
 
     def line(places: Any, heights: Any, *style: Any, **options: Any) -> None:
-        axes.plot(*((heights, places) if across else (places, heights)), *style, color=colour, **options)
+        axes.plot(*((heights, places) if sideways else (places, heights)), *style, color=colour, **options)
 
     beside = at if seeds_at is None else seeds_at
     if len(values) > 1:
@@ -525,4 +477,12 @@ def _marks(
         line([at, at], summary.bounds, linewidth=1.1, alpha=strength, zorder=4)
     face = "white" if hollow else colour
     line(at, summary.value, marker, markersize=4.2, markerfacecolor=face, alpha=strength, zorder=5)
-    return summary
+
+
+def mean_of(values: Any, metric: str) -> Mean:
+    """Mean with Student's interval, cut to the range of the metric."""
+    from trm.analysis.stats import mean
+
+    text = label(metric)
+    low = 0.0 if text.percent or text.log else -np.inf
+    return mean(values).clipped(low, 1.0 if text.percent else np.inf)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from trm.analysis.labels import HISTORY, Label, label
-from trm.analysis.lazy import common, mpl, np, pd, stats
+from trm.analysis.lazy import common, mpl, np, pd
 from trm.analysis.specs import Column, Figure
 from trm.analysis.words import number, percent, point_name, points, sentence
 from trm.errors import UserError
@@ -210,7 +210,7 @@ def _filling(axes: Axes, table: Table, rows: pd.DataFrame) -> str:
         return ""
     _level(axes, float(np.mean(known)), "filling dead ends", common.DASHES[1])
     best = max(rows.groupby("point")["exact_accuracy"], key=lambda item: item[1].mean())[1]
-    shown = stats.mean(best).clipped(0.0, 1.0)
+    shown = common.mean_of(best, "exact_accuracy")
     return (
         f" Without learning, filling dead ends solves {percent(float(np.mean(known)))} of the test mazes; the "
         f"model solves {percent(shown.value, shown.bounds)}"

@@ -159,7 +159,7 @@ def summarise(rows: pd.DataFrame, policy: str) -> pd.DataFrame:
     for (steps, restarts), part in rows[rows["policy"] == policy].groupby(
         ["eval_steps", "restarts"], sort=True
     ):
-        found = stats.mean(part.groupby("seed")["exact_accuracy"].mean()).clipped(0.0, 1.0)
+        found = common.mean_of(part.groupby("seed")["exact_accuracy"].mean(), "exact_accuracy")
         low, high = found.bounds or (np.nan, np.nan)
         lines.append((part["flops_per_puzzle"].mean(), found.value, low, high, steps, restarts))
     frame = pd.DataFrame(lines, columns=["flops", "value", "low", "high", "eval_steps", "restarts"])

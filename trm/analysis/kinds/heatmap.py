@@ -47,10 +47,9 @@ def heatmap_sentence(rows: pd.DataFrame, x: str, y: str, z: str) -> str:
     ranked = sorted(cells, key=lambda at: cells[at].mean())
     worst, best = (ranked[0], ranked[-1]) if not lower_is_better(z) else (ranked[-1], ranked[0])
     others = [at for at in ranked if at != best]
-    shown = {at: stats.mean(cells[at]) for at in (best, worst)}
 
     def cell(at: Any) -> str:
-        mean = shown[at].clipped(0.0, 1.0) if label(z).percent else shown[at]
+        mean = common.mean_of(cells[at], z)
         where = f"{label(x).name} {value_name(at[0], x)} and {label(y).name} {value_name(at[1], y)}"
         return f"{measured(z, mean.value, mean.bounds)} at {where}"
 

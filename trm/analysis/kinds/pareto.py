@@ -106,21 +106,15 @@ def _panel(
         np.array(prices), np.array(values), higher_is_better=cheaper_better, tolerance=TOLERANCE
     )
     shown = np.array([common.positive(part, metric).mean() for part, _ in marks])
-    log = label(metric).log
     for index, (part, hue) in enumerate(marks):
         data = common.positive(part, metric)
-        low = (
-            0.25 / float(part["puzzles"].iloc[0])
-            if metric == "error"
-            else 0.0
-            if label(metric).percent
-            else -np.inf
-        )
-        summary = stats.mean(data).clipped(low, 1.0 if label(metric).percent else np.inf)
+        summary = common.mean_of(data, metric)
+        if metric == "error":
+            summary = summary.clipped(0.25 / float(part["puzzles"].iloc[0]), 1.0)
         common.seed_marks(
             axes,
             prices[index],
-            np.array([summary.value]),
+            [summary.value],
             shades[hue],
             common.MARKERS[list(shades).index(hue) % 8],
             summary=summary,
@@ -130,7 +124,7 @@ def _panel(
         np.array(prices)[best], shown[best], color="black", linewidth=0.9, drawstyle="steps-post", zorder=1
     )
     common.axis_scale(axes, "x", label(cost), np.array(prices))
-    if log:
+    if label(metric).log:
         common.error_scale(axes, metric, float(shown.min()), float(shown.max()))
     else:
         common.axis_scale(axes, "y", label(metric), shown, log=False)

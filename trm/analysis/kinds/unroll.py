@@ -50,8 +50,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     rows = common.rows_of(table, spec.where, "exact_accuracy", "eval_steps", spec.hue)
     if rows["eval_steps"].nunique() < 2:
         raise UserError(f"{table.experiment} was evaluated at one number of steps: set evaluation.unroll")
-    varied = [name for name in table.info.get("coordinates", []) if rows[name].nunique(dropna=False) > 1]
-    key = spec.hue or (varied[0] if len(varied) == 1 else "label" if varied else None)
+    key = common.varied(spec, table, rows, None)
     parts = common.groups(rows, key)
     shades = common.colours(list(parts))
     figure, axes = common.panels(1, 3.0, strip=common.strip_for(key, list(parts), True) if key else 0.0)
@@ -63,11 +62,11 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
             at: here.groupby("seed")["exact_accuracy"].mean()
             for at, here in stats.by_number(part, "eval_steps")
         }
-        means = {at: stats.mean(values).clipped(0.0, 1.0) for at, values in series.items()}
+        means = {at: common.mean_of(values, "exact_accuracy") for at, values in series.items()}
         marker, shift = common.MARKERS[index % 8], shifts[index]
         for at, values in series.items():
             beside = {"seeds_at": 0.96 * at * shift, "summary": means[at]}
-            common.seed_marks(axes[0], at * shift, values.to_numpy(), shades[value], marker, **beside)
+            common.seed_marks(axes[0], at * shift, values, shades[value], marker, **beside)
         axes[0].plot(
             np.array(list(means)) * shift,
             [m.value for m in means.values()],
@@ -82,8 +81,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         name = place(key, value) if key else ""
         sentences.append(unroll_sentence(name, means, best, gain if sure else None))
         numbers[str(value)] = {str(at): mean.value for at, mean in means.items()}
-        half = gain.value - gain.low if gain and gain.low is not None else np.inf
-        strengths.append(gain.value / max(1e-9, half) if sure and gain else 0.0)
+        strengths.append(gain.strength if sure and gain else 0.0)
     trained = rows["model.halt_max_steps"].unique()
     if spec.marked and len(trained) == 1:
         axes[0].axvline(float(trained[0]), color=common.GREY, linewidth=0.8, linestyle=":", zorder=1)

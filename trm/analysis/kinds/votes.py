@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from trm.analysis.labels import Label
-from trm.analysis.lazy import common, np, stats
+from trm.analysis.lazy import common, np
 from trm.analysis.specs import Figure
 from trm.analysis.words import count, listed, percent
 from trm.errors import UserError
@@ -112,9 +112,9 @@ def _rows(table: Table, spec: Spec, way: str) -> pd.DataFrame:
 def _share(axes: Axes, at: int, rows: pd.DataFrame) -> dict[str, float | None]:
     """One way's seeds, mean and interval."""
     data = rows["exact_accuracy"].to_numpy(float)
-    summary = stats.mean(data).clipped(0.0, 1.0)
+    summary = common.mean_of(data, "exact_accuracy")
     colour = common.OKABE_ITO[0] if at else common.GREY
-    common.seed_marks_across(axes, at, data, colour, seeds_at=at + 0.14, summary=summary)
+    common.seed_marks(axes, at, data, colour, seeds_at=at + 0.14, summary=summary, sideways=True)
     return {"value": summary.value, "low": summary.low, "high": summary.high}
 
 

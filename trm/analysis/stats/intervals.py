@@ -43,6 +43,11 @@ class Mean:
             return 0.0 if self.value else 1.0
         return float(2 * stats.t.sf(abs(self.value) / half * stats.t.ppf(0.975, self.n - 1), self.n - 1))
 
+    @property
+    def strength(self) -> float:
+        """Size over half the width of the interval: above 1 where it excludes zero; 0 without an interval."""
+        return abs(self.value) / max(1e-9, abs(self.value - self.low)) if self.low is not None else 0.0
+
     def clipped(self, low: float, high: float) -> Mean:
         """The same with its interval cut to [low, high], the range of the quantity."""
         if self.low is None or self.high is None:
@@ -85,11 +90,11 @@ def pooled_log_intervals(
     """Geometric mean of each group with an interval from the seed spread pooled over all groups.
 
     Three seeds alone give a Student factor of 4.3; pooling the logarithms' variance over the points, which
-    the fits assume too, steadies the bars. `spread`: pooled over more than these values (default: over them).
-    `most`: the largest value that there can be (an error: 1), where the interval ends.
+    the fits assume too, steadies the bars. If no group has two values, there is no interval.
 
-    Returns:
-        group -> mean; without an interval if no group has two values.
+    Args:
+        spread: pooled over more than these values (default: over them).
+        most: the largest possible value (an error: 1), where the interval ends.
     """
     logs = np.log(values)
     keys = pd.unique(group)

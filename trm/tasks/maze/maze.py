@@ -14,7 +14,7 @@ import numpy as np
 from trm.data import rng
 from trm.data.csv_source import read_csv, refuse
 from trm.data.parallel import over_rows
-from trm.data.pool import FREE, TEST, TRAIN, Pool, histogram, split_order
+from trm.data.pool import FREE, TEST, TRAIN, Pool, histogram, split_order, without_equivalents
 from trm.data.progress import Progress
 from trm.errors import UserError
 from trm.study.schema import DataConfig
@@ -216,14 +216,9 @@ def _open_neighbours(cells: np.ndarray) -> np.ndarray:
 
 
 def read_pool(config: DataConfig, questions: np.ndarray, answers: np.ndarray, part: np.ndarray) -> Pool:
-    """A pool of mazes (tokens); of equivalent ones the first is kept, but a source's own test part stays as it is."""
+    """A pool of mazes (tokens) without equivalent ones."""
     numbers = number_rows(canonical_mazes(config.maze_size, questions))
-    keep = np.zeros(len(part), dtype=bool)
-    keep[np.unique(numbers, return_index=True)[1]] = True
-    tested = part == TEST
-    if tested.any():
-        keep &= ~np.isin(numbers, numbers[tested])
-        keep |= tested
+    keep = without_equivalents(numbers, part)
     classes = np.unique(numbers[keep], return_inverse=True)[1].astype(np.int32)
     questions, answers = questions[keep], answers[keep]
     _, lengths, single = examine(config.maze_size, questions, answers)

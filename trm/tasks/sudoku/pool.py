@@ -10,7 +10,7 @@ import numpy as np
 from trm.data import rng
 from trm.data.csv_source import Convert, read_csv, refuse
 from trm.data.parallel import over_rows
-from trm.data.pool import FREE, TEST, TRAIN, Pool, histogram, split_order
+from trm.data.pool import FREE, TEST, TRAIN, Pool, histogram, split_order, without_equivalents
 from trm.data.progress import Progress
 from trm.errors import UserError
 from trm.study.schema import DataConfig
@@ -303,18 +303,9 @@ def read_pool(
     part: np.ndarray,
     sources: np.ndarray | None = None,
 ) -> Pool:
-    """A pool of checked puzzles (values) that come in no random order.
-
-    Of equivalent puzzles the first is kept; puzzles of a source's own test part stay as they are, and those equivalent
-    to one of them are left out of the rest.
-    """
+    """A pool of checked puzzles (values) without equivalent ones."""
     puzzles, classes = (number_rows(keys) for keys in class_keys(geometry, questions, answers))
-    keep = np.zeros(len(part), dtype=bool)
-    keep[np.unique(puzzles, return_index=True)[1]] = True
-    tested = part == TEST
-    if tested.any():
-        keep &= ~np.isin(puzzles, puzzles[tested])
-        keep |= tested
+    keep = without_equivalents(puzzles, part)
     report = {
         "read": len(part),
         "puzzle_classes": int(puzzles.max()) + 1,
