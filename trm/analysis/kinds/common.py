@@ -116,13 +116,11 @@ def rows_of(table: Table, where: Mapping[str, Any], metric: str, *columns: str |
     return rows
 
 
-def varied(spec: Any, table: Table, rows: pd.DataFrame, default: str | None = "label") -> str | None:
-    """The column of the colours: the spec's hue, else the one coordinate that differs, else grid points.
-
-    Returns `default` where no coordinate differs.
-    """
+def varied(spec: Any, table: Table, rows: pd.DataFrame) -> str | None:
+    """The column of the colours: the spec's hue, else the one coordinate that differs, else the grid point; None where
+    nothing differs."""
     found = [name for name in table.info.get("coordinates", []) if rows[name].nunique(dropna=False) > 1]
-    return spec.hue or (found[0] if len(found) == 1 else "label" if found else default)
+    return spec.hue or (found[0] if len(found) == 1 else "label" if found else None)
 
 
 def with_hue(spec: Any, table: Table, rows: pd.DataFrame, taken: Sequence[str]) -> Any:

@@ -45,7 +45,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     rows = rows[[bool(known.get(run)) for run in rows["run"]]]
     if not len(rows):
         raise UserError(f"no evaluation of {table.experiment} recorded when puzzles halt")
-    key = common.varied(spec, table, rows)
+    key = common.varied(spec, table, rows) or "label"
     parts = common.groups(rows, key)
     shades = common.colours(list(parts))
     figure, axes = common.panels(2, 2.6, strip=common.strip_for(key, list(parts)) if len(parts) > 1 else 0.0)

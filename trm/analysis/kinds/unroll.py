@@ -50,7 +50,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     rows = common.rows_of(table, spec.where, "exact_accuracy", "eval_steps", spec.hue)
     if rows["eval_steps"].nunique() < 2:
         raise UserError(f"{table.experiment} was evaluated at one number of steps: set evaluation.unroll")
-    key = common.varied(spec, table, rows, None)
+    key = common.varied(spec, table, rows)
     parts = common.groups(rows, key)
     shades = common.colours(list(parts))
     figure, axes = common.panels(1, 3.0, strip=common.strip_for(key, list(parts), True) if key else 0.0)
