@@ -25,7 +25,7 @@ try:
     PROJECT = open_project(config, storage)
     PLAN = Estimates(PROJECT)
     if workflow.is_main_process:
-        PROJECT.check()
+        PROJECT.check_figures()
 except UserError as error:
     raise WorkflowError(str(error)) from None
 

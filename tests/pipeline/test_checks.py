@@ -27,7 +27,8 @@ def check(tmp_path, monkeypatch):
         path = tmp_path / "experiments.yaml"
         path.write_text(yaml.safe_dump(study))
         project = open_project({"study": str(path), **config})
-        project.check()
+        project.check_figures()
+        project.check_sizes()
         return project
 
     return run

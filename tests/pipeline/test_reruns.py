@@ -145,6 +145,13 @@ def test_experiments_are_targets_by_name_and_old_id(project):
         assert "html_report" not in jobs
 
 
+def test_sizes_are_checked_for_what_is_asked_for(project):
+    project.edit(set_in("experiments", "batch", "set", {"data": {"train_puzzles": 1_000_000, "pool": 100}}))
+    result = project.snakemake("-n", check=False)
+    assert "lower the numbers" in result.stderr + result.stdout
+    assert project.would_run("data_size") == {}
+
+
 def test_an_unknown_target_is_named_and_no_plan_hides_it(project):
     for target, sentence in (
         ("results/plots/nothing.pdf", "has no figure 'nothing'"),

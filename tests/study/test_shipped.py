@@ -83,7 +83,8 @@ def test_repeats_at_a_larger_batch_follow_the_rule_of_batch_size(workflows):
 
 @pytest.mark.parametrize("scale", SKIPPED)
 def test_every_figure_can_be_drawn_and_every_data_set_cut(workflows, scale):
-    workflows[scale].check()
+    workflows[scale].check_figures()
+    workflows[scale].check_sizes()
 
 
 @pytest.mark.parametrize("scale", SKIPPED)

@@ -30,6 +30,7 @@ class Inputs:
         self._study, self._catalogue, self._selection = project.study, project.catalogue, project.selection
         self._published, self._place, self._options = project.published, project.place, project.options
         self._estimates, self._check, self._point = estimates, check, project.settings.point
+        self._check_sizes = project.check_sizes
         self._runtime = project.study.scale.runtime.model_dump_json(exclude_defaults=True)
         for name in vars(type(self)):
             if not name.startswith("_") and name != "target":
@@ -227,6 +228,10 @@ class Inputs:
 
     def everything(self, wildcards: Any) -> list[str]:
         """The report and every figure that it shows."""
+        try:
+            self._check_sizes()
+        except UserError as error:
+            raise WorkflowError(str(error)) from None
         stems = [figure.stem for figure in self._selection.shown]
         pictures = [published(stem).removesuffix(".pdf") + end for stem in stems for end in (".pdf", ".png")]
         return ["results/report.html", *pictures]

@@ -33,14 +33,21 @@ class Project:
         """Every run of the study by its name."""
         return self.study.runs
 
-    def check(self) -> None:
-        """Check what only a main process needs: every figure, and the sizes of what is asked for.
+    def check_figures(self) -> None:
+        """Check every figure, which only a main process needs.
 
         Raises:
-            UserError: names the figure or the experiment, and what is wrong with it.
+            UserError: names the figure and what is wrong with it.
         """
         for figure in self.selection.figures.values():
             check_figure(figure, self.settings.study)
+
+    def check_sizes(self) -> None:
+        """Check the data sets of the selected experiments.
+
+        Raises:
+            UserError: names the experiment and what its pool cannot give.
+        """
         for name in self.selection.experiments:
             check_sizes(self.study.experiment(name), self.settings.study)
 
