@@ -77,6 +77,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
             means[name] = common.mean_of(shares, "exact_accuracy")
             shift = (index - (len(parts) - 1) / 2) * 0.5 / len(parts)
             marker = common.MARKERS[index % 8]
+            common.test_set_interval(above, at + shift, means[name].value, cells[0]["puzzles"])
             common.seed_marks(
                 above,
                 at + shift,
@@ -95,6 +96,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     below.set_xticks(range(len(names)), names, **({"rotation": 45, "ha": "right"} if len(names) > 8 else {}))
     below.set_xlabel(sentence(label(spec.by).name))
     common.axis_scale(above, "y", label("exact_accuracy"), np.array([]), log=False)
+    above.set_ylabel("Exact accuracy (%)")  # the whole name is longer than the panel
     above.set_ylim(-0.02, 1.02)
     common.axis_scale(below, "y", Label("puzzles"), np.array([]), log=False)
     title = spec.title or f"Accuracy by {label(spec.by).name}"
@@ -107,8 +109,8 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         rows,
         title=title,
         caption=(
-            "Above: exact accuracy of each bin; faint: seeds, mean with Student's 95 % interval. Below: its test "
-            "puzzles."
+            "Above: exact accuracy of each bin after the supervision steps of training; faint: seeds, mean with "
+            "Student's 95 % interval; grey: binomial 95 % interval of the test set. Below: its test puzzles."
         ),
         sentence=" ".join(sentences),
         answer=sentences[0],

@@ -26,7 +26,7 @@ from trm.analysis.scales import BinaryLocator, crowded, shown
 from trm.analysis.scales import nice as nice
 from trm.analysis.scales import panel_width as panel_width
 from trm.analysis.specs import FitSpec
-from trm.analysis.stats import Mean
+from trm.analysis.stats import Mean, wilson
 from trm.analysis.tables import Table, implied_hue
 from trm.analysis.words import count, listed, place, point_name, value_name
 from trm.errors import UserError
@@ -475,6 +475,13 @@ def seed_marks(
         line([at, at], summary.bounds, linewidth=1.1, alpha=strength, zorder=4)
     face = "white" if hollow else colour
     line(at, summary.value, marker, markersize=4.2, markerfacecolor=face, alpha=strength, zorder=5)
+
+
+def test_set_interval(axes: Axes, x: float, share: float, puzzles: float) -> tuple[float, float]:
+    """Draw the binomial 95 % interval of a share of so many test puzzles as a grey bar, and return it."""
+    bounds = wilson(share * puzzles, puzzles)
+    axes.plot([x, x], bounds, color="#c4c4c4", linewidth=3.2, solid_capstyle="butt", zorder=2)
+    return bounds
 
 
 def mean_of(values: Any, metric: str) -> Mean:

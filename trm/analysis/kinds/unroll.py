@@ -64,7 +64,9 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         }
         means = {at: common.mean_of(values, "exact_accuracy") for at, values in series.items()}
         marker, shift = common.MARKERS[index % 8], shifts[index]
+        tested = float(part["puzzles"].iloc[0])
         for at, values in series.items():
+            common.test_set_interval(axes[0], at * shift, means[at].value, tested)
             beside = {"seeds_at": 0.96 * at * shift, "summary": means[at]}
             common.seed_marks(axes[0], at * shift, values, shades[value], marker, **beside)
         axes[0].plot(
@@ -102,7 +104,8 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         title=title,
         caption=(
             "The same trained models, unrolled for different numbers of supervision steps. Faint: seeds; mean with "
-            "Student's 95 % interval. Dotted: as many steps as in training. Gains over the fewest steps are tested "
+            "Student's 95 % interval; grey: binomial 95 % interval of the test set. Dotted: as many steps as in "
+            "training. Gains over the fewest steps are tested "
             "on pairs of equal seeds, corrected by Holm's method."
         ),
         sentence=" ".join(sentences),
