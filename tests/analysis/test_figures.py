@@ -11,9 +11,10 @@ from tests.analysis.conftest import figure, inputs
 from trm.analysis.kinds import KINDS, draw
 from trm.analysis.kinds.common import BinaryLocator, colours, nice, save, styled
 from trm.analysis.tables import Table
-from trm.analysis.traces import glyph, puzzles
+from trm.analysis.traces import puzzles
 from trm.analysis.words import point_name, signed
 from trm.errors import UserError
+from trm.study.tasks import spec_of
 
 LAW = {"kind": "law", "x": "data.train_puzzles"}
 
@@ -85,7 +86,7 @@ def test_colours_and_ticks() -> None:
     ],
 )
 def test_tokens_are_those_of_the_data_set(token: int, task: str, shown: str) -> None:
-    assert glyph(token, task) == shown
+    assert spec_of(task).glyph(token) == shown
 
 
 def test_puzzles_of_the_page_mark_what_is_given_and_wrong(tables: dict[str, Table]) -> None:

@@ -99,7 +99,7 @@ def test_a_curriculum_of_hints_ends_with_the_datas_own():
         ({"curriculum": [{"until": 0.5, "hints": [2]}]}, "data.curriculum.0.hints.*two whole numbers"),
         ({"hints": "auto", "curriculum": [{"until": 0.5, "hints": [2, 3]}]}, "keep one of the two"),
         ({"curriculum": [{"until": 0.5}, {"until": 0.5}]}, "must rise"),
-        ({"task": "maze", "hints": [0, 2]}, "only Sudoku has clues to add, not maze"),
+        ({"task": "maze", "hints": [0, 2]}, "a question of maze has no clues to add"),
     ],
 )
 def test_bad_values_are_refused_in_a_sentence(data, words):

@@ -9,8 +9,8 @@ import pytest
 from tests.data.conftest import maze_config, small
 from trm.errors import UserError
 from trm.study.dataset_identity import dataset_identity, shape, source_identity
-from trm.study.official_files import OFFICIAL
 from trm.study.schema import DataConfig
+from trm.study.tasks import spec_of
 
 CONFIGS = [
     small(),
@@ -74,8 +74,8 @@ def test_a_pool_of_zero_is_what_the_splits_ask_for():
 def test_another_revision_of_the_official_files_is_another_data_set(monkeypatch):
     first = source_identity(DataConfig())
     assert "sha256" not in first
-    later = replace(OFFICIAL["sudoku"], revision="b" * 40)
-    monkeypatch.setitem(OFFICIAL, "sudoku", later)
+    later = replace(spec_of("sudoku").official, revision="b" * 40)
+    monkeypatch.setattr(spec_of("sudoku"), "official", later)
     assert source_identity(DataConfig()) == first | {"sha256": list(later.sha256.values())}
     assert source_identity(DataConfig(**source_identity(DataConfig()))) == source_identity(DataConfig())
 

@@ -12,10 +12,11 @@ from trm.data import official
 from trm.data.dataset import load
 from trm.data.pool import TEST, load_pool
 from trm.errors import UserError
-from trm.study.official_files import OFFICIAL, OfficialFiles
 from trm.study.schema import DataConfig
+from trm.study.tasks import TASKS, OfficialFiles, spec_of
 from trm.tasks.build import build_dataset
-from trm.tasks.maze.maze import CHARACTERS, generated_pool
+from trm.tasks.maze.maze import generated_pool
+from trm.tasks.maze.spec import CHARACTERS
 from trm.tasks.source import build_source
 from trm.tasks.sudoku.geometry import to_text
 from trm.tasks.sudoku.pool import generated_pool as generated_sudoku
@@ -81,7 +82,8 @@ def publish(hub, monkeypatch, task, train: str, test: str) -> None:
     """Put two files on the hub and pin them."""
     contents = {"train.csv": train.encode(), "test.csv": test.encode()}
     digests = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
-    monkeypatch.setitem(OFFICIAL, task, OfficialFiles(REPOSITORY, REVISION, digests))
+    files = OfficialFiles(REPOSITORY, REVISION, digests, first_revision=REVISION)
+    monkeypatch.setattr(spec_of(task), "official", files)
     for name, content in contents.items():
         hub.files[f"/datasets/{REPOSITORY}/resolve/{REVISION}/{name}"] = content
 
@@ -214,7 +216,7 @@ def test_mazes(hub, monkeypatch, tmp_path):
 
 
 def test_pins_are_whole():
-    for source in OFFICIAL.values():
+    for source in filter(None, (spec_of(task).official for task in TASKS)):
         assert len(source.revision) == 40
         assert list(source.sha256) == ["train.csv", "test.csv"]
         assert all(len(digest) == 64 for digest in source.sha256.values())

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+SUDOKU_EXTREME = {"data.task": "sudoku", "data.source": "official", "data.box_rows": 3, "data.box_cols": 3}
+"""Columns of runs on the paper's main data set."""
 PAPER_ACCURACY = 0.874
 """Sudoku-Extreme, MLP variant, exact accuracy; the authors later wrote 87 +- 2 %."""
 

@@ -8,21 +8,15 @@ from typing import Any
 
 import numpy as np
 
-MAZE = {1: "#", 2: " ", 3: "S", 4: "G", 5: "o"}
+from trm.study.tasks import spec_of
+
 MOST = 12
 """Most puzzles in the page."""
 
 
-def glyph(token: int, task: str) -> str:
-    """The character of a token in the data set's own encoding (docs/files.md).
-
-    Sudoku: value + 1, blank 1; maze: `# SGo` from 1; ARC: colour + 2, 1 ends a row; 0 pads.
-    """
-    if task == "maze":
-        return MAZE.get(token, "")
-    if task == "arc":
-        return str(token - 2) if token >= 2 else ""
-    return str(token - 1) if token >= 2 else ""
+def task_name(trace: Mapping[str, Any]) -> str:
+    """The task of a trace."""
+    return str(trace["data"].get("task", "sudoku"))
 
 
 def shape(trace: Mapping[str, Any]) -> tuple[int, int]:
@@ -31,11 +25,10 @@ def shape(trace: Mapping[str, Any]) -> tuple[int, int]:
     return side, max(1, len(trace["answer"]) // max(1, side))
 
 
-def boxes(data: Mapping[str, Any]) -> tuple[int, int]:
-    """Rows and columns of a Sudoku box; (0, 0) for other tasks."""
-    if data.get("task", "sudoku") != "sudoku":
-        return 0, 0
-    return int(data["box_rows"]), int(data["box_cols"])
+def boxes(trace: Mapping[str, Any]) -> tuple[int, int]:
+    """Rows and columns of a box; (0, 0) for tasks without boxes."""
+    data = trace["data"]
+    return (int(data["box_rows"]), int(data["box_cols"])) if spec_of(task_name(trace)).boxed else (0, 0)
 
 
 def wrong(trace: Mapping[str, Any]) -> np.ndarray:
@@ -66,30 +59,20 @@ def puzzles(traces: Sequence[Mapping[str, Any]], most: int = MOST) -> list[dict[
     """What the page's viewer reads, as plain JSON."""
     found = []
     for trace in interesting(traces, most):
-        task = str(trace["data"].get("task", "sudoku"))
+        spec = spec_of(task_name(trace))
         rows, columns = shape(trace)
-        box = boxes(trace["data"])
         found.append(
             {
                 "label": trace["label"],
                 "run": trace["run"],
-                "task": task,
+                "task": task_name(trace),
                 "rows": rows,
                 "columns": columns,
-                "box": list(box),
-                "given": [
-                    glyph(int(token), task) if clue(int(token), task) else "" for token in trace["question"]
-                ],
-                "steps": [[glyph(int(token), task) for token in step] for step in trace["steps"]],
+                "box": list(boxes(trace)),
+                "given": [spec.glyph(token) if spec.is_given(token) else "" for token in trace["question"]],
+                "steps": [[spec.glyph(token) for token in step] for step in trace["steps"]],
                 "wrong": [[int(i) for i in np.flatnonzero(row)] for row in wrong(trace)],
                 "halt": [round(float(value), 2) for value in trace.get("halt", [])],
             }
         )
     return found
-
-
-def clue(token: int, task: str) -> bool:
-    """Whether a question's token is given, not asked for."""
-    if task == "maze":
-        return token in (1, 3, 4)
-    return token >= 2

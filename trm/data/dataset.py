@@ -15,6 +15,7 @@ import numpy as np
 from trm.data.files import MANIFEST, load_array, read_manifest, verify
 from trm.errors import UserError
 from trm.io import read_json, write_json
+from trm.study.tasks import recognised
 
 SPLITS = ("train", "validation", "test")
 ARRAYS = ("inputs", "labels", "puzzle_identifiers", "puzzle_indices", "group_indices")
@@ -206,8 +207,7 @@ def _meta(folder: Path, split: str, manifest: dict[str, Any]) -> Meta:
         if name in manifest
     }
     if not own:
-        side, symbols = round(document["seq_len"] ** 0.5), document["vocab_size"]
-        own = {"task": "sudoku" if symbols == side + 2 else {6: "maze", 12: "arc"}.get(symbols, "sudoku")}
+        own = {"task": recognised(document["seq_len"], document["vocab_size"])}
     return Meta(
         **{name: document[name] for name in fields},
         **own,

@@ -20,7 +20,7 @@ from trm.data.progress import Progress
 from trm.errors import UserError
 from trm.io import sha256_file
 from trm.storage.cache import default_folder
-from trm.study.official_files import OFFICIAL, OfficialFiles
+from trm.study.tasks import OfficialFiles, spec_of
 
 ATTEMPTS = 5
 """Tries in a row that bring no byte before giving up."""
@@ -35,7 +35,8 @@ def official_files(task: str) -> list[tuple[str, Path]]:
     Raises:
         UserError: no network, a server that refuses, bytes with another checksum, no space.
     """
-    source = OFFICIAL[task]
+    source = spec_of(task).official
+    assert source is not None
     folder = default_folder() / "official" / source.repository.replace("/", "--") / source.revision
     return [(f"{source.repository}/{name}", _cached(source, name, folder)) for name in source.sha256]
 

@@ -15,6 +15,7 @@ import torch
 from trm.errors import UserError
 from trm.evaluation.policies import restart_noise
 from trm.network.inference import InferenceNetwork, inference_batch
+from trm.study.tasks import spec_of
 from trm.tasks.sudoku.geometry import SYMBOLS, Geometry, broken_rule, symbol_values
 from trm.training.outputs import WEIGHTS, TrainedModel, load_weights
 
@@ -98,7 +99,7 @@ def find_models(places: list[Path], cells: int) -> list[tuple[Path, TrainedModel
             f"no trained model in {', '.join(map(str, places))}: give --model the folder of a finished run"
         )
     loaded = [(folder, load_weights(folder)) for folder in folders]
-    sudoku = [(path, trained) for path, trained in loaded if trained.config.data.task == "sudoku"]
+    sudoku = [(path, trained) for path, trained in loaded if spec_of(trained.config.data.task).boxed]
     fitting = [(path, trained) for path, trained in sudoku if geometry_of(trained).cells == cells]
     if not fitting:
         sizes = sorted({geometry_of(trained).cells for _, trained in sudoku})

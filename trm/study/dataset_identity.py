@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Any
 
 from trm.errors import UserError
-from trm.study.official_files import FIRST_REVISIONS, OFFICIAL
 from trm.study.schema import DataConfig
 from trm.study.tasks import DataShape, spec_of
 
@@ -45,9 +44,8 @@ def source_identity(data: DataConfig) -> dict[str, Any]:
                 f"data.sha256 has {len(data.sha256)} checksums for {len(data.files)} data.files: give one for each file"
             )
         identity["sha256"] = list(data.sha256)
-    elif data.source == "official":
-        official = OFFICIAL[data.task]
-        if official.revision != FIRST_REVISIONS[data.task]:  # a later revision is another data set
+    elif data.source == "official" and (official := spec_of(data.task).official):
+        if official.revision != official.first_revision:  # a later revision is another data set
             identity["sha256"] = list(official.sha256.values())
     elif data.source == "generate":
         identity["pool"] = _resolved_pool(data)

@@ -20,7 +20,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from trm.study.tasks import TaskName
+from trm.study.tasks import TaskName, spec_of
 
 Fraction = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -315,10 +315,6 @@ class RunConfig(Section):
                 "data.source=mix needs data.sources, and data.sources needs data.source=mix",
             ),
             (
-                data.source == "mix" and data.task != "sudoku",
-                f"data.source=mix: only Sudoku can be mixed, not {data.task}",
-            ),
-            (
                 data.source == "mix" and data.file_sources not in (len(data.files), len(data.sha256)),
                 f"data.sources has {data.file_sources} of the kind file, data.files has {len(data.files)}",
             ),
@@ -343,8 +339,8 @@ class RunConfig(Section):
                 "data.curriculum: a stage has `hints`, but data.hints=auto already chooses them; keep one of the two",
             ),
             (
-                data.task != "sudoku" and (data.gives_hints or data.held_out_hints != (0, 0)),
-                f"data.hints, data.held_out_hints: only Sudoku has clues to add, not {data.task}",
+                not spec_of(data.task).takes_hints and (data.gives_hints or data.held_out_hints != (0, 0)),
+                f"data.hints, data.held_out_hints: a question of {data.task} has no clues to add",
             ),
             (
                 data.clues_min > data.clues_max,

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from trm.study.schema import DataConfig
@@ -33,15 +33,44 @@ class DataShape:
     """Rows of the puzzle embedding; None: known only once the data set is built (ARC: one per augmented task)."""
 
 
+@dataclass(frozen=True)
+class OfficialFiles:
+    """One published data set on the Hugging Face hub: its own division into train.csv and test.csv."""
+
+    repository: str
+    revision: str
+    """Commit: its files never change."""
+    sha256: dict[str, str]
+    """File name -> SHA-256, train first; a download with another digest is refused."""
+    first_revision: str
+    """What `official` means in identities without checksums. Never changed: a later revision adds its checksums."""
+
+
+class Cell(NamedTuple):
+    """A token as figures draw it."""
+
+    text: str
+    colour: str = ""
+    """Background; empty: by whether the cell is given, wrong or neither."""
+
+
 class TaskSpec(ABC):
     """What a data section says of one task."""
 
     sources: tuple[str, ...]
     """Values of `data.source` that have such puzzles."""
+    official: OfficialFiles | None = None
+    """The published data set, for `source: official`."""
     published: tuple[int, int] | None = None
     """Puzzles of the published data set: for training and validation, and for testing."""
     votes = False
     """Whether augmented copies of a test puzzle vote for its answer."""
+    takes_hints = False
+    """Whether blank cells of a question can be filled in from its answer (`data.hints`)."""
+    boxed = False
+    """Whether grids have boxes of `data.box_rows` by `data.box_cols`."""
+    keeps_clues = True
+    """Whether the answer shows the given cells of the question again."""
 
     @abstractmethod
     def side(self, data: DataConfig) -> int:
@@ -70,9 +99,31 @@ class TaskSpec(ABC):
         """Whether a pool of 0 means every puzzle there is."""
         return False
 
+    def recognises(self, seq_len: int, vocab_size: int) -> bool:
+        """Whether a data set of these sizes, built by the reference's tools, is of this task."""
+        return False
+
+    def glyph(self, token: int) -> str:
+        """The character of a token; empty for a blank cell and for padding."""
+        return str(token - 1) if token >= 2 else ""
+
+    def is_given(self, token: int) -> bool:
+        """Whether a question's token is a given cell."""
+        return token >= 2
+
+    def cell(self, token: int, wrong: bool) -> Cell:
+        """A token as figures draw it; `wrong`: the answer differs there."""
+        return Cell(self.glyph(token))
+
 
 @cache
 def spec_of(task: str) -> TaskSpec:
     """The spec of a task."""
     found: TaskSpec = import_module(f"{TASKS[task]}.spec").SPEC
     return found
+
+
+def recognised(seq_len: int, vocab_size: int) -> str:
+    """The task of a data set without a manifest, by its sizes; the first task where none recognises them."""
+    first = next(iter(TASKS))
+    return next((name for name in TASKS if spec_of(name).recognises(seq_len, vocab_size)), first)

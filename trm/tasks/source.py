@@ -11,8 +11,8 @@ from trm.io import sha256_file
 from trm.storage import is_remote, open_store
 from trm.storage.cache import default_folder
 from trm.study.dataset_identity import source_identity
-from trm.study.official_files import OFFICIAL
 from trm.study.schema import DataConfig
+from trm.study.tasks import spec_of
 from trm.tasks import task_of
 
 
@@ -36,11 +36,9 @@ def build_source(config: DataConfig, out: Path) -> Pool:
     config = config.model_copy(update={"pool": identity.get("pool", config.pool)})
     pool = task_of(config.task).pool(config, files)
     pool.report.setdefault("files", [name for name, _ in files])
-    if config.source == "official":
-        pool.report |= {
-            "repository": OFFICIAL[config.task].repository,
-            "revision": OFFICIAL[config.task].revision,
-        }
+    official = spec_of(config.task).official
+    if config.source == "official" and official:
+        pool.report |= {"repository": official.repository, "revision": official.revision}
     save_pool(pool, identity, out)
     return pool
 

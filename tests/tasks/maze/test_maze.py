@@ -5,7 +5,8 @@ import pytest
 
 from tests.data.conftest import maze_config
 from trm.errors import UserError
-from trm.tasks.maze.maze import CHARACTERS, canonical_mazes, examine, fill_dead_ends, generated_pool
+from trm.tasks.maze.maze import canonical_mazes, examine, fill_dead_ends, generated_pool
+from trm.tasks.maze.spec import CHARACTERS
 from trm.tasks.source import build_source
 
 SMALL = maze_config(pool=40)

@@ -11,27 +11,15 @@ from trm.analysis.lazy import common, mpl, np
 from trm.analysis.specs import Figure
 from trm.analysis.words import count, number
 from trm.errors import UserError
+from trm.study.tasks import spec_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from trm.analysis.tables import Table
 
-GIVEN, WRONG, MAZE_WALL = "#ececE7", "#FBD9D3", "#4a4a4a"
+GIVEN, WRONG = "#ececE7", "#FBD9D3"
 GOOD, BAD = "#00664b", "#a3001c"
-ARC = [
-    "#f4f4f0",
-    "#0072B2",
-    "#D55E00",
-    "#009E73",
-    "#CC79A7",
-    "#E69F00",
-    "#56B4E9",
-    "#8C510A",
-    "#9A9A9A",
-    "#1a1a1a",
-]
-"""Colours 0-9 of ARC grids; 0 is the background."""
 LARGEST = 1.6
 """Most inches of one grid's side."""
 
@@ -78,14 +66,13 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     cell = min(LARGEST, common.TWO / columns)
     figure, axes = common.canvas(common.TWO, (cell + 0.3) * len(chosen) + 0.1, len(chosen), columns)
     for line, trace in zip(axes, chosen):
-        task = str(trace["data"].get("task", "sudoku"))
         title = {"fontsize": common.SMALL, "fontweight": "normal", "loc": "center", "pad": 3}
-        _grid(line[0], trace, trace["question"], np.zeros(len(trace["answer"]), bool), task)
+        _grid(line[0], trace, trace["question"], np.zeros(len(trace["answer"]), bool))
         line[0].set_title("question", **title)
         errors = wrong(trace)
         picked = pick(errors, columns - 1)
         for axis, step in zip(line[1:], picked):
-            _grid(axis, trace, trace["steps"][step], errors[step], task)
+            _grid(axis, trace, trace["steps"][step], errors[step])
             lost = int(errors[step].sum())
             words = f"step {step + 1}: {f'{lost} wrong' if lost else 'solved'}"
             axis.set_title(words, color=BAD if lost else GOOD, **title)
@@ -116,24 +103,21 @@ def pick(errors: np.ndarray, most: int) -> list[int]:
     return sorted({0, steps - 1, *inner})
 
 
-def _grid(axes: Axes, trace: Mapping[str, Any], tokens: Any, bad: np.ndarray, task: str) -> None:
+def _grid(axes: Axes, trace: Mapping[str, Any], tokens: Any, bad: np.ndarray) -> None:
     """One puzzle's cells."""
-    from trm.analysis.traces import boxes, clue, glyph, shape
+    from trm.analysis.traces import boxes, shape, task_name
 
+    task = spec_of(task_name(trace))
     rows, columns = shape(trace)
     size = 0.55 * 72 * (common.TWO / 7.5) / max(rows, columns)
     for index, token in enumerate(tokens):
         row, column = divmod(index, columns)
         y = rows - 1 - row
-        given = task != "arc" and clue(int(trace["question"][index]), task)
-        face = WRONG if bad[index] else GIVEN if given else "white"
-        text = glyph(int(token), task)
-        if task == "maze":
-            face = MAZE_WALL if text == "#" else "#9CCBE8" if text == "o" and not bad[index] else face
-            text = "" if text in "# o" else text
+        given = task.keeps_clues and task.is_given(trace["question"][index])
+        text, colour = task.cell(token, bool(bad[index]))
+        face = colour or (WRONG if bad[index] else GIVEN if given else "white")
         ink = "black" if given else BAD if bad[index] else common.OKABE_ITO[0]
-        if task == "arc" and token >= 2:
-            face = ARC[int(token) - 2]
+        if colour:
             ink = "black" if sum(mpl.colors.to_rgb(face)) > 1.6 else "white"
         axes.add_patch(
             mpl.patches.Rectangle((column, y), 1, 1, facecolor=face, edgecolor="#c9c9c4", linewidth=0.3)
@@ -148,7 +132,7 @@ def _grid(axes: Axes, trace: Mapping[str, Any], tokens: Any, bad: np.ndarray, ta
             axes.text(column + 0.5, y + 0.46, text, fontsize=min(9.0, size * 1.25), **style)
         if bad[index]:
             axes.plot([column + 0.12, column + 0.88], [y + 0.12, y + 0.88], color=BAD, linewidth=0.5)
-    height, width = boxes(trace["data"])
+    height, width = boxes(trace)
     for place in range(0, rows + 1, height or rows):
         axes.plot([0, columns], [place, place], color="#333333", linewidth=0.8)
     for place in range(0, columns + 1, width or columns):

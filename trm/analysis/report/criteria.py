@@ -7,9 +7,9 @@ from typing import Any
 
 import pandas as pd
 
-from trm.analysis.paper import ABLATIONS, PAPER_ACCURACY
+from trm.analysis.paper import ABLATIONS, PAPER_ACCURACY, SUDOKU_EXTREME
 from trm.analysis.report.contents import Criterion, State
-from trm.analysis.report.contrasts import Contrast, accuracy, contrast, matching
+from trm.analysis.report.contrasts import Contrast, accuracy, contrast, matching, same
 from trm.analysis.stats import Mean
 from trm.analysis.words import count, interval, number, percent, points
 
@@ -63,9 +63,9 @@ def beyond(rows: pd.DataFrame) -> Criterion:
     name = "Some grid point exceeds 88 % on Sudoku-Extreme"
     if not len(rows):
         return Criterion(name, "not run", NEEDS)
-    real = (rows["data.task"] == "sudoku") & (rows["data.source"] == "official")
-    real &= (rows["data.box_rows"] == 3) & (rows["data.box_cols"] == 3)
-    found = rows[real]
+    found = rows
+    for column, value in SUDOKU_EXTREME.items():
+        found = found[same(found[column], value)]
     if not len(found):
         return Criterion(name, "not run", NEEDS)
     means = [(accuracy(part), part.iloc[0]) for _, part in found.groupby(["experiment", "label"])]

@@ -121,8 +121,8 @@ def sizes_of(config: RunConfig) -> Sizes:
     of puzzle vectors is taken to hold as many as the configuration asks for, or as the public set has."""
     found, data = shape(config.data), config.data
     tasks = (data.train_puzzles or PUBLIC_ARC_TASKS) + data.validation_puzzles
-    ids = 1 + tasks * (1 + data.augmentations) if data.task == "arc" else 1
-    return Sizes(found.seq_len, found.vocab_size, found.num_puzzle_identifiers or ids, 0)
+    ids = found.num_puzzle_identifiers or 1 + tasks * (1 + data.augmentations)
+    return Sizes(found.seq_len, found.vocab_size, ids, 0)
 
 
 def tpu_python() -> str:

@@ -29,6 +29,7 @@ from trm.evaluation.policies import fixed
 from trm.network.inference import InferenceNetwork
 from trm.network.scores import Score
 from trm.network.tpu.network import XlaNetwork
+from trm.study.dataset_identity import shape
 from trm.study.schema import RunConfig, RuntimeConfig
 from trm.training.dataset import Dataset
 from trm.training.loop import Trainer
@@ -173,7 +174,7 @@ def blank_set(config: RunConfig, puzzles: Puzzles, count: int) -> PuzzleSet:
     meta = Meta(data.task, puzzles.seq_len, puzzles.vocab, puzzles.num_ids, data.augmentations)
     meta = dataclasses.replace(meta, box_rows=data.box_rows, box_cols=data.box_cols, ignore_label_id=ignore)
     found = one_example_set(cells, cells, meta)
-    if data.task != "arc":
+    if shape(data).num_puzzle_identifiers is not None:
         return found
     cells[:] = 0
     cells[:, 0] = CODE_OF_COLOUR  # a grid of one cell

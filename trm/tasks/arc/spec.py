@@ -5,7 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from trm.study.schema import DataConfig
-from trm.study.tasks import DataShape, TaskSpec
+from trm.study.tasks import Cell, DataShape, TaskSpec
+
+COLOURS = (
+    *("#f4f4f0", "#0072B2", "#D55E00", "#009E73", "#CC79A7"),
+    *("#E69F00", "#56B4E9", "#8C510A", "#9A9A9A", "#1a1a1a"),
+)
+"""Colours 0-9 of grids; 0 is the background."""
 
 
 class ArcSpec(TaskSpec):
@@ -13,6 +19,7 @@ class ArcSpec(TaskSpec):
 
     sources = ("json", "generate")
     votes = True
+    keeps_clues = False
 
     def side(self, data: DataConfig) -> int:
         return data.arc_side
@@ -23,6 +30,15 @@ class ArcSpec(TaskSpec):
     def fields(self, data: DataConfig) -> dict[str, Any]:
         # a later field: the names of older data sets stay as they were
         return {"arc_side": data.arc_side} if data.arc_side != 30 else {}
+
+    def recognises(self, seq_len: int, vocab_size: int) -> bool:
+        return vocab_size == 2 + len(COLOURS)
+
+    def glyph(self, token: int) -> str:
+        return str(token - 2) if token >= 2 else ""
+
+    def cell(self, token: int, wrong: bool) -> Cell:
+        return Cell(self.glyph(token), COLOURS[token - 2] if token >= 2 else "")
 
 
 SPEC = ArcSpec()

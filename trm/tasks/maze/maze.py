@@ -18,9 +18,9 @@ from trm.data.pool import FREE, TEST, TRAIN, Pool, histogram, split_order, witho
 from trm.data.progress import Progress
 from trm.errors import UserError
 from trm.study.schema import DataConfig
+from trm.tasks.maze.spec import CHARACTERS
 from trm.tasks.sudoku.classes import number_rows
 
-CHARACTERS = "# SGo"
 WALL, OPEN, START, GOAL, PATH = 1, 2, 3, 4, 5
 TRIES = 20_000
 """Random mazes tried for each one asked for; about 1 in 60 of 30x30 has a path of 110 cells."""

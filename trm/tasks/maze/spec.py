@@ -6,7 +6,10 @@ from typing import Any
 
 from trm.errors import UserError
 from trm.study.schema import DataConfig
-from trm.study.tasks import DataShape, TaskSpec
+from trm.study.tasks import Cell, DataShape, OfficialFiles, TaskSpec
+
+CHARACTERS = "# SGo"
+"""Characters of tokens 1 to 5."""
 
 
 class MazeSpec(TaskSpec):
@@ -14,6 +17,16 @@ class MazeSpec(TaskSpec):
 
     sources = ("generate", "csv", "official")
 
+    # one public project pins the same digests
+    official = OfficialFiles(
+        "sapientinc/maze-30x30-hard-1k",
+        "549754de3d67eebe57b6b22c7d226b9412d55b07",
+        {
+            "train.csv": "25f9e39b5aee16967da41ba63b2d1d75cf608c2360d8a1419d827f9859dbafa0",
+            "test.csv": "5120d52088fb3f8036e62e90103808a79ba58847d8601f9451f40991b0903a62",
+        },
+        first_revision="549754de3d67eebe57b6b22c7d226b9412d55b07",
+    )
     published = (1_000, 1_000)
 
     def side(self, data: DataConfig) -> int:
@@ -35,6 +48,20 @@ class MazeSpec(TaskSpec):
     def generated_fields(self, data: DataConfig) -> dict[str, Any]:
         # unique_path is a later field: the names of older data sets stay as they were
         return {"min_path": data.min_path} | ({"unique_path": True} if data.unique_path else {})
+
+    def recognises(self, seq_len: int, vocab_size: int) -> bool:
+        return vocab_size == 1 + len(CHARACTERS)
+
+    def glyph(self, token: int) -> str:
+        return CHARACTERS[token - 1] if token else ""
+
+    def is_given(self, token: int) -> bool:
+        return self.glyph(token) in ("#", "S", "G")
+
+    def cell(self, token: int, wrong: bool) -> Cell:
+        glyph = self.glyph(token)
+        colour = "#4a4a4a" if glyph == "#" else "#9CCBE8" if glyph == "o" and not wrong else ""
+        return Cell(glyph if glyph in ("S", "G") else "", colour)
 
 
 SPEC = MazeSpec()

@@ -10,6 +10,7 @@ from trm.data.pool import Pool
 from trm.study.schema import DataConfig
 from trm.tasks.base import Augmenter, Files, Task
 from trm.tasks.maze import maze
+from trm.tasks.maze.spec import CHARACTERS
 
 
 class MazeAugmenter(Augmenter):
@@ -51,7 +52,7 @@ class Maze(Task):
         )
 
     def lines(self, tokens: np.ndarray, box_rows: int, box_cols: int) -> list[str]:
-        side, symbols = round(len(tokens) ** 0.5), "?" + maze.CHARACTERS
+        side, symbols = round(len(tokens) ** 0.5), "?" + CHARACTERS
         return ["".join(symbols[token] for token in row) for row in tokens.reshape(side, side).tolist()]
 
     def guesses(self, config: DataConfig, inputs: np.ndarray, labels: np.ndarray) -> dict[str, float | None]:

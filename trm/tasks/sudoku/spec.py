@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from trm.errors import UserError
 from trm.study.schema import DataConfig
-from trm.study.tasks import DataShape, TaskSpec
+from trm.study.tasks import DataShape, OfficialFiles, TaskSpec
 
 CLASSES_4X4 = dict(zip(range(4, 16), (13, 96, 376, 711, 1040, 980, 788, 414, 210, 56, 22, 2)))
 """Classes of 4x4 Sudoku with one solution by their number of clues (`trm.tasks.sudoku.small.classes_4x4`)."""
@@ -17,7 +18,19 @@ class SudokuSpec(TaskSpec):
 
     sources = ("generate", "csv", "official", "mix")
 
+    # several independent public projects pin the same digests
+    official = OfficialFiles(
+        "sapientinc/sudoku-extreme",
+        "58942f96baeb572ca3127e2a9e9c70f330783d6b",
+        {
+            "train.csv": "64b46674db0148e0d73a16346dadeb2b1c00824d3fca3f85b2ae7037f6b4b38e",
+            "test.csv": "a2fd52aea23d331d5b4ee723c856236e838a9fb9a70e66f4e0e0cf26c338c6a8",
+        },
+        first_revision="58942f96baeb572ca3127e2a9e9c70f330783d6b",
+    )
     published = (3_831_994, 422_786)
+    takes_hints = True
+    boxed = True
 
     def side(self, data: DataConfig) -> int:
         return data.box_rows * data.box_cols
@@ -52,6 +65,9 @@ class SudokuSpec(TaskSpec):
 
     def generates_all(self, data: DataConfig) -> bool:
         return self.side(data) == 4
+
+    def recognises(self, seq_len: int, vocab_size: int) -> bool:
+        return vocab_size == math.isqrt(seq_len) + 2
 
 
 SPEC = SudokuSpec()
