@@ -25,21 +25,21 @@ def test_a_running_job_goes_back(commands, tmp_path):
     commands("squeue", "RUNNING")
     (tmp_path / "scontrol").write_text(f"#!/bin/sh\necho $* > {tmp_path}/asked\n")
     (tmp_path / "scontrol").chmod(0o755)
-    assert requeue() == "Slurm job 7 goes back into the queue and goes on from there"
+    assert requeue() == "Slurm job 7 is requeued and will resume there"
     assert (tmp_path / "asked").read_text() == "requeue 7\n"
 
 
 def test_a_cancelled_job_stays_cancelled(commands, tmp_path):
     commands("squeue", "COMPLETING")
     commands("scontrol", "")
-    assert "is completing and is not put back" in requeue()
+    assert "is completing and is not requeued" in requeue()
     assert "scontrol" not in (tmp_path / "calls").read_text()
 
 
 def test_what_slurm_refuses_is_said(commands):
     commands("squeue", "RUNNING")
     commands("scontrol", "Requested operation is presently disabled")
-    assert "cannot be put back into the queue (Requested operation is presently disabled)" in requeue()
+    assert "cannot be requeued (Requested operation is presently disabled)" in requeue()
 
 
 def test_a_job_that_made_no_step_does_not_go_back(commands, capsys):

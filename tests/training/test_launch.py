@@ -44,7 +44,7 @@ def test_a_worker_that_waits_for_a_dead_one_is_ended(capfd):
     dies = "os.kill(os.getpid(), 9) if rank == '1' else time.sleep(600)"
     assert run_workers(2, [sys.executable, "-c", SCRIPT + dies], grace=0.5) == 1
     assert capfd.readouterr().err == (
-        "worker 1 of 2 died (SIGKILL), and the job ends; start it again and it goes on from its last checkpoint\n"
+        "worker 1 of 2 died (SIGKILL), so the job ends; start it again to resume from its last checkpoint\n"
     )
 
 

@@ -129,7 +129,7 @@ def config_keys() -> tuple[str, ...]:
 
 
 def label(column: str) -> Label:
-    """The label of any column; a key without a name of its own is written as its last part."""
+    """The label of any column; an unnamed key is written as its last part."""
     for table in (METRICS, DERIVED, CONFIG):
         if column in table:
             return table[column]

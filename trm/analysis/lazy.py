@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 else:
 
     class Lazy:
-        """Stands for a module and imports it at the first attribute access."""
+        """A module that is imported at the first attribute access."""
 
         def __init__(self, name: str):
             self.__name = name

@@ -42,7 +42,7 @@ class Pool:
     names: list[str] = field(default_factory=list)
     """ARC: task ids."""
     report: dict[str, Any] = field(default_factory=dict)
-    """What the manifest tells: counts, what was removed, histogram of ratings."""
+    """Entries of the manifest: counts, what was removed, histogram of ratings."""
 
     @property
     def puzzles(self) -> int:

@@ -60,7 +60,7 @@ class Sampler:
                 "a sampler needs a batch of at least one row, and groups and puzzles that are not empty"
             )
         self.copies, self.batch_size = copies, batch_size
-        # a visit of a group gives as many rows as its original puzzle has examples, whichever copy is drawn
+        # a visit of a group yields one row per example of its original puzzle, whichever copy is drawn
         self._visits = sizes[self._groups[:-1]]
         self._sizes = sizes
         self.epoch_rows = int(self._visits.sum())

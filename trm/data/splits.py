@@ -1,6 +1,6 @@
 """Cuts a pool into train, validation and test with no class in two of them.
 
-Along the seeded order stand validation, test, train: a larger training set, or a larger generated pool, adds puzzles at
+The seeded order is cut into validation, test, train: a larger training set, or a larger generated pool, adds puzzles at
 the end and leaves all others where they were. With `test_puzzles: null` train comes before test, which is all the rest.
 A class that a cut would divide goes to the earlier side; its puzzles beyond the cut are used by neither.
 """
@@ -63,7 +63,7 @@ def _own_division(pool: Pool, config: DataConfig, name: str, test: np.ndarray) -
 
 
 class _Cutter:
-    """Takes puzzles from the front of an order in which classmates stand together."""
+    """Takes puzzles from the front of an order in which the puzzles of a class are adjacent."""
 
     def __init__(self, order: np.ndarray, classes: np.ndarray, name: str):
         self._order, self._classes, self._name = order, classes[order], name

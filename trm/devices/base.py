@@ -111,7 +111,7 @@ class Backend(ABC):
     chunk: int = 1 << 62
     """Elements of one pass of the optimiser."""
     own_memory: bool = True
-    """Whether the device has memory of its own, to which batches must be moved."""
+    """Whether the device has its own memory, to which batches must be copied."""
     stop_every: int = 1
     """Steps between checks of the workers' stop requests (a check waits for the device)."""
     workers: Workers | None = None
@@ -197,7 +197,7 @@ class Backend(ABC):
         return self.peak_memory()
 
     def use(self) -> Use | None:
-        """Memory in use and duty cycle of this process's devices; None where nothing tells."""
+        """Memory in use and duty cycle of this process's devices; None where unknown."""
         return None
 
     def memory_limit(self) -> int:

@@ -20,9 +20,9 @@ def claim(names: Sequence[str], preferred: int, folder: Path | None = None) -> i
     """Claim one of several devices until this process ends.
 
     Args:
-        names: what tells each device from all others of the machine (its UUID).
+        names: a unique name of each device of the machine (its UUID).
         preferred: the device to try first.
-        folder: where the lock files lie; by default the machine's temporary folder.
+        folder: folder of the lock files; by default the machine's temporary folder.
 
     Returns:
         Place of the claimed device in `names`, or None where other processes hold all of them.

@@ -72,8 +72,8 @@ def _wait(workers: list[subprocess.Popen[bytes]], grace: float) -> int:
     if code >= 0:
         return code
     print(
-        f"worker {rank} of {len(workers)} died ({signal.Signals(-code).name}), and the job ends; start it again "
-        "and it goes on from its last checkpoint",
+        f"worker {rank} of {len(workers)} died ({signal.Signals(-code).name}), so the job ends; start it again "
+        "to resume from its last checkpoint",
         file=sys.stderr,
         flush=True,
     )

@@ -1,9 +1,8 @@
 """A training step traced once: later calls start the compiled program straight from its arguments.
 
-torch_xla traces a step anew each time and looks its program up by the trace, which takes the host longer than a small
-step takes the chips. The program is always the same, so its arguments are found once (which are the state's, which the
-batch's, which constants); a call hands them over and takes the results. No argument's memory is given away to a result
-(donated): whoever still holds an old value may read it.
+torch_xla traces each call of a step and looks its program up by the trace, which takes the host longer than a small
+step takes the chips. The program is always the same, so its arguments (state, batch, constants) are identified once; a
+call passes them and receives the results. No argument's memory is donated to a result, so old values stay readable.
 """
 
 from __future__ import annotations

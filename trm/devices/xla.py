@@ -195,7 +195,7 @@ class XlaBackend(Backend):
     def _lay_out(self, state: State) -> None:
         """Mark what a step has changed: slots by rows, all else whole on every device.
 
-        Left to itself, the partitioner may return the weights shared out, which the next step's program cannot take.
+        Otherwise the partitioner may return sharded weights, which the next step's program cannot take.
         """
         axes = [(tensor, axis) for tensor, axis in (*state.row_axes(), (state.reduce, None)) if tensor.dim()]
         changed = self._torch_xla._XLAC._check_tensor_need_materialization([tensor for tensor, _ in axes])
@@ -221,12 +221,12 @@ class XlaBackend(Backend):
         return self.fetch_all({"": tensor})[""]
 
     def fetch_all(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Tensors on the host. What is shared out over the devices is put together by one program for all of them:
-        torch_xla by itself compiles a program anew for each tensor at each fetch."""
+        """Tensors on the host. One program gathers all sharded ones: torch_xla itself would compile a program for each
+        tensor at each fetch."""
         from trm.devices.replay import settle
 
         found = {name: tensor.detach() for name, tensor in tensors.items() if tensor.device.type == "xla"}
-        settle(list(found.values()))  # so that what was pending is no part of that program
+        settle(list(found.values()))  # pending operations must not become part of that program
         spec = self._torch_xla._XLAC._get_xla_sharding_spec
         shared = {name: tensor for name, tensor in found.items() if "devices=" in spec(tensor)}
         for name, tensor in shared.items():
@@ -267,7 +267,7 @@ class XlaBackend(Backend):
         return f"{self.devices} x {kind}"
 
     def peak_memory(self) -> int:
-        # of this process: torch_xla tells a device's memory only outside SPMD (tpu-check predicts it)
+        # of this process: torch_xla reports a device's memory only outside SPMD (tpu-check predicts it)
         return peak_resident_bytes()
 
     def peak_device_memory(self) -> int | None:

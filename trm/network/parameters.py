@@ -74,7 +74,7 @@ def architecture(model: ModelConfig, dtype: torch.dtype) -> Architecture:
 def uniform(seed: int, name: str, shape: tuple[int, ...], step: int = 0) -> np.ndarray:
     """Uniform numbers in [0, 1) that depend on (seed, name, step) alone: equal on every machine; float64.
 
-    Made from Philox's raw words, whose stream NumPy keeps stable (its distributions it does not).
+    Made from Philox's raw words, which NumPy keeps stable between versions (unlike its distributions).
     """
     key = np.array([seed, crc32(name.encode())], dtype=np.uint64)
     words = np.random.Philox(key=key, counter=np.array([0, 0, 0, step], dtype=np.uint64)).random_raw(

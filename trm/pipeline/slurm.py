@@ -1,4 +1,4 @@
-"""A run that takes longer than one Slurm job: the job goes back into the queue by itself, and its run goes on there.
+"""A run that takes longer than one Slurm job: the job requeues itself and its run resumes.
 
 Snakemake sees the same job pending and running again, so that none of its `retries` is used up.
 """
@@ -18,9 +18,9 @@ def stretch_minutes(limit: float) -> float:
 
 
 def requeue() -> str:
-    """Put this process's Slurm job back into the queue; Slurm then ends all of its processes.
+    """Requeue this process's Slurm job; Slurm then ends all of its processes.
 
-    Returns a sentence that says what happened, empty where this is no Slurm job. A job that is being cancelled stays
+    Returns a sentence that says what happened, empty outside Slurm. A job that is being cancelled stays
     cancelled.
     """
     job = os.environ.get("SLURM_JOB_ID")
@@ -28,11 +28,11 @@ def requeue() -> str:
         return ""
     state = _output("squeue", "--noheader", "--jobs", job, "--format", "%T")
     if state != "RUNNING":
-        return f"Slurm job {job} is {state.lower() or 'unknown to squeue'} and is not put back into the queue"
+        return f"Slurm job {job} is {state.lower() or 'unknown to squeue'} and is not requeued"
     problem = _output("scontrol", "requeue", job)
     if problem:
-        return f"Slurm job {job} cannot be put back into the queue ({problem}); start the run again to go on"
-    return f"Slurm job {job} goes back into the queue and goes on from there"
+        return f"Slurm job {job} cannot be requeued ({problem}); start the run again to resume it"
+    return f"Slurm job {job} is requeued and will resume there"
 
 
 def _output(*words: str) -> str:

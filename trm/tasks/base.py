@@ -77,7 +77,7 @@ class Task(ABC):
     def sets(
         self, config: DataConfig, pool: Pool, splits: Splits
     ) -> tuple[list[PuzzleSet], list[str], dict[str, Any]]:
-        """Train, validation and test sets, the identifiers' names, and what the manifest also tells."""
+        """Train, validation and test sets, the identifiers' names, and further entries of the manifest."""
         sizes = shape(config)
         meta = Meta(config.task, sizes.seq_len, sizes.vocab_size, sizes.num_puzzle_identifiers or 1)
         sources = np.zeros(pool.puzzles, np.int32) if pool.sources is None else pool.sources

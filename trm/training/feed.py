@@ -24,7 +24,7 @@ def exploration_minimum(
 ) -> np.ndarray:
     """Least number of steps of each row of the global batch before it may halt, int32 [batch]; 0: no minimum.
 
-    With the given probability uniform over 2..halt_max_steps (the paper's exploration, drawn anew each step).
+    With the given probability uniform over 2..halt_max_steps (the paper's exploration, drawn at each step).
     """
     if halt_max_steps < 2:
         return np.zeros(batch, dtype=np.int32)

@@ -38,7 +38,7 @@ STYLE = Path(__file__).resolve().parents[3] / "config" / "figures.mplstyle"
 OKABE_ITO = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7F7F7F"]
 MARKERS = ["o", "s", "^", "D", "v", "P", "X", "*"]
 DASHES: Sequence[Any] = ("-", (0, (4, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)))
-"""Line styles that tell lines apart where they lie on each other."""
+"""Line styles for lines that overlap."""
 GREY = "#767676"
 MISSING = "#B00020"
 SMALL = 6.5

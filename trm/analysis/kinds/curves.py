@@ -23,7 +23,7 @@ AXES = {
     "flops": Label("training compute", "FLOPs"),
 }
 MOST = 12
-"""Most grid points told apart by colour."""
+"""Most grid points with a colour each."""
 
 
 class Spec(Figure):

@@ -56,7 +56,7 @@ def prediction_sentence(group: Mapping[str, Any], spec: Spec) -> str:
         text += ", inside the interval" if inside else ", outside the interval"
     text += "."
     if group["chosen"] == "constant":
-        text += " The points show no trend, so this is no prediction."
+        text += " The points show no trend, so nothing is predicted."
     elif group["doubts"]:
         text += f" The points do not support the law: {listed(group['doubts'])}."
     return (

@@ -175,7 +175,7 @@ def training(site: Site) -> str:
 
 
 def resume(site: Site) -> str:
-    """A saved and loaded training goes on as the one that was not interrupted."""
+    """A saved and loaded training continues like one that was not interrupted."""
     backend, trial = site.opened, site.shared.get("trial")
     if trial is None:
         raise UserError("not checked: there was no training")

@@ -11,7 +11,7 @@ from trm.study.slices import Slice
 
 
 class Compiled(NamedTuple):
-    """One program for one chip of the slice. `text` is None, and `needs_gib` told, where it does not fit."""
+    """One program for one chip of the slice. Where it does not fit, `text` is None and `needs_gib` is given."""
 
     text: str | None
     peak_bytes: int

@@ -25,7 +25,7 @@ class Collective:
 
 
 class Program(NamedTuple):
-    """What the text tells."""
+    """Cycles and traffic of one program."""
 
     cycles: int
     """Sum over the scheduled instructions, loop bodies times their trip counts; collectives count nothing."""

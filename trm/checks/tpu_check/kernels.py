@@ -1,6 +1,6 @@
 """Cycles of a program's hand-written kernels: the compiler estimates none for them, so its schedule is counted.
 
-libtpu is asked to write down the very bundles (one cycle each) that it has scheduled for a core. A kernel is one loop
+libtpu dumps the bundles (one cycle each) that it has scheduled for a core. A kernel is one loop
 over its grid: bundles outside it count once, those inside as often as the loop's exit test says, a step's own work as
 often as it is not jumped over. Waiting for memory is not in a schedule: a kernel takes at least the time that its
 arguments and results need at HBM_BYTES_PER_SECOND.
@@ -29,7 +29,7 @@ _DUMP = "--xla_jf_dump_to={} --xla_jf_dump_llo_text=true --xla_jf_dump_hlo_text=
 
 
 def kernel_body(line: str) -> str | None:
-    """What tells one kernel from another: its code in a custom call's configuration; None for another call."""
+    """The code of a kernel, which identifies it, from a custom call's configuration; None for other calls."""
     found = _BODY.search(line) if "tpu_custom_call" in line else None
     return found.group(1) if found else None
 
@@ -121,7 +121,7 @@ def count(module: str, folder: Path) -> dict[str, int]:
 
 
 def _count(calls: str) -> dict[str, int]:
-    """In a process of its own, as libtpu reads its options when it starts."""
+    """Runs in a new process, because libtpu reads its options when it starts."""
     with tempfile.TemporaryDirectory() as folder:
         env = {**os.environ, "LIBTPU_INIT_ARGS": _DUMP.format(folder)}
         command = [sys.executable, "-m", "trm.checks.tpu_check.kernels"]

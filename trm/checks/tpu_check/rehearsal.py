@@ -50,7 +50,7 @@ CODE_OF_COLOUR = 2
 
 @contextmanager
 def traced_as_on_tpu() -> Iterator[None]:
-    """torch_xla lowers some operations otherwise for a TPU, as PJRT_DEVICE says at that moment; its client stays."""
+    """torch_xla lowers some operations differently if PJRT_DEVICE is TPU at that moment; its client stays the same."""
     before = os.environ["PJRT_DEVICE"]
     os.environ["PJRT_DEVICE"] = "TPU"
     try:
@@ -99,7 +99,7 @@ class Rehearsal(XlaBackend):
         return run
 
     def during(self, phase: str, call: Callable[..., Any]) -> Callable[..., Any]:
-        """`call`, whose programs are noted as the phase's."""
+        """`call`, with its programs recorded under the phase."""
 
         def run(*arguments: Any, **options: Any) -> Any:
             before, self.phase = self.phase, phase
@@ -124,8 +124,10 @@ class Rehearsal(XlaBackend):
 
 
 def only_computed(module: str) -> str:
-    """A StableHLO module without results that are arguments, and without arguments that nothing reads: asked for all
-    pending tensors, torch_xla hands through every other tensor too. Empty where nothing is computed."""
+    """A StableHLO module without results that are arguments, and without unused arguments; empty if nothing is left.
+
+    Asked for all pending tensors, torch_xla also passes every other tensor through.
+    """
     lines = module.splitlines()
     at = next(i for i, line in enumerate(lines) if "func.func @main(" in line)
     end = next(i for i, line in enumerate(lines) if i > at and line.strip().startswith("return"))

@@ -3,7 +3,7 @@
     echo '{"config": {...}, "puzzles": [81, 11, 1, 0], "slice": "v4-64", "what": "train"}' |
         python -m trm.checks.tpu_check.worker
 
-The number of virtual devices is fixed when torch_xla starts, so each program has a process of its own.
+The number of virtual devices is fixed when torch_xla starts, so each program needs its own process.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def stablehlo(outputs: list[Any], backend: Any) -> str:
 
 
 def run(request: dict[str, Any]) -> dict[str, Any]:
-    """Trace, compile, read. The answer's fields are told in `trm.checks.tpu_check.check.Result` and `Program`."""
+    """Trace, compile, read. For the answer's fields see `trm.checks.tpu_check.check.Result` and `Program`."""
     where = parse_slice(request["slice"])
     os.environ.update(environment(where))
     as_torch_xla_starts_libtpu(where)

@@ -204,7 +204,7 @@ class LastRound(torch.autograd.Function):
         ctx.rounds, ctx.saved = rounds, []
         ctx.set_materialize_grads(False)
         z_H, z_L = rounds.forward(z_H, z_L, x, l_cycles, ctx.saved)
-        z_H, z_L = z_H.clone(), z_L.clone()  # what leaves must not lie in a buffer
+        z_H, z_L = z_H.clone(), z_L.clone()  # the results must not be views of a buffer
         ctx.mark_non_differentiable(z_L)
         return z_H, z_L
 

@@ -115,7 +115,7 @@ def task_pool(config: DataConfig, tasks: list[Task]) -> Pool:
 
 
 def read_tasks(files: list[tuple[str, Path]]) -> list[Task]:
-    """Tasks in the order of the files, solutions filled in wherever they stand.
+    """Tasks in the order of the files, with their solutions from any of the files.
 
     Raises:
         UserError: as `json_pool`.
@@ -220,7 +220,7 @@ def encode(grid: np.ndarray, side: int = SIDE) -> np.ndarray:
 
 
 def side_of(cells: int) -> int:
-    """Rows and columns of a canvas of so many cells."""
+    """Rows and columns of a square canvas of `cells` cells."""
     return math.isqrt(cells)
 
 

@@ -1,7 +1,7 @@
-"""Augmented copies of ARC tasks: one turn and one recolouring a copy, a shift of its own for each example.
+"""Augmented copies of ARC tasks: one turn and one recolouring per copy, one shift per example.
 
 A copy of an example is a token map and two cell maps (its input and output may differ in size): cell i of the copy
-shows `token_map[row[cell_map[i]]]`, where positions S and S + 1 (S cells of a canvas) stand for padding and the
+shows `token_map[row[cell_map[i]]]`, where positions S and S + 1 (S cells of a canvas) mean padding and the
 end-of-grid token. Colour 0 stays; copy 0 is the original; in each copy one example is left unshifted, as test inputs
 are.
 """

@@ -1,6 +1,6 @@
 """Data sets of ARC tasks: originals as train, validation and test sets, and written out with their copies.
 
-Trained on are all pairs of the training tasks and the demonstrations of the others, whose hidden pairs are tested on
+Training uses all pairs of the training tasks and the demonstrations of the others. Tests use the hidden pairs of those,
 under the same identifiers: task t (in training order) has 1 + t * (augmentations + 1), its copy k has k more.
 """
 
@@ -70,7 +70,7 @@ def _set(
 
 
 def identifier_names(tasks: list[str], augmentations: int, seed: int) -> Iterator[str]:
-    """The entries of identifiers.json: what each puzzle identifier stands for."""
+    """The entries of identifiers.json: what each puzzle identifier means."""
     yield "<blank>"
     copies = np.arange(augmentations + 1)
     root = rng.root_key(seed, "augment")
@@ -82,7 +82,7 @@ def identifier_names(tasks: list[str], augmentations: int, seed: int) -> Iterato
 
 
 def write_expanded(folder: Path, puzzles: PuzzleSet, copies: int, shifted: bool) -> int:
-    """Write a split with copies 0..copies of every task, each a puzzle of its own; returns the number of puzzles."""
+    """Write a split with copies 0..copies of every task, each a separate puzzle; returns the number of puzzles."""
     from trm.tasks.arc.kernels import move_grids
 
     folder.mkdir()

@@ -66,7 +66,7 @@ def _fill(draws: Draws, colours: np.ndarray, side: int) -> tuple[np.ndarray, np.
 
 
 def _stack(draws: Draws, colours: np.ndarray, side: int) -> tuple[np.ndarray, np.ndarray]:
-    """The grid stands above itself."""
+    """The grid is stacked on top of itself."""
     question = _grid(draws, draws.colours(), _one(draws, 1, side // 2), _one(draws, 1, side - 1))
     return question, np.concatenate([question, question])
 

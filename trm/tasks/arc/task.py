@@ -18,7 +18,7 @@ from trm.tasks.base import Augmenter, Files, HostAugmenter, Task
 
 
 class Arc(Task):
-    """Tasks of grid pairs; a puzzle is a task with several examples and an identifier of its own for each copy."""
+    """Tasks of grid pairs; a puzzle is a task with several examples; each copy has its own identifier."""
 
     name = "arc"
 
@@ -35,7 +35,7 @@ class Arc(Task):
         return sets, names, {"tasks": tasks}
 
     def augmenter(self, puzzles: PuzzleSet) -> Augmenter | HostAugmenter:
-        """Copies are made on the host (`ArcAugmenter.rows`), but for data whose copies are written out."""
+        """Copies are made on the host (`ArcAugmenter.rows`), unless they are written out."""
         from trm.tasks.arc.augment import ArcAugmenter
 
         return ArcAugmenter(puzzles) if puzzles.meta.augmentations else Augmenter(puzzles.meta)

@@ -1,4 +1,4 @@
-"""Classes of equivalent Sudoku: puzzles that a symmetry of the rules turns into one another never stand in two splits.
+"""Classes of equivalent Sudoku: puzzles that a symmetry of the rules turns into one another share a split.
 
 9x9: by the solution grid, of which there are 5.5 billion classes. Other sizes: by the puzzle, since there are so few
 classes of grids (two of 4x4).

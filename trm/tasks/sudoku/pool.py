@@ -100,7 +100,7 @@ def _enumerated(config: DataConfig) -> tuple[np.ndarray, np.ndarray, int]:
 
 
 def _random(geometry: Geometry, config: DataConfig) -> tuple[np.ndarray, np.ndarray, int]:
-    """Random grids, clues removed; puzzle i depends on (seed, i) alone, and one whose class came before is left out."""
+    """Random grids, clues removed; puzzle i depends on (seed, i) alone; repeated classes are left out."""
     root = rng.root_key(config.seed, "generate")
     wanted, progress = config.pool, Progress("generating", config.pool, "puzzles")
     climbing = config.min_rating > 0 and config.clues_max == 0
@@ -260,7 +260,9 @@ def check_values(
             at: int, column: str = column, texts: np.ndarray = texts, wrong: np.ndarray = wrong
         ) -> str:
             cell = int(wrong[at].argmax())
-            return f"the {column} has {chr(texts[at, cell])!r} at character {cell + 1}: only digits may stand there"
+            return (
+                f"the {column} has {chr(texts[at, cell])!r} at character {cell + 1}: only digits are allowed"
+            )
 
         refuse(wrong.any(axis=1), name, first, sentence)
     questions, answers = table[questions], table[answers]
