@@ -92,7 +92,8 @@ def test_the_snakefile_side_imports_neither_torch_nor_numpy():
     code = (
         "import sys; from trm.pipeline.project import open_project; from trm.pipeline.estimates import Estimates;"
         "from trm.pipeline.partial import write_partial_report;"
-        "p = open_project({}); p.check_figures(); p.check_sizes(); p.published.report_identity; Estimates(p).of(next(iter(p.runs)));"
+        "p = open_project({}); p.check_figures(); p.check_sizes(); p.published.report_identity;"
+        "Estimates(p).of(next(iter(p.runs)));"
         "sys.exit(sorted({'torch', 'numpy', 'pandas', 'numba'} & set(sys.modules)) or 0)"
     )
     result = subprocess.run(

@@ -6,6 +6,8 @@ Reads the fused projection [L, B, 3 D] and writes [L, B, D] where they lie, with
 
 from __future__ import annotations
 
+from typing import Any
+
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -131,7 +133,9 @@ def serves(choices: Table, length: int, head_width: int) -> bool:
     return fits(length, head_width) and chosen(choices, "attention", length, head_width) is not None
 
 
-def _arguments(qkv: Tensor, heads: int, tables: tuple[Tensor, Tensor] | None) -> tuple[tuple, dict]:
+def _arguments(
+    qkv: Tensor, heads: int, tables: tuple[Tensor, Tensor] | None
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
     length, rows, width = qkv.shape
     half = width // 3 // heads // 2
     cos, sin = tables or (qkv, qkv)
