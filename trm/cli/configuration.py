@@ -37,7 +37,7 @@ def run_config(argument: str, changes: list[str], files: str = "") -> RunConfig:
         UserError: naming the key and what is wrong with it.
     """
     from trm.pipeline.settings import parse_overrides
-    from trm.study.grid import with_checksums
+    from trm.study.input_files import with_checksums
     from trm.study.merge import SECTIONS, flatten, lay, nest, resolve
     from trm.study.reading import error_sentence
 

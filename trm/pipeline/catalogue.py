@@ -27,8 +27,8 @@ from trm.pipeline.naming import (
 )
 from trm.study.dataset_identity import dataset_identity, source_identity
 from trm.study.fingerprint import canonical_json, digest, run_identity
-from trm.study.grid import Run, Study
 from trm.study.merge import nearest
+from trm.study.points import Run, Study
 from trm.study.reading import error_sentence
 
 Value = TypeVar("Value")

@@ -6,8 +6,8 @@ from typing import Any
 
 from trm.errors import UserError
 from trm.pipeline.naming import Figure
-from trm.study.grid import ResolvedExperiment
 from trm.study.merge import nearest
+from trm.study.points import ResolvedExperiment
 from trm.study.schema import DataConfig
 from trm.study.tasks import spec_of
 from trm.training.history import COLUMNS

@@ -24,7 +24,7 @@ from trm.study.cost import (
     seconds_text,
 )
 from trm.study.fingerprint import canonical_json
-from trm.study.grid import Run
+from trm.study.points import Run
 from trm.study.slices import parse_slice
 from trm.study.tasks import spec_of
 

@@ -11,7 +11,7 @@ from trm.analysis.specs import Figure as FigureSpec
 from trm.analysis.specs import FitSpec
 from trm.study.dataset_identity import dataset_identity, source_identity
 from trm.study.fingerprint import digest, task_slug
-from trm.study.grid import Point
+from trm.study.points import Point
 from trm.study.schema import DataConfig
 
 ANALYSIS_VERSION = 7

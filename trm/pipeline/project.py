@@ -12,7 +12,8 @@ from trm.pipeline.places import Place
 from trm.pipeline.published import Published
 from trm.pipeline.selection import Selection
 from trm.pipeline.settings import Settings, check_keys, options_of, split
-from trm.study.grid import Run, Study, load_study
+from trm.study.grid import load_study
+from trm.study.points import Run, Study
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from trm.io import read_json, write_bytes, write_json
 from trm.pipeline.naming import REPORT, published
 from trm.pipeline.selection import Selection
 from trm.study.fingerprint import digest
-from trm.study.grid import Study
+from trm.study.points import Study
 
 
 class Published:

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import math
-import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,138 +12,16 @@ from pydantic import ValidationError
 
 from trm.errors import UserError
 from trm.study.experiment import Experiment, ExperimentScale, Grid, Scale, StudyFile
-from trm.study.fingerprint import canonical_json, evaluation_fingerprint, run_name
+from trm.study.fingerprint import canonical_json, run_name
+from trm.study.input_files import fill_variables, with_checksums
 from trm.study.merge import LENGTHS, Flat, check_key, flatten, lay, nearest, nest, resolve
+from trm.study.points import Point, ResolvedExperiment, Run, Study
 from trm.study.reading import error_sentence, parse_yaml
 from trm.study.schema import EvaluationConfig, RunConfig, RuntimeConfig
 from trm.study.text import count
 
 MOST_RUNS = 20_000
 """A study that asks for more is refused before its runs are resolved: it is a mistake, or needs another tool."""
-
-
-@dataclass(frozen=True)
-class Run:
-    """One training run. `name` is its folder and its identity."""
-
-    name: str
-    config: RunConfig
-
-
-@dataclass(frozen=True)
-class Point:
-    """One grid point of an experiment: what was varied, and the runs (one a seed) and evaluation that measure it."""
-
-    coords: dict[str, Any]
-    label: str
-    runs: tuple[Run, ...]
-    evaluation: EvaluationConfig
-
-    @cached_property
-    def evaluation_file(self) -> str:
-        """File name of the evaluation inside each run's folder."""
-        return f"evaluation-{evaluation_fingerprint(self.evaluation)[:8]}.json"
-
-    @property
-    def evaluations(self) -> list[str]:
-        """`<run>/<file>` of the evaluation of each run."""
-        return [f"{run.name}/{self.evaluation_file}" for run in self.runs]
-
-
-@dataclass(frozen=True)
-class ResolvedExperiment:
-    """An experiment at one scale."""
-
-    name: str
-    definition: Experiment
-    points: tuple[Point, ...]
-    figures: tuple[dict[str, Any], ...]
-    skip: str | None = None
-    left_out: tuple[str, ...] = ()
-    """What is missing for grids that were left out, in words."""
-
-    def point(self, name: str) -> Point:
-        """A grid point by its label, or by a value in its label (`1000` for `train_puzzles=1000`).
-
-        Raises:
-            UserError: none or several are meant; the message lists the labels.
-        """
-        found = [point for point in self.points if point.label == name]
-        if not found:
-            for point in self.points:
-                parts = point.label.split(", ")
-                if name in parts or name in [part.partition("=")[2] for part in parts]:
-                    found.append(point)
-        if len(found) != 1:
-            labels = "; ".join(point.label for point in self.points)
-            what = f"{len(found)} points match" if found else "no point matches"
-            raise UserError(f"{self.name}: {what} {name!r}; there are: {labels}")
-        return found[0]
-
-
-@dataclass
-class Study:
-    """The whole study at one scale."""
-
-    name: str
-    scale_name: str
-    scale: Scale
-    experiments: dict[str, ResolvedExperiment]
-    figures: list[dict[str, Any]]
-    aliases: dict[str, str]
-    points: dict[str, tuple[str, str]] = field(default_factory=dict)
-    """Older documents' name of a point -> its experiment and label."""
-    runs: dict[str, Run] = field(default_factory=dict)
-    evaluations: dict[str, EvaluationConfig] = field(default_factory=dict)
-    log_every: dict[str, int] = field(default_factory=dict)
-    """Runs whose experiments ask for finer curves than the scale does."""
-    variables: frozenset[str] = frozenset()
-    """Names that the study's file reads as `$name` or `needs`; `--config NAME=...` sets them."""
-    phases: list[str] = field(default_factory=list)
-    """In the order in which a grant is spent."""
-    recipe: Flat = field(default_factory=dict)
-    """The scale's own recipe, before any experiment: dotted key -> value; what ablations compare with."""
-
-    @property
-    def names(self) -> list[str]:
-        """Names and aliases of experiments, and those of single points."""
-        return [*self.experiments, *self.aliases, *self.points]
-
-    def find(self, name: str) -> tuple[ResolvedExperiment, Point | None]:
-        """What a name means: an experiment, or one point of it.
-
-        Raises:
-            UserError: an unknown name, or a point that this scale lacks.
-        """
-        if name not in self.points:
-            return self.experiment(name), None
-        owner, label = self.points[name]
-        experiment = self.experiments[owner]
-        return experiment, None if experiment.skip else experiment.point(label)
-
-    def experiment(self, name: str) -> ResolvedExperiment:
-        """An experiment by its name or by an older document's id."""
-        known = self.aliases.get(name, name)
-        if known in self.points:
-            owner, label = self.points[known]
-            raise UserError(
-                f"{name} is one point of {owner} ({label}): `python -m trm study run {name}` runs it"
-            )
-        if known not in self.experiments:
-            hint = nearest(name, self.names)
-            raise UserError(
-                f"no experiment {name!r} at scale {self.scale_name}{hint} (`python -m trm study list`)"
-            )
-        return self.experiments[known]
-
-    def why_skipped(self, name: str) -> str:
-        """A sentence on an experiment that is not run."""
-        return f"{self.experiment(name).name} is not run at scale {self.scale_name}: {self.experiment(name).skip}"
-
-    def selected(self, which: str) -> list[str]:
-        """Names of the experiments of `report` or `study` at this scale; skipped ones are left out."""
-        names = getattr(self.scale, which) or list(self.experiments)
-        return [name for name in names if not self.experiment(name).skip]
 
 
 def load_study(
@@ -345,7 +219,7 @@ def _resolve_experiment(
         flatten({"evaluation": dict(experiment.evaluation or {})}, f"{where}: evaluation"),
         flatten({"evaluation": dict(here.evaluation or {})}, f"{where}: evaluation"),
     )
-    common, unset = _fill_variables(common, variables)
+    common, unset = fill_variables(common, variables)
     if unset:
         why = f"needs --config {unset}=PATH"
         return ResolvedExperiment(name, experiment, (), tuple(figures), why)
@@ -381,23 +255,6 @@ def _resolve_experiment(
 def _names_text(grid: Grid) -> str:
     """Which points a grid would make, in words."""
     return "; ".join(label for _, label in _grid_points(grid, "grid")) or "a grid"
-
-
-def _fill_variables(flat: Flat, variables: dict[str, Any]) -> tuple[Flat, str]:
-    """Replace `$name` in data.files; also the name of the first unset variable, or nothing."""
-    files = flat.get("data.files") or []
-    filled: list[str] = []
-    for file in [files] if isinstance(files, str) else files:
-        name = str(file)[1:] if str(file).startswith("$") else ""
-        if name and not variables.get(name):
-            return flat, name
-        filled.extend(_paths(str(variables[name])) if name else [file])
-    return (flat | {"data.files": filled}, "") if filled else (flat, "")
-
-
-def _paths(text: str) -> list[str]:
-    """Paths separated by commas; one path where a file of the whole name exists."""
-    return [text] if Path(text).exists() else text.split(",")
 
 
 def _grid_points(grid: Grid, where: str) -> Iterator[tuple[Flat, str]]:
@@ -481,53 +338,6 @@ def _refuse_dead_axes(grid: Grid, shared: Flat, forced: Flat, where: str) -> Non
                 made = count(len(names), "different run")
                 reason = UNREAD.get(key, "remove the values that change nothing")
                 raise UserError(f"{where}: {key} has {len(values)} values but they make {made}: {reason}")
-
-
-def with_checksums(data: dict[str, Any], where: str) -> dict[str, Any]:
-    """The data section with the checksum of each of its files: a local file's own, or the one given with a remote file
-    (`gs://bucket/file.csv#sha256=HEX`).
-
-    Raises:
-        UserError: a local file cannot be read, or a remote one has no checksum.
-    """
-    files = data.get("files") or ()
-    if isinstance(files, str):
-        files = (files,)
-    if not files:
-        return data
-    if data.get("sha256"):
-        return {**data, "files": tuple(files)}
-    named = [_named_checksum(str(name), where) for name in files]
-    return {**data, "files": tuple(name for name, _ in named), "sha256": tuple(found for _, found in named)}
-
-
-def _named_checksum(name: str, where: str) -> tuple[str, str]:
-    """A file's name without its checksum, and the checksum."""
-    if "://" not in name:
-        return name, _file_sha256(name, where)
-    path, _, checksum = name.partition("#sha256=")
-    if re.fullmatch("[0-9a-f]{64}", checksum):
-        return path, checksum
-    raise UserError(
-        f"{where}: {name} is remote: give it as {path}#sha256=... with its checksum, which `python -m trm data "
-        f"checksum {path}` prints, or in data.sha256"
-    )
-
-
-def _file_sha256(name: str, where: str) -> str:
-    try:
-        stat = Path(name).stat()
-        return _sha256_of(name, stat.st_mtime_ns, stat.st_size)
-    except OSError as error:
-        raise UserError(
-            f"{where}: data.files: {name}: {error.strerror}; name a file that can be read"
-        ) from error
-
-
-@cache
-def _sha256_of(name: str, _mtime: int, _size: int) -> str:
-    with open(name, "rb") as handle:
-        return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
 def _collect(study: Study, path: str) -> None:

@@ -1,0 +1,76 @@
+"""Files that a configuration reads: variables in their names, and their checksums."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from trm.errors import UserError
+from trm.io import sha256_file
+from trm.study.merge import Flat
+
+
+def with_checksums(data: dict[str, Any], where: str) -> dict[str, Any]:
+    """The data section with the checksum of each of its files: a local file's own, or the one given with a remote file
+    (`gs://bucket/file.csv#sha256=HEX`).
+
+    Raises:
+        UserError: a local file cannot be read, or a remote one has no checksum.
+    """
+    files = data.get("files") or ()
+    if isinstance(files, str):
+        files = (files,)
+    if not files:
+        return data
+    if data.get("sha256"):
+        return {**data, "files": tuple(files)}
+    named = [_named_checksum(str(name), where) for name in files]
+    return {**data, "files": tuple(name for name, _ in named), "sha256": tuple(found for _, found in named)}
+
+
+def _named_checksum(name: str, where: str) -> tuple[str, str]:
+    """A file's name without its checksum, and the checksum."""
+    if "://" not in name:
+        return name, _file_sha256(name, where)
+    path, _, checksum = name.partition("#sha256=")
+    if re.fullmatch("[0-9a-f]{64}", checksum):
+        return path, checksum
+    raise UserError(
+        f"{where}: {name} is remote: give it as {path}#sha256=... with its checksum, which `python -m trm data "
+        f"checksum {path}` prints, or in data.sha256"
+    )
+
+
+@cache
+def _sha256_of(name: str, _mtime: int, _size: int) -> str:
+    """The checksum of a file, read again when its time or size has changed."""
+    return sha256_file(name)
+
+
+def _file_sha256(name: str, where: str) -> str:
+    try:
+        stat = Path(name).stat()
+        return _sha256_of(name, stat.st_mtime_ns, stat.st_size)
+    except OSError as error:
+        raise UserError(
+            f"{where}: data.files: {name}: {error.strerror}; name a file that can be read"
+        ) from error
+
+
+def fill_variables(flat: Flat, variables: dict[str, Any]) -> tuple[Flat, str]:
+    """Replace `$name` in data.files; also the name of the first unset variable, or nothing."""
+    files = flat.get("data.files") or []
+    filled: list[str] = []
+    for file in [files] if isinstance(files, str) else files:
+        name = str(file)[1:] if str(file).startswith("$") else ""
+        if name and not variables.get(name):
+            return flat, name
+        filled.extend(_paths(str(variables[name])) if name else [file])
+    return (flat | {"data.files": filled}, "") if filled else (flat, "")
+
+
+def _paths(text: str) -> list[str]:
+    """Paths separated by commas; one path where a file of the whole name exists."""
+    return [text] if Path(text).exists() else text.split(",")
