@@ -6,56 +6,20 @@ gradient keep nothing; the token mixing's projection is never stored but compute
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from trm.network import definition as network
 from trm.network.cuda.layers import Attention, Channels, Tokens
 from trm.network.cuda.norm import norm_backward, residual_norm, scale_dtype
 from trm.network.cuda.tiles import Table, architecture_of, table
 from trm.network.definition import Architecture, Weights
 from trm.network.eager import fused
-from trm.network.eager.fused import Buffers, LastRound
-from trm.network.eager.plain import PlainNetwork
+from trm.network.eager.fused import Buffers
 from trm.network.parameters import Layout
-
-
-class TritonNetwork:
-    """As `plain.PlainNetwork`, for a GPU with bfloat16 or float16 products; `choices`: see `trm.network.cuda.tiles`."""
-
-    def __init__(
-        self,
-        layout: Layout,
-        params: Tensor,
-        grads: Tensor,
-        arch: Architecture,
-        choices: Table | None = None,
-    ):
-        self._plain = PlainNetwork(layout, params, grads, arch)
-        self._params, self._arch = params, arch
-        self._work = torch.empty_like(params, dtype=arch.dtype) if params.dtype != arch.dtype else params
-        self.rounds = TritonRounds(layout.views(self._work), layout.views(grads), arch, choices)
-
-    def prepare(self) -> None:
-        """Cast and pad the weights as they are now, and zero the gradients."""
-        self._plain.prepare()
-        if self._work is not self._params:
-            self._work.copy_(self._params)
-        self.rounds.prepare()
-
-    def __call__(
-        self, z_H: Tensor, z_L: Tensor, inputs: Tensor, puzzle: Tensor | None, h_cycles: int, l_cycles: int
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """As `network.supervision_step`."""
-        x = network.embed(inputs, puzzle, self._plain.weights, self._arch, Lookup.apply)
-        with torch.no_grad():
-            for _ in range(h_cycles - 1):
-                z_H, z_L = self.rounds.forward(z_H, z_L, x, l_cycles)
-        z_H, z_L = LastRound.apply(x, z_H, z_L, self.rounds, l_cycles)
-        return (z_H, z_L, *network.heads(z_H, self._plain.weights, self._arch))
 
 
 class Lookup(torch.autograd.Function):
@@ -201,3 +165,17 @@ class TritonRounds(fused.Rounds):
                 grad = mixer.backward(total, kept.x, *kept.mixer)
             grad = grad.view(length, batch, width)
         return grad
+
+
+class TritonNetwork(fused.FusedNetwork):
+    """`FusedNetwork` from Triton kernels, for a GPU with bfloat16 or float16 products.
+
+    `choices`: see `trm.network.cuda.tiles`.
+    """
+
+    lookup = staticmethod(Lookup.apply)
+
+    def __init__(
+        self, layout: Layout, params: Tensor, grads: Tensor, arch: Architecture, choices: Table | None = None
+    ):
+        super().__init__(layout, params, grads, arch, partial(TritonRounds, choices=choices))

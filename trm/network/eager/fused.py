@@ -162,6 +162,9 @@ def attention_core(heads: int, cos: Tensor | None, sin: Tensor | None) -> Callab
 class FusedNetwork:
     """As `plain.PlainNetwork`, with its recursion rounds by `rounds`: faster where kernels are started one by one."""
 
+    lookup: Callable[[Tensor, Tensor], Tensor] = staticmethod(F.embedding)
+    """Rows of the embedding table."""
+
     def __init__(
         self,
         layout: Layout,
@@ -181,12 +184,13 @@ class FusedNetwork:
         self._plain.prepare()
         if self._work is not self._params:
             self._work.copy_(self._params)
+        self.rounds.prepare()
 
     def __call__(
         self, z_H: Tensor, z_L: Tensor, inputs: Tensor, puzzle: Tensor | None, h_cycles: int, l_cycles: int
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """As `network.supervision_step`."""
-        x = network.embed(inputs, puzzle, self._plain.weights, self._arch)
+        x = network.embed(inputs, puzzle, self._plain.weights, self._arch, self.lookup)
         with torch.no_grad():
             for _ in range(h_cycles - 1):
                 z_H, z_L = self.rounds.forward(z_H, z_L, x, l_cycles)
@@ -261,6 +265,9 @@ class Rounds:
             z_L = self._stack(torch.add(z_L, inject, out=buffers.get(key, x, *x.shape)), use, "z_L", saved)
         into = torch.add(z_H, z_L, out=buffers.get(("into z_H", saved is None), x, *x.shape))
         return self._stack(into, l_cycles, "z_H", saved), z_L
+
+    def prepare(self) -> None:
+        """Called when the weights have changed."""
 
     def whole(self, tensor: Tensor) -> Tensor:
         """The tensor itself: there is one device."""
