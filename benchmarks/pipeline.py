@@ -16,7 +16,10 @@ from benchmarks.frame import ROOT, Ratio, finish, parser, spread, timed
 
 ALLOWED = {(0, "snakemake -n -q"): 2.0, (5000, "parse"): 3.0, (5000, "snakemake -n -q"): 15.0}
 """Targets in seconds, by grid points and command."""
-PARSE = "from trm.pipeline.project import open_project; p = open_project({}); p.check(); p.published.report_identity"
+PARSE = (
+    "from trm.pipeline.project import open_project; p = open_project({}); "
+    "p.check_figures(); p.check_sizes(); p.published.report_identity"
+)
 COMMANDS = {
     "parse": [sys.executable, "-c", PARSE],
     "snakemake -n -q": [sys.executable, "-m", "snakemake", "--profile", "profiles/local", "-n", "-q"],

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from benchmarks import fits, frame, run
+from benchmarks import fits, frame, pipeline, run
 from benchmarks.frame import Ratio
 
 FASTER = Ratio("train, bfloat16", "small, 32 rows", 1.4, 1.3, 1.5, 1.2, "plain PyTorch, compiled")
@@ -61,6 +61,11 @@ def test_every_benchmark_knows_the_options_it_is_given():
         for quick in (False, True):
             given = [option for option in run.options(name, quick) if option.startswith("--")]
             assert all(f'"{option}"' in source for option in [*given, "--json"])
+
+
+def test_the_command_that_is_timed_runs():
+    """What `benchmarks.pipeline` times is text, which no other check reads."""
+    assert frame.timed(pipeline.COMMANDS["parse"])[0] > 0
 
 
 def test_a_failure_is_counted(tmp_path, monkeypatch, capsys):
