@@ -4,8 +4,11 @@ import asyncio
 from types import SimpleNamespace
 
 import pytest
+from snakemake.cli import parse_args
 from snakemake_interface_common.exceptions import WorkflowError
+from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry
 
+from snakemake_executor_plugin_tpu.__main__ import parse
 from snakemake_executor_plugin_tpu.allocation import Allocator
 from snakemake_executor_plugin_tpu.emulator import EmulatedPod, why_not
 from snakemake_executor_plugin_tpu.emulator.study import Study
@@ -187,6 +190,21 @@ def test_job_goes_where_it_runs_or_may_still_run(place):
     play(story)
 
 
+@pytest.mark.parametrize("pool", ["[v4-16, v4-8 x 2 @ us-east5-a]", "v4-16, v4-8 x 2 @ us-east5-a"])
+def test_pool_of_a_profile_is_a_list_or_a_text(pool, tmp_path):
+    """As Snakemake reads the profile, and as the commands for people do."""
+    (tmp_path / "config.yaml").write_text(
+        f"executor: tpu\ntpu-project: p\ntpu-zone: z\ntpu-name: pod\ntpu-pool: {pool}\n"
+    )
+    _, args = parse_args(["--profile", str(tmp_path), "a-target"])
+    assert list(args.targets) == ["a-target"]
+    read_by_snakemake = ExecutorPluginRegistry().get_plugin("tpu").get_settings(args)
+    _, read_by_us = parse(["status", "--profile", str(tmp_path)])
+    for settings in (read_by_snakemake, read_by_us):
+        found = [(one.name, one.accelerator_type, one.zone) for one in settings.slices()]
+        assert found == [("pod-0", "v4-16", "z"), *((f"pod-{n}", "v4-8", "us-east5-a") for n in (1, 2))]
+
+
 def test_pool_in_words():
     settings = ExecutorSettings(project="p", zone="z", name="pod", pool="v4-16, v4-8 x 2 @ us-east5-a")
     found = [(one.name, one.accelerator_type, one.zone) for one in settings.slices()]
@@ -206,7 +224,7 @@ def test_pool_in_words():
 @pytest.mark.skipif(bool(why_not()), reason=why_not() or "")
 def test_preempted_slice_of_a_pool_costs_one_job_its_launch(tmp_path):
     long = {"steps": 12, "options": "--hold 6"}
-    profile = {"tpu-pool": "v4-8 x 3", "resources": {"tpu_hosts": 3}}
+    profile = {"tpu-pool": ["v4-8 x 3"], "resources": {"tpu_hosts": 3}}
     with EmulatedPod(tmp_path / "pod", "v4-8", slices=3) as pod:
         one = Study(tmp_path / "study", pod, {"a": long, "b": long, "c": long}, **profile)
         call = one.start()

@@ -198,9 +198,9 @@ def test_choosing_among_restarts():
 def test_noise_is_needed_for_restarts_to_differ(trained, dataset_folder):
     measured = evaluation(trained, dataset_folder)
     data = measured.dataset.originals("test", measured.backend)
-    same = policies.restarts(measured.net, data, 4, (4,), 0.0, measured._score)
-    first = policies.restarts(measured.net, data, 4, (4,), 3.0, measured._score)
-    again = policies.restarts(measured.net, data, 4, (4,), 3.0, measured._score)
+    same = policies.restarts(measured.net, data, 4, (4,), 0.0, measured._score, measured.backend.synchronize)
+    first = policies.restarts(measured.net, data, 4, (4,), 3.0, measured._score, measured.backend.synchronize)
+    again = policies.restarts(measured.net, data, 4, (4,), 3.0, measured._score, measured.backend.synchronize)
     backend = measured.backend
     assert same.oracle[4].result(backend)["correct"] == same.best[4].result(backend)["correct"]
     assert first.majority[4].result(backend) == again.majority[4].result(backend)

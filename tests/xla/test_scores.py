@@ -64,7 +64,7 @@ def fixed(depth):
     return {"score": [score["puzzles"], score["cross_entropy"]], "rows": list(found.answers.shape),
             "halt": found.halt_logits.tolist(), "compiled": compilations() - before}
 fixed_scores = [fixed(depth) for depth in (4, 4, 9)]
-restarts = policies.restarts(net, test, 2, (1, 3), 0.5, new_score).best
+restarts = policies.restarts(net, test, 2, (1, 3), 0.5, new_score, backend.synchronize).best
 net.step = step
 spread_halting(net)
 for name in ("halt.weight", "halt.bias"):

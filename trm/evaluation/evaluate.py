@@ -138,18 +138,20 @@ class Evaluation:
         if not count:
             return []
         inputs = data.inputs[:count]
+        questions, solutions = inputs.tolist(), data.labels[:count].tolist()
         with torch.no_grad():
             x = self.net.embed(inputs, data.puzzle[:count])
             z_H, z_L = self.net.start(count, len(x))
             answers, halts = [], []
             for _ in range(self.steps):
                 z_H, z_L, logits, halt = self.net.step(z_H, z_L, x)
+                self.backend.synchronize()
                 answers.append(logits.argmax(-1).t().tolist())
                 halts.append(halt.tolist())
         return [
             {
-                "question": inputs[i].tolist(),
-                "answer": data.labels[i].tolist(),
+                "question": questions[i],
+                "answer": solutions[i],
                 "steps": [step[i] for step in answers],
                 "halt": [step[i] for step in halts],
             }
@@ -168,7 +170,8 @@ class Evaluation:
                 self._add("test", "confident", depth, 1, timed.score, timed.seconds)
         if evaluation.restarts:
             depth = self.steps
-            found = restarts(self.net, own, depth, evaluation.restarts, evaluation.noise, self._score)
+            how = (evaluation.restarts, evaluation.noise, self._score, self.backend.synchronize)
+            found = restarts(self.net, own, depth, *how)
             for policy, scores in (
                 ("restarts", found.best),
                 ("majority", found.majority),

@@ -189,6 +189,7 @@ def restarts(
     counts: tuple[int, ...],
     noise: float,
     new_score: NewScore,
+    wait: Callable[[], None],
 ) -> Restarts:
     """K runs of `depth` steps, all but the first from start states with normal noise of deviation `noise`."""
     best, majority, oracle = ({k: new_score() for k in sorted(counts)} for _ in range(3))
@@ -208,6 +209,7 @@ def restarts(
                 z_L = restart_noise(z_L, noise, restart, part.start, 1)
             for _ in range(depth):
                 z_H, z_L, logits, halt = net.step(z_H, z_L, x)
+                wait()  # one step is one XLA program: without it all steps of all restarts were
             answers.append(logits[:, :count].argmax(-1).t().to(torch.uint8))
             halts.append(halt[:count].float())
             k = restart + 1
@@ -221,6 +223,7 @@ def restarts(
                     index_B = choose(answers_KBS, halts_KB, labels)
                     chosen = answers_KBS[index_B, torch.arange(count, device=x.device)]
                     scores[k].add_answers(chosen, inputs, labels, depth)
+                wait()
                 result.seconds[k] += time.perf_counter() - begun
     return result
 

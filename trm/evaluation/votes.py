@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from trm.data.files import read_manifest
 from trm.devices.base import Backend
 from trm.evaluation.policies import shared_out
 from trm.network.inference import InferenceNetwork, inference_batch
@@ -57,11 +56,10 @@ def vote_results(
     rows, copy = np.repeat(own, count), np.tile(np.arange(count), len(own))
     answers, halts = _answers(net, augmenter, rows, copy, test.meta.seq_len, depth, backend)
     ranked = vote_rows(test, rows, copy, answers, halts)
-    manifest = read_manifest(dataset.folder, "dataset")
     number = (test.puzzle_identifiers.astype(np.int64) - 1) // (test.meta.augmentations + 1)
     inputs = np.diff(test.puzzle_indices)
     tasks: list[dict[str, Any]] = [
-        {"task": manifest["tasks"][task], "inputs": int(size)} for task, size in zip(number, inputs)
+        {"task": dataset.tasks[task], "inputs": int(size)} for task, size in zip(number, inputs)
     ]
     results = []
     for policy, attempts in ATTEMPTS.items():
@@ -103,6 +101,7 @@ def _answers(
         z_H, z_L = net.start(x.shape[1], len(x))
         for _ in range(depth):
             z_H, z_L, logits, halt = net.step(z_H, z_L, x)
+            backend.synchronize()
         answers[part] = logits[:, : len(made)].argmax(-1).t().to(torch.uint8).cpu().numpy()
         halts[part] = halt[: len(made)].float().cpu().numpy()
     return answers, halts

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from trm.data.dataset import PuzzleSet, load
+from trm.data.files import read_manifest
 from trm.data.mixture import MixtureSampler
 from trm.data.sampler import Sampler
 from trm.devices.base import Backend
@@ -60,6 +61,12 @@ class Dataset:
             "train_puzzles": train.groups,
             "augmentations": train.meta.augmentations,
         }
+
+    @cached_property
+    def tasks(self) -> list[str]:
+        """Names of the tasks of an ARC data set."""
+        names: list[str] = read_manifest(self.folder, "dataset")["tasks"]
+        return names
 
     def has(self, name: str) -> bool:
         """Whether the split is there and not empty."""

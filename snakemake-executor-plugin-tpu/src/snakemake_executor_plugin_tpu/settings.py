@@ -2,6 +2,7 @@
 
 import importlib.util
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -36,10 +37,12 @@ class ExecutorSettings(ExecutorSettingsBase):
         None, "Name of the pod: node and queued resource carry it.", str, env_var=True
     )
     accelerator_type: str = _setting("v4-64", "Slice to create; v4-64 has 32 chips on 8 hosts.", str)
-    pool: str = _setting(
-        "",
-        "Several slices instead of one, 'v4-8 x 8, v5litepod-16 x 4 @ us-west4-a': NAME-0, NAME-1 and so on.",
+    pool: Sequence[str] | None = _setting(
+        None,
+        "Several slices instead of one, each like 'v4-8 x 8' or 'v5litepod-16 x 4 @ us-west4-a': NAME-0, NAME-1 and so "
+        "on. In a profile a list, or one text with commas.",
         str,
+        nargs="+",
     )
     runtime_version: str = _setting("tpu-ubuntu2204-base", "Software image of the hosts.", str)
     create: bool = _setting(
@@ -229,7 +232,7 @@ class ExecutorSettings(ExecutorSettingsBase):
         if self.workers:
             raise WorkflowError("tpu-workers names a pod that is not managed here: remove tpu-pool.")
         found: list[ExecutorSettings] = []
-        for item in self.pool.strip("[] ").split(","):
+        for item in ",".join([self.pool] if isinstance(self.pool, str) else self.pool).split(","):
             match = re.fullmatch(r"\s*([\w-]+)(?:\s+x\s+(\d+))?(?:\s+@\s+([\w-]+))?\s*", item)
             if match is None:
                 raise WorkflowError(f"tpu-pool says {item.strip()!r}: write 'v4-8 x 8' or 'v4-8 x 8 @ ZONE'.")
@@ -237,7 +240,9 @@ class ExecutorSettings(ExecutorSettingsBase):
             slice_of(kind)
             for _ in range(int(count or 1)):
                 name = f"{self.name}-{len(found)}"
-                found.append(replace(self, pool="", name=name, accelerator_type=kind, zone=zone or self.zone))
+                found.append(
+                    replace(self, pool=None, name=name, accelerator_type=kind, zone=zone or self.zone)
+                )
         return found
 
     def zones(self) -> list[str]:

@@ -25,14 +25,13 @@ from torch import Tensor
 from trm.data.dataset import Meta, PuzzleSet, one_example_set
 from trm.devices.base import Step
 from trm.devices.xla import XlaBackend
-from trm.evaluation.policies import fixed
-from trm.network.inference import InferenceNetwork
-from trm.network.scores import Score
+from trm.evaluation.evaluate import Evaluation
 from trm.network.tpu.network import XlaNetwork
 from trm.study.dataset_identity import shape
-from trm.study.schema import RunConfig, RuntimeConfig
+from trm.study.schema import EvaluationConfig, RunConfig, RuntimeConfig
 from trm.training.dataset import Dataset
 from trm.training.loop import Trainer
+from trm.training.outputs import PUZZLE, TrainedModel
 from trm.training.state import Puzzles
 
 XLA = torch_xla._XLAC
@@ -114,6 +113,14 @@ class Rehearsal(XlaBackend):
         make = torch.ones if self.phase == "validation" else torch.zeros  # scores are divided by their count
         return make(tensor.shape, dtype=tensor.dtype)
 
+    def read(self, tensor: Tensor) -> Tensor:
+        """A tensor on the host, as `Tensor.cpu` gives it: what is pending for it is a program of its own."""
+        if tensor.device.type != "xla":
+            return tensor
+        if XLA._check_tensor_need_materialization([tensor])[0]:
+            self._start([tensor])
+        return self._read(tensor)
+
     def _start(self, outputs: list[Tensor], noted: bool = True) -> None:
         """Note the program that makes these tensors, or all that are pending, and forget it."""
         text = only_computed(XLA._get_stablehlo(outputs, str(self.device), [], False).decode())
@@ -164,6 +171,7 @@ class BlankDataset(Dataset):
         for name, count in counts.items():
             self._splits[name] = blank_set(config, puzzles, count)
         self.__dict__["puzzles"] = puzzles
+        self.__dict__["tasks"] = [str(task) for task in range(self.split("test").groups)]
 
     def has(self, name: str) -> bool:
         return self.split(name).examples > 0
@@ -174,7 +182,9 @@ def blank_set(config: RunConfig, puzzles: Puzzles, count: int) -> PuzzleSet:
     data, cells = config.data, np.ones((count, puzzles.seq_len), dtype=np.uint8)
     ignore = None if puzzles.ignore < 0 else puzzles.ignore
     meta = Meta(data.task, puzzles.seq_len, puzzles.vocab, puzzles.num_ids, data.augmentations)
-    meta = dataclasses.replace(meta, box_rows=data.box_rows, box_cols=data.box_cols, ignore_label_id=ignore)
+    meta = dataclasses.replace(
+        meta, box_rows=data.box_rows, box_cols=data.box_cols, ignore_label_id=ignore, identity="blank"
+    )
     found = one_example_set(cells, cells, meta)
     if shape(data).num_puzzle_identifiers is not None:
         return found
@@ -215,30 +225,28 @@ def rehearse(
             setattr(owner, method, backend.during(phase, getattr(owner, method)))
         trainer.run()
         if evaluation:
+            for name in ("cpu", "tolist"):
+                stack.callback(setattr, Tensor, name, getattr(Tensor, name))
+            to_list = Tensor.tolist
+            Tensor.cpu = lambda tensor: backend.read(tensor)
+            Tensor.tolist = lambda tensor: to_list(backend.read(tensor))
             backend.during("evaluation", evaluate)(trainer, dataset)
     return backend, network
 
 
+EVALUATION = EvaluationConfig(
+    unroll=(1, 2), confident=True, restarts=(1, 2), noise=0.1, copies=2, train_puzzles=1000, steps=2
+)
+"""Every policy, at few steps: more of them start the same programs."""
+
+
 def evaluate(trainer: Trainer, dataset: Dataset) -> None:
-    """Every puzzle gets every step, as in the evaluation that counts."""
-    backend, state, model = trainer.backend, trainer.state, trainer.config.model
-    weights = {name: backend.place(torch.zeros(shape)) for name, shape in state.layout.shapes.items()}
-    h_init, l_init = (backend.place(torch.zeros(model.d_model)) for _ in range(2))
-    table = (
-        None
-        if state.puzzle_table is None
-        else backend.place(torch.zeros(dataset.puzzles.num_ids, model.d_model))
-    )
-    net = InferenceNetwork(
-        weights, h_init, l_init, table, state.arch, model.h_cycles, model.l_cycles, backend.network
-    )
-    found = fixed(
-        net,
-        dataset.originals("test", backend),
-        (1, 2),
-        lambda: Score(backend.device, dataset.puzzles.ignore, None),
-        backend.synchronize,
-    )
-    for timed in found.depths.values():
-        timed.score.result(backend)
-    backend.fetch_all({"answers": found.answers, "halts": found.halt_logits})
+    """The evaluation of the run, by every policy."""
+    backend, config, puzzles = trainer.backend, trainer.config, dataset.puzzles
+    shapes = {f"raw.{name}": shape for name, shape in trainer.state.layout.shapes.items()}
+    shapes |= dict.fromkeys(("buffers.h_init", "buffers.l_init"), (config.model.d_model,))
+    if trainer.state.puzzle_table is not None:
+        shapes[f"raw.{PUZZLE}"] = (puzzles.num_ids, config.model.d_model)
+    meta = puzzles._asdict() | {"precision": config.training.precision, "run": "", "fingerprint": ""}
+    trained = TrainedModel(config, meta, {name: torch.zeros(shape) for name, shape in shapes.items()})
+    Evaluation(trained, dataset, EVALUATION, backend).run()
