@@ -54,7 +54,7 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, ExecutorSettings]:
     parser.add_argument("--yes", action="store_true", help="begin the first hour without asking")
     parser.add_argument("--profile", type=Path, help="folder of a Snakemake profile, or its config.yaml")
     for item in fields(ExecutorSettings):
-        option = {"action": "store_true"} if item.type is bool else {"type": item.metadata["type"]}
+        option = {"action": "store_true"} if item.type is bool else {"type": item.metadata.get("type", str)}
         option |= {"nargs": nargs} if (nargs := item.metadata.get("nargs")) else {}
         name = f"--{item.name.replace('_', '-')}"
         parser.add_argument(name, dest=item.name, default=None, help=argparse.SUPPRESS, **option)

@@ -37,12 +37,11 @@ class ExecutorSettings(ExecutorSettingsBase):
         None, "Name of the pod: node and queued resource carry it.", str, env_var=True
     )
     accelerator_type: str = _setting("v4-64", "Slice to create; v4-64 has 32 chips on 8 hosts.", str)
-    pool: Sequence[str] | None = _setting(
-        None,
+    pool: Sequence[str] = _setting(
+        (),
         "Several slices instead of one, each like 'v4-8 x 8' or 'v5litepod-16 x 4 @ us-west4-a': NAME-0, NAME-1 and so "
         "on. In a profile a list, or one text with commas.",
-        str,
-        nargs="+",
+        nargs="+",  # and no `type`, which Snakemake would apply to the whole list
     )
     runtime_version: str = _setting("tpu-ubuntu2204-base", "Software image of the hosts.", str)
     create: bool = _setting(
@@ -240,9 +239,7 @@ class ExecutorSettings(ExecutorSettingsBase):
             slice_of(kind)
             for _ in range(int(count or 1)):
                 name = f"{self.name}-{len(found)}"
-                found.append(
-                    replace(self, pool=None, name=name, accelerator_type=kind, zone=zone or self.zone)
-                )
+                found.append(replace(self, pool=(), name=name, accelerator_type=kind, zone=zone or self.zone))
         return found
 
     def zones(self) -> list[str]:
