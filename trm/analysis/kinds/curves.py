@@ -26,6 +26,10 @@ MOST = 12
 """Most grid points with a colour each."""
 
 
+LEAST_SPAN = 0.2
+"""Least width of the axis of accuracies on which training and test are compared."""
+
+
 class Spec(Figure):
     """One panel for each history column, and one for the train-test gap."""
 
@@ -236,6 +240,10 @@ def _gap(axes: Axes, parts: Mapping[Any, pd.DataFrame], shades: dict[Any, str]) 
     common.heading(axes, "Trained on and unseen")
     axes.set_yticks([])
     axes.set_ylim(len(parts) - 0.4, -0.6)
+    low, high = axes.get_xlim()
+    if high - low < LEAST_SPAN:  # a difference within the noise must not fill the panel
+        middle = min(max((low + high) / 2, LEAST_SPAN / 2), 1.02 - LEAST_SPAN / 2)
+        axes.set_xlim(middle - LEAST_SPAN / 2, middle + LEAST_SPAN / 2)
     text = Label("exact accuracy: test ●  training ○", percent=True)
     common.axis_scale(axes, "x", text, np.array([]), log=False)
     axes.grid(axis="y", visible=False)
