@@ -55,6 +55,19 @@ def test_nothing_imports_upward():
     assert not upward, "\n".join(upward)
 
 
+def test_only_the_tasks_compare_names_of_tasks():
+    """What a task decides is in its spec or class: a new one touches its folder and a line in `TASKS`."""
+    compared = []
+    for name, path in modules().items():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Compare) and not name.startswith("trm.tasks"):
+                sides = [node.left, *node.comparators]
+                task = any(getattr(side, "id", getattr(side, "attr", "")) == "task" for side in sides)
+                if task and any(isinstance(getattr(side, "value", None), str) for side in sides):
+                    compared.append(f"{path}:{node.lineno}")
+    assert not compared, compared
+
+
 def test_no_circles():
     known = modules()
     graph = {name: imports(path, known) - {name} for name, path in known.items()}

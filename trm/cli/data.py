@@ -16,7 +16,10 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from trm.study.schema import DataConfig
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -115,7 +118,7 @@ def _tasks(args: argparse.Namespace) -> int:
     return 0
 
 
-def _config(args: argparse.Namespace) -> Any:
+def _config(args: argparse.Namespace) -> DataConfig:
     from trm.cli.configuration import run_config
 
     return run_config(args.config, args.changes, args.files).data

@@ -6,7 +6,7 @@
 
 A puzzle has one character a cell, row by row: 1-9 for clues, . or 0 for blanks. 81 characters are a 9x9 grid, 36 a
 6x6 one. A CSV file has the columns question and answer. Answers are checked by the rules of Sudoku; the first one
-that keeps them is taken.
+that satisfies them is returned.
 """
 
 from __future__ import annotations
@@ -23,12 +23,14 @@ from typing import TYPE_CHECKING, Any
 from trm.errors import UserError
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from trm.evaluation.solve import Solved
     from trm.tasks.sudoku.geometry import Geometry
     from trm.training.outputs import TrainedModel
 
 DEEPER = 4
-"""Steps taken by default: so many times as in training."""
+"""Steps by default: this many times as many as in training."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -71,7 +73,9 @@ def _models(args: argparse.Namespace, cells: int) -> list[tuple[Path, TrainedMod
     return find_models([place for place in shipped if place.is_dir()][:1] or shipped[:1], cells)
 
 
-def _search(args: argparse.Namespace, trained: TrainedModel, geometry: Geometry, questions: Any) -> Solved:
+def _search(
+    args: argparse.Namespace, trained: TrainedModel, geometry: Geometry, questions: np.ndarray
+) -> Solved:
     from trm.devices import open_backend
     from trm.evaluation.evaluate import inference_network
     from trm.evaluation.solve import solve

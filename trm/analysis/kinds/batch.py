@@ -11,6 +11,7 @@ from trm.analysis.specs import Column, Figure, FitSpec, Fraction
 from trm.analysis.words import goal, interval, listed, number, place, value_name
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.axes import Axes
 
     from trm.analysis.stats import Cost
@@ -163,7 +164,7 @@ def _law(steps: Axes, rows: Axes, group: dict[str, Any], batches: np.ndarray, co
     rows.plot(places, needed * places, color=colour, linewidth=1.2)
 
 
-def _noise(rows: Any, table: Table, spec: Spec) -> list[tuple[float, str]]:
+def _noise(rows: pd.DataFrame, table: Table, spec: Spec) -> list[tuple[float, str]]:
     """The noise scale and how it was measured: logged in training if it was, else from gradient norms."""
     logged = stats.logged_noise_scale(rows, table.curves, spec.x)
     if logged:

@@ -173,7 +173,7 @@ def program_key(config: RunConfig, where: Slice, what: str, remat: bool | None =
     return hashlib.sha256(canonical_json(identity).encode()).hexdigest()
 
 
-def evaluated_counts(config: RunConfig, where: Slice, what: str) -> Any:
+def evaluated_counts(config: RunConfig, where: Slice, what: str) -> list[int | None] | int | None:
     """Numbers of puzzles that are shapes of the program."""
     if what == "run":
         return [config.data.validation_puzzles, config.data.test_puzzles]

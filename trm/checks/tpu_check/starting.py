@@ -12,14 +12,19 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from trm.study.slices import Slice
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from trm.devices.base import Backend
 
 STARTS = 50
 
 
-def host_batch(rows: int, cells: int, symbols: int) -> tuple[Any, ...]:
+def host_batch(rows: int, cells: int, symbols: int) -> tuple[Tensor, ...]:
     """A batch of the shapes and dtypes that `trm.training.feed` makes, zeros, on the host."""
     import torch
 
@@ -32,10 +37,10 @@ def host_batch(rows: int, cells: int, symbols: int) -> tuple[Any, ...]:
 
 
 def starting_seconds(
-    arguments: int, results: int, sizes: tuple[int, int, int], where: Slice, backend: Any
+    arguments: int, results: int, sizes: tuple[int, int, int], where: Slice, backend: Backend
 ) -> float:
     """Seconds that a host of the slice needs to place a batch of (rows, cells, symbols) on its chips and to start a
-    program with as many arguments and results: the shortest of some, on this machine."""
+    program with that many arguments and results: the shortest of several, on this machine."""
     if where.hosts == 1:
         return measured(arguments, results, host_batch(*sizes), backend)
     numbers = [str(number) for number in (arguments, results, *sizes)]
@@ -47,7 +52,7 @@ def starting_seconds(
     return float(done.stdout.split()[-1])
 
 
-def measured(arguments: int, results: int, batch: Sequence[Any], backend: Any) -> float:
+def measured(arguments: int, results: int, batch: Sequence[Tensor], backend: Backend) -> float:
     """The same on the backend's own devices, with a program that computes next to nothing."""
     import torch
 

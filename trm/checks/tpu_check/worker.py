@@ -14,11 +14,17 @@ import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trm.checks.tpu_check.starting import starting_seconds
 from trm.study.schema import RunConfig
 from trm.study.slices import Slice, evaluated, parse_slice
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from trm.devices.xla import XlaBackend
+    from trm.training.state import Puzzles
 
 
 def environment(where: Slice) -> dict[str, str]:
@@ -48,7 +54,7 @@ def as_torch_xla_starts_libtpu(where: Slice) -> None:
 
 
 def trace_training(
-    config: RunConfig, puzzles: Any, where: Slice, remat: bool | None
+    config: RunConfig, puzzles: Puzzles, where: Slice, remat: bool | None
 ) -> tuple[str, float, bool, bool]:
     """StableHLO of one training step, the host's seconds to start it, and whether it rematerialises and uses the
     kernels."""
@@ -61,7 +67,9 @@ def trace_training(
     return module, seconds, bool(network.remat), bool(network.by_kernels)
 
 
-def trace_evaluation(config: RunConfig, puzzles: Any, where: Slice, backend: Any) -> tuple[str, float, int]:
+def trace_evaluation(
+    config: RunConfig, puzzles: Puzzles, where: Slice, backend: XlaBackend
+) -> tuple[str, float, int]:
     """StableHLO of one supervision step of evaluation, seconds of tracing (the shortest of some), and rows a device,
     as evaluation takes."""
     import torch
@@ -99,7 +107,7 @@ def trace_evaluation(config: RunConfig, puzzles: Any, where: Slice, backend: Any
     return module, min(times), rows
 
 
-def stablehlo(outputs: list[Any], backend: Any) -> str:
+def stablehlo(outputs: list[Tensor], backend: XlaBackend) -> str:
     """The pending computation of the tensors as text."""
     import torch_xla
 
