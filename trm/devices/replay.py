@@ -58,7 +58,7 @@ class Replay:
 
 
 def settle(tensors: list[Tensor]) -> None:
-    """Start what is still pending of the tensors, and wait until each has its data."""
+    """Run the tensors' pending operations, and wait until each has its data."""
     if any(XLA._check_tensor_need_materialization(tensors)):
         torch_xla.sync()
         wait_device_ops()

@@ -177,7 +177,7 @@ class Restarts(NamedTuple):
     majority: dict[int, Score]
     """The most frequent answer; among equals the one with the highest halt logit."""
     oracle: dict[int, Score]
-    """The right answer where any restart found it: what picking could reach at best."""
+    """The right answer where any restart found it: the upper bound of choosing among them."""
     seconds: dict[int, float]
 
 

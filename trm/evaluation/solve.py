@@ -1,4 +1,4 @@
-"""Sudoku solved by a trained model: supervision steps until an answer keeps the rules, from one or more starts.
+"""Sudoku solved by a trained model: supervision steps until an answer satisfies the rules, from one or more starts.
 
 Shapes: B puzzles, S cells.
 """
@@ -24,7 +24,7 @@ class Solved(NamedTuple):
     """Answers and how they were found; values, 0 where the model wrote no digit."""
 
     answers: np.ndarray
-    """uint8 [B, S]: the first answer that keeps the rules, else the one with the highest halt logit."""
+    """uint8 [B, S]: the first valid answer, else the one with the highest halt logit."""
     halt_logits: np.ndarray
     """float32 [B]: of that answer; positive where the model believes that it is right."""
     steps: np.ndarray
@@ -32,7 +32,7 @@ class Solved(NamedTuple):
     starts: np.ndarray
     """int64 [B]: 0 for the model's own start state, else the number of the noisy one."""
     right: np.ndarray
-    """bool [B]: keeps the rules and every clue."""
+    """bool [B]: satisfies the rules and every clue."""
     history: list[np.ndarray]
     """The first puzzle's answer after each step of the start that its answer comes from."""
 

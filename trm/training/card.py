@@ -1,4 +1,4 @@
-"""A small model of a run, to be kept and given away: the averaged weights and a model card."""
+"""A run's model for publication: the averaged weights and a model card."""
 
 from __future__ import annotations
 

@@ -144,7 +144,7 @@ class Trainer:
         self.profile.after(self.record.done)
 
     def _end_stretch(self, stop: StopSignal) -> None:
-        """Ask for a stop where the time that this process may take is over and it has made a step."""
+        """Request a stop once this process has used its time and made at least one step."""
         limit = self.runtime.stop_after_minutes
         if self.record.done == self.begun:
             return

@@ -74,7 +74,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 @contextmanager
 def explained(sentence: Callable[[], str]) -> Iterator[None]:
-    """Turn an out-of-memory error inside into a UserError with the message `sentence()`."""
+    """Turn an out-of-memory error raised inside into a UserError with the message `sentence()`."""
     try:
         yield
     except (RuntimeError, MemoryError) as error:

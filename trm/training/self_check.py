@@ -1,4 +1,4 @@
-"""Whether the Triton kernels compute the right thing on this device: asked by every process before it uses them."""
+"""Whether the Triton kernels compute the right thing on this device: checked by every process before it uses them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def trust_or_replace(
     dtype: torch.dtype,
     optimiser: str | None = None,
 ) -> None:
-    """Compare each Triton kernel of a run with plain PyTorch; if one differs or fails, the network does without them.
+    """Compare each Triton kernel of a run with plain PyTorch; if one differs or fails, the network does not use them.
 
     All workers decide alike. One sentence goes to the log and, as `backend.network_note`, into the run's record.
 

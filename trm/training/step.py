@@ -23,7 +23,7 @@ from trm.training.state import TrainState, flatten_carry
 
 
 class Batch(NamedTuple):
-    """What the host gives to a step; row b of the worker's part of the global batch."""
+    """What the host passes to a step; row b of the worker's part of the global batch."""
 
     original: Tensor
     """int32 [B]: which original puzzle."""
@@ -119,7 +119,7 @@ class TrainStep:
             self._carries.append(self._micro_batch(k, part, h_cycles, l_cycles))
 
     def exchange(self) -> None:
-        """Sum the gradients and metrics over the workers; from here on the step is taken to its end."""
+        """Sum the gradients and metrics over the workers; from here on the step must finish."""
         self.before_update()
         with torch.no_grad():
             self.backend.all_reduce(self.state.reduce)
@@ -185,7 +185,7 @@ class TrainStep:
         return Carry(z_H.detach(), z_L.detach(), steps, halted, rows)
 
     def _collect_puzzle(self, k: int, ids_B: Tensor, grads_BD: Tensor) -> None:
-        """Put the micro-batch's puzzle gradients where the reduction makes them global."""
+        """Write the micro-batch's puzzle gradients into the vector that the workers sum."""
         state = self.state
         width = grads_BD.shape[1]
         if state.puzzle_dense:

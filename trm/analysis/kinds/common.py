@@ -143,7 +143,7 @@ def is_value(column: pd.Series, value: Any) -> pd.Series:
 
 
 def groups(rows: pd.DataFrame, column: str | None) -> dict[Any, pd.DataFrame]:
-    """Value -> its rows, in order; one entry, None, without a column."""
+    """Value -> its rows, in order; one entry, None, if there is no column."""
     if not column:
         return {None: rows}
     return {value: rows[is_value(rows[column], value)] for value in ordered(rows[column])}

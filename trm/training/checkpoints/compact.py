@@ -41,7 +41,7 @@ def unpacked(compressed: bytes) -> dict[str, Tensor]:
 
 
 def _against_weights(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The state with the EMA's bits as their exclusive or with the weights'; done twice, nothing has changed."""
+    """The state with the EMA as its bitwise XOR with the weights; applied twice, it restores the EMA."""
     params, ema = state.get("params"), state.get("ema")
     if params is None or ema is None or (params.shape, params.dtype) != (ema.shape, torch.float32):
         return state

@@ -141,7 +141,7 @@ def save_checkpoint(
 
 
 def prune(folder: CheckpointFolder, keep: int, best: int | None) -> None:
-    """Delete all but the `keep` newest checkpoints and the best one, and what never became one."""
+    """Delete all but the `keep` newest checkpoints and the best one, and incomplete ones."""
     for step in folder.unfinished():
         folder.delete(step)
     for step in folder.steps()[:-keep]:
