@@ -68,6 +68,7 @@ def test_only_checkpoints_that_nobody_can_need_are_removed(tmp_path):
         folder = tmp_path / "checkpoints" / run
         folder.mkdir(parents=True)
         (folder / "step-1").write_bytes(b"x" * 10)
+        os.utime(folder / "step-1", (5, 5))
     done = tmp_path / "runs/finished-run"
     done.mkdir(parents=True)
     for file in RUN_FILES:
@@ -78,9 +79,9 @@ def test_only_checkpoints_that_nobody_can_need_are_removed(tmp_path):
         "unfinished-run": "unfinished",
         "forgotten-run": "unknown",
     }
-    assert [entry.run for entry in clean(entries, unknown=False, dry_run=True)] == ["finished-run"]
+    assert [entry.run for entry in clean(str(tmp_path), entries, False, True)] == ["finished-run"]
     assert (tmp_path / "checkpoints/finished-run").exists()
-    clean(entries, unknown=True, dry_run=False)
+    clean(str(tmp_path), entries, True, False)
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["unfinished-run"]
 
 

@@ -1,7 +1,8 @@
 """`python -m trm checkpoints list|clean|compact`: what checkpoints take up, removal, and a small form to carry.
 
 A finished run's result is in results/runs; checkpoints only serve to resume. `clean` removes the checkpoints of
-finished runs, and with --unknown also those of runs that the study no longer asks for. `compact` writes a run's newest
+finished runs, and with --unknown also those of runs that the study no longer asks for and that nobody has written to
+for an hour. Both work on a bucket: `--config storage_prefix=gs://bucket/prefix`. `compact` writes a run's newest
 checkpoint in about 10 bytes a parameter (moments in bfloat16, no batch slots); `trm train --checkpoints` resumes from
 it.
 """
@@ -26,7 +27,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     for action in (listing, clean):
         add_study_options(action)
-        action.add_argument("--root", default="results", help="results folder (default: %(default)s)")
+        action.add_argument(
+            "--root",
+            help="results folder, or gs://bucket/prefix/results (default: that of storage_prefix, or results)",
+        )
     clean.add_argument("--dry-run", action="store_true", help="only say what would be removed")
     clean.add_argument(
         "--unknown", action="store_true", help="also those of runs that no experiment asks for"
@@ -40,19 +44,22 @@ def run(args: argparse.Namespace) -> int:
     from trm.cli.study import project_of
     from trm.pipeline.cleanup import clean, survey
     from trm.study.cost import bytes_text
+    from trm.study.text import count
 
-    known = set(project_of(args).runs)
-    entries = survey(args.root, known)
+    project = project_of(args)
+    prefix = project.place.prefix
+    root = args.root or (f"{prefix}/results" if prefix else "results")
+    entries = survey(root, set(project.runs))
     if args.action == "list":
         for entry in entries:
             print(f"{entry.state:<11}{bytes_text(entry.size):>10}  {entry.run}")
-        print(f"{len(entries)} runs, {bytes_text(sum(entry.size for entry in entries))}")
+        print(f"{count(len(entries), 'run')}, {bytes_text(sum(entry.size for entry in entries))}")
         return 0
-    removed = clean(entries, args.unknown, args.dry_run)
+    removed = clean(root, entries, args.unknown, args.dry_run)
     verb = "would free" if args.dry_run else "freed"
     for entry in removed:
         print(f"{entry.state:<11}{bytes_text(entry.size):>10}  {entry.run}")
-    print(f"{verb} {bytes_text(sum(entry.size for entry in removed))} of {len(removed)} runs")
+    print(f"{verb} {bytes_text(sum(entry.size for entry in removed))} of {count(len(removed), 'run')}")
     return 0
 
 

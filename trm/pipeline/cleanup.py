@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import shutil
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from trm.errors import UserError
 from trm.pipeline.naming import RUN_FILES
+from trm.storage import is_remote, open_store
+
+QUIET_SECONDS = 3600.0
+"""Checkpoints of a run that no experiment asks for may be another study's: they count as unknown only after so long
+without a write."""
 
 
 @dataclass(frozen=True)
@@ -15,39 +21,62 @@ class Entry:
     """Checkpoints of one run."""
 
     run: str
-    folder: Path
+    files: tuple[str, ...]
+    """Names below the results folder."""
     size: int
-    """Bytes on disk."""
+    """Bytes."""
     state: str
-    """`finished`: the result exists; `unfinished`: training resumes from here; `unknown`: no experiment asks for it."""
+    """`finished`: the result exists; `unfinished`: training resumes from here; `unknown`: no experiment asks for it;
+    `in use`: no experiment asks for it, but somebody writes to it."""
 
 
 def survey(root: str, known: set[str]) -> list[Entry]:
-    """Every run's checkpoints under `root`/checkpoints, largest first."""
+    """Checkpoints of every run in `root`/checkpoints, largest first. `root`: a results folder or its gs:// URI.
+
+    Raises:
+        UserError: the bucket cannot be read.
+    """
+    store = open_store(root)
+    results = {info.name for info in store.list("runs/")}
+    files: dict[str, list[tuple[str, int, float]]] = {}
+    for info in store.list("checkpoints/"):
+        _, run, *rest = info.name.split("/", 2)
+        if rest:
+            files.setdefault(run, []).append((info.name, info.size, info.updated))
     entries = []
-    for folder in Path(root, "checkpoints").glob("*/"):
-        size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
-        finished = all(Path(root, "runs", folder.name, file).exists() for file in RUN_FILES)
-        state = "finished" if finished else "unfinished" if folder.name in known else "unknown"
-        entries.append(Entry(folder.name, folder, size, state))
+    for run, found in files.items():
+        if all(f"runs/{run}/{file}" in results for file in RUN_FILES):
+            state = "finished"
+        elif run in known:
+            state = "unfinished"
+        else:
+            recent = time.time() - max(updated for _, _, updated in found) < QUIET_SECONDS
+            state = "in use" if recent else "unknown"
+        entries.append(
+            Entry(run, tuple(name for name, _, _ in found), sum(size for _, size, _ in found), state)
+        )
     return sorted(entries, key=lambda entry: (-entry.size, entry.run))
 
 
-def clean(entries: list[Entry], unknown: bool, dry_run: bool) -> list[Entry]:
+def clean(root: str, entries: list[Entry], unknown: bool, dry_run: bool) -> list[Entry]:
     """Remove the checkpoints of finished runs (and of unknown ones if asked); returns what was removed.
 
     Raises:
-        UserError: if a folder cannot be removed.
+        UserError: if something cannot be removed.
     """
     removed = [
         entry for entry in entries if entry.state == "finished" or (unknown and entry.state == "unknown")
     ]
-    if not dry_run:
-        for entry in removed:
-            try:
-                shutil.rmtree(entry.folder)
-            except OSError as error:
-                raise UserError(
-                    f"{error.filename}: {error.strerror}; make it writable and clean again"
-                ) from error
+    for entry in () if dry_run else removed:
+        if is_remote(root):
+            store = open_store(root)
+            for name in entry.files:
+                store.delete(name)
+            continue
+        try:
+            shutil.rmtree(Path(root, "checkpoints", entry.run))
+        except OSError as error:
+            raise UserError(
+                f"{error.filename}: {error.strerror}; make it writable and clean again"
+            ) from error
     return removed

@@ -225,11 +225,14 @@ def rehearse(
             setattr(owner, method, backend.during(phase, getattr(owner, method)))
         trainer.run()
         if evaluation:
-            for name in ("cpu", "tolist"):
+            to_list: Callable[[Tensor], Any] = Tensor.tolist
+            reading: dict[str, Callable[[Tensor], Any]] = {
+                "cpu": lambda tensor: backend.read(tensor),  # a function, so that it becomes a method
+                "tolist": lambda tensor: to_list(backend.read(tensor)),
+            }
+            for name, function in reading.items():
                 stack.callback(setattr, Tensor, name, getattr(Tensor, name))
-            to_list = Tensor.tolist
-            Tensor.cpu = lambda tensor: backend.read(tensor)
-            Tensor.tolist = lambda tensor: to_list(backend.read(tensor))
+                setattr(Tensor, name, function)
             backend.during("evaluation", evaluate)(trainer, dataset)
     return backend, network
 
