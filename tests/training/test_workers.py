@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -12,6 +13,7 @@ import pytest
 import torch
 
 from tests.training.conftest import config, first_losses
+from trm.devices.workers import stay_on_this_machine
 from trm.study.schema import PlacementConfig
 from trm.training.outputs import load_weights
 
@@ -185,6 +187,66 @@ def test_under_torchrun_a_killed_worker_takes_the_job_down(dataset_folder, tmp_p
     sentence = "trm train: worker 0 of 2 stops: another worker died or did not answer within 300 s"
     assert rest.count("trm train: worker") == 1, rest
     assert sentence in rest
+
+
+NOWHERE = """
+mount --bind "$0" /etc/hosts && exec "$@"
+"""
+MEET = """
+import torch
+from trm.devices.workers import Workers, world_from_environment
+workers = Workers("gloo", *world_from_environment())
+total = torch.ones(3)
+workers.all_reduce(total)
+print(int(total.sum()), flush=True)
+workers.close()
+"""
+
+
+def test_under_torchrun_workers_meet_though_the_hosts_name_leads_nowhere(tmp_path):
+    """As documented; the name has an address of TEST-NET-1 (RFC 5737), as behind some firewalls and VPNs."""
+    (tmp_path / "hosts").write_text(f"127.0.0.1 localhost\n192.0.2.1 {socket.gethostname()}\n")
+    (tmp_path / "meet.py").write_text(MEET)
+    elsewhere = ["unshare", "--user", "--map-root-user", "--mount"]
+    elsewhere += ["sh", "-c", NOWHERE, str(tmp_path / "hosts")]
+    if (
+        not shutil.which("unshare")
+        or subprocess.run([*elsewhere, "true"], stderr=subprocess.DEVNULL).returncode
+    ):
+        pytest.skip("this machine gives no namespaces to users: /etc/hosts cannot be replaced")
+    command = [*elsewhere, sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += ["--local-addr", "127.0.0.1", "--nproc-per-node", "2", str(tmp_path / "meet.py")]
+    environment = os.environ | {"TRM_WORKER_TIMEOUT": "60", "PYTHONPATH": os.getcwd()}
+    environment.pop("GLOO_SOCKET_IFNAME", None)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("6") == 2
+
+
+def test_workers_of_one_machine_meet_on_its_loopback_interface(monkeypatch):
+    monkeypatch.setenv("MASTER_ADDR", "this-host.example")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
+    stay_on_this_machine()
+    assert os.environ["MASTER_ADDR"] == "127.0.0.1"
+    assert os.environ["GLOO_SOCKET_IFNAME"] in {name for _, name in socket.if_nameindex()} & {"lo", "lo0"}
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth7")
+    stay_on_this_machine()
+    assert os.environ["GLOO_SOCKET_IFNAME"] == "eth7"
+
+
+def test_workers_of_several_machines_are_left_alone(monkeypatch):
+    monkeypatch.setenv("MASTER_ADDR", "host-0")
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    for local in ("2", None):
+        monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+        if local:
+            monkeypatch.setenv("LOCAL_WORLD_SIZE", local)
+        stay_on_this_machine()
+        assert os.environ["MASTER_ADDR"] == "host-0"
+        assert "GLOO_SOCKET_IFNAME" not in os.environ
 
 
 def test_a_dead_worker_ends_the_job_with_one_sentence(dataset_folder, tmp_path):

@@ -1,7 +1,7 @@
 """`python -m trm preflight`: check a machine, or all hosts of a job, before trusting it with a run.
 
 python -m trm preflight
-torchrun --nproc-per-node 8 -m trm preflight --profile gpu --bucket gs://my-bucket/trm
+torchrun --standalone --local-addr 127.0.0.1 --nproc-per-node 8 -m trm preflight --profile gpu --bucket gs://my-bucket/trm
 tpurun python -m trm preflight --profile tpu --bucket gs://my-bucket/trm --out results/preflight.json
 """
 

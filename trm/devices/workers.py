@@ -6,6 +6,7 @@ Started as torchrun does: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT in the envi
 from __future__ import annotations
 
 import os
+import socket
 from datetime import timedelta
 
 import torch
@@ -15,6 +16,7 @@ from trm.errors import UserError
 
 TIMEOUT_VARIABLE = "TRM_WORKER_TIMEOUT"
 DEFAULT_TIMEOUT_SECONDS = 300.0
+LOOPBACK = "127.0.0.1"
 
 
 def world_from_environment() -> tuple[int, int]:
@@ -28,6 +30,22 @@ def world_from_environment() -> tuple[int, int]:
     return rank, world
 
 
+def stay_on_this_machine() -> None:
+    """Workers that all run on this machine meet through the loopback interface.
+
+    By default gloo, and torchrun's MASTER_ADDR, use the address of the host's name, which a firewall, a VPN or an old
+    entry in /etc/hosts can make unreachable: workers would then wait for each other until the time limit. Does nothing
+    if there are workers on other machines; GLOO_SOCKET_IFNAME wins.
+    """
+    if os.environ.get("LOCAL_WORLD_SIZE") != os.environ.get("WORLD_SIZE"):
+        return
+    os.environ["MASTER_ADDR"] = LOOPBACK
+    names = [name for _, name in socket.if_nameindex()]
+    loopback = next((name for name in ("lo", "lo0") if name in names), None)
+    if loopback:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
+
+
 class Workers:
     """A group of processes that take every step together."""
 
@@ -35,7 +53,10 @@ class Workers:
         import torch.distributed as dist
 
         if world > 1 and "MASTER_ADDR" not in os.environ:
-            raise UserError("WORLD_SIZE is set but MASTER_ADDR is not: start workers with torchrun")
+            raise UserError(
+                "WORLD_SIZE is set but MASTER_ADDR is not: start workers with --workers or torchrun"
+            )
+        stay_on_this_machine()
         seconds = float(os.environ.get(TIMEOUT_VARIABLE, DEFAULT_TIMEOUT_SECONDS))
         self.rank, self.world, self.seconds, self._dist = rank, world, seconds, dist
         try:
