@@ -1,0 +1,51 @@
+"""Any batch system through `--executor cluster-generic`, with a submit command of our own."""
+
+import json
+import subprocess
+import sys
+from importlib.util import find_spec
+
+import pytest
+
+from tests.pipeline.conftest import new_project
+from tests.slurm.conftest import study
+
+PLUGIN = "snakemake_executor_plugin_cluster_generic"
+SUBMIT = """\
+#!/bin/sh
+# As a strict batch system: an empty environment, another folder, nothing on stdin; returns at once with an id.
+echo "$1" >>"$0.asked"
+setsid env -i HOME=/nonexistent PATH=/usr/bin:/bin sh -c 'cd / && exec sh "$0"' "$2" >>"$0.log" 2>&1 </dev/null &
+echo $!
+"""
+
+
+@pytest.mark.full
+@pytest.mark.skipif(find_spec(PLUGIN) is None, reason=f"{PLUGIN} is not installed: pip install -e '.[dev]'")
+def test_a_run_is_trained_by_jobs_that_inherit_nothing(tmp_path):
+    """The command of docs/cluster.md; every job is a process with a working folder and an environment of its own."""
+    (tmp_path / "checkout").mkdir()
+    project = new_project(tmp_path / "checkout", study(steps=2))
+    submit = tmp_path / "submit"
+    submit.write_text(SUBMIT)
+    submit.chmod(0o755)
+    command = [
+        sys.executable,
+        "-m",
+        "snakemake",
+        "--profile",
+        "profiles/gpu",
+        "--executor",
+        "cluster-generic",
+    ]
+    command += ["--cluster-generic-submit-cmd", f"{submit} {{resources.gpu}}:{{resources.runtime}}"]
+    command += ["--default-resources", "gpu=0", "runtime=60", "--jobs", "2", "--resources", "gpu=2"]
+    command += ["--latency-wait", "5", "--until", "train"]
+    done = subprocess.run(
+        command, cwd=project.folder, capture_output=True, text=True, timeout=600, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr + (tmp_path / "submit.log").read_text()
+    asked = (tmp_path / "submit.asked").read_text().split()
+    assert [line.partition(":")[0] for line in asked] == ["0", "0", "1"]  # puzzles, data set, training
+    (record,) = project.folder.glob("results/runs/*/training.json")
+    assert json.loads(record.read_text())["outcome"] == "finished"
