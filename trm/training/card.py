@@ -8,6 +8,7 @@ from typing import Any
 
 from trm.io import write_text
 from trm.study.fingerprint import task_slug
+from trm.study.schema import DataConfig
 from trm.training.outputs import PUZZLE, WEIGHTS, load_weights, save_weights
 
 
@@ -29,6 +30,20 @@ def write_model(run: Path, out: Path) -> int:
     return (out / WEIGHTS).stat().st_size
 
 
+def _data(data: DataConfig) -> str:
+    """`csv, 1,000 training puzzles, 50 symmetric copies of each`, and the extra clues by stage, if there are any."""
+    puzzles = f"{data.train_puzzles:,}" if data.train_puzzles else "all"
+    parts = [data.source, f"{puzzles} training puzzles"]
+    if data.augmentations:
+        parts.append(f"{data.augmentations:,} symmetric copies of each")
+    if data.hints == "auto":
+        parts.append("as many extra clues as half of the rows need")
+    elif data.gives_hints:
+        stages = [*(stage.hints for stage in data.curriculum if stage.hints), data.hints]
+        parts.append("extra clues " + ", then ".join(f"{least} to {most}" for least, most in stages))
+    return ", ".join(parts)
+
+
 def _card(run: Path, name: str) -> str:
     """What the model is, what it was trained on, how well it does, and how it was made."""
     trained = load_weights(run)
@@ -43,17 +58,17 @@ def _card(run: Path, name: str) -> str:
         f"{model.mixer} mixer, width {model.d_model}, {layers}, T = {model.h_cycles}, n = {model.l_cycles}, "
         f"{model.halt_max_steps} supervision steps in training.",
         "",
-        f"- Data: {data.source}, {data.train_puzzles or 'all'} training puzzles, {data.augmentations} copies of each, "
-        f"hints {data.hints}, seed {data.seed}.",
+        f"- Data: {_data(data)}, seed {data.seed}.",
         f"- Training: {training.steps:,} steps of {training.batch_size} rows, {training.optimizer}, "
         f"lr {training.lr:g}, EMA {training.ema:g}, seed {config.seed}, {trained.meta['precision']}.",
     ]
     if document:
         made = document["provenance"]
         commit = str(made.get("commit"))[:12] + "+" * bool(made.get("dirty"))
+        threads = "1 thread" if document["threads"] == 1 else f"{document['threads']} threads"
         lines.append(
-            f"- Made in {document['wall_seconds'] / 60:.0f} minutes on {document['device_name']} "
-            f"({document['threads']} threads), commit {commit}, run {trained.meta['run']}."
+            f"- Made in {document['wall_seconds'] / 60:.0f} minutes on {document['device_name']} ({threads}), "
+            f"commit {commit}, run {trained.meta['run']}."
         )
     rows = []
     for path in sorted(run.glob("evaluation-*.json")):
