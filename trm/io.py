@@ -1,12 +1,14 @@
-"""Files and configurations: atomic writes, JSON, checksums, and configurations given as text or as a file."""
+"""Files and configurations: atomic writes, locks, JSON, checksums, and configurations given as text or as a file."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import hashlib
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -38,7 +40,7 @@ def write_bytes(path: str | Path, data: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
     except OSError as error:
         with contextlib.suppress(OSError):
             temporary.unlink()
@@ -55,7 +57,15 @@ def write_json(path: str | Path, value: Any, indent: int | None = 1) -> None:
     write_text(path, json.dumps(value, indent=indent, allow_nan=False, ensure_ascii=False) + "\n")
 
 
-def _sync_folder(path: Path) -> None:
+@contextlib.contextmanager
+def exclusive(path: Path) -> Iterator[None]:
+    """Hold the lock file `path`, which is made if needed, until the block ends; waits for other processes."""
+    with open(path, "ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def sync_folder(path: Path) -> None:
     """Make the folder's entries survive a power cut."""
     handle = os.open(path, os.O_RDONLY)
     try:

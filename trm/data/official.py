@@ -6,19 +6,16 @@ $TRM_CACHE (default ~/.cache/trm), so a second pool or machine start fetches not
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import http.client
 import os
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 
 from trm.data.progress import Progress
 from trm.errors import UserError
-from trm.io import sha256_file
+from trm.io import exclusive, sha256_file
 from trm.storage.cache import default_folder
 from trm.study.tasks import OfficialFiles, spec_of
 
@@ -45,7 +42,7 @@ def _cached(source: OfficialFiles, name: str, folder: Path) -> Path:
     path, wanted = folder / name, source.sha256[name]
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with _lock(folder / f"{name}.lock"):
+        with exclusive(folder / f"{name}.lock"):
             if path.is_file() and sha256_file(path) == wanted:
                 return path
             part = folder / f"{name}.part"
@@ -69,13 +66,6 @@ def _cached(source: OfficialFiles, name: str, folder: Path) -> Path:
 
 def _endpoint() -> str:
     return (os.environ.get("HF_ENDPOINT") or "https://huggingface.co").rstrip("/")
-
-
-@contextlib.contextmanager
-def _lock(path: Path) -> Iterator[None]:
-    with open(path, "ab") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def _download(url: str, part: Path, name: str) -> None:

@@ -7,18 +7,16 @@ the old one; each use compares the copy's own checksums, so a damaged copy is fe
 from __future__ import annotations
 
 import base64
-import contextlib
-import fcntl
 import hashlib
 import json
 import os
 import shutil
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from trm.errors import UserError
+from trm.io import exclusive
 from trm.storage.base import ObjectInfo, ObjectMissing, Patience, Store, is_remote
 from trm.storage.opening import open_store
 
@@ -60,7 +58,7 @@ def fetch_store(store: Store, folder: Path | None = None) -> Path:
     target = home / name
     try:
         home.mkdir(parents=True, exist_ok=True)
-        with _locked(home / f".{name}.lock"):
+        with exclusive(home / f".{name}.lock"):
             fault = _fault(target, objects)
             if fault is None:
                 return target
@@ -113,10 +111,3 @@ def crc32c_file(path: Path) -> str:
         while piece := source.read(_PIECE):
             checksum.update(piece)
     return base64.b64encode(checksum.digest()).decode()
-
-
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    with open(path, "ab") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import shutil
 import time
@@ -12,19 +11,11 @@ from pathlib import Path
 from typing import BinaryIO
 from uuid import uuid4
 
+from trm.io import exclusive, sync_folder
 from trm.storage.base import Conflict, ObjectInfo, ObjectMissing, StorageError, Store, check_name
 
 PRIVATE = ".store"
 """Folder of unfinished files and the lock, never listed."""
-
-
-def sync_folder(path: Path) -> None:
-    """Make renames inside the folder survive a power cut."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 class LocalStore(Store):
@@ -155,13 +146,10 @@ class LocalStore(Store):
                 f"{self.url(name)} was changed by another writer: only one may write it at a time."
             )
 
-    @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
+    def _locked(self) -> contextlib.AbstractContextManager[None]:
         folder = self.root / PRIVATE
         folder.mkdir(parents=True, exist_ok=True)
-        with open(folder / "lock", "ab") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
+        return exclusive(folder / "lock")
 
     def _prune_folders(self, folder: Path) -> None:
         while folder != self.root and self.root in folder.parents:
