@@ -49,13 +49,14 @@ COLUMNS = 256
 
 
 @njit
-def piece(block):
-    """Rows [start, stop) of the next piece for this thread; start is -1 when none is left."""
+def rows_of(block):
+    """This thread's rows: those of the pieces that it takes until none is left."""
     taken = claim(block, 0)
-    if taken >= word(block, 1):
-        return -1, -1
-    start = taken * word(block, 2)
-    return start, min(start + word(block, 2), word(block, 3))
+    while taken < word(block, 1):
+        start = taken * word(block, 2)
+        for row in range(start, min(start + word(block, 2), word(block, 3))):  # noqa: UP028 (numba lacks `yield from`)
+            yield row
+        taken = claim(block, 0)
 
 
 @njit(**MATH)
@@ -63,14 +64,11 @@ def gate(block):
     """out = silu(gate) * up. Words: gate, up, out, columns, stride of the rows of gate and up."""
     gates, ups, out = tensor(block, 4), tensor(block, 5), tensor(block, 6)
     columns, stride = word(block, 7), word(block, 8)
-    start, stop = piece(block)
-    while start >= 0:
-        for row in range(start, stop):
-            a, b = row * stride, row * columns
-            for j in range(columns):
-                x = load(gates, a + j)
-                store(out, b + j, x * sigmoid(x) * load(ups, a + j))
-        start, stop = piece(block)
+    for row in rows_of(block):
+        a, b = row * stride, row * columns
+        for j in range(columns):
+            x = load(gates, a + j)
+            store(out, b + j, x * sigmoid(x) * load(ups, a + j))
 
 
 @njit(**MATH)
@@ -78,18 +76,15 @@ def gate_backward(block):
     """Gradients take the place of gate and up; silu(gate) * up that of its own gradient. Words as `gate`."""
     gates, ups, pushed = tensor(block, 4), tensor(block, 5), tensor(block, 6)
     columns, stride = word(block, 7), word(block, 8)
-    start, stop = piece(block)
-    while start >= 0:
-        for row in range(start, stop):
-            a, b = hidden(row * stride), row * columns
-            for j in range(columns):
-                x, up, grad = load(gates, a + j), load(ups, a + j), load(pushed, b + j)
-                s = sigmoid(x)
-                silu = x * s
-                store(pushed, b + j, silu * up)
-                store(ups, a + j, grad * silu)
-                store(gates, a + j, grad * up * (s + silu * (ONE - s)))
-        start, stop = piece(block)
+    for row in rows_of(block):
+        a, b = hidden(row * stride), row * columns
+        for j in range(columns):
+            x, up, grad = load(gates, a + j), load(ups, a + j), load(pushed, b + j)
+            s = sigmoid(x)
+            silu = x * s
+            store(pushed, b + j, silu * up)
+            store(ups, a + j, grad * silu)
+            store(gates, a + j, grad * up * (s + silu * (ONE - s)))
 
 
 @njit(**MATH)
@@ -97,18 +92,15 @@ def norm_rows(block):
     """out = (x + y) * scale, scale = 1 / rms(x + y) of each row. Words: x, y, out [N, D], wide scale [N], D."""
     xs, ys, out, scales = tensor(block, 4), tensor(block, 5), tensor(block, 6), wide_tensor(block, 7)
     width = word(block, 8)
-    start, stop = piece(block)
-    while start >= 0:
-        for row in range(start, stop):
-            at, total = row * width, ZERO
-            for j in range(at, at + width):
-                v = load(xs, j) + load(ys, j)
-                total += v * v
-            scale = ONE / np.sqrt(total / np.float32(width) + EPS)
-            store(scales, row, scale)
-            for j in range(at, at + width):
-                store(out, j, (load(xs, j) + load(ys, j)) * scale)
-        start, stop = piece(block)
+    for row in rows_of(block):
+        at, total = row * width, ZERO
+        for j in range(at, at + width):
+            v = load(xs, j) + load(ys, j)
+            total += v * v
+        scale = ONE / np.sqrt(total / np.float32(width) + EPS)
+        store(scales, row, scale)
+        for j in range(at, at + width):
+            store(out, j, (load(xs, j) + load(ys, j)) * scale)
 
 
 @njit(**MATH)
@@ -129,24 +121,21 @@ def norm_columns(block):
     """
     xs, ys, out, scales = tensor(block, 4), tensor(block, 5), tensor(block, 6), wide_tensor(block, 7)
     length, width = word(block, 8), word(block, 9)
-    start, stop = piece(block)
-    while start >= 0:
-        for group in range(start, stop):
-            first, count = _cleared(group, width, scales)
-            for row in range(length):
-                at = row * width + first
-                for j in range(count):
-                    v = load(xs, at + j) + load(ys, at + j)
-                    store(scales, first + j, load(scales, first + j) + v * v)
+    for group in rows_of(block):
+        first, count = _cleared(group, width, scales)
+        for row in range(length):
+            at = row * width + first
             for j in range(count):
-                mean = load(scales, first + j) / np.float32(length)
-                store(scales, first + j, ONE / np.sqrt(mean + EPS))
-            for row in range(length):
-                at = row * width + first
-                for j in range(count):
-                    v = load(xs, at + j) + load(ys, at + j)
-                    store(out, at + j, v * load(scales, first + j))
-        start, stop = piece(block)
+                v = load(xs, at + j) + load(ys, at + j)
+                store(scales, first + j, load(scales, first + j) + v * v)
+        for j in range(count):
+            mean = load(scales, first + j) / np.float32(length)
+            store(scales, first + j, ONE / np.sqrt(mean + EPS))
+        for row in range(length):
+            at = row * width + first
+            for j in range(count):
+                v = load(xs, at + j) + load(ys, at + j)
+                store(out, at + j, v * load(scales, first + j))
 
 
 @njit(**MATH)
@@ -154,16 +143,13 @@ def norm_rows_backward(block):
     """out = (g - y * mean(g * y)) * scale with g = a + b. Words: a, b, y, out [N, D], wide scale [N], D."""
     first, second, ys, out = tensor(block, 4), tensor(block, 5), tensor(block, 6), tensor(block, 7)
     scales, width = wide_tensor(block, 8), word(block, 9)
-    start, stop = piece(block)
-    while start >= 0:
-        for row in range(start, stop):
-            at, total = row * width, ZERO
-            for j in range(at, at + width):
-                total += (load(first, j) + load(second, j)) * load(ys, j)
-            mean, scale = total / np.float32(width), load(scales, row)
-            for j in range(at, at + width):
-                store(out, j, (load(first, j) + load(second, j) - load(ys, j) * mean) * scale)
-        start, stop = piece(block)
+    for row in rows_of(block):
+        at, total = row * width, ZERO
+        for j in range(at, at + width):
+            total += (load(first, j) + load(second, j)) * load(ys, j)
+        mean, scale = total / np.float32(width), load(scales, row)
+        for j in range(at, at + width):
+            store(out, j, (load(first, j) + load(second, j) - load(ys, j) * mean) * scale)
 
 
 @njit(**MATH)
@@ -172,47 +158,39 @@ def norm_columns_backward(block):
     first, second, ys, out = tensor(block, 4), tensor(block, 5), tensor(block, 6), tensor(block, 7)
     scales, sums = wide_tensor(block, 8), wide_tensor(block, 11)
     length, width = word(block, 9), word(block, 10)
-    start, stop = piece(block)
-    while start >= 0:
-        for group in range(start, stop):
-            origin, count = _cleared(group, width, sums)
-            for row in range(length):
-                at = row * width + origin
-                for j in range(count):
-                    product = (load(first, at + j) + load(second, at + j)) * load(ys, at + j)
-                    store(sums, origin + j, load(sums, origin + j) + product)
+    for group in rows_of(block):
+        origin, count = _cleared(group, width, sums)
+        for row in range(length):
+            at = row * width + origin
             for j in range(count):
-                store(sums, origin + j, load(sums, origin + j) / np.float32(length))
-            for row in range(length):
-                at = row * width + origin
-                for j in range(count):
-                    g = load(first, at + j) + load(second, at + j) - load(ys, at + j) * load(sums, origin + j)
-                    store(out, at + j, g * load(scales, origin + j))
-        start, stop = piece(block)
+                product = (load(first, at + j) + load(second, at + j)) * load(ys, at + j)
+                store(sums, origin + j, load(sums, origin + j) + product)
+        for j in range(count):
+            store(sums, origin + j, load(sums, origin + j) / np.float32(length))
+        for row in range(length):
+            at = row * width + origin
+            for j in range(count):
+                g = load(first, at + j) + load(second, at + j) - load(ys, at + j) * load(sums, origin + j)
+                store(out, at + j, g * load(scales, origin + j))
 
 
 @njit(**MATH)
 def accumulate(block):
     """total += x over rows of `columns`. Words: wide total, x, columns."""
     total, xs, columns = wide_tensor(block, 4), tensor(block, 5), word(block, 6)
-    start, stop = piece(block)
-    while start >= 0:
-        for j in range(start * columns, stop * columns):
+    for row in rows_of(block):
+        for j in range(row * columns, (row + 1) * columns):
             store(total, j, load(total, j) + load(xs, j))
-        start, stop = piece(block)
 
 
 @njit(**MATH)
 def accumulate_transposed(block):
     """total += x^T over the rows of `total`. Words: wide total [rows, columns], x [columns, rows], columns, rows."""
     total, xs, columns, height = wide_tensor(block, 4), tensor(block, 5), word(block, 6), word(block, 7)
-    start, stop = piece(block)
-    while start >= 0:
-        for row in range(start, stop):
-            for j in range(columns):
-                at = row * columns + j
-                store(total, at, load(total, at) + load(xs, j * height + row))
-        start, stop = piece(block)
+    for row in rows_of(block):
+        for j in range(columns):
+            at = row * columns + j
+            store(total, at, load(total, at) + load(xs, j * height + row))
 
 
 @njit(**MATH)
@@ -249,20 +227,17 @@ def split_heads(block):
     cos, sin = wide_tensor(block, 8), wide_tensor(block, 9)
     batch, heads, width, length = word(block, 10), word(block, 11), word(block, 12), word(block, 13)
     half, all_heads, scale = width // 2, heads * width, ONE / np.sqrt(np.float32(width))
-    start, stop = piece(block)
-    while start >= 0:
-        for row in range(start, stop):
-            token, b = row // batch, row % batch
-            for h in range(heads):
-                at, to = 3 * row * all_heads + h * width, ((b * heads + h) * length + token) * width
-                for ahead in range(to + width, to + 2 * width, 32):
-                    fetch_line(q, ahead)
-                    fetch_line(k, ahead)
-                    fetch_line(v, ahead)
-                _turn(qkv, at, q, to, cos, sin, token * half, half, scale)
-                _turn(qkv, at + all_heads, k, to, cos, sin, token * half, half, ONE)
-                _move(qkv, at + 2 * all_heads, v, to, width)
-        start, stop = piece(block)
+    for row in rows_of(block):
+        token, b = row // batch, row % batch
+        for h in range(heads):
+            at, to = 3 * row * all_heads + h * width, ((b * heads + h) * length + token) * width
+            for ahead in range(to + width, to + 2 * width, 32):
+                fetch_line(q, ahead)
+                fetch_line(k, ahead)
+                fetch_line(v, ahead)
+            _turn(qkv, at, q, to, cos, sin, token * half, half, scale)
+            _turn(qkv, at + all_heads, k, to, cos, sin, token * half, half, ONE)
+            _move(qkv, at + 2 * all_heads, v, to, width)
 
 
 @njit(**MATH)
@@ -272,16 +247,13 @@ def split_heads_backward(block):
     cos, sin = wide_tensor(block, 8), wide_tensor(block, 9)
     batch, heads, width, length = word(block, 10), word(block, 11), word(block, 12), word(block, 13)
     half, all_heads, scale = width // 2, heads * width, ONE / np.sqrt(np.float32(width))
-    start, stop = piece(block)
-    while start >= 0:
-        for row in range(start, stop):
-            token, b = row // batch, row % batch
-            for h in range(heads):
-                to, at = 3 * row * all_heads + h * width, ((b * heads + h) * length + token) * width
-                _turn_back(q, at, qkv, to, cos, sin, token * half, half, scale)
-                _turn_back(k, at, qkv, to + all_heads, cos, sin, token * half, half, ONE)
-                _move(v, at, qkv, to + 2 * all_heads, width)
-        start, stop = piece(block)
+    for row in rows_of(block):
+        token, b = row // batch, row % batch
+        for h in range(heads):
+            to, at = 3 * row * all_heads + h * width, ((b * heads + h) * length + token) * width
+            _turn_back(q, at, qkv, to, cos, sin, token * half, half, scale)
+            _turn_back(k, at, qkv, to + all_heads, cos, sin, token * half, half, ONE)
+            _move(v, at, qkv, to + 2 * all_heads, width)
 
 
 @njit(**MATH)
@@ -290,49 +262,40 @@ def join_heads(block):
     source, out = tensor(block, 4), tensor(block, 5)
     batch, heads, width, length = word(block, 6), word(block, 7), word(block, 8), word(block, 9)
     back = word(block, 10) == 1
-    start, stop = piece(block)
-    while start >= 0:
-        for row in range(start, stop):
-            token, b = row // batch, row % batch
-            for h in range(heads):
-                split, flat = ((b * heads + h) * length + token) * width, (row * heads + h) * width
-                if back:
-                    _move(source, flat, out, split, width)
-                else:
-                    _move(source, split, out, flat, width)
-        start, stop = piece(block)
+    for row in rows_of(block):
+        token, b = row // batch, row % batch
+        for h in range(heads):
+            split, flat = ((b * heads + h) * length + token) * width, (row * heads + h) * width
+            if back:
+                _move(source, flat, out, split, width)
+            else:
+                _move(source, split, out, flat, width)
 
 
 @njit(**MATH)
 def softmax(block):
     """Each row by its softmax, in place. Words: x, columns."""
     xs, columns = tensor(block, 4), word(block, 5)
-    start, stop = piece(block)
-    while start >= 0:
-        for row in range(start, stop):
-            at = row * columns
-            top = load(xs, at)
-            for j in range(at, at + columns):
-                top = max(top, load(xs, j))
-            total = ZERO
-            for j in range(at, at + columns):
-                total += exp(load(xs, j) - top)
-            scale = ONE / total
-            for j in range(at, at + columns):
-                store(xs, j, exp(load(xs, j) - top) * scale)
-        start, stop = piece(block)
+    for row in rows_of(block):
+        at = row * columns
+        top = load(xs, at)
+        for j in range(at, at + columns):
+            top = max(top, load(xs, j))
+        total = ZERO
+        for j in range(at, at + columns):
+            total += exp(load(xs, j) - top)
+        scale = ONE / total
+        for j in range(at, at + columns):
+            store(xs, j, exp(load(xs, j) - top) * scale)
 
 
 @njit(**MATH)
 def softmax_backward(block):
     """Gradient before the softmax in place of the one after it, from its output. Words: gradient, output, columns."""
     grads, ys, columns = tensor(block, 4), tensor(block, 5), word(block, 6)
-    start, stop = piece(block)
-    while start >= 0:
-        for row in range(start, stop):
-            at, total = row * columns, ZERO
-            for j in range(at, at + columns):
-                total += load(grads, j) * load(ys, j)
-            for j in range(at, at + columns):
-                store(grads, j, load(ys, j) * (load(grads, j) - total))
-        start, stop = piece(block)
+    for row in rows_of(block):
+        at, total = row * columns, ZERO
+        for j in range(at, at + columns):
+            total += load(grads, j) * load(ys, j)
+        for j in range(at, at + columns):
+            store(grads, j, load(ys, j) * (load(grads, j) - total))
