@@ -8,6 +8,7 @@ from google.auth import exceptions as auth
 
 from snakemake_executor_plugin_tpu.capacity import Capacity
 from snakemake_executor_plugin_tpu.cloud import LABEL, PodSpec, TpuCloud
+from snakemake_executor_plugin_tpu.emulator.iam import ROLES, TPU_METHODS, TPU_PERMISSIONS
 from snakemake_executor_plugin_tpu.emulator.tpu_api import TpuApi
 from snakemake_executor_plugin_tpu.errors import CloudError, DeletedByUser, explain, is_transient
 from snakemake_executor_plugin_tpu.keys import public_half
@@ -260,7 +261,7 @@ def test_host_keys_that_come_late_are_waited_for(api):
 def test_no_trust_where_the_api_tells_no_keys_unless_asked_for(api, code):
     async def story(cloud, capacity):
         await capacity.wait()
-        api.fail(999, code, "tpu.nodes.getGuestAttributes", method="GetGuestAttributes")
+        api.fail(999, code, "tpu.nodes.get", method="GetGuestAttributes")
         assert [end.host_keys for end in await cloud.endpoints(trust_first_key=True)] == [(), ()]
         with pytest.raises(CloudError, match="set tpu-trust-first-key: true|Set tpu-trust-first-key: true"):
             await cloud.endpoints()
@@ -346,6 +347,12 @@ def test_missing_roles_are_named(api, roles, sentence):
     with pytest.raises(CloudError, match=sentence):
         play(api, lambda cloud, capacity: capacity.wait(), service_account="me@p")
     assert not api.queued
+
+
+def test_calls_need_published_permissions_only():
+    """Cloud TPU has none for queued resources: a role that names one cannot be created."""
+    assert set(TPU_METHODS.values()) <= TPU_PERMISSIONS == ROLES["roles/tpu.admin"]
+    assert not any("queued" in permission for permission in TPU_PERMISSIONS)
 
 
 def test_the_least_roles_suffice(api):

@@ -10,7 +10,7 @@ import re
 import sys
 from pathlib import Path
 
-from snakemake_executor_plugin_tpu.emulator.iam import ROLES
+from snakemake_executor_plugin_tpu.emulator.iam import ROLES, TPU_PERMISSIONS
 
 MEMBER = r"--member=(?P<member>(?:user|serviceAccount):[^@\s]+@\S+) --role=(?P<role>\S+)"
 FORMS = {
@@ -52,6 +52,8 @@ def main() -> int:
         state["accounts"].append(f"{values['name']}@{values['project']}.iam.gserviceaccount.com")
     if command == "custom":
         name = f"projects/{values['project']}/roles/{values['name']}"
+        if unknown := set(values["permissions"].split(",")) - TPU_PERMISSIONS:
+            return refuse(f"INVALID_ARGUMENT: Permission {min(unknown)} is not valid.")
         state.setdefault("custom", {})[name] = values["permissions"].split(",")
     if command in ("bucket_role", "project_role", "account_role"):
         there = {"bucket_role": state["buckets"], "account_role": state["accounts"]}

@@ -129,7 +129,7 @@ class Walk:
         self.pod.gcs.proxy.roles = set.intersection(*kinds)
         mine = {role for where, who, role in roles if where != "bucket_role" and who.startswith("user:")}
         self.pod.api.roles = mine
-        ends = {"tpu.queuedresources.delete", "tpu.nodes.delete"}
+        ends = {"tpu.nodes.delete"}
         hosts = [
             role
             for where, who, role in roles
@@ -198,3 +198,17 @@ def test_other_commands_are_refused(command, tmp_path):
         [sys.executable, ROOT / "tests/pipeline/gcloud.py", *command.split()], env=environment
     )
     assert done.returncode == 2
+
+
+def test_a_role_with_a_permission_that_does_not_exist_is_refused(tmp_path):
+    environment = {**os.environ, "GCLOUD_STATE": str(tmp_path / "state"), "PYTHONPATH": str(ROOT)}
+    create = "iam roles create trmPodEnd --project=my-project --permissions="
+    codes = []
+    for command in (
+        "config set project my-project",
+        f"{create}tpu.queuedresources.delete,tpu.nodes.delete",
+        f"{create}tpu.nodes.delete",
+    ):
+        words = [sys.executable, ROOT / "tests/pipeline/gcloud.py", *command.split()]
+        codes.append(subprocess.run(words, env=environment).returncode)
+    assert codes == [0, 1, 0]

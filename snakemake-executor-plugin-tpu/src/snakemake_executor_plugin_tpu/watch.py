@@ -117,8 +117,8 @@ class Watch:
                 )
             elif guard["error"]:
                 self.say(
-                    f"The pod cannot delete itself ({guard['error']}): give its service account the permissions "
-                    "tpu.queuedresources.delete and tpu.nodes.delete, or delete the pod by "
+                    f"The pod cannot delete itself ({guard['error']}): give its service account the permission "
+                    "tpu.nodes.delete by a role of your own, or roles/tpu.admin, or delete the pod by "
                     "`python -m snakemake_executor_plugin_tpu down`."
                 )
 

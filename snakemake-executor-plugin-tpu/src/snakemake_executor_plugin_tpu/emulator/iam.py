@@ -1,7 +1,12 @@
 """Who may do what, as far as slices and buckets go: roles and the permissions in them, and what each request needs.
 
-The lists are from the published references "IAM roles for Cloud Storage", "IAM permissions for JSON methods" and
-"Cloud TPU access control". A role holds only what is listed here: what the references do not grant is refused.
+The lists are from the published references "IAM roles for Cloud Storage", "IAM permissions for JSON methods" and "Cloud
+TPU roles and permissions" (docs.cloud.google.com/iam/docs/roles-permissions/tpu), compared on 2026-11-22 with a stored
+copy. A role holds only what is listed here: what the references do not grant is refused.
+
+Cloud TPU publishes no permissions for queued resources or guest attributes. The page on its audit logs has
+GetQueuedResource, ListQueuedResources and GetGuestAttributes under ADMIN_READ, as GetNode and ListNodes are. So these
+calls, and those that create and delete queued resources, are taken to need the permissions of nodes.
 """
 
 import re
@@ -9,6 +14,19 @@ from fnmatch import fnmatchcase
 from typing import Any
 from urllib.parse import parse_qs
 
+TPU_PERMISSIONS = frozenset(
+    f"tpu.{kind}.{verb}"
+    for kind, verbs in {
+        "acceleratortypes": "get list",
+        "locations": "get list",
+        "nodes": "create createTagBinding delete deleteTagBinding get list listEffectiveTags listTagBindings "
+        "performMaintenance reimage reset simulateMaintenanceEvent start stop update",
+        "operations": "get list",
+        "runtimeversions": "get list",
+        "tensorflowversions": "get list",
+    }.items()
+    for verb in verbs.split()
+)
 ROLES: dict[str, frozenset[str]] = {
     "roles/storage.objectViewer": frozenset({"storage.objects.get", "storage.objects.list"}),
     "roles/storage.objectUser": frozenset(
@@ -21,16 +39,8 @@ ROLES: dict[str, frozenset[str]] = {
         }
     ),
     "roles/storage.admin": frozenset({"storage.*"}),
-    "roles/tpu.viewer": frozenset(
-        {
-            "tpu.nodes.get",
-            "tpu.nodes.list",
-            "tpu.operations.*",
-            "tpu.queuedresources.get",
-            "tpu.queuedresources.list",
-        }
-    ),
-    "roles/tpu.admin": frozenset({"tpu.*"}),
+    "roles/tpu.viewer": frozenset(one for one in TPU_PERMISSIONS if one.endswith((".get", ".list"))),
+    "roles/tpu.admin": TPU_PERMISSIONS,
     "roles/iam.serviceAccountUser": frozenset({"iam.serviceAccounts.actAs", "iam.serviceAccounts.get"}),
     "roles/serviceusage.serviceUsageConsumer": frozenset({"serviceusage.services.use"}),
     "roles/logging.logWriter": frozenset({"logging.logEntries.create"}),
@@ -39,11 +49,11 @@ TPU_METHODS = {
     "GetNode": "tpu.nodes.get",
     "ListNodes": "tpu.nodes.list",
     "DeleteNode": "tpu.nodes.delete",
-    "GetGuestAttributes": "tpu.nodes.getGuestAttributes",
-    "CreateQueuedResource": "tpu.queuedresources.create",
-    "GetQueuedResource": "tpu.queuedresources.get",
-    "ListQueuedResources": "tpu.queuedresources.list",
-    "DeleteQueuedResource": "tpu.queuedresources.delete",
+    "GetGuestAttributes": "tpu.nodes.get",
+    "CreateQueuedResource": "tpu.nodes.create",
+    "GetQueuedResource": "tpu.nodes.get",
+    "ListQueuedResources": "tpu.nodes.list",
+    "DeleteQueuedResource": "tpu.nodes.delete",
 }
 OBJECT_VERBS = {"GET": "get", "HEAD": "get", "PUT": "update", "PATCH": "update", "DELETE": "delete"}
 
@@ -84,10 +94,8 @@ def needed_for_storage(method: str, url: str) -> set[str]:
 def needed_for_tpus(method: str, request: Any) -> set[str]:
     """Return the permissions that a call of the TPU API needs: whoever starts a node as an account acts as it."""
     needed = {TPU_METHODS[method]}
-    if method == "CreateQueuedResource":
-        needed.add("tpu.nodes.create")
-        if any(spec.node.service_account.email for spec in request.queued_resource.tpu.node_spec):
-            needed.add("iam.serviceAccounts.actAs")
-    if method == "DeleteQueuedResource":
-        needed.add("tpu.nodes.delete")
+    if method == "CreateQueuedResource" and any(
+        spec.node.service_account.email for spec in request.queued_resource.tpu.node_spec
+    ):
+        needed.add("iam.serviceAccounts.actAs")
     return needed

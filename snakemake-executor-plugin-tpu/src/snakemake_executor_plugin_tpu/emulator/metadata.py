@@ -44,7 +44,7 @@ class MetadataServer:
                 elif not server.may_delete:
                     self.answer(
                         403,
-                        "Permission 'tpu.queuedresources.delete' denied on resource (or it may not exist).",
+                        "Permission 'tpu.nodes.delete' denied on resource (or it may not exist).",
                     )
                 else:
                     status = server.delete(path.removeprefix("/v2/"), "force=true" in query)
