@@ -18,14 +18,14 @@ def test_every_kept_result_is_drawn(tmp_path):
     for path in drawn:
         assert path.read_bytes().startswith(b"%PDF")
         assert path.with_suffix(".png").stat().st_size > 5000
-    sentence = json.loads((tmp_path / "real_sudoku.json").read_text())["sentence"]
-    assert "On blank cells of held-out puzzles 42.0 % [41.8, 42.2] are right" in sentence
+    sentence = json.loads((tmp_path / "real_sudoku_unroll.json").read_text())["sentence"]
+    assert "67.8 % at 128" in sentence
 
 
 def test_kept_files_are_small():
     files = [path for path in KEPT.rglob("*") if path.is_file()]
     assert files
-    assert sum(path.stat().st_size for path in files) < 1_000_000
+    assert sum(path.stat().st_size for path in files) < 2_000_000
 
 
 def test_what_cannot_be_drawn(tmp_path):

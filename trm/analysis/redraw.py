@@ -4,6 +4,7 @@
 
 Every folder below the first argument that has a `figures.json` (name -> a figure's spec) and a `table.csv`, as a study
 writes it, with `table.csv.json` and `table.csv.curves.csv` beside it, gives its figures as OUT/<name>.pdf, .png, .json.
+The laws that they show are fitted anew.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ def redraw(results: Path, out: Path) -> list[Path]:
     Raises:
         UserError: where there is nothing to draw, or a table or a spec is not what it should be.
     """
+    from trm.analysis.fits import fit_table
     from trm.analysis.kinds import FIGURE, draw
     from trm.analysis.kinds.common import save, styled
     from trm.analysis.tables import load
@@ -35,8 +37,10 @@ def redraw(results: Path, out: Path) -> list[Path]:
         table = load(str(path.parent / "table.csv"))
         for name, fields in read_json(str(path)).items():
             target = out / f"{name}.pdf"
+            spec = parse(FIGURE, fields, f"{path}: {name}")
+            fits = [fit_table(table, fit) for fit in spec.fits(table.experiment)]
             with styled(None):
-                save(draw(parse(FIGURE, fields, f"{path}: {name}"), [table], []), str(target))
+                save(draw(spec, [table], fits), str(target))
             drawn.append(target)
     return drawn
 

@@ -30,6 +30,8 @@ def test_gains_and_losses_are_claimed_after_correction_only() -> None:
     )
     unsure = {**late, "low": -0.05}
     assert "not established, at" in inference_sentence({**BASE, "fixed": unsure})
+    alone = {**GAIN, "low": None, "high": None, "p_holm": None}
+    assert "from 60.0 % to 70.0 % (+10.0 points in one seed)" in inference_answer({**BASE, "fixed": alone})
     assert inference_answer({**BASE, "fixed": GAIN}).startswith(
         "Compute at test time changes accuracy from 60.0 % to 70.0 %"
     )

@@ -21,6 +21,16 @@ def test_a_gain_is_claimed_only_if_established() -> None:
     )
 
 
+def test_one_seed_has_the_interval_of_its_test_set() -> None:
+    low, high = Mean(0.0, None, None, 1), Mean(0.68, None, None, 1)
+    text = unroll_sentence("", {1: low, 128: high}, 128, None, 1000)
+    assert text.startswith(
+        "In the only run, accuracy rises from 0.0 % [0.0, 0.4] at 1 step to 68.0 % [65.0, 70.8]"
+    )
+    near = Mean(0.001, None, None, 1)
+    assert "no gain" in unroll_sentence("", {1: low, 128: near}, 128, None, 1000)
+
+
 def test_it_is_drawn(drawn: Drawn) -> None:
     drawing = drawn("unroll", kind="unroll")
     assert drawing.strength is not None

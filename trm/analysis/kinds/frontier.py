@@ -60,6 +60,8 @@ def gained(item: Mapping[str, Any]) -> str:
     text = points(item["change"], (item["low"], item["high"]))
     if established(item):
         return text
+    if item["low"] is None:
+        return f"{text} in one seed"
     excluded = item["low"] is not None and (item["low"] > 0 or item["high"] < 0)
     return f"{text}, not established{' after correction for several comparisons' if excluded else ''}"
 
@@ -91,7 +93,7 @@ def inference_answer(gains: Mapping[str, Any]) -> str:
         return inference_sentence(gains)
     name = max(known, key=lambda key: known[key]["value"])
     item = known[name]
-    if not established(item):
+    if not established(item) and item["low"] is not None:
         return f"No gain from more compute at test time is established; the largest, by {WORDS[name]}: {gained(item)}."
     return (
         f"Compute at test time changes accuracy from {percent(reference['value'])} to {percent(item['value'])} "

@@ -26,10 +26,28 @@ class Spec(Figure):
     """A dotted line at the number of steps trained with, where it is the same for all."""
 
 
-def unroll_sentence(name: str, means: Mapping[float, Mean], best: float, gain: Mean | None) -> str:
-    """One curve in words. means: steps -> accuracy; gain: `best` steps less the fewest, in pairs, if established."""
+def unroll_sentence(
+    name: str, means: Mapping[float, Mean], best: float, gain: Mean | None, puzzles: float = 0
+) -> str:
+    """One curve in words.
+
+    Args:
+        name: of the curve.
+        means: steps -> accuracy.
+        best: the steps of the highest accuracy.
+        gain: `best` steps less the fewest, in pairs of seeds, if established.
+        puzzles: test puzzles, where there is one seed: the test set's own interval takes the place of the seeds'.
+    """
     head = f"{name}: " if name else ""
     first, last = min(means), max(means)
+    if puzzles:
+        low, high = (stats.wilson(means[at].value * puzzles, puzzles) for at in (first, best))
+        if high[0] > low[1]:
+            return (
+                f"{head or 'In the only run, '}accuracy rises from {percent(means[first].value, low)} at {first:g} "
+                f"step{'' if first == 1 else 's'} to {percent(means[best].value, high)} at {best:g} (binomial "
+                f"intervals of {int(puzzles):,} test puzzles; one seed says nothing about others)."
+            )
     if gain is None:
         ends = f"{percent(means[first].value)} at {first:g}, {percent(means[best].value)} at {best:g}"
         return f"{head}no gain from more supervision steps is established ({ends})."
@@ -81,7 +99,8 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         adjusted = dict(zip(changes, stats.holm([change.p for change in changes.values()])))
         gain, sure = changes.get(best), (adjusted.get(best) or 1.0) < 0.05
         name = place(key, value) if key else ""
-        sentences.append(unroll_sentence(name, means, best, gain if sure else None))
+        alone = tested if part["seed"].nunique() == 1 else 0
+        sentences.append(unroll_sentence(name, means, best, gain if sure else None, alone))
         numbers[str(value)] = {str(at): mean.value for at, mean in means.items()}
         strengths.append(gain.strength if sure and gain else 0.0)
     trained = rows["model.halt_max_steps"].unique()
