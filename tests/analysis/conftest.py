@@ -109,7 +109,7 @@ def drawn(tables: dict[str, Table], tmp_path: Path) -> Drawn:
             drawing = draw(wanted, *inputs(tables, experiment, wanted))
             files = save(drawing, out)
         facts = json.loads(files[2].read_text())
-        assert all(facts[key] for key in ("title", "caption", "sentence", "answer", "alt", "inches"))
+        assert all(facts[key] for key in ("title", "caption", "sentence", "answer", "inches"))
         for key in ("sentence", "answer", "caption"):
             assert not {"nan", "None", "inf", "–."} & set(facts[key].split())
         with Image.open(files[1]) as picture:

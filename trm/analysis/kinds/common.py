@@ -61,8 +61,6 @@ class Drawing:
     """The same in one sentence, for the report's summary."""
     strength: float | None = None
     """Size of the main effect over half the width of its 95 % interval; below 1 or None: no effect is claimed."""
-    alt: str = ""
-    """Text for readers who cannot see the figure."""
     numbers: dict[str, Any] = field(default_factory=dict)
     """The numbers behind the sentence."""
     provenance: dict[str, str] = field(default_factory=dict)
@@ -313,15 +311,7 @@ def finish(
         figure.text(0.992, 0.995, words, fontsize=SMALL, color=MISSING, ha="right", va="top")
     sentence = sentence.strip()
     return Drawing(
-        figure,
-        title,
-        caption.strip(),
-        sentence,
-        answer or sentence,
-        strength,
-        f"{title}. {sentence}",
-        numbers or {},
-        facts,
+        figure, title, caption.strip(), sentence, answer or sentence, strength, numbers or {}, facts
     )
 
 

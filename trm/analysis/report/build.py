@@ -236,7 +236,7 @@ def figure(path: str | Path) -> FigureBlock:
         png = picture.read_bytes()
         with Image.open(io.BytesIO(png)) as opened:
             opened.load()
-        words = {key: facts[key] for key in ("title", "caption", "sentence", "answer", "alt", "numbers")}
+        words = {key: facts[key] for key in ("title", "caption", "sentence", "answer", "numbers")}
     except UserError as error:
         return FigureBlock(path, problem=f"{path.name}: {error}")
     except (OSError, SyntaxError, ValueError):

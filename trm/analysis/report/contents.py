@@ -45,7 +45,6 @@ class FigureBlock:
     sentence: str = ""
     answer: str = ""
     strength: float | None = None
-    alt: str = ""
     numbers: dict[str, Any] = field(default_factory=dict)
     inches: float = 7.0
     """Print width."""
