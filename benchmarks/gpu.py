@@ -23,6 +23,15 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from benchmarks import step
+from benchmarks.frame import in_turns
+from trm.devices import open_backend
+from trm.provenance import provenance
+from trm.study.flops import forward_flops, step_flops
+from trm.study.schema import ModelConfig, RunConfig, TrainingConfig
+
 MIXERS = ("mlp", "attention")
 VARIANTS = {"ours": {}, "uncaptured": {"TRM_CUDA_GRAPH": "0"}, "fused": {"TRM_TRITON": "0"}}
 """Ways to run our step: as it comes, without a CUDA graph, without the Triton kernels."""
@@ -53,11 +62,12 @@ class Sizes:
         self.rounds = 2 if tiny else 9
         self.evaluation_steps = 2 if tiny else 16
         self.evaluation_rows = (4,) if tiny else (384, 1536)
+        self.dtype = torch.float32 if tiny else torch.bfloat16
+        # the tiny run on a CPU only traces, since compiling takes minutes
+        self.compiler = {"backend": "eager"} if tiny else {}
 
     def run(self, mixer: str) -> Any:
         """The training run's config."""
-        from trm.study.schema import ModelConfig, RunConfig, TrainingConfig
-
         fields: dict[str, Any] = {"mixer": mixer, "position": "rope" if mixer == "attention" else "none"}
         if self.tiny:
             fields |= {"d_model": 32, "heads": 1, "h_cycles": 2, "l_cycles": 1, "puzzle_tokens": 1}
@@ -68,8 +78,6 @@ class Sizes:
 
 def backend_of(variant: str) -> Any:
     """Our backend as `variant` says."""
-    from trm.devices import open_backend
-
     for name in {name for settings in VARIANTS.values() for name in settings}:
         os.environ.pop(name, None)
     os.environ.update(VARIANTS[variant])
@@ -77,9 +85,7 @@ def backend_of(variant: str) -> Any:
 
 
 def memory_of(call: Any, backend: Any, before: int) -> int:
-    """Most bytes of the device in use while `call` runs, without what was there before the variant was made."""
-    import torch
-
+    """Most bytes of the device in use while `call` runs, above the `before` in use when the variant was made."""
     if backend.device.type != "cuda":
         return 0
     torch.cuda.reset_peak_memory_stats()
@@ -90,17 +96,11 @@ def memory_of(call: Any, backend: Any, before: int) -> int:
 
 def allocated(backend: Any) -> int:
     """Bytes of the device in use."""
-    import torch
-
     return torch.cuda.memory_allocated() if backend.device.type == "cuda" else 0
 
 
 def ceilings(sizes: Sizes) -> dict[str, Any]:
     """Rates of a large matrix product and of a copy."""
-    import torch
-
-    from benchmarks.step import matmul_ceiling
-
     backend = backend_of("ours")
     count = 1 << (20 if sizes.tiny else 31)
     source = torch.rand(count // 4, device=backend.device)
@@ -112,26 +112,22 @@ def ceilings(sizes: Sizes) -> dict[str, Any]:
         target.copy_(source)
         backend.synchronize()
         best = min(best, time.perf_counter() - begun)
-    dtype = torch.float32 if sizes.tiny else torch.bfloat16
     return {
         "device": backend.device_name(),
         "torch": torch.__version__,
-        "flops_per_second": matmul_ceiling(dtype, backend),
+        "flops_per_second": step.matmul_ceiling(sizes.dtype, backend),
         "bytes_per_second": 2 * count / best,
     }
 
 
 def checks(sizes: Sizes) -> dict[str, Any]:
     """Every kernel and the whole network against float64."""
-    import torch
-
     from trm.network.cuda import available
 
     if not available() or not torch.cuda.is_available():
         reason = "triton is not installed" if not available() else "there is no GPU"
         return {"skipped": f"{reason}: the kernels are checked by tests/network/cuda"}
     from benchmarks import gpu_checks
-    from trm.study.schema import ModelConfig
 
     device, found, broken = torch.device("cuda"), [], []
     parts = [
@@ -161,84 +157,58 @@ def checks(sizes: Sizes) -> dict[str, Any]:
     }
 
 
-def paired(ours: Any, theirs: Any, rounds: int, backend: Any) -> dict[str, Any]:
-    """Median seconds of each and the ratio with its quartiles."""
-    from benchmarks.frame import in_turns
-
+def timed(
+    sizes: Sizes, backend: Any, ours: Any, theirs: Any, rounds: int, rows: int, flops: float
+) -> dict[str, Any]:
+    """Rates of ours and of the baseline in turns, and our share of the matrix product's rate."""
     found = in_turns({"ours": ours, "baseline": theirs}, rounds, backend)
     mine, its = found["ours"]["seconds"], found["baseline"].pop("seconds")
-    return found["baseline"] | {"ours_seconds": mine, "baseline_seconds": its, "rounds": rounds}
-
-
-def compiler(tiny: bool) -> dict[str, str]:
-    """torch.compile's options; the tiny run on a CPU only traces, since compiling takes minutes."""
-    return {"backend": "eager"} if tiny else {}
+    ceiling = step.matmul_ceiling(sizes.dtype, backend)
+    rates = {"rows_per_second": rows / mine, "baseline_rows_per_second": rows / its}
+    return (
+        found["baseline"]
+        | rates
+        | {"share": rows * flops / mine / ceiling, "ceiling": ceiling, "rounds": rounds}
+    )
 
 
 def train(sizes: Sizes, mixer: str, kind: str) -> dict[str, Any]:
     """A training step of ours against the baseline's, or against another way of ours."""
-    import torch
-
-    from benchmarks import step
-    from trm.study.flops import step_flops
-
-    run = sizes.run(mixer)
-    backend = backend_of("ours")
+    run, backend = sizes.run(mixer), backend_of("ours")
     before = allocated(backend)
     ours, _ = step.our_step(run, sizes.cells, sizes.vocab, backend)
-    our_memory = memory_of(lambda: [ours() for _ in range(8)], backend, before)
+    memory = memory_of(lambda: [ours() for _ in range(8)], backend, before)
     middle = allocated(backend)
     if kind in VARIANTS:
-        other = backend_of(kind)
-        theirs, _ = step.our_step(run, sizes.cells, sizes.vocab, other)
+        theirs, _ = step.our_step(run, sizes.cells, sizes.vocab, backend_of(kind))
     else:
-        options = compiler(sizes.tiny)
-        theirs, _ = step.their_step(run, sizes.cells, sizes.vocab, backend, kind, options)
+        theirs, _ = step.their_step(run, sizes.cells, sizes.vocab, backend, kind, sizes.compiler)
     their_memory = memory_of(lambda: [theirs() for _ in range(3)], backend, middle)
-    found = paired(ours, theirs, sizes.rounds, backend)
-    ceiling = step.matmul_ceiling(torch.float32 if sizes.tiny else torch.bfloat16, backend)
-    rate = sizes.batch * step_flops(run.model, sizes.cells, sizes.vocab) / found["ours_seconds"]
-    return found | {
-        "rows_per_second": sizes.batch / found["ours_seconds"],
-        "baseline_rows_per_second": sizes.batch / found["baseline_seconds"],
-        "share": rate / ceiling,
-        "ceiling": ceiling,
-        "memory": our_memory,
-        "baseline_memory": their_memory,
-        "network": backend.network,
-    }
+    flops = step_flops(run.model, sizes.cells, sizes.vocab)
+    found = timed(sizes, backend, ours, theirs, sizes.rounds, sizes.batch, flops)
+    return found | {"memory": memory, "baseline_memory": their_memory, "network": backend.network}
 
 
 def evaluate(sizes: Sizes, mixer: str, kind: str) -> dict[str, Any]:
     """Batches of puzzles through all steps, ours against the baseline's, each at the best of some batch sizes."""
-    import torch
-
-    from benchmarks import step
-    from trm.study.flops import forward_flops
-
     run, backend = sizes.run(mixer), backend_of("ours")
     _, state = step.our_step(run, sizes.cells, sizes.vocab, backend)
-    options = compiler(sizes.tiny)
-    _, net = step.their_step(run, sizes.cells, sizes.vocab, backend, kind, options)
-    found, tried = {}, {}
-    steps = sizes.evaluation_steps
+    _, net = step.their_step(run, sizes.cells, sizes.vocab, backend, kind, sizes.compiler)
+    tried, steps = {}, sizes.evaluation_steps
+    flops = steps * forward_flops(run.model, sizes.cells, sizes.vocab)
     for rows in sizes.evaluation_rows:
         ours, _ = step.our_evaluation(state, backend, steps, rows)
         theirs = step.their_evaluation(net, backend, rows, sizes.cells, sizes.vocab, steps)
-        tried[rows] = paired(ours, theirs, max(2, sizes.rounds // 3), backend)
-    best = min(tried, key=lambda rows: tried[rows]["ours_seconds"] / rows)
-    theirs_best = min(tried, key=lambda rows: tried[rows]["baseline_seconds"] / rows)
-    found = tried[best]
-    ceiling = step.matmul_ceiling(torch.float32 if sizes.tiny else torch.bfloat16, backend)
-    rate, their_rate = best / found["ours_seconds"], theirs_best / tried[theirs_best]["baseline_seconds"]
-    return found | {
+        tried[rows] = timed(sizes, backend, ours, theirs, max(2, sizes.rounds // 3), rows, flops)
+    best = max(tried, key=lambda rows: tried[rows]["rows_per_second"])
+    rate = tried[best]["rows_per_second"]
+    their_rate = max(found["baseline_rows_per_second"] for found in tried.values())
+    return tried[best] | {
         "ratio_best": rate / their_rate,
         "batch": best,
         "batches": {str(rows): value for rows, value in tried.items()},
         "steps": steps,
-        "rows_per_second": rate,
         "baseline_rows_per_second": their_rate,
-        "share": rate * steps * forward_flops(run.model, sizes.cells, sizes.vocab) / ceiling,
         "full_test_minutes": 422_786 / rate / 60,
     }
 
@@ -268,8 +238,6 @@ def line(name: str, found: dict[str, Any]) -> str:
 
 def one_job(name: str, args: argparse.Namespace) -> int:
     """Do a job in this process and write its result."""
-    from trm.provenance import provenance
-
     sizes = Sizes(args.tiny)
     what, *rest = name.split("-")
     job = {"ceilings": ceilings, "checks": checks, "train": train, "evaluate": evaluate}[what]
@@ -282,15 +250,16 @@ def one_job(name: str, args: argparse.Namespace) -> int:
 
 
 def main() -> int:
+    """Do the jobs that are not done yet, as time allows, and print all results."""
+    names = jobs()
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--out", type=Path, help="folder of the results; kept between calls")
     parser.add_argument(
         "--tiles", action="store_true", help="measure tiles and update the table; nothing else"
     )
     parser.add_argument("--minutes", type=float, default=9.0, help="time of this call (default: %(default)s)")
-    parser.add_argument("--only", nargs="+", metavar="JOB", help="these jobs; --list names all")
+    parser.add_argument("--only", nargs="+", metavar="JOB", choices=names, help=", ".join(names))
     parser.add_argument("--tiny", action="store_true", help="a tiny model, to try the script on a CPU")
-    parser.add_argument("--list", action="store_true", help="name the jobs")
     parser.add_argument("--job", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.tiles:
@@ -303,12 +272,6 @@ def main() -> int:
     args.out.mkdir(parents=True, exist_ok=True)
     if args.job:
         return one_job(args.job, args)
-    names = jobs()
-    if unknown := set(args.only or ()) - set(names):
-        parser.error(f"no job {sorted(unknown)[0]}; there are {', '.join(names)}")
-    if args.list:
-        print("\n".join(names))
-        return 0
     deadline = time.monotonic() + 60 * args.minutes
     left, failed = [], []
     for name in args.only or names:
