@@ -115,6 +115,7 @@ def compiled(kernel: Any, types: list[str], given: dict[str, Any], capability: i
         # products of the tensor cores: Hopper's own, and the older ones that reach about half its speed
         "hgmma": len(re.findall(r"\bHGMMA\.", machine_code)),
         "hmma": len(re.findall(r"\bHMMA\.", machine_code)),
+        "comparisons": len(re.findall(r"\bFSETP\.", machine_code)),
     }
 
 

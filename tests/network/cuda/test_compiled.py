@@ -42,6 +42,8 @@ def test_every_kernel_compiles_for_hopper(tmp_path):
     for name, kernel in found.items():
         if name.startswith(PRODUCTS):
             assert products_are_fast(kernel, 90), kernel
+            # the sigmoid tests nothing: each comparison of 128 per thread was one of Triton's own
+            assert kernel["comparisons"] == 0 or not name.startswith("swiglu"), kernel
         else:
             assert not kernel["hgmma"] + kernel["hmma"], name
             assert kernel["local_bytes"] <= 64, kernel

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from trm.network.cuda.common import operand, wide
+from trm.network.cuda.common import operand, sigmoid, wide
 
 
 @triton.jit
@@ -27,7 +27,7 @@ def _gate(
     hidden += first * columns
     g = tl.load(gate_up + place, mask=inside, other=0.0).to(WIDE)
     u = tl.load(gate_up + up + place, mask=inside, other=0.0).to(WIDE)
-    h = g * tl.sigmoid(g) * u
+    h = g * sigmoid(g) * u
     tl.store(hidden + tl.arange(0, ROWS)[:, None] * columns + column[None, :], h, mask=inside)
 
 
@@ -47,7 +47,7 @@ def _gate_backward(
     g = tl.load(gate_up + place, mask=inside, other=0.0).to(WIDE)
     u = tl.load(gate_up + up + place, mask=inside, other=0.0).to(WIDE)
     pushed = tl.load(hidden + narrow, mask=inside, other=0.0).to(WIDE)
-    sigma = tl.sigmoid(g)
+    sigma = sigmoid(g)
     silu = g * sigma
     tl.store(gate_up + place, pushed * u * sigma * (1.0 + g - silu), mask=inside)
     tl.store(gate_up + up + place, pushed * silu, mask=inside)
@@ -87,7 +87,7 @@ def _product(
         place = base * (2 * inner) + (tl.arange(0, ROWS)[:, None] * (2 * inner) + column[None, :])
         tl.store(gate_up + place, gate, mask=inside)
         tl.store(gate_up + inner + place, up, mask=inside)
-    h = gate * tl.sigmoid(gate) * up
+    h = gate * sigmoid(gate) * up
     tl.store(hidden + base * inner + (tl.arange(0, ROWS)[:, None] * inner + column[None, :]), h, mask=inside)
 
 

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from trm.network.cuda.common import operand, power, wide
+from trm.network.cuda.common import operand, power, sigmoid, wide
 from trm.network.cuda.tiles import Table, chosen
 from trm.network.definition import EPS
 
@@ -41,7 +41,7 @@ def _forward(
         back = tl.load(down_weight + token[:, None] * inner + (start + i)[None, :]).to(OPERAND)
         gate = tl.dot(to_gate, own, input_precision="ieee", out_dtype=WIDE)
         up = tl.dot(to_up, own, input_precision="ieee", out_dtype=WIDE)
-        hidden = gate * tl.sigmoid(gate) * up
+        hidden = gate * sigmoid(gate) * up
         total = tl.dot(back, hidden.to(OPERAND), total, input_precision="ieee", out_dtype=WIDE)
     inverse = 1.0 / tl.sqrt(tl.sum(total * total, 0) / length + EPS)
     tl.store(y + place, total * inverse[None, :], mask=inside)
@@ -77,7 +77,7 @@ def _backward(
         gate = tl.dot(to_gate, own, input_precision="ieee", out_dtype=WIDE)
         up = tl.dot(to_up, own, input_precision="ieee", out_dtype=WIDE)
         hidden_grad = tl.dot(tl.trans(back), pushed, input_precision="ieee", out_dtype=WIDE)
-        sigma = tl.sigmoid(gate)
+        sigma = sigmoid(gate)
         silu = gate * sigma
         gate_grad = (hidden_grad * up * sigma * (1.0 + gate - silu)).to(gate_up_grad.dtype.element_ty)
         up_grad = (hidden_grad * silu).to(gate_up_grad.dtype.element_ty)
