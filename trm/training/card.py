@@ -11,6 +11,9 @@ from trm.study.fingerprint import task_slug
 from trm.study.schema import DataConfig
 from trm.training.outputs import PUZZLE, WEIGHTS, load_weights, save_weights
 
+SHOWN = ("fixed", "confident")
+"""Policies of the card beside `restarts`: a user has no oracle, and votes do as well as the halt logit."""
+
 
 def write_model(run: Path, out: Path) -> int:
     """Write `weights.safetensors` (float32, without raw weights and snapshots) and `README.md`; returns the bytes.
@@ -79,6 +82,7 @@ def _card(run: Path, name: str) -> str:
             f"| {100 * row['exact_accuracy']:.1f} % of {row['puzzles']:,} |"
             for row in found["results"]
             if row["split"] == "test"
+            and (row["policy"] in SHOWN or (row["policy"] == "restarts" and row["restarts"] > 1))
         ]
     if rows:
         lines += [
