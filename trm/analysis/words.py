@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from trm.analysis.labels import label
+from trm.study.text import count as count
 
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
@@ -212,11 +213,6 @@ def duration(hours: float | None) -> str:
         if hours >= (2 * size if unit == "d" else size * 0.995):
             return f"{number(hours / size, 2)} {unit}"
     return f"{number(hours * 3600, 2)} s"
-
-
-def count(n: int, noun: str, plural: str = "") -> str:
-    """`1 run`, `12 runs`."""
-    return f"{n:,} {noun if n == 1 else plural or noun + 's'}"
 
 
 def listed(items: Sequence[str]) -> str:

@@ -19,6 +19,7 @@ from trm.study.fingerprint import run_fingerprint
 from trm.study.flops import parameters, step_flops
 from trm.study.schema import RunConfig, RuntimeConfig
 from trm.study.stages import recursion_stages
+from trm.study.text import count
 from trm.training.checkpoints.folder import CheckpointFolder
 from trm.training.checkpoints.saving import Record
 from trm.training.history import TensorBoard, WeightsAndBiases, progress_line, si, to_csv
@@ -77,8 +78,8 @@ class Reporter:
         size = parameters(model, self._puzzles.seq_len, self._puzzles.vocab)
         print(
             f"TRM {model.mixer} d={model.d_model} T={model.h_cycles} n={model.l_cycles}, {si(size)} parameters, on "
-            f"{backend.name} ({backend.device_name()}; {counted(torch.get_num_threads(), 'thread')}, "
-            f"{counted(backend.world, 'worker')}); {precision.name}: {precision.reason}; "
+            f"{backend.name} ({backend.device_name()}; {count(torch.get_num_threads(), 'thread')}, "
+            f"{count(backend.world, 'worker')}); {precision.name}: {precision.reason}; "
             f"{training.steps} steps of {training.batch_size} rows",
             flush=True,
         )
@@ -186,8 +187,3 @@ class Reporter:
 def _or_none(value: float | None, factor: int = 1) -> int:
     """A measured value as an integer that hosts exchange; -1: not measured."""
     return -1 if value is None else round(value * factor)
-
-
-def counted(count: int, noun: str) -> str:
-    """ "1 thread", "2 threads"."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -15,6 +15,7 @@ from trm.checks.preflight.report import Site
 from trm.devices import open_backend
 from trm.devices.cpu import host_memory
 from trm.errors import UserError
+from trm.study.text import count
 
 BACKENDS = {"local": "cpu", "gpu": "cuda", "tpu": "xla"}
 LOCK = Path(__file__).parents[3] / "envs" / "tpu" / "requirements.lock"
@@ -58,12 +59,14 @@ def devices(site: Site) -> str:
     # one thread is quickest for the tiny trials of a CPU
     threads = 1 if site.profile == "local" else None
     backend = site.backend = site.backend or open_backend(BACKENDS[site.profile], threads)
-    count = backend.device_count()
+    devices = backend.device_count()
     if site.profile == "tpu" and not (host_asked_for or getattr(backend, "on_tpu", False)):
         raise UserError(f"no TPU chip is visible here, only {backend.device_name()}: check the slice")
-    if site.devices is not None and count != site.devices:
-        raise UserError(f"expected {site.devices} devices, found {count}: check the slice and its processes")
-    return f"{backend.device_name()}, {backend.processes} process{'es' if backend.processes > 1 else ''}"
+    if site.devices is not None and devices != site.devices:
+        raise UserError(
+            f"expected {site.devices} devices, found {devices}: check the slice and its processes"
+        )
+    return f"{backend.device_name()}, {count(backend.processes, 'process', 'processes')}"
 
 
 def arithmetic(site: Site) -> str:
