@@ -48,7 +48,7 @@ OPERATIONS = {
     "tokens": Operation(
         ("length", "inner"),
         TOKEN_TILE,
-        {"80": ("64x64x4x2", "64x64x4x1"), "90": ("64x64x4x2", "64x64x4x1", "64x128x8x1")},
+        {"80": ("64x64x4x2", "64x64x4x1"), "90": ("64x64x4x2", "64x64x4x1", "64x128x8x1", "128x128x8x1")},
     ),
     "tokens backward": Operation(
         ("length", "inner"),
