@@ -91,7 +91,7 @@ docs: $(VENV)/.ready
 
 notebooks: $(VENV)/.ready
 	@$(BIN)/python -c "import jupyterlab" 2>/dev/null || $(call pip,$(VENV)) jupyterlab
-	$(BIN)/jupyter lab notebooks
+	$(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) notebooks
 
 shell: $(VENV)/.ready
 	@. $(BIN)/activate && exec "$${SHELL:-sh}"
