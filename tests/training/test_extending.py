@@ -1,0 +1,82 @@
+"""The experiment, the optimiser and the network in docs/extending.md work as they are printed there."""
+
+import importlib
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from tests.network.supervision import supervision_step
+from trm.network.eager.plain import PlainNetwork
+from trm.study.grid import load_study
+from trm.study.schema import ModelConfig, TrainingConfig
+from trm.training.optim import flat
+
+ROOT = Path(__file__).parents[2]
+
+
+def block(title):
+    """The code of the page that is titled so."""
+    page = (ROOT / "docs/extending.md").read_text()
+    (code,) = re.findall(rf'```\w+ title="{re.escape(title)}"\n(.*?)```', page, re.DOTALL)
+    return code
+
+
+@pytest.fixture
+def printed(tmp_path, monkeypatch):
+    """Imports a printed module of a package, for one test."""
+    imported = []
+
+    def module(package, name):
+        place = importlib.import_module(package)
+        (tmp_path / f"{name}.py").write_text(block(f"{package.replace('.', '/')}/{name}.py"))
+        monkeypatch.setattr(place, "__path__", [*place.__path__, str(tmp_path)])
+        imported.append(importlib.import_module(f"{package}.{name}"))
+        return imported[-1]
+
+    yield module
+    for found in imported:
+        del sys.modules[found.__name__]
+
+
+def test_the_printed_experiment_is_resolved(tmp_path):
+    study = yaml.safe_load((ROOT / "config/experiments.yaml").read_text())
+    study["experiments"] |= yaml.safe_load(block("config/experiments.yaml"))["experiments"]
+    path = tmp_path / "experiments.yaml"
+    path.write_text(yaml.safe_dump(study, sort_keys=False))
+    found = load_study(str(path), "laptop").experiment("decay")
+    assert found.points[0].label == "weight_decay=0.03"
+    assert len({run.name for point in found.points for run in point.runs}) == 4 * 3
+
+
+def test_the_printed_optimiser_steps_by_the_momentums_sign(printed):
+    printed("trm.training.optim", "signum")
+    # the line that the page asks for is in the schema's list of names
+    training = TrainingConfig(lr=0.5, weight_decay=0.0).model_copy(update={"optimizer": "signum"})
+    params, gradient = torch.zeros(3), torch.tensor([2.0, -3.0, 0.0])
+    state = flat.moments(training, 3, torch.device("cpu"))
+    rates = flat.rates(training, torch.tensor(1.0), torch.tensor(training.lr))
+    flat.update(training, params, gradient, state, None, rates, 2)
+    assert params.tolist() == [-0.5, 0.5, 0.0]
+    assert state.v.numel() == 0
+
+
+def test_the_printed_network_is_the_plain_one_and_names_what_is_not_finite(printed):
+    module = printed("trm.network.eager", "checked")
+    model = ModelConfig(d_model=16, heads=2, puzzle_tokens=1, h_cycles=1, l_cycles=1)
+    kind = module.checked().network
+    expected = supervision_step(PlainNetwork, model, torch.float32)
+    found = supervision_step(kind, model, torch.float32)
+    assert all(torch.equal(one, other) for one, other in zip(expected[0], found[0]))
+    assert all(torch.equal(expected[1][name], found[1][name]) for name in expected[1])
+
+    class Broken(kind):
+        def prepare(self):
+            super().prepare()
+            self.weights["head.weight"].data.fill_(torch.inf)
+
+    with pytest.raises(FloatingPointError, match="logits is not finite"):
+        supervision_step(Broken, model, torch.float32)
