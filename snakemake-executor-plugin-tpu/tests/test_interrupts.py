@@ -86,6 +86,7 @@ def test_second_ctrl_c_is_heard_while_the_first_is_answered():
         with contextlib.suppress(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
 
+    before = signal.getsignal(signal.SIGINT)
     executor = Executor.__new__(Executor)
     executor.workflow = SimpleNamespace(executor_settings=ExecutorSettings())
     executor.settings = ExecutorSettings()
@@ -95,7 +96,7 @@ def test_second_ctrl_c_is_heard_while_the_first_is_answered():
     with pytest.raises(KeyboardInterrupt):
         executor.cancel_jobs([])
     assert "Not waiting for the pod any longer" in said[-1]
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_follower_cancelled_when_its_connection_has_just_ended(healthy_pod, tmp_path, monkeypatch):
