@@ -1,11 +1,16 @@
 """A pod is deleted on proof only, and never under anybody's running job."""
 
+import asyncio
 import re
+from types import SimpleNamespace
 
 import pytest
 
+from snakemake_executor_plugin_tpu import pod
 from snakemake_executor_plugin_tpu.emulator.hosts import make_key
 from snakemake_executor_plugin_tpu.emulator.study import keys_of, until
+from snakemake_executor_plugin_tpu.errors import HostKeyError, TaskLost
+from snakemake_executor_plugin_tpu.launch import Launch
 
 LONG = {"steps": 12, "options": "--hold 6"}
 
@@ -130,3 +135,20 @@ def test_ctrl_c_while_queued_withdraws_the_request(study):
     assert call.wait() == 1
     assert "the request was withdrawn" in call.said
     until(lambda: not one.pod.api.queued)
+
+
+@pytest.mark.parametrize(("why", "raised"), [("w0 was preempted", TaskLost), (None, HostKeyError)])
+def test_another_host_key_at_a_reply_is_a_loss_only_if_the_pod_is_gone(why, raised, monkeypatch):
+    """A re-created host has a new key, and the reply to a running task may be the first to meet it."""
+    monkeypatch.setattr(pod, "API_SECONDS", 0.0)
+
+    async def call(*_, **__):
+        raise HostKeyError("w0 has another key")
+
+    async def is_gone():
+        return why
+
+    launch = Launch.__new__(Launch)
+    launch.workers, launch.name, launch.is_gone = [SimpleNamespace(call=call)], "t1", is_gone
+    with pytest.raises(raised):
+        asyncio.run(launch._reply("r1", "started", None))

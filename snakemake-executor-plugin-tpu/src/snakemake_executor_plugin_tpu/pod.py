@@ -42,6 +42,14 @@ def pack(files: dict[str, Path]) -> bytes:
     return gzip.compress(buffer.getvalue(), compresslevel=3, mtime=0)
 
 
+async def refuse_unless_gone(error: HostKeyError, is_gone: Callable[[], Awaitable[str | None]]) -> None:
+    """Raise TaskLost where the pod is gone, since a new incarnation may just have taken the address; else `error`."""
+    await asyncio.sleep(API_SECONDS)
+    if why := await is_gone():
+        raise TaskLost(why) from error
+    raise error
+
+
 def content_name(data: bytes) -> str:
     """Name something by its content."""
     return hashlib.sha256(data).hexdigest()[:16]
@@ -222,12 +230,8 @@ class Worker:
                     raise TaskLost(why)
                 try:
                     unreachable(self.host, reason)
-                except HostKeyError:
-                    # A new incarnation of the pod may have taken the address just now.
-                    await asyncio.sleep(API_SECONDS)
-                    if why := await is_gone():
-                        raise TaskLost(why) from None
-                    raise
+                except HostKeyError as error:
+                    await refuse_unless_gone(error, is_gone)
                 now = time.monotonic()
                 down_since = now if down_since is None else down_since
                 if now - down_since > patience:
