@@ -19,7 +19,7 @@ def test_every_kept_result_is_drawn(tmp_path):
         assert path.read_bytes().startswith(b"%PDF")
         assert path.with_suffix(".png").stat().st_size > 5000
     sentence = json.loads((tmp_path / "real_sudoku_unroll.json").read_text())["sentence"]
-    assert "67.8 % at 128" in sentence
+    assert "67.8 % [64.8, 70.6] at 128" in sentence
 
 
 def test_kept_files_are_small():
