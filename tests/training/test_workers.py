@@ -173,6 +173,7 @@ def test_a_worker_that_hangs_ends_the_job_with_one_sentence(dataset_folder, tmp_
 
 def test_under_torchrun_a_killed_worker_takes_the_job_down(dataset_folder, tmp_path):
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    launcher += ["--monitor-interval", "3"]  # torchrun would sooner end the survivor than let it say why
     run = config(training={"steps": 100_000}).model_dump_json()
     command = [*launcher, "-m", "trm", "train", "--config", run, "--dataset", str(dataset_folder)]
     command += ["--out", str(tmp_path / "run"), "--checkpoints", str(tmp_path / "checkpoints")]
@@ -184,8 +185,9 @@ def test_under_torchrun_a_killed_worker_takes_the_job_down(dataset_folder, tmp_p
         os.kill(max(map(int, workers)), signal.SIGKILL)
         rest = job.stdout.read()
     assert job.returncode == 1
-    # torchrun may end the survivor before it notices; its sentence is tested above
-    assert rest.count("trm train: worker") <= 1, rest
+    sentence = "trm train: worker 0 of 2 stops: another worker died or did not answer within 300 s"
+    assert rest.count("trm train: worker") == 1, rest
+    assert sentence in rest
 
 
 NOWHERE = """

@@ -66,7 +66,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Dispatch to the action."""
-    return int(globals()[f"_{args.action}"](args))
+    actions = {
+        "source": _source,
+        "build": _build,
+        "expand": _expand,
+        "inspect": _inspect,
+        "tasks": _tasks,
+        "checksum": _checksum,
+    }
+    return actions[args.action](args)
 
 
 def _source(args: argparse.Namespace) -> int:

@@ -155,9 +155,8 @@ class GraphedStep:
             back_to(before)
             gradients()
             error = _relative(step.state.reduce, own, torch.zeros_like(own))
-            step.state.reduce.copy_(
-                total
-            )  # the workers communicate once a step, whether this succeeds or not
+            # the workers communicate once a step, whether this succeeds or not
+            step.state.reduce.copy_(total)
             update()
             errors = (_relative(t, new, old) for t, new, old in zip(tensors, after, before, strict=True))
             error = max(error, *errors)

@@ -77,7 +77,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
             means[name] = common.mean_of(shares, "exact_accuracy")
             shift = (index - (len(parts) - 1) / 2) * 0.5 / len(parts)
             marker = common.MARKERS[index % 8]
-            common.test_set_interval(above, at + shift, means[name].value, cells[0]["puzzles"])
+            common.binomial_bar(above, at + shift, means[name].value, cells[0]["puzzles"])
             common.seed_marks(
                 above,
                 at + shift,

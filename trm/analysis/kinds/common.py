@@ -467,7 +467,7 @@ def seed_marks(
     line(at, summary.value, marker, markersize=4.2, markerfacecolor=face, alpha=strength, zorder=5)
 
 
-def test_set_interval(axes: Axes, x: float, share: float, puzzles: float) -> tuple[float, float]:
+def binomial_bar(axes: Axes, x: float, share: float, puzzles: float) -> tuple[float, float]:
     """Draw the binomial 95 % interval of a share of so many test puzzles as a grey bar, and return it."""
     bounds = wilson(share * puzzles, puzzles)
     axes.plot([x, x], bounds, color="#c4c4c4", linewidth=3.2, solid_capstyle="butt", zorder=2)

@@ -24,8 +24,6 @@ AXES = {
 }
 MOST = 12
 """Most grid points with a colour each."""
-
-
 LEAST_SPAN = 0.2
 """Least width of the axis of accuracies on which training and test are compared."""
 

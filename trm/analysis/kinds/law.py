@@ -349,7 +349,7 @@ def panel(axes: Axes, spec: Any, table: Table, fit: dict[str, Any] | None) -> pd
             here = part[part["_x"] == at]
             if spec.y == "error":
                 tested = float(here["puzzles"].iloc[0])
-                bounds = common.test_set_interval(axes, at * shifts[index], mean.value, tested)
+                bounds = common.binomial_bar(axes, at * shifts[index], mean.value, tested)
                 low, high = min(low, max(bounds[0], 0.25 / tested)), max(high, bounds[1])
             hollow = bool(here["run"].isin(out).all())
             common.seed_marks(

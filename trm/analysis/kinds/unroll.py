@@ -84,7 +84,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         marker, shift = common.MARKERS[index % 8], shifts[index]
         tested = float(part["puzzles"].iloc[0])
         for at, values in series.items():
-            common.test_set_interval(axes[0], at * shift, means[at].value, tested)
+            common.binomial_bar(axes[0], at * shift, means[at].value, tested)
             beside = {"seeds_at": 0.96 * at * shift, "summary": means[at]}
             common.seed_marks(axes[0], at * shift, values, shades[value], marker, **beside)
         axes[0].plot(
