@@ -22,6 +22,10 @@ def test_inside_or_outside_the_interval() -> None:
     assert "paper: 5.0 %, inside the interval" in text
     form["at"]["interval"] = [0.03, 0.045]
     assert "outside the interval" in prediction_sentence(group, spec)
+    flat = {**group, "chosen": "constant", "forms": {"constant": form}}
+    text = prediction_sentence(flat, spec)
+    assert "nothing is predicted; paper: 5.0 %." in text
+    assert "4.0 %" not in text
     assert "do not support the law: x" in prediction_sentence({**group, "doubts": ["x"]}, spec)
 
 

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 
 class Spec(Figure):
-    """The law and its extrapolation. It is drawn even where the points do not support it, and then says so."""
+    """The law and its extrapolation: drawn with a warning where the points do not support it, not at all without a
+    trend."""
 
     kind: Literal["prediction"] = "prediction"
     x: Column = "train_flops"
@@ -47,6 +48,11 @@ def prediction_sentence(group: Mapping[str, Any], spec: Spec) -> str:
     at, bounds = form["at"], form["at"]["interval"]
     factor = goal.x / group["range"][0][1]
     unit = label(spec.x).unit or thing(spec.x)
+    if group["chosen"] == "constant":
+        return (
+            f"The points show no trend to extrapolate {compact(factor)} times beyond the data to {compact(goal.x)} "
+            f"{unit}, so nothing is predicted; {goal.label}: {measured(spec.y, goal.y)}."
+        )
     text = (
         f"Extrapolated {compact(factor)} times beyond the data to {compact(goal.x)} {unit}, the law predicts "
         f"{thing(spec.y)} {measured(spec.y, at['y'], bounds)}; {goal.label}: {measured(spec.y, goal.y)}"
@@ -55,9 +61,7 @@ def prediction_sentence(group: Mapping[str, Any], spec: Spec) -> str:
         inside = bounds[0] <= goal.y <= bounds[1]
         text += ", inside the interval" if inside else ", outside the interval"
     text += "."
-    if group["chosen"] == "constant":
-        text += " The points show no trend, so nothing is predicted."
-    elif group["doubts"]:
+    if group["doubts"]:
         text += f" The points do not support the law: {listed(group['doubts'])}."
     return (
         text
@@ -83,18 +87,19 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         end, goal = group["range"][0][1], form["at"]
         values = form["parameters"]
         places = np.geomspace(group["range"][0][0], max(point.x for point in spec.reported) * 1.3, 200)
-        height = values.get("E", 0.0) + values.get("A", 0.0) * places ** -values.get("a", 0.0)
-        law.line(axis, places, height, end, common.OKABE_ITO[0])
-        style = {"color": common.OKABE_ITO[1], "zorder": 5}
-        if goal["interval"]:
-            axis.plot([goal["x"]] * 2, np.clip(goal["interval"], 1e-6, 1.0), linewidth=1.6, **style)
-        axis.plot(goal["x"], goal["y"], "D", markersize=4.5, **style)
-        common.note(
-            axis, "predicted", (goal["x"], goal["y"]), (-6, -9), ha="right", color=common.OKABE_ITO[1]
-        )
-        low = min(
-            goal["y"], *(goal["interval"] or ()), *(point.y for point in spec.reported), *group["means"]["y"]
-        )
+        predicted = []
+        if group["chosen"] != "constant":  # without a trend there is nothing to extrapolate
+            height = values.get("E", 0.0) + values["A"] * places ** -values["a"]
+            law.line(axis, places, height, end, common.OKABE_ITO[0])
+            style = {"color": common.OKABE_ITO[1], "zorder": 5}
+            predicted = [goal["y"], *(goal["interval"] or ())]
+            if goal["interval"]:
+                axis.plot([goal["x"]] * 2, np.clip(goal["interval"], 1e-6, 1.0), linewidth=1.6, **style)
+            axis.plot(goal["x"], goal["y"], "D", markersize=4.5, **style)
+            common.note(
+                axis, "predicted", (goal["x"], goal["y"]), (-6, -9), ha="right", color=common.OKABE_ITO[1]
+            )
+        low = min(*predicted, *(point.y for point in spec.reported), *group["means"]["y"])
         common.error_scale(axis, spec.y, max(low, 1e-4), max(group["means"]["y"]))
         axis.set_xlim(places[0] / 1.5, places[-1] * 1.5)
         common.axis_scale(axis, "x", label(spec.x), np.geomspace(places[0], places[-1], 12))
