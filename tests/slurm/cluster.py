@@ -33,7 +33,7 @@ MpiDefault=none
 ProctrackType=proctrack/pgid
 TaskPlugin=task/none
 SwitchType=switch/none
-ReturnToService=2
+ReturnToService=1
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core_Memory
 SchedulerParameters=sched_interval=1,bf_interval=1
@@ -107,9 +107,7 @@ class Cluster:
         self._wait(lambda: (munge / "socket").exists(), "munged did not start")
         self.start_controller()
         self._start("slurmd", "-D", "-f", str(self.configuration))
-        self._wait(
-            lambda: self.run("sinfo", "-h", "-p", "gpu", "-o", "%T") == "idle", "the node did not come up"
-        )
+        self._wait(lambda: self.state() == "idle", "the node did not come up")
 
     def start_controller(self) -> None:
         """Start slurmctld and wait until it answers."""
@@ -149,10 +147,31 @@ class Cluster:
         lines = self.run("squeue", "-h", "--states=all", "-o", "%i %T").splitlines()
         return dict(line.split() for line in lines)
 
+    def steps(self, job: str) -> list[Path]:
+        """Sockets of the job's steps that still run on the node, the batch script among them."""
+        return list((self.folder / "spool").glob(f"*_{job}.*"))
+
+    def ready(self) -> None:
+        """Take the node back, whatever an earlier test left, and wait until it is idle."""
+        if self.state() != "idle":
+            self.run("scontrol", "update", f"nodename={self.host}", "state=resume", check=False)
+        self._wait(lambda: self.state() == "idle", "the node is not idle")
+
+    def state(self) -> str:
+        """State of the node, such as `idle`, `mixed` or `drained`."""
+        return self.run("sinfo", "-h", "-p", "gpu", "-o", "%T")
+
     def show(self, job: str) -> dict[str, str]:
         """What scontrol says about a job."""
         words = self.run("scontrol", "-o", "show", "job", job).split()
         return dict(word.split("=", 1) for word in words if "=" in word)
+
+    def report(self) -> str:
+        """What the daemons said last, and the state of node and jobs."""
+        texts = [path.read_text(errors="replace")[-2000:] for path in self.folder.glob("slurm*.log")]
+        for words in (("sinfo", "-N", "-o", "%N %T %E"), ("squeue", "--states=all", "-o", "%i %T %r")):
+            texts.append(self.run(*words, check=False))
+        return "\n".join(texts)
 
     def _start(self, name: str, *options: str) -> None:
         program = shutil.which(name, path=self.environment["PATH"])
@@ -169,8 +188,5 @@ class Cluster:
         deadline = time.monotonic() + 30
         while not ready():
             if time.monotonic() > deadline:
-                logs = "\n".join(
-                    path.read_text(errors="replace")[-2000:] for path in self.folder.glob("*.out")
-                )
-                raise AssertionError(f"{problem}:\n{logs}")
+                raise AssertionError(f"{problem}:\n{self.report()}")
             time.sleep(0.05)

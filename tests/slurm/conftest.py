@@ -128,8 +128,10 @@ class Study:
         """Wait until something is so."""
         deadline = time.monotonic() + PATIENCE
         while not ready():
-            logs = [path.read_text() for path in self.folder.glob(".snakemake/slurm_logs/**/*.log")]
-            assert time.monotonic() < deadline, f"{what}: not yet\n{self.output}\n{self.log()}\n{logs}"
+            if time.monotonic() > deadline:
+                logs = [path.read_text() for path in self.folder.glob(".snakemake/slurm_logs/**/*.log")]
+                said = "\n".join((self.output, self.log(), *logs, self.cluster.report()))
+                raise AssertionError(f"{what}: not yet\n{said}")
             time.sleep(0.2)
 
 
@@ -137,6 +139,7 @@ class Study:
 def new_study(cluster, data, tmp_path) -> Iterator[Callable[..., Study]]:
     """Return a function that makes a study: `new_study(steps=40, seeds=2)`."""
     made: list[Study] = []
+    cluster.ready()
 
     def make(**choices: float) -> Study:
         made.append(Study(tmp_path / f"study-{len(made)}", cluster, study(**choices), data))

@@ -83,6 +83,8 @@ def test_slurm_takes_the_job_back(new_study, how):
         run("sbatch", "--partition=urgent", "--exclusive", "--time=1", "--wrap=true", "--output=/dev/null")
     else:
         run("scontrol", "update", f"nodename={node}", "state=down", "reason=test")
+        # as an administrator would: a node whose old processes still end cannot start the job again
+        study.wait(lambda: not study.cluster.steps(job), "the end of the processes")
         run("scontrol", "update", f"nodename={node}", "state=resume")
     study.wait(lambda: restarts(study, job) == 1 and "resumed from" in study.log(), "the next start")
     assert study.cluster.show(job)["JobState"] == "RUNNING"
