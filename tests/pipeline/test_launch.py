@@ -11,13 +11,18 @@ from pathlib import Path
 import pytest
 
 from tests.pipeline.conftest import STUDY, new_project
+from tests.storage.cloud import Server
 from trm.errors import UserError
 from trm.pipeline.cleanup import clean, survey
 from trm.pipeline.launch import expand_patterns, with_config
 from trm.pipeline.naming import RUN_FILES
+from trm.pipeline.places import Place
 from trm.pipeline.project import open_project
 from trm.pipeline.record import Launch
 from trm.pipeline.settings import parse_overrides
+from trm.pipeline.spent import spent
+from trm.storage import Unreachable, open_store
+from trm.study.cost import read_hardware
 
 
 @pytest.fixture
@@ -149,6 +154,43 @@ def test_a_launch_lists_the_runs_it_was_at_work_on(fresh, monkeypatch):
         elsewhere: ("finished", 3.0),
         damaged: ("finished", None),
     }
+
+
+def test_runs_in_a_bucket_have_their_seconds_and_their_price(fresh, monkeypatch, tmp_path):
+    server = Server(tmp_path / "objects")
+    server.start()
+    try:
+        server.make_bucket("launches")
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+        monkeypatch.chdir(fresh.folder)
+        place = {"storage_prefix": "gs://launches/study"}
+        begun = Launch(open_project(place))
+        whole, damaged, _ = list(begun._project.runs)[:3]
+        store = open_store(place["storage_prefix"])
+        for run, facts in ((whole, b'{"wall_seconds": 1800, "setup_seconds": 1800}'), (damaged, b"{")):
+            for path in begun._project.catalogue.run_files(run):
+                store.put_bytes(path, facts)
+        begun.write("finished", "log")
+    finally:
+        server.kill()
+    (record,) = Path("results/launches").glob("*.json")
+    found = json.loads(record.read_text())["runs"]
+    assert [(item["run"], item["seconds"]) for item in found] == [(whole, 3600.0), (damaged, None)]
+    hardware = read_hardware("config/hardware.yaml", "h200").model_copy(update={"usd_per_device_hour": 2.5})
+    account = spent(hardware)
+    assert (account["device_hours"], account["usd"]) == (hardware.devices, 2.5 * hardware.devices)
+
+
+def test_a_bucket_out_of_reach_costs_the_record_and_nothing_else(fresh, monkeypatch, capsys):
+    def fail(place, path):
+        raise Unreachable("Could not list gs://launches/study/results/runs/ for 0.5 minutes.")
+
+    monkeypatch.chdir(fresh.folder)
+    begun = Launch(open_project({}))
+    monkeypatch.setattr(Place, "exists", fail)
+    begun.write("failed", "log")
+    assert "Could not list gs://launches" in capsys.readouterr().err
+    assert not Path("results/launches").exists()
 
 
 @pytest.mark.parametrize("words", [("data_size", "--point", "10"), ("old10",)])

@@ -26,21 +26,21 @@ class Launch:
         self._before = set(project.done)
 
     def write(self, state: str, log: str) -> None:
-        """Write the record. A folder that cannot be written is reported and stops nothing.
+        """Write the record. A folder or bucket that is out of reach is reported and stops nothing.
 
         Args:
             state: `finished`, `failed` or `interrupted`.
             log: Snakemake's own log.
         """
         name = time.strftime("%Y%m%dT%H%M%SZ.json", time.gmtime(self.started))
-        document = {
-            "arguments": sys.argv[1:],
-            "state": state,
-            "seconds": round(time.time() - self.started, 1),
-            "log": log,
-            "runs": self.runs(),
-        }
         try:
+            document = {
+                "arguments": sys.argv[1:],
+                "state": state,
+                "seconds": round(time.time() - self.started, 1),
+                "log": log,
+                "runs": self.runs(),
+            }
             write_json(Path("results/launches", name), document)
         except UserError as error:
             print(error, file=sys.stderr)
@@ -56,15 +56,15 @@ class Launch:
             finished = place.exists(result)
             if logged or (finished and run not in self._before):
                 state = "finished" if finished else "unfinished"
-                seconds = _seconds(Path(result)) if finished else None
+                seconds = _seconds(place, result) if finished else None
                 found.append({"run": run, "state": state, "seconds": seconds, "log": str(log)})
         return found
 
 
-def _seconds(result: Path) -> float | None:
-    """Seconds of training; None if the file is in a bucket, or damaged, which the job that reads it next says."""
+def _seconds(place: Place, result: str) -> float | None:
+    """Seconds of training; None if the file cannot be read, which the next job that reads it reports."""
     try:
-        facts = json.loads(result.read_text(encoding="utf-8"))
+        facts = json.loads(place.read(result))
         return round(float(facts["wall_seconds"]) + float(facts.get("setup_seconds", 0.0)), 1)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, UserError, ValueError, KeyError, TypeError, AttributeError):
         return None
