@@ -8,6 +8,7 @@ import fcntl
 import hashlib
 import json
 import os
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,6 +24,12 @@ def sha256_file(path: str | Path) -> str:
     """Hexadecimal SHA-256 of a file's content."""
     with open(path, "rb") as source:
         return hashlib.file_digest(source, "sha256").hexdigest()
+
+
+def paragraph(text: str) -> str:
+    """A paragraph or list item of Markdown in lines of at most 120 characters."""
+    indent = "  " if text.startswith("- ") else ""
+    return textwrap.fill(text, 120, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def write_bytes(path: str | Path, data: bytes) -> None:

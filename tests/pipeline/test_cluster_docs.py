@@ -11,7 +11,8 @@ import pytest
 
 from tests.pipeline.conftest import ROOT, STUDY, new_project
 
-COMMANDS = re.findall(r"^snakemake .*", (ROOT / "docs/cluster.md").read_text(), re.MULTILINE)
+PAGE = (ROOT / "docs/cluster.md").read_text().replace("\\\n", "")
+COMMANDS = re.findall(r"^snakemake .*", PAGE, re.MULTILINE)
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from trm.io import paragraph
 from trm.pipeline.estimates import Estimates
 from trm.pipeline.project import Project, open_project
 from trm.study.cost import flops_text, seconds_text
@@ -40,10 +41,15 @@ def text(path: str = "config/experiments.yaml", scales: tuple[str, ...] = ("lapt
     for name, experiment in first.study.experiments.items():
         definition = experiment.definition
         aliases = f" ({', '.join(definition.aliases)})" if definition.aliases else ""
-        lines = [f"### {name}{aliases}", "", f"**{definition.question}** {definition.hypothesis}", ""]
+        lines = [
+            f"### {name}{aliases}",
+            "",
+            paragraph(f"**{definition.question}** {definition.hypothesis}"),
+            "",
+        ]
         if definition.points:
             names = "; ".join(f"`{alias}` {label}" for alias, label in definition.points.items())
-            lines += [f"Older names of points: {names}", ""]
+            lines += [paragraph(f"Older names of points: {names}"), ""]
         lines += [
             "| scale | points | runs | training FLOPs | job time | varied |",
             "|---|---|---|---|---|---|",
@@ -53,7 +59,7 @@ def text(path: str = "config/experiments.yaml", scales: tuple[str, ...] = ("lapt
         kinds = dict.fromkeys(
             raw["kind"] for project in projects.values() for raw in project.study.experiment(name).figures
         )
-        lines += ["", *(f"- {kind}: {READING[kind]}" for kind in kinds if kind in READING)]
+        lines += ["", *(paragraph(f"- {kind}: {READING[kind]}") for kind in kinds if kind in READING)]
         parts.append("\n".join(lines))
     return "\n\n".join(parts)
 

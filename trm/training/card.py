@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from trm.io import write_text
+from trm.io import paragraph, write_text
 from trm.study.fingerprint import task_slug
 from trm.study.schema import DataConfig
 from trm.training.outputs import PUZZLE, WEIGHTS, load_weights, save_weights
@@ -73,6 +73,7 @@ def _card(run: Path, name: str) -> str:
             f"- Made in {document['wall_seconds'] / 60:.0f} minutes on {document['device_name']} ({threads}), "
             f"commit {commit}, run {trained.meta['run']}."
         )
+    lines = [paragraph(line) for line in lines]
     rows = []
     for path in sorted(run.glob("evaluation-*.json")):
         found = _document(path)
