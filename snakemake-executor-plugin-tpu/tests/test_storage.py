@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,6 +16,7 @@ from snakemake_storage_plugin_gcs import StorageProviderSettings
 
 from snakemake_executor_plugin_tpu import storage
 from snakemake_executor_plugin_tpu.emulator.gcs import GcsServer
+from snakemake_executor_plugin_tpu.emulator.iam import needed_for_storage
 
 
 @pytest.fixture(scope="module")
@@ -134,6 +136,62 @@ def test_objects_are_all_that_is_asked_for(provider, server, monkeypatch):
         WorkflowError, match="give this account roles/storage.objectUser on the bucket gs://bucket"
     ):
         stored(provider, "least/b", "content").store_object()
+
+
+OBJECT_WORK = {"list", "read", "write", "label", "copy", "delete"}
+
+
+@pytest.mark.parametrize(
+    ("role", "allowed"),
+    [
+        ("objectViewer", {"list", "read"}),
+        ("legacyBucketReader", {"look", "list"}),
+        ("objectUser", OBJECT_WORK),
+        ("objectAdmin", OBJECT_WORK),
+        ("admin", OBJECT_WORK | {"look"}),
+    ],
+)
+def test_a_role_allows_what_google_says_and_nothing_else(provider, server, monkeypatch, role, allowed):
+    bucket = provider.client.bucket("bucket")
+    for name in ("a", "b"):
+        bucket.blob(f"roles/{name}").upload_from_string("x")
+    monkeypatch.setattr(server.proxy, "roles", {f"roles/storage.{role}"})
+    labelled = bucket.blob("roles/a")
+    labelled.metadata = {"kind": "text"}
+    work = {
+        "look": bucket.exists,
+        "list": lambda: list(bucket.list_blobs(prefix="roles/")),
+        "read": bucket.blob("roles/a").download_as_bytes,
+        "write": lambda: bucket.blob("roles/a").upload_from_string("y"),
+        "label": labelled.patch,
+        "copy": lambda: bucket.blob("roles/c").rewrite(bucket.blob("roles/a")),
+        "delete": bucket.blob("roles/b").delete,
+    }
+    done = set()
+    for name, act in work.items():
+        with suppress(Forbidden):
+            act()
+            done.add(name)
+    assert done == allowed
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "needed"),
+    [
+        ("PATCH", "/storage/v1/b/x/o/y", {"storage.objects.get", "storage.objects.update"}),
+        ("POST", "/storage/v1/b/x/iam/testPermissions", set()),
+        ("GET", "/storage/v1/b/x/o/y?userProject=p", {"serviceusage.services.use", "storage.objects.get"}),
+        ("POST", "/upload/storage/v1/b/x/o?uploadType=resumable", {"storage.objects.create"}),
+    ],
+)
+def test_requests_need_what_google_publishes(method, path, needed):
+    assert needed_for_storage(method, path) == needed
+
+
+@pytest.mark.parametrize("path", ["/batch/storage/v1", "/x/y", "/storage/v1/b/x/o/y/acl"])
+def test_requests_that_nobody_compared_are_refused(path):
+    with pytest.raises(ValueError, match="POST"):
+        needed_for_storage("POST", path)
 
 
 def test_missing_bucket_is_one_sentence(provider):

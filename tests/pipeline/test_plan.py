@@ -1,6 +1,7 @@
 """The plan counts what will be done, never promises less than its longest chain, and learns from finished runs."""
 
 import json
+import re
 import shutil
 from copy import deepcopy
 from pathlib import Path
@@ -123,7 +124,7 @@ def test_plurals(study):
     assert "at scale laptop: 1 run to train" in plan.text(plan.document(study(one_seed)))
 
 
-def test_prices_follow_the_profile(study, monkeypatch):
+def test_prices_follow_the_profile(study):
     def pod(document):
         document["scales"]["laptop"]["hardware"] = "v4-64"
         document["scales"]["laptop"]["base"]["training"]["steps"] = 100_000
@@ -132,11 +133,18 @@ def test_prices_follow_the_profile(study, monkeypatch):
         pricing: plan.document(study(pod, pricing=pricing)) for pricing in ("on-demand", "spot", "grant")
     }
     usd = {pricing: document["todo_usd"] for pricing, document in documents.items()}
-    assert usd["on-demand"] == usd["spot"] > usd["grant"] == 0
-    assert "of the pod; prices at the price on demand: spot costs less" in plan.text(documents["spot"])
-    assert "free under the grant" in plan.text(documents["grant"])
+    assert usd["on-demand"] > usd["spot"] > usd["grant"] == 0
+    assert "of the pod; on-demand prices\n" in plan.text(documents["on-demand"])
+    assert "of the pod; spot prices\n" in plan.text(documents["spot"])
+    assert "of the pod; free under the grant\n" in plan.text(documents["grant"])
     chips, pod_hours = documents["grant"]["todo_device_hours"], documents["grant"]["pod_hours"]
     assert chips <= pod_hours * 32
+
+    hardware = Path("config/hardware.yaml")
+    hardware.write_text(re.sub(r"^ *usd_spot:.*\n", "", hardware.read_text(), flags=re.MULTILINE))
+    unknown = plan.document(study(pod, pricing="spot"))
+    assert unknown["todo_usd"] == usd["on-demand"]
+    assert "on-demand prices: the spot price is lower, but unknown" in plan.text(unknown)
 
 
 def test_a_grant_is_spent_by_the_phases_of_the_study(study):

@@ -54,7 +54,7 @@ _processor = cache(processor)
 
 def _priced(project: Project) -> Hardware:
     """The scale's hardware at the price that the profile's `pricing` means. Spot capacity without a known price counts
-    at the price on demand, which it never exceeds."""
+    at the on-demand price, which it never exceeds."""
     hardware = read_hardware(project.settings.hardware, project.study.scale.hardware)
     price = hardware.usd_per_device_hour
     if project.settings.pricing == "spot" and hardware.usd_spot is not None:

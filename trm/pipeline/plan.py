@@ -131,8 +131,8 @@ def _price_words(project: Project, estimates: Estimates) -> str:
     if pricing == "grant":
         return "free under the grant"
     if pricing == "spot" and estimates.hardware.usd_spot is None:
-        return "at the price on demand: spot costs less (usd_spot in config/hardware.yaml)"
-    return f"at the {pricing} price" if pricing == "spot" else "at the price on demand"
+        return "on-demand prices: the spot price is lower, but unknown (usd_spot in config/hardware.yaml)"
+    return "spot prices" if pricing == "spot" else "on-demand prices"
 
 
 def _by_phase(project: Project, experiments: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -286,7 +286,7 @@ def _pod(document: dict[str, Any]) -> list[str]:
     """On a pod, which costs as long as it exists: its hours beside the chips'."""
     if "pod_hours" not in document:
         return []
-    return [f"{device_text(document['pod_hours'])} of the pod; prices {document['price']}"]
+    return [f"{device_text(document['pod_hours'])} of the pod; {document['price']}"]
 
 
 def _speed(document: dict[str, Any]) -> str:

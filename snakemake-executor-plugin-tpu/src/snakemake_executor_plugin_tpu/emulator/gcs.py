@@ -120,7 +120,12 @@ class Proxy:
                 if fail:
                     self._answer(status, [("Content-Type", "text/plain")], b"emulated outage")
                     return
-                if permission := denied(proxy.roles, needed_for_storage(self.command, self.path)):
+                try:
+                    needed = needed_for_storage(self.command, self.path)
+                except ValueError as error:
+                    self._answer(501, [("Content-Type", "text/plain")], str(error).encode())
+                    return
+                if permission := denied(proxy.roles, needed):
                     self._refuse(permission)
                     return
                 headers = {key: value for key, value in self.headers.items() if key.lower() != "connection"}

@@ -1,8 +1,10 @@
-"""Who may do what, as far as slices and buckets go: roles and the permissions in them, and what each request needs.
+"""Who may do what to slices and buckets: roles, the permissions in them, and what each request needs.
 
-The lists are from the published references "IAM roles for Cloud Storage", "IAM permissions for JSON methods" and "Cloud
-TPU roles and permissions" (docs.cloud.google.com/iam/docs/roles-permissions/tpu), compared on 2026-11-22 with a stored
-copy. A role holds only what is listed here: what the references do not grant is refused.
+Roles are as the IAM API gave them on 2026-08-22 (github.com/darkbitio/gcp-iam-role-permissions, commit 8ab2a6ff),
+reduced to what slices and buckets need; the permissions on resource tags in roles/tpu.admin are from Google's page on
+TPU roles. What requests need is from "IAM permissions for JSON methods" (cloud.google.com/storage/docs/access-control/
+iam-json, a stored copy read on 2026-11-22), for buckets with uniform access. An upload that replaces an object also
+needs storage.objects.delete: every role here that may create objects may delete them.
 
 Cloud TPU publishes no permissions for queued resources or guest attributes. The page on its audit logs has
 GetQueuedResource, ListQueuedResources and GetGuestAttributes under ADMIN_READ, as GetNode and ListNodes are. So these
@@ -10,7 +12,6 @@ calls, and those that create and delete queued resources, are taken to need the 
 """
 
 import re
-from fnmatch import fnmatchcase
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -27,23 +28,38 @@ TPU_PERMISSIONS = frozenset(
     }.items()
     for verb in verbs.split()
 )
+OBJECT_VIEWER = frozenset(
+    f"storage.{kind}.{verb}" for kind in ("folders", "managedFolders", "objects") for verb in ("get", "list")
+)
+OBJECT_USER = OBJECT_VIEWER | {
+    *(f"storage.folders.{verb}" for verb in ("create", "delete", "rename")),
+    *(f"storage.managedFolders.{verb}" for verb in ("create", "delete")),
+    *(f"storage.multipartUploads.{verb}" for verb in ("abort", "create", "list", "listParts")),
+    *(f"storage.objects.{verb}" for verb in ("create", "delete", "move", "restore", "update")),
+    *(f"storage.objects.{verb}Context" for verb in ("create", "delete", "update")),
+}
+OBJECT_ADMIN = OBJECT_USER | {
+    f"storage.objects.{verb}"
+    for verb in ("getIamPolicy", "overrideUnlockedRetention", "setIamPolicy", "setRetention")
+}
 ROLES: dict[str, frozenset[str]] = {
-    "roles/storage.objectViewer": frozenset({"storage.objects.get", "storage.objects.list"}),
-    "roles/storage.objectUser": frozenset(
-        {
-            "storage.multipartUploads.*",
-            *(
-                f"storage.objects.{verb}"
-                for verb in ("create", "delete", "get", "list", "move", "restore", "update")
-            ),
-        }
-    ),
-    "roles/storage.admin": frozenset({"storage.*"}),
+    "roles/storage.objectViewer": OBJECT_VIEWER,
+    "roles/storage.objectUser": OBJECT_USER,
+    "roles/storage.objectAdmin": OBJECT_ADMIN,
+    "roles/storage.legacyBucketReader": OBJECT_VIEWER - {"storage.objects.get"}
+    | {"storage.buckets.get", "storage.multipartUploads.list"},
+    "roles/storage.admin": OBJECT_ADMIN
+    | {
+        f"storage.buckets.{verb}"
+        for verb in ("create", "delete", "get", "getIamPolicy", "list", "setIamPolicy", "update")
+    },
     "roles/tpu.viewer": frozenset(one for one in TPU_PERMISSIONS if one.endswith((".get", ".list"))),
     "roles/tpu.admin": TPU_PERMISSIONS,
-    "roles/iam.serviceAccountUser": frozenset({"iam.serviceAccounts.actAs", "iam.serviceAccounts.get"}),
+    "roles/iam.serviceAccountUser": frozenset(
+        f"iam.serviceAccounts.{verb}" for verb in ("actAs", "get", "list")
+    ),
     "roles/serviceusage.serviceUsageConsumer": frozenset({"serviceusage.services.use"}),
-    "roles/logging.logWriter": frozenset({"logging.logEntries.create"}),
+    "roles/logging.logWriter": frozenset({"logging.logEntries.create", "logging.logEntries.route"}),
 }
 TPU_METHODS = {
     "GetNode": "tpu.nodes.get",
@@ -55,40 +71,50 @@ TPU_METHODS = {
     "ListQueuedResources": "tpu.nodes.list",
     "DeleteQueuedResource": "tpu.nodes.delete",
 }
-OBJECT_VERBS = {"GET": "get", "HEAD": "get", "PUT": "update", "PATCH": "update", "DELETE": "delete"}
+OBJECTS = {
+    "GET": {"storage.objects.get"},
+    "HEAD": {"storage.objects.get"},
+    "PUT": {"storage.objects.get", "storage.objects.update"},
+    "PATCH": {"storage.objects.get", "storage.objects.update"},
+    "DELETE": {"storage.objects.delete"},
+}
+BUCKET_VERBS = {"GET": "get", "HEAD": "get", "DELETE": "delete"}
 
 
 def denied(roles: set[str], needed: set[str]) -> str | None:
     """Return the first permission that none of the roles holds, or None."""
-    held = [pattern for role in roles for pattern in ROLES[role]]
-    return next(
-        (one for one in sorted(needed) if not any(fnmatchcase(one, pattern) for pattern in held)), None
-    )
+    return min(needed.difference(*(ROLES[role] for role in roles)), default=None)
 
 
 def needed_for_storage(method: str, url: str) -> set[str]:
-    """Return the permissions that a request of Cloud Storage's JSON API needs."""
+    """Return the permissions that a request of Cloud Storage's JSON API needs.
+
+    Raises:
+        ValueError: the request is none of that API; nobody has compared what it needs.
+    """
     path, _, query = url.partition("?")
     needed = {"serviceusage.services.use"} if "userProject" in parse_qs(query) else set()
-    if path.startswith(("/upload/", "/resumable/")):
+    if path.startswith(("/upload/storage/v1/b/", "/resumable/")):
         return needed | {"storage.objects.create"}
-    place = re.fullmatch(r"(?:/download)?/storage/v1/b(?:/[^/]+(?P<rest>/.*)?)?", path)
+    place = re.fullmatch(r"(?:/download)?/storage/v1/b(?P<bucket>/[^/]+)?(?P<rest>/.*)?", path)
     if place is None:
-        return needed | {"storage.objects.get"}  # a media link
+        raise ValueError(f"{method} {path} is not a request of the JSON API")
     rest = place["rest"]
-    if re.fullmatch(r"(/download)?/storage/v1/b", path):
+    if place["bucket"] is None:
         return needed | {"storage.buckets.create" if method == "POST" else "storage.buckets.list"}
     if rest is None:
-        return needed | {f"storage.buckets.{OBJECT_VERBS.get(method, 'update')}"}
-    if rest.startswith("/iam"):
+        return needed | {f"storage.buckets.{BUCKET_VERBS.get(method, 'update')}"}
+    if rest == "/iam/testPermissions":
+        return needed
+    if rest == "/iam":
         return needed | {f"storage.buckets.{'getIamPolicy' if method == 'GET' else 'setIamPolicy'}"}
     if rest == "/o":
         return needed | {"storage.objects.list" if method == "GET" else "storage.objects.create"}
     if re.search(r"/(rewriteTo|copyTo|compose)", rest):
         return needed | {"storage.objects.get", "storage.objects.create", "storage.objects.delete"}
-    if rest.startswith("/o/"):
-        return needed | {f"storage.objects.{OBJECT_VERBS.get(method, 'update')}"}
-    return needed | {"storage.buckets.update"}
+    if rest.startswith("/o/") and method in OBJECTS:
+        return needed | OBJECTS[method]
+    raise ValueError(f"{method} {path} is not among the compared requests")
 
 
 def needed_for_tpus(method: str, request: Any) -> set[str]:
