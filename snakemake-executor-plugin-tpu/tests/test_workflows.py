@@ -10,6 +10,7 @@ from snakemake_storage_plugin_gcs import StorageProviderSettings
 from snakemake_executor_plugin_tpu import ExecutorSettings
 from snakemake_executor_plugin_tpu.emulator.network import PORT
 from snakemake_executor_plugin_tpu.emulator.pod import BUCKET, NAME, PROJECT, ZONE
+from snakemake_executor_plugin_tpu.storage import use_listings
 
 
 class TestWorkflows(snakemake.common.tests.TestWorkflowsBase):
@@ -20,6 +21,7 @@ class TestWorkflows(snakemake.common.tests.TestWorkflowsBase):
         self.pod = healthy_pod
         for key, value in healthy_pod.environment.items():
             monkeypatch.setenv(key, value)
+        use_listings()  # the command line does it by reading the settings, before the workflow is loaded
 
     def get_executor(self):
         return "tpu"
