@@ -4,6 +4,7 @@ A module `kinds/<kind>.py` defines
 
 - `Spec`, a subclass of `trm.analysis.specs.Figure` whose `kind` is the module's name, and
 - `draw(spec, tables, fits)`, which returns a `Drawing`: the canvas, its caption and what it shows in words.
+  Heading and footer are added to all kinds alike.
 
 Nothing else needs to know the kind: the configuration, the commands, the rules and the report find it here. Importing a
 kind imports neither numpy nor matplotlib (`trm.analysis.lazy`), so the Snakefile parses fast.
@@ -18,11 +19,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Union
 
 from pydantic import Field, TypeAdapter
 
+from trm.analysis.lazy import common
 from trm.analysis.specs import Figure
 from trm.errors import UserError
 
 if TYPE_CHECKING:
-    from trm.analysis.kinds.common import Drawing
     from trm.analysis.tables import Table
 
 KINDS: dict[str, ModuleType] = {
@@ -43,7 +44,7 @@ def adapter() -> TypeAdapter[Figure]:
 FIGURE = adapter()
 
 
-def draw(spec: Figure, tables: list[Table], fits: list[dict[str, Any]]) -> Drawing:
+def draw(spec: Figure, tables: list[Table], fits: list[dict[str, Any]]) -> common.Drawing:
     """Draw one figure.
 
     Args:
@@ -56,5 +57,4 @@ def draw(spec: Figure, tables: list[Table], fits: list[dict[str, Any]]) -> Drawi
     """
     if not tables:
         raise UserError(f"figure {spec.slug} needs at least one --table")
-    drawing: Drawing = KINDS[spec.kind].draw(spec, tables, fits)
-    return drawing
+    return common.finish(KINDS[spec.kind].draw(spec, tables, fits), spec, tables)

@@ -160,7 +160,7 @@ def interaction_sentence(effect: str, where: str, elsewhere: str, change: Change
 
 def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.Drawing:
     """Values left, paired differences right, further metrics beside."""
-    table = common.table_of(tables, tables[0].experiment)
+    table = tables[0]
     spec = common.with_hue(spec, table, table.select(spec.where, [spec.x]), [spec.x])
     rows = common.rows_of(table, spec.where, spec.y, spec.x, spec.hue)
     if spec.hue:
@@ -171,8 +171,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     shades = common.colours(list(parts))
     extra = [name for name in spec.second if rows[name].notna().any()]
     height = max(1.7, 0.9 + (0.26 + 0.16 * len(parts)) * len(values))
-    strip = common.strip_for(spec.hue, list(parts))
-    figure, axes = common.canvas(common.TWO, height, 1, 2 + len(extra), sharey=True, strip=strip)
+    figure, axes = common.canvas(common.TWO, height, 1, 2 + len(extra), sharey=True)
     raw: dict[tuple[Any, Any], Mean] = {}
     levels: dict[Any, float] = {}
     for index, (hue, part) in enumerate(parts.items()):
@@ -198,9 +197,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         )
     common.note(axes[0, 1], "baseline", (0, values.index(baseline) - 0.31), (-3, 1), ha="right")
     _dress(axes[0], spec, extra, values, rows)
-    common.hue_legend(figure, axes[0, 0], spec.hue, shades, marker="o")
-    title = spec.title or sentence(f"{thing(spec.y)} by {label(spec.x).name}")
-    common.heading(axes[0, 0], title)
+    common.hue_legend(figure, spec.hue, shades, marker="o")
     base_name = spoken(spec.x, baseline)
     changes = {hue: {spoken(spec.x, k[1]): c for k, c in found.items() if k[0] == hue} for hue in parts}
     crossed = interactions(parts, spec, values, baseline)
@@ -209,11 +206,10 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         head = f"At {place(spec.hue, hue)}: " if spec.hue else ""
         sentences.append(head + ablation_sentence(changes[hue], base_name, spec.y, levels[hue]))
     sentences += [item["sentence"] for item in crossed]
-    return common.finish(
+    return common.Drawing(
         figure,
-        [table],
         rows,
-        title=title,
+        title=sentence(f"{thing(spec.y)} by {label(spec.x).name}"),
         caption=(
             "Left: seeds faint, mean with Student's 95 % interval. Right: mean difference from the baseline "
             f"({base_name}) over pairs of equal seeds with its 95 % interval; filled where Holm's method, over the "

@@ -95,7 +95,7 @@ def agreement_answer(parts: Sequence[Agreement]) -> str:
 
 def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.Drawing:
     """Above: the curves. Below: their relative difference from the first grid point's, seed by seed."""
-    table = common.table_of(tables, tables[0].experiment)
+    table = tables[0]
     rows = table.select(spec.where)
     names = common.ordered(rows["label"])
     for column in spec.metrics:
@@ -104,28 +104,18 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     if len(names) < 2:
         raise UserError(f"{table.experiment} has one grid point: nothing to compare it with")
     shades = common.colours(names)
-    strip = common.strip_of(len(names), 3)
-    figure, axes = common.canvas(
-        common.TWO, 4.2, 2, len(spec.metrics), strip=strip, sharex="col", height_ratios=[3, 2]
-    )
+    figure, axes = common.canvas(common.TWO, 4.2, 2, len(spec.metrics), sharex="col", height_ratios=[3, 2])
     found: dict[str, dict[str, tuple[float, float]]] = {name: {} for name in names}
     for place, column in enumerate(spec.metrics):
         text = HISTORY.get(column, Label(column.replace("/", " ").replace("_", " ")))
         for name, item in _panels(axes[0, place], axes[1, place], table, rows, column, text, shades).items():
             found[name][text.name] = item
-    title = spec.title or "The same run, computed in other ways"
-    common.heading(axes[0, 0], title)
-    handles = [
-        common.entry(axes[0, 0], point_name(name), color=shades[name], linestyle=common.DASHES[i % 4])
-        for i, name in enumerate(names)
-    ]
-    common.legend(figure, handles, 3)
+    common.hue_legend(figure, "label", shades, columns=3, dashed=True)
     parts = [_measured(rows[rows["label"] == name], name, found[name]) for name in names]
-    return common.finish(
+    return common.Drawing(
         figure,
-        [table],
         rows,
-        title=title,
+        title="The same run, computed in other ways",
         caption=(
             "Above: every seed's curve. Below: its relative difference from the same seed's curve of "
             f"{point_name(names[0])}; a difference of exactly 0 is drawn at {LEAST:g}. Training amplifies rounding "
@@ -177,7 +167,7 @@ def _panels(
         if whole:
             found[name] = (max(start), max(whole))
     common.axis_scale(above, "y", text, np.concatenate(seen))
-    common.axis_scale(below, "x", Label("training step"), np.array([]), log=False)
+    common.axis_scale(below, "x", Label("training step"), log=False)
     below.set_yscale("log")
     below.set_ylabel("Relative difference")
     return found

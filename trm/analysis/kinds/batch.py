@@ -71,14 +71,12 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     """All four panels; one mark for each setting, one colour for each target."""
     from trm.analysis.tables import implied_hue
 
-    table = common.table_of(tables, tables[0].experiment)
+    table = tables[0]
     rows = table.select(spec.where, [spec.x])
     wanted = [common.fit_of(fits, item) for item in spec.fits(table.experiment)]
     hue = implied_hue(table, rows, [spec.x])
     parts = common.groups(rows, hue)
-    wide = 2 if hue else 4
-    strip = common.strip_of(len(spec.targets) + (len(parts) if hue else 0), wide)
-    figure, grid = common.canvas(common.TWO, 5.0, 2, 2, strip=strip)
+    figure, grid = common.canvas(common.TWO, 5.0, 2, 2)
     axes = grid.ravel()
     handles: list[Any] = []
     known: dict[Any, dict[float, list[Cost]]] = {value: {} for value in parts}
@@ -96,7 +94,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     for index, value in enumerate(parts if hue else ()):
         style = {"color": common.GREY, "marker": common.MARKERS[index], "linestyle": "none"}
         handles.append(common.entry(axes[0], common.hue_name(hue or "", value), **style))
-    common.legend(figure, handles, wide)
+    common.legend(figure, handles, 2 if hue else 4)
     for size, part in stats.by_number(rows[rows["rows_per_second"].notna()], spec.x):
         speeds = part["rows_per_second"]
         common.seed_marks(axes[3], size, speeds, common.OKABE_ITO[2], seeds_at=0.95 * size)
@@ -130,11 +128,10 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         sentence = batch_sentence(groups[value], known[value], scales if value == list(parts)[-1] else [])
         words.append(f"With {place(hue, value)}: {sentence}" if hue else sentence)
     first = next(iter(parts))
-    return common.finish(
+    return common.Drawing(
         figure,
-        [table],
         rows,
-        title=spec.title or "Batch size",
+        title="Batch size",
         caption=(
             "Mean over the seeds that reach the target, with Student's 95 % interval; hollow: not every seed does. "
             "Lines: S = Smin (1 + B*/B) fitted to the steps, and the puzzles it implies (arXiv 1812.06162), where "

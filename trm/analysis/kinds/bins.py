@@ -43,7 +43,7 @@ def bounds_of(item: Mapping[str, Any]) -> str:
 
 def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.Drawing:
     """Above: accuracy of each bin. Below: puzzles in it."""
-    table = common.table_of(tables, tables[0].experiment)
+    table = tables[0]
     rows = table.select(spec.where, [spec.hue] if spec.hue else [])
     known = {}
     for _, run in rows.iterrows():
@@ -58,8 +58,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     shades = common.colours(list(parts))
     ticks = {bounds_of(item): float(item["from"]) for run in rows["run"] for item in known[run]}
     names = sorted(ticks, key=ticks.__getitem__)
-    strip = common.strip_for(key, list(parts), True) if key else 0.0
-    figure, axes = common.canvas(common.ONE, 3.3, 2, 1, strip=strip, sharex=True, height_ratios=[4, 1])
+    figure, axes = common.canvas(common.ONE, 3.3, 2, 1, sharex=True, height_ratios=[4, 1])
     above, below = axes[:, 0]
     sentences, numbers = [], {}
     for index, (value, part) in enumerate(parts.items()):
@@ -95,19 +94,15 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         numbers[str(value)] = {name: mean.value for name, mean in means.items()}
     below.set_xticks(range(len(names)), names, **({"rotation": 45, "ha": "right"} if len(names) > 8 else {}))
     below.set_xlabel(sentence(label(spec.by).name))
-    common.axis_scale(above, "y", label("exact_accuracy"), np.array([]), log=False)
+    common.axis_scale(above, "y", label("exact_accuracy"), log=False)
     above.set_ylabel("Exact accuracy (%)")  # the whole name is longer than the panel
     above.set_ylim(-0.02, 1.02)
-    common.axis_scale(below, "y", Label("puzzles"), np.array([]), log=False)
-    title = spec.title or f"Accuracy by {label(spec.by).name}"
-    common.heading(above, title)
-    if key:
-        common.hue_legend(figure, above, key, shades, True)
-    return common.finish(
+    common.axis_scale(below, "y", Label("puzzles"), log=False)
+    common.hue_legend(figure, key, shades)
+    return common.Drawing(
         figure,
-        [table],
         rows,
-        title=title,
+        title=f"Accuracy by {label(spec.by).name}",
         caption=(
             "Above: exact accuracy of each bin after the supervision steps of training; faint: seeds, mean with "
             "Student's 95 % interval; grey: binomial 95 % interval of the test set. Below: its test puzzles."

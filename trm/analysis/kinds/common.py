@@ -25,7 +25,7 @@ from trm.analysis.labels import Label, label
 from trm.analysis.scales import BinaryLocator, crowded, shown
 from trm.analysis.scales import nice as nice
 from trm.analysis.scales import panel_width as panel_width
-from trm.analysis.specs import FitSpec
+from trm.analysis.specs import Figure, FitSpec
 from trm.analysis.stats import Mean, wilson
 from trm.analysis.tables import Table, implied_hue
 from trm.analysis.words import count, listed, place, point_name, value_name
@@ -49,16 +49,21 @@ FOOT = 0.36
 
 @dataclass
 class Drawing:
-    """A finished figure and what the report says about it."""
+    """A figure and what the report says about it."""
 
     canvas: Canvas
+    rows: pd.DataFrame
+    """Rows of the tables that it shows."""
     title: str
+    """Where the spec names none."""
     caption: str
     """What the marks mean, and how the numbers were computed."""
     sentence: str
     """What the figure shows, from its numbers."""
+    lines: str = ""
+    """Small lines under the heading."""
     answer: str = ""
-    """The same in one sentence, for the report's summary."""
+    """The same in one sentence, for the report's summary; empty: the sentence itself."""
     strength: float | None = None
     """Size of the main effect over half the width of its 95 % interval; below 1 or None: no effect is claimed."""
     numbers: dict[str, Any] = field(default_factory=dict)
@@ -159,37 +164,37 @@ def positive(rows: pd.DataFrame, metric: str) -> np.ndarray:
 
 
 def canvas(
-    width: float, height: float, rows: int = 1, columns: int = 1, *, strip: float = 0.0, **options: Any
+    width: float, height: float, rows: int = 1, columns: int = 1, **options: Any
 ) -> tuple[Canvas, np.ndarray]:
-    """A figure with axes [rows, columns], `height` inches tall, above a strip for a legend and the footer."""
-    total = height + strip + FOOT
-    share = (FOOT + strip) / total
-    layout = ConstrainedLayoutEngine(rect=(0.004, share, 0.992, 1.0 - share - 0.01))
-    figure = Canvas(figsize=(width, total), layout=layout)
+    """A figure with axes [rows, columns], `height` inches tall, above the footer."""
+    figure = Canvas(figsize=(width, height + FOOT), layout=ConstrainedLayoutEngine())
     FigureCanvasAgg(figure)
+    _keep_free(figure, FOOT)
     return figure, figure.subplots(rows, columns, squeeze=False, **options)
 
 
-def panels(
-    number: int, height: float, *, wide: int = 3, strip: float = 0.0, **options: Any
-) -> tuple[Canvas, np.ndarray]:
+def _keep_free(figure: Canvas, below: float) -> None:
+    """Leave `below` inches under the axes."""
+    share = below / figure.get_figheight()
+    figure.get_layout_engine().set(rect=(0.004, share, 0.992, 1.0 - share - 0.01))  # type: ignore[union-attr]
+
+
+def panels(number: int, height: float, *, wide: int = 3, **options: Any) -> tuple[Canvas, np.ndarray]:
     """`number` panels, at most `wide` beside each other; returns the figure and the axes in use [number]."""
     columns = 2 if number == 4 else min(wide, number)
     rows = -(-number // columns)
     width = ONE if columns == 1 else TWO if columns == 2 else 2.75 * columns
-    figure, axes = canvas(width, height * rows, rows, columns, strip=strip, **options)
+    figure, axes = canvas(width, height * rows, rows, columns, **options)
     for axis in axes.flat[number:]:
         axis.set_axis_off()
     return figure, axes.flat[:number]
 
 
-def strip_of(entries: int, columns: int, *, title: bool = False) -> float:
-    """Inches that a legend of `entries` in `columns` needs below the axes."""
-    return 0.16 * (-(-entries // columns) + title) + 0.06 if entries else 0.0
-
-
 def legend(figure: Canvas, handles: Sequence[Any], columns: int, title: str = "") -> None:
-    """A legend in the strip between axes and footer."""
+    """A legend between axes and footer; the figure grows by its height."""
+    strip = 0.16 * (-(-len(handles) // columns) + bool(title)) + 0.06
+    figure.set_figheight(figure.get_figheight() + strip)
+    _keep_free(figure, FOOT + strip)
     found = figure.legend(
         handles=handles,
         loc="lower center",
@@ -207,45 +212,40 @@ def entry(axes: Axes, name: str, **style: Any) -> Any:
     return axes.plot([], [], label=name, **style)[0]
 
 
-def across(column: str | None, one_panel: bool = False) -> int:
-    """Legend entries beside each other: fewer where they are long."""
-    return (
-        1
-        if column == "series" and one_panel
-        else 2
-        if column in ("series", "label")
-        else 3
-        if one_panel
-        else 6
-    )
-
-
-def strip_for(column: str | None, values: Sequence[Any], one_panel: bool = False) -> float:
-    """Inches of the legend of a hue; 0 without one."""
-    return strip_of(len(values), across(column, one_panel), title=column != "label") if column else 0.0
-
-
 def hue_legend(
     figure: Canvas,
-    axes: Axes,
     column: str | None,
     shades: Mapping[Any, str],
-    one_panel: bool = False,
+    handles: Sequence[Any] = (),
+    *,
+    columns: int = 0,
+    dashed: bool = False,
     **style: Any,
 ) -> None:
-    """The legend of a hue: a colour and a mark for each value."""
+    """The legend of a hue; nothing without a column.
+
+    Args:
+        shades: value -> colour; each is shown with its mark.
+        handles: entries to show instead.
+        columns: entries beside each other; 0: as many as fit.
+        dashed: show lines, each with its dashes, instead of marks.
+        style: of all entries.
+    """
     if not column:
         return
-    handles = [
-        entry(
-            axes,
-            hue_name(column, value),
-            color=colour,
-            **{"marker": MARKERS[i % 8], "linestyle": "none", **style},
-        )
+    narrow = figure.get_figwidth() <= ONE
+    fit = 1 if column == "series" and narrow else 2 if column in ("series", "label") else 3 if narrow else 6
+    drawn = [
+        entry(figure.axes[0], hue_name(column, value), color=colour, **(_mark(i, dashed) | style))
         for i, (value, colour) in enumerate(shades.items())
     ]
-    legend(figure, handles, across(column, one_panel), legend_title(column))
+    legend(figure, handles or drawn, columns or fit, legend_title(column))
+
+
+def _mark(index: int, dashed: bool) -> dict[str, Any]:
+    if dashed:
+        return {"linestyle": DASHES[index % 4]}
+    return {"marker": MARKERS[index % 8], "linestyle": "none"}
 
 
 def hue_name(column: str, value: Any) -> str:
@@ -287,32 +287,28 @@ def note(
     axes.annotate(text, xy, xytext=offset, **options).set_in_layout(False)
 
 
-def finish(
-    figure: Canvas,
-    tables: Sequence[Table],
-    rows: pd.DataFrame,
-    *,
-    title: str,
-    caption: str,
-    sentence: str,
-    answer: str = "",
-    strength: float | None = None,
-    numbers: dict[str, Any] | None = None,
-) -> Drawing:
-    """Add the footer and return the Drawing. Without an `answer`, it is the sentence itself."""
-    facts = provenance(tables, rows)
+def finish(drawing: Drawing, spec: Figure, tables: Sequence[Table]) -> Drawing:
+    """Add what every figure has: heading, footer, a note on missing files, an answer.
+
+    Panels that have headings keep them. Of `tables`, those whose rows are shown count.
+    """
+    figure, shown = drawing.canvas, set(drawing.rows["experiment"])
+    tables = [table for table in tables if table.experiment in shown]
+    drawing.title = spec.title or drawing.title
+    if not any(figure.axes[0].get_title(place) for place in ("left", "center")):
+        heading(figure.axes[0], drawing.title, drawing.lines)
+    facts = drawing.provenance = provenance(tables, drawing.rows)
     width = int(figure.get_figwidth() * 72 / (0.56 * SMALL))
     lines = wrap(" · ".join(facts[key] for key in ("study", "size", "data", "commit")), width)
     figure.text(0.008, 0.012, lines, fontsize=SMALL, color=GREY, ha="left", va="bottom", linespacing=1.1)
     lost = sum(len(table.info.get("missing", [])) for table in tables)
     if lost:
-        caption += f" Incomplete: {count(lost, 'file')} missing, the figure shows what there is."
+        drawing.caption += f" Incomplete: {count(lost, 'file')} missing, the figure shows what there is."
         words = f"incomplete: {count(lost, 'file')} missing"
         figure.text(0.992, 0.995, words, fontsize=SMALL, color=MISSING, ha="right", va="top")
-    sentence = sentence.strip()
-    return Drawing(
-        figure, title, caption.strip(), sentence, answer or sentence, strength, numbers or {}, facts
-    )
+    drawing.caption, drawing.sentence = drawing.caption.strip(), drawing.sentence.strip()
+    drawing.answer = drawing.answer or drawing.sentence
+    return drawing
 
 
 def provenance(tables: Sequence[Table], rows: pd.DataFrame) -> dict[str, str]:
@@ -353,7 +349,7 @@ def save(drawing: Drawing, out: str | Path) -> list[Path]:
     files = [out, out.with_suffix(".png"), out.with_suffix(".json")]
     write_bytes(files[0], pdf.getvalue())
     write_bytes(files[1], png.getvalue())
-    facts = {key: value for key, value in vars(drawing).items() if key != "canvas"}
+    facts = {key: value for key, value in vars(drawing).items() if key not in ("canvas", "rows", "lines")}
     write_text(files[2], dump({**facts, "inches": drawing.canvas.get_figwidth()}))
     return files
 
@@ -371,8 +367,8 @@ def colours(values: Sequence[Any]) -> dict[Any, str]:
     return {value: OKABE_ITO[i % len(OKABE_ITO)] for i, value in enumerate(values)}
 
 
-def axis_scale(axes: Axes, which: str, text: Label, values: np.ndarray, *, log: bool | None = None) -> None:
-    """Label and scale one axis. A log x axis with at most 9 distinct values has a tick at each of them."""
+def axis_scale(axes: Axes, which: str, text: Label, values: Any = (), *, log: bool | None = None) -> None:
+    """Label and scale one axis for `values`. A log x axis with at most 9 distinct values has a tick at each of them."""
     axis = axes.xaxis if which == "x" else axes.yaxis
     (axes.set_xlabel if which == "x" else axes.set_ylabel)(text.axis)
     values = np.asarray(values, float)

@@ -58,8 +58,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     shown = [table for table in tables if table.experiment in spec.sources]
     if not shown:
         raise UserError("none of the experiments of compute_frontier has a table")
-    strip = common.strip_of(len(shown), 4)
-    figure, axes = common.canvas(common.TWO, 3.0, 1, 2, sharey=True, strip=strip)
+    figure, axes = common.canvas(common.TWO, 3.0, 1, 2, sharey=True)
     train: list[Point] = []
     test: list[Point] = []
     every, handles = [], []
@@ -86,11 +85,10 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     common.error_scale(axes[0, 0], "error", min(errors), max(errors))
     common.legend(figure, handles, 4)
     sentences = [frontier_sentence(item, text) for item, text in zip(kept, texts)]
-    return common.finish(
+    return common.Drawing(
         figure,
-        shown,
         pd.concat(every),
-        title=spec.title or "What compute buys",
+        title="What compute buys",
         caption=(
             "Means over seeds, error on a log axis: every grid point of the study by its training compute (left), "
             "every evaluation by its test-time compute (right: fixed steps, stopping on the halt logit, restarts "

@@ -73,7 +73,7 @@ def gap_sentence(gaps: Mapping[str, tuple[float, float]]) -> str:
 
 def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.Drawing:
     """All panels."""
-    table = common.table_of(tables, tables[0].experiment)
+    table = tables[0]
     rows = table.select(spec.where, [spec.hue] if spec.hue else [])
     key = spec.hue or _key(table, rows)
     parts = common.groups(rows, key)
@@ -87,28 +87,21 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         if column not in table.curves:
             raise UserError(f"no history of {table.experiment} has a column {column}")
     gap = spec.gap and bool(rows["train_exact_accuracy"].notna().any())
-    several = len(parts) > 1
-    narrow = len(columns) + gap == 1
-    strip = common.strip_for(key, list(parts), narrow) if several else 0.0
-    figure, axes = common.panels(len(columns) + gap, 2.5, strip=strip)
+    figure, axes = common.panels(len(columns) + gap, 2.5)
     ends = [_panel(axis, table, parts, shades, column, spec) for axis, column in zip(axes, columns)]
     if gap:
         _gap(axes[-1], parts, shades)
-    if several:
-        common.hue_legend(figure, axes[0], key, shades, narrow, marker=None, linestyle="-")
+    common.hue_legend(figure, key if len(parts) > 1 else None, shades, marker=None, linestyle="-")
     text = HISTORY.get(spec.metric, Label(spec.metric))
-    title = spec.title or sentence(text.name) + ("" if text.name.startswith("training") else " in training")
-    common.heading(axes[0], title)
     words = curves_sentence(ends[0], names, text)
     words += _guesses(axes[0], table, rows) if spec.metric == "eval/blank_accuracy" else ""
     words += _filling(axes[0], table, rows) if spec.metric == "eval/exact_accuracy" else ""
     if gap:
         words += gap_sentence({names[value]: _accuracies(part) for value, part in parts.items()})
-    return common.finish(
+    return common.Drawing(
         figure,
-        [table],
         rows,
-        title=title,
+        title=sentence(text.name) + ("" if text.name.startswith("training") else " in training"),
         caption=(
             "Thin lines: seeds. Thick lines: their mean at the same place. Validation puzzles are disjoint, up to "
             "symmetry, from training and test puzzles."
@@ -243,5 +236,5 @@ def _gap(axes: Axes, parts: Mapping[Any, pd.DataFrame], shades: dict[Any, str]) 
         middle = min(max((low + high) / 2, LEAST_SPAN / 2), 1.02 - LEAST_SPAN / 2)
         axes.set_xlim(middle - LEAST_SPAN / 2, middle + LEAST_SPAN / 2)
     text = Label("exact accuracy: test ●  training ○", percent=True)
-    common.axis_scale(axes, "x", text, np.array([]), log=False)
+    common.axis_scale(axes, "x", text, log=False)
     axes.grid(axis="y", visible=False)

@@ -103,13 +103,13 @@ def inference_answer(gains: Mapping[str, Any]) -> str:
 
 def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.Drawing:
     """One panel, or one for each hue value."""
-    table = common.table_of(tables, tables[0].experiment)
+    table = tables[0]
     rows = test_rows(table, spec.where)
     parts = common.groups(rows, spec.hue)
     found = spec.fits(table.experiment)
     fit = common.fit_of(fits, found[0]) if found else None
     shown = [policy for policy in POLICIES if (rows["policy"] == policy).any()]
-    figure, axes = common.panels(len(parts), 2.9, sharey=True, strip=common.strip_of(len(shown), 2))
+    figure, axes = common.panels(len(parts), 2.9, sharey=True)
     best: dict[str, tuple[float, float, str]] = {}
     for axis, (hue, part) in zip(axes, parts.items()):
         best |= panel(axis, part)
@@ -120,19 +120,15 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         for name, colour, marker, line in (POLICIES[policy] for policy in shown)
     ]
     common.legend(figure, handles, 2)
-    title = spec.title or "Accuracy against test-time compute"
-    if not spec.hue:
-        common.heading(axes[0], title)
     found_gains = gains(rows)
     words = inference_sentence(found_gains)
     if fit:
         words += " With more supervision steps: " + law.group_sentence(fit["groups"][0], "flops_per_puzzle")
     sure = [item for name, item in found_gains.items() if name in WORDS and established(item)]
-    return common.finish(
+    return common.Drawing(
         figure,
-        [table],
         rows,
-        title=title,
+        title="Accuracy against test-time compute",
         caption=(
             "Means over seeds with Student's 95 % interval; faint: seeds. Full lines spend compute as a user "
             "could; majority vote and the oracle (right if any restart is) are for comparison. Numbers along the "

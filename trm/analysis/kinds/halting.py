@@ -39,7 +39,7 @@ def halting_sentence(numbers: Mapping[str, Mapping[str, float]]) -> str:
 
 def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.Drawing:
     """Left: share of test puzzles by step. Right: cumulative share, with the exact accuracy as a mark at its end."""
-    table = common.table_of(tables, tables[0].experiment)
+    table = tables[0]
     rows = table.select(spec.where, [spec.hue] if spec.hue else [])
     known = table.info.get("halting", {})
     rows = rows[[bool(known.get(run)) for run in rows["run"]]]
@@ -48,7 +48,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     key = common.varied(spec, table, rows) or "label"
     parts = common.groups(rows, key)
     shades = common.colours(list(parts))
-    figure, axes = common.panels(2, 2.6, strip=common.strip_for(key, list(parts)) if len(parts) > 1 else 0.0)
+    figure, axes = common.panels(2, 2.6)
     numbers: dict[str, dict[str, float]] = {}
     for index, (value, part) in enumerate(parts.items()):
         steps, share = _mean([known[run] for run in part["run"]])
@@ -64,25 +64,17 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         numbers[name] = {"mean_steps": found.value, "low": low, "high": high, "halted": float(share.sum())}
         numbers[name] |= {"most": float(steps[-1]), "exact_accuracy": float(part["exact_accuracy"].mean())}
     for axis, text in zip(axes, ("test puzzles halting at this step", "test puzzles halted by this step")):
-        common.axis_scale(axis, "x", Label("supervision step"), np.array([]), log=False)
-        common.axis_scale(axis, "y", Label(text, percent=True), np.array([]), log=False)
+        common.axis_scale(axis, "x", Label("supervision step"), log=False)
+        common.axis_scale(axis, "y", Label(text, percent=True), log=False)
         axis.set_ylim(bottom=0)
         axis.xaxis.set_major_locator(mpl.ticker.MaxNLocator(8, integer=True, steps=[1, 2, 4, 8, 10]))
     axes[1].set_ylim(0, 1.02)
-    title = spec.title or "When the model stops"
-    common.heading(axes[0], title)
     common.heading(axes[1], "Diamonds: exact accuracy at the last step")
-    if len(parts) > 1:
-        handles = [
-            common.entry(axes[0], common.hue_name(key, v), color=shades[v], linestyle=common.DASHES[i % 4])
-            for i, v in enumerate(parts)
-        ]
-        common.legend(figure, handles, common.across(key), common.legend_title(key))
-    return common.finish(
+    common.hue_legend(figure, key if len(parts) > 1 else None, shades, dashed=True)
+    return common.Drawing(
         figure,
-        [table],
         rows,
-        title=title,
+        title="When the model stops",
         caption=(
             "Share of test puzzles whose halt logit first becomes positive at a supervision step, mean over seeds. "
             "Puzzles that never halt count as the last step in the mean number of steps, and are not in the shares."

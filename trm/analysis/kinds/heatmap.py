@@ -105,7 +105,7 @@ def optimum_sentence(group: Mapping[str, Any], x: str, second: str) -> str:
 
 def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.Drawing:
     """One map for each hue value, all on one colour scale; the optima in a panel beside."""
-    table = common.table_of(tables, tables[0].experiment)
+    table = tables[0]
     spec = common.with_hue(spec, table, table.select(spec.where, [spec.x]), [spec.x, spec.y])
     rows = common.rows_of(table, spec.where, spec.z, spec.x, spec.y, spec.hue)
     parts = common.groups(rows, spec.hue)
@@ -129,9 +129,6 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     if label(spec.z).percent:
         bar.formatter = mpl.ticker.FuncFormatter(lambda value, _: f"{100 * value:.3g}")
     bar.update_ticks()
-    title = spec.title or sentence(f"{thing(spec.z)} by {thing(spec.x)} and {thing(spec.y)}")
-    if not spec.hue:
-        common.heading(axes[0, 0], title)
     words = [
         (f"At {place(spec.hue, hue)}: " if spec.hue else "") + heatmap_sentence(part, spec.x, spec.y, spec.z)
         for hue, part in parts.items()
@@ -148,11 +145,10 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
             " Right: vertex of a parabola in log-log through the best point and its neighbours, with its bootstrap "
             "95 % interval; hollow at the edge of the grid, which only bounds the optimum."
         )
-    return common.finish(
+    return common.Drawing(
         figure,
-        [table],
         rows,
-        title=title,
+        title=sentence(f"{thing(spec.z)} by {thing(spec.x)} and {thing(spec.y)}"),
         caption=caption,
         sentence=" ".join(words),
         answer=words[-1] if fit else words[0],

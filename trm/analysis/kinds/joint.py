@@ -50,11 +50,10 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     """One panel."""
     from trm.analysis.tables import plain
 
-    table = common.table_of(tables, tables[0].experiment)
+    table = tables[0]
     rows = plain(table.select(spec.where, [spec.x, spec.second]))
     group = common.fit_of(fits, spec.fits(table.experiment)[0])["groups"][0]
-    sizes = common.ordered(rows[spec.x])
-    figure, axes = common.canvas(common.ONE, 3.1, strip=common.strip_of(len(sizes) + 1, 4, title=True))
+    figure, axes = common.canvas(common.ONE, 3.1)
     axis = axes[0, 0]
     cost = rows[spec.second].to_numpy(float)
     shades, means = law.marks(axis, rows, cost, spec.x, spec.second, group)
@@ -75,15 +74,13 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     ]
     handles += axis.plot(best[:, 0], best[:, 1], label="envelope", **style)
     common.axis_scale(axis, "x", label(spec.second), cost)
-    title = spec.title or "Parameters and compute, one law"
-    common.heading(axis, title, law.parameters(group, "$e = E + A\\,N^{-a} + B\\,C^{-b}$", "a", "b"))
     common.legend(figure, handles, 4, label(spec.x).name)
     fit = {"groups": [group]}
-    return common.finish(
+    return common.Drawing(
         figure,
-        [table],
         rows,
-        title=title,
+        title="Parameters and compute, one law",
+        lines=law.parameters(group, "$e = E + A\\,N^{-a} + B\\,C^{-b}$", "a", "b"),
         caption="Lines: the joint law at each size. Dotted: best mean at any price. "
         + law.CAPTION
         + law.fit_caption(fit),

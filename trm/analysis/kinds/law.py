@@ -261,20 +261,14 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     found = spec.fits(table.experiment)
     fit = common.fit_of(fits, found[0]) if found else None
     spec = common.with_hue(spec, table, table.select(spec.where, [spec.x]), [spec.x])
-    values = list(common.groups(table.select(spec.where, [spec.hue]), spec.hue)) if spec.hue else []
-    strip = common.strip_for(spec.hue, [*values, *([0] if spec.envelope else [])], one_panel=True)
-    figure, axes = common.canvas(common.ONE, 3.0, strip=strip)
+    figure, axes = common.canvas(common.ONE, 3.0)
     rows = panel(axes[0, 0], spec, table, fit)
-    if spec.hue:
-        handles = axes[0, 0].get_legend_handles_labels()[0]
-        common.legend(figure, handles, common.across(spec.hue, True), common.legend_title(spec.hue))
-    title = spec.title or title_of(spec)
-    common.heading(axes[0, 0], title, subtitle(fit, spec.x, spec.y))
-    return common.finish(
+    common.hue_legend(figure, spec.hue, {}, axes[0, 0].get_legend_handles_labels()[0])
+    return common.Drawing(
         figure,
-        [table],
         rows,
-        title=title,
+        title=title_of(spec),
+        lines=subtitle(fit, spec.x, spec.y),
         caption=CAPTION + (fit_caption(fit) if fit else ""),
         sentence=law_sentence(fit, spec.x, spec.y) if fit else plain_sentence(rows, spec),
         answer=law_answer(fit, spec.x, spec.y) if fit else "",

@@ -48,7 +48,7 @@ def pareto_sentence(kept: Sequence[tuple[str, float, float]], total: int, cost: 
 
 def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.Drawing:
     """One panel a cost."""
-    table = common.table_of(tables, tables[0].experiment)
+    table = tables[0]
     spec = common.with_hue(spec, table, table.select(spec.where), [])
     rows = common.rows_of(table, spec.where, spec.y, spec.hue)
     costs = [
@@ -57,18 +57,14 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     if not costs:
         raise UserError(f"no run of {table.experiment} has {spec.cost}: nothing to draw against")
     shades = common.colours(list(common.groups(rows, spec.hue)))
-    strip = common.strip_for(spec.hue, list(shades), len(costs) == 1)
-    figure, axes = common.panels(len(costs), 2.7, strip=strip)
+    figure, axes = common.panels(len(costs), 2.7)
     kept = {cost: _panel(axis, rows, spec, cost, shades) for axis, cost in zip(axes, costs)}
-    title = spec.title or sentence(f"{thing(shown_metric(spec.y))} against cost")
-    common.heading(axes[0], title)
-    common.hue_legend(figure, axes[0], spec.hue, shades, len(costs) == 1)
+    common.hue_legend(figure, spec.hue, shades)
     total = rows["point"].nunique()
-    return common.finish(
+    return common.Drawing(
         figure,
-        [table],
         rows,
-        title=title,
+        title=sentence(f"{thing(shown_metric(spec.y))} against cost"),
         caption=(
             "One mark a grid point: mean over its seeds with Student's 95 % interval. Black line: Pareto frontier "
             f"of the means; costs within {100 * TOLERANCE:.0f} % count as equal. Pale marks are dominated."

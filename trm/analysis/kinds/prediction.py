@@ -71,7 +71,7 @@ def prediction_sentence(group: Mapping[str, Any], spec: Spec) -> str:
 
 def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.Drawing:
     """One panel: the law's own figure, with the extrapolation dashed as far as the published values."""
-    table = common.table_of(tables, tables[0].experiment)
+    table = tables[0]
     fit = common.fit_of(fits, spec.fits(table.experiment)[0])
     group = fit["groups"][0]
     figure, axes = common.canvas(common.ONE, 3.2)
@@ -103,14 +103,12 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         common.error_scale(axis, spec.y, max(low, 1e-4), max(group["means"]["y"]))
         axis.set_xlim(places[0] / 1.5, places[-1] * 1.5)
         common.axis_scale(axis, "x", label(spec.x), np.geomspace(places[0], places[-1], 12))
-    title = spec.title or sentence(f"{thing(spec.y)} extrapolated in {thing(spec.x)}")
-    common.heading(axis, title, law.subtitle(fit, spec.x, spec.y))
     words = prediction_sentence(group, spec)
-    return common.finish(
+    return common.Drawing(
         figure,
-        [table],
         rows,
-        title=title,
+        title=sentence(f"{thing(spec.y)} extrapolated in {thing(spec.x)}"),
+        lines=law.subtitle(fit, spec.x, spec.y),
         caption=(
             law.CAPTION
             + "Line: the law, solid over the fitted points, dashed beyond. Diamond: its value at the published "

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from trm.analysis.kinds import law
-from trm.analysis.labels import Label, label
+from trm.analysis.labels import Label
 from trm.analysis.lazy import common, mpl, np
 from trm.analysis.specs import Column, Figure, FitSpec
-from trm.analysis.words import interval, listed, number, value_name
+from trm.analysis.words import interval, listed, number
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -59,8 +59,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     rows = plain(table.select(spec.where, [spec.x, spec.second]))
     group = common.fit_of(fits, spec.fits("")[0])["groups"][0]
     form = group["forms"]["repeated_data"] if law.supported(group) else None
-    strip = common.strip_of(rows[spec.x].nunique(), 6, title=True)
-    figure, axes = common.panels(2 if form else 1, 3.0, strip=strip)
+    figure, axes = common.panels(2 if form else 1, 3.0)
     x = effective(rows[spec.x], rows[spec.second], form)
     shades, _ = law.marks(axes[0], rows, x, spec.x, spec.second, group)
     if form:
@@ -71,19 +70,13 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     name = "effective puzzles D′" if form else "training puzzles, every copy counted"
     common.axis_scale(axes[0], "x", Label(name, log=True), x)
     axes[0].xaxis.set_major_locator(mpl.ticker.FixedLocator(common.nice(*axes[0].get_xlim())))
-    title = spec.title or "Unique and repeated data, one law"
-    common.heading(axes[0], title, law.parameters(group, "$e = E + A\\,D'^{-a}$", "a", "R*"))
-    handles = [
-        common.entry(axes[0], value_name(v), marker=common.MARKERS[i % 8], color=colour, linestyle="none")
-        for i, (v, colour) in enumerate(shades.items())
-    ]
-    common.legend(figure, handles, 6, label(spec.x).name)
+    common.hue_legend(figure, spec.x, shades, columns=6)
     fit = {"groups": [group]}
-    return common.finish(
+    return common.Drawing(
         figure,
-        [common.table_of(tables, name) for name in spec.sources],
         rows,
-        title=title,
+        title="Unique and repeated data, one law",
+        lines=law.parameters(group, "$e = E + A\\,D'^{-a}$", "a", "R*"),
         caption=(
             "Every grid point of the experiments at its effective number of puzzles D′ = U + U R*(1 − exp(−R/R*)), "
             "U unique puzzles with R augmented copies each (Muennighoff et al. 2023). "
@@ -124,6 +117,6 @@ def _worth(axes: Axes, repeats: np.ndarray, form: dict[str, Any]) -> None:
     axes.fill_between(copies, curve(bounds[0]), curve(bounds[1]), color=blue, alpha=0.14, linewidth=0)
     axes.plot(copies, curve(worth), color=blue)
     axes.set_ylim(0, 1.25 * curve(bounds[1]).max())
-    common.axis_scale(axes, "x", Label("augmented copies R of each puzzle"), np.array([]), log=False)
-    common.axis_scale(axes, "y", Label("worth in fresh puzzles"), np.array([]), log=False)
+    common.axis_scale(axes, "x", Label("augmented copies R of each puzzle"), log=False)
+    common.axis_scale(axes, "y", Label("worth in fresh puzzles"), log=False)
     common.heading(axes, "What copies are worth")

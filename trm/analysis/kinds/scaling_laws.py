@@ -73,11 +73,10 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
             strengths += [found for found in [law.strength(fit)] if found]
     if not shown:
         raise UserError("no panel of scaling_laws has both its table and its fit")
-    return common.finish(
+    return common.Drawing(
         figure,
-        list({table.experiment: table for table in used}.values()),
         pd.concat(shown),
-        title=spec.title or "Scaling laws",
+        title="Scaling laws",
         caption=law.CAPTION
         + "Line and ribbon: fitted law with its 95 % interval, where the points support one.",
         sentence=" ".join(sentences) or "No law is fitted.",

@@ -56,7 +56,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     """All puzzles."""
     from trm.analysis.traces import interesting, wrong
 
-    table = common.table_of(tables, tables[0].experiment)
+    table = tables[0]
     rows = table.select(spec.where)
     traces = [trace for trace in table.info.get("traces", []) if trace["run"] in set(rows["run"])]
     if not traces:
@@ -78,11 +78,10 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
             axis.set_title(words, color=BAD if lost else GOOD, **title)
         for axis in line[1 + len(picked) :]:
             axis.set_axis_off()
-    return common.finish(
+    return common.Drawing(
         figure,
-        [table],
         rows[rows["run"].isin({trace["run"] for trace in chosen})],
-        title=spec.title or "Puzzles solved step by step",
+        title="Puzzles solved step by step",
         caption=(
             "The model's answer after supervision steps of one puzzle a row: the first, the last, and those where "
             "most cells change. Grey and bold: given (ARC: every cell in its colour). Red with a cross: wrong. "

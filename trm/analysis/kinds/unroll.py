@@ -64,14 +64,14 @@ def unroll_sentence(
 
 def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.Drawing:
     """One panel."""
-    table = common.table_of(tables, tables[0].experiment)
+    table = tables[0]
     rows = common.rows_of(table, spec.where, "exact_accuracy", "eval_steps", spec.hue)
     if rows["eval_steps"].nunique() < 2:
         raise UserError(f"{table.experiment} was evaluated at one number of steps: set evaluation.unroll")
     key = common.varied(spec, table, rows)
     parts = common.groups(rows, key)
     shades = common.colours(list(parts))
-    figure, axes = common.panels(1, 3.0, strip=common.strip_for(key, list(parts), True) if key else 0.0)
+    figure, axes = common.panels(1, 3.0)
     steps = np.sort(rows["eval_steps"].unique().astype(float))
     shifts = common.dodge(len(parts), float(np.log(steps[-1] / steps[0])), 0.008)
     sentences, strengths, numbers = [], [], {}
@@ -110,17 +110,13 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
             axes[0], "trained with", (float(trained[0]), 0.0), (2, 3), xycoords=("data", "axes fraction")
         )
     common.axis_scale(axes[0], "x", label("eval_steps"), steps)
-    common.axis_scale(axes[0], "y", label("exact_accuracy"), np.array([]), log=False)
+    common.axis_scale(axes[0], "y", label("exact_accuracy"), log=False)
     axes[0].set_ylim(-0.02, 1.02)
-    title = spec.title or "Accuracy by supervision steps at test time"
-    common.heading(axes[0], title)
-    if key:
-        common.hue_legend(figure, axes[0], key, shades, True, linestyle="-")
-    return common.finish(
+    common.hue_legend(figure, key, shades, linestyle="-")
+    return common.Drawing(
         figure,
-        [table],
         rows,
-        title=title,
+        title="Accuracy by supervision steps at test time",
         caption=(
             "The same trained models, unrolled for different numbers of supervision steps. Faint: seeds; mean with "
             "Student's 95 % interval; grey: binomial 95 % interval of the test set. Dotted: as many steps as in "

@@ -54,7 +54,7 @@ def votes_sentence(
 
 def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.Drawing:
     """Left: share of tasks solved in each way. Right: which tasks, where there are few."""
-    table = common.table_of(tables, tables[0].experiment)
+    table = tables[0]
     rows = {way: _rows(table, spec, way) for way in WAYS}
     if not len(rows["vote"]):
         raise UserError(f"no evaluation of {table.experiment} let copies vote: the task must be arc")
@@ -68,8 +68,6 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     found = {way: _share(axes[0], at, part) for at, (way, part) in enumerate(rows.items())}
     axes[0].set_yticks(range(len(WAYS)), [common.wrap(name, 20) for name in WAYS.values()])
     axes[0].set_ylim(len(WAYS) - 0.5, -0.5)
-    title = spec.title or "ARC tasks solved with two attempts"
-    common.heading(axes[0], title)
     names = [task["task"] for task in tasks] if same else []
     first, second = (
         {name: float(np.mean([known[run][i][way] for run in runs])) for i, name in enumerate(names)}
@@ -78,16 +76,15 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     if each:
         _tasks(axes[1], first, second)
     for axis, text in zip(axes, ("tasks solved", "seeds that solve it")):
-        common.axis_scale(axis, "x", Label(text, percent=True), np.array([]), log=False)
+        common.axis_scale(axis, "x", Label(text, percent=True), log=False)
         axis.set_xlim(-0.03, 1.03)
         axis.grid(axis="y", visible=False)
     total = float(rows["vote"]["puzzles"].iloc[0])
     copies = int(rows["vote"]["restarts"].max())
-    return common.finish(
+    return common.Drawing(
         figure,
-        [table],
         rows["vote"],
-        title=title,
+        title="ARC tasks solved with two attempts",
         caption=(
             f"A task's hidden inputs are answered in {copies} versions, turned and recoloured; the answers are "
             "turned back and vote. A task counts by the share of its inputs whose right grid is among the "
