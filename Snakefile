@@ -12,7 +12,7 @@ min_version("9.20")
 from trm.errors import UserError
 from trm.pipeline.controller import Controller
 from trm.pipeline.estimates import Estimates
-from trm.pipeline.inputs import Inputs
+from trm.pipeline.inputs import Inputs, by, derived
 from trm.pipeline.places import may_repeat, shell_prefix
 from trm.pipeline.preflight_gate import PreflightGate
 from trm.pipeline.project import open_project
@@ -30,6 +30,7 @@ except UserError as error:
     raise WorkflowError(str(error)) from None
 
 LOGS = PROJECT.settings.logs
+CATALOGUE, SELECTION, PUBLISHED = PROJECT.catalogue, PROJECT.selection, PROJECT.published
 PLACE = PROJECT.place
 PLACE.repeats = lambda: may_repeat(workflow)
 CHECK = PreflightGate(PROJECT.settings, PLACE, PLAN.pod_hosts)

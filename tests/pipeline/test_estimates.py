@@ -19,13 +19,13 @@ from trm.pipeline.settings import Settings, split
 
 @pytest.fixture
 def jobs(monkeypatch):
-    """Jobs of an experiment by the labels of their points."""
+    """Runs of an experiment by the labels of their points."""
     monkeypatch.chdir(Path(__file__).parents[2])
 
     def find(experiment, **config):
         project = open_project({"experiments": experiment, **config})
         points = project.study.experiment(experiment).points
-        names = {point.label: SimpleNamespace(run=point.runs[0].name) for point in points}
+        names = {point.label: point.runs[0].name for point in points}
         return Estimates(project), names
 
     return find
@@ -52,9 +52,9 @@ def test_workers_of_a_pod_are_its_hosts(jobs):
     assert [estimates.hosts(names[label]) for label in ("CPU", "XLA, one host", "XLA, 8 hosts")] == [1, 1, 8]
     pinned, _ = jobs("port_validation", scale="tpu", whole_pod="*")
     assert pinned.hosts(names["XLA, one host"]) == 1
-    one, all_hosts = (estimates.of(names[label].run) for label in ("XLA, one host", "XLA, 8 hosts"))
+    one, all_hosts = (estimates.of(names[label]) for label in ("XLA, one host", "XLA, 8 hosts"))
     assert all_hosts.seconds < one.seconds
-    assert estimates.of(names["CPU"].run).usd == 0.0  # planned as a CPU's hours
+    assert estimates.of(names["CPU"]).usd == 0.0  # planned as a CPU's hours
 
 
 def test_small_runs_are_evaluated_by_the_process_that_trains_them(jobs):
@@ -66,9 +66,9 @@ def test_small_runs_are_evaluated_by_the_process_that_trains_them(jobs):
     remote, _ = jobs("data_size", storage_prefix="gs://bucket/study")
     assert remote.evaluations(names["train_puzzles=30"]) == []
     long, its = jobs("baseline", scale="gpu")
-    assert not any(long.evaluations(job) for job in its.values())
+    assert not any(long.evaluations(run) for run in its.values())
     placed, its = jobs("port_validation")
-    assert not any(placed.evaluations(job) for job in its.values())
+    assert not any(placed.evaluations(run) for run in its.values())
 
 
 def test_a_budget_pays_a_shared_run_once_and_passes_over_what_is_too_dear():
@@ -122,12 +122,12 @@ def test_gpus_of_a_job_follow_its_workers(jobs):
     shared, _ = jobs("data_size", scale="gpu", gpus=1, workers=7)
     first = next(iter(names.values()))
     assert (alone.gpus(first), shared.gpus(first)) == (1, 6)  # of 768 rows
-    assert shared.of(first.run).seconds < alone.of(first.run).seconds
+    assert shared.of(first).seconds < alone.of(first).seconds
 
 
 def test_jobs_ask_for_host_memory_and_for_no_more_time_than_there_is(jobs):
     estimates, _ = jobs("model_size", scale="gpu", max_runtime=240)
-    runs = [SimpleNamespace(run=name) for name in estimates._project.runs]
+    runs = list(estimates._project.runs)
     assert max(estimates.memory_mb(run) for run in runs) < 40_000
     assert max(estimates.minutes(run) for run in runs) == 240
 

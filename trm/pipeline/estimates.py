@@ -8,7 +8,6 @@ import shlex
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any
 
 from trm.checks.tpu_check.check import step_seconds
 from trm.pipeline.project import Project
@@ -179,35 +178,35 @@ class Estimates:
             hardware = hardware.model_copy(update={"devices": hardware.devices * workers})
         return hardware
 
-    def hosts(self, wildcards: Any) -> int:
+    def hosts(self, run: str) -> int:
         """Pod hosts of a job: one, so that as many runs as possible train at once; all of them where that gives more
         runs an hour by compiled estimates, where the batch does not fit one host's memory, or where the config's
         `whole_pod` pattern names the run."""
-        if workers := self._workers(wildcards):  # the placement says so
+        if workers := self._workers(run):  # the placement says so
             return self.pod_hosts if workers > 1 and self.hardware.hosts > 1 else 1
         pattern = self._project.settings.whole_pod
-        needed = self.of(wildcards.run).memory_bytes / 2**30
-        whole = needed > self.hardware.memory_gib or fnmatch.fnmatch(wildcards.run, pattern)
-        whole = whole or self._faster_on_all(wildcards.run)
+        needed = self.of(run).memory_bytes / 2**30
+        whole = needed > self.hardware.memory_gib or fnmatch.fnmatch(run, pattern)
+        whole = whole or self._faster_on_all(run)
         return self.pod_hosts if whole else 1
 
-    def launcher(self, wildcards: Any) -> str:
+    def launcher(self, run: str) -> str:
         """What is put before the command: `tpurun`, which starts it on every host of the job, or the interpreter of
         another backend where the config's `xla_python` names one."""
-        if self.hosts(wildcards) > 1:
+        if self.hosts(run) > 1:
             return "tpurun"
         python = self._project.settings.xla_python
-        if python and self._project.runs[wildcards.run].config.placement.backend == "xla":
+        if python and self._project.runs[run].config.placement.backend == "xla":
             return f"env PATH={shlex.quote(str(Path(python).absolute().parent))}:$PATH"
         return ""
 
-    def _workers(self, wildcards: Any) -> int:
-        return self._project.runs[wildcards.run].config.placement.workers
+    def _workers(self, run: str) -> int:
+        return self._project.runs[run].config.placement.workers
 
-    def workers(self, wildcards: Any) -> int:
+    def workers(self, run: str) -> int:
         """Processes of a job on one machine that share each batch: as many as the run's placement says, else at most
         the config's `workers`. No result depends on the latter."""
-        return 1 if self.hosts(wildcards) > 1 else self._sharing(wildcards.run)
+        return 1 if self.hosts(run) > 1 else self._sharing(run)
 
     def _sharing(self, run: str) -> int:
         config = self._project.runs[run].config
@@ -216,13 +215,13 @@ class Estimates:
         rows = config.training.batch_size // config.training.micro_batches
         return max(count for count in range(1, self._project.settings.workers + 1) if rows % count == 0)
 
-    def threads(self, wildcards: Any) -> int:
+    def threads(self, run: str) -> int:
         """Cores of a job: those of each of its workers on this machine."""
-        return self._project.study.scale.threads * self.workers(wildcards)
+        return self._project.study.scale.threads * self.workers(run)
 
-    def log_every(self, wildcards: Any) -> list[str]:
+    def log_every(self, run: str) -> list[str]:
         """The option of experiments that ask for finer curves."""
-        every = self._project.study.log_every.get(wildcards.run)
+        every = self._project.study.log_every.get(run)
         return ["--log-every", str(every)] if every else []
 
     @cached_property
@@ -242,14 +241,14 @@ class Estimates:
             found.setdefault(name.split("/")[0], []).append(text)
         return found
 
-    def evaluations(self, wildcards: Any) -> list[str]:
+    def evaluations(self, run: str) -> list[str]:
         """The option by which the training process of a small run also evaluates it: starting another process costs
         more than the evaluation."""
-        placement = self._project.runs[wildcards.run].config.placement
-        elsewhere = placement.backend != "any" or self.workers(wildcards) > 1 or self._project.place.prefix
-        if elsewhere or self.of(wildcards.run).seconds > SMALL_SECONDS:
+        placement = self._project.runs[run].config.placement
+        elsewhere = placement.backend != "any" or self.workers(run) > 1 or self._project.place.prefix
+        if elsewhere or self.of(run).seconds > SMALL_SECONDS:
             return []
-        texts = self._evaluations.get(wildcards.run, [])
+        texts = self._evaluations.get(run, [])
         return ["--evaluations", f"[{','.join(texts)}]"] if texts else []
 
     @property
@@ -257,18 +256,16 @@ class Estimates:
         """Longest time limit of a job (`max_runtime`), 0 for none. Longer runs are resumed in further jobs."""
         return self._project.settings.max_runtime
 
-    def minutes(self, wildcards: Any) -> int:
+    def minutes(self, run: str) -> int:
         """Time limit of a job: twice the estimate and a quarter of an hour, at most `max_minutes`."""
-        wanted = int(self.of(wildcards.run).seconds / 30) + 15
+        wanted = int(self.of(run).seconds / 30) + 15
         return min(wanted, self.max_minutes) if self.max_minutes else wanted
 
-    def memory_mb(self, wildcards: Any) -> int:
+    def memory_mb(self, run: str) -> int:
         """Host memory of a job, MB: the program, the checkpoint (once as tensors, once as the file's bytes), and on
         processors all that training keeps."""
-        cost, workers = self.of(wildcards.run), self.workers(wildcards)
-        kept = (
-            cost.memory_bytes if self._hardware_of(wildcards.run).host_memory else 2 * cost.checkpoint_bytes
-        )
+        cost, workers = self.of(run), self.workers(run)
+        kept = cost.memory_bytes if self._hardware_of(run).host_memory else 2 * cost.checkpoint_bytes
         return PROGRAM_MB * workers + int(kept / 1e6)
 
     @property
@@ -276,15 +273,15 @@ class Estimates:
         """GPUs of each worker (`gpus`)."""
         return self._project.settings.gpus
 
-    def gpus(self, wildcards: Any) -> int:
+    def gpus(self, run: str) -> int:
         """GPUs of a training job."""
-        if self._project.runs[wildcards.run].config.placement.backend == "cpu":
+        if self._project.runs[run].config.placement.backend == "cpu":
             return 0
-        return self.gpus_per_worker * self.workers(wildcards)
+        return self.gpus_per_worker * self.workers(run)
 
-    def sentence(self, wildcards: Any) -> str:
+    def sentence(self, run: str) -> str:
         """What a training job costs, for its message."""
-        cost = self.of(wildcards.run)
+        cost = self.of(run)
         price = f", ${cost.usd:.2f}" if cost.usd else ""
         return (
             f"{cost.parameters:,} parameters, {cost.steps:,} steps, {flops_text(cost.flops)}, "

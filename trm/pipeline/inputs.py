@@ -1,4 +1,5 @@
-"""Functions that Snakemake calls for the inputs and parameters of each job.
+"""Functions that Snakemake calls for the inputs and parameters of each job: `by` and `derived` make one of any function
+of a name, `Inputs` has the others.
 
 A parameter whose function takes `output` is derived in Snakemake's sense: a change of it is no reason to run the job
 again. Everything that no result depends on (threads, log settings, checkpoint folders, paths of input files) reaches
@@ -23,12 +24,30 @@ from trm.pipeline.project import Project
 from trm.pipeline.selection import spec_json
 
 
+def by(function: Callable[..., Any], *wildcards: str) -> Callable[[Any], Any]:
+    """An input or parameter function: `function` of the values of `wildcards`."""
+
+    def call(values: Any) -> Any:
+        return function(*(getattr(values, name) for name in wildcards))
+
+    return call
+
+
+def derived(function: Callable[..., Any], *wildcards: str) -> Callable[[Any, Any], Any]:
+    """The same for a parameter whose change is no reason to run the job again."""
+
+    def call(values: Any, output: Any) -> Any:
+        return function(*(getattr(values, name) for name in wildcards))
+
+    return call
+
+
 class Inputs:
     """Input and parameter functions of the rules."""
 
     def __init__(self, project: Project, estimates: Estimates, check: PreflightGate):
         self._study, self._catalogue, self._selection = project.study, project.catalogue, project.selection
-        self._published, self._place, self._options = project.published, project.place, project.options
+        self._place = project.place
         self._estimates, self._check, self._point = estimates, check, project.settings.point
         self._check_sizes = project.check_sizes
         self._runtime = project.study.scale.runtime.model_dump_json(exclude_defaults=True)
@@ -44,14 +63,6 @@ class Inputs:
         """The pod's check, for a pool that does not exist yet."""
         return self._checked(self._catalogue.source_files(wildcards.source))
 
-    def source_json(self, wildcards: Any) -> str:
-        """The part of a DataConfig that makes the pool."""
-        return self._catalogue.source_json(wildcards.source)
-
-    def source_files(self, wildcards: Any, output: Any) -> str:
-        """Comma-separated input files. Derived: another path to the same bytes makes no other pool."""
-        return self._catalogue.source_inputs(wildcards.source)
-
     def dataset_preflight(self, wildcards: Any) -> list[Any]:
         """The pod's check, for a data set that does not exist yet."""
         return self._checked(self._catalogue.dataset_files(wildcards.dataset))
@@ -63,10 +74,6 @@ class Inputs:
     def dataset_puzzles(self, wildcards: Any) -> list[Any]:
         """Puzzles of that pool."""
         return self._source_file(wildcards.dataset, 1)
-
-    def dataset_json(self, wildcards: Any) -> str:
-        """A DataConfig as far as the data set depends on it."""
-        return self._catalogue.dataset_json(wildcards.dataset)
 
     def _source_file(self, dataset: str, index: int) -> list[Any]:
         path = self._catalogue.source_files(self._catalogue.source_of_dataset(dataset))[index]
@@ -99,49 +106,18 @@ class Inputs:
             return []
         return _ancient(self._place.needed(path, self._catalogue.run_files(wildcards.run)))
 
-    def run_json(self, wildcards: Any) -> str:
-        """A RunConfig as far as the run depends on it."""
-        return self._catalogue.run_json(wildcards.run)
-
-    def threads(self, wildcards: Any) -> int:
-        """Cores of the job."""
-        return self._estimates.threads(wildcards)
-
-    def hosts(self, wildcards: Any) -> int:
-        """Pod hosts of the job."""
-        return self._estimates.hosts(wildcards)
-
-    def minutes(self, wildcards: Any) -> int:
-        """Time limit of the job."""
-        return self._estimates.minutes(wildcards)
-
-    def memory_mb(self, wildcards: Any) -> int:
-        """Memory of the job."""
-        return self._estimates.memory_mb(wildcards)
-
-    def gpus(self, wildcards: Any) -> int:
-        """GPUs of the job."""
-        return self._estimates.gpus(wildcards)
-
-    def launcher(self, wildcards: Any, output: Any) -> str:
-        """What starts the command on several hosts or several times on this machine; see `Estimates.launcher`."""
-        return self._estimates.launcher(wildcards)
-
-    def sentence(self, wildcards: Any, output: Any) -> str:
-        """Expected cost of the run, for its message."""
-        return self._estimates.sentence(wildcards)
-
     def train_options(self, wildcards: Any, output: Any, resources: Any) -> list[str]:
         """Options of `trm train` that its result does not depend on. Where the profile limits the time of a job
         (`max_runtime`), the run stops before that, and another job resumes it."""
         return [*self._train_options(wildcards, output), "--time-limit", str(resources.runtime)]
 
     def _train_options(self, wildcards: Any, output: Any) -> list[str]:
+        run, estimates = wildcards.run, self._estimates
         words = ["--threads", str(self._study.scale.threads), "--runtime", self._runtime]
         words += ["--checkpoints", self.checkpoints(wildcards, output)]
-        if (workers := self._estimates.workers(wildcards)) > 1:
+        if (workers := estimates.workers(run)) > 1:
             words += ["--workers", str(workers)]
-        return [*words, *self._estimates.log_every(wildcards), *self._estimates.evaluations(wildcards)]
+        return [*words, *estimates.log_every(run), *estimates.evaluations(run)]
 
     # evaluation
 
@@ -149,10 +125,6 @@ class Inputs:
         """Manifest of the run's data set, unless the evaluation exists."""
         name = f"results/runs/{wildcards.run}/evaluation-{wildcards.evaluation}.json"
         return self._dataset(wildcards.run, [name])
-
-    def evaluation_json(self, wildcards: Any) -> str:
-        """An EvaluationConfig."""
-        return self._catalogue.evaluation_json(wildcards.run, wildcards.evaluation)
 
     def checkpoints(self, wildcards: Any, output: Any) -> str:
         """Folder or gs:// prefix of the run's checkpoints."""
@@ -163,14 +135,6 @@ class Inputs:
     def table_inputs(self, wildcards: Any) -> list[Any]:
         """Evaluations and run files that the table gathers."""
         return self._place.all(self._catalogue.table_inputs(wildcards.table))
-
-    def study_options(self, wildcards: Any, output: Any) -> str:
-        """Options by which a command sees the same project as the Snakefile."""
-        return self._options
-
-    def storage_root(self, wildcards: Any, output: Any) -> str:
-        """Where files of the bucket are on this machine."""
-        return self._place.root
 
     def fit_tables(self, wildcards: Any) -> list[str]:
         """Tables that the fit reads."""
@@ -198,10 +162,6 @@ class Inputs:
         name = self._selection.figure(wildcards.stem).name
         return [f"results/figures/{name}{end}" for end in (".pdf", ".png", ".json")]
 
-    def published_stale(self, wildcards: Any) -> list[str]:
-        """A newer file, if the published figure shows something else than is asked for."""
-        return self._published.stale_figure(wildcards.stem)
-
     def published_identity(self, wildcards: Any) -> str:
         """Digest of all that the figure shows."""
         return self._selection.figure(wildcards.stem).identity
@@ -210,21 +170,9 @@ class Inputs:
         """Kind of the figure, for its caption in `snakemake --report`."""
         return self._selection.figure(wildcards.stem).spec.kind
 
-    def category(self, wildcards: Any) -> str:
-        """Section of the figure in `snakemake --report`."""
-        return self._selection.category(wildcards.stem)
-
     def report_inputs(self, wildcards: Any) -> list[str]:
         """Tables, fits and figures of the report."""
         return [*self._selection.report_tables, *self._selection.report_fits, *self._selection.report_figures]
-
-    def report_stale(self, wildcards: Any) -> list[str]:
-        """A newer file, if the report shows something else than is asked for."""
-        return self._published.stale_report()
-
-    def report_identity(self, wildcards: Any) -> str:
-        """Digest of all that the report shows."""
-        return self._published.report_identity
 
     def everything(self, wildcards: Any) -> list[str]:
         """The report and every figure that it shows."""

@@ -12,8 +12,9 @@ rule source:
     conda:
         "../../envs/cpu/environment.yaml"
     params:
-        config=INPUTS.source_json,
-        files=INPUTS.source_files,
+        config=by(CATALOGUE.source_json, "source"),
+        # another path to the same bytes makes no other pool
+        files=derived(CATALOGUE.source_inputs, "source"),
     message:
         "Puzzles {wildcards.source}"
     shell:
@@ -28,13 +29,13 @@ rule dataset:
         puzzles=INPUTS.dataset_puzzles,
     output:
         manifest=PLACE.at("results/datasets/{dataset}/manifest.json"),
-        files=PLACE.all(PROJECT.catalogue.dataset_files("{dataset}")[1:]),
+        files=PLACE.all(CATALOGUE.dataset_files("{dataset}")[1:]),
     log:
         f"{LOGS}/dataset/{{dataset}}.log",
     conda:
         "../../envs/cpu/environment.yaml"
     params:
-        config=INPUTS.dataset_json,
+        config=by(CATALOGUE.dataset_json, "dataset"),
     message:
         "Data set {wildcards.dataset}"
     shell:

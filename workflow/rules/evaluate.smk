@@ -19,7 +19,7 @@ rule evaluate:
         tpu_hosts=1,
         gpu=PLAN.gpus_per_worker,
     params:
-        evaluation=INPUTS.evaluation_json,
+        evaluation=by(CATALOGUE.evaluation_json, "run", "evaluation"),
         checkpoints=INPUTS.checkpoints,
     message:
         "Evaluation of {wildcards.run}"

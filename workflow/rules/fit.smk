@@ -14,8 +14,8 @@ rule table:
     conda:
         "../../envs/cpu/environment.yaml"
     params:
-        options=INPUTS.study_options,
-        root=INPUTS.storage_root,
+        options=derived(lambda: PROJECT.options),
+        root=derived(lambda: PLACE.root),
     message:
         "Table {wildcards.table}"
     shell:

@@ -25,12 +25,12 @@ rule plot:
 rule publish:
     input:
         figure=INPUTS.published_files,
-        stale=INPUTS.published_stale,
+        stale=by(PUBLISHED.stale_figure, "stem"),
     output:
         pdf=report(
             "results/plots/{stem}.pdf",
             caption="../report/figure.rst",
-            category=INPUTS.category,
+            category=by(SELECTION.category, "stem"),
         ),
         png="results/plots/{stem}.png",
         stamp="results/plots/{stem}.json",

@@ -4,7 +4,7 @@
 rule html_report:
     input:
         shown=INPUTS.report_inputs,
-        stale=INPUTS.report_stale,
+        stale=by(PUBLISHED.stale_report),
     output:
         html=report("results/report.html", caption="../report/report.rst", category="Report"),
         spec="results/report.spec.json",
@@ -14,8 +14,8 @@ rule html_report:
     conda:
         "../../envs/cpu/environment.yaml"
     params:
-        identity=INPUTS.report_identity,
-        options=INPUTS.study_options,
+        identity=by(lambda: PUBLISHED.report_identity),
+        options=derived(lambda: PROJECT.options),
     message:
         "results/report.html"
     shell:

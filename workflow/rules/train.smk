@@ -6,7 +6,7 @@ rule train:
         dataset=INPUTS.train_dataset,
         # functions only where they can name a file: Snakemake calls them for each of thousands of runs
         preflight=INPUTS.train_preflight if CHECK.wanted else [],
-        initial=INPUTS.train_initial if PROJECT.catalogue.any_initial_weights else [],
+        initial=INPUTS.train_initial if CATALOGUE.any_initial_weights else [],
     output:
         training=PLACE.at("results/runs/{run}/training.json"),
         history=PLACE.at("results/runs/{run}/history.csv"),
@@ -17,17 +17,17 @@ rule train:
         PLACE.at("results/benchmarks/train/{run}.tsv")
     conda:
         "../../envs/cpu/environment.yaml"
-    threads: INPUTS.threads
+    threads: by(PLAN.threads, "run")
     resources:
-        tpu_hosts=INPUTS.hosts,
-        runtime=INPUTS.minutes,
-        mem_mb=INPUTS.memory_mb,
-        gpu=INPUTS.gpus,
+        tpu_hosts=by(PLAN.hosts, "run"),
+        runtime=by(PLAN.minutes, "run"),
+        mem_mb=by(PLAN.memory_mb, "run"),
+        gpu=by(PLAN.gpus, "run"),
     params:
-        config=INPUTS.run_json,
-        launcher=INPUTS.launcher,
+        config=by(CATALOGUE.run_json, "run"),
+        launcher=derived(PLAN.launcher, "run"),
         options=INPUTS.train_options,
-        plan=INPUTS.sentence,
+        plan=derived(PLAN.sentence, "run"),
     message:
         "{wildcards.run}: {params.plan}"
     # exec: a signal to the job reaches the training itself, which needs time for its checkpoint

@@ -167,7 +167,7 @@ def canvas(
     width: float, height: float, rows: int = 1, columns: int = 1, **options: Any
 ) -> tuple[Canvas, np.ndarray]:
     """A figure with axes [rows, columns], `height` inches tall, above the footer."""
-    figure = Canvas(figsize=(width, height + FOOT), layout=ConstrainedLayoutEngine())
+    figure = Canvas(figsize=(width, height + FOOT))
     FigureCanvasAgg(figure)
     _keep_free(figure, FOOT)
     return figure, figure.subplots(rows, columns, squeeze=False, **options)
@@ -176,7 +176,8 @@ def canvas(
 def _keep_free(figure: Canvas, below: float) -> None:
     """Leave `below` inches under the axes."""
     share = below / figure.get_figheight()
-    figure.get_layout_engine().set(rect=(0.004, share, 0.992, 1.0 - share - 0.01))  # type: ignore[union-attr]
+    engine = ConstrainedLayoutEngine(rect=(0.004, share, 0.992, 1.0 - share - 0.01))
+    figure.set_layout_engine(engine)
 
 
 def panels(number: int, height: float, *, wide: int = 3, **options: Any) -> tuple[Canvas, np.ndarray]:
