@@ -17,6 +17,7 @@ import io
 import math
 import shutil
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -124,12 +125,12 @@ def _solve_file(args: argparse.Namespace, path: Path) -> int:
     from trm.data.csv_source import read_csv
     from trm.evaluation.solve import geometry_of
     from trm.tasks.sudoku.geometry import to_text
-    from trm.tasks.sudoku.pool import value_check
+    from trm.tasks.sudoku.pool import check_values
 
     cells = _cells_of_first_puzzle(path)
     models = _models(args, cells)
     geometry = geometry_of(models[0][1])
-    questions, answers, _ = read_csv(path, cells, value_check(geometry, str(path)))
+    questions, answers, _ = read_csv(path, cells, partial(check_values, geometry, str(path)))
     begun, left = time.monotonic(), np.arange(len(questions))
     total: Any = None
     for _, trained in models:

@@ -16,6 +16,11 @@ FREE, TRAIN, TEST = 0, 1, 2
 """`part` of a puzzle: to be split by us, or assigned by the source's own division."""
 
 
+def parts_of(sizes: list[int], divided: bool) -> np.ndarray:
+    """`part` of the puzzles of files with so many each; `divided`: the files are the source's own TRAIN and TEST."""
+    return np.repeat(np.array([TRAIN, TEST] if divided else [FREE] * len(sizes), np.uint8), sizes)
+
+
 @dataclass
 class Pool:
     """Puzzles as tokens.

@@ -14,7 +14,7 @@ import numpy as np
 from trm.data import rng
 from trm.data.csv_source import read_csv, refuse
 from trm.data.parallel import over_rows
-from trm.data.pool import FREE, TEST, TRAIN, Pool, histogram, split_order, without_equivalents
+from trm.data.pool import FREE, Pool, histogram, parts_of, split_order, without_equivalents
 from trm.data.progress import Progress
 from trm.errors import UserError
 from trm.study.schema import DataConfig
@@ -89,23 +89,26 @@ def _generate(config: DataConfig, first: int, arrays: tuple[np.ndarray, ...], st
     generate_batch(root, first + start, config.maze_size, config.min_path, config.unique_path, TRIES, *part)
 
 
-def csv_pool(config: DataConfig, files: list[tuple[str, Path]]) -> Pool:
+def read_pool(config: DataConfig, files: list[tuple[str, Path]], divided: bool = False) -> Pool:
     """The mazes of CSV files, checked; of equivalent ones the first is kept.
+
+    Args:
+        files: name and path of each; if `divided`, the training and the test puzzles of a published data set.
 
     Raises:
         UserError: naming file and line of what is malformed.
     """
-    parts = [read_mazes(name, path, config.maze_size) for name, path in files]
-    questions, answers = (np.concatenate(arrays) for arrays in zip(*parts))
-    return read_pool(config, questions, answers, np.full(len(questions), FREE, dtype=np.uint8))
-
-
-def official_pool(config: DataConfig, files: list[tuple[str, Path]]) -> Pool:
-    """Maze-Hard with its own division (files: train, test)."""
-    read = [read_mazes(name, path, 30) for name, path in files]
-    part = np.repeat(np.array([TRAIN, TEST], dtype=np.uint8), [len(arrays[0]) for arrays in read])
+    read = [read_mazes(name, path, config.maze_size) for name, path in files]
+    part = parts_of([len(arrays[0]) for arrays in read], divided)
     questions, answers = (np.concatenate(arrays) for arrays in zip(*read))
-    return read_pool(config, questions, answers, part)
+    numbers = number_rows(canonical_mazes(config.maze_size, questions))
+    keep = without_equivalents(numbers, part)
+    classes = np.unique(numbers[keep], return_inverse=True)[1].astype(np.int32)
+    questions, answers = questions[keep], answers[keep]
+    _, lengths, single = examine(config.maze_size, questions, answers)
+    report = {"read": len(part), "equivalent_removed": int((~keep).sum())}
+    order = split_order(classes, config.seed)
+    return _pool(questions, answers, lengths, single, classes, order, part[keep], report)
 
 
 def read_mazes(name: str, path: Path, side: int) -> tuple[np.ndarray, np.ndarray]:
@@ -213,18 +216,6 @@ def _open_neighbours(cells: np.ndarray) -> np.ndarray:
     """How many of the four neighbours of each cell are true, int64 [mazes, side, side]."""
     wide = np.pad(cells, ((0, 0), (1, 1), (1, 1))).astype(np.int64)
     return wide[:, :-2, 1:-1] + wide[:, 2:, 1:-1] + wide[:, 1:-1, :-2] + wide[:, 1:-1, 2:]
-
-
-def read_pool(config: DataConfig, questions: np.ndarray, answers: np.ndarray, part: np.ndarray) -> Pool:
-    """A pool of mazes (tokens) without equivalent ones."""
-    numbers = number_rows(canonical_mazes(config.maze_size, questions))
-    keep = without_equivalents(numbers, part)
-    classes = np.unique(numbers[keep], return_inverse=True)[1].astype(np.int32)
-    questions, answers = questions[keep], answers[keep]
-    _, lengths, single = examine(config.maze_size, questions, answers)
-    report = {"read": len(part), "equivalent_removed": int((~keep).sum())}
-    order = split_order(classes, config.seed)
-    return _pool(questions, answers, lengths, single, classes, order, part[keep], report)
 
 
 def _pool(

@@ -35,8 +35,8 @@ class Maze(Task):
         if config.source == "generate":
             return maze.generated_pool(config)
         if config.source == "official":
-            return maze.official_pool(config, official_files(self.name))
-        return maze.csv_pool(config, files)
+            return maze.read_pool(config, official_files(self.name), divided=True)
+        return maze.read_pool(config, files)
 
     def augmenter(self, puzzles: PuzzleSet) -> Augmenter:
         return MazeAugmenter(puzzles.meta)

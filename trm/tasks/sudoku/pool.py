@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from trm.data import rng
-from trm.data.csv_source import Convert, read_csv, refuse
+from trm.data.csv_source import read_csv, refuse
 from trm.data.parallel import over_rows
-from trm.data.pool import FREE, TEST, TRAIN, Pool, histogram, split_order, without_equivalents
+from trm.data.pool import FREE, Pool, histogram, parts_of, split_order, without_equivalents
 from trm.data.progress import Progress
 from trm.errors import UserError
 from trm.study.schema import DataConfig
@@ -170,19 +171,27 @@ def _candidates(
 # read -----------------------------------------------------------------------------------------------------------------
 
 
-def csv_pool(config: DataConfig, files: list[tuple[str, Path]]) -> Pool:
-    """The puzzles of CSV files (name and path of each), checked; of equivalent ones the first is kept.
+def csv_pool(config: DataConfig, files: list[tuple[str, Path]], divided: bool = False) -> Pool:
+    """The puzzles of CSV files, checked; of equivalent ones the first is kept.
+
+    Args:
+        files: name and path of each; if `divided`, the training and the test puzzles of a published data set, whose
+            checksum vouches for unique solutions.
 
     Raises:
         UserError: naming file and line of what is malformed.
     """
     geometry = Geometry(config.box_rows, config.box_cols)
-    parts = []
+    read = []
     for name, path in files:
-        questions, answers, ratings = read_csv(path, geometry.cells, value_check(geometry, name), name)
-        parts.append((questions, answers, check_unique(geometry, questions, ratings, name)))
-    questions, answers, ratings = (np.concatenate(arrays) for arrays in zip(*parts))
-    part = np.full(len(questions), FREE, dtype=np.uint8)
+        check = partial(check_values, geometry, name)
+        questions, answers, ratings = read_csv(path, geometry.cells, check, name)
+        if not divided:
+            ratings = check_unique(geometry, questions, ratings, name)
+        read.append((questions, answers, ratings))
+    part = parts_of([len(arrays[2]) for arrays in read], divided)
+    questions, answers, ratings = (np.concatenate(arrays) for arrays in zip(*read))
+    del read  # the published set has 4.3 million puzzles
     return read_pool(geometry, config.seed, questions, answers, ratings, part)
 
 
@@ -226,23 +235,8 @@ def mixed_pool(config: DataConfig, files: list[tuple[str, Path]]) -> Pool:
     return read_pool(geometry, config.seed, questions, answers, ratings, part, sources)
 
 
-def official_pool(config: DataConfig, files: list[tuple[str, Path]]) -> Pool:
-    """Sudoku-Extreme with its own division (files: train, test). Its digest vouches for unique solutions."""
-    geometry = Geometry(3, 3)
-    read = [read_csv(path, 81, value_check(geometry, name), name) for name, path in files]
-    part = np.repeat(np.array([TRAIN, TEST], dtype=np.uint8), [len(arrays[2]) for arrays in read])
-    questions, answers, ratings = (np.concatenate(arrays) for arrays in zip(*read))
-    del read
-    return read_pool(geometry, config.seed, questions, answers, ratings, part)
-
-
-def value_check(geometry: Geometry, name: str) -> Convert:
-    """Turns characters of the CSV file `name` into checked values."""
-    return lambda questions, answers, first: check_values(geometry, questions, answers, name, first)
-
-
 def check_values(
-    geometry: Geometry, questions: np.ndarray, answers: np.ndarray, name: str, first: int
+    geometry: Geometry, name: str, questions: np.ndarray, answers: np.ndarray, first: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Values of the characters of a CSV file, from its line `first` on.
 

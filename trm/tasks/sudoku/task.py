@@ -28,7 +28,7 @@ class Sudoku(Task):
         if config.source == "mix":
             return pool.mixed_pool(config, files)
         if config.source == "official":
-            return pool.official_pool(config, official_files(self.name))
+            return pool.csv_pool(config, official_files(self.name), divided=True)
         return pool.csv_pool(config, files)
 
     def augmenter(self, puzzles: PuzzleSet) -> Augmenter:
