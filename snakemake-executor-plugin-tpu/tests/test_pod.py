@@ -295,12 +295,54 @@ def test_sockets_of_dead_controllers_are_removed(monkeypatch, tmp_path):
     assert living.exists()
 
 
+def test_status_shows_what_every_rank_says_of_itself(healthy_pod, tmp_path, monkeypatch, capfd):
+    for key, value in {**healthy_pod.environment, "XDG_CACHE_HOME": str(tmp_path)}.items():
+        monkeypatch.setenv(key, value)
+
+    async def rank(number: int) -> None:
+        about = {"slot": "train-1", "label": "train", "launch": 1, "role": "rank"}
+        command = (
+            f"echo HBM {number}.5 of 30.8 GiB > $TPU_STATUS_FILE; echo 1 > $TPU_PROGRESS_FILE; sleep 600"
+        )
+        started = asyncio.Event()
+        async with worker_of(healthy_pod, tmp_path / str(number), rank=number) as worker:
+            await worker.deploy()
+            following = asyncio.ensure_future(
+                follow(
+                    worker,
+                    f"t{number}",
+                    {**spec(command), "about": about},
+                    tmp_path / f"log{number}",
+                    on_frame=lambda frame: started.set() if "progress" in frame else None,
+                )
+            )
+            await started.wait()
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+
+    async def play() -> None:
+        await asyncio.gather(rank(0), rank(1))
+
+    asyncio.run(play())
+    assert main(["status", "--profile", str(profile_of(tmp_path))]) == 0
+    lines = {line.split()[0]: line for line in capfd.readouterr().out.splitlines() if line.startswith("w")}
+    assert [line.rpartition("progress ")[2] for line in list(lines.values())[:2]] == [
+        "1, HBM 0.5 of 30.8 GiB)",
+        "1, HBM 1.5 of 30.8 GiB)",
+    ]
+    assert lines["w2"].endswith(" -")
+
+
+def profile_of(folder: Path) -> Path:
+    """Write a profile for the emulated pod, and return its folder."""
+    (folder / "config.yaml").write_text("executor: tpu\ntpu-accelerator-type: v4-32\ntpu-grace: 1\n")
+    return folder
+
+
 def test_commands_for_people(healthy_pod, tmp_path, monkeypatch, capfd):
     for key, value in {**healthy_pod.environment, "XDG_CACHE_HOME": str(tmp_path)}.items():
         monkeypatch.setenv(key, value)
-    profile = tmp_path / "config.yaml"
-    profile.write_text("executor: tpu\ntpu-accelerator-type: v4-32\ntpu-grace: 1\n")
-    assert main(["status", "--profile", str(tmp_path)]) == 0
+    assert main(["status", "--profile", str(profile_of(tmp_path))]) == 0
     said = capfd.readouterr().out
     assert said.startswith("pod: node READY")
     assert all(f"w{rank}" in said for rank in range(4))

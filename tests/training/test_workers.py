@@ -8,11 +8,14 @@ import signal
 import socket
 import subprocess
 import sys
+from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 import torch
 
 from tests.training.conftest import config, first_losses
+from trm.devices.tpu_metrics import DUTY_CYCLE, HBM_TOTAL, HBM_USED
 from trm.devices.workers import stay_on_this_machine
 from trm.study.schema import PlacementConfig
 from trm.training.outputs import load_weights
@@ -24,6 +27,7 @@ from pathlib import Path
 import torch
 torch.set_num_threads(1)
 from tests.training.conftest import first_losses, trainer
+from trm.devices.tpu_metrics import TpuMetrics
 from trm.errors import UserError
 from trm.study.schema import RunConfig
 task, text, data, root = sys.argv[1:]
@@ -39,6 +43,8 @@ try:
             from trm.devices.cuda import GraphedStep
             from tests.training.recording import capture
             found.program = GraphedStep(found.step, capture)
+        if task == "chips":
+            found.backend.use = TpuMetrics().read
         original = found.program
         def program(batch, h_cycles, l_cycles):
             original(batch, h_cycles, l_cycles)
@@ -65,8 +71,8 @@ finally:
 """
 
 
-def run_workers(world, task, run, data, root):
-    """Outputs and exit codes of `world` workers, by rank."""
+def run_workers(world, task, run, data, root, environments=({}, {}, {}, {})):
+    """Outputs and exit codes of `world` workers, by rank. `environments`: further variables of each."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -78,6 +84,7 @@ def run_workers(world, task, run, data, root):
             sys.platform == "linux"
         ):  # not the address of the host's name, which other tests' networks may hide
             environment["GLOO_SOCKET_IFNAME"] = "lo"
+        environment |= environments[rank]
         command = [sys.executable, "-c", SCRIPT, task, run.model_dump_json(), str(data), str(root)]
         processes.append(
             subprocess.Popen(
@@ -114,6 +121,35 @@ def test_two_workers_end_equal_and_one_writes(dataset_folder, tmp_path):
     assert "step" not in outputs[1]
     (last,) = list(csv.DictReader((tmp_path / "run" / "history.csv").read_text().splitlines()))[-1:]
     assert all(int(last[f"perf/peak_host_bytes/{rank}"]) > 2**26 for rank in (0, 1))
+
+
+def test_every_host_tells_what_its_own_chips_do(dataset_folder, tmp_path):
+    """Each process asks the metrics service of its host; a host without one has no columns."""
+    pytest.importorskip("grpc")
+    from tests.devices.metrics_service import metrics_service
+
+    environments = [
+        {"TPU_STATUS_FILE": str(tmp_path / f"status-{rank}"), "TPU_RUNTIME_METRICS_PORTS": "1"}
+        for rank in range(3)
+    ]
+    with ExitStack() as services:
+        for rank, variables in enumerate(environments[:2]):
+            duties = [30.0, 40.0 + rank]
+            metrics = {HBM_USED: [0, rank + 1 << 30], HBM_TOTAL: [1 << 35] * 2, DUTY_CYCLE: duties}
+            port, _ = services.enter_context(metrics_service(metrics))
+            variables["TPU_RUNTIME_METRICS_PORTS"] = str(port)
+        run = config(training={"steps": 4, "batch_size": 6})
+        outputs, codes = run_workers(3, "chips", run, dataset_folder, tmp_path, environments)
+    assert codes == [0, 0, 0], outputs
+    for row in csv.DictReader((tmp_path / "run" / "history.csv").read_text().splitlines()):
+        assert {name: row[name] for name in row if "hbm" in name or "duty" in name} == {
+            "perf/hbm_bytes/0": str(1 << 30),
+            "perf/hbm_bytes/1": str(2 << 30),
+            "perf/duty_cycle_percent/0": "35.0",
+            "perf/duty_cycle_percent/1": "35.5",
+        }
+    status = [Path(variables["TPU_STATUS_FILE"]).read_text() for variables in environments]
+    assert status == ["HBM 1.0 of 32.0 GiB, duty cycle 35 %", "HBM 2.0 of 32.0 GiB, duty cycle 36 %", ""]
 
 
 def test_an_average_kept_by_the_first_worker_is_that_of_every_worker(dataset_folder, tmp_path):
@@ -189,6 +225,7 @@ mount --bind "$0" /etc/hosts && exec "$@"
 """
 MEET = """
 import torch
+from trm.devices.tpu_metrics import DUTY_CYCLE, HBM_TOTAL, HBM_USED
 from trm.devices.workers import Workers, world_from_environment
 workers = Workers("gloo", *world_from_environment())
 total = torch.ones(3)
