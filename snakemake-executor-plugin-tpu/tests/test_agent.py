@@ -1,6 +1,7 @@
 """The agent and its supervisor, driven on this machine as the controller drives them over ssh."""
 
 import ast
+import asyncio
 import fcntl
 import json
 import os
@@ -13,7 +14,9 @@ from pathlib import Path
 import pytest
 
 import snakemake_executor_plugin_tpu
+from snakemake_executor_plugin_tpu import ExecutorSettings
 from snakemake_executor_plugin_tpu.emulator.image import make_internet
+from snakemake_executor_plugin_tpu.launch import Launch
 from snakemake_executor_plugin_tpu.pod import agent_bundle, content_name, pack
 from snakemake_executor_plugin_tpu.worker import agent as agent_module
 from snakemake_executor_plugin_tpu.worker import tasks, tpurun
@@ -385,3 +388,40 @@ def test_request_of_tpurun_is_seen_when_it_is_whole(tmp_path, monkeypatch):
     assert sent == []
     tpurun.write(requests / "run-1.rank0", "3")
     assert sent == [{"request": "run-1", "started": False, "argv": []}]
+
+
+def test_request_that_the_supervisor_deletes_meanwhile_is_no_fault(tmp_path, monkeypatch):
+    sent, requests = [], tmp_path / "requests"
+    requests.mkdir()
+    monkeypatch.setattr(agent_module, "send", sent.append)
+    (requests / "run-1.json").symlink_to(tmp_path / "deleted")  # listed, but gone when it is read
+    agent_module._send_news(tmp_path, {})
+    assert sent == []
+
+
+def test_controller_that_finds_an_ended_job_of_several_hosts_takes_its_result(agent):
+    """Its requests are deleted with its secrets; the exit code of rank 0 is still there."""
+    made = "cd $TPU_TASK_FOLDER/requests; echo '{}' > run-1.json; echo 0 > run-1.rank0"
+    agent.run("job.l1", made)
+    frames = [frame for frame, _ in agent.call("agent", "follow", task="job.l1")]
+    assert {"rank0": "run-1", "code": 0} in frames
+    assert not any("request" in frame for frame in frames)
+
+    async def play() -> set[int]:
+        launch = Launch(
+            name="job.l1",
+            number=1,
+            workers=[None, None],
+            spec={},
+            attached=True,
+            logs=agent.root,
+            settings=ExecutorSettings(),
+            is_gone=None,
+            on_progress=None,
+            on_line=None,
+        )
+        for frame in frames:
+            launch._on_frame(frame, asyncio.get_running_loop().create_future())
+        return launch.codes
+
+    assert asyncio.run(play()) == {0}

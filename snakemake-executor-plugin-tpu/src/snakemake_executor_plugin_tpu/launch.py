@@ -123,8 +123,9 @@ class Launch:
                 self.fans[name].add_done_callback(lambda fan: self._on_fan_end(fan, lost))
         elif name := frame.get("rank0"):
             self.codes.add(frame["code"])
-            if not self.rank0[name].done():
-                self.rank0[name].set_result(frame["code"])
+            # The request of a job that has ended is deleted: a controller that comes later never saw it.
+            if (rank0 := self.rank0.get(name)) is not None and not rank0.done():
+                rank0.set_result(frame["code"])
 
     def _on_fan_end(self, fan: asyncio.Task[None], lost: asyncio.Future[Exception]) -> None:
         # The main task would wait for ever for a rank that is gone.

@@ -107,10 +107,11 @@ def _send_news(folder: Path, told: dict[str, Any]) -> None:
         told["progress"] = progress
         send({"progress": progress})
     for path in sorted((folder / "requests").glob("*.json")):
-        if path.name not in told:
+        # The supervisor deletes requests when the job ends: this one may be gone by now.
+        if path.name not in told and (text := read(path)):
             told[path.name] = True
             started = path.with_suffix(".started").exists()
-            send({"request": path.stem, "started": started, **json.loads(path.read_text())})
+            send({"request": path.stem, "started": started, **json.loads(text)})
     for path in sorted((folder / "requests").glob("*.rank0")):
         if path.name not in told:
             told[path.name] = True
