@@ -1,1 +1,1 @@
-"""Puzzles: generated, read or downloaded; split without leaks; augmented by a pure function; sampled by step."""
+"""Puzzle pools, splits without leaks, data set files, and the sampler."""

@@ -31,9 +31,9 @@ def read_csv(
     Puzzle i is in line i + 2. Columns may be in any order; `source` and `rating` may be missing.
 
     Args:
-        convert: what turns a block's characters (questions, answers, number of its first line) into values; raises
-            UserError for those it refuses.
-        name: what messages call the file (its path).
+        convert: maps a block's characters (questions, answers, number of its first line) to values; raises UserError
+            for invalid ones.
+        name: the file's name in messages (its path).
 
     Raises:
         UserError: naming file and line of the first short, long or malformed line.
@@ -62,7 +62,7 @@ def read_csv(
 
 
 def _blocks(path: Path, name: str) -> Iterator[bytes]:
-    """The file in pieces that end with a line."""
+    """The file in blocks of whole lines."""
     try:
         with gzip.open(path, "rb") if name.endswith(".gz") else open(path, "rb") as source:
             rest = b""
@@ -155,7 +155,7 @@ def _integers(data: np.ndarray, begin: np.ndarray, end: np.ndarray, name: str, f
 
 
 def _unquoted(block: bytes, name: str, first: int) -> bytes:
-    """Lines with quoted fields, written without quotes; commas inside them become blanks."""
+    """Lines with their quotes removed; commas inside quoted fields become blanks."""
     lines = []
     for number, line in enumerate(block.decode("utf-8", "replace").splitlines(), start=first):
         try:

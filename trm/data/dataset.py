@@ -1,7 +1,7 @@
 """Data sets on disk, in the layout of the reference trainer: `{train,validation,test}/all__*.npy, dataset.json`.
 
-Ours hold the original puzzles (groups of one) and a manifest; augmented copies are made on the fly (`augment.py`) or
-written out (`expand.py`). Data sets built by the reference tools, which have no manifest, load as they are.
+Our data sets hold the original puzzles (groups of one) and a manifest; augmented copies are made on the fly or written
+by `trm.tasks.expand`. Data sets of the reference tools, which have no manifest, load as well.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from trm.study.tasks import recognised
 SPLITS = ("train", "validation", "test")
 ARRAYS = ("inputs", "labels", "puzzle_identifiers", "puzzle_indices", "group_indices")
 OWN_ARRAYS = ("ratings", "sources")
-"""Arrays that the reference does not know; data sets of other tools, and older ones, have none."""
+"""Arrays that the reference does not have; data sets of other tools, and older ones, lack them."""
 
 
 @dataclass(frozen=True)
 class Meta:
-    """What a model and the augmenter need to know of a data set."""
+    """The properties of a data set that the model and the augmenter need."""
 
     task: str
     """sudoku, maze or arc."""
@@ -33,7 +33,7 @@ class Meta:
     vocab_size: int
     num_puzzle_identifiers: int
     augmentations: int = 0
-    """Copies beside the original that `Augmenter` makes; 0 for data written out by `expand` or the reference."""
+    """Augmented copies per puzzle, made on the fly; 0 if they are in the files."""
     seed: int = 0
     """Seed of the copies."""
     box_rows: int = 0
@@ -74,7 +74,7 @@ class PuzzleSet:
 
     @property
     def puzzles(self) -> int:
-        """Puzzles, augmented ones of the file included."""
+        """Puzzles, including augmented ones in the files."""
         return len(self.puzzle_indices) - 1
 
     @property
@@ -88,7 +88,7 @@ class PuzzleSet:
         return np.repeat(np.arange(self.puzzles), np.diff(self.puzzle_indices))
 
     def first(self, groups: int) -> PuzzleSet:
-        """The first groups only (nested, as a smaller data set of the same seed)."""
+        """The first groups only: a smaller data set of the same seed is a prefix."""
         groups = min(groups, self.groups)
         puzzles = int(self.group_indices[groups])
         rows = int(self.puzzle_indices[puzzles])
@@ -144,7 +144,7 @@ def write_split(folder: Path, puzzles: PuzzleSet) -> None:
 
 
 def load(directory: str | Path, split: str) -> PuzzleSet:
-    """One split of a data set (`train`, `validation` or `test`), every file of it checked against the manifest.
+    """One split of a data set (`train`, `validation` or `test`), its files checked against the manifest.
 
     Data sets without a manifest (built by the reference tools) are checked for consistency only.
 

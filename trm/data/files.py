@@ -1,4 +1,4 @@
-"""Folders written whole or not at all, with checksums; arrays read with one clear sentence on damage."""
+"""Folders written atomically with checksums, and arrays read with clear errors on damage."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ STALE = 86400.0
 
 @contextlib.contextmanager
 def new_folder(target: str | os.PathLike[str]) -> Iterator[Path]:
-    """A temporary folder whose files become those of `target` when the block ends without an error.
+    """A temporary folder whose files replace those of `target` when the block ends without an error.
 
-    The old manifest goes first and the new one, which holds the checksums, comes last, so that a folder with a manifest
-    is a finished one (a power cut can still empty files; their checksums tell). Call `write_manifest` inside the block.
+    The old manifest is removed first and the new one, which holds the checksums, is moved last, so a folder with a
+    manifest is complete (a power cut can still truncate files; checksums reveal that). Call `write_manifest` inside.
 
     Raises:
         UserError: if the place is read-only or full.
@@ -36,7 +36,7 @@ def new_folder(target: str | os.PathLike[str]) -> Iterator[Path]:
     temporary = None
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        for old in target.parent.glob(f".{target.name}.*"):  # of a process that was killed
+        for old in target.parent.glob(f".{target.name}.*"):  # left by a killed process
             if time.time() - old.stat().st_mtime > STALE:
                 shutil.rmtree(old, ignore_errors=True)
         temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
@@ -74,7 +74,7 @@ def read_manifest(folder: Path, kind: str) -> dict[str, Any]:
     """The manifest of a folder of that kind (`source` or `dataset`).
 
     Raises:
-        UserError: missing, of another kind or of a later format.
+        UserError: missing, of another kind, or of a newer format.
     """
     manifest = read_json(folder / MANIFEST)
     if (
@@ -96,7 +96,7 @@ def verify(folder: Path, checksums: dict[str, str], names: list[str] | None = No
     """Compare files with the manifest's checksums.
 
     Raises:
-        UserError: naming the first file that is missing, changed, or not in the manifest.
+        UserError: names the first file that is missing, changed, or not in the manifest.
     """
     for name in sorted(checksums) if names is None else names:
         path = folder / name
@@ -139,7 +139,7 @@ def load_array(path: Path, dtype: type | None = None, ndim: int | None = None) -
 
 
 def save_npz(path: Path, arrays: dict[str, np.ndarray]) -> None:
-    """As `numpy.savez`, but equal arrays give equal bytes (no time of writing inside)."""
+    """Like `numpy.savez`, but without timestamps: equal arrays give equal bytes."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
         for name, array in arrays.items():
             with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as out:

@@ -1,4 +1,4 @@
-"""Extra clues: cells of a question filled in from its answer, as a pure function of a key for each row."""
+"""Hints: extra clues filled in from the answer, a pure function of a key per row."""
 
 from __future__ import annotations
 

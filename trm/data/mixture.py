@@ -1,4 +1,4 @@
-"""Rows from several sources by shares that change with the step: a pure function of (seed, step)."""
+"""Batches mixed from several sources; the shares change with the step. A pure function of (seed, step)."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from trm.study.stages import DrawStage
 
 
 class MixtureSampler:
-    """Batches whose rows come from each source by its share; within a source every epoch visits each puzzle once.
+    """Batches with rows from each source according to its share; an epoch of a source visits each of its puzzles once.
 
     Args:
-        sources: int [puzzles], number of each puzzle's source; puzzles have one example and are groups of their own.
-        stages: shares by step; over any stretch of a stage a source's rows differ from its share by less than one,
-            but for the source with the largest share, which takes what rounding leaves.
+        sources: int [puzzles], number of each puzzle's source; each puzzle has one example and forms a group.
+        stages: shares by step; over any part of a stage a source's rows are within one of its share, except for the
+            source with the largest share, which absorbs the rounding.
         copies, batch_size, seed: as for `Sampler`.
 
     Raises:
@@ -64,7 +64,7 @@ class MixtureSampler:
         return done + self._drawn(shares, step - first)
 
     def batch(self, step: int, rank: int = 0, world: int = 1) -> Batch:
-        """As `Sampler.batch`."""
+        """See `Sampler.batch`."""
         first, _, shares = next(stage for stage in reversed(self._stages) if stage[0] <= step)
         begin = self._before(step)
         counts = self._drawn(shares, step + 1 - first) - self._drawn(shares, step - first)

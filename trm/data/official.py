@@ -1,7 +1,7 @@
-"""Fetches the published data sets from the Hugging Face hub: pinned, checked, cached, resumed where a download broke.
+"""Download the published data sets from the Hugging Face Hub: pinned, checksummed, cached and resumable.
 
-HF_ENDPOINT names another hub (a mirror, or a server in tests); HF_HUB_OFFLINE=1 forbids requests. Files are kept in
-$TRM_CACHE (default ~/.cache/trm), so a second pool or machine start fetches nothing.
+HF_ENDPOINT sets another hub (a mirror, or a test server); HF_HUB_OFFLINE=1 forbids requests. Files are cached in
+$TRM_CACHE (default ~/.cache/trm).
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from trm.storage.cache import default_folder
 from trm.study.tasks import OfficialFiles, spec_of
 
 ATTEMPTS = 5
-"""Tries in a row that bring no byte before giving up."""
+"""Consecutive attempts without progress before giving up."""
 PAUSE = 1.0
-"""Seconds before the second such try; doubled each time."""
+"""Seconds before the second attempt; doubles each time."""
 CHUNK = 1 << 20
 
 
@@ -30,7 +30,7 @@ def official_files(task: str) -> list[tuple[str, Path]]:
     """Name and local path of train.csv and test.csv of a task, downloaded unless the cache has them.
 
     Raises:
-        UserError: no network, a server that refuses, bytes with another checksum, no space.
+        UserError: no network, an HTTP error, a wrong checksum, or a full disk.
     """
     source = spec_of(task).official
     assert source is not None
@@ -69,7 +69,7 @@ def _endpoint() -> str:
 
 
 def _download(url: str, part: Path, name: str) -> None:
-    """Download the rest of `part`; retries as long as bytes arrive."""
+    """Download the rest of `part`; retries as long as there is progress."""
     failures = 0
     while True:
         before = part.stat().st_size if part.exists() else 0

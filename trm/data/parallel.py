@@ -1,4 +1,4 @@
-"""Compiled work on many rows, spread over threads (compiled code releases the interpreter lock)."""
+"""Run compiled work on many rows in threads (compiled code releases the GIL)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def over_rows(
 ) -> None:
     """Call work(start, stop) for consecutive ranges of at most `chunk` rows; the order of calls must not matter.
 
-    The first call runs alone, so that code is compiled once. Without a name nothing is printed.
+    The first call runs alone, so that code is compiled once. Without a name, no progress is printed.
     """
     progress = Progress(name, rows, unit, every=5.0 if name else float("inf"))
     ranges = [(start, min(start + chunk, rows)) for start in range(0, rows, chunk)]

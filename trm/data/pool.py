@@ -13,11 +13,11 @@ from trm.data.files import load_npz, new_folder, read_manifest, save_npz, verify
 from trm.errors import UserError
 
 FREE, TRAIN, TEST = 0, 1, 2
-"""`part` of a puzzle: to be split by us, or assigned by the source's own division."""
+"""`part` of a puzzle: free to be split, or assigned to a split by the source."""
 
 
 def parts_of(sizes: list[int], divided: bool) -> np.ndarray:
-    """`part` of the puzzles of files with so many each; `divided`: the files are the source's own TRAIN and TEST."""
+    """`part` of each puzzle, for files of the given sizes; `divided`: the files are the source's TRAIN and TEST."""
     return np.repeat(np.array([TRAIN, TEST] if divided else [FREE] * len(sizes), np.uint8), sizes)
 
 
@@ -25,8 +25,8 @@ def parts_of(sizes: list[int], divided: bool) -> np.ndarray:
 class Pool:
     """Puzzles as tokens.
 
-    questions, answers: uint8 [examples, cells]. The other arrays have one entry a puzzle; a puzzle has one example
-    unless `puzzle_indices` (int64 [puzzles + 1]) says otherwise, as for ARC.
+    questions, answers: uint8 [examples, cells]. The other arrays have one entry per puzzle. A puzzle has one example,
+    unless `puzzle_indices` (int64 [puzzles + 1]) is given, as for ARC.
     """
 
     questions: np.ndarray
@@ -40,7 +40,7 @@ class Pool:
     part: np.ndarray
     """uint8: FREE, TRAIN or TEST."""
     sources: np.ndarray | None = None
-    """int32: number of the source in `data.sources`; None: there is one."""
+    """int32: index into `data.sources`; None: a single source."""
     puzzle_indices: np.ndarray | None = None
     example_part: np.ndarray | None = None
     """ARC, uint8 per example: TRAIN (demonstrations) or TEST (hidden grids)."""
@@ -56,9 +56,9 @@ class Pool:
 
 
 def without_equivalents(numbers: np.ndarray, part: np.ndarray) -> np.ndarray:
-    """Which puzzles a pool keeps, bool [puzzles]: of equivalent ones (equal `numbers`) the first.
+    """Which puzzles a pool keeps, bool [puzzles]: the first of each set of equivalent ones (equal `numbers`).
 
-    A source's own test part stays as it is, and equivalents of its puzzles are left out of the rest.
+    A source's own test split is kept whole, and equivalents of its puzzles are dropped from the rest.
     """
     keep = np.zeros(len(part), dtype=bool)
     keep[np.unique(numbers, return_index=True)[1]] = True
@@ -130,7 +130,7 @@ def histogram(ratings: np.ndarray) -> dict[str, Any]:
 
 
 def split_order(classes: np.ndarray, seed: int) -> np.ndarray:
-    """Puzzle numbers in split order, int32: classes in random order whatever their size, and their puzzles too.
+    """Puzzle numbers in split order, int32: classes in random order regardless of size, and so are the puzzles of each.
 
     Args:
         classes: int [puzzles], numbers 0, 1, ...

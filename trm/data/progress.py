@@ -1,4 +1,4 @@
-"""A progress line on stderr for long work: share done, rate, time left."""
+"""Progress of long work on stderr: percent, rate, time left."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Progress:
         self.printed = False
 
     def update(self, done: int, note: str = "") -> None:
-        """Say that `done` of the total are ready."""
+        """Report that `done` of the total are finished."""
         now = time.monotonic()
         if now - self.last < self.every:
             return

@@ -1,7 +1,7 @@
 """Counter-based random numbers: every draw is a pure function of a key and a position.
 
-NumPy promises no stable streams between versions; these integers are the same on every machine, in every version, and
-in any order. The mixing function is the finaliser of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014);
+NumPy's streams may change between versions; these integers are the same on every machine, in every version and in any
+order. The mixing function is the finaliser of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014);
 `rng_kernels.py` has it for compiled code.
 """
 
@@ -47,7 +47,7 @@ def mix_int(x: int) -> int:
 
 
 def _words(values: np.ndarray | int) -> NDArray[np.uint64]:
-    # at least one-dimensional: the overflow is intended, and NumPy warns of it for scalars
+    # at least one-dimensional: the overflow is intended, and NumPy warns about it for scalars
     return np.atleast_1d(np.asarray(values)).astype(np.uint64)
 
 
@@ -70,7 +70,7 @@ def draw(keys: NDArray[np.uint64], position: int | np.ndarray) -> NDArray[np.uin
 
 
 def bounded(draws: NDArray[np.uint64], bound: int | np.ndarray) -> NDArray[np.int64]:
-    """Draws scaled to 0..bound-1 (int64); the bias is below bound / 2^32."""
+    """Draws scaled to 0..bound-1 (int64); bias below bound / 2^32."""
     scaled = ((draws >> np.uint64(32)) * np.asarray(bound).astype(np.uint64)) >> np.uint64(32)
     return scaled.astype(np.int64)
 

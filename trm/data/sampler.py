@@ -1,8 +1,8 @@
-"""Which rows a training step sees: a pure function of (seed, step), the same for any number of workers.
+"""Rows of each training step: a pure function of (seed, step), the same for any number of workers.
 
-An epoch visits every group once, in random order, and takes one random puzzle (copy) of it with all its examples in
-random order. Epochs are joined into one stream; batches cut across them. With `stream_epochs` the stream ends after
-that many epochs, its last partial batch is dropped and the next stream starts, as in the reference trainer.
+An epoch visits every group once, in random order, and draws one puzzle (copy) of it with all its examples in random
+order. Epochs form one stream; batches may span them. With `stream_epochs` the stream ends after that many epochs, its
+last partial batch is dropped and the next stream starts, as in the reference trainer.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Batch(NamedTuple):
     puzzles: np.ndarray
     """Puzzle of the file that the example belongs to (index into puzzle_identifiers)."""
     copies: np.ndarray
-    """Copy that the task's augmenter makes of it; 0: the original."""
+    """Number of the augmented copy; 0: the original."""
 
 
 class Sampler:
@@ -32,10 +32,10 @@ class Sampler:
     Args:
         puzzle_indices: int [puzzles + 1], where each puzzle's examples start.
         group_indices: int [groups + 1], where each group's puzzles start.
-        copies: copies made on the fly of each puzzle, the original included (1: none).
+        copies: versions of each puzzle made on the fly, including the original (1: no augmentation).
         batch_size: rows of a step over all workers.
         seed: any integer.
-        stream_epochs: epochs joined into one stream; None: one endless stream that drops nothing.
+        stream_epochs: epochs joined into one stream; None: one endless stream, no row dropped.
 
     Raises:
         ValueError: no puzzles, or a batch larger than a stream.
@@ -77,7 +77,7 @@ class Sampler:
 
     @classmethod
     def of(cls, puzzles: PuzzleSet, batch_size: int, seed: int, stream_epochs: int | None = None) -> Sampler:
-        """The sampler of a `PuzzleSet`, with the on-the-fly copies its `meta.augmentations` asks for."""
+        """The sampler of a `PuzzleSet` with its `meta.augmentations`."""
         return cls(
             puzzles.puzzle_indices,
             puzzles.group_indices,
@@ -131,7 +131,7 @@ class Sampler:
         return Batch(rows, puzzles, copies)
 
     def _many_epochs(self, begin: int, size: int, epochs: range) -> Batch:
-        """The same for few groups, where a batch spans many short epochs: all their orders at once."""
+        """`rows` for few groups, when a batch spans many short epochs: all orders at once."""
         keys = rng.key(self._order_root, np.arange(epochs.start, epochs.stop))
         count = len(self._group_sizes)
         orders = np.argsort(rng.draw(keys[:, None], np.arange(count)[None, :]), axis=1, kind="stable")
@@ -141,7 +141,7 @@ class Sampler:
         return Batch(self._starts[puzzles], puzzles, copies)
 
     def _epoch(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
-        """Order of the groups in an epoch, and where each visit's rows end; the last few are kept."""
+        """Order of the groups in an epoch, and the end of each visit's rows; the last few epochs are cached."""
         found = self._cache.get(epoch)
         if found is None:
             key = int(rng.key(self._order_root, epoch)[0])
@@ -162,8 +162,8 @@ class Sampler:
     def _draw_example(
         self, epoch: int, groups: np.ndarray, puzzles: np.ndarray, offsets: np.ndarray
     ) -> np.ndarray:
-        """Example number of the offset-th row of each visit: the puzzle's examples in random order, without repeats as
-        long as there are enough."""
+        """Example number of the offset-th row of each visit: the puzzle's examples in random order, without replacement
+        until all are used."""
         sizes = self._sizes[puzzles]
         widest = int(sizes.max())
         slots = np.arange(widest)

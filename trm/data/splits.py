@@ -1,8 +1,8 @@
-"""Cuts a pool into train, validation and test with no class in two of them.
+"""Split a pool into train, validation and test; no class is in two of them.
 
-The seeded order is cut into validation, test, train: a larger training set, or a larger generated pool, adds puzzles at
-the end and leaves all others where they were. With `test_puzzles: null` train comes before test, which is all the rest.
-A class that a cut would divide goes to the earlier side; its puzzles beyond the cut are used by neither.
+The seeded order is cut into validation, test, train: a larger training set or generated pool adds puzzles at the end
+and moves no others. With `test_puzzles: null`, train comes before test, which is all the rest. A class that a cut would
+divide goes to the earlier side; its puzzles beyond the cut are unused.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def split(pool: Pool, config: DataConfig, name: str) -> Splits:
 
 
 def _own_division(pool: Pool, config: DataConfig, name: str, test: np.ndarray) -> Splits:
-    """The source's own test puzzles; train and validation from the others, less those of a tested class."""
+    """The source's own test puzzles; train and validation from the others, without classes that are tested."""
     free = pool.order[pool.part[pool.order] != TEST]
     shared = np.isin(pool.classes[free], np.unique(pool.classes[test]))
     cutter = _Cutter(free[~shared], pool.classes, name)

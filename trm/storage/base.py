@@ -17,7 +17,7 @@ from trm.errors import UserError
 
 
 class StorageError(UserError):
-    """A store refused or failed an operation; the sentence says which, where, and what to do."""
+    """A failed operation; the message says which, where, and what to do."""
 
 
 class ObjectMissing(StorageError):

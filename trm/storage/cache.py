@@ -1,4 +1,4 @@
-"""Data sets from a bucket, brought down once per host and shared by all its jobs.
+"""Data sets of a bucket, downloaded once per host and shared by its jobs.
 
 A cached copy is keyed by the checksums of the objects it came from, so a changed data set never passes for
 the old one; each use compares the copy's own checksums, so a damaged copy is fetched again.
@@ -90,7 +90,7 @@ def _download(store: Store, objects: list[ObjectInfo], target: Path) -> None:
 
 
 def _fault(folder: Path, objects: list[ObjectInfo]) -> str | None:
-    """What differs between the folder and the objects; None when nothing does."""
+    """The first difference between the folder and the objects; None if they match."""
     for info in objects:
         path = folder / info.name
         if not path.is_file():

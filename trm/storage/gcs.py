@@ -2,7 +2,7 @@
 
 Built on google-cloud-storage; STORAGE_EMULATOR_HOST points it at an emulator. Requests are retried with
 exponential backoff and jitter, uploads above 8 MB are resumable (a failed chunk is sent again, a lost session
-is begun anew), and each transfer's CRC-32C is compared.
+is restarted), and each transfer's CRC-32C is verified.
 """
 
 from __future__ import annotations
@@ -38,8 +38,7 @@ from trm.storage.base import (
     check_name,
 )
 
-# Else the client asks for the bucket's own description in a thread, to label traces: a permission jobs need
-# not have.
+# Otherwise the client requests the bucket's metadata in a thread to label traces, a permission that jobs may lack.
 os.environ.setdefault("DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA", "true")
 
 Result = TypeVar("Result")
@@ -47,12 +46,12 @@ FIELDS = "items(name,size,generation,updated,crc32c),nextPageToken"
 CHUNK = 32 << 20
 RESTARTS = 3
 PASSING_CODES = (408, 429, 500, 502, 503, 504)
-# A resumable session that the server no longer knows: 410 is the documented answer, 404 and 400 occur too.
+# Answers for an expired resumable session: 410 is documented, 404 and 400 occur too.
 LOST_SESSION_CODES = (400, 404, 410)
 
 
 def passing(error: BaseException) -> bool:
-    """Whether trying again may help (https://cloud.google.com/storage/docs/retry-strategy)."""
+    """Whether the error is transient (https://cloud.google.com/storage/docs/retry-strategy)."""
     if isinstance(error, auth.TransportError):
         return True
     if isinstance(error, auth.RefreshError):
@@ -81,9 +80,10 @@ def _close_clients(clients: list[storage.Client]) -> None:
 class GcsStore(Store):
     """Objects below gs://bucket/prefix.
 
-    `client` replaces the default one (application default credentials, one client a thread); `on_retry` is
-    called with each error that is going to be retried; `chunk_bytes` (a multiple of 256 KiB) is what one
-    request of a resumable upload carries.
+    Args:
+        client: replaces the default one (application default credentials, one client per thread).
+        on_retry: called with each error before a retry.
+        chunk_bytes: size of one request of a resumable upload, a multiple of 256 KiB.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class GcsStore(Store):
         self._finalizer = weakref.finalize(self, _close_clients, self._clients)
 
     def close(self) -> None:
-        """Close the connections; also done when the store is collected or the program ends."""
+        """Close the connections; also happens when the store is garbage-collected or the program exits."""
         self._finalizer()
 
     def put_bytes(self, name: str, data: bytes, *, if_generation_match: int | None = None) -> ObjectInfo:
@@ -168,7 +168,7 @@ class GcsStore(Store):
                 if_generation_match=if_generation_match, retry=retry, timeout=self._timeout
             ))  # fmt: skip
         except ObjectMissing:
-            return  # also when a first, answerless attempt had already deleted it
+            return  # also if an attempt whose response was lost had already deleted it
 
     def commit(self, source: str, name: str, *, if_generation_match: int | None = None) -> ObjectInfo:
         origin, target = self._bucket().blob(self._key(source)), self._bucket().blob(self._key(name))
@@ -233,10 +233,10 @@ class GcsStore(Store):
         )
 
     def _retried(self, error: BaseException) -> None:
-        """Called with each error that is going to be retried."""
+        """Called with each error before a retry."""
         response = getattr(error, "response", None)
         if isinstance(response, requests.Response):
-            response.close()  # else a download's connection stays open, held by the error
+            response.close()  # otherwise the error keeps a download's connection open
         if self.on_retry:
             self.on_retry(error)
 
@@ -255,11 +255,11 @@ class GcsStore(Store):
                         if_generation_match=generation,
                         checksum="crc32c",
                         timeout=self._timeout,
-                        # a session that stays dead is begun anew before patience ends
+                        # a dead session is restarted before patience ends
                         retry=self._retry(1 / RESTARTS),
                     )
             except api.PreconditionFailed as error:
-                # An attempt whose answer was lost may have won: then the object carries our mark.
+                # An attempt whose response was lost may have succeeded: then the object has our nonce.
                 if self._ours(blob, nonce):
                     return self._info(blob)
                 raise self._explain(error, "write", name) from error
@@ -305,7 +305,7 @@ class GcsStore(Store):
             raise self._explain(error, action, name) from error
 
     def _bucket_missing(self, error: BaseException) -> bool:
-        """Whether a 404 was the bucket's own: an object's 404 and a bucket's differ only in their words."""
+        """Whether a 404 means that the bucket is missing; it looks like an object's 404."""
         if not isinstance(error, api.NotFound):
             return False
         try:
@@ -317,8 +317,7 @@ class GcsStore(Store):
         return False
 
     def _explain(self, error: BaseException, action: str, name: str) -> Exception:
-        """The sentence a user reads for a library's error; an error that has nothing to do with storage is left as it
-        is."""
+        """The library's error as one with a sentence for users; unrelated errors are returned unchanged."""
         where = self.url(name)
         cause = error.cause if isinstance(error, api.RetryError) and error.cause else error
         reason = " ".join(str(getattr(cause, "message", "") or cause).split())[:200]
@@ -348,7 +347,7 @@ class GcsStore(Store):
             return ObjectMissing(f"{where} does not exist: check the address.")
         if isinstance(cause, DataCorruption):
             return StorageError(
-                f"{where} does not match its checksum after {RESTARTS} attempts: write it anew."
+                f"{where} does not match its checksum after {RESTARTS} attempts: write it again."
             )
         if passing(cause):
             return Unreachable(

@@ -20,7 +20,7 @@ class _Job:
 class Uploader:
     """One thread that runs upload jobs in the order they came.
 
-    A job that has not begun is replaced by a newer one of the same key, so a slow bucket never builds up a
+    A job that has not started is replaced by a newer one of the same key, so a slow bucket never builds up a
     backlog. A failed job warns and is forgotten as soon as a later job of its key succeeds; `close` raises
     what is left over.
     """

@@ -1,4 +1,4 @@
-"""The tasks: Sudoku, mazes, ARC-AGI. A new one is its folder and a line in `trm.study.tasks.TASKS`."""
+"""The tasks: Sudoku, mazes, ARC-AGI. To add one, add a folder and a line in `trm.study.tasks.TASKS`."""
 
 from __future__ import annotations
 

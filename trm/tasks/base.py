@@ -1,6 +1,6 @@
-"""What a task is to everything else: its puzzles, their copies, how they are drawn, and the floor of a guess.
+"""Interface of a task: puzzles, augmented copies, drawing, and baselines without learning.
 
-A task is a folder with `spec.py` (its SPEC: what names and sizes depend on) and `task.py` (its TASK), and a line in
+A task is a folder with `spec.py` (SPEC: identity and sizes) and `task.py` (TASK), and a line in
 `trm.study.tasks.TASKS`.
 """
 
@@ -31,7 +31,7 @@ Files = list[tuple[str, Path]]
 class Augmenter:
     """Maps of augmented copies: cell i of a copy shows `token_map[row[cell_map[i]]]`; copy 0 is the original.
 
-    This one leaves every copy as the original is.
+    This one makes identical copies.
     """
 
     def __init__(self, meta: Meta):
@@ -50,7 +50,7 @@ class Augmenter:
 
 @runtime_checkable
 class HostAugmenter(Protocol):
-    """Makes copies on the host, where their maps would be larger than they are."""
+    """Makes copies on the host, for tasks whose maps would be larger than the copies."""
 
     def rows(self, batch: Batch) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Inputs and labels uint8 [b, cells], and puzzle identifiers int32 [b], of a sampler's batch."""
@@ -64,14 +64,14 @@ class Task(ABC):
     blank: int | None = None
     """Symbol of an unknown cell in a question; None: every cell counts."""
     rating = "rating"
-    """What a puzzle's rating counts, in words."""
+    """What a puzzle's rating counts."""
 
     @abstractmethod
     def pool(self, config: DataConfig, files: Files) -> Pool:
         """All puzzles of `config.source`: generated, or read from `files` and checked.
 
         Raises:
-            UserError: for input that is malformed, and demands that cannot be met.
+            UserError: malformed input, or a config that cannot be satisfied.
         """
 
     def sets(
@@ -94,14 +94,14 @@ class Task(ABC):
         return [puzzles(*part) for part in parts], ["<blank>"], {}
 
     def augmenter(self, puzzles: PuzzleSet) -> Augmenter | HostAugmenter:
-        """What makes the training copies of a split."""
+        """The augmenter of a split's training copies."""
         return Augmenter(puzzles.meta)
 
     def write_copies(self, folder: Path, sets: dict[str, PuzzleSet], copies: int) -> None:
-        """Write all splits of a data set, and its identifiers, with `copies` beside each training puzzle."""
+        """Write all splits of a data set, and its identifiers, with `copies` of each training puzzle."""
         train, count = sets["train"], sets["train"].puzzles * (copies + 1)
         (folder / "train").mkdir()
-        # written through the page cache: this process never holds all copies in memory
+        # memory-mapped: the process never holds all copies at once
         arrays = [
             np.lib.format.open_memmap(
                 folder / f"train/all__{name}.npy",
@@ -123,7 +123,7 @@ class Task(ABC):
         write_json(folder / "identifiers.json", ["<blank>"], indent=None)
 
     def fill(self, train: PuzzleSet, copies: int, inputs: np.ndarray, labels: np.ndarray) -> None:
-        """Fill uint8 [puzzles * (copies + 1), cells] with every copy of every puzzle, in its rows' order."""
+        """Fill uint8 [puzzles * (copies + 1), cells] with every copy of every puzzle, in row order."""
 
         def work(start: int, stop: int) -> None:
             self.fill_part(train, start, stop, copies, inputs, labels)
@@ -133,7 +133,7 @@ class Task(ABC):
     def fill_part(
         self, train: PuzzleSet, start: int, stop: int, copies: int, inputs: np.ndarray, labels: np.ndarray
     ) -> None:
-        """Copies of the puzzles start..stop-1: by the augmenter's maps, unless a task has a faster way."""
+        """Copies of the puzzles start..stop-1: by the augmenter's maps, unless a task overrides it."""
         puzzles = np.repeat(np.arange(start, stop), copies + 1)
         augmenter = self.augmenter(train)
         assert isinstance(augmenter, Augmenter)
@@ -144,15 +144,15 @@ class Task(ABC):
             out[rows] = np.take_along_axis(tokens, moved.astype(np.int64), axis=1)
 
     def check_copies(self, train: PuzzleSet, copies: int, place: Path) -> None:
-        """Refuse a number of copies that cannot be written. UserError: which, and why."""
+        """Check the number of copies. UserError: it cannot be written."""
         if copies < 0:
             raise UserError(f"--copies {copies} is below 0: give 0 or more")
 
     @abstractmethod
     def lines(self, tokens: np.ndarray, box_rows: int, box_cols: int) -> list[str]:
-        """A puzzle's tokens as lines of text; boxes (0: unknown) are a Sudoku's."""
+        """A puzzle's tokens as lines of text; the box shape (0: unknown) is for Sudoku."""
 
     def guesses(self, config: DataConfig, inputs: np.ndarray, labels: np.ndarray) -> dict[str, float | None]:
-        """What a method without learning gets. `uniform`, `rules`: expected blank-cell accuracy of a uniform guess,
-        and of one among what the rules leave; `exact`: exact accuracy of a simple method."""
+        """Baselines without learning. `uniform`, `rules`: expected blank-cell accuracy of a uniform guess, and of one
+        among the candidates that the rules leave; `exact`: exact accuracy of a simple method."""
         return {"uniform": None, "rules": None}

@@ -1,4 +1,4 @@
-"""A data set from a pool: the splits are cut, checked and written with a manifest."""
+"""Build a data set from a pool: split, check, and write with a manifest."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def build_dataset(config: DataConfig, source: Path, out: Path) -> dict[str, Any]
     """Cut a data set from a pool and write it; returns its manifest.
 
     Raises:
-        UserError: for a pool of another source, one too small, a damaged one, or a place that cannot be written.
+        UserError: the pool is of another source, too small or damaged, or the folder cannot be written.
     """
     pool, source_manifest = load_pool(source)
     if config.source in ("csv", "json", "mix") and not config.sha256:

@@ -1,4 +1,4 @@
-"""Writes a data set with its augmented copies in the layout of the reference tools, at the speed of the disk."""
+"""Write a data set with its augmented copies in the layout of the reference tools."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from trm.tasks import task_of
 
 
 def expand(directory: Path, out: Path, copies: int | None = None) -> int:
-    """Write `directory` to `out` with `copies` (None: the data set's own number) beside each training puzzle.
+    """Write `directory` to `out` with `copies` (None: the data set's own number) of each training puzzle.
 
     Row (copies + 1) * p + k is copy k of puzzle p, as `Augmenter` makes it on the fly. Returns the training puzzles
     written.
 
     Raises:
-        UserError: for a folder that is not a data set of ours, and for a place that cannot be written.
+        UserError: the folder is not one of our data sets, or `out` cannot be written.
     """
     manifest = read_manifest(directory, "dataset")
     sets = {name: load(directory, name) for name in SPLITS}

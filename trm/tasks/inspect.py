@@ -1,4 +1,4 @@
-"""Describes a data set or a pool in words, and draws samples as text."""
+"""Describe a data set or a pool, and print samples as text."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def describe(directory: Path, samples: int = 2) -> str:
     """Identity, counts, difficulty and `samples` drawn puzzles of each split.
 
     Raises:
-        UserError: for a folder that is neither a data set nor a pool, or a damaged file, which it names.
+        UserError: the folder is neither a data set nor a pool, or a file is damaged.
     """
     if not directory.is_dir():
         raise UserError(f"{directory} is not a folder: give a data set or a pool")

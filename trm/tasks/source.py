@@ -1,4 +1,4 @@
-"""Builds the pool of puzzles that a DataConfig names: `results/sources/<name>/`."""
+"""Build the pool of puzzles of a DataConfig: `results/sources/<name>/`."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ def build_source(config: DataConfig, out: Path) -> Pool:
     """Generate, read or download the puzzles and write the pool to `out`.
 
     Raises:
-        UserError: for input that is missing, malformed or not what its checksum says, and for a place that cannot be
-            written.
+        UserError: input is missing, malformed or has another checksum, or `out` cannot be written.
     """
     files = local_copies(config, out) if config.source in ("csv", "json", "mix") else []
     if files and not config.sha256:
@@ -44,7 +43,7 @@ def build_source(config: DataConfig, out: Path) -> Pool:
 
 
 def local_copies(config: DataConfig, out: Path) -> list[tuple[str, Path]]:
-    """Name and local path of each input file; gs:// ones are fetched once into the cache.
+    """Name and local path of each input file; gs:// files are downloaded once into the cache.
 
     Raises:
         UserError: missing, or (gs://) without a checksum.

@@ -1,9 +1,9 @@
-"""The passes over memory between matrix products, each as one function of a block of words.
+"""Fused elementwise passes between matrix products, each a function of one block of words.
 
-Words 0-3 of a block: the next piece to take, pieces, rows of a piece, rows (see `launch`); from word 4 on, what each
-kernel's docstring lists. N rows of the channel mixing, D width, I inner width; L tokens, M columns of the token mixing;
-B batch rows, H heads, K channels of a head. Tensors are contiguous and in the block's dtype unless called wide
-(float32).
+Words 0-3 of a block: next piece, number of pieces, rows per piece, rows (see `launch`); from word 4 on, the arguments
+that each kernel's docstring lists. N rows of the channel mixing, D width, I inner width; L tokens, M columns of the
+token mixing; B batch rows, H heads, K channels of a head. Tensors are contiguous and in the block's dtype, except those
+called wide (float32).
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ __all__ = [
 EPS = np.float32(1e-5)
 ZERO = np.float32(0)
 COLUMNS = 256
-"""Columns that a norm over rows takes at a time: what it reads twice stays in the first cache."""
+"""Columns that a norm over rows processes at a time, so that data read twice stay in the L1 cache."""
 
 
 @njit
 def rows_of(block):
-    """This thread's rows: those of the pieces that it takes until none is left."""
+    """Rows of the pieces that this thread takes, until none is left."""
     taken = claim(block, 0)
     while taken < word(block, 1):
         start = taken * word(block, 2)
@@ -73,7 +73,7 @@ def gate(block):
 
 @njit(**MATH)
 def gate_backward(block):
-    """Gradients take the place of gate and up; silu(gate) * up that of its own gradient. Words as `gate`."""
+    """In place: gate and up become their gradients, out (its gradient) becomes silu(gate) * up. Words as `gate`."""
     gates, ups, pushed = tensor(block, 4), tensor(block, 5), tensor(block, 6)
     columns, stride = word(block, 7), word(block, 8)
     for row in rows_of(block):
@@ -105,7 +105,7 @@ def norm_rows(block):
 
 @njit(**MATH)
 def _cleared(group, width, sums):
-    """First of a group's columns and how many they are; their sums become 0."""
+    """First column and size of a group; sets its sums to 0."""
     first = group * COLUMNS
     count = min(COLUMNS, width - first)
     for j in range(first, first + count):
@@ -115,7 +115,7 @@ def _cleared(group, width, sums):
 
 @njit(**MATH)
 def norm_columns(block):
-    """As `norm_rows`, of each column; a piece's rows are groups of COLUMNS.
+    """`norm_rows` along columns; a row of a piece is a group of COLUMNS.
 
     Words: x, y, out [L, M], wide scale [M], L, M.
     """
@@ -154,7 +154,7 @@ def norm_rows_backward(block):
 
 @njit(**MATH)
 def norm_columns_backward(block):
-    """As `norm_rows_backward`, of each column. Words: a, b, y, out [L, M], wide scale [M], L, M, wide scratch [M]."""
+    """`norm_rows_backward` along columns. Words: a, b, y, out [L, M], wide scale [M], L, M, wide scratch [M]."""
     first, second, ys, out = tensor(block, 4), tensor(block, 5), tensor(block, 6), tensor(block, 7)
     scales, sums = wide_tensor(block, 8), wide_tensor(block, 11)
     length, width = word(block, 9), word(block, 10)
@@ -219,7 +219,7 @@ def _move(source, at, out, to, count):
 
 @njit(**MATH)
 def split_heads(block):
-    """q, k turned by their positions, q over sqrt(K), and v, as [B, H, L, K] from the projection's [L * B, 3 * H * K].
+    """q and k rotated by position, q over sqrt(K), and v, as [B, H, L, K] from the projection's [L * B, 3 * H * K].
 
     Words: projection, q, k, v, wide cos, wide sin [L, K / 2], B, H, K, L. A row is one of L * B.
     """
@@ -242,7 +242,7 @@ def split_heads(block):
 
 @njit(**MATH)
 def split_heads_backward(block):
-    """The projection's gradient from those of q, k and v; words as `split_heads`."""
+    """Gradient of the projection from those of q, k and v; words as for `split_heads`."""
     qkv, q, k, v = tensor(block, 4), tensor(block, 5), tensor(block, 6), tensor(block, 7)
     cos, sin = wide_tensor(block, 8), wide_tensor(block, 9)
     batch, heads, width, length = word(block, 10), word(block, 11), word(block, 12), word(block, 13)
@@ -274,7 +274,7 @@ def join_heads(block):
 
 @njit(**MATH)
 def softmax(block):
-    """Each row by its softmax, in place. Words: x, columns."""
+    """Softmax of each row, in place. Words: x, columns."""
     xs, columns = tensor(block, 4), word(block, 5)
     for row in rows_of(block):
         at = row * columns
@@ -291,7 +291,7 @@ def softmax(block):
 
 @njit(**MATH)
 def softmax_backward(block):
-    """Gradient before the softmax in place of the one after it, from its output. Words: gradient, output, columns."""
+    """In place: gradient of the softmax's input from that of its output. Words: gradient, output, columns."""
     grads, ys, columns = tensor(block, 4), tensor(block, 5), word(block, 6)
     for row in rows_of(block):
         at, total = row * columns, ZERO

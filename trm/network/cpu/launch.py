@@ -1,7 +1,7 @@
 """Compiles the kernels once for each dtype, caches them on disk, and runs them on torch's own threads.
 
-A kernel takes the address of a block of int64 words: the next piece to take, number of pieces, rows of a piece, rows,
-then its own arguments (tensors by address).
+A kernel takes the address of a block of int64 words: next piece, number of pieces, rows per piece, rows, then its own
+arguments (tensors by address).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from trm.network.cpu.simd import MATH
 
 DTYPES = {torch.bfloat16: types.uint16, torch.float32: types.float32}
 SPREAD = 1 << 15
-"""Elements below which one thread is faster than waking several."""
+"""Number of elements below which one thread beats waking several."""
 _FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
@@ -37,7 +37,7 @@ def _folder() -> str | None:
 
 @contextlib.contextmanager
 def _without_scipy() -> Iterator[None]:
-    """Hides SciPy's linear algebra: numba imports it for np.dot at its first compilation, which takes 0.2 s."""
+    """Hides SciPy's linear algebra: numba imports it at its first compilation (for np.dot), which takes 0.2 s."""
     hidden: dict[str, Any] = dict.fromkeys({"scipy.linalg", "scipy.linalg.cython_blas"} - sys.modules.keys())
     sys.modules.update(hidden)
     try:
@@ -65,7 +65,7 @@ def _compiled(name: str, dtype: torch.dtype) -> tuple[Callable[..., None], int]:
 
 
 def load(dtype: torch.dtype) -> None:
-    """Compile all kernels of a dtype, or load them from the disk, now instead of at their first use."""
+    """Compile all kernels of a dtype, or load them from disk, before their first use."""
     for name in kernels.__all__:
         _compiled(name, dtype)
 

@@ -1,4 +1,4 @@
-"""A mixing layer of the CPU network: the library's matrix products with one compiled pass between each two."""
+"""A mixing layer of the CPU network: library matrix products with one compiled pass between them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def add_product(total: Tensor, a: Tensor, b: Tensor, buffers: Buffers) -> None:
 
 
 class Layer(ABC):
-    """Two weights in the forward dtype and their float32 gradients (none for inference), with residual and norm."""
+    """Two weights in the forward dtype, their float32 gradients (none for inference), residual and norm."""
 
     tokens = False
     """Mixes tokens: x is [L, M], weights multiply from the left. Otherwise channels: [N, D], from the right."""
@@ -39,7 +39,7 @@ class Layer(ABC):
 
     @abstractmethod
     def kept(self, x: Tensor, length: int, place: Any) -> Any:
-        """The buffers for what backward needs of this use (`place`)."""
+        """Buffers for what backward needs of the use at `place`."""
 
     @abstractmethod
     def forward(self, x: Tensor, kept: Any, key: Any) -> tuple[Tensor, Tensor]:
@@ -47,7 +47,7 @@ class Layer(ABC):
 
     @abstractmethod
     def backward(self, grad: Tensor, x: Tensor, kept: Any) -> Tensor:
-        """Gradient of x through the layer alone; adds the weights' gradients; overwrites `kept`."""
+        """Gradient of x through the layer alone. Accumulates weight gradients; overwrites `kept`."""
 
     def new(self, key: Any, like: Tensor, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
         """A buffer shared by all layers and uses: valid until the same key is asked for again."""
@@ -64,7 +64,7 @@ class Layer(ABC):
         return out, scale
 
     def norm_backward(self, grads: tuple[Tensor, Tensor], y: Tensor, scale: Tensor, key: str) -> Tensor:
-        """Gradient before the norm, from the two summands of the gradient after it."""
+        """Gradient of the norm's input, given its output's gradient as two summands."""
         first, second = (grad.view(y.shape) for grad in grads)
         out = self.new(key, y, *y.shape)
         if self.tokens:
@@ -106,7 +106,7 @@ class SwiGLU(Layer):
         out = self.new("mixed", x, *x.shape)
         if self.tokens:
             add_product(back_grad, grad, hidden.t(), self._buffers)
-            # the smaller operand first: three times as fast where tokens are few
+            # the smaller operand first: three times as fast for few tokens
             add_product(into_grad.t(), x, gate_up.t(), self._buffers)
             return torch.mm(self.into.t(), gate_up, out=out)
         add_product(back_grad, grad.t(), hidden, self._buffers)

@@ -1,7 +1,7 @@
 """The recursion rounds for CPUs.
 
-Compared with `eager.fused`: SiLU times up is one pass, residual plus norm another, forward and backward; attention is
-batched matrix products with passes for its softmax and its rotary positions.
+Unlike `eager.fused`, SiLU and product take one pass, residual and norm another, forward and backward; attention is
+batched matrix products with passes for softmax and rotary positions.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from trm.network.eager.fused import Buffers
 
 
 class Kept(NamedTuple):
-    """What backward needs of a block: its input x, y after the mixer, its output, and the norms' 1 / rms."""
+    """Saved for backward of one block: input x, the mixer's output y, the block's output, and 1 / rms of both norms."""
 
     x: Tensor
     y: Tensor
@@ -32,7 +32,7 @@ class Kept(NamedTuple):
 
 
 class CompiledRounds(fused.Rounds):
-    """As `fused.Rounds`: results are views of buffers, valid until the next call (which may read them)."""
+    """Like `fused.Rounds`; results are views of buffers, valid until the next call (which may read them)."""
 
     def __init__(self, weights: Weights, grads: Weights | None, arch: Architecture):
         self._buffers = Buffers()
@@ -56,11 +56,11 @@ class CompiledRounds(fused.Rounds):
     def forward(
         self, z_H: Tensor, z_L: Tensor, x: Tensor, l_cycles: int, saved: list[Any] | None = None
     ) -> tuple[Tensor, Tensor]:
-        """As `network.recursion_round`; what backward needs is appended to `saved`."""
+        """Like `network.recursion_round`; appends what backward needs to `saved`."""
         return super().forward(z_H, z_L, x, l_cycles, saved)
 
     def _stack(self, x_LBD: Tensor, use: int, role: str, saved: list[Any] | None) -> Tensor:
-        # without backward one set of buffers serves every layer and use
+        # without backward, all layers and uses share one set of buffers
         records = []
         length, batch, width = x_LBD.shape
         for i, (mixer, channels) in enumerate(self._blocks):
@@ -81,7 +81,7 @@ class CompiledRounds(fused.Rounds):
 
     @torch.no_grad()
     def backward(self, grad: Tensor, saved: list[Any]) -> Tensor:
-        """Gradient of x from that of z_H; adds the weights' gradients."""
+        """Gradient of x, given that of z_H; accumulates weight gradients."""
         nothing = self._buffers.get(("nothing",), grad, *grad.shape).zero_()
         grads = self._blocks_backward((grad.contiguous(), nothing), saved.pop())
         total = self._buffers.get(("total",), grad, *grad.shape, dtype=torch.float32).zero_()
@@ -92,7 +92,7 @@ class CompiledRounds(fused.Rounds):
         return total.to(grad.dtype)
 
     def _blocks_backward(self, grads: tuple[Tensor, Tensor], records: list[Kept]) -> tuple[Tensor, Tensor]:
-        """The input's gradient, as two parts to be added, from that of the output."""
+        """Gradient of the input as two summands, given that of the output."""
         for (mixer, channels), kept in zip(self._blocks[::-1], records[::-1]):
             total = channels.norm_backward(grads, kept.out, kept.out_scale, "above")
             pushed = channels.backward(total, kept.y.view(total.shape), kept.gate_up)

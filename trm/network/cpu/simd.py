@@ -1,7 +1,7 @@
-"""What numba lacks: bfloat16 in memory, exp that vectorises, raw addresses, and a counter that threads share.
+"""Intrinsics that numba lacks: bfloat16 loads and stores, a vectorisable exp, raw addresses, an atomic counter.
 
-Every kernel takes one pointer to a block of int64 words (see `launch`). The pointer's element type says how the
-kernel's tensors lie in memory: uint16 for bfloat16 (numba has no such type), float32 for itself. All arithmetic is
+Every kernel takes one pointer to a block of int64 words (see `launch`). The pointer's element type is the
+storage type of the kernel's tensors: uint16 for bfloat16 (numba has no such type), or float32. All arithmetic is in
 float32; stores to bfloat16 round to nearest even.
 """
 
@@ -20,7 +20,7 @@ MATH: dict[str, Any] = {"fastmath": {"contract", "reassoc", "arcp", "nsz"}, "err
 
 I16, I32, I64, F32 = ir.IntType(16), ir.IntType(32), ir.IntType(64), ir.FloatType()
 _AS_WRITTEN = ("contract",)
-"""Flags of additions whose order matters: with flags of its own, an instruction does not get those of MATH."""
+"""Flags of additions whose order matters; an instruction with explicit flags does not get those of MATH."""
 
 
 class _BFloat(ir.Type):
@@ -32,7 +32,7 @@ class _BFloat(ir.Type):
 
 BF16 = _BFloat()
 _ROUNDS = bool(binding.get_host_cpu_features().get("avx512bf16"))
-"""The processor rounds to bfloat16 by an instruction; others take five of integers."""
+"""Whether the processor rounds to bfloat16 in one instruction; otherwise it takes five integer ones."""
 
 
 def _words(builder, block):
@@ -51,7 +51,7 @@ def word(typing, block, index):
 
 @intrinsic
 def claim(typing, block, index):
-    """Add 1 to the block's word at `index`, for all threads at once; returns what it was."""
+    """Add 1 to the block's word at `index`, atomically; returns the old value."""
 
     def generate(context, builder, signature, args):
         address = builder.gep(_words(builder, args[0]), [args[1]])
@@ -116,10 +116,10 @@ def store(typing, pointer, index, value):
 
 @intrinsic
 def hidden(typing, index):
-    """The index, through an assembler statement that does nothing.
+    """The index, passed through an empty inline assembly statement.
 
-    LLVM tests once for a whole nest of loops whether its tensors overlap. Rows of gate and up lie in turns in one
-    tensor: only within a row are they apart, so the test must not look beyond it, or the loop stays scalar.
+    LLVM checks once per loop nest whether tensors overlap. Rows of gate and up are interleaved in one tensor and are
+    disjoint only within a row: without this barrier the check covers the whole nest, fails, and the loop stays scalar.
     """
 
     def generate(context, builder, signature, args):
@@ -128,11 +128,11 @@ def hidden(typing, index):
     return types.int64(types.int64), generate
 
 
-# e^r for |r| up to ln(2) / 2, highest power first: a polynomial through Chebyshev's nodes, relative error 2e-8
+# e^r for |r| up to ln(2) / 2, highest power first: an interpolation at Chebyshev nodes, relative error 2e-8
 _NODES = np.cos(np.pi * (np.arange(7) + 0.5) / 7) * np.log(2) / 2
 _EXP = [float(c) for c in np.polyfit(_NODES, np.exp(_NODES), 6)]
 _ROUNDER = 1.5 * 2**23
-"""Added to a small float32, it leaves the nearest whole number in the lowest bits."""
+"""Added to a small float32, it leaves the nearest integer in the lowest bits."""
 # ln(2) in two parts; a whole number times the first is exact
 _LN2_HIGH = 0.693359375
 _LN2_LOW = float(np.log(2)) - _LN2_HIGH
@@ -149,12 +149,12 @@ def _bounded_exp(typing, x):
         shifted = builder.fma(args[0], number(1 / np.log(2)), number(_ROUNDER))
         whole = builder.fsub(shifted, number(_ROUNDER), flags=_AS_WRITTEN)
         rest = builder.fma(whole, number(-_LN2_LOW), builder.fma(whole, number(-_LN2_HIGH), args[0]))
-        # by pairs: a short chain of dependent operations is worth more than few of them
+        # in pairs: a shorter dependency chain beats fewer operations
         square = builder.fmul(rest, rest)
         pairs = [builder.fma(rest, number(high), number(low)) for high, low in zip(_EXP[-2::-2], _EXP[::-2])]
         power = builder.fma(square, number(_EXP[0]), pairs[2])
         power = builder.fma(builder.fmul(square, square), power, builder.fma(square, pairs[1], pairs[0]))
-        # into the exponent: the bits above fall out
+        # into the exponent; higher bits are shifted out
         exponent = builder.shl(builder.bitcast(shifted, I32), ir.Constant(I32, 23))
         return builder.bitcast(builder.add(builder.bitcast(power, I32), exponent), F32)
 
@@ -173,7 +173,7 @@ def _exp(x):
 
 @njit(**MATH)
 def exp(x):
-    """As `_exp`; NaN stays NaN and infinity becomes it, so that an overflow shows."""
+    """Like `_exp`, but NaN and infinity give NaN, so that an overflow is visible."""
     return _exp(x) + (x - x)
 
 
@@ -185,7 +185,7 @@ def sigmoid(x):
 
 @intrinsic
 def fetch_line(typing, address, elements):
-    """Prefetch the cache line of an element that will be written: a write waits for its line too."""
+    """Prefetch the cache line of an element about to be written; writes wait for their line too."""
 
     def generate(context, builder, signature, args):
         pointer = ir.IntType(8).as_pointer()

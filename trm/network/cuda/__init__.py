@@ -1,7 +1,7 @@
-"""Triton kernels of the CUDA path, and the network made of them. Importing anything but this file needs triton.
+"""Triton kernels and the network built from them. Importing any module but this one requires triton.
 
 Shapes as in `trm.network`: L tokens, B rows, D width, I inner width; M = B * D columns of the token mixing, N = L * B
-rows of the channel mixing. Kernels compute in float32 (float64 for float64 tensors) whatever the tensors' dtype.
+rows of the channel mixing. Kernels compute in float32 (in float64 for float64 tensors).
 With TRITON_INTERPRET=1 they run on the CPU, which is how they are tested against float64.
 """
 

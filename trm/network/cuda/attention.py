@@ -1,7 +1,7 @@
 """Attention over a short token axis: one program holds all tokens of one head of one row.
 
-Reads the fused projection [L, B, 3 D] and writes [L, B, D] where they lie, with rotary positions (half-split, arXiv
-2104.09864) on the way in; scores never leave the chip, and backward computes them again.
+Reads the fused projection [L, B, 3 D] and writes [L, B, D] without transposing, applying rotary positions (half-split,
+arXiv 2104.09864) on load. Scores stay on chip; backward recomputes them.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from trm.network.cuda.common import operand, power, wide
 from trm.network.cuda.tiles import Table, chosen
 
 LONGEST = 128
-"""Tokens that fit into a program."""
+"""Most tokens that fit into one program."""
 
 
 @triton.jit
 def _half(pointer, place, inside, cos, sin, ROPE: tl.constexpr, HALF: tl.constexpr, WIDE: tl.constexpr):
-    """Both halves of the channels of q or k, rotated (rounded as the projection is)."""
+    """Both halves of the channels of q or k, rotated and rounded to the projection's dtype."""
     first = tl.load(pointer + place, mask=inside, other=0.0)
     second = tl.load(pointer + place + HALF, mask=inside, other=0.0)
     if ROPE:
@@ -46,7 +46,7 @@ def _tables(
 
 @triton.jit
 def _softmax(q1, q2, k1, k2, token, length, factor, WIDE: tl.constexpr, OPERAND: tl.constexpr):
-    """Attention weights [query, key]; padded keys get none."""
+    """Attention weights [query, key]; those of padded keys are 0."""
     scores = tl.dot(q1.to(OPERAND), tl.trans(k1).to(OPERAND), input_precision="ieee", out_dtype=WIDE)
     scores += tl.dot(q2.to(OPERAND), tl.trans(k2).to(OPERAND), input_precision="ieee", out_dtype=WIDE)
     scores = tl.where(token[None, :] < length, scores.to(WIDE) * factor, float("-inf"))
@@ -152,7 +152,7 @@ def attend(qkv: Tensor, heads: int, tables: tuple[Tensor, Tensor] | None, out: T
 
 
 def attend_backward(qkv: Tensor, heads: int, tables: tuple[Tensor, Tensor] | None, grad: Tensor) -> Tensor:
-    """Gradient of the projections from that of the heads' outputs; it takes the projections' place in `qkv`."""
+    """Overwrite the projections in `qkv` with their gradient, given that of the head outputs."""
     numbers, options = _arguments(qkv, heads, tables)
     _backward[(qkv.shape[1] * heads,)](qkv, grad, *numbers, **options)
     return qkv

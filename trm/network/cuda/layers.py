@@ -1,7 +1,7 @@
-"""The mixing layers of a block, forward and backward, from kernels and library products.
+"""The mixing layers of a block, forward and backward, built from kernels and library matrix products.
 
-Each operation has a kernel (products and what follows them in one program) and a library path (products of the vendor's
-library, elementwise kernels between them); `trm.network.cuda.tiles` says which one computes a shape.
+Each operation has a fused kernel (matrix product and epilogue in one program) and a library path (cuBLAS products with
+elementwise kernels between them); `trm.network.cuda.tiles` chooses between them by shape.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class Layer:
     ):
         self.into, self.back = weights
         self.grads, self.buffers, self.table = grads, buffers, table
-        # float32 products miss the matrix units: the library's are faster, and a kernel's would take minutes to compile
+        # float32 products cannot use tensor cores: the library is faster, and a kernel takes minutes to compile
         self.products = INTERPRETED or self.into.element_size() == 2
 
     def prepare(self) -> None:
-        """Called when the weights have changed."""
+        """Update cached copies after the weights have changed."""
 
     def new(self, key: Any, like: Tensor, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
         """A buffer of the stack."""
@@ -43,10 +43,10 @@ class Layer:
 
 
 class Channels(Layer):
-    """SwiGLU over channels; x is [N, D]. Returns what the residual adds."""
+    """SwiGLU over channels; x is [N, D]. Returns the residual branch."""
 
     def forward(self, x: Tensor, gate_up: Tensor | None) -> Tensor:
-        """SwiGLU(x) [N, D]; the projection [N, 2 I] is left in `gate_up` for backward."""
+        """SwiGLU(x) [N, D]; keeps the projection [N, 2 I] in `gate_up` for backward."""
         inner = self.back.shape[1]
         hidden = self.new("hidden", x, len(x), inner)
         tile = chosen(self.table, "channels", x.shape[1], inner) if self.products else None
@@ -58,7 +58,7 @@ class Channels(Layer):
         return torch.mm(hidden, self.back.t(), out=self.new("mixed", x, *x.shape))
 
     def backward(self, grad: Tensor, x: Tensor, gate_up: Tensor) -> Tensor:
-        """Gradient of x from that of x + SwiGLU(x); adds the weights' gradients; overwrites `gate_up`."""
+        """Gradient of x, given that of x + SwiGLU(x). Accumulates weight gradients; overwrites `gate_up`."""
         into_grad, back_grad = self.grads
         hidden = torch.mm(grad, self.back, out=self.new("hidden", x, len(x), self.back.shape[1]))
         swiglu.gate_backward(gate_up, hidden)
@@ -85,7 +85,7 @@ class Tokens(Layer):
             self.padded[1][:length].copy_(self.back)
 
     def _aligned(self) -> Tensor:
-        """The projection with rows that start at multiples of 16 bytes: what the matrix units load fastest."""
+        """The projection with rows aligned to 16 bytes, which the tensor cores load fastest."""
         return self.padded[0][:, : self.back.shape[0]] if self.short else self.into
 
     def _tile(self, operation: str) -> dict[str, int] | None:
@@ -104,7 +104,7 @@ class Tokens(Layer):
         return y
 
     def backward(self, grad: Tensor, x: Tensor, y: Tensor, scale: Tensor) -> Tensor:
-        """Gradient of x from that of y; the projection is computed again; adds the weights' gradients."""
+        """Gradient of x, given that of y. Recomputes the projection; accumulates weight gradients."""
         into_grad, back_grad = self.grads
         inner, columns = self.back.shape[1], x.shape[1]
         gate_up = self.new("token gate_up", x, 2 * inner, columns)
@@ -125,7 +125,7 @@ class Tokens(Layer):
 
 
 class Attention(Layer):
-    """Multi-head attention; x is [L, B, D]. Returns what the residual adds."""
+    """Multi-head attention; x is [L, B, D]. Returns the residual branch."""
 
     def __init__(self, *args: Any, heads: int, rope: bool):
         super().__init__(*args)
@@ -148,14 +148,14 @@ class Attention(Layer):
         return self._core(qkv)
 
     def _own(self, x: Tensor) -> bool:
-        """Whether the kernels compute the core, forward and backward."""
+        """Whether kernels compute the attention core, forward and backward."""
         shape = len(x), x.shape[-1] // self.heads
         return (
             self.products and attention.fits(*shape) and chosen(self.table, "attention", *shape) is not None
         )
 
     def forward(self, x: Tensor, qkv: Tensor, attended: Tensor) -> Tensor:
-        """Attention(x) [N, D]; projections [L, B, 3 D] and heads' outputs [L, B, D] are left for backward."""
+        """Attention(x) [N, D]; keeps projections [L, B, 3 D] and head outputs [L, B, D] for backward."""
         flat = x.reshape(-1, x.shape[-1])
         torch.mm(flat, self.into.t(), out=qkv.view(len(flat), -1))
         if self._own(x):
@@ -165,7 +165,7 @@ class Attention(Layer):
         return torch.mm(attended.view(flat.shape), self.back.t(), out=self.new("mixed", x, *flat.shape))
 
     def backward(self, grad: Tensor, x: Tensor, qkv: Tensor, attended: Tensor) -> Tensor:
-        """Gradient of x [N, D] from that of x + attention(x); adds the weights' gradients; overwrites `qkv`."""
+        """Gradient of x [N, D], given that of x + attention(x). Accumulates weight gradients; overwrites `qkv`."""
         into_grad, back_grad = self.grads
         flat = x.reshape(-1, x.shape[-1])
         add_product(back_grad, grad.t(), attended.view(flat.shape), self.buffers)

@@ -1,7 +1,7 @@
-"""The network for CUDA: the mathematics of `trm.network.definition` with a hand-written backward, made of kernels.
+"""The network for CUDA: the mathematics of `trm.network.definition` with a hand-written backward, on kernels.
 
-Compared with `eager.fused`: norms, residuals and the additions between updates are one pass; the rounds without
-gradient keep nothing; the token mixing's projection is never stored but computed again in backward.
+Unlike `eager.fused`, norms, residuals and the additions between updates take one pass, rounds without gradient store no
+activations, and the token mixing's projection is recomputed in backward.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from trm.network.parameters import Layout
 
 
 class Lookup(torch.autograd.Function):
-    """F.embedding of a small table: its gradient is one product, without sorting and without waiting for the host."""
+    """F.embedding of a small table: its gradient is one matrix product, without sorting or a host sync."""
 
     @staticmethod
     def forward(ctx: Any, indices: Tensor, table: Tensor) -> Tensor:
@@ -40,20 +40,20 @@ class Lookup(torch.autograd.Function):
 
 
 class Kept(NamedTuple):
-    """What backward needs of one block: its input, after the mixing, and its output, with the norms' 1 / rms."""
+    """Saved for backward of one block: its input, the mixer's output, the block's output, and 1 / rms of both norms."""
 
     x: Tensor
     y: Tensor
     y_scale: Tensor
     mixer: tuple[Tensor, ...]
-    """Attention's projections and heads' outputs; nothing of the token mixing."""
+    """Attention's projections and head outputs; empty for token mixing."""
     gate_up: Tensor
     out: Tensor
     out_scale: Tensor
 
 
 class TritonRounds(fused.Rounds):
-    """As `fused.Rounds`: results are in buffers, valid until the next call, which may read them."""
+    """Like `fused.Rounds`; results are in buffers, valid until the next call, which may read them."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class TritonRounds(fused.Rounds):
             self._blocks.append((mixer, channels))
 
     def prepare(self) -> None:
-        """Called when the weights have changed."""
+        """Update cached copies after the weights have changed."""
         for mixer, _ in self._blocks:
             mixer.prepare()
 
@@ -90,7 +90,7 @@ class TritonRounds(fused.Rounds):
     def forward(
         self, z_H: Tensor, z_L: Tensor, x: Tensor, l_cycles: int, saved: list[Any] | None = None
     ) -> tuple[Tensor, Tensor]:
-        """As `network.recursion_round`; what backward needs is appended to `saved`."""
+        """Like `network.recursion_round`; appends what backward needs to `saved`."""
         z_H, z_L, x = z_H.contiguous(), z_L.contiguous(), x.contiguous()
         inject = torch.add(z_H, x, out=self._get("inject", x))
         into = torch.add(z_L, inject, out=self._get(("into", 0 if saved is not None else None), x))
@@ -146,7 +146,7 @@ class TritonRounds(fused.Rounds):
 
     @torch.no_grad()
     def backward(self, grad: Tensor, saved: list[Any]) -> Tensor:
-        """Gradient of x from that of z_H; adds the weights' gradients."""
+        """Gradient of x, given that of z_H; accumulates weight gradients."""
         return super().backward(grad.contiguous(), saved)
 
     def _stack_backward(self, grad: Tensor, records: list[Kept]) -> Tensor:

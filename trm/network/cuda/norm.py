@@ -1,7 +1,7 @@
 """Residual addition and RMSNorm (arXiv 1910.07467) in one pass, forward and backward, over channels or tokens.
 
 Over channels a row [D] is normalised, over tokens a column of [L, M]: both are [rows, columns] tiles here, and AXIS
-says along which dimension the mean is taken.
+is the dimension of the mean.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 from trm.network.cuda.common import power, wide
 from trm.network.definition import EPS
 
-TILES = {1: 4096, 0: 8192}  # elements a program holds, by axis
+TILES = {1: 4096, 0: 8192}  # elements per program, by axis
 
 
 @triton.jit
@@ -73,7 +73,7 @@ def _backward(
 
 
 def _tiles(x: Tensor, axis: int) -> tuple[tuple[int], dict[str, int]]:
-    """Programs and tile of a [rows, columns] tensor whose whole `axis` lies in one program."""
+    """Grid and tile of a [rows, columns] tensor; one program holds the whole `axis`."""
     rows, columns = x.shape
     if axis == 1:
         wide_tile = power(columns)
@@ -95,7 +95,7 @@ def residual_norm(
 ) -> None:
     """y = rms_norm(x + mixed) along `axis` of [rows, columns]; `scale`: 1 / rms, in at least float32.
 
-    With `extra`, also into = y + extra; then `y` may be None.
+    With `extra`, also writes into = y + extra; `y` may then be None.
     """
     if y is None and into is None:
         raise ValueError("residual_norm without an output")
@@ -108,7 +108,7 @@ def residual_norm(
 
 
 def norm_backward(grad: Tensor, y: Tensor, scale: Tensor, axis: int, out: Tensor) -> Tensor:
-    """Gradient before the norm from the one after it, the norm's output and 1 / rms; `out` may be `grad`."""
+    """Gradient of the norm's input from that of its output, the output and 1 / rms; `out` may be `grad`."""
     programs, tile = _tiles(y, axis)
     _backward[programs](grad, y, scale, out, *y.shape, AXIS=axis, **tile, WIDE=wide(y), num_warps=8)
     return out

@@ -60,7 +60,7 @@ def _product(
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr, GROUP: tl.constexpr, KEEP: tl.constexpr,
     WIDE: tl.constexpr, OPERAND: tl.constexpr,
 ):  # fmt: skip
-    # neighbouring programs share rows of x and columns of the weights: both stay in the L2 cache
+    # neighbouring programs share rows of x and columns of the weights, which keeps both in the L2 cache
     across, down = tl.cdiv(inner, COLUMNS), tl.cdiv(rows, ROWS)
     index = tl.program_id(0)
     first = index // (GROUP * across) * GROUP
@@ -95,7 +95,7 @@ TILE = {"ROWS": 4, "COLUMNS": 512}
 
 
 def _layout(gate_up: Tensor, hidden: Tensor) -> tuple[int, int, int, int]:
-    """Rows and columns of a half, the stride of a row, and the way from gate to up."""
+    """Rows and columns of one half, the row stride, and the offset from gate to up."""
     rows, columns = hidden.shape
     return rows, columns, gate_up.shape[1], columns if gate_up.shape[0] == rows else rows * columns
 
@@ -109,7 +109,7 @@ def gate(gate_up: Tensor, hidden: Tensor) -> Tensor:
 
 
 def gate_backward(gate_up: Tensor, hidden: Tensor) -> None:
-    """In place: `hidden` holds its gradient and gets its value again, `gate_up` gets its gradient."""
+    """In place: `hidden` holds its gradient and is recomputed; `gate_up` is replaced by its gradient."""
     rows, columns, stride, up = _layout(gate_up, hidden)
     programs = triton.cdiv(rows, TILE["ROWS"]), triton.cdiv(columns, TILE["COLUMNS"])
     _gate_backward[programs](
@@ -120,7 +120,7 @@ def gate_backward(gate_up: Tensor, hidden: Tensor) -> None:
 def product(
     x: Tensor, weight: Tensor, hidden: Tensor, gate_up: Tensor | None, tile: dict[str, int]
 ) -> Tensor:
-    """hidden [N, I] = SwiGLU of x [N, D] with `weight` [2 I, D]; the projection goes to `gate_up` if it is given."""
+    """hidden [N, I] = SwiGLU of x [N, D] with `weight` [2 I, D]; stores the projection in `gate_up` if given."""
     rows, depth = x.shape
     inner = hidden.shape[1]
     programs = (triton.cdiv(rows, tile["ROWS"]) * triton.cdiv(inner, tile["COLUMNS"]),)

@@ -1,9 +1,9 @@
-"""Which kernel, with which tile, computes an operation: a table by architecture and shape.
+"""Kernel and tile size of each operation, looked up by architecture and shape.
 
 Nothing is timed at run time, so two runs on the same machine execute the same programs. `tiles.json` holds one choice
-per architecture, operation and shape: a tile, `triton` (a kernel without tiles) or `library` (products of the vendor's
-library with elementwise kernels between them); `*` stands for all other shapes. The batch size is not part of a shape:
-a last, smaller batch is computed like the others. `python -m benchmarks.gpu --tiles` measures the candidates on a GPU
+per architecture, operation and shape: a tile, `triton` (a kernel without tiles) or `library` (cuBLAS products with
+elementwise kernels between them); `*` matches all other shapes. The batch size is not part of a shape: a smaller last
+batch is computed like the others. `python -m benchmarks.gpu --tiles` measures the candidates on a GPU
 and updates the table.
 """
 
@@ -25,14 +25,14 @@ Table = Mapping[str, Mapping[str, str]]
 
 
 class Operation(NamedTuple):
-    """What can be computed by more than one program."""
+    """An operation with more than one implementation."""
 
     shape: tuple[str, ...]
     """Names of the sizes that the choice depends on."""
     tile: tuple[str, ...]
-    """The kernel's constants and options, in the order in which a tile is written."""
+    """Kernel constants and launch options, in the order in which a tile lists them."""
     candidates: Mapping[str, tuple[str, ...]]
-    """The tiles worth timing, by architecture."""
+    """Tiles to benchmark, by architecture."""
 
 
 TOKEN_TILE = ("COLUMNS", "INNER", "num_warps", "num_stages")
@@ -59,12 +59,12 @@ OPERATIONS = {
 }
 """tests/network/cuda/test_compiled.py compiles every candidate. On sm_90 its products are `wgmma` alone, it spills at
 most 80 bytes per thread (wider token tiles spill hundreds, and with INNER 32 most products become the older `mma`), and
-it fits into shared memory. On sm_80 it fits into the 99 KiB that 8.6, 8.9 and 12.0 have too; there the attention kernel
-spills up to 11 KB per thread, so attention is left to the library."""
+it fits into shared memory. On sm_80 it fits into the 99 KiB of 8.6, 8.9 and 12.0 as well; the attention kernel spills
+up to 11 KB per thread there, so the library computes attention."""
 
 
 def architecture_of(device: torch.device) -> str:
-    """The key of a device in the table: 90 for Hopper, 80 for every other GPU; the interpreter takes 90."""
+    """The key of a device in the table: 90 for Hopper, 80 for every other GPU; the interpreter uses 90."""
     if device.type == "cuda" and torch.cuda.get_device_capability(device)[0] != 9:
         return "80"
     return "90"

@@ -1,8 +1,7 @@
-"""Token mixing of a block in one kernel: y = rms_norm(x + SwiGLU(x)) over the token axis of x [L, M], in place there.
+"""Token mixing of a block in one kernel: y = rms_norm(x + SwiGLU(x)) over the token axis of x [L, M].
 
-A program holds whole columns (all tokens of some channels), so the projection of width 2 I is never written: the
-token axis is padded to a power of two inside the kernel only, and nothing is transposed. Backward computes the
-projection again.
+A program holds whole columns (all tokens of some channels), so the projection of width 2 I never reaches memory. The
+token axis is padded to a power of two inside the kernel only. Backward recomputes the projection.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from trm.network.cuda.tiles import Table, chosen
 from trm.network.definition import EPS
 
 LONGEST = 128
-"""Tokens that fit into a program."""
+"""Most tokens that fit into one program."""
 
 
 @triton.jit
@@ -96,12 +95,12 @@ def _backward(
 def tile_of(choices: Table, operation: str, length: int, inner: int) -> dict[str, int] | None:
     """The tile for `tokens` or `tokens backward`; None: the library computes it."""
     tile = chosen(choices, operation, length, inner) if length <= LONGEST else None
-    # the kernels mask nothing along the inner width
+    # the kernels do not mask the inner width
     return tile if tile and inner % tile["INNER"] == 0 else None
 
 
 def padded(gate_up: Tensor, down: Tensor) -> tuple[Tensor, Tensor]:
-    """Zeros for weights [2 I, L] and [L, I] with the token axis padded: what `mix` and its backward read."""
+    """Zeroed buffers for weights [2 I, L] and [L, I] with a padded token axis, as `mix` and its backward read them."""
     length = power(down.shape[0])
     return gate_up.new_zeros(gate_up.shape[0], length), down.new_zeros(length, down.shape[1])
 
@@ -127,7 +126,7 @@ def mix_backward(
     x: Tensor, gate_up: Tensor, down: Tensor, y: Tensor, scale: Tensor, grad: Tensor,
     total_grad: Tensor, gate_up_grad: Tensor, hidden: Tensor, out: Tensor, tile: dict[str, int],
 ) -> Tensor:  # fmt: skip
-    """Gradient of x in `out` from that of y; for the weights' gradients also those of x + SwiGLU(x) [L, M], of the
+    """Gradient of x in `out`, given that of y; also, for the weight gradients, those of x + SwiGLU(x) [L, M], of the
     projection [2 I, M], and the hidden layer [I, M]. `out` may be `grad`."""
     length, columns = x.shape
     _backward[(triton.cdiv(columns, tile["COLUMNS"]),)](

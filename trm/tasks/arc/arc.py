@@ -1,9 +1,9 @@
-"""ARC-AGI tasks: the public JSON layout in, square canvases of tokens out (30x30, or `data.arc_side`).
+"""Read ARC-AGI tasks in the public JSON layout and encode them as square canvases of tokens (30x30 or `data.arc_side`).
 
 Files are challenges (`{task: {"train": [{"input", "output"}], "test": [{"input"}]}}`), solutions (`{task: [grid]}`) or
 single tasks (`{"train": [...], "test": [{"input", "output"}]}`). Tokens: colour + 2; 1 ends a grid (the row below it
-and the column right of it), 0 is padding. Tasks of files with `evaluation` in their name are tested on; without any,
-the seed splits the tasks.
+and the column right of it), 0 is padding. Tasks of files with `evaluation` in their name are test tasks; without
+such files the seed splits the tasks.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from trm.study.schema import DataConfig
 from trm.tasks.sudoku.classes import number_rows
 
 SIDE = 30
-"""Rows and columns of a canvas, and the most that the layout allows a grid."""
+"""Rows and columns of a canvas; also the largest grid that the layout allows."""
 PAD, EOS, COLOUR = 0, 1, 2
 """Padding, end of grid, and the token of colour 0."""
 
@@ -45,17 +45,17 @@ class Task:
 
 
 def json_pool(config: DataConfig, files: list[tuple[str, Path]]) -> Pool:
-    """All tasks of the files as one pool; a task that is another one turned, mirrored or recoloured is of its class.
+    """All tasks of the files as one pool; rotations, reflections and recolourings of a task form one class.
 
     Raises:
-        UserError: naming file, line and task of what is malformed, or the task without a solution.
+        UserError: names file, line and task of malformed input, or the task without a solution.
     """
     tasks = read_tasks(files)
     return task_pool(config, tasks)
 
 
 def generated_pool(config: DataConfig) -> Pool:
-    """`config.pool` small tasks made offline (`arc_tasks`), in turn of the five kinds; of equivalent ones the first.
+    """`config.pool` generated small tasks (`trm.tasks.arc.generate`) of alternating kinds, no two equivalent.
 
     Raises:
         UserError: as `task_pool`.
@@ -70,15 +70,15 @@ def generated_pool(config: DataConfig) -> Pool:
         tasks.setdefault(tuple(class_key(made)), made)
         number += 1
     pool = task_pool(config, list(tasks.values()))
-    pool.order = np.arange(pool.puzzles, dtype=np.int32)  # any five in a row are of the five kinds
+    pool.order = np.arange(pool.puzzles, dtype=np.int32)  # any five consecutive tasks cover the five kinds
     return pool
 
 
 def task_pool(config: DataConfig, tasks: list[Task]) -> Pool:
-    """Tasks as a pool of canvases of `config.arc_side`; those with a larger grid are left out and counted.
+    """Tasks as a pool of canvases of `config.arc_side`; tasks with a larger grid are dropped and counted.
 
     Raises:
-        UserError: for a task without a solution, and when none fits the canvas.
+        UserError: a task has no solution, or no task fits the canvas.
     """
     side = config.arc_side
     found, tasks = len(tasks), [task for task in tasks if task.side <= side]
@@ -124,7 +124,7 @@ def read_tasks(files: list[tuple[str, Path]]) -> list[Task]:
     solutions: list[tuple[str, str, dict[str, Any]]] = []
     for name, path in files:
         text, document = _read(name, path)
-        if isinstance(document.get("train"), list):  # one task in a file of its own
+        if isinstance(document.get("train"), list):  # a file with a single task
             document = {path.stem: document}
         if document and all(isinstance(value, list) for value in document.values()):
             solutions.append((name, text, document))
@@ -237,7 +237,7 @@ def decode(tokens: np.ndarray) -> np.ndarray | None:
 
 
 def turn(grid: np.ndarray, number: int) -> np.ndarray:
-    """One of the 8 symmetries of a rectangle's frame (numbers as in `augment.dihedral_cells`)."""
+    """One of the 8 symmetries of a rectangle (numbers as in `augment.dihedral_cells`)."""
     if number < 4:
         return np.rot90(grid, number)
     return (np.fliplr, np.flipud, np.transpose, lambda array: np.rot90(array.T, 2))[number - 4](grid)
@@ -248,7 +248,7 @@ INVERSE_TURN = (0, 3, 2, 1, 4, 5, 6, 7)
 
 
 def class_key(task: Task) -> list[int]:
-    """A digest (two words) that turning, mirroring and recolouring a task, or reordering its pairs, does not change."""
+    """A digest (two words), invariant under rotation, reflection, recolouring, and the order of pairs."""
     from hashlib import blake2b
 
     def digest(number: int) -> bytes:
@@ -262,7 +262,7 @@ def class_key(task: Task) -> list[int]:
 
 
 def _recoloured(question: np.ndarray, answer: np.ndarray) -> bytes:
-    """A pair's shapes and its colours numbered by first appearance."""
+    """Shapes of a pair, and its colours renumbered by first appearance."""
     cells = np.concatenate([question.ravel(), answer.ravel()])
     found, first = np.unique(cells, return_index=True)
     rank = np.empty(10, dtype=np.uint8)

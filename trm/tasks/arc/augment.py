@@ -1,9 +1,8 @@
-"""Augmented copies of ARC tasks: one turn and one recolouring per copy, one shift per example.
+"""Augmented copies of ARC tasks: one rotation or reflection and one recolouring per copy, one shift per example.
 
 A copy of an example is a token map and two cell maps (its input and output may differ in size): cell i of the copy
 shows `token_map[row[cell_map[i]]]`, where positions S and S + 1 (S cells of a canvas) mean padding and the
-end-of-grid token. Colour 0 stays; copy 0 is the original; in each copy one example is left unshifted, as test inputs
-are.
+end-of-grid token. Colour 0 stays; copy 0 is the original; in each copy one example is not shifted, like test inputs.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ def sizes(canvases: np.ndarray) -> np.ndarray:
 
 
 def token_maps(colours: np.ndarray) -> np.ndarray:
-    """uint8 [n, 12]: padding and end of grid stay, colours change."""
+    """uint8 [n, 12]: padding and end of grid are kept, colours permuted."""
     return np.concatenate(
         [np.tile(np.array([PAD, EOS], dtype=np.uint8), (len(colours), 1)), colours + COLOUR], axis=1
     )
@@ -78,7 +77,7 @@ def shifts(keys: np.ndarray, example: np.ndarray, count: np.ndarray, room: np.nd
     Args:
         keys: uint64 [n], the copies' keys.
         example, count: int [n], number of the example in its task and how many there are.
-        room: int [n, 2], rows and columns left beside the larger of input and output, turned.
+        room: int [n, 2], free rows and columns next to the larger of input and output after rotation.
     """
     still = rng.bounded(rng.draw(keys, 10), count) == example
     positions = 11 + 2 * example
@@ -139,8 +138,8 @@ class ArcAugmenter:
         return token_maps(colours), inputs, labels
 
     def canvases(self, rows: np.ndarray, copies: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Inputs and labels of copy `copies[i]` of example `rows[i]`, uint8 [n, S] each, made on the host: the maps
-        that would make them on the device are larger than they are."""
+        """Inputs and labels of copy `copies[i]` of example `rows[i]`, uint8 [n, S] each. Made on the host, because the
+        maps for the device would be larger than the copies."""
         from trm.tasks.arc.kernels import move_grids
 
         moves = self.transforms(rows, copies)

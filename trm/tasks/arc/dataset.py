@@ -1,6 +1,6 @@
-"""Data sets of ARC tasks: originals as train, validation and test sets, and written out with their copies.
+"""Data sets of ARC tasks: train, validation and test sets of originals, and data sets with all copies written out.
 
-Training uses all pairs of the training tasks and the demonstrations of the others. Tests use the hidden pairs of those,
+Training uses all pairs of the training tasks and the demonstrations of the others. Tests use their hidden pairs
 under the same identifiers: task t (in training order) has 1 + t * (augmentations + 1), its copy k has k more.
 """
 
@@ -70,7 +70,7 @@ def _set(
 
 
 def identifier_names(tasks: list[str], augmentations: int, seed: int) -> Iterator[str]:
-    """The entries of identifiers.json: what each puzzle identifier means."""
+    """Entries of identifiers.json: the name of each puzzle identifier."""
     yield "<blank>"
     copies = np.arange(augmentations + 1)
     root = rng.root_key(seed, "augment")

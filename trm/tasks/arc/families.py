@@ -1,8 +1,8 @@
-"""Families of ARC tasks whose grids differ in size: material to train on beside few demonstrations of unseen tasks.
+"""Families of ARC tasks with grids of different sizes: training data besides the few demonstrations of unseen tasks.
 
-The paper trains on the demonstrations of the tested tasks, all training tasks and ConceptARC: other tasks with the
-same concepts. Task i here is a pure function of (seed, i) and one of the families in turn; its colours and the sizes of
-its grids are drawn. The layout is that of the official JSON files.
+The paper trains on the demonstrations of the test tasks, all training tasks, and ConceptARC, other tasks of the same
+concepts. Task i is a pure function of (seed, i); families alternate; colours and grid sizes are random. The layout is
+that of the official JSON files.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from trm.errors import UserError
 from trm.tasks.arc.generate import Draws
 
 SMALLEST = 4
-"""Least side of the canvas."""
+"""Smallest side of the canvas."""
 MOST_PAIRS = 50
-"""Of the smallest grids there are not many more."""
+"""Most pairs of a task; the smallest grids do not allow many more."""
 Rule = Callable[[Draws, np.ndarray, int], tuple[np.ndarray, np.ndarray]]
 """(draws, the task's colours, side) -> input and output grids."""
 
@@ -37,13 +37,13 @@ def _grid(draws: Draws, colours: np.ndarray, height: int, width: int) -> np.ndar
 
 
 def _recolour(draws: Draws, colours: np.ndarray, side: int) -> tuple[np.ndarray, np.ndarray]:
-    """The task's first colour becomes its second one, which inputs do not show."""
+    """The task's first colour becomes the second, which does not occur in inputs."""
     question = _grid(draws, colours[[0, 2, 3]], _one(draws, 1, side - 1), _one(draws, 1, side - 1))
     return question, np.where(question == colours[0], colours[1], question)
 
 
 def _mirror(draws: Draws, colours: np.ndarray, side: int) -> tuple[np.ndarray, np.ndarray]:
-    """Left and right change places."""
+    """Mirror left and right."""
     question = _grid(draws, draws.colours(), _one(draws, 1, side - 1), _one(draws, 2, side - 1))
     return question, question[:, ::-1]
 
@@ -99,11 +99,11 @@ def tasks(
         count: number of tasks.
         side: of the canvas, 4 to 30; inputs are a row and a column smaller at least, so that copies can be shifted.
         seed: any integer.
-        families: the families in turn.
+        families: names of families, used in turn.
         pairs: pairs of each task, 2 to 50; the last one is its test.
 
     Raises:
-        UserError: for numbers outside of these, or a family that is not known.
+        UserError: a number out of range, or an unknown family.
     """
     for name, value, low, high in (
         ("tasks", count, 1, 100_000),

@@ -1,7 +1,7 @@
-"""Small ARC tasks made offline, in the layout of the official JSON files: what the laptop's experiment trains on.
+"""Small ARC tasks made offline in the layout of the official JSON files, for experiments on a laptop.
 
-Task i is a pure function of (seed, i) and one of five kinds in turn, so any five that follow one another hold one of
-each. Every grid fills its canvas; which colours play a part is drawn for each task.
+Task i is a pure function of (seed, i). Kinds alternate, so any five consecutive tasks have one of each. Every grid
+fills its canvas; each task draws the colours that its rule uses.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ COLOURED = 0.6
 
 
 class Draws:
-    """Numbers of one task, one after the other."""
+    """A stream of random numbers for one task."""
 
     def __init__(self, key: np.ndarray):
         self._key, self._at = key, 0
@@ -50,7 +50,7 @@ def _recolour(grid: np.ndarray, palette: np.ndarray) -> np.ndarray:
 
 
 def _swap(grid: np.ndarray, palette: np.ndarray) -> np.ndarray:
-    """The task's first two colours change places."""
+    """Swap the task's first two colours."""
     return np.where(grid == palette[0], palette[1], np.where(grid == palette[1], palette[0], grid))
 
 
@@ -61,7 +61,7 @@ _RULES: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
     "ground": lambda grid, palette: np.where(grid == 0, palette[0], grid),
     "flip": lambda grid, palette: grid[:, ::-1],
 }
-"""Kind -> rule: the last one moves cells, the others look at each cell alone."""
+"""Kind -> rule: the last one moves cells, the others map each cell by itself."""
 
 
 def task(seed: int, number: int, side: int) -> tuple[str, dict[str, Any]]:
@@ -69,7 +69,7 @@ def task(seed: int, number: int, side: int) -> tuple[str, dict[str, Any]]:
 
     Args:
         seed: any integer.
-        number: 0, 1, ...; its remainder by five says the kind.
+        number: 0, 1, ...; number mod 5 is the kind.
         side: rows and columns of every grid.
     """
     kind = KINDS[number % len(KINDS)]

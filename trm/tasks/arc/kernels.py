@@ -1,4 +1,4 @@
-"""Compiled copies of ARC grids; cell for cell the maps of `augment.py`."""
+"""Compiled augmentation of ARC grids; gives the same cells as the maps of `augment.py`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What names and sizes depend on of ARC-AGI."""
+"""Identity and sizes of ARC-AGI data."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ArcSpec(TaskSpec):
         return DataShape(data.arc_side**2, 12, None)
 
     def fields(self, data: DataConfig) -> dict[str, Any]:
-        # a later field: the names of older data sets stay as they were
+        # a later field: names of older data sets must not change
         return {"arc_side": data.arc_side} if data.arc_side != 30 else {}
 
     def recognises(self, seq_len: int, vocab_size: int) -> bool:

@@ -15,7 +15,7 @@ WALL, OPEN, START, GOAL, PATH = 1, 2, 3, 4, 5
 
 @njit
 def neighbours(cell, side, found):
-    """Cells next to `cell` into found[:4]; returns how many."""
+    """Write the neighbours of `cell` to found[:4]; returns their number."""
     row, column = cell // side, cell % side
     count = 0
     if row > 0:
@@ -54,7 +54,7 @@ def distances(maze, side, start, distance, queue, near):
 
 @njit
 def count_paths(side, distance, queue, reached, goal, ways, near):
-    """Shortest paths to `goal`, counted up to 2, from what `distances` left."""
+    """Number of shortest paths to `goal`, at most 2, from the results of `distances`."""
     for k in range(reached):
         cell = queue[k]
         total = 1 if k == 0 else 0
@@ -68,7 +68,7 @@ def count_paths(side, distance, queue, reached, goal, ways, near):
 
 @njit
 def draw_path(answer, side, distance, goal, key, near):
-    """Mark one shortest path to `goal` in `answer`, choosing at random where several go on."""
+    """Mark one shortest path to `goal` in `answer`, choosing at random among several."""
     cell = goal
     position = 0
     while distance[cell] > 1:
@@ -85,7 +85,7 @@ def draw_path(answer, side, distance, goal, key, near):
 
 @njit
 def block_detour(maze, answer, side, start, goal, distance, queue, back, near, key, position):
-    """Wall up one random cell that lies on another shortest path than the one marked in `answer`."""
+    """Wall up one random cell of a shortest path other than the one marked in `answer`."""
     reached = distances(maze, side, goal, back, queue, near)
     length = distance[goal]
     count = 0
@@ -102,7 +102,7 @@ def block_detour(maze, answer, side, start, goal, distance, queue, back, near, k
 def generate_batch(root, first, side, min_path, unique, tries, questions, answers, lengths, single):
     """Mazes first, first+1, ...: each a pure function of (root, its number).
 
-    Walls stand at random with a density drawn from 30-50 %; the start is a random cell of the largest region's far end
+    Walls are random with a density of 30-50 %; the start is a random cell of the largest region's far end
     and the goal a random cell whose shortest path has at least `min_path` cells, both included. With `unique`, other
     paths of that length are walled up. Where no such maze is found in `tries`, lengths[i] is 0.
     """

@@ -1,4 +1,4 @@
-"""Mazes: generated offline with long shortest paths, or read from CSV files in the official character form.
+"""Mazes, generated offline with long shortest paths or read from CSV files in the official format.
 
 A maze is a square of characters, row by row: `#` wall, blank open, `S` start, `G` goal, and in the answer `o` on the
 shortest path between them; tokens are 1-5 in that order. Equivalent mazes (8 symmetries of the square) are one class.
@@ -23,7 +23,7 @@ from trm.tasks.sudoku.classes import number_rows
 
 WALL, OPEN, START, GOAL, PATH = 1, 2, 3, 4, 5
 TRIES = 20_000
-"""Random mazes tried for each one asked for; about 1 in 60 of 30x30 has a path of 110 cells."""
+"""Attempts per maze; about 1 in 60 random 30x30 mazes has a path of 110 cells."""
 
 
 def dihedral_cells(side: int) -> np.ndarray:
@@ -39,10 +39,10 @@ def dihedral_cells(side: int) -> np.ndarray:
 
 
 def generated_pool(config: DataConfig) -> Pool:
-    """Mazes whose shortest path has at least `min_path` cells, start and goal included, each of another class.
+    """Mazes whose shortest path has at least `min_path` cells, start and goal included, no two equivalent.
 
     Raises:
-        UserError: when random mazes of this size hardly ever have so long a path.
+        UserError: random mazes of this size hardly ever have such a long path.
     """
     side, wanted = config.maze_size, config.pool
     progress = Progress("generating mazes", wanted, "mazes")
@@ -154,7 +154,7 @@ def _check(
 
 
 def _symbol(column: str, tokens: np.ndarray, text: np.ndarray, at: int) -> str:
-    """The message for the first character of puzzle `at` that is not one of ours."""
+    """The message for the first invalid character of puzzle `at`."""
     cell = int((tokens[at] == 0).argmax())
     return f"the {column} has {chr(text[at, cell])!r} at character {cell + 1}: use only '{CHARACTERS}'"
 
@@ -172,7 +172,7 @@ def examine(
 
 
 def canonical_mazes(side: int, questions: np.ndarray) -> np.ndarray:
-    """The least of the 8 symmetric forms of each maze, uint8 as given."""
+    """The lexicographically smallest of the 8 symmetric forms of each maze, uint8."""
     best = questions.copy()
     rows = np.arange(len(questions))
     for cells in dihedral_cells(side)[1:]:
@@ -186,13 +186,13 @@ def canonical_mazes(side: int, questions: np.ndarray) -> np.ndarray:
 
 def fill_dead_ends(questions: np.ndarray) -> np.ndarray:
     """Dead-end filling, without a search for the shortest path: cells with one open neighbour are filled until none
-    is left, and the cells still connected to the start are the path.
+    is left; the cells still connected to the start are the path.
 
     Args:
         questions: tokens, uint8 [mazes, side * side].
 
     Returns:
-        Answers, uint8 as given; correct where only one path is left.
+        Answers, same shape; correct if only one path is left.
     """
     side = round(questions.shape[1] ** 0.5)
     grids = questions.reshape(-1, side, side)

@@ -1,4 +1,4 @@
-"""What names and sizes depend on of mazes."""
+"""Identity and sizes of maze data."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class MazeSpec(TaskSpec):
         return {"maze_size": data.maze_size}
 
     def generated_fields(self, data: DataConfig) -> dict[str, Any]:
-        # unique_path is a later field: the names of older data sets stay as they were
+        # unique_path is a later field: names of older data sets must not change
         return {"min_path": data.min_path} | ({"unique_path": True} if data.unique_path else {})
 
     def recognises(self, seq_len: int, vocab_size: int) -> bool:

@@ -1,9 +1,9 @@
-"""Canonical form of 9x9 Sudoku: the least solution grid under all 2 x 6^8 x 9! symmetries, and the puzzle in it.
+"""Canonical form of 9x9 Sudoku: the lexicographically smallest solution grid under all 2 x 6^8 x 9! symmetries.
 
-Read row by row, the least grid starts 123456789, then 456 or 457. So it is enough to choose which line becomes the
-first row and which line of its band the second (36 ways); those two leave at most 18 orders of columns whose second row
-can be least, and each of these fixes the order of all other rows. Ties (automorphic grids) are broken by the pattern of
-clues.
+Read row by row, the smallest grid starts with 123456789, then 456 or 457. So it is enough to choose the line that
+becomes the first row and the line of its band that becomes the second (36 ways). At most 18 column orders can then give
+the smallest second row, and each fixes the order of all other rows. Ties (automorphic grids) are broken by the pattern
+of clues.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from trm.data.parallel import over_rows
 _ORDERS = np.array([[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]], dtype=np.int64)
 EQUAL, LESS, GREATER = 0, 1, 2
 SAME = np.arange(2, dtype=np.uint8)
-"""The relabelling that changes nothing, of a pattern of clues."""
+"""The identity relabelling, for a pattern of clues."""
 
 
 def canonical_keys(questions: np.ndarray, answers: np.ndarray) -> np.ndarray:
-    """Exact keys of equivalence classes, uint64 [puzzles, 6], of uint8 [puzzles, 81] (values, 0 blank).
+    """Exact keys of equivalence classes, uint64 [puzzles, 6], for puzzles uint8 [puzzles, 81] (values, 0 blank).
 
     Columns 0-3 are equal exactly for equivalent solution grids, all six exactly for equivalent puzzles.
     """
@@ -53,7 +53,7 @@ def _keys_batch(questions, answers, orders, keys):
 
 @njit
 def _canonical(question, answer, orders, best, mask):
-    """Fill `best` with the least grid and `mask` with the least pattern of clues (1: shown) among its ties."""
+    """Fill `best` with the smallest grid and `mask` with the smallest pattern of clues (1: shown) among ties."""
     grid = np.empty((9, 9), np.uint8)
     shown = np.empty((9, 9), np.uint8)
     partner = np.empty(9, np.int64)
@@ -109,7 +109,7 @@ def _canonical(question, answer, orders, best, mask):
 
 @njit
 def _compare(grid, shown, rows, columns, label, best, mask, started):
-    """Put the grid with these first three rows, columns and labels into `best` if it is less; always returns True."""
+    """Store the grid with these first three rows, columns and labels in `best` if it is smaller; returns True."""
     state = LESS if not started else EQUAL
     state = _put(grid, label, rows, columns, 1, 3, best, state)
     if state == GREATER:
@@ -143,8 +143,8 @@ def _compare(grid, shown, rows, columns, label, best, mask, started):
 
 @njit
 def _put(source, label, rows, columns, first, last, best, state):
-    """Lines `first` to `last` of the relabelled, permuted source against those of `best`, which it overwrites from
-    the first cell that is less (those before are equal). Returns EQUAL, LESS or GREATER; LESS stays LESS.
+    """Compare lines `first` to `last` of the relabelled, permuted source with those of `best`, overwriting `best` from
+    the first smaller cell on. Returns EQUAL, LESS or GREATER; LESS stays LESS.
     """
     for i in range(first, last):
         for j in range(9):

@@ -1,7 +1,7 @@
-"""Classes of equivalent Sudoku: puzzles that a symmetry of the rules turns into one another share a split.
+"""Classes of equivalent Sudoku: puzzles related by a symmetry of the rules belong to one split.
 
-9x9: by the solution grid, of which there are 5.5 billion classes. Other sizes: by the puzzle, since there are so few
-classes of grids (two of 4x4).
+9x9 puzzles are classified by solution grid (5.5 billion classes), other sizes by puzzle, because they have few classes
+of grids (4x4: two).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def class_keys(
 
 
 def number_rows(rows: np.ndarray) -> np.ndarray:
-    """Equal rows get equal numbers 0, 1, ... in the order of first appearance: int32 [len(rows)]."""
+    """Number rows 0, 1, ... by first appearance, equal rows alike: int32 [len(rows)]."""
     if not len(rows):
         return np.zeros(0, dtype=np.int32)
     rows = np.ascontiguousarray(rows)
@@ -56,7 +56,7 @@ def number_rows(rows: np.ndarray) -> np.ndarray:
 
 
 def pairs(numbers: np.ndarray) -> int:
-    """Pairs of members of one class."""
+    """Number of pairs of puzzles in the same class."""
     counts = np.bincount(numbers).astype(np.int64)
     return int((counts * (counts - 1) // 2).sum())
 
@@ -74,8 +74,8 @@ def _tried_symmetries(geometry: Geometry, questions: np.ndarray) -> np.ndarray:
 
 
 def _refined(geometry: Geometry, questions: np.ndarray, answers: np.ndarray, rounds: int = 6) -> np.ndarray:
-    """A hash of each puzzle that no symmetry changes, uint64 [puzzles, 2]: colours of cells, refined by those of their
-    row, column, box and of the cells with the same value (as in the Weisfeiler-Leman test)."""
+    """A hash of each puzzle, invariant under symmetries, uint64 [puzzles, 2]: cell colours, refined by those of row,
+    column, box and cells of equal value (as in the Weisfeiler-Leman test)."""
     n, count = geometry.side, len(questions)
     colours = rng.mix(
         (questions > 0).astype(np.uint64)[None] + np.arange(1, 3, dtype=np.uint64)[:, None, None]

@@ -1,4 +1,4 @@
-"""Compiled writing of augmented copies; draw for draw the maps of `augment.py`."""
+"""Compiled augmentation; makes the same draws as the maps of `augment.py`."""
 
 from __future__ import annotations
 

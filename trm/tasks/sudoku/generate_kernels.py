@@ -1,6 +1,6 @@
-"""Compiled Sudoku generation: random grids, clues removed while the solution stays unique, search for hard puzzles.
+"""Compiled Sudoku generation: random grids, removal of clues while the solution stays unique, search for hard puzzles.
 
-Every puzzle is a pure function of a key and its number, so any range of numbers can be made anywhere, in any order.
+Every puzzle is a pure function of a key and its number, so ranges can be generated anywhere, in any order.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def is_forced(question, cell, value, stack, queue, cells, left, units, peers, so
 
 @njit
 def dig(question, answer, order, target, work, units, peers):
-    """Remove clues in the given order while the solution stays the only one and more than `target` are left; returns
-    the number of clues."""
+    """Remove clues in the given order while the solution stays unique and more than `target` remain; returns the
+    number of clues."""
     stack, queue, cells, left, solution = work
     clues = 0
     for cell in range(len(question)):
@@ -87,9 +87,9 @@ def generate_batch(root, first, clues_min, clues_max, units, peers, questions, a
 def climb_batch(root, first, min_rating, restarts, steps, add, units, peers, questions, answers, ratings):
     """Minimal puzzles first, first+1, ... rated at least `min_rating`: each a pure function of (root, its number).
 
-    From a random minimal puzzle, `add` random clues are shown again and the others removed in random order; what is
-    rated no lower is kept, until the bound is reached. After `steps` tries a new grid is begun, at most `restarts`
-    times; then ratings[i] stays below the bound.
+    Hill climbing: from a random minimal puzzle, add `add` random clues, remove others in random order, and keep the
+    result if its rating is no lower, until the bound is reached. After `steps` attempts a new grid is drawn, at most
+    `restarts` times; ratings[i] may stay below the bound.
     """
     cells = questions.shape[1]
     work = workspace(cells)
@@ -111,7 +111,7 @@ def climb_batch(root, first, min_rating, restarts, steps, add, units, peers, que
                 if step == 0:
                     trial[:] = answers[row]
                 else:
-                    # the clues shown again stand last in the order, so that others are removed first
+                    # added clues come last in the order, so that others are removed first
                     trial[:] = questions[row]
                     front, back = 0, cells
                     for j in range(cells):

@@ -69,7 +69,7 @@ class Geometry:
 
 
 def _line_orders(side: int, group: int) -> np.ndarray:
-    """All orders of n lines that keep groups of neighbouring lines together: int64 [orders, n]."""
+    """All orders of n lines that keep blocks of neighbouring lines together: int64 [orders, n]."""
     from itertools import permutations, product
 
     inner = list(permutations(range(group)))
@@ -82,12 +82,12 @@ def _line_orders(side: int, group: int) -> np.ndarray:
 
 
 def to_text(values: np.ndarray) -> str:
-    """The text form of one grid of values."""
+    """Text form of one grid of values."""
     return "".join("." if value == 0 else SYMBOLS[value - 1] for value in values.tolist())
 
 
 def from_text(text: str) -> np.ndarray:
-    """Values of a text form, uint8; no check but that each character is a symbol. Raises ValueError."""
+    """Values of a text form, uint8. ValueError: an invalid character."""
     return np.array([0 if char in ".0" else SYMBOLS.index(char) + 1 for char in text], dtype=np.uint8)
 
 

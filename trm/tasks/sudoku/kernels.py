@@ -1,6 +1,6 @@
-"""Compiled Sudoku: depth-first solver and rating, least forms of small grids.
+"""Compiled Sudoku: depth-first solver and rating, canonical forms of small grids.
 
-Candidates are bit masks (bit v-1: value v), int32 [cells]. A stack holds one such array a level. `units` and `peers`
+Candidates are bit masks (bit v-1: value v), int32 [cells]. A stack holds one such array per level. `units` and `peers`
 come from `sudoku.Geometry`. Integers only, so results are the same on every machine.
 """
 
@@ -14,8 +14,8 @@ from trm.data.rng_kernels import bounded
 
 @njit
 def propagate(cand, queue, filled, units, peers, full):
-    """Naked and hidden singles until nothing follows. queue[:filled] are single-candidate cells whose peers do not know
-    it yet. Returns False on a contradiction; True leaves every single propagated."""
+    """Propagate naked and hidden singles to a fixed point. queue[:filled] holds cells with one candidate that were not
+    propagated yet. Returns False on a contradiction."""
     side = units.shape[1]
     while True:
         while filled:
@@ -52,7 +52,7 @@ def propagate(cand, queue, filled, units, peers, full):
                     bit = cand[cell] & hidden
                     if bit:
                         if bit & (bit - 1):
-                            return False  # two values have only this cell
+                            return False  # this cell is the only one for two values
                         cand[cell] = bit
                         queue[filled] = cell
                         filled += 1
@@ -63,7 +63,7 @@ def propagate(cand, queue, filled, units, peers, full):
 
 @njit
 def start(question, cand, queue, full):
-    """Candidates of a puzzle's clues alone; returns how many cells were queued."""
+    """Candidates left by the clues alone; returns the number of queued cells."""
     filled = 0
     for cell in range(len(question)):
         if question[cell]:
@@ -77,7 +77,7 @@ def start(question, cand, queue, full):
 
 @njit
 def fewest(cand, side):
-    """The first cell with the fewest candidates above one, or -1 when all are decided."""
+    """The first cell with the fewest candidates above one, or -1 if all are decided."""
     best, found = side + 1, -1
     for cell in range(len(cand)):
         mask = cand[cell]
@@ -95,7 +95,7 @@ def fewest(cand, side):
 
 @njit
 def search(stack, queue, filled, cells, left, units, peers, limit, key, solution):
-    """Depth-first search from stack[0], values in rising order (key 0) or a random one.
+    """Depth-first search from stack[0], values in ascending (key 0) or random order.
 
     Returns:
         (solutions found up to `limit`, guesses until the first one); the first solution's bits go to `solution`.
@@ -191,8 +191,8 @@ def solve_batch(questions, units, peers, limit, answers, solutions, ratings):
 
 @njit
 def canonical_batch(questions, symmetries, out):
-    """The least equivalent puzzle of each question over all cell symmetries, values renamed in the order of first
-    appearance. The pattern of clues is compared first: few symmetries reach the least one."""
+    """The smallest equivalent puzzle of each question over all cell symmetries, values renamed by first appearance. The
+    pattern of clues is compared first: few symmetries reach the smallest one."""
     cells = questions.shape[1]
     names = np.zeros(64, np.uint8)
     for row in range(len(questions)):
@@ -225,7 +225,7 @@ def canonical_batch(questions, symmetries, out):
                         break
                     if value < best[j]:
                         smaller = True
-                        # what came before was equal to the best
+                        # equal to the best so far
                 if smaller:
                     best[j] = value
             started = True

@@ -1,4 +1,4 @@
-"""Pools of Sudoku: generated offline, or read from CSV files and checked."""
+"""Pools of Sudoku puzzles, generated offline or read from CSV files and checked."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from trm.tasks.sudoku.small import FOUR, classes_4x4, solved_by_singles
 TOKEN = 1
 """Token of a value: value + 1 (0 is padding)."""
 RESTARTS, STEPS, SHOWN_AGAIN = 40, 50, 3
-"""Of `generate_kernels.climb_batch`: the fastest found for ratings of 20 and more (100 puzzles/s on one core)."""
+"""For `generate_kernels.climb_batch`; fastest found for ratings of 20 and more (100 puzzles/s on one core)."""
 
 
 def solve(
@@ -58,10 +58,10 @@ def rate(geometry: Geometry, questions: np.ndarray) -> np.ndarray:
 
 
 def generated_pool(config: DataConfig) -> Pool:
-    """Puzzles with one solution, each of another class, in an order of the seed.
+    """Puzzles with one solution, no two equivalent, in seeded order.
 
     Raises:
-        UserError: when there are not that many, or the demands cannot be met.
+        UserError: there are not that many, or the config cannot be satisfied.
     """
     geometry = Geometry(config.box_rows, config.box_cols)
     questions, answers, removed = _enumerated(config) if geometry == FOUR else _random(geometry, config)
@@ -78,7 +78,7 @@ def generated_pool(config: DataConfig) -> Pool:
 
 
 def _enumerated(config: DataConfig) -> tuple[np.ndarray, np.ndarray, int]:
-    """4x4: every class once, each shown by a random member; order and members by the seed."""
+    """4x4: every class once, represented by a random member; order and members depend on the seed."""
     from trm.tasks.sudoku.augment import sudoku_maps
 
     questions, answers = classes_4x4(config.clues_min, config.clues_max)
@@ -101,7 +101,7 @@ def _enumerated(config: DataConfig) -> tuple[np.ndarray, np.ndarray, int]:
 
 
 def _random(geometry: Geometry, config: DataConfig) -> tuple[np.ndarray, np.ndarray, int]:
-    """Random grids, clues removed; puzzle i depends on (seed, i) alone; repeated classes are left out."""
+    """Random grids, clues removed; puzzle i depends on (seed, i) alone; repeated classes are dropped."""
     root = rng.root_key(config.seed, "generate")
     wanted, progress = config.pool, Progress("generating", config.pool, "puzzles")
     climbing = config.min_rating > 0 and config.clues_max == 0
@@ -138,7 +138,7 @@ def _random(geometry: Geometry, config: DataConfig) -> tuple[np.ndarray, np.ndar
 def _candidates(
     geometry: Geometry, config: DataConfig, root: int, first: int, count: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Those of the random puzzles first..first+count-1 that meet the demands on clues and rating."""
+    """Those of the random puzzles first..first+count-1 with the number of clues and rating asked for."""
     from trm.tasks.sudoku.generate_kernels import climb_batch, generate_batch
 
     questions = np.empty((count, geometry.cells), dtype=np.uint8)
@@ -176,7 +176,7 @@ def csv_pool(config: DataConfig, files: list[tuple[str, Path]], divided: bool = 
 
     Args:
         files: name and path of each; if `divided`, the training and the test puzzles of a published data set, whose
-            checksum vouches for unique solutions.
+            checksum guarantees unique solutions.
 
     Raises:
         UserError: naming file and line of what is malformed.
@@ -199,14 +199,14 @@ def mixed_pool(config: DataConfig, files: list[tuple[str, Path]]) -> Pool:
     """The puzzles of all `config.sources` in their order; of equivalent ones the first is kept.
 
     Raises:
-        UserError: as `generated_pool` and `csv_pool`, and for a source of which no puzzle is left.
+        UserError: as `generated_pool` and `csv_pool`, or no puzzle of a source is left.
     """
     geometry, unread = Geometry(config.box_rows, config.box_cols), iter(files)
     parts = []
     for number, source in enumerate(config.sources):
         least, most = source.clues or (0, 0 if source.kind == "generate" else geometry.cells)
         if source.kind == "generate":
-            # another seed for each source: with one, two sources would have the same solution grids
+            # a seed per source: otherwise two sources would have the same solution grids
             seed = rng.root_key(config.seed, "generate") + number
             changes = {
                 "clues_min": least,
@@ -280,7 +280,7 @@ def check_values(
 
 
 def check_unique(geometry: Geometry, questions: np.ndarray, ratings: np.ndarray, name: str) -> np.ndarray:
-    """The ratings, those missing (-1) filled in by our solver.
+    """The ratings; missing ones (-1) are computed by our solver.
 
     Raises:
         UserError: naming file and line of the first puzzle with several solutions.
@@ -328,7 +328,7 @@ def _pool(
     part: np.ndarray,
     report: dict[str, Any],
 ) -> Pool:
-    """The pool with values as tokens, and the counts for its manifest."""
+    """A pool with values converted to tokens, and the counts for its manifest."""
     clues = np.bincount((questions > 0).sum(axis=1))
     found = {
         "classes": int(classes.max()) + 1,

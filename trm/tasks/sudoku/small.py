@@ -1,7 +1,7 @@
-"""4x4 Sudoku, whole: every class of equivalent puzzles, and classes of small grids by trying all symmetries.
+"""Exhaustive 4x4 Sudoku: all classes of equivalent puzzles, and canonical forms by trying all symmetries.
 
-The 288 solution grids fall into two classes; a puzzle is a grid and a set of shown cells, so all classes of puzzles are
-the orbits of sets of cells under the two grids' own symmetries. No search is needed.
+The 288 solution grids fall into two classes; a puzzle is a grid and a set of shown cells, so the classes of
+puzzles are the orbits of cell sets under the automorphisms of the two grids. No search is needed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ FOUR = Geometry(2, 2)
 def classes_4x4(clues_min: int, clues_max: int) -> tuple[np.ndarray, np.ndarray]:
     """One puzzle of each class of 4x4 Sudoku with one solution and clues_min..clues_max clues.
 
-    clues_max 0: the minimal puzzles, those that lose their one solution with any clue.
+    clues_max 0: the minimal puzzles, which have several solutions without any one of their clues.
 
     Returns:
         Questions and answers, uint8 [classes, 16], values 0..4, in a fixed order.
@@ -49,7 +49,7 @@ def classes_4x4(clues_min: int, clues_max: int) -> tuple[np.ndarray, np.ndarray]
 
 
 def first_seen_labels(grids: np.ndarray) -> np.ndarray:
-    """Grids [..., cells] with values renamed 1, 2, ... in the order in which they first appear; blanks stay 0."""
+    """Grids [..., cells] with values renamed 1, 2, ... by first appearance; blanks stay 0."""
     flat = grids.reshape(-1, grids.shape[-1])
     rows = np.arange(len(flat))
     names = np.zeros((len(flat), int(flat.max(initial=0)) + 1), dtype=np.uint8)
@@ -65,7 +65,7 @@ def first_seen_labels(grids: np.ndarray) -> np.ndarray:
 
 
 def canonical_small(geometry: Geometry, questions: np.ndarray) -> np.ndarray:
-    """The least of all puzzles equivalent to each question, uint8 [len(questions), cells]: equal for equivalent
+    """The smallest of all puzzles equivalent to each question, uint8 [len(questions), cells]: equal for equivalent
     puzzles, different for others. Tries every symmetry, so for 4x4 grids only (6x6 has compiled code)."""
     out = np.empty_like(questions)
     for start in range(0, len(questions), 2048):
@@ -75,7 +75,7 @@ def canonical_small(geometry: Geometry, questions: np.ndarray) -> np.ndarray:
 
 
 def solved_by_singles(geometry: Geometry, questions: np.ndarray) -> np.ndarray:
-    """Whether naked and hidden singles alone solve each puzzle: bool [puzzles]. All at once, without compiled code."""
+    """Whether naked and hidden singles alone solve each puzzle: bool [puzzles]. Vectorised, without compiled code."""
     side, cells = geometry.side, geometry.cells
     member = np.zeros((len(geometry.units), cells), dtype=np.int16)
     np.put_along_axis(member, geometry.units.astype(np.int64), 1, axis=1)
@@ -94,7 +94,7 @@ def solved_by_singles(geometry: Geometry, questions: np.ndarray) -> np.ndarray:
 
 
 def _lexicographic_min(forms: np.ndarray) -> np.ndarray:
-    """The least row of each group: [groups, rows, cells] -> [groups, cells]."""
+    """The smallest row of each group: [groups, rows, cells] -> [groups, cells]."""
     alive = np.ones(forms.shape[:2], dtype=bool)
     for cell in range(forms.shape[2]):
         column = np.where(alive, forms[:, :, cell], 255)

@@ -1,4 +1,4 @@
-"""What names and sizes depend on of Sudoku."""
+"""Identity and sizes of Sudoku data."""
 
 from __future__ import annotations
 
