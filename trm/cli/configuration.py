@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import ValidationError
-
 from trm.errors import UserError
 from trm.io import json_argument
 from trm.study.schema import RunConfig
@@ -37,9 +35,8 @@ def run_config(argument: str, changes: list[str], files: str = "") -> RunConfig:
         UserError: naming the key and what is wrong with it.
     """
     from trm.pipeline.settings import parse_overrides
-    from trm.study.input_files import with_checksums
-    from trm.study.merge import SECTIONS, flatten, lay, nest, resolve
-    from trm.study.reading import error_sentence
+    from trm.study.grid import typed
+    from trm.study.merge import SECTIONS, flatten, lay
 
     values, where = json_argument(argument, "--config"), "--config"
     if not isinstance(values, dict):
@@ -50,13 +47,7 @@ def run_config(argument: str, changes: list[str], files: str = "") -> RunConfig:
     seed = given.pop("seed", values.pop("seed", 0))
     if files:
         given["data.files"] = files.split(",")
-    sections = nest(resolve(lay(flatten(values, where), flatten(given, "--set")), where))
-    sections.pop("evaluation")
-    try:
-        data = with_checksums(sections.pop("data"), where)
-        return RunConfig.model_validate({**sections, "data": data, "seed": seed})
-    except ValidationError as error:
-        raise UserError(f"{where}: {error_sentence(error, RunConfig)}") from None
+    return typed(lay(flatten(values, where), flatten(given, "--set")), seed, where)[0]
 
 
 def _is_data(values: dict[str, Any]) -> bool:

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trm.data import rng
-from trm.data.sampler import Batch, Sampler
+from trm.data.sampler import SampledRows, Sampler
 from trm.study.stages import DrawStage
 
 
@@ -63,7 +63,7 @@ class MixtureSampler:
         first, done, shares = next(stage for stage in reversed(self._stages) if stage[0] <= step)
         return done + self._drawn(shares, step - first)
 
-    def batch(self, step: int, rank: int = 0, world: int = 1) -> Batch:
+    def batch(self, step: int, rank: int = 0, world: int = 1) -> SampledRows:
         """See `Sampler.batch`."""
         first, _, shares = next(stage for stage in reversed(self._stages) if stage[0] <= step)
         begin = self._before(step)
@@ -72,8 +72,8 @@ class MixtureSampler:
         for sampler, members, start, count in zip(self._samplers, self._members, begin, counts, strict=True):
             if sampler and count:
                 found = sampler.rows(int(start), int(count))
-                parts.append(Batch(members[found.rows], members[found.puzzles], found.copies))
+                parts.append(SampledRows(members[found.rows], members[found.puzzles], found.copies))
         order = rng.shuffled(int(rng.key(self._root, step)[0]), self.batch_size)
         size = self.batch_size // world
         own = order[rank * size : (rank + 1) * size]
-        return Batch(*(np.concatenate(arrays)[own] for arrays in zip(*parts)))
+        return SampledRows(*(np.concatenate(arrays)[own] for arrays in zip(*parts)))

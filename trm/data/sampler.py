@@ -15,8 +15,8 @@ from trm.data import rng
 from trm.data.dataset import PuzzleSet
 
 
-class Batch(NamedTuple):
-    """One worker's rows, int64 [rows] each."""
+class SampledRows(NamedTuple):
+    """Rows that a worker draws for a step, int64 [rows] each."""
 
     rows: np.ndarray
     """Example: index into inputs and labels."""
@@ -87,7 +87,7 @@ class Sampler:
             stream_epochs=stream_epochs,
         )
 
-    def batch(self, step: int, rank: int = 0, world: int = 1) -> Batch:
+    def batch(self, step: int, rank: int = 0, world: int = 1) -> SampledRows:
         """Rows of worker `rank` of `world` at step 0, 1, ...: rows rank*b..(rank+1)*b-1 of the step's global batch.
 
         Raises:
@@ -103,7 +103,7 @@ class Sampler:
             begin = step // steps * self._stream_epochs * self.epoch_rows + step % steps * self.batch_size
         return self.rows(begin + rank * size, size)
 
-    def rows(self, begin: int, size: int) -> Batch:
+    def rows(self, begin: int, size: int) -> SampledRows:
         """Rows begin..begin+size-1 of the endless stream of epochs."""
         epochs = range(begin // self.epoch_rows, (begin + size - 1) // self.epoch_rows + 1)
         if len(epochs) > 4 and self._single:
@@ -115,9 +115,11 @@ class Sampler:
                 self._rows(epoch, position - epoch * self.epoch_rows, stop - epoch * self.epoch_rows)
             )
             position = stop
-        return parts[0] if len(parts) == 1 else Batch(*(np.concatenate(arrays) for arrays in zip(*parts)))
+        return (
+            parts[0] if len(parts) == 1 else SampledRows(*(np.concatenate(arrays) for arrays in zip(*parts)))
+        )
 
-    def _rows(self, epoch: int, start: int, stop: int) -> Batch:
+    def _rows(self, epoch: int, start: int, stop: int) -> SampledRows:
         order, ends = self._epoch(epoch)
         offsets = np.arange(start, stop)
         visits = offsets if self._single else np.searchsorted(ends, offsets, side="right")
@@ -128,9 +130,9 @@ class Sampler:
             rows = rows + self._draw_example(
                 epoch, groups, puzzles, offsets - ends[visits] + self._visits[groups]
             )
-        return Batch(rows, puzzles, copies)
+        return SampledRows(rows, puzzles, copies)
 
-    def _many_epochs(self, begin: int, size: int, epochs: range) -> Batch:
+    def _many_epochs(self, begin: int, size: int, epochs: range) -> SampledRows:
         """`rows` for few groups, when a batch spans many short epochs: all orders at once."""
         keys = rng.key(self._order_root, np.arange(epochs.start, epochs.stop))
         count = len(self._group_sizes)
@@ -138,7 +140,7 @@ class Sampler:
         skip = begin - epochs.start * count
         groups = orders.reshape(-1)[skip : skip + size]
         puzzles, copies = self._draw_puzzle(np.arange(begin, begin + size) // count, groups)
-        return Batch(self._starts[puzzles], puzzles, copies)
+        return SampledRows(self._starts[puzzles], puzzles, copies)
 
     def _epoch(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
         """Order of the groups in an epoch, and the end of each visit's rows; the last few epochs are cached."""

@@ -279,18 +279,28 @@ def _grid_points(grid: Grid, where: str) -> Iterator[tuple[Flat, str]]:
         yield coords, ", ".join(filter(None, labels))
 
 
-def _point(flat: Flat, coords: Flat, label: str, seeds: list[int], where: str) -> Point:
+def typed(flat: Flat, seed: Any, where: str, label: str = "") -> tuple[RunConfig, EvaluationConfig]:
+    """Dotted keys as typed configurations: derived keys resolved, checksums of local files filled in.
+
+    Raises:
+        UserError: names `where`, the point's `label`, and the key.
+    """
     sections = nest(resolve(flat, where))
     evaluation = sections.pop("evaluation")
-    label = label or "base"
     try:
         data = with_checksums(sections.pop("data"), where)
-        config = RunConfig.model_validate({**sections, "data": data, "seed": seeds[0]})
-        measured = EvaluationConfig.model_validate(evaluation)
+        config = RunConfig.model_validate({**sections, "data": data, "seed": seed})
+        return config, EvaluationConfig.model_validate(evaluation)
     except ValidationError as error:
-        raise UserError(f"{where}, point {label}: {error_sentence(error, RunConfig)}") from error
-    except IndexError:
-        raise UserError(f"{where}: no seeds; name at least one") from None
+        place = f"{where}, point {label}" if label else where
+        raise UserError(f"{place}: {error_sentence(error, RunConfig)}") from error
+
+
+def _point(flat: Flat, coords: Flat, label: str, seeds: list[int], where: str) -> Point:
+    label = label or "base"
+    if not seeds:
+        raise UserError(f"{where}: no seeds; name at least one")
+    config, measured = typed(flat, seeds[0], where, label)
     if len(set(seeds)) < len(seeds):
         raise UserError(f"{where}: duplicate seed in {seeds}")
     runs = []

@@ -17,7 +17,7 @@ from trm.data import hints, rng
 from trm.data.dataset import SPLITS, Meta, PuzzleSet, dataset_json, one_example_set, write_split
 from trm.data.parallel import over_rows
 from trm.data.pool import Pool
-from trm.data.sampler import Batch
+from trm.data.sampler import SampledRows
 from trm.data.splits import Splits
 from trm.errors import UserError
 from trm.io import write_json
@@ -52,7 +52,7 @@ class Augmenter:
 class HostAugmenter(Protocol):
     """Makes copies on the host, for tasks whose maps would be larger than the copies."""
 
-    def rows(self, batch: Batch) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def rows(self, batch: SampledRows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Inputs and labels uint8 [b, cells], and puzzle identifiers int32 [b], of a sampler's batch."""
         ...
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from trm.data import rng
 from trm.data.dataset import PuzzleSet
-from trm.data.sampler import Batch
+from trm.data.sampler import SampledRows
 from trm.tasks.arc.arc import COLOUR, EOS, INVERSE_TURN, PAD, side_of, turn
 
 
@@ -150,7 +150,7 @@ class ArcAugmenter:
             found.append(out)
         return found[0], found[1]
 
-    def rows(self, batch: Batch) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def rows(self, batch: SampledRows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """What a training step sees of a sampler's batch: inputs, labels uint8 [n, S], puzzle identifiers int32 [n]."""
         return *self.canvases(batch.rows, batch.copies), self.identifiers(batch.rows, batch.copies)
 
