@@ -2,15 +2,19 @@
 
 import asyncio
 import re
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from snakemake_executor_plugin_tpu import pod
+from snakemake_executor_plugin_tpu import ExecutorSettings, jobs
+from snakemake_executor_plugin_tpu.cloud import PodState
 from snakemake_executor_plugin_tpu.emulator.hosts import make_key
 from snakemake_executor_plugin_tpu.emulator.study import keys_of, until
 from snakemake_executor_plugin_tpu.errors import HostKeyError, TaskLost
-from snakemake_executor_plugin_tpu.launch import Launch
+from snakemake_executor_plugin_tpu.jobs import JobRequest, JobRun
+from snakemake_executor_plugin_tpu.lifecycle import Pod, PodManager
 
 LONG = {"steps": 12, "options": "--hold 6"}
 
@@ -137,18 +141,49 @@ def test_ctrl_c_while_queued_withdraws_the_request(study):
     until(lambda: not one.pod.api.queued)
 
 
-@pytest.mark.parametrize(("why", "raised"), [("w0 was preempted", TaskLost), (None, HostKeyError)])
-def test_another_host_key_at_a_reply_is_a_loss_only_if_the_pod_is_gone(why, raised, monkeypatch):
-    """A re-created host has a new key, and the reply to a running task may be the first to meet it."""
-    monkeypatch.setattr(pod, "API_SECONDS", 0.0)
+def job_on(worker, why_gone) -> JobRun:
+    """Return a job that holds the one host of a slice."""
+    run = JobRun.__new__(JobRun)
+    run.request = JobRequest("job", "f", "job", 1, "true", {}, b"")
+    run.silence, run.logs, run.launches = "", Path(), []
+    run.record = SimpleNamespace(hosts=[], settle=lambda: None, next_launch=lambda *_: 1)
+    run.member = SimpleNamespace(
+        name="pod",
+        settings=ExecutorSettings(accelerator_type="v4-8"),
+        allocator=SimpleNamespace(held_by=lambda job: [0]),
+        manager=SimpleNamespace(claim=None, why_gone=why_gone),
+    )
+    return run
 
-    async def call(*_, **__):
-        raise HostKeyError("w0 has another key")
 
-    async def is_gone():
+@pytest.mark.parametrize(("why", "raised"), [("the pod is gone", TaskLost), (None, HostKeyError)])
+def test_another_host_key_is_a_loss_only_if_the_pod_is_gone(why, raised, monkeypatch):
+    """A re-created host has a new key, and whatever a job asks of its host may be the first to meet it."""
+    monkeypatch.setattr(jobs, "API_SECONDS", 0.0)
+
+    async def push_sources(archive):
+        raise HostKeyError("w0 shows another host key")
+
+    async def why_gone(pod):
         return why
 
-    launch = Launch.__new__(Launch)
-    launch.workers, launch.name, launch.is_gone = [SimpleNamespace(call=call)], "t1", is_gone
+    worker = SimpleNamespace(host="w0", address="10.0.0.1", push_sources=push_sources)
+    pod = Pod(1, None, [worker], "python3", status=[{"tasks": {}}])
     with pytest.raises(raised):
-        asyncio.run(launch._reply("r1", "started", None))
+        asyncio.run(job_on(worker, why_gone)._attempt(pod))
+
+
+@pytest.mark.parametrize(
+    ("node", "told", "current", "begun"),
+    [("PREEMPTED", "", "a", 1), ("READY", "b", "a", 1), ("READY", "a", "a", 0), ("READY", "b", "b", 0)],
+)
+def test_a_lost_pod_is_recovered_whatever_look_at_it_a_job_had(node, told, current, begun):
+    """One job's silent host gave the pod another number; the next job that finds the pod lost holds the former."""
+    seen = Pod(1, None, [], "python3", incarnation="a")
+    manager, started = PodManager.__new__(PodManager), []
+    manager._pod = replace(seen, number=2, incarnation=current)
+    manager._state = (0.0, PodState(node, "ACTIVE", addresses=("10.0.0.1",), incarnation=told))
+    manager._start = lambda work: (started.append(work), work.close())
+    manager.lose(seen, "the pod is gone")
+    assert len(started) == begun
+    assert (manager.current is None) == bool(begun)

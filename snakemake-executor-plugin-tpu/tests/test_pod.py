@@ -13,7 +13,7 @@ from snakemake_executor_plugin_tpu.__main__ import main
 from snakemake_executor_plugin_tpu.claim import Claim, describe_controller
 from snakemake_executor_plugin_tpu.cloud import Endpoint
 from snakemake_executor_plugin_tpu.emulator.network import PORT
-from snakemake_executor_plugin_tpu.errors import PodError, TaskLost, Unreachable
+from snakemake_executor_plugin_tpu.errors import HostKeyError, PodError, TaskLost, Unreachable
 from snakemake_executor_plugin_tpu.pod import Followed, Worker
 from snakemake_executor_plugin_tpu.ssh import Ssh, control_folder, write_config
 
@@ -98,19 +98,11 @@ def test_key_seen_first_is_kept_for_later_calls_and_another_refused(healthy_pod,
         asyncio.run(play())
 
 
-def test_new_incarnation_at_the_old_address_is_a_lost_task_and_no_forged_host(
-    healthy_pod, tmp_path, monkeypatch
-):
-    monkeypatch.setattr("snakemake_executor_plugin_tpu.pod.API_SECONDS", 0.0)
-    answers = iter([None, "the pod was created anew"])
-
-    async def is_gone():
-        return next(answers)
-
+def test_follower_meets_another_host_key_and_says_so(healthy_pod, tmp_path):
     async def play():
         async with worker_of(healthy_pod, tmp_path, host_key=healthy_pod.hosts[1].host_key) as worker:
-            with pytest.raises(TaskLost, match="created anew"):
-                await worker.follow("t1", None, tmp_path / "log", patience=9, lease=9, is_gone=is_gone)
+            with pytest.raises(HostKeyError, match="shows another host key"):
+                await follow(worker, "t1", None, tmp_path / "log")
 
     asyncio.run(play())
 

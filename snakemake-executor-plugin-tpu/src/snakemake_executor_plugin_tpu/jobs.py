@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from .allocation import Allocator, libtpu_variables, slice_of
-from .errors import PodError, TaskLost, TaskSilent, Unreachable
+from .errors import HostKeyError, PodError, TaskLost, TaskSilent, Unreachable
 from .launch import Launch, LaunchResult
 from .lifecycle import LEAST_DISK, Pod, PodManager
 from .notify import ran_out_of_memory
@@ -23,6 +23,7 @@ from .spend import chips_of
 
 TERMINATED = 143
 CANCEL_SECONDS = 5.0
+API_SECONDS = 1.5  # longer than an answer of the API is kept
 # Ends of a launch that say nothing of the pod.
 GO_ON = ("lease", "runtime", "again")
 
@@ -194,6 +195,16 @@ class JobRun:
 
     async def _attempt(self, pod: Pod) -> LaunchResult | None:
         """Launch the job or find it, and follow it to its end; None where it has to be given hosts first."""
+        try:
+            return await self._follow_through(pod)
+        except HostKeyError as error:
+            # The pod may be lost, and the next one may just have taken the address.
+            await asyncio.sleep(API_SECONDS)
+            if why := await self.manager.why_gone(pod):
+                raise TaskLost(why) from error
+            raise
+
+    async def _follow_through(self, pod: Pod) -> LaunchResult | None:
         request = self.request
         seen = [task["launch"] for task in pod.found() if task.get("slot") == request.slot]
         self._check_silent(pod)

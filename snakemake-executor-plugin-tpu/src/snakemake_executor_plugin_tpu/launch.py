@@ -7,8 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from .errors import HostKeyError, TaskLost, Unreachable
-from .pod import Followed, Worker, refuse_unless_gone
+from .errors import TaskLost, Unreachable
+from .pod import Followed, Worker
 from .settings import ExecutorSettings
 from .worker.tpurun import rank_variables
 
@@ -212,8 +212,6 @@ class Launch:
                 if why := await self.is_gone():
                     raise TaskLost(why) from error
                 await asyncio.sleep(1.0)
-            except HostKeyError as error:
-                await refuse_unless_gone(error, self.is_gone)
 
     def _rank_spec(self, rank: int, request: dict[str, Any]) -> dict[str, Any]:
         environment = self.spec["environment"]

@@ -110,10 +110,16 @@ class PodManager:
         return self._pod
 
     def lose(self, pod: Pod, why: str) -> None:
-        """Begin to get the pod back after a job found it lost, unless another job has seen to it."""
-        if self._pod is pod:
+        """Begin to get the pod back after a job found it lost, unless another job has seen to it.
+
+        A look at the hosts gives the same pod another number. Jobs that it did not concern keep the former one, and
+        what they report counts if the API says that the pod is gone.
+        """
+        current, state = self._pod, self._state[1] if self._state else None
+        gone = state is not None and (not state.is_ready or state.incarnation != pod.incarnation)
+        if current is not None and (current is pod or (gone and current.incarnation == pod.incarnation)):
             self._pod = None
-            self._start(self._recover(pod, why))
+            self._start(self._recover(current, why))
 
     async def recover(self, pod: Pod, why: str) -> None:
         """Get the pod back after a job found it lost."""

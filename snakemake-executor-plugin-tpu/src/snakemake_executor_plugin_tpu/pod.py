@@ -17,14 +17,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .errors import HostKeyError, PodError, TaskLost, TaskSilent, Unreachable
+from .errors import PodError, TaskLost, TaskSilent, Unreachable
 from .ssh import Connection, Ssh, unreachable
 
 PACKAGE = Path(__file__).parent
 BEAT_SECONDS = 10.0
 TAIL_LINES = 20
 LONGEST_LINE = 8192
-API_SECONDS = 1.5  # above the time for which the API's last answer counts
 # An OSError of the agent itself; the output of a program that it ran may quote others.
 HOST_TROUBLE = re.compile(r"(\w+: )?\[Errno ")
 
@@ -40,14 +39,6 @@ def pack(files: dict[str, Path]) -> bytes:
             info.mode = 0o700 if path.stat().st_mode & 0o100 else 0o600
             tar.addfile(info, io.BytesIO(data))
     return gzip.compress(buffer.getvalue(), compresslevel=3, mtime=0)
-
-
-async def refuse_unless_gone(error: HostKeyError, is_gone: Callable[[], Awaitable[str | None]]) -> None:
-    """Raise TaskLost where the pod is gone, since a new incarnation may just have taken the address; else `error`."""
-    await asyncio.sleep(API_SECONDS)
-    if why := await is_gone():
-        raise TaskLost(why) from error
-    raise error
 
 
 def content_name(data: bytes) -> str:
@@ -228,10 +219,7 @@ class Worker:
                 reason = await connection.reason()
                 if why := await is_gone():
                     raise TaskLost(why)
-                try:
-                    unreachable(self.host, reason)
-                except HostKeyError as error:
-                    await refuse_unless_gone(error, is_gone)
+                unreachable(self.host, reason)  # raises where the host shows another key
                 now = time.monotonic()
                 down_since = now if down_since is None else down_since
                 if now - down_since > patience:
