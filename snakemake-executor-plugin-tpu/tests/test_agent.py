@@ -50,7 +50,7 @@ class Agent:
     def call(self, *words: str, **request) -> list[tuple[dict, bytes]]:
         """Make a request and return the frames of the answer."""
         with self.open(*words) as process:
-            output, _ = process.communicate(json.dumps(request).encode() + b"\n", timeout=30)
+            output, _ = process.communicate(json.dumps(request).encode() + b"\n", timeout=180)
         return frames(output)
 
     def run(self, name: str, command: str, **spec) -> list[tuple[dict, bytes]]:

@@ -29,7 +29,7 @@ async def worker_of(pod, folder: Path, host_key: str | None = None, rank: int = 
     endpoint = Endpoint(pod.hosts[rank].address, "", (key,) if key else ())
     ssh = Ssh(
         write_config(
-            folder / "a folder", [endpoint], user="snakemake", key=pod.key, port=PORT, connect_timeout=1
+            folder / "a folder", [endpoint], user="snakemake", key=pod.key, port=PORT, connect_timeout=4
         ),
         ["w0"],
     )

@@ -136,7 +136,7 @@ class Cluster:
     def run(self, *words: str, check: bool = True) -> str:
         """What a command prints."""
         done = subprocess.run(
-            words, env=self.environment, capture_output=True, text=True, check=False, timeout=60
+            words, env=self.environment, capture_output=True, text=True, check=False, timeout=180
         )
         if check and done.returncode:
             raise AssertionError(f"{' '.join(words)}: {done.stderr or done.stdout}")
@@ -185,7 +185,7 @@ class Cluster:
             )
 
     def _wait(self, ready, problem: str) -> None:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 180
         while not ready():
             if time.monotonic() > deadline:
                 raise AssertionError(f"{problem}:\n{self.report()}")

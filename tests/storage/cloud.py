@@ -59,10 +59,10 @@ class Server:
                 stderr=log,
                 stdin=subprocess.DEVNULL,
             )
-        until = time.monotonic() + 30
+        until = time.monotonic() + 180
         while True:
             try:
-                with urllib.request.urlopen(f"{self.url}/_internal/healthcheck", timeout=5):
+                with urllib.request.urlopen(f"{self.url}/_internal/healthcheck", timeout=30):
                     return
             except OSError as error:
                 if self.process.poll() is not None or time.monotonic() > until:
@@ -81,7 +81,7 @@ class Server:
             data=json.dumps({"name": name}).encode(),
             headers={"Content-Type": "application/json"},
         )
-        with urllib.request.urlopen(request, timeout=10):
+        with urllib.request.urlopen(request, timeout=60):
             pass
 
 

@@ -100,6 +100,6 @@ def test_jobs_of_a_host_share_one_download(
     for job in jobs:
         job.stdin.write("go\n")
         job.stdin.flush()
-    paths = {job.communicate(timeout=60)[0] for job in jobs}
+    paths = {job.communicate(timeout=180)[0] for job in jobs}
     assert len(paths) == 1
     assert sum("alt=media" in line for line in proxy.requests) == 2  # each of the two files once

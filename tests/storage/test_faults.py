@@ -92,10 +92,10 @@ def test_server_killed_and_restarted_during_an_upload(broken: Broken, tmp_path: 
     proxy.fault = killer
     thread = threading.Thread(target=store.put_file, args=("big", source))
     thread.start()
-    assert refused.acquire(timeout=30)
-    assert refused.acquire(timeout=30)
+    assert refused.acquire(timeout=180)
+    assert refused.acquire(timeout=180)
     server.start()
-    thread.join(timeout=60)
+    thread.join(timeout=180)
     assert not thread.is_alive()
     store.get_file("big", tmp_path / "copy")
     assert (tmp_path / "copy").read_bytes() == source.read_bytes()

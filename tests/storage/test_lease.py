@@ -78,7 +78,7 @@ def test_a_dead_process_of_this_machine_is_not_waited_for(store: Store):
         "import sys; from trm.storage import open_store; from trm.storage.lease import Lease;"
         "Lease(open_store(sys.argv[1]), 'tiny').acquire()"
     )
-    subprocess.run([sys.executable, "-c", script, store.uri], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", script, store.uri], check=True, timeout=180)
     newcomer = Clock()
     lease(store, newcomer).acquire()
     assert newcomer.now == 0
@@ -97,7 +97,7 @@ def test_background_renewal_finds_the_loss(store: Store):
     with first:
         thread = first._thread
         store.put_bytes("lease.json", b"{}")  # another job took it
-        thread.join(timeout=30)
+        thread.join(timeout=180)
         assert not thread.is_alive()
         with pytest.raises(LeaseLost):
             first.check()
@@ -136,7 +136,7 @@ def test_of_two_processes_that_start_at_once_one_gets_it(store: Store):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(timeout=60)
+        thread.join(timeout=180)
     for job in jobs:
-        job.communicate("end\n", timeout=60)
+        job.communicate("end\n", timeout=180)
     assert sorted(answers) == ["lost\n", "won\n"]

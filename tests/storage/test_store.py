@@ -120,6 +120,6 @@ def test_of_two_processes_one_wins(store: Store):
     for racer in racers:
         racer.stdin.write("go\n")
         racer.stdin.flush()
-    results = [racer.communicate(timeout=60)[0].strip() for racer in racers]
+    results = [racer.communicate(timeout=180)[0].strip() for racer in racers]
     assert sorted(results) == ["lost", "won"]
     assert store.get_bytes("claim").decode() == str(results.index("won"))

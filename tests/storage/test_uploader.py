@@ -64,5 +64,5 @@ Uploader().submit("a", lambda: (go.wait(30), print("uploaded", flush=True)))
 
 
 def test_the_end_of_the_program_awaits_uploads():
-    done = subprocess.run([sys.executable, "-c", FORGETFUL], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", FORGETFUL], capture_output=True, text=True, timeout=180)
     assert (done.returncode, done.stdout) == (0, "uploaded\n")
