@@ -23,11 +23,29 @@ FULL = (
 """Folders and files of tests that take long, or need Slurm or the second environment."""
 
 
+LONGEST = (
+    "pipeline/test_cloud_page.py",
+    "pipeline/test_pod.py",
+    "slurm",
+    "pipeline/test_reruns.py",
+    "pipeline/test_kill.py",
+)
+"""Begun first, so that no process ends with one of them while the others are idle."""
+
+
+def _among(item: pytest.Item, places: tuple[str, ...]) -> int:
+    """Index of the place that holds the test; as many as there are places if none does."""
+    return next(
+        (i for i, place in enumerate(places) if HERE / place in (item.path, *item.path.parents)), len(places)
+    )
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests of these places."""
+    """Mark the tests of these places, and put the longest first."""
     for item in items:
-        if any(HERE / place in (item.path, *item.path.parents) for place in FULL):
+        if _among(item, FULL) < len(FULL):
             item.add_marker(pytest.mark.full)
+    items.sort(key=lambda item: _among(item, LONGEST))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
