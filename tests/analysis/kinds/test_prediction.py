@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from tests.analysis.conftest import Drawn, figure
-from trm.analysis.fits.data import Data, envelope
+from trm.analysis.fits.data import Data, envelope, gather
 from trm.analysis.kinds.prediction import prediction_sentence
+from trm.analysis.tables import Table
 
 SPEC = {"kind": "prediction", "reported": [{"x": 1e15, "y": 0.05}], "best": True}
 
@@ -41,3 +42,10 @@ def test_only_the_envelope_is_fitted() -> None:
     assert [(item["run"], item["why"]) for item in data.exclusions] == [
         ("b", "another point is better at no higher cost")
     ]
+
+
+def test_the_envelope_is_that_of_all_blocks_of_the_grid(tables: dict[str, Table]) -> None:
+    spec = figure(**SPEC).fits("blocks")[0]
+    assert [hue for hue, _ in gather(tables["blocks"], spec)] == [None]
+    apart = gather(tables["blocks"], spec.model_copy(update={"best": False}))
+    assert len(apart) == 2

@@ -88,8 +88,9 @@ def gather(table: Table, spec: FitSpec) -> list[tuple[Any, Data]]:
 
 
 def hue_of(table: Table, spec: FitSpec) -> str | None:
-    """The column that splits the fit: the spec's, or what the table calls for (laws of two variables: none)."""
-    if spec.hue or spec.second:
+    """The column that splits the fit: the spec's, or what the table calls for (laws of two variables or of an envelope:
+    none)."""
+    if spec.hue or spec.second or spec.best:
         return spec.hue
     return implied_hue(table, table.select(spec.where, [spec.x]), [spec.x])
 
