@@ -19,17 +19,18 @@ from snakemake_executor_plugin_tpu.settings import ExecutorSettings
 INTERRUPTED = str(Path(__file__).with_name("interrupted.py"))
 
 
-def test_calls_hear_ctrl_c_where_the_tests_ignore_it(study):
-    """As in a script's `make test &`, where a shell has SIGINT ignored and every child inherits that."""
-    one = study({"a": {}})
-    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
+def test_calls_hear_signals_that_the_tests_ignore(study):
+    """As under `make test &`, where a shell has SIGINT ignored, or under nohup: every child inherits that."""
+    one, numbers = study({"a": {}}), (signal.SIGINT, signal.SIGHUP)
+    previous = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
     try:
         call = one.start("--version")
     finally:
-        signal.signal(signal.SIGINT, previous)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
     status = Path(f"/proc/{call.process.pid}/status").read_text()
     ignored = int(re.search(r"SigIgn:\s*(\w+)", status)[1], 16)
-    assert not ignored >> (signal.SIGINT - 1) & 1
+    assert not any(ignored >> (number - 1) & 1 for number in numbers)
     assert call.wait() == 0
 
 

@@ -48,13 +48,16 @@ def until(condition: Callable[[], object]) -> None:
 
 
 @contextlib.contextmanager
-def hearing_ctrl_c() -> Iterator[None]:
-    """Have what is started hear SIGINT: the background of a script ignores it, and so would all its children."""
-    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+def hearing_signals() -> Iterator[None]:
+    """Have what is started hear SIGINT and SIGHUP: scripts in the background ignore one, nohup the other, and children
+    inherit that."""
+    handlers = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: lambda *_: None}
+    previous = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, previous)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
 def keys_of(pod: EmulatedPod) -> list[str]:
@@ -138,7 +141,7 @@ class Call:
     ):
         self.lines: list[str] = []
         self.news = threading.Condition()
-        with hearing_ctrl_c():
+        with hearing_signals():
             self.process = subprocess.Popen(
                 [sys.executable, "-X", "faulthandler", *program, "--profile", "profile", *arguments],
                 cwd=study.folder,
