@@ -43,6 +43,8 @@ GREY = "#767676"
 MISSING = "#B00020"
 SMALL = 6.5
 """Font size of every note inside a figure; the style file sets the others."""
+EQUAL_COSTS = 0.02
+"""Costs that differ by less, relative to each other, count as equal: wall times and memory vary that much."""
 FOOT = 0.36
 """Inches kept free for the footer's two lines."""
 
@@ -464,6 +466,21 @@ def seed_marks(
         line([at, at], summary.bounds, linewidth=1.1, alpha=strength, zorder=4)
     face = "white" if hollow else colour
     line(at, summary.value, marker, markersize=4.2, markerfacecolor=face, alpha=strength, zorder=5)
+
+
+def frontier(axes: Axes, cost: Any, shown: Any, gain: Any) -> np.ndarray:
+    """Draw the Pareto frontier as steps; returns the indices of its points, by rising cost.
+
+    Args:
+        cost, shown: places of the points on the axes [N].
+        gain: what is compared at equal cost, higher is better [N].
+    """
+    from trm.analysis.stats import frontier as best_of
+
+    best = best_of(np.asarray(cost), np.asarray(gain), tolerance=EQUAL_COSTS)
+    places = np.asarray(cost)[best], np.asarray(shown)[best]
+    axes.plot(*places, color="black", linewidth=0.9, drawstyle="steps-post", zorder=1)
+    return best
 
 
 def binomial_bar(axes: Axes, x: float, share: float, puzzles: float) -> tuple[float, float]:

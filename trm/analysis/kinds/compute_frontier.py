@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field
 
 from trm.analysis.labels import label
-from trm.analysis.lazy import common, np, pd, stats
+from trm.analysis.lazy import common, pd
 from trm.analysis.specs import Figure
 from trm.analysis.words import compact, percent, point_name
 from trm.errors import UserError
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 POLICIES = ("fixed", "confident", "restarts")
 """What a user could run; majority vote and oracle are in the experiment's own figure."""
-TOLERANCE = 0.02
-"""FLOPs that differ by less, relative to each other, count as equal."""
 
 
 class Spec(Figure):
@@ -78,8 +76,9 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     texts = ("training compute", "test-time compute a puzzle")
     kept = []
     for axis, points, column, text in zip(axes[0], (train, test), ("train_flops", "flops_per_puzzle"), texts):
-        kept.append(_edge(axis, points))
-        common.axis_scale(axis, "x", label(column), np.array([point[1] for point in points]), log=True)
+        cost, accuracy, error = ([point[i] for point in points] for i in (1, 2, 3))
+        kept.append([points[i] for i in common.frontier(axis, cost, error, accuracy)])
+        common.axis_scale(axis, "x", label(column), cost, log=True)
         common.heading(axis, text[:1].upper() + text[1:])
     errors = [point[3] for point in train + test]
     common.error_scale(axes[0, 0], "error", min(errors), max(errors))
@@ -92,7 +91,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         caption=(
             "Means over seeds, error on a log axis: every grid point of the study by its training compute (left), "
             "every evaluation by its test-time compute (right: fixed steps, stopping on the halt logit, restarts "
-            f"picked by it). Black: frontier; costs within {100 * TOLERANCE:.0f} % count as equal."
+            f"picked by it). Black: frontier; costs within {100 * common.EQUAL_COSTS:.0f} % count as equal."
         ),
         sentence=" ".join(sentences),
         answer=sentences[0],
@@ -110,11 +109,3 @@ def _points(axes: Axes, rows: pd.DataFrame, column: str, style: dict[str, Any]) 
         name = f"{part['experiment'].iloc[0]}: {point_name(part['label'].iloc[0])}".replace("_", " ")
         found.append((name, cost, value, error))
     return found
-
-
-def _edge(axes: Axes, points: list[Point]) -> list[Point]:
-    """The frontier of the means, drawn and returned."""
-    cost, value, error = (np.array([point[i] for point in points], float) for i in (1, 2, 3))
-    best = stats.frontier(cost, value, tolerance=TOLERANCE)
-    axes.plot(cost[best], error[best], color="black", linewidth=1, drawstyle="steps-post", zorder=1)
-    return [points[i] for i in best]

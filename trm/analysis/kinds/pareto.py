@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from trm.analysis.labels import label
-from trm.analysis.lazy import common, np, pd, stats
+from trm.analysis.lazy import common, np, pd
 from trm.analysis.specs import Column, Figure, Metric
 from trm.analysis.words import compact, count, measured, memory, point_name, sentence, thing
 from trm.errors import UserError
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 MOST_NAMES = 8
 """Most frontier points whose names are written beside them."""
-TOLERANCE = 0.02
-"""Costs that differ by less, relative to each other, count as equal: wall times and memory vary that much."""
 
 
 class Spec(Figure):
@@ -67,7 +65,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         title=sentence(f"{thing(shown_metric(spec.y))} against cost"),
         caption=(
             "One mark a grid point: mean over its seeds with Student's 95 % interval. Black line: Pareto frontier "
-            f"of the means; costs within {100 * TOLERANCE:.0f} % count as equal. Pale marks are dominated."
+            f"of the means; costs within {100 * common.EQUAL_COSTS:.0f} % count as equal. Pale marks are dominated."
         ),
         sentence=" ".join(pareto_sentence(kept[cost], total, cost, spec.y) for cost in costs),
         answer=pareto_sentence(kept[costs[0]], total, costs[0], spec.y),
@@ -97,11 +95,9 @@ def _panel(
         marks.append((part, next((h for h in shades if h == hue), None)))
     if not names:
         raise UserError(f"no grid point has both {cost} and {spec.y}")
-    cheaper_better = "error" not in spec.y and "entropy" not in spec.y
-    best = stats.frontier(
-        np.array(prices), np.array(values), higher_is_better=cheaper_better, tolerance=TOLERANCE
-    )
     shown = np.array([common.positive(part, metric).mean() for part, _ in marks])
+    sign = -1 if "error" in spec.y or "entropy" in spec.y else 1
+    best = common.frontier(axes, prices, shown, sign * np.array(values))
     for index, (part, hue) in enumerate(marks):
         data = common.positive(part, metric)
         summary = common.mean_of(data, metric)
@@ -116,9 +112,6 @@ def _panel(
             summary=summary,
             strength=1.0 if index in best else 0.4,
         )
-    axes.plot(
-        np.array(prices)[best], shown[best], color="black", linewidth=0.9, drawstyle="steps-post", zorder=1
-    )
     common.axis_scale(axes, "x", label(cost), np.array(prices))
     if label(metric).log:
         common.error_scale(axes, metric, float(shown.min()), float(shown.max()))
