@@ -24,6 +24,8 @@ FULL = (
 
 
 LONGEST = (
+    "xla/test_lockstep.py",
+    "xla/test_tpu_check.py",
     "pipeline/test_cloud_page.py",
     "pipeline/test_pod.py",
     "slurm",
