@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from pathlib import Path
 
 import pytest
+
+# The interpreted TPU's two cores start computations from within a callback: with a pool of as many threads as a small
+# machine has processors, all of them can wait for a free one for ever. Read when jax starts its CPU client.
+os.environ.setdefault("PJRT_NPROC", "16")
 
 REASON = "torch_xla is not installed here: the XLA tests run in the environment envs/tpu (Linux x86-64 only)"
 

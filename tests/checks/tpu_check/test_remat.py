@@ -5,7 +5,8 @@ import torch
 
 from trm.errors import UserError
 from trm.network.parameters import Layout, architecture, initial_weights
-from trm.network.tpu.network import XlaNetwork, kept_bytes
+from trm.network.tpu.network import HBM_SHARE, XlaNetwork, kept_bytes
+from trm.network.tpu.recursion import kept_bytes as kernels_kept_bytes
 from trm.study.schema import ModelConfig
 
 MODEL = ModelConfig.model_validate({"mixer": "mlp", "d_model": 32, "heads": 2, "puzzle_tokens": 2})
@@ -51,3 +52,27 @@ def test_wrong_knobs_are_refused(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("TRM_XLA_HBM_GIB", "64")
     with pytest.raises(UserError, match="TRM_XLA_HBM_GIB=64: it must be a number of GiB"):
         gradients()
+
+
+@pytest.mark.parametrize("mixer", ["mlp", "attention"])
+def test_as_many_blocks_keep_their_activations_with_kernels_as_fit(
+    mixer: str, monkeypatch: pytest.MonkeyPatch
+):
+    model = MODEL.model_copy(update={"mixer": mixer, "d_model": 128})
+    layout, arch = Layout.of(model, 16, 6), architecture(model, torch.bfloat16)
+    w, rows = initial_weights(model, 16, 6, 0), 4096
+    each = 2 * rows * 24 * ((4 if mixer == "mlp" else 8) * 128 + 3 * w["blocks.0.channel_mlp.down"].shape[1])
+    assert kernels_kept_bytes(w, 18, rows) == each  # 18 tokens are padded to 24
+
+    def kept(room: float = 100.0, variable: str = "auto") -> tuple[int, bool | None]:
+        """Applications that keep theirs, of 6, where the memory holds `room` of them beside the weights."""
+        monkeypatch.setenv("TRM_XLA_HBM_GIB", str((room * each + 28 * layout.size) / HBM_SHARE / 2**30))
+        monkeypatch.setenv("TRM_XLA_REMAT", variable)
+        network = XlaNetwork(layout, torch.zeros(layout.size), torch.zeros(layout.size), arch)
+        return network._choose_keep(w, 18, rows, l_cycles=2), network.remat
+
+    assert kept(8.1) == (6, False)
+    assert kept(7.9) == (5, True)
+    assert kept(0.5) == (0, True)
+    assert kept(variable="1") == (0, True)
+    assert kept(0.5, variable="0") == (6, False)

@@ -340,7 +340,7 @@ def _advice(
     if what != "train":
         needs, most = answer["needs_gib"] or answer["peak_gib"], hbm_gib(where.generation)
         return f"needs {needs:.1f} of {most} GiB: no knob changes its rows a chip; choose a smaller model"
-    if not answer["remat"] and not answer.get("kernels"):
+    if not answer["remat"]:
         again = ask(config, where, what, cache_folder, remat=True)
         if fits(again, where):
             return f"TRM_XLA_REMAT=1 makes it fit ({again['peak_gib']:.1f} GiB), with the same result"

@@ -55,16 +55,15 @@ def as_torch_xla_starts_libtpu(where: Slice) -> None:
 
 def trace_training(
     config: RunConfig, puzzles: Puzzles, where: Slice, remat: bool | None
-) -> tuple[str, float, bool, bool]:
-    """StableHLO of one training step, the host's seconds to start it, and whether it rematerialises and uses the
-    kernels."""
+) -> tuple[str, float, bool]:
+    """StableHLO of one training step, the host's seconds to start it, and whether it rematerialises."""
     from trm.checks.tpu_check.rehearsal import rehearse
 
     backend, network = rehearse(config, puzzles, remat, evaluation=False)
     module = [text for phase, text in backend.programs if phase == "step"][-1]
     sizes = config.training.batch_size, puzzles.seq_len, puzzles.vocab
     seconds = starting_seconds(*backend.step_sizes, sizes, where, backend)
-    return module, seconds, bool(network.remat), bool(network.by_kernels)
+    return module, seconds, bool(network.remat)
 
 
 def trace_evaluation(
@@ -132,16 +131,16 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
 
         programs = rehearse(config, puzzles)[0].programs
         return {"programs": [{"phase": phase} | compiled(text, where, cache) for phase, text in programs]}
-    remat, used, rows = False, False, config.training.batch_size // where.chips
+    remat, rows = False, config.training.batch_size // where.chips
     if request["what"] == "train":
-        module, starting, remat, used = trace_training(config, puzzles, where, request.get("remat"))
+        module, starting, remat = trace_training(config, puzzles, where, request.get("remat"))
     else:
         from trm.devices.xla import XlaBackend
 
         module, starting, rows = trace_evaluation(config, puzzles, where, XlaBackend())
     if request.get("stablehlo"):
         Path(request["stablehlo"]).write_text(module)
-    answer = {"remat": remat, "kernels": used, "rows_per_chip": rows, "host_ms": round(1000 * starting, 2)}
+    answer = {"remat": remat, "rows_per_chip": rows, "host_ms": round(1000 * starting, 2)}
     return answer | compiled(module, where, cache, request.get("hlo"))
 
 

@@ -51,12 +51,13 @@ class Half(NamedTuple):
 
     @property
     def tile(self) -> int:
-        """Puzzles a grid step: one where tokens are mixed, else about 200 rows of the residual stream, so that both
-        cores get as many steps."""
+        """Puzzles a grid step: one where tokens are mixed, else as many as the core's 16 MiB hold beside the weights,
+        with as many steps for each core."""
         count = 1
         if self.kind == "token":
             return count
-        while self.puzzles % (4 * count) == 0 and 2 * count * self.padded <= 256:
+        most = 256 if self.kind == "channel" else 448 if self.backward or self.keep else 896
+        while self.puzzles % (4 * count) == 0 and 2 * count * self.padded <= most:
             count *= 2
         return count
 
@@ -64,7 +65,8 @@ class Half(NamedTuple):
 def function(half: Half, interpret: bool = False) -> Callable[..., Any]:
     """The jitted kernel of one half; returns a list of arrays (`outputs` tells their shapes).
 
-    Arguments: [gradient, sum before the norm,] input [N, D] [and what is to be added to it], weights, rotary tables.
+    Arguments: input [N, D] [and what is to be added to it], weights, rotary tables. Backward, instead of the input:
+    gradient, sum before the norm, and the tokens' input, the channels' derivatives or attention's q, k and v.
     """
     kernels = {
         ("token", False): functools.partial(xla_kernels.token_forward, half.length, half.keep, half.added),
@@ -111,7 +113,8 @@ def function(half: Half, interpret: bool = False) -> Callable[..., Any]:
             kernels[half.kind, half.backward],
             out_shape=shapes,
             grid=grid,
-            in_specs=[block(half.width)] * streams + [whole(array) for array in arrays[streams:]],
+            in_specs=[block(array.shape[1]) for array in arrays[:streams]]
+            + [whole(array) for array in arrays[streams:]],
             out_specs=specs,
             compiler_params=pltpu.CompilerParams(dimension_semantics=semantics),
             interpret=interpret,
@@ -127,13 +130,23 @@ def outputs(half: Half) -> list[tuple[tuple[int, ...], str]]:
     """Shapes and dtypes of a kernel's results."""
     rows, width = half.puzzles * half.padded, half.width
     stream = ((rows, width), "bfloat16")
-    if not half.backward:
-        return [stream] * (1 + half.keep + (half.keep and half.added))
+
+    def rows_of(values: int) -> tuple[tuple[int, int], str]:
+        return (rows, values), "bfloat16"
+
     if half.kind == "token":
-        return [stream] + [((2, half.inner, half.padded), "float32")] * 3
-    if half.kind == "attention":
-        return [stream, stream, stream, ((rows, 3 * width), "bfloat16")]
-    return [stream, stream, ((rows, half.inner), "bfloat16"), ((rows, 2 * half.inner), "bfloat16")]
+        if half.backward:
+            return [stream] + [((2, half.inner, half.padded), "float32")] * 3
+        kept = []
+    elif half.kind == "attention":
+        if half.backward:
+            return [stream, stream, rows_of(3 * width)]
+        kept = [stream, rows_of(3 * width)]
+    else:
+        if half.backward:
+            return [stream, stream, rows_of(2 * half.inner)]
+        kept = [rows_of(half.inner), rows_of(2 * half.inner)]
+    return [stream, *([stream, *kept, *[stream] * half.added] if half.keep else [])]
 
 
 BODIES: dict[str, str] = {}

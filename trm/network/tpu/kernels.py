@@ -2,7 +2,9 @@
 
 XLA writes the inner activations of a SwiGLU to HBM and packs them into bfloat16 at several vector instructions a
 value; on a v4 that takes four times as long as the matrix products (docs/tpu.md). Here a tile of rows stays on
-the core from the residual stream to the residual stream, and backward computes the inner activations again.
+the core from the residual stream to the residual stream. With `keep`, forward also returns what backward needs: of the
+channels the hidden values and their derivatives, of attention its result, queries, keys and values. The tokens' inner
+activations are computed again: reading them would take longer.
 
 Shapes: B rows, L tokens padded to a multiple of 8, D width, I inner width, N = B * L rows of the residual stream,
 which is [N, D] bfloat16 here, puzzle after puzzle. Weights are bfloat16, gates halved: with h = gate / 2,
@@ -10,7 +12,7 @@ silu(gate) = h + h tanh(h), which is one transcendental instruction. Padded toke
 attention they are masked.
 A core gets half of the grid: the outer dimension of size two where sums stay in VMEM, else the only one.
 Backward takes the sum before the norm (t, bfloat16) and returns the gradient of the half's input; the products that
-make the channel weights' gradients are left to XLA, which is good at large products.
+make the weights' gradients, except the tokens', are left to XLA, which is good at large products.
 """
 
 from __future__ import annotations
@@ -75,11 +77,10 @@ def token_forward(length: int, keep: bool, added: bool, *refs: Any) -> None:
         y[:, part] = bf16(normalised(t, 0, length)[0])
 
 
-def swiglu_gradients(h: Any, u: Any, d: Any) -> tuple[Any, Any, Any]:
-    """Hidden values, and the gradients of h and u from that of the hidden values; bfloat16."""
+def silu(h: Any) -> tuple[Any, Any]:
+    """silu(2 h) and its derivative."""
     s = 1 + jnp.tanh(h)
-    silu = h * s
-    return bf16(silu * u), bf16(d * u * (s * (1 + h * (2 - s)))), bf16(d * silu)
+    return h * s, s * (1 + h * (2 - s))
 
 
 def token_backward(
@@ -95,8 +96,9 @@ def token_backward(
         x_LC = x[:, part]
         gt = before_norm(f32(g[:, part]), f32(t[:, part]), 0, length)
         gt_LC = bf16(gt)
-        found = swiglu_gradients(dot(wg[...], x_LC), dot(wu[...], x_LC), dot(wd[...], gt_LC, 0, 0))
-        hidden, dh, du = found
+        h, u, d = dot(wg[...], x_LC), dot(wu[...], x_LC), dot(wd[...], gt_LC, 0, 0)
+        gate, slope = silu(h)
+        hidden, dh, du = bf16(gate * u), bf16(d * u * slope), bf16(d * gate)
         dx[:, part] = bf16(gt + dot(wg[...], dh, 0, 0) + dot(wu[...], du, 0, 0))
         sums[0][0] += dot(dh, x_LC, 1, 1)
         sums[1][0] += dot(du, x_LC, 1, 1)
@@ -104,141 +106,178 @@ def token_backward(
 
 
 def channel_forward(keep: bool, x: Any, wg: Any, wu: Any, wd: Any, y: Any, *kept: Any) -> None:
-    x_ND = x[...]
+    x_ND, inner = x[...], wg.shape[1]
     t = f32(x_ND)
-    for i in range(0, wg.shape[1], CHUNK):
+    for i in range(0, inner, CHUNK):
         part = slice(i, i + CHUNK)
         h, u = dot(x_ND, wg[:, part]), dot(x_ND, wu[:, part])
-        t += dot(bf16((h + h * jnp.tanh(h)) * u), wd[part])
+        gate, slope = silu(h)
+        hidden = bf16(gate * u)
+        if keep:
+            kept[1][:, part], kept[2][:, part] = hidden, bf16(u * slope)
+            kept[2][:, inner + i : inner + i + CHUNK] = bf16(gate)
+        t += dot(hidden, wd[part])
     if keep:
         kept[0][...] = bf16(t)
     y[...] = bf16(normalised(t, 1, t.shape[1])[0])
 
 
 def channel_backward(
-    g: Any, t: Any, x: Any, wg: Any, wu: Any, wd: Any, dx: Any, gt: Any, hidden: Any, dhu: Any
+    g: Any, t: Any, slopes: Any, wg: Any, wu: Any, wd: Any, dx: Any, gt: Any, dhu: Any
 ) -> None:
-    x_ND, inner = x[...], wg.shape[1]
-    total = before_norm(f32(g[...]), f32(t[...]), 1, x.shape[1])
+    inner = wg.shape[1]
+    total = before_norm(f32(g[...]), f32(t[...]), 1, t.shape[1])
     gt_ND = bf16(total)
     gt[...] = gt_ND
     for i in range(0, inner, CHUNK):
-        part = slice(i, i + CHUNK)
-        found = swiglu_gradients(dot(x_ND, wg[:, part]), dot(x_ND, wu[:, part]), dot(gt_ND, wd[part], 1, 1))
-        hidden[:, part], dhu[:, part], dhu[:, inner + i : inner + i + CHUNK] = found
-        total += dot(found[1], wg[:, part], 1, 1) + dot(found[2], wu[:, part], 1, 1)
+        part, second = slice(i, i + CHUNK), slice(inner + i, inner + i + CHUNK)
+        d = dot(gt_ND, wd[part], 1, 1)
+        dh, du = bf16(d * f32(slopes[:, part])), bf16(d * f32(slopes[:, second]))
+        dhu[:, part], dhu[:, second] = dh, du
+        total += dot(dh, wg[:, part], 1, 1) + dot(du, wu[:, part], 1, 1)
     dx[...] = bf16(total)
 
 
 def turned(x: Any, tables: tuple[Any, ...]) -> Any:
-    """Rotary positions: x cos + (the other half of each head) sin, the two halves by rolls along the lanes."""
-    cos, low, high, half = tables
-    return x * cos + pltpu.roll(x, LANES - half, 1) * low + pltpu.roll(x, half, 1) * high
+    """Rotary positions: x cos + (the other half of each head) sin. The first halves of a group's heads come before
+    their second halves, so that one roll by half a register swaps them."""
+    cos, sin = tables
+    return x * cos + pltpu.roll(x, LANES // 2, 1) * sin
 
 
 def turned_back(g: Any, tables: tuple[Any, ...]) -> Any:
-    """Gradient of `turned`'s argument."""
-    cos, low, high, half = tables
-    return g * cos + pltpu.roll(g * low, half, 1) + pltpu.roll(g * high, LANES - half, 1)
+    """Gradient of `turned`'s argument: the rotation by the opposite angle."""
+    cos, sin = tables
+    return g * cos - pltpu.roll(g, LANES // 2, 1) * sin
 
 
 class Heads:
-    """One group of heads, 128 channels wide, of one tile of rows: projections, and softmax per puzzle and head.
+    """One group of heads, 128 channels wide, of one tile of rows: softmax per puzzle and head.
 
-    A head is picked by zeroing the other heads' channels of keys and values: the matrix unit is 128 wide, and no lane
-    has to move.
+    Scores are [keys, queries], so that a query's largest score and its sum are rows, one register each. A head is
+    picked by zeroing the other heads' channels, since the matrix unit contracts over 128. Each stage is written down
+    for all puzzles and heads before the next: the compiler overlaps them better.
     """
 
-    def __init__(self, length: int, head: int, padded: int, tables: tuple[Any, ...] | None):
-        self.head, self.padded, self.tables = head, padded, tables
-        lane = jax.lax.broadcasted_iota(jnp.int32, (padded, LANES), 1) // head
-        self.masks = [lane == i for i in range(LANES // head)]
-        column = jax.lax.broadcasted_iota(jnp.int32, (padded, padded), 1)
-        self.bias = jnp.where(column < length, 0.0, MASKED)
+    def __init__(self, length: int, head: int, padded: int):
+        self.length, self.head, self.padded, self.count = length, head, padded, LANES // head
+        self.lane = jax.lax.broadcasted_iota(jnp.int32, (padded, LANES), 1)
 
-    def projected(self, x_ND: Any, w: Any, part: slice, turn: bool) -> list[Any]:
-        """Per puzzle [L, 128] bfloat16."""
-        wide = dot(x_ND, w[:, part])
-        found = [wide[r : r + self.padded] for r in range(0, wide.shape[0], self.padded)]
-        if turn and self.tables is not None:
-            found = [turned(rows, self.tables) for rows in found]
-        return [bf16(rows) for rows in found]
+    def tiles(self, x_NK: Any) -> list[Any]:
+        """Per puzzle."""
+        return [x_NK[r : r + self.padded] for r in range(0, x_NK.shape[0], self.padded)]
 
-    def picked(self, x: Any, i: int) -> Any:
-        """x with the channels of the other heads zeroed."""
-        return x if len(self.masks) == 1 else jnp.where(self.masks[i], x, jnp.zeros_like(x))
+    def has(self, i: int, turned: bool) -> Any:
+        """Which channels are of head i: of queries and keys (turned), or of values."""
+        return (self.lane % (LANES // 2) // (self.head // 2) if turned else self.lane // self.head) == i
 
-    def softmax(self, q: Any, k: Any) -> Any:
-        scores = dot(q, k, 1, 1) + self.bias
-        e = jnp.exp(scores - scores.max(1, keepdims=True))
-        return e * (1 / e.sum(1, keepdims=True))
+    def picked(self, x: Any, turned: bool) -> list[Any]:
+        """x [L, 128] for each head, with the channels of the others zeroed; bfloat16."""
+        return [bf16(jnp.where(self.has(i, turned), f32(x), 0.0)) for i in range(self.count)]
+
+    def joined(self, found: list[Any], turned: bool) -> list[Any]:
+        """Per puzzle, each head's channels of its own result."""
+        joined = []
+        for n in range(0, len(found), self.count):
+            x = found[n]
+            for i in range(1, self.count):
+                x = jnp.where(self.has(i, turned), found[n + i], x)
+            joined.append(x)
+        return joined
+
+    def exponentials(self, q: list[Any], k: list[Any]) -> list[Any]:
+        """Of the scores, less each query's largest, by puzzle and head: [keys, queries] float32. `k`: picked."""
+        scores = [self.masked(dot(k_n, q[n // self.count], 1, 1)) for n, k_n in enumerate(k)]
+        most = [s.max(0, keepdims=True) for s in scores]
+        return [jnp.exp(s - m) for s, m in zip(scores, most, strict=True)]
+
+    def masked(self, scores: Any) -> Any:
+        """Padded keys, which are the last, get no weight."""
+        whole = self.length // 8 * 8
+        if self.length == self.padded:
+            return scores
+        row = jax.lax.broadcasted_iota(jnp.int32, (self.padded - whole, self.padded), 0)
+        last = jnp.where(row < self.length - whole, scores[whole:], MASKED)
+        return jnp.concatenate([scores[:whole], last], 0) if whole else last
+
+    def attended(self, q: list[Any], k: list[Any], v: list[Any]) -> Any:
+        """Softmax over the keys times the values: [N, 128] bfloat16. Rows of ones beside the values make the sums."""
+        e = self.exponentials(q, [k_i for tile in k for k_i in self.picked(tile, True)])
+        v_KL = [bf16(f32(tile).T) for tile in v]
+        ones = jnp.ones((16, self.padded), jnp.bfloat16)
+        parts = []
+        for n, e_n in enumerate(e):
+            first = n % self.count * self.head
+            values = v_KL[n // self.count][first : first + self.head]
+            both = dot(jnp.concatenate([values, ones], 0), bf16(e_n))
+            parts.append(both[: self.head] * (1 / both[self.head : self.head + 1]))
+        whole = [jnp.concatenate(parts[n : n + self.count], 0).T for n in range(0, len(parts), self.count)]
+        return bf16(jnp.concatenate(whole, 0))
+
+    def gradients(self, q: list[Any], k: list[Any], v: list[Any], d: list[Any]) -> tuple[list[Any], ...]:
+        """Gradients of q, k and v [L, 128] from that of `attended`; float32, per puzzle."""
+        k_i = [found for tile in k for found in self.picked(tile, True)]
+        v_i = [found for tile in v for found in self.picked(tile, False)]
+        e = self.exponentials(q, k_i)
+        p = [e_n * (1 / e_n.sum(0, keepdims=True)) for e_n in e]
+        dp = [dot(v_n, d[n // self.count], 1, 1) for n, v_n in enumerate(v_i)]
+        ds = [
+            bf16(p_n * (dp_n - (dp_n * p_n).sum(0, keepdims=True))) for p_n, dp_n in zip(p, dp, strict=True)
+        ]
+        dv = [dot(bf16(p_n), d[n // self.count]) for n, p_n in enumerate(p)]
+        dk = [dot(ds_n, q[n // self.count]) for n, ds_n in enumerate(ds)]
+        dq = [dot(ds_n, k_n, 0, 0) for ds_n, k_n in zip(ds, k_i, strict=True)]
+        total = [sum(dq[n + 1 : n + self.count], dq[n]) for n in range(0, len(dq), self.count)]
+        return total, self.joined(dk, True), self.joined(dv, False)
 
 
-def tables_of(refs: tuple[Any, ...], head: int) -> tuple[Any, ...] | None:
-    return (*(ref[...] for ref in refs), head // 2) if refs else None
+def tables_of(refs: Sequence[Any]) -> tuple[Any, ...] | None:
+    return tuple(ref[...] for ref in refs) if refs else None
 
 
 def attention_forward(
     length: int, head: int, padded: int, rope: bool, keep: bool, added: bool, *refs: Any
 ) -> None:
     streams, (wq, wk, wv, wo, *rest) = refs[: 1 + added], refs[1 + added :]
-    tables, outputs = rest[: 3 * rope], rest[3 * rope :]
-    heads = Heads(length, head, padded, tables_of(tuple(tables), head))
+    tables, (y, *kept) = tables_of(rest[: 2 * rope]), rest[2 * rope :]
+    heads = Heads(length, head, padded)
     x_ND = summed(streams, slice(None))
-    t = f32(x_ND)
-    for c in range(0, x_ND.shape[1], LANES):
+    t, width = f32(x_ND), x_ND.shape[1]
+    for c in range(0, width, LANES):
         part = slice(c, c + LANES)
-        q, k = heads.projected(x_ND, wq, part, True), heads.projected(x_ND, wk, part, True)
-        v = heads.projected(x_ND, wv, part, False)
-        attended = [
-            sum(
-                dot(bf16(heads.softmax(q[b], heads.picked(k[b], i))), heads.picked(v[b], i))
-                for i in range(len(heads.masks))
-            )
-            for b in range(len(q))
-        ]
-        t += dot(bf16(jnp.concatenate(attended, 0)), wo[part])
+        q, k, v = (heads.tiles(dot(x_ND, w[:, part])) for w in (wq, wk, wv))
+        if tables is not None:
+            q, k = ([turned(tile, tables) for tile in tiles] for tiles in (q, k))
+        q = [bf16(tile) for tile in q]
+        attended = heads.attended(q, k, v)
+        t += dot(attended, wo[part])
+        if keep:
+            kept[1][:, part] = attended
+            for place, tiles in enumerate((q, k, v)):
+                kept[2][:, place * width + c : place * width + c + LANES] = bf16(jnp.concatenate(tiles, 0))
     if keep:
-        outputs[1][...] = bf16(t)
+        kept[0][...] = bf16(t)
         if added:
-            outputs[2][...] = x_ND
-    outputs[0][...] = bf16(normalised(t, 1, t.shape[1])[0])
+            kept[3][...] = x_ND
+    y[...] = bf16(normalised(t, 1, width)[0])
 
 
 def attention_backward(length: int, head: int, padded: int, rope: bool, *refs: Any) -> None:
-    g, t, x, wq, wk, wv, wo, *rest = refs
-    tables, (dx, gt, attended, dqkv) = rest[: 3 * rope], rest[3 * rope :]
-    heads = Heads(length, head, padded, tables_of(tuple(tables), head))
-    width, x_ND = x.shape[1], x[...]
+    g, t, qkv, wq, wk, wv, wo, *rest = refs
+    tables, (dx, gt, dqkv) = tables_of(rest[: 2 * rope]), rest[2 * rope :]
+    heads, width = Heads(length, head, padded), g.shape[1]
     total = before_norm(f32(g[...]), f32(t[...]), 1, width)
     gt_ND = bf16(total)
     gt[...] = gt_ND
     for c in range(0, width, LANES):
-        part = slice(c, c + LANES)
-        q, k = heads.projected(x_ND, wq, part, True), heads.projected(x_ND, wk, part, True)
-        v = heads.projected(x_ND, wv, part, False)
-        wide = dot(gt_ND, wo[part], 1, 1)
-        outs: list[list[Any]] = [[], [], [], []]
-        for b in range(len(q)):
-            d_LK = bf16(wide[b * padded : (b + 1) * padded])
-            o = dq = dk = dv = 0.0
-            for i in range(len(heads.masks)):
-                k_i, v_i = heads.picked(k[b], i), heads.picked(v[b], i)
-                p = heads.softmax(q[b], k_i)
-                p_QS = bf16(p)
-                o += dot(p_QS, v_i)
-                dp = dot(d_LK, v_i, 1, 1)
-                ds_QS = bf16(p * (dp - (dp * p).sum(1, keepdims=True)))
-                dq += dot(ds_QS, k_i)
-                dk += heads.picked(dot(ds_QS, q[b], 0, 0), i)
-                dv += heads.picked(dot(p_QS, d_LK, 0, 0), i)
-            if heads.tables is not None:
-                dq, dk = turned_back(dq, heads.tables), turned_back(dk, heads.tables)
-            for found, value in zip(outs, (o, dq, dk, dv), strict=True):
-                found.append(value)
-        o, dq, dk, dv = (bf16(jnp.concatenate(found, 0)) for found in outs)
-        attended[:, part] = o
-        for place, (d_NK, w) in enumerate(((dq, wq), (dk, wk), (dv, wv))):
-            dqkv[:, place * width + c : place * width + c + LANES] = d_NK
-            total += dot(d_NK, w[:, part], 1, 1)
+        parts = [slice(place * width + c, place * width + c + LANES) for place in range(3)]
+        d = heads.tiles(bf16(dot(gt_ND, wo[parts[0]], 1, 1)))
+        q, k, v = (heads.tiles(qkv[:, part]) for part in parts)
+        dq, dk, dv = heads.gradients(q, k, v, d)
+        if tables is not None:
+            dq, dk = ([turned_back(tile, tables) for tile in tiles] for tiles in (dq, dk))
+        for part, tiles, w in zip(parts, (dq, dk, dv), (wq, wk, wv), strict=True):
+            d_NK = bf16(jnp.concatenate(tiles, 0))
+            dqkv[:, part] = d_NK
+            total += dot(d_NK, w[:, parts[0]], 1, 1)
     dx[...] = bf16(total)

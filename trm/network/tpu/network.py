@@ -25,6 +25,8 @@ from trm.study.slices import hbm_gib
 KERNELS_VARIABLE = "TRM_XLA_KERNELS"
 REMAT_VARIABLE = "TRM_XLA_REMAT"
 HBM_SHARE = 0.9  # of a chip's memory that may be filled by estimate
+WORKING_APPLICATIONS = 2
+"""The kernels' other tensors take less memory than what two block applications keep."""
 
 
 def contract(equation: str, a: Tensor, b: Tensor) -> Tensor:
@@ -181,16 +183,17 @@ class XlaNetwork:
     """As `trm.network.eager.plain.PlainNetwork`.
 
     `kernels`: use the kernels where they fit. None: as $TRM_XLA_KERNELS says (0, or auto, the default: on a TPU).
-    `remat`, without kernels: compute the block stack again in backward instead of keeping its inner activations.
-    None: as $TRM_XLA_REMAT says (0, 1 or auto, the default: when they would not fit into a chip's memory).
+    `remat`: compute blocks again in backward instead of keeping their inner activations. None: as $TRM_XLA_REMAT says
+    (0, 1 or auto, the default: when they would not fit into a chip's memory; with kernels, as many as do not fit).
     """
 
     def __init__(
         self, layout: Layout, params: Tensor, grads: Tensor, arch: Architecture, remat: bool | None = None
     ):
         self._layout, self._arch, self._params, self._grads = layout, arch, params, grads
-        self.remat, self.by_kernels = remat, False
+        self.remat = remat
         self.kernels: bool | None = None
+        self._keep: int | None = None
         self._flat = params
 
     def prepare(self) -> None:
@@ -210,10 +213,10 @@ class XlaNetwork:
         if self.kernels is None:
             self.kernels = kernels_wanted()
         x = network.embed(inputs, puzzle, w, arch, looked_up)
-        self.by_kernels = self.kernels and xla_recursion.usable(w, arch, length, rows)
-        if self.by_kernels:
-            self.remat = False
-            z_H, z_L = xla_recursion.recursion(z_H, z_L, x, w, arch, mesh, h_cycles, l_cycles)
+        if self.kernels and xla_recursion.usable(w, arch, length, rows):
+            if self._keep is None:
+                self._keep = self._choose_keep(w, length, rows, l_cycles)
+            z_H, z_L = xla_recursion.recursion(z_H, z_L, x, w, arch, mesh, h_cycles, l_cycles, self._keep)
             return (z_H, z_L, *network.heads(z_H, w, arch))
         if self.remat is None:
             self.remat = self._choose_remat(w, length, rows, l_cycles)
@@ -228,8 +231,22 @@ class XlaNetwork:
         chosen = switch(REMAT_VARIABLE)
         if chosen != "auto":
             return chosen == "1"
-        need = kept_bytes(w, self._arch, length, rows, l_cycles) + 28.0 * self._params.numel()
-        return need > HBM_SHARE * hbm_gib() * 2**30
+        return kept_bytes(w, self._arch, length, rows, l_cycles) > self._free_bytes()
+
+    def _choose_keep(self, w: Weights, length: int, rows: int, l_cycles: int) -> int:
+        """How many block applications keep their activations with kernels; sets `remat`: not all do."""
+        count, chosen = (l_cycles + 1) * self._arch.layers, switch(REMAT_VARIABLE)
+        if self.remat is None and chosen == "auto":
+            each = xla_recursion.kept_bytes(w, length, rows)
+            keep = min(count, max(0, int(self._free_bytes() / each) - WORKING_APPLICATIONS))
+        else:
+            keep = 0 if self.remat or (self.remat is None and chosen == "1") else count
+        self.remat = keep < count
+        return keep
+
+    def _free_bytes(self) -> float:
+        """Bytes of a chip's memory beside the weights, their gradients and the optimizer's state."""
+        return HBM_SHARE * hbm_gib() * 2**30 - 28.0 * self._params.numel()
 
 
 class XlaRounds:

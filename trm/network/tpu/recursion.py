@@ -29,8 +29,17 @@ def usable(w: Weights, arch: Architecture, length: int, rows: int) -> bool:
     fits = width % LANES == 0 and inner % 256 == 0 and width * inner <= MAX_WEIGHT and length <= LANES
     if "blocks.0.token_mlp.down" in w:
         fits = fits and w["blocks.0.token_mlp.down"].shape[1] % 256 == 0
-    heads = "blocks.0.token_mlp.down" in w or LANES % (width // arch.heads) == 0
+    head = width // arch.heads
+    heads = "blocks.0.token_mlp.down" in w or (LANES % head == 0 and head >= 16)
     return arch.dtype == torch.bfloat16 and fits and heads and rows % 2 == 0
+
+
+def kept_bytes(w: Weights, length: int, rows: int) -> int:
+    """Bytes that one block application keeps on a device with `rows` puzzles: four streams, the channel SwiGLU's
+    hidden values and their derivatives, and of attention its result, queries, keys and values."""
+    width, inner = w["blocks.0.channel_mlp.down"].shape
+    streams = 4 if "blocks.0.token_mlp.down" in w else 8
+    return 2 * rows * padded_length(length) * (streams * width + 3 * inner)
 
 
 def prepared(w: Weights, arch: Architecture, length: int) -> list[list[Tensor]]:
@@ -44,18 +53,26 @@ def prepared(w: Weights, arch: Architecture, length: int) -> list[list[Tensor]]:
             mixer = [gate * 0.5, up, F.pad(w[prefix + "token_mlp.down"], (0, 0, 0, missing))]
         else:
             q, k, v = w[prefix + "attention.qkv"].t().chunk(3, dim=1)
-            mixer = [q * (q.shape[1] // arch.heads) ** -0.5, k, v, w[prefix + "attention.out"].t()]
+            head = q.shape[1] // arch.heads
+            q, k = (halves_first(weight, head) for weight in (q, k))
+            mixer = [q * head**-0.5, k, v, w[prefix + "attention.out"].t()]
         gate, up = w[prefix + "channel_mlp.gate_up"].t().chunk(2, dim=1)
         blocks.append([*mixer, gate * 0.5, up, w[prefix + "channel_mlp.down"].t()])
     return blocks
 
 
+def halves_first(weight: Tensor, head: int) -> Tensor:
+    """Columns of queries' or keys' weights [D, D] in the kernels' order: in each group of heads, 128 channels wide,
+    all heads' first halves, then all second halves."""
+    found: Tensor = weight.unflatten(1, (-1, LANES // head, 2, head // 2)).transpose(2, 3).flatten(1)
+    return found
+
+
 def rotary_tables(length: int, head: int, device: torch.device) -> list[Tensor]:
-    """Cosine, and sine for each half of a head (the first negative), [L, 128] float32: see `xla_kernels.turned`."""
-    cos, sin = (table[:, 0, 0] for table in network.rope_tables(length, head, device))
-    first = torch.arange(head, device=device) < head // 2
-    tables = cos, torch.where(first, -sin, 0.0), torch.where(first, 0.0, sin)
-    return [table.repeat(1, LANES // head) for table in tables]
+    """Cosine, and sine (negative for the first halves), [L, 128] float32, in the order of `halves_first`."""
+    cos, sin = (table[:, 0, 0, : head // 2] for table in network.rope_tables(length, head, device))
+    sin = torch.stack((-sin, sin), 1)[:, :, None].expand(-1, -1, LANES // head, -1).flatten(1)
+    return [cos.repeat(1, LANES // (head // 2)), sin]
 
 
 class Calls:
@@ -144,17 +161,32 @@ class Mesh(NamedTuple):
         return joined
 
 
-class Rounds:
-    """Recursion rounds of one device. `weights`: per block as from `prepared`, bfloat16."""
+class Saved(NamedTuple):
+    """One block application as backward needs it."""
 
-    def __init__(self, calls: Calls, weights: list[list[Tensor]]):
-        self._calls, self._weights = calls, weights
+    streams: Sequence[Tensor]
+    """Its inputs: one stream, or two to be added."""
+    kept: Sequence[Tensor] | None
+    """What the forward kernels return for backward; None: backward runs them again."""
+
+
+class Rounds:
+    """Recursion rounds of one device.
+
+    `weights`: per block as from `prepared`, bfloat16. `keep`: so many block applications of the differentiated round
+    keep their activations.
+    """
+
+    def __init__(self, calls: Calls, weights: list[list[Tensor]], keep: int = 0):
+        self._calls, self._weights, self._keep = calls, weights, keep
         self._kind = "token" if len(weights[0]) == 6 else "attention"
         self.sums: list[list[Tensor]] = [[] for _ in weights]
         """Sums of the weights' gradients by block; empty before the first backward."""
 
     @classmethod
-    def of(cls, x: Tensor, flat: Sequence[Tensor], arch: Architecture, mesh: Mesh, length: int) -> Rounds:
+    def of(
+        cls, x: Tensor, flat: Sequence[Tensor], arch: Architecture, mesh: Mesh, length: int, keep: int = 0
+    ) -> Rounds:
         """From the global input and float32 weights, inside."""
         count = len(flat) // arch.layers
         tables = []
@@ -165,10 +197,10 @@ class Rounds:
         weights = [mesh.enter(weight.to(arch.dtype), False) for weight in flat]
         rows = x.shape[0] // padded_length(length) // mesh.devices
         calls = Calls(rows, length, x.shape[1], arch, tables)
-        return cls(calls, [weights[i : i + count] for i in range(0, len(weights), count)])
+        return cls(calls, [weights[i : i + count] for i in range(0, len(weights), count)], keep)
 
     def forward(
-        self, z_H: Tensor, z_L: Tensor, x: Tensor, l_cycles: int, saved: list[Any] | None = None
+        self, z_H: Tensor, z_L: Tensor, x: Tensor, l_cycles: int, saved: list[Saved] | None = None
     ) -> tuple[Tensor, Tensor]:
         """As `network.recursion_round`; what backward needs is appended to `saved`."""
         inject = z_H + x
@@ -176,7 +208,7 @@ class Rounds:
             z_L = self._stack((z_L, inject), saved)
         return self._stack((z_H, z_L), saved), z_L
 
-    def backward(self, grad: Tensor, saved: list[Any]) -> Tensor:
+    def backward(self, grad: Tensor, saved: list[Saved]) -> Tensor:
         """Gradient of x from that of z_H; adds the weights' gradients to `sums`."""
         grad = self._stack_backward(grad, saved)  # through the update of z_H, which does not read x
         grad = self._stack_backward(grad, saved)
@@ -199,28 +231,40 @@ class Rounds:
             found += [*channel.chunk(2, dim=1), down]
         return found
 
-    def _stack(self, streams: tuple[Tensor, ...], saved: list[Any] | None) -> Tensor:
+    def _stack(self, streams: Sequence[Tensor], saved: list[Saved] | None) -> Tensor:
         """The blocks on the sum of the streams."""
-        keep = saved is not None
         for weights in self._weights:
-            between, *kept = self._calls.half(self._kind, streams, weights[:-3], keep)
-            out, *squeezed = self._calls.half("channel", [between], weights[-3:], keep)
+            keep = saved is not None and len(saved) < self._keep
+            out, kept = self._block(streams, weights, keep)
             if saved is not None:
-                mixed, *added = kept
-                saved.append((*(added or streams), mixed, between, *squeezed))
+                saved.append(Saved(streams, kept if keep else None))
             streams = (out,)
         return out
 
-    def _stack_backward(self, grad: Tensor, saved: list[Any]) -> Tensor:
+    def _block(
+        self, streams: Sequence[Tensor], weights: list[Tensor], keep: bool
+    ) -> tuple[Tensor, Sequence[Tensor]]:
+        """One block: its result, and what backward needs beside the streams."""
+        between, *mixed = self._calls.half(self._kind, streams, weights[:-3], keep)
+        out, *kept = self._calls.half("channel", [between], weights[-3:], keep)
+        return out, (*mixed, between, *kept)
+
+    def _stack_backward(self, grad: Tensor, saved: list[Saved]) -> Tensor:
         for weights, sums in zip(self._weights[::-1], self.sums[::-1]):
-            x, mixed, between, squeezed = saved.pop()
-            grad, gt, hidden, dhu = self._calls.half("channel", [grad, squeezed, between], weights[-3:])
+            streams, kept = saved.pop()
+            if kept is None:
+                _, kept = self._block(streams, weights, keep=True)
+            # what the mixer keeps, and its input if that was added up; what the channels keep
+            mixed, *inner, between, squeezed, hidden, slopes = kept
+            x = inner.pop() if len(streams) == 2 else streams[0]
+            grad, gt, dhu = self._calls.half("channel", [grad, squeezed, slopes], weights[-3:])
             new = [product(between, dhu), product(hidden, gt)]
-            grad, *rest = self._calls.half(self._kind, [grad, mixed, x], weights[:-3])
             if self._kind == "token":
+                grad, *rest = self._calls.half("token", [grad, mixed, x], weights[:-3])
                 new += rest
             else:
-                gt, attended, dqkv = rest
+                attended, qkv = inner
+                grad, gt, dqkv = self._calls.half("attention", [grad, mixed, qkv], weights[:-3])
                 new += [product(x, dqkv), product(attended, gt)]
             sums[:] = [old + value for old, value in zip(sums, new, strict=True)] if sums else new
         return grad
@@ -241,13 +285,14 @@ class Recursion(torch.autograd.Function):
         mesh: Mesh,
         length: int,
         cycles: tuple[int, int],
+        keep: int,
         z_H: Tensor,
         z_L: Tensor,
         x: Tensor,
         *flat: Tensor,
     ) -> tuple[Tensor, Tensor]:
         h_cycles, l_cycles = cycles
-        rounds = Rounds.of(x, flat, arch, mesh, length)
+        rounds = Rounds.of(x, flat, arch, mesh, length, keep)
         z_H, z_L, x = (mesh.enter(tensor, True) for tensor in (z_H, z_L, x))
         for _ in range(h_cycles - 1):
             z_H, z_L = rounds.forward(z_H, z_L, x, l_cycles)
@@ -266,7 +311,7 @@ class Recursion(torch.autograd.Function):
         total = mesh.leave(flat[None]).sum(0)
         parts = total.split([tensor.numel() for tensor in sums])
         grads = [part.view(tensor.shape) for part, tensor in zip(parts, sums, strict=True)]
-        return None, None, None, None, None, None, grad_x, *grads
+        return None, None, None, None, None, None, None, grad_x, *grads
 
 
 def recursion(
@@ -278,8 +323,12 @@ def recursion(
     mesh: Mesh,
     h_cycles: int,
     l_cycles: int,
+    keep: int = 0,
 ) -> tuple[Tensor, Tensor]:
-    """h_cycles rounds of z_H, z_L, x [L, B, D]; gradient of the last one only, and none where it is switched off."""
+    """h_cycles rounds of z_H, z_L, x [L, B, D]; gradient of the last one only, and none where it is switched off.
+
+    `keep`: so many of the last round's block applications keep their activations; backward computes the others again.
+    """
     length, count, width = x.shape
     blocks, padded = prepared(w, arch, length), padded_length(length)
 
@@ -297,5 +346,5 @@ def recursion(
         for _ in range(h_cycles):
             z_H, z_L = rounds.forward(z_H, z_L, x, l_cycles)
         return outwards(mesh.leave(z_H)), outwards(mesh.leave(z_L))
-    z_H, z_L = Recursion.apply(arch, mesh, length, (h_cycles, l_cycles), *streams, *flat)
+    z_H, z_L = Recursion.apply(arch, mesh, length, (h_cycles, l_cycles), keep, *streams, *flat)
     return outwards(z_H), outwards(z_L)
