@@ -3,6 +3,7 @@
 import csv
 import os
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 from tests.training.conftest import config, train, trainer
 from trm.devices.cpu import CpuBackend
 from trm.devices.tpu_metrics import Use
+from trm.errors import UserError
 from trm.training.history import TensorBoard
 from trm.training.report import TRANSFER_SHARE
 
@@ -140,6 +142,12 @@ def test_a_signal_asks_for_the_backends_own_report(dataset_folder, tmp_path, mon
     found.run()
     written = found.saver.folder.root / "xla-metrics-0.txt"
     assert written.read_text() == "report at step 2"
+
+
+def test_wandb_that_is_not_installed(dataset_folder, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(UserError, match="needs the wandb package: pip install wandb, or set wandb to off"):
+        train(config(training={"steps": 1}), dataset_folder, tmp_path, wandb="offline")
 
 
 def test_wandb_offline_under_the_fingerprint(dataset_folder, tmp_path, monkeypatch):
