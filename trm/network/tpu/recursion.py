@@ -253,6 +253,7 @@ class Rounds:
         for weights, sums in zip(self._weights[::-1], self.sums[::-1]):
             streams, kept = saved.pop()
             if kept is None:
+                grad, *streams = when_known(grad, *streams)
                 _, kept = self._block(streams, weights, keep=True)
             # what the mixer keeps, and its input if that was added up; what the channels keep
             mixed, *inner, between, squeezed, hidden, slopes = kept
@@ -268,6 +269,16 @@ class Rounds:
                 new += [product(x, dqkv), product(attended, gt)]
             sums[:] = [old + value for old, value in zip(sums, new, strict=True)] if sums else new
         return grad
+
+
+def when_known(*tensors: Tensor) -> list[Tensor]:
+    """The same, each once all are known: keeps the compiler from computing what follows early and keeping it."""
+    copies = [tensor.clone() for tensor in tensors]
+    if copies[0].device.type == "xla":
+        from torch_xla.core.xla_model import optimization_barrier_
+
+        optimization_barrier_(copies)
+    return copies
 
 
 def product(a: Tensor, b: Tensor) -> Tensor:
