@@ -44,6 +44,7 @@ class CudaBackend(Backend):
         self.rank, self.world = world_from_environment()
         self.device = torch.device("cuda", self._own_gpu())
         torch.cuda.set_device(self.device)
+        sum_in_float32()
         self.network = chosen_network(torch.cuda.get_device_capability(self.device))
         self.workers = Workers("nccl", self.rank, self.world) if self.world > 1 else None
 
@@ -86,6 +87,11 @@ class CudaBackend(Backend):
 
     def memory_limit(self) -> int:
         return torch.cuda.get_device_properties(self.device).total_memory
+
+
+def sum_in_float32() -> None:
+    """cuBLAS splits weight gradients over the rows of a batch: it adds the parts in float32, not in bfloat16."""
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
 
 
 def chosen_network(capability: tuple[int, int]) -> str:
