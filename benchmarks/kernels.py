@@ -4,8 +4,9 @@
     python -m benchmarks.kernels --json kernels.json
 
 One line for each kernel and tile: registers and bytes of local memory (spills) of a thread, shared memory of a program,
-and its tensor core instructions: Hopper's (HGMMA) and the older ones (HMMA). A kernel whose shared memory exceeds the
-chip's is marked; nothing is timed here.
+its tensor core instructions: Hopper's (HGMMA) and the older ones (HMMA), and what the programs of a call on 768 rows
+read together, most of it from the L2 cache. A kernel whose shared memory exceeds the chip's is marked; nothing is timed
+here.
 """
 
 from __future__ import annotations
@@ -81,6 +82,28 @@ def cases(architecture: str) -> Iterator[tuple[str, Any, list[str], dict[str, An
         yield f"optimiser {kind}", optimizer._update, [FP32] * 8 + [INT] + [FLOAT] * 4, constants
 
 
+def elements_read(operation: str, tile: dict[str, int], long: int, short: int, inner: int) -> int:
+    """Elements that all programs of a call read: `tokens` and `tokens backward` of x [short, long] with weights
+    padded to a power of two, `channels` of x [long, short]; `inner` is the width of the hidden layer."""
+    if operation == "channels":
+        across, down = -(-inner // tile["COLUMNS"]), -(-long // tile["ROWS"])
+        return across * long * short + down * 2 * inner * short
+    programs = -(-long // tile["COLUMNS"])
+    own = 3 * short * long + long if operation == "tokens backward" else short * long
+    return own + programs * 3 * power(short) * inner
+
+
+def gigabytes_read(name: str, tile: dict[str, int]) -> float | None:
+    """Of a call on 768 rows of the paper's model in bfloat16; None: a kernel without choices."""
+    rows = 768
+    if name == "swiglu product":
+        return 2e-9 * elements_read("channels", tile, rows * LENGTH, WIDTH, INNER)
+    if name in ("token mixing", "token mixing backward"):
+        operation = name.replace("token mixing", "tokens")
+        return 2e-9 * elements_read(operation, tile, rows * WIDTH, LENGTH, TOKEN_INNER)
+    return None
+
+
 class _Shape:
     def __init__(self, shape: tuple[int, int]):
         self.shape = shape
@@ -136,12 +159,13 @@ def main() -> int:
             "kernel": name,
             "tile": tile,
             "fits": found["shared_bytes"] <= SHARED[args.capability],
+            "gigabytes_read": gigabytes_read(name, tile),
         } | found
         results.append(found)
         print(
             f"{name:28} {'x'.join(map(str, tile.values())):18} registers {found['registers']:3}  "
             f"local {found['local_bytes']:4} B  shared {found['shared_bytes'] / 1024:5.1f} KiB  "
-            f"hgmma {found['hgmma']:3}  hmma {found['hmma']:3}  {'' if found['fits'] else 'DOES NOT FIT'}",
+            f"hgmma {found['hgmma']:3}  hmma {found['hmma']:3}  reads {found['gigabytes_read'] or 0:4.1f} GB  {'' if found['fits'] else 'DOES NOT FIT'}",
             flush=True,
         )
     if args.out:

@@ -8,7 +8,9 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from triton.runtime.interpreter import InterpreterBuilder
 
+from benchmarks.kernels import candidates, elements_read, gigabytes_read
 from trm.network import definition as network
 from trm.network import losses
 from trm.network.cuda import attention, loss, norm, optimizer, swiglu, tokens
@@ -89,6 +91,46 @@ def test_swiglu_in_the_products_epilogue(dtype, keep):
     close(hidden, F.silu(gate_up[:, :48]) * gate_up[:, 48:], dtype)
     if keep:
         close(kept, gate_up, dtype)
+
+
+@pytest.fixture
+def read(monkeypatch):
+    """Elements of matrices that kernels have read, by load."""
+    counts, load = [], InterpreterBuilder.create_masked_load
+
+    def counted(builder, pointers, mask, *others):
+        counts.append(int(mask.data.sum()))
+        return load(builder, pointers, mask, *others)
+
+    monkeypatch.setattr(InterpreterBuilder, "create_masked_load", counted)
+    return counts
+
+
+@pytest.mark.parametrize("operation", ["channels", "tokens", "tokens backward"])
+def test_what_a_call_reads_with_each_tile(operation, read):
+    """The count of `benchmarks.kernels` is what the interpreter reads, and no tile is worse than today's worst."""
+    for tile in candidates(operation, "90"):
+        read.clear()
+        if operation == "channels":
+            long, short, inner = 2 * tile["ROWS"] - 1, 2 * tile["DEPTH"], tile["COLUMNS"] + 1
+            x, weight = torch.zeros(long, short), torch.zeros(2 * inner, short)
+            swiglu.product(x, weight, torch.zeros(long, inner), None, tile)
+            name = "swiglu product"
+        else:
+            long, short, inner = tile["COLUMNS"] + 3, 13, 2 * tile["INNER"]
+            x, scale = torch.zeros(short, long), torch.ones(long)
+            weights = tokens.padded(torch.zeros(2 * inner, short), torch.zeros(short, inner))
+            wide, y = torch.zeros(2 * inner, long), torch.zeros_like(x)
+            if operation == "tokens":
+                tokens.mix(x, *weights, y, scale, tile)
+            else:
+                outs = (y.clone(), wide, torch.zeros(inner, long), y.clone())
+                tokens.mix_backward(x, *weights, y, scale, y.clone(), *outs, tile)
+            name = operation.replace("tokens", "token mixing")
+        assert sum(read) == elements_read(operation, tile, long, short, inner), tile
+        assert (
+            gigabytes_read(name, tile) < {"channels": 3.7, "tokens": 2.5, "tokens backward": 9.9}[operation]
+        )
 
 
 @DTYPES
