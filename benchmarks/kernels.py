@@ -165,7 +165,8 @@ def main() -> int:
         print(
             f"{name:28} {'x'.join(map(str, tile.values())):18} registers {found['registers']:3}  "
             f"local {found['local_bytes']:4} B  shared {found['shared_bytes'] / 1024:5.1f} KiB  "
-            f"hgmma {found['hgmma']:3}  hmma {found['hmma']:3}  reads {found['gigabytes_read'] or 0:4.1f} GB  {'' if found['fits'] else 'DOES NOT FIT'}",
+            f"hgmma {found['hgmma']:3}  hmma {found['hmma']:3}  "
+            f"reads {found['gigabytes_read'] or 0:4.1f} GB  {'' if found['fits'] else 'DOES NOT FIT'}",
             flush=True,
         )
     if args.out:
