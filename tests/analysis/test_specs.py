@@ -8,7 +8,7 @@ import sys
 import pytest
 from pydantic import ValidationError
 
-from trm.analysis.kinds import FIGURE
+from trm.analysis.kinds import FIGURE, KINDS
 from trm.analysis.specs import FitSpec
 
 
@@ -19,6 +19,12 @@ def test_importing_the_kinds_imports_no_numpy() -> None:
         subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
         == "[]\n"
     )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_says_how_to_read_it(kind: str) -> None:
+    assert KINDS[kind].Spec.reading
+    assert not KINDS[kind].Spec.reading.endswith(".")
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
@@ -104,6 +104,8 @@ class Reported(Spec):
 class Figure(Spec):
     """What every kind of figure has in common."""
 
+    reading: ClassVar[str]
+    """How to read the figure, in one line for docs/experiments.md."""
     kind: str
     name: str | None = None
     """File name; null: the kind and what distinguishes it."""

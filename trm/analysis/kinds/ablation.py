@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from trm.analysis.labels import label
 from trm.analysis.lazy import common, np, pd, stats
@@ -36,6 +36,9 @@ class Spec(Figure):
     """Values of every seed, and paired seed differences from the baseline."""
 
     kind: Literal["ablation"] = "ablation"
+    reading: ClassVar[str] = (
+        "differences to the baseline of the same seeds: an interval that leaves out zero is an effect"
+    )
     x: Column
     y: Metric = "exact_accuracy"
     hue: Column | None = None

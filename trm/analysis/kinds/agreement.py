@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from trm.analysis.labels import HISTORY, Label
 from trm.analysis.lazy import common, np, pd
@@ -26,6 +26,9 @@ class Spec(Figure):
     """Curves overlaid, and their relative differences."""
 
     kind: Literal["agreement"] = "agreement"
+    reading: ClassVar[str] = (
+        "the curves lie on each other; below, differences that begin at rounding and grow in training"
+    )
     metrics: tuple[str, ...] = ("train/loss", "train/grad_norm")
     """Columns of history.csv, one column of panels each."""
 

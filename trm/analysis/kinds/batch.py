@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from trm.analysis.labels import Label, label
 from trm.analysis.lazy import common, np, stats
@@ -22,6 +22,7 @@ class Spec(Figure):
     """Four panels: steps, puzzles and FLOPs to the targets, and throughput."""
 
     kind: Literal["batch"] = "batch"
+    reading: ClassVar[str] = "the critical batch is where the curve leaves the line of perfect scaling"
     targets: tuple[Fraction, ...] = (0.80, 0.85)
     """Validation accuracies counted to."""
     x: Column = "training.batch_size"

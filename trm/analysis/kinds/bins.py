@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from trm.analysis.labels import Label, label
 from trm.analysis.lazy import common, np
@@ -20,6 +20,7 @@ class Spec(Figure):
     """One curve for each value of `hue`; below, how many test puzzles each bin holds."""
 
     kind: Literal["bins"] = "bins"
+    reading: ClassVar[str] = "accuracy by difficulty, with the binomial interval of each bin"
     by: Literal["clues", "rating"] = "clues"
     """What the test puzzles are sorted by."""
     hue: Column | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -26,6 +26,9 @@ class Spec(Figure):
     """Every grid point of several experiments, with the two frontiers."""
 
     kind: Literal["compute_frontier"] = "compute_frontier"
+    reading: ClassVar[str] = (
+        "error by the FLOPs of training and of answering; the line joins what nothing cheaper beats"
+    )
     sources: tuple[str, ...] = Field(min_length=1)
     """Experiments shown."""
 

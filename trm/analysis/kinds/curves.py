@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from trm.analysis.labels import HISTORY, Label, label
 from trm.analysis.lazy import common, mpl, np, pd
@@ -32,6 +32,9 @@ class Spec(Figure):
     """One panel for each history column, and one for the train-test gap."""
 
     kind: Literal["curves"] = "curves"
+    reading: ClassVar[str] = (
+        "every seed faint, their mean strong; right of it training against unseen puzzles"
+    )
     metric: str = "eval/exact_accuracy"
     """Column of history.csv."""
     hue: Column | None = None

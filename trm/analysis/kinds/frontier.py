@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from trm.analysis.kinds import law
 from trm.analysis.labels import label
@@ -38,6 +38,9 @@ class Spec(Figure):
     """Fixed steps, stop when confident, restarts; majority vote and oracle beside."""
 
     kind: Literal["frontier"] = "frontier"
+    reading: ClassVar[str] = (
+        "accuracy bought by compute at test time: more steps, stopping when confident, restarts"
+    )
     hue: Column | None = None
     """One panel for each value; null: all grid points in one."""
     fit: bool = True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from trm.analysis.labels import Label, label
 from trm.analysis.lazy import common, mpl, np, stats
@@ -19,6 +19,7 @@ class Spec(Figure):
     """Distribution of the halting step by grid point."""
 
     kind: Literal["halting"] = "halting"
+    reading: ClassVar[str] = "at which supervision step the model first says that it is done"
     hue: Column | None = None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from trm.analysis.labels import label
 from trm.analysis.lazy import common, mpl, np, stats
@@ -21,6 +21,7 @@ class Spec(Figure):
     """Means with half the width of their intervals, one map for each value of `hue`."""
 
     kind: Literal["heatmap"] = "heatmap"
+    reading: ClassVar[str] = "brighter is better; the number in a cell is the mean over seeds"
     x: Column
     y: Column
     z: Metric = "exact_accuracy"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from trm.analysis.kinds import law
 from trm.analysis.labels import label
@@ -19,6 +19,7 @@ class Spec(Figure):
     """One colour a size; the law's curve at each size and the lower envelope of the means (Hoffmann et al. 2022)."""
 
     kind: Literal["joint"] = "joint"
+    reading: ClassVar[str] = "one curve a size; the fitted surface joins them"
     x: Column = "parameters"
     second: Column = "train_flops"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -37,6 +37,10 @@ class Spec(Figure):
     """Seeds, means and intervals; the law with its ribbon, extrapolation and equation."""
 
     kind: Literal["law"] = "law"
+    reading: ClassVar[str] = (
+        "error against the variable on logarithmic axes: a straight line is a power law; a bend is its "
+        "floor; dashed is extrapolated"
+    )
     x: Column
     y: Metric = "error"
     hue: Column | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from trm.analysis.labels import label
 from trm.analysis.lazy import common, np, pd
@@ -24,6 +24,7 @@ class Spec(Figure):
     """One panel a cost. An accuracy is drawn as its error on a log axis, where good points do not pile up."""
 
     kind: Literal["pareto"] = "pareto"
+    reading: ClassVar[str] = "points on the line are beaten by none that costs less"
     cost: Column = "train_flops"
     y: Metric = "exact_accuracy"
     hue: Column | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -22,6 +22,7 @@ class Spec(Figure):
     trend."""
 
     kind: Literal["prediction"] = "prediction"
+    reading: ClassVar[str] = "the diamond is what the law predicts at the star, with its interval"
     x: Column = "train_flops"
     y: Metric = "error"
     hue: None = None

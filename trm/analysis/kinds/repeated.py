@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from trm.analysis.kinds import law
 from trm.analysis.labels import Label
@@ -22,6 +22,7 @@ class Spec(Figure):
     """Error against effective data U + U R*(1 - exp(-R/R*)) over several experiments (Muennighoff et al. 2023)."""
 
     kind: Literal["repeated"] = "repeated"
+    reading: ClassVar[str] = "all points against effective data fall on one line if the law holds"
     sources: tuple[str, ...] = ("data_size", "augmentation")
     """Experiments fitted together."""
     x: Column = "data.train_puzzles"

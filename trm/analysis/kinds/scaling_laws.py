@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -31,6 +31,7 @@ class Spec(Figure):
     """Error against parameters, unique puzzles, copies, training and test-time FLOPs."""
 
     kind: Literal["scaling_laws"] = "scaling_laws"
+    reading: ClassVar[str] = "the laws of the study side by side, on the same scale of errors"
     panels: tuple[Panel, ...] = Field(min_length=1)
 
     def fits(self, experiment: str = "") -> tuple[FitSpec, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -28,6 +28,7 @@ class Spec(Figure):
     """A row for each puzzle: the question, then chosen steps."""
 
     kind: Literal["steps"] = "steps"
+    reading: ClassVar[str] = "answers after each supervision step; wrong cells are marked"
     puzzles: Annotated[int, Field(ge=1, le=8)] = 3
     columns: Annotated[int, Field(ge=2, le=16)] = 6
     """Supervision steps shown of each puzzle (the first, the last, and where the answer changes most)."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from trm.analysis.labels import label
 from trm.analysis.lazy import common, np, stats
@@ -20,6 +20,9 @@ class Spec(Figure):
     """One curve for each value of `hue`, beyond the steps trained with where the evaluation unrolls further."""
 
     kind: Literal["unroll"] = "unroll"
+    reading: ClassVar[str] = (
+        "accuracy after each number of supervision steps; the dotted line is the number in training"
+    )
     hue: Column | None = None
     """One curve for each value; null: the only coordinate, or the grid point."""
     marked: bool = True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from trm.analysis.labels import Label
 from trm.analysis.lazy import common, np
@@ -30,6 +30,10 @@ class Spec(Figure):
     """Shares of tasks solved, and which tasks where there are few."""
 
     kind: Literal["votes"] = "votes"
+    reading: ClassVar[str] = (
+        "tasks solved without voting, by the first answer of the vote, and with the two attempts that "
+        "ARC allows"
+    )
 
 
 def votes_sentence(
