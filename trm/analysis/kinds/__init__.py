@@ -2,8 +2,8 @@
 
 A module `kinds/<kind>.py` defines
 
-- `Spec`, a subclass of `trm.analysis.specs.Figure` whose `kind` is the module's name and whose `reading` says how to read
-  it, and
+- `Spec`, a subclass of `trm.analysis.specs.Figure` whose `kind` is the module's name and whose `reading` says how
+  to read it, and
 - `draw(spec, tables, fits)`, which returns a `Drawing`: the canvas, its caption and what it shows in words.
   Heading and footer are added to all kinds alike.
 
