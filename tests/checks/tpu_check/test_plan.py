@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -50,7 +49,7 @@ def test_compiled_step_times_replace_those_from_flops(project: Project, checked:
     assert after.of(run).compiled
     assert Estimates(project, compiled=False).of(run) == before  # what the documentation says
     assert after.of(run).seconds == pytest.approx(fixed + 0.040 * after.of(run).steps)
-    assert "step time compiled" in after.sentence(SimpleNamespace(run=run))
+    assert "step time compiled" in after.sentence(run)
     document = plan.document(project)
     rows = {row["run"]: row["step_time"] for item in document["experiments"] for row in item["runs"]}
     assert set(rows.values()) == {"compiled estimate"}  # runs of one shape are one program
@@ -66,14 +65,13 @@ def test_compiled_step_times_replace_those_from_flops(project: Project, checked:
 
 def test_hosts_of_a_job_by_runs_per_hour(project: Project, checked: Path, monkeypatch: pytest.MonkeyPatch):
     run = next(iter(project.runs))
-    job = SimpleNamespace(run=run)
     keep(checked, project, run, "v4-8", 80.0)
     keep(checked, project, run, "v4-64", 12.0)
     assert len(project.runs) >= 8
-    assert Estimates(project).hosts(job) == 1  # eight side by side: a run every 10 ms of step time
+    assert Estimates(project).hosts(run) == 1  # eight side by side: a run every 10 ms of step time
     # a single run is done sooner by all hosts
     monkeypatch.setattr(project.study, "runs", {run: project.runs[run]})
-    assert Estimates(project).hosts(job) == 8
-    assert Estimates(project).launcher(job) == "tpurun"
+    assert Estimates(project).hosts(run) == 8
+    assert Estimates(project).launcher(run) == "tpurun"
     keep(checked, project, run, "v4-64", 85.0)  # the host's share of a small step
-    assert Estimates(project).hosts(job) == 1
+    assert Estimates(project).hosts(run) == 1
