@@ -53,7 +53,7 @@ def test_a_run_goes_on_over_as_many_jobs_as_it_takes(new_study):
 
 def test_the_time_limit_sends_the_run_to_a_later_job(new_study):
     study = new_study(steps=LONG)
-    # Slurm looks at time limits every 30 s, so that a minute with a warning 59 s before its end is the shortest test
+    # Slurm looks at time limits every 30 s and takes a minute at least; training needs some seconds to begin
     study.start(
         "--until",
         "train",
@@ -61,7 +61,7 @@ def test_the_time_limit_sends_the_run_to_a_later_job(new_study):
         "0",
         "--set-resources",
         "train:runtime=1",
-        "train:slurm_extra='--signal=TERM@59'",
+        "train:slurm_extra='--signal=TERM@30'",
     )
     job = training_job(study)
     study.wait(lambda: restarts(study, job), "the requeue")

@@ -12,6 +12,7 @@ import math
 import os
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -124,8 +125,8 @@ def _go_on_later(steps: int, limit: float) -> None:
         )
     elif again := os.environ.get("TPU_AGAIN_FILE"):
         Path(again).touch()
-    elif sentence := requeue():
-        print(sentence, flush=True)
+    else:
+        requeue(partial(print, flush=True))
 
 
 def _evaluate_ahead(args: argparse.Namespace, out: Path, dataset: Path, backend: Backend) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Callable
 
 MARGIN_MINUTES = 5.0
 """Between the end of a run's stretch and the end of its job: time for the start of the job and for a checkpoint."""
@@ -17,22 +18,21 @@ def stretch_minutes(limit: float) -> float:
     return max(limit - MARGIN_MINUTES, limit / 2)
 
 
-def requeue() -> str:
-    """Requeue this process's Slurm job; Slurm then ends all of its processes.
+def requeue(say: Callable[[str], object]) -> None:
+    """Requeue this process's Slurm job, and say so first: Slurm then ends all of its processes at once.
 
-    Returns a sentence that says what happened, empty outside Slurm. A job that is being cancelled stays
-    cancelled.
+    A job that is being cancelled stays cancelled. Does nothing outside Slurm.
     """
     job = os.environ.get("SLURM_JOB_ID")
     if not job:
-        return ""
+        return
     state = _output("squeue", "--noheader", "--jobs", job, "--format", "%T")
     if state != "RUNNING":
-        return f"Slurm job {job} is {state.lower() or 'unknown to squeue'} and is not requeued"
-    problem = _output("scontrol", "requeue", job)
-    if problem:
-        return f"Slurm job {job} cannot be requeued ({problem}); start the run again to resume it"
-    return f"Slurm job {job} is requeued and will resume there"
+        say(f"Slurm job {job} is {state.lower() or 'unknown to squeue'} and is not requeued")
+        return
+    say(f"Slurm job {job} is requeued and will resume there")
+    if problem := _output("scontrol", "requeue", job):
+        say(f"Slurm job {job} cannot be requeued ({problem}); start the run again to resume it")
 
 
 def _output(*words: str) -> str:
