@@ -20,6 +20,9 @@ def test_every_kept_result_is_drawn(tmp_path):
         assert path.with_suffix(".png").stat().st_size > 5000
     sentence = json.loads((tmp_path / "real_sudoku_unroll.json").read_text())["sentence"]
     assert "67.8 % [64.8, 70.6] at 128" in sentence
+    sentence = json.loads((tmp_path / "hard_prediction.json").read_text())["sentence"]
+    assert "the law predicts error 0.28 % [" in sentence
+    assert "12.6 %, outside the interval" in sentence
 
 
 def test_kept_files_are_small():

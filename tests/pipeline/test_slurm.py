@@ -32,7 +32,7 @@ def test_a_running_job_goes_back(commands, tmp_path):
         said.append(sentence)
 
     requeue(say)
-    assert said == ["Slurm job 7 is requeued and will resume there"]
+    assert said == ["requeueing Slurm job 7: its next start resumes the run"]
     assert (tmp_path / "asked").read_text() == "requeue 7\n"
 
 

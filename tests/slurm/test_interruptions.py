@@ -47,7 +47,7 @@ def test_a_run_goes_on_over_as_many_jobs_as_it_takes(new_study):
     study.run("--until", "train", "--retries", "0")
     (run,) = study.trained()
     assert (run["steps"], run["resumes"]) == (3, 2)
-    assert study.log().count("is requeued and will resume") == 2
+    assert study.log().count("its next start resumes the run") == 2
     assert study.log().count("resumed from") == 2  # one log holds all attempts
 
 

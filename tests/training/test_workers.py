@@ -225,7 +225,6 @@ mount --bind "$0" /etc/hosts && exec "$@"
 """
 MEET = """
 import torch
-from trm.devices.tpu_metrics import DUTY_CYCLE, HBM_TOTAL, HBM_USED
 from trm.devices.workers import Workers, world_from_environment
 workers = Workers("gloo", *world_from_environment())
 total = torch.ones(3)

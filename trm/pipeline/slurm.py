@@ -30,7 +30,7 @@ def requeue(say: Callable[[str], object]) -> None:
     if state != "RUNNING":
         say(f"Slurm job {job} is {state.lower() or 'unknown to squeue'} and is not requeued")
         return
-    say(f"Slurm job {job} is requeued and will resume there")
+    say(f"requeueing Slurm job {job}: its next start resumes the run")
     if problem := _output("scontrol", "requeue", job):
         say(f"Slurm job {job} cannot be requeued ({problem}); start the run again to resume it")
 

@@ -129,10 +129,8 @@ def varied(spec: Any, table: Table, rows: pd.DataFrame) -> str | None:
 
 
 def with_hue(spec: Any, table: Table, rows: pd.DataFrame, taken: Sequence[str]) -> Any:
-    """The spec with the hue that its table calls for, where it names none and draws no envelope over all points."""
-    if spec.hue or getattr(spec, "best", False):
-        return spec
-    return spec.model_copy(update={"hue": implied_hue(table, rows, taken)})
+    """The spec with the hue that its table calls for, where it names none."""
+    return spec if spec.hue else spec.model_copy(update={"hue": implied_hue(table, rows, taken)})
 
 
 def ordered(values: pd.Series) -> list[Any]:

@@ -264,7 +264,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     table = merge([common.table_of(tables, name) for name in spec.experiments(tables[0].experiment)])
     found = spec.fits(table.experiment)
     fit = common.fit_of(fits, found[0]) if found else None
-    spec = common.with_hue(spec, table, table.select(spec.where, [spec.x]), [spec.x])
+    spec = coloured(spec, table)
     figure, axes = common.canvas(common.ONE, 3.0)
     rows = panel(axes[0, 0], spec, table, fit)
     common.hue_legend(figure, spec.hue, {}, axes[0, 0].get_legend_handles_labels()[0])
@@ -319,9 +319,16 @@ def summary(fit: dict[str, Any]) -> list[dict[str, Any]]:
     return short
 
 
+def coloured(spec: Any, table: Table) -> Any:
+    """The spec with the hue that its table calls for, where it names none."""
+    return common.with_hue(spec, table, table.select(spec.where, [spec.x]), [spec.x])
+
+
 def panel(axes: Axes, spec: Any, table: Table, fit: dict[str, Any] | None) -> pd.DataFrame:
-    """Draw one law into `axes`; returns the rows shown. `scaling_laws` and `prediction` draw their panels by it."""
-    spec = common.with_hue(spec, table, table.select(spec.where, [spec.x]), [spec.x])
+    """Draw one law into `axes`; returns the rows shown. `scaling_laws` and `prediction` draw their panels by it.
+
+    The hue is the spec's: `coloured` gives it the one that its table calls for.
+    """
     rows = common.rows_of(table, spec.where, spec.y, spec.x, spec.hue)
     rows = rows.assign(_x=rows[spec.x].astype(float) + label(spec.x).offset, _y=common.positive(rows, spec.y))
     rows = rows[(rows["_x"] > 0) & (rows["_y"] > 0)]

@@ -30,7 +30,7 @@ class Spec(Figure):
     """Law to fit."""
     reported: tuple[Reported, ...] = Field(min_length=1)
     """Published values; the first is the one predicted."""
-    envelope: bool = False
+    envelope: Literal[False] = False
     extrapolate: Annotated[float, Field(ge=1)] = 1.0
     best: bool = False
     """Fit only the grid points on the lower envelope (the best error for any x)."""
@@ -79,7 +79,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     axis = axes[0, 0]
     rows = law.panel(
         axis,
-        spec.model_copy(update={"envelope": False}),
+        spec if spec.best else law.coloured(spec, table),
         table,
         {**fit, "groups": [{**group, "doubts": ["drawn below"]}]},
     )
