@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from trm.analysis.tables import Table
 
+HEIGHT = 2.7  # inches of a panel with its labels
 MOST_NAMES = 8
 """Most frontier points whose names are written beside them."""
 
@@ -56,7 +57,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     if not costs:
         raise UserError(f"no run of {table.experiment} has {spec.cost}: nothing to draw against")
     shades = common.colours(list(common.groups(rows, spec.hue)))
-    figure, axes = common.panels(len(costs), 2.7)
+    figure, axes = common.panels(len(costs), HEIGHT)
     kept = {cost: _panel(axis, rows, spec, cost, shades) for axis, cost in zip(axes, costs)}
     common.hue_legend(figure, spec.hue, shades)
     total = rows["point"].nunique()
@@ -123,23 +124,22 @@ def _panel(
 
 
 def _names(axes: Axes, points: Sequence[tuple[str, float, float]]) -> None:
-    """Names of frontier points beside their marks; one that would run into another is left out."""
+    """Names of frontier points beside their marks: to the right above, else to the left below; one that would run into
+    another in both places is left out."""
     axes.margins(x=0.12)
-    wide = common.panel_width(axes)
+    wide, high = common.panel_width(axes), 0.7 * HEIGHT
     taken: list[tuple[float, float, float]] = []
     for name, price, value in points:
         across, up = axes.transLimits.transform(axes.transScale.transform((price, value)))
-        length = len(name) * common.SMALL * 0.58 / 72 / wide
-        right = across + length < 0.97
-        start, end = (across, across + length) if right else (across - length, across)
-        if any(abs(up - other) < 0.06 and start < b and a < end for a, b, other in taken):
-            continue
-        taken.append((start, end, up))
-        common.note(
-            axes,
-            name,
-            (price, value),
-            (5, 4) if right else (-5, -9),
-            ha="left" if right else "right",
-            color="#333333",
-        )
+        length = len(name) * common.SMALL * 0.5 / 72 / wide
+        for right, offset in ((True, (5, 4)), (False, (-5, -9))):
+            start, end = (across, across + length) if right else (across - length, across)
+            level = up + offset[1] / 72 / high
+            if end > 0.99 or any(
+                abs(level - other) < 0.06 and start < b and a < end for a, b, other in taken
+            ):
+                continue
+            taken.append((start, end, level))
+            side = "left" if right else "right"
+            common.note(axes, name, (price, value), offset, ha=side, color="#333333")
+            break
