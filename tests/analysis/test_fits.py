@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -175,6 +176,18 @@ def test_perfect_and_hopeless_points_are_shown_but_not_fitted(tmp_path: Any) -> 
     assert "test set resolves" in reasons[1000]
     assert group["points"] == 3
     assert any("half a test puzzle" in note for note in group["notes"])
+
+
+def test_a_hopeless_evaluation_leaves_out_only_itself(tables: dict[str, Table]) -> None:
+    whole = tables["inference"]
+    rows = whole.rows.copy()
+    fixed = rows["policy"] == "fixed"
+    cheapest = rows["flops_per_puzzle"] == rows.loc[fixed, "flops_per_puzzle"].min()
+    rows.loc[fixed & cheapest, "error"] = 0.99
+    spec = {"x": "flops_per_puzzle", "where": {"policy": "fixed"}}
+    group = group_of(replace(whole, rows=rows), **spec)
+    assert group["points"] == group_of(whole, **spec)["points"] - 1
+    assert {item["x"][0] for item in group["exclusions"]} == {rows.loc[cheapest, "flops_per_puzzle"].iloc[0]}
 
 
 def test_flat_data_choose_the_constant(tmp_path: Any) -> None:

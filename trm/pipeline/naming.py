@@ -14,7 +14,7 @@ from trm.study.fingerprint import digest, task_slug
 from trm.study.points import Point
 from trm.study.schema import DataConfig
 
-ANALYSIS_VERSION = 9
+ANALYSIS_VERSION = 10
 """Raised when tables, fits or figures are computed differently: all of them are then rebuilt; no run is."""
 DATASET_FILES = tuple(
     f"{split}/{file}"

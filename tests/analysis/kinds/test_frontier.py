@@ -50,3 +50,10 @@ def test_they_are_drawn(drawn: Drawn) -> None:
         "majority",
         "oracle",
     }
+
+
+def test_unlike_grid_points_are_never_averaged(drawn: Drawn) -> None:
+    drawing = drawn("unroll", kind="frontier")
+    one = drawn("unroll", kind="frontier", where={"model.d_model": 16})
+    assert drawing.numbers["gains"] == one.numbers["gains"]
+    assert "d_model=16" in drawing.sentence or "d=16" in drawing.sentence

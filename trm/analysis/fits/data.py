@@ -36,6 +36,10 @@ class Data:
     exclusions: list[dict[str, Any]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        self.excluded = np.zeros(len(self.runs), dtype=bool)
+        """Rows of `exclusions` [N]: rows, not runs, because a run may have one row per evaluation setting."""
+
     @property
     def log_y(self) -> Array:
         return np.log(self.y)
@@ -127,7 +131,7 @@ def observations(rows: pd.DataFrame, spec: FitSpec) -> Data:
         _shares(data)
     else:
         _exclude(data, y <= 0, "not positive: no logarithm")
-    usable = data.without(np.isin(data.runs, [item["run"] for item in data.exclusions]))
+    usable = data.without(data.excluded)
     return envelope(usable) if spec.best and len(usable.runs) else usable
 
 
@@ -143,11 +147,10 @@ def envelope(data: Data) -> Data:
 
 
 def _exclude(data: Data, rows: np.ndarray, why: str) -> None:
-    known = {item["run"] for item in data.exclusions}
-    for i in np.flatnonzero(rows):
-        if data.runs[i] not in known:
-            value = float(data.y[i]) if np.isfinite(data.y[i]) else None
-            data.exclusions.append({"run": data.runs[i], "x": data.x[:, i].tolist(), "y": value, "why": why})
+    for i in np.flatnonzero(rows & ~data.excluded):
+        value = float(data.y[i]) if np.isfinite(data.y[i]) else None
+        data.exclusions.append({"run": data.runs[i], "x": data.x[:, i].tolist(), "y": value, "why": why})
+    data.excluded |= rows
 
 
 def _shares(data: Data) -> None:

@@ -9,7 +9,7 @@ from trm.analysis.kinds import law
 from trm.analysis.labels import label
 from trm.analysis.lazy import common, np, pd, stats
 from trm.analysis.specs import Column, Figure, FitSpec
-from trm.analysis.words import compact, number, percent, place, points
+from trm.analysis.words import compact, number, percent, points, spoken
 from trm.errors import UserError
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Spec(Figure):
         "accuracy bought by compute at test time: more steps, stopping when confident, restarts"
     )
     hue: Column | None = None
-    """One panel for each value; null: all grid points in one."""
+    """One panel for each value; null: one for each grid point."""
     fit: bool = True
     """Fit the error against test-time FLOPs of the fixed policy."""
 
@@ -50,7 +50,8 @@ class Spec(Figure):
         if not self.fit:
             return ()
         where = {**self.where, "policy": "fixed"}
-        return (FitSpec(experiments=(experiment,), form="auto", x="flops_per_puzzle", where=where),)
+        fit = FitSpec(experiments=(experiment,), form="auto", x="flops_per_puzzle", hue=self.hue, where=where)
+        return (fit,)
 
 
 def established(item: Mapping[str, Any]) -> bool:
@@ -105,27 +106,31 @@ def inference_answer(gains: Mapping[str, Any]) -> str:
 
 
 def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.Drawing:
-    """One panel, or one for each hue value."""
+    """One panel for each hue value or grid point; the sentence is about the first."""
     table = tables[0]
     rows = test_rows(table, spec.where)
-    parts = common.groups(rows, spec.hue)
+    hue = spec.hue or ("label" if rows["label"].nunique() > 1 else None)
+    parts = common.groups(rows, hue)
     found = spec.fits(table.experiment)
     fit = common.fit_of(fits, found[0]) if found else None
     shown = [policy for policy in POLICIES if (rows["policy"] == policy).any()]
     figure, axes = common.panels(len(parts), 2.9, sharey=True)
     best: dict[str, tuple[float, float, str]] = {}
-    for axis, (hue, part) in zip(axes, parts.items()):
+    for axis, (value, part) in zip(axes, parts.items()):
         best |= panel(axis, part)
-        if spec.hue:
-            common.heading(axis, place(spec.hue, hue))
+        if hue:
+            common.heading(axis, spoken(hue, value))
     handles = [
         common.entry(axes[0], name, color=colour, marker=marker, linestyle=line)
         for name, colour, marker, line in (POLICIES[policy] for policy in shown)
     ]
     common.legend(figure, handles, 2)
-    found_gains = gains(rows)
+    first, part = next(iter(parts.items()))
+    found_gains = gains(part)
     words = inference_sentence(found_gains)
-    if fit:
+    if hue:
+        words = f"{spoken(hue, first)}: {words[0].lower()}{words[1:]}"
+    if fit and (spec.hue or not hue):
         words += " With more supervision steps: " + law.group_sentence(fit["groups"][0], "flops_per_puzzle")
     sure = [item for name, item in found_gains.items() if name in WORDS and established(item)]
     return common.Drawing(

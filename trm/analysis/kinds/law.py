@@ -343,7 +343,7 @@ def panel(axes: Axes, spec: Any, table: Table, fit: dict[str, Any] | None) -> pd
     for index, (value, part) in enumerate(parts.items()):
         marker, colour = common.MARKERS[index % 8], shades[value]
         group = _group(fit, value, bool(spec.hue))
-        out = {item["run"] for item in group["exclusions"]} if group else set()
+        out = {(item["run"], item["x"][0]) for item in group["exclusions"]} if group else set()
         means = stats.pooled_log_intervals(
             part["_y"].to_numpy(),
             part["_x"].to_numpy(),
@@ -356,7 +356,7 @@ def panel(axes: Axes, spec: Any, table: Table, fit: dict[str, Any] | None) -> pd
                 tested = float(here["puzzles"].iloc[0])
                 bounds = common.binomial_bar(axes, at * shifts[index], mean.value, tested)
                 low, high = min(low, max(bounds[0], 0.25 / tested)), max(high, bounds[1])
-            hollow = bool(here["run"].isin(out).all())
+            hollow = all(pair in out for pair in zip(here["run"], here["_x"]))
             common.seed_marks(
                 axes,
                 at * shifts[index],
