@@ -1,24 +1,18 @@
-"""The yardstick: TRM in plain eager PyTorch, written from the paper's arithmetic without any care for speed.
+"""The baseline: TRM in plain eager PyTorch, written from the paper's equations without any care for speed.
 
 Batch-first, transposes around the token mixer, weights cast at each use, one optimiser call per tensor, loss in
-float64, unique() for the puzzle table. Used as the baseline of benchmarks/step.py and, in tests, as an independent
-second implementation.
+float64, unique() for the puzzle table. benchmarks/step.py and benchmarks/gpu.py compare with it, and tests use it as an
+independent implementation.
 """
 
 from __future__ import annotations
-
-import math
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from trm.study.flops import inner_width
 from trm.study.schema import ModelConfig, TrainingConfig
-
-
-def inner_width(width: int, expansion: float, multiple: int) -> int:
-    return -(-round(expansion * width * 2 / 3) // multiple) * multiple
 
 
 def rms(x: Tensor) -> Tensor:
@@ -26,11 +20,9 @@ def rms(x: Tensor) -> Tensor:
     return (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-5)).to(x.dtype)
 
 
-class Linear(nn.Module):
+class Linear(nn.Linear):
     def __init__(self, inputs: int, outputs: int, bias: bool = False):
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(outputs, inputs))
-        self.bias = nn.Parameter(torch.empty(outputs)) if bias else None
+        super().__init__(inputs, outputs, bias)
 
     def forward(self, x: Tensor) -> Tensor:
         bias = None if self.bias is None else self.bias.to(x.dtype)
@@ -40,7 +32,7 @@ class Linear(nn.Module):
 class SwiGLU(nn.Module):
     def __init__(self, width: int, model: ModelConfig):
         super().__init__()
-        inner = inner_width(width, model.expansion, model.multiple)
+        inner = inner_width(model, width)
         self.gate_up, self.down = Linear(width, 2 * inner), Linear(inner, width)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -93,7 +85,7 @@ class Block(nn.Module):
 
 
 class EagerTRM(nn.Module):
-    """The model; parameters are named as in `trm.network` but for a `.weight` after each matrix."""
+    """The model; parameter names are those of `trm.network`, plus `.weight` after each matrix."""
 
     def __init__(self, model: ModelConfig, seq_len: int, vocab: int, num_ids: int, dtype: torch.dtype):
         super().__init__()
@@ -109,21 +101,13 @@ class EagerTRM(nn.Module):
         self.register_buffer("l_init", torch.zeros(model.d_model, dtype=dtype))
 
     def load_ours(self, weights: dict[str, Tensor], states: dict[str, Tensor]) -> None:
-        """Take the weights of `trm.network.parameters`."""
+        """Load the weights of `trm.network.parameters`."""
         own = dict(self.named_parameters())
         with torch.no_grad():
             for name, tensor in weights.items():
                 own[name if name in own else f"{name}.weight"].copy_(tensor)
             self.h_init.copy_(states["h_init"])
             self.l_init.copy_(states["l_init"])
-
-    def compiled(self, what: str, **options: Any) -> EagerTRM:
-        """The same module through torch.compile: its block stack (`compiled`), or the `whole` forward."""
-        if what == "whole":
-            self.forward = torch.compile(self.forward, dynamic=False, **options)
-        else:
-            self.stack = torch.compile(self.stack, dynamic=False, **options)
-        return self
 
     def stack(self, x: Tensor) -> Tensor:
         for block in self.blocks:
@@ -138,7 +122,7 @@ class EagerTRM(nn.Module):
             x = torch.cat((prefix.view(len(x), model.puzzle_tokens, model.d_model), x), dim=1)
         if self.position is not None:
             x = 0.707106781 * (x + self.position.weight.to(self.dtype))
-        x = math.sqrt(model.d_model) * x
+        x = model.d_model**0.5 * x
         for round_ in range(model.h_cycles):
             with torch.set_grad_enabled(torch.is_grad_enabled() and round_ == model.h_cycles - 1):
                 for _ in range(model.l_cycles):
@@ -156,7 +140,7 @@ def stablemax_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 class EagerTrainer:
-    """Training steps on a fixed batch: every slot takes the same rows again when it halts."""
+    """Training steps on a fixed batch: every slot gets the same row again when it halts."""
 
     def __init__(self, net: EagerTRM, training: TrainingConfig, batch: int, seq_len: int):
         self.net, self.training = net, training
@@ -174,7 +158,7 @@ class EagerTrainer:
         self, inputs: Tensor, labels: Tensor, puzzle_ids: Tensor, minimum: Tensor | None = None
     ) -> float:
         """One supervision and optimiser step; labels int64 with -100 for ignored cells. Returns the loss."""
-        net, _training, batch = self.net, self.training, len(inputs)
+        net, batch = self.net, len(inputs)
         reset = self.halted.view(-1, 1, 1)
         z_H = torch.where(reset, net.h_init, self.z_H)
         z_L = torch.where(reset, net.l_init, self.z_L)

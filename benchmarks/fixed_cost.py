@@ -1,11 +1,11 @@
-"""What a small run costs before it learns anything: `trm train` of one step, and `trm evaluate`.
+"""The fixed cost of a small run: `trm train` with one step, then `trm evaluate`.
 
     python -m benchmarks.fixed_cost [--rounds 5] [--json fixed_cost.json]
 
-Each round starts, in turns, `python -c "import torch"` (no run can be shorter), the pipeline's training command for one
-step of a laptop model, which also evaluates it, and the evaluation command, which takes that result over; each is a
-process on one thread. `run` is both commands together. The first round fills the caches (Python's, numba's) and is
-reported apart, as `cold`.
+Each round runs, in turns, `python -c "import torch"` (a lower bound), the pipeline's training command for one step of a
+laptop model, which also evaluates it, and the evaluation command, which takes over that result; each is a process with
+one thread. `run` is the sum of both commands. The first round fills the caches (Python's, numba's) and is reported as
+`cold`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 from benchmarks.frame import TRM, Ratio, finish, parser, spread, timed
 
 ALLOWED = 4.0
-"""Target: seconds of a run, training and evaluation together."""
+"""Target: seconds of training and evaluation together."""
 DATA = {
     "source": "generate", "box_rows": 2, "box_cols": 2, "clues_min": 4, "clues_max": 8,
     "train_puzzles": 300, "augmentations": 16, "validation_puzzles": 100, "test_puzzles": 400,
@@ -29,24 +29,22 @@ TRAINING = {"batch_size": 128, "steps": 1, "ema": 0.99, "precision": "auto"}
 
 
 def measure(folder: Path, rounds: int) -> list[dict[str, Any]]:
-    """By command: wall seconds of the warm rounds, and CPU and cold seconds."""
+    """Wall seconds of the warm rounds, CPU seconds and cold seconds of each command."""
     pool, source, data = json.dumps(DATA), str(folder / "source"), str(folder / "data")
     timed([*TRM, "data", "source", "--config", pool, "--out", source])
     timed([*TRM, "data", "build", "--config", pool, "--source", source, "--out", data])
     config = json.dumps({"data": DATA, "model": MODEL, "training": TRAINING})
     shared = ["--dataset", data, "--threads", "1", "--out"]
-    taken: dict[str, list[tuple[float, float]]] = {"import torch": [], "train": [], "evaluate": [], "run": []}
+    taken: dict[str, list[Any]] = {"import torch": [], "train": [], "evaluate": [], "run": []}
     for number in range(rounds + 1):
-        run, kept = str(folder / f"{number}/run"), str(folder / f"{number}/kept")
-        evaluation = str(folder / f"{number}/evaluation.json")
+        run, kept, out = (str(folder / f"{number}" / name) for name in ("run", "kept", "evaluation.json"))
         train = ["train", "--config", config, *shared, run, "--checkpoints", kept, "--evaluations", "[{}]"]
+        evaluate = ["evaluate", "--run", run, *shared, out, "--ahead", kept]
         taken["import torch"].append(timed([sys.executable, "-c", "import torch"]))
         taken["train"].append(timed([*TRM, *train]))
-        taken["evaluate"].append(
-            timed([*TRM, "evaluate", "--run", run, *shared, evaluation, "--ahead", kept])
-        )
-        parts = (taken[name][-1] for name in ("train", "evaluate"))
-        taken["run"].append(tuple(map(sum, zip(*parts, strict=True))))
+        taken["evaluate"].append(timed([*TRM, *evaluate]))
+        both = zip(taken["train"][-1], taken["evaluate"][-1], strict=True)
+        taken["run"].append([sum(times) for times in both])
         print(f"round {number} of {rounds} done", file=sys.stderr, flush=True)
     return [
         {
@@ -60,7 +58,6 @@ def measure(folder: Path, rounds: int) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    """Measure, print, and write JSON if asked."""
     args = parser(__doc__, rounds=5).parse_args()
     with tempfile.TemporaryDirectory() as folder:
         rows = measure(Path(folder), args.rounds)

@@ -1,4 +1,4 @@
-"""What all benchmarks share: timing, pairing, tables, and the JSON document that each one writes."""
+"""Shared by all benchmarks: timing, pairing, tables, and the JSON document that each one writes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TRM = [sys.executable, "-m", "trm"]
 
 
 class Ratio(NamedTuple):
-    """One comparison for the table of `make bench`. More than 1: ours is better by that factor."""
+    """One comparison in the table of `make bench`. Above 1: ours is better by that factor."""
 
     group: str
     name: str
@@ -34,14 +34,14 @@ class Ratio(NamedTuple):
 
     @classmethod
     def of_limit(cls, name: str, limit: float, taken: Mapping[str, float]) -> Ratio:
-        """A limit in seconds over `spread` of the seconds taken."""
+        """A limit in seconds over the `spread` of the seconds taken."""
         shares = (limit / taken[key] for key in ("median", "most", "least"))
         return cls("seconds allowed / taken", name, *shares, 1.0, f"{limit:g} s")
 
 
-def spread(seconds: Sequence[float]) -> dict[str, float]:
+def spread(times: Sequence[float]) -> dict[str, float]:
     """Median and range."""
-    return {"median": statistics.median(seconds), "least": min(seconds), "most": max(seconds)}
+    return {"median": statistics.median(times), "least": min(times), "most": max(times)}
 
 
 def timed(command: Sequence[str], folder: Path = ROOT) -> tuple[float, float]:
@@ -60,46 +60,52 @@ def timed(command: Sequence[str], folder: Path = ROOT) -> tuple[float, float]:
     return time.perf_counter() - began, usage.ru_utime + usage.ru_stime
 
 
+def seconds(call: Callable[[], object], backend: Any, repeat: int = 1) -> tuple[float, float]:
+    """Wall and CPU seconds of a call."""
+    backend.synchronize()
+    begun, processor = time.perf_counter(), time.process_time()
+    for _ in range(repeat):
+        call()
+    backend.synchronize()
+    return (time.perf_counter() - begun) / repeat, (time.process_time() - processor) / repeat
+
+
+def best_seconds(call: Callable[[], object], backend: Any) -> float:
+    """Shortest wall time of six calls."""
+    return min(seconds(call, backend)[0] for _ in range(6))
+
+
 def in_turns(calls: Mapping[str, Callable[[], object]], rounds: int, backend: Any) -> dict[str, Any]:
     """Time `calls["ours"]` and the baselines in turns, so that a busy machine slows all of them.
 
-    Returns for each its median seconds, the median ratio of its wall and CPU seconds to ours, and the quartiles of the
-    wall ratio.
+    Returns for each one its median seconds, the median ratios of its wall and CPU seconds to ours, and the quartiles of
+    the wall ratio.
     """
-
-    def seconds(call: Callable[[], object], repeat: int) -> tuple[float, float]:
-        backend.synchronize()
-        begun, processor = time.perf_counter(), time.process_time()
-        for _ in range(repeat):
-            call()
-        backend.synchronize()
-        return (time.perf_counter() - begun) / repeat, (time.process_time() - processor) / repeat
-
     for call in calls.values():
-        seconds(call, 8 if backend.name == "cuda" else 3)  # warm-up, compilation, capture of the graph
-    # a round is long enough for the clock
-    repeat = max(1, int(0.1 / max(1e-4, seconds(calls["ours"], 1)[0])))
+        seconds(call, backend, 8 if backend.name == "cuda" else 3)  # warm-up, compilation, CUDA graph
+    # A round has to be long enough for the clock.
+    repeat = max(1, int(0.1 / max(1e-4, seconds(calls["ours"], backend)[0])))
     taken: dict[str, list[tuple[float, float]]] = {name: [] for name in calls}
     for _ in range(rounds):
         for name, call in calls.items():
-            taken[name].append(seconds(call, repeat))
+            taken[name].append(seconds(call, backend, repeat))
     found: dict[str, Any] = {}
     for name, times in taken.items():
-        ratios = [its[0] / mine[0] for mine, its in zip(taken["ours"], times, strict=True)]
-        quarters = statistics.quantiles(ratios, n=4) if rounds > 1 else ratios * 3
+        walls, processor = (
+            [its[k] / ours[k] for ours, its in zip(taken["ours"], times, strict=True)] for k in (0, 1)
+        )
+        low, median, high = statistics.quantiles(walls, n=4) if rounds > 1 else walls * 3
         found[name] = {
             "seconds": statistics.median(wall for wall, _ in times),
-            "ratio": statistics.median(ratios),
-            "ratio_quartiles": [quarters[0], quarters[2]],
-            "processor_ratio": statistics.median(
-                its[1] / mine[1] for mine, its in zip(taken["ours"], times, strict=True)
-            ),
+            "ratio": median,
+            "ratio_quartiles": [low, high],
+            "processor_ratio": statistics.median(processor),
         }
     return found
 
 
 def cell(value: Any) -> str:
-    """A table cell: four significant digits, nothing for None."""
+    """A table cell: four significant digits; empty for None."""
     if isinstance(value, float):
         return f"{value:.4g}"
     if isinstance(value, dict):
@@ -110,7 +116,7 @@ def cell(value: Any) -> str:
 
 
 def table(rows: Iterable[Mapping[str, Any]]) -> str:
-    """Rows of equal keys as aligned text."""
+    """Rows with the same keys as aligned text."""
     rows = list(rows)
     lines = [list(rows[0])] + [[cell(value) for value in row.values()] for row in rows] if rows else []
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
@@ -119,9 +125,8 @@ def table(rows: Iterable[Mapping[str, Any]]) -> str:
 
 def parser(description: str | None, rounds: int | None = None) -> argparse.ArgumentParser:
     """The options that all benchmarks share."""
-    made = argparse.ArgumentParser(
-        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    raw = argparse.RawDescriptionHelpFormatter
+    made = argparse.ArgumentParser(description=description, formatter_class=raw)
     made.add_argument("--json", type=Path, help="also write the results to this file")
     if rounds:
         made.add_argument("--rounds", type=int, default=rounds, help="default: %(default)s")

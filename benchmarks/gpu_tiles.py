@@ -1,9 +1,12 @@
-"""Time the candidates of `trm.network.cuda.tiles` on this GPU and write the fastest ones into the table."""
+"""Time the tiles of `trm.network.cuda.tiles` on this GPU and write the fastest into trm/network/cuda/tiles.json.
+
+python -m benchmarks.gpu_tiles
+"""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,7 @@ import torch
 import triton
 from torch import Tensor
 
+from benchmarks.frame import ROOT
 from trm.io import read_json, write_json
 from trm.network.cuda import attention, norm, tokens
 from trm.network.cuda.layers import Attention, Channels, Tokens
@@ -20,19 +24,19 @@ from trm.study.dataset_identity import shape as data_shape
 from trm.study.flops import inner_width
 from trm.study.flops import tokens as token_count
 from trm.study.grid import load_study
-from trm.study.schema import RunConfig
 
 Shape = tuple[int, int]
 HEADS, WIDTH = 8, 512
-"""Heads of the attention that is timed, and the width of the token mixing."""
+"""Heads of the timed attention, and the width of the token mixing."""
 ROUNDS = 15
 
 
-def shapes_of(runs: Iterable[RunConfig]) -> dict[str, list[Shape]]:
-    """The shapes of each operation in these runs, without those that no kernel can compute."""
+def study_shapes() -> dict[str, list[Shape]]:
+    """The shapes of each operation in the study at scale `gpu`, except those that no kernel supports."""
     found: dict[str, set[Shape]] = {operation: set() for operation in OPERATIONS}
-    for run in runs:
-        model, length = run.model, token_count(run.model, data_shape(run.data).seq_len)
+    for run in load_study(ROOT / "config" / "experiments.yaml", "gpu").runs.values():
+        model = run.config.model
+        length = token_count(model, data_shape(run.config.data).seq_len)
         found["channels"].add((model.d_model, inner_width(model, model.d_model)))
         if model.mixer == "attention":
             if attention.fits(length, model.d_model // model.heads):
@@ -43,16 +47,10 @@ def shapes_of(runs: Iterable[RunConfig]) -> dict[str, list[Shape]]:
     return {operation: sorted(shapes) for operation, shapes in found.items()}
 
 
-def study_shapes() -> dict[str, list[Shape]]:
-    """The shapes of the study at the scale `gpu`."""
-    study = load_study(Path(__file__).parents[1] / "config" / "experiments.yaml", "gpu")
-    return shapes_of(run.config for run in study.runs.values())
-
-
 def call_of(
     operation: str, shape: Shape, choice: str, rows: int, device: torch.device, dtype: torch.dtype
 ) -> Callable[[], Any]:
-    """The layer's operation on random inputs, computed as `choice` says. ValueError: the choice cannot compute it."""
+    """The layer's operation on random inputs with the tile `choice`. ValueError: the tile does not fit the shape."""
     first, second = shape
     table = {name: {"*": choice if name == operation else LIBRARY} for name in OPERATIONS}
 
@@ -91,7 +89,7 @@ def call_of(
 
 
 def milliseconds(call: Callable[[], Any]) -> float:
-    """Time of one call on the GPU."""
+    """GPU time of one call."""
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     start.record()
     call()
@@ -100,14 +98,7 @@ def milliseconds(call: Callable[[], Any]) -> float:
     return float(start.elapsed_time(end))
 
 
-def fastest(
-    operation: str,
-    shape: Shape,
-    rows: int,
-    device: torch.device,
-    dtype: torch.dtype,
-    clock: Callable[[Callable[[], Any]], float],
-) -> str:
+def fastest(operation: str, shape: Shape, rows: int, device: torch.device, dtype: torch.dtype) -> str:
     """The choice with the smallest median time; candidates take turns."""
     calls: dict[str, Callable[[], Any]] = {}
     for choice in (*OPERATIONS[operation].candidates[architecture_of(device)], LIBRARY):
@@ -120,7 +111,7 @@ def fastest(
     times: dict[str, list[float]] = {choice: [] for choice in calls}
     for _ in range(ROUNDS):
         for choice, call in calls.items():
-            times[choice].append(clock(call))
+            times[choice].append(milliseconds(call))
     medians = {choice: statistics.median(values) for choice, values in times.items()}
     text = ", ".join(f"{choice} {value:.3f} ms" for choice, value in medians.items())
     print(f"{operation} {'x'.join(map(str, shape))}: {text}", flush=True)
@@ -133,23 +124,23 @@ def refresh(
     source: str,
     rows: int = 768,
     dtype: torch.dtype = torch.bfloat16,
-    clock: Callable[[Callable[[], Any]], float] = milliseconds,
     path: Path = TABLE,
 ) -> None:
-    """Measure every shape and write the choices of this device's architecture; `*` and other entries stay."""
+    """Measure every shape and update the choices for this device's architecture; other entries stay."""
     document = read_json(path)
     entry = document[architecture_of(device)]
     for operation, wanted in shapes.items():
         for shape in wanted:
-            best = fastest(operation, shape, rows, device, dtype, clock)
-            entry[operation]["x".join(map(str, shape))] = best
+            entry[operation]["x".join(map(str, shape))] = fastest(operation, shape, rows, device, dtype)
     entry["source"] = source
     write_json(path, document)
 
 
-def main() -> None:
-    """Refresh the table for the GPU of this machine."""
-    device = torch.device("cuda")
-    name = torch.cuda.get_device_name(device)
-    refresh(study_shapes(), device, f"{name}, torch {torch.__version__}, Triton {triton.__version__}")
-    print(f"wrote {TABLE}: commit it, and the same choices hold on every machine of this architecture")
+if __name__ == "__main__":
+    name = torch.cuda.get_device_name()
+    refresh(
+        study_shapes(),
+        torch.device("cuda"),
+        f"{name}, torch {torch.__version__}, Triton {triton.__version__}",
+    )
+    print(f"wrote {TABLE}: commit it to use these choices on every machine of this architecture")

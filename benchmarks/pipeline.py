@@ -1,4 +1,4 @@
-"""Seconds to parse the study and of `snakemake -n`, for the shipped study and for one of many grid points.
+"""Seconds to parse the study and to run `snakemake -n`, for the shipped study and for one with many grid points.
 
 python -m benchmarks.pipeline [--points 5000] [--rounds 3] [--json out.json]
 """
@@ -27,7 +27,7 @@ COMMANDS = {
 
 
 def project(folder: Path, points: int) -> None:
-    """A copy of the pipeline whose study is one experiment of many points (or the shipped study for 0)."""
+    """Copy the pipeline with a study of one experiment with `points` grid points; 0: the shipped study."""
     for name in ("Snakefile", "workflow", "profiles", "config", "envs"):
         source = ROOT / name
         (shutil.copytree if source.is_dir() else shutil.copy2)(source, folder / name)
@@ -43,7 +43,6 @@ def project(folder: Path, points: int) -> None:
 
 
 def main() -> None:
-    """Measure, print, and write JSON if asked."""
     options = parser(__doc__, rounds=3)
     options.add_argument("--points", type=int, default=5000)
     args = options.parse_args()

@@ -1,9 +1,9 @@
-"""Planned and measured time of runs at laptop scale, and a fit of config/hardware.yaml to them.
+"""Planned and measured time of runs at laptop scale, and a fit of config/hardware.yaml to the measured times.
 
-python -m benchmarks.plan [--kinds 9] [--jobs 2] [--seed 0] [--write] [--json out.json]
+python -m benchmarks.plan [--jobs 2] [--seed 0] [--write] [--json out.json]
 
-Each job is what the pipeline runs: `trm train` and `trm evaluate` on one thread, `--jobs` at once. To check a plan on
-runs that it was not fitted to, call it with `--write`, then again with another `--seed`.
+Each job runs what the pipeline runs: `trm train` and `trm evaluate` on one thread, `--jobs` at once. To check the plan
+on runs that it was not fitted to, run this with `--write`, then again with another `--seed`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from benchmarks.frame import TRM, finish, parser, timed
 from trm.pipeline.estimates import Estimates
 from trm.pipeline.naming import dataset_name, source_name
 from trm.pipeline.project import open_project
-from trm.study.schema import RunConfig
 
 KINDS: dict[str, dict[str, Any]] = {
     "baseline": {},
@@ -38,12 +37,11 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-def run(kind: str, changes: dict[str, Any], folder: Path, seed: int) -> dict[str, Any]:
-    """Plan one run, then train and evaluate it; returns both times."""
-    project = open_project({"scale": "laptop", "set": changes, "experiments": "baseline"})
+def run(kind: str, folder: Path, seed: int) -> dict[str, Any]:
+    """Plan one run, then train and evaluate it; return both times."""
+    project = open_project({"scale": "laptop", "set": KINDS[kind], "experiments": "baseline"})
     point = project.study.experiment("baseline").points[0]
-    name = point.runs[0].name
-    config = point.runs[0].config
+    name, config = point.runs[0].name, point.runs[0].config
     cost = Estimates(project).of(name)
     dataset, out = str(folder / dataset_name(config.data)), folder / "runs" / name
     kept, evaluation = str(folder / "checkpoints" / name), point.evaluation.model_dump_json()
@@ -55,18 +53,13 @@ def run(kind: str, changes: dict[str, Any], folder: Path, seed: int) -> dict[str
     evaluate += ["--evaluation", evaluation, "--out", str(out / "evaluation.json"), "--ahead", kept]
     wall, cpu = (sum(times) for times in zip(timed([*TRM, *train]), timed([*TRM, *evaluate]), strict=True))
     row = {"kind": kind, "planned": cost.seconds, "measured": wall, "ratio": wall / cost.seconds, "cpu": cpu}
-    return row | {"terms": terms(config, cost.flops)}
-
-
-def terms(config: RunConfig, flops: float) -> list[float]:
-    """What the plan's seconds are made of: one job, block applications, FLOPs."""
     model = config.model
     applications = model.layers * model.h_cycles * (model.l_cycles + 1) * config.training.steps
-    return [1.0, float(applications), flops]
+    return row | {"terms": [1.0, float(applications), cost.flops]}
 
 
 def data(folder: Path) -> None:
-    """The data set that all runs share (none of the kinds changes the data)."""
+    """Build the data set that all runs share."""
     project = open_project({"scale": "laptop", "experiments": "baseline"})
     config = project.study.experiment("baseline").points[0].runs[0].config.data
     source, out = folder / source_name(config), folder / dataset_name(config)
@@ -77,7 +70,7 @@ def data(folder: Path) -> None:
 
 
 def write(path: Path, values: dict[str, str]) -> None:
-    """Put the fitted values into the file's `laptop` entry; its comments and the other entries stay."""
+    """Write the fitted values into the file's `laptop` entry; its comments and the other entries stay."""
     head, entry, rest = re.split(r"(?m)(^laptop:(?:.*\n)(?:[ ]+.*\n)+)", path.read_text(), maxsplit=1)
     for key, value in values.items():
         entry = re.sub(rf"(?m)^(  {key}:).*$", rf"\1 {value}", entry)
@@ -85,8 +78,11 @@ def write(path: Path, values: dict[str, str]) -> None:
 
 
 def fit(rows: list[dict[str, Any]]) -> tuple[dict[str, str], list[float]]:
-    """Values for config/hardware.yaml by nonnegative least squares of the relative errors, and measured / fitted."""
-    matrix, times = np.array([row["terms"] for row in rows]), np.array([row["measured"] for row in rows])
+    """Values for config/hardware.yaml by nonnegative least squares on relative errors, and measured / fitted.
+
+    The `terms` of a row are one job, block applications and FLOPs.
+    """
+    matrix, times = (np.array([row[key] for row in rows]) for key in ("terms", "measured"))
     scale = matrix.max(axis=0)
     weights, _ = nnls(matrix / scale / times[:, None], np.ones(len(times)))
     fixed, application, per_flop = weights / scale
@@ -97,9 +93,7 @@ def fit(rows: list[dict[str, Any]]) -> tuple[dict[str, str], list[float]]:
 
 
 def main() -> None:
-    """Measure, print, and write JSON if asked."""
     options = parser(__doc__)
-    options.add_argument("--kinds", type=int, default=len(KINDS), help="number of kinds, in order")
     options.add_argument("--jobs", type=int, default=2, help="jobs at once, as in the local profile")
     options.add_argument("--seed", type=int, default=0, help="seed of the trainings")
     options.add_argument("--write", action="store_true", help="write the fit into config/hardware.yaml")
@@ -107,12 +101,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as place, ThreadPoolExecutor(args.jobs) as pool:
         data(Path(place))
         begun = time.perf_counter()
-        rows = list(
-            pool.map(lambda item: run(*item, Path(place), args.seed), list(KINDS.items())[: args.kinds])
-        )
+        rows = list(pool.map(lambda kind: run(kind, Path(place), args.seed), KINDS))
         wall = time.perf_counter() - begun
-    values, rest = fit(rows)
-    for row, ratio in zip(rows, rest, strict=True):
+    values, ratios = fit(rows)
+    for row, ratio in zip(rows, ratios, strict=True):
         del row["terms"]
         row["ratio with the fit"] = ratio
     finish(rows, args.json, wall=wall, fit=values)

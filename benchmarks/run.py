@@ -2,8 +2,8 @@
 
     python -m benchmarks.run [step fixed_cost pipeline] [--quick]
 
-About ten minutes on two cores; --quick about two: fewer rounds, one precision, fewer grid points. With a CUDA device
-`step` runs the paper's models there at batch 768.
+About ten minutes on two cores, with --quick about two: fewer rounds, one precision, fewer grid points. If there is a
+CUDA device, `step` runs the paper's models on it at batch 768.
 """
 
 from __future__ import annotations
@@ -12,14 +12,13 @@ import argparse
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 from benchmarks.frame import ROOT, Ratio, table
 
 OUT = Path(__file__).parent / "out"
 MINUTES = {"step": (9, 1), "fixed_cost": (0.6, 0.3), "pipeline": (0.6, 0.1)}
-"""Benchmarks, and the minutes each takes on two cores, without and with --quick."""
+"""The benchmarks, and the minutes each takes on two cores without and with --quick."""
 
 
 def options(name: str, quick: bool) -> list[str]:
@@ -34,16 +33,12 @@ def options(name: str, quick: bool) -> list[str]:
         paper = ["--backend", "cuda", "--batch", "768", "--cases", "paper-mlp", "paper-attention"]
         return [*paper, "--precisions", "bfloat16", "--rounds", "3" if quick else "9"]
     cases = ["--cases", "laptop", "small", *(() if quick else ("paper-mlp", "paper-attention"))]
-    # one thread: two wait for each other at every operation, which a busy machine punishes
+    # Two threads would wait for each other at every operation, which a busy machine punishes.
     return [*cases, "--threads", "1", "--rounds", "3", *(("--precisions", "bfloat16") if quick else ())]
 
 
 def run(name: str, quick: bool) -> list[Ratio]:
-    """Run one benchmark and return its comparisons.
-
-    Raises:
-        subprocess.CalledProcessError: the benchmark failed; its own message is on the screen.
-    """
+    """Run one benchmark and return its comparisons; CalledProcessError: it failed and has printed why."""
     path = OUT / f"{name}.json"
     command = [sys.executable, "-m", f"benchmarks.{name}", *options(name, quick), "--json", str(path)]
     subprocess.run(command, check=True, cwd=ROOT)
@@ -51,30 +46,24 @@ def run(name: str, quick: bool) -> list[Ratio]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the benchmarks and print their ratios; returns how many failed."""
+    """Run the benchmarks, print their ratios and return the number of failures."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("names", nargs="*", choices=(*MINUTES, []), metavar="NAME")
-    parser.add_argument("--quick", action="store_true", help="a shorter look, about two minutes")
+    parser.add_argument("--quick", action="store_true", help="about two minutes")
     args = parser.parse_args(arguments)
     OUT.mkdir(exist_ok=True)
     found: list[Ratio] = []
-    failed = 0
-    names, began = args.names or list(MINUTES), time.perf_counter()
-    for done, name in enumerate(names):
-        left = sum(MINUTES[other][args.quick] for other in names[done:])
-        minutes = (time.perf_counter() - began) / 60
-        print(
-            f"== {name}: {done + 1} of {len(names)}, {minutes:.1f} min so far, about {left:g} min left",
-            flush=True,
-        )
+    failed, names = 0, args.names or list(MINUTES)
+    for number, name in enumerate(names):
+        left = sum(MINUTES[other][args.quick] for other in names[number:])
+        print(f"== {name}: {number + 1} of {len(names)}, about {left:g} min left", flush=True)
         try:
             found += run(name, args.quick)
         except subprocess.CalledProcessError as error:
             print(f"== {name} failed with exit code {error.returncode}", file=sys.stderr, flush=True)
             failed += 1
     if found:
-        missed = ["missed" if r.target and r.ratio < r.target else "" for r in found]
-        print(table(r._asdict() | {"": word} for r, word in zip(found, missed, strict=True)))
+        print(table(r._asdict() | {"": "missed" if r.ratio < (r.target or 0) else ""} for r in found))
         document = {"quick": args.quick, "ratios": [ratio._asdict() for ratio in found]}
         (OUT / "bench.json").write_text(json.dumps(document, indent=1))
         print(f"\n{OUT / 'bench.json'}")

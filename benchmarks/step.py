@@ -1,18 +1,17 @@
-"""Speed of the training step and of evaluation against plain PyTorch, eager and compiled, paired in one process.
+"""Speed of the training step and of evaluation relative to plain PyTorch, eager and compiled, paired in one process.
 
     python -m benchmarks.step --json step.json                      # every case, both precisions
     python -m benchmarks.step --cases small --precisions bfloat16 --threads 2 --rounds 9
 
-Ours and the baselines (benchmarks/baseline.py, as it is and through torch.compile) take turns, so that a busy machine
-slows all of them. A ratio is the median over rounds, its spread the quartiles. `processor_ratio` compares CPU seconds,
-which other processes disturb least (with one thread). `ceiling` is the rate of a large matrix product in FLOP/s,
-measured in the same process.
+Ours and the baselines (benchmarks/baseline.py, eager and through torch.compile) take turns, so a busy machine slows
+all of them. A ratio is the median over rounds, its spread the quartiles. `processor_ratio` compares CPU seconds, which
+other processes disturb least (with one thread). `ceiling` is the rate of a large matrix product in FLOP/s, measured in
+the same process.
 """
 
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -20,7 +19,7 @@ import numpy as np
 import torch
 
 from benchmarks.baseline import EagerTrainer, EagerTRM
-from benchmarks.frame import Ratio, finish, in_turns, parser
+from benchmarks.frame import Ratio, best_seconds, finish, in_turns, parser
 from trm.devices import open_backend
 from trm.devices.base import Backend
 from trm.network.inference import InferenceNetwork, inference_batch
@@ -41,18 +40,11 @@ TARGETS = {("train", case, "bfloat16", "compiled"): 1.2 for case in ("small", "p
 """Smallest ratios that the project accepts on a CPU with fast bfloat16."""
 
 
-def matmul_ceiling(dtype: torch.dtype, backend: Backend) -> float:
+def matmul_ceiling(precision: str, backend: Backend) -> float:
     """Best rate of a large matrix product, FLOP/s."""
     size = 2048 if backend.device.type == "cpu" else 8192
-    a = torch.randn(size, size, device=backend.device).to(dtype)
-    best = float("inf")
-    for _ in range(6):
-        backend.synchronize()
-        begun = time.perf_counter()
-        a @ a
-        backend.synchronize()
-        best = min(best, time.perf_counter() - begun)
-    return 2 * size**3 / best
+    a = torch.randn(size, size, device=backend.device).to(backend.precision(precision).forward)
+    return 2 * size**3 / best_seconds(lambda: a @ a, backend)
 
 
 def random_rows(batch: int, cells: int, vocab: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -69,9 +61,7 @@ def our_step(
     state.initialise(backend)
     batch = run.training.batch_size
     inputs, labels = random_rows(batch, cells, vocab)
-    originals = Originals(
-        *(backend.place(t) for t in (inputs, labels, torch.zeros(batch, dtype=torch.int32)))
-    )
+    originals = Originals(*map(backend.place, (inputs, labels, torch.zeros(batch, dtype=torch.int32))))
     rows = Batch(
         torch.arange(batch, dtype=torch.int32),
         torch.arange(vocab, dtype=torch.uint8).repeat(batch, 1),
@@ -83,22 +73,18 @@ def our_step(
 
 
 def their_step(
-    run: RunConfig,
-    cells: int,
-    vocab: int,
-    backend: Backend,
-    kind: str = "eager",
-    options: dict[str, Any] | None = None,
+    run: RunConfig, cells: int, vocab: int, backend: Backend, kind: str, options: dict[str, Any]
 ) -> tuple[Callable[[], None], EagerTRM]:
     """The same for a baseline: `eager`, or through torch.compile with `options` (`compiled`: its block stack,
-    `whole`: all of its forward pass)."""
+    `whole`: its whole forward pass)."""
     dtype = backend.precision(run.training.precision).forward
     with torch.device(backend.device):
         net = EagerTRM(run.model, cells, vocab, 1, dtype)
         for parameter in net.parameters():
             torch.nn.init.normal_(parameter, std=parameter.shape[-1] ** -0.5)
         if kind != "eager":
-            net.compiled(kind, **options or {})
+            part = "forward" if kind == "whole" else "stack"
+            setattr(net, part, torch.compile(getattr(net, part), dynamic=False, **options))
         trainer = EagerTrainer(net, run.training, run.training.batch_size, cells)
     inputs, labels = (backend.place(t).long() for t in random_rows(run.training.batch_size, cells, vocab))
     ids = torch.zeros(len(inputs), dtype=torch.long, device=backend.device)
@@ -111,16 +97,8 @@ def our_evaluation(
     """A closure that runs one batch of puzzles through `steps` supervision steps, and the batch's size."""
     model, cells = state.config.model, state.puzzles.seq_len
     weights = state.layout.views(state.params)
-    net = InferenceNetwork(
-        weights,
-        state.h_init,
-        state.l_init,
-        state.puzzle_table,
-        state.arch,
-        model.h_cycles,
-        model.l_cycles,
-        backend.network,
-    )
+    vectors = (state.h_init, state.l_init, state.puzzle_table)
+    net = InferenceNetwork(weights, *vectors, state.arch, model.h_cycles, model.l_cycles, backend.network)
     rows = rows or inference_batch(cells + model.puzzle_tokens, model.d_model, backend.device)
     inputs = backend.place(random_rows(rows, cells, state.puzzles.vocab)[0])
     ids = torch.zeros(rows, dtype=torch.int32, device=backend.device)
@@ -159,37 +137,36 @@ def measure(
     case: str, precision: str, rounds: int, backend: Backend, batch: int | None, baselines: list[str]
 ) -> list[dict[str, Any]]:
     """Training step and evaluation of one case: a row for each baseline."""
-    torch.compiler.reset()  # else the cases before count against torch.compile's limit of recompilations
+    torch.compiler.reset()  # earlier cases would count towards torch.compile's recompilation limit
     fields, rows, cells = CASES[case]
     rows, vocab, steps = batch or rows, 6 if cells == 16 else 11, 2
     training = TrainingConfig(batch_size=rows, precision=precision, steps=10_000, ema=0.999)
     run = RunConfig(model=ModelConfig(**fields), training=training)
     train, state = our_step(run, cells, vocab, backend)
-    theirs = {name: their_step(run, cells, vocab, backend, name) for name in baselines}
+    theirs = {name: their_step(run, cells, vocab, backend, name, {}) for name in baselines}
     evaluate, many = our_evaluation(state, backend, steps)
-    ceiling = matmul_ceiling(backend.precision(precision).forward, backend)
-    trains = {name: step for name, (step, _) in theirs.items()}
-    evaluates = {
-        name: their_evaluation(net, backend, many, cells, vocab, steps) for name, (_, net) in theirs.items()
-    }
+    ceiling = matmul_ceiling(precision, backend)
+    trains, evaluates = {"ours": train}, {"ours": evaluate}
+    for name, (step, net) in theirs.items():
+        trains[name] = step
+        evaluates[name] = their_evaluation(net, backend, many, cells, vocab, steps)
     results = []
-    for what, count, flops, ours, others in (
-        ("train", rows, step_flops(run.model, cells, vocab), train, trains),
-        ("evaluate", many, steps * forward_flops(run.model, cells, vocab), evaluate, evaluates),
+    for what, count, flops, calls in (
+        ("train", rows, step_flops(run.model, cells, vocab), trains),
+        ("evaluate", many, steps * forward_flops(run.model, cells, vocab), evaluates),
     ):
-        found = in_turns({"ours": ours} | others, rounds, backend)
-        mine = found.pop("ours")["seconds"]
+        found = in_turns(calls, rounds, backend)
+        ours = found.pop("ours")["seconds"]
+        share = {"of_ceiling": count * flops / ours / ceiling, "ceiling": ceiling}
         for baseline, row in found.items():
             named = {"case": case, "what": what, "precision": precision, "batch": count, "against": baseline}
-            rates = {"rows/s": count / mine, "theirs": count / row.pop("seconds")}
-            results.append(
-                named | rates | row | {"of_ceiling": count * flops / mine / ceiling, "ceiling": ceiling}
-            )
+            rates = {"rows/s": count / ours, "theirs": count / row.pop("seconds")}
+            results.append(named | rates | row | share)
     return results
 
 
 def ratio_of(row: dict[str, Any], backend: Backend) -> Ratio:
-    """A row as a line of `make bench`'s table."""
+    """The row's line in the table of `make bench`."""
     case, what, precision, baseline = (row[key] for key in ("case", "what", "precision", "against"))
     target = TARGETS.get((what, case, precision, baseline)) if backend.name == "cpu" else None
     name, against = f"{case}, {row['batch']} rows", f"plain PyTorch, {baseline}"
@@ -197,7 +174,6 @@ def ratio_of(row: dict[str, Any], backend: Backend) -> Ratio:
 
 
 def main() -> None:
-    """Measure, print, and write JSON if asked."""
     options = parser(__doc__, rounds=7)
     options.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
     options.add_argument("--precisions", nargs="+", default=["bfloat16", "float32"])

@@ -206,9 +206,9 @@ def test_task_whose_worker_died_has_vanished(agent):
 @pytest.mark.parametrize("name", ["../x", "a/b", "", ".hidden", "a\nb", "x" * 201, "a b"])
 def test_names_that_lead_elsewhere_are_refused(agent, name):
     ((answer, _),) = agent.call("agent", "follow", task=name, spec=agent.spec("true"))
-    assert "is no task name" in answer["error"]
+    assert "is not a task name" in answer["error"]
     ((answer, _),) = agent.call("agent", "remove", tasks=[name])
-    assert "is no task name" in answer["error"]
+    assert "is not a task name" in answer["error"]
 
 
 def test_sources_are_unpacked_and_cannot_leave_the_folder(agent, tmp_path):

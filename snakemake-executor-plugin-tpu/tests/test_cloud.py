@@ -7,11 +7,12 @@ from google.api_core import exceptions as gx
 from google.auth import exceptions as auth
 
 from snakemake_executor_plugin_tpu.capacity import Capacity
-from snakemake_executor_plugin_tpu.cloud import LABEL, PodSpec, TpuCloud
+from snakemake_executor_plugin_tpu.cloud import LABEL, TpuCloud
 from snakemake_executor_plugin_tpu.emulator.iam import ROLES, TPU_METHODS, TPU_PERMISSIONS
 from snakemake_executor_plugin_tpu.emulator.tpu_api import TpuApi
 from snakemake_executor_plugin_tpu.errors import CloudError, DeletedByUser, explain, is_transient
 from snakemake_executor_plugin_tpu.keys import public_half
+from snakemake_executor_plugin_tpu.settings import ExecutorSettings
 
 
 @pytest.fixture
@@ -28,14 +29,32 @@ def api():
     server.stop()
 
 
-def play(api, story, zones=("z",), timeout=0.0, zone_seconds=600.0, may_delete=False, **spec):
-    """Run a story with a client of the API, the wait for capacity, and what was said."""
+@pytest.fixture(scope="module")
+def key(tmp_path_factory):
+    """Return the path of an ssh key."""
+    path = tmp_path_factory.mktemp("ssh") / "key"
+    public_half(path, print)
+    return path
+
+
+@pytest.fixture
+def play(api, key):
+    """Return a function that runs a story with a client of the API and the wait for capacity."""
+    return lambda story, **settings: run_story(story, api, {"ssh_key": str(key), **settings})
+
+
+def settings_of(**settings):
+    return ExecutorSettings(**{"project": "p", "zone": "z", "name": "pod", "create": True, **settings})
+
+
+def run_story(story, api, settings):
+    """Return the story's result and the log lines."""
     said = []
 
     async def run():
-        cloud = TpuCloud("p", zones[0], "pod", PodSpec(**spec), f"127.0.0.1:{api.port}", said.append)
+        cloud = TpuCloud(settings_of(api_endpoint=f"127.0.0.1:{api.port}", **settings), said.append)
         cloud.poll_seconds = (0.01, 0.02)
-        capacity = Capacity(cloud, list(zones), said.append, True, may_delete, timeout, zone_seconds)
+        capacity = Capacity(cloud, said.append)
         capacity.pauses = (0.01, 0.04)
         try:
             return await story(cloud, capacity)
@@ -45,39 +64,35 @@ def play(api, story, zones=("z",), timeout=0.0, zone_seconds=600.0, may_delete=F
     return asyncio.run(run()), said
 
 
-def test_create_adopt_preempt_recreate_delete(api, tmp_path):
-    key = tmp_path / "key"
-
+def test_create_adopt_preempt_recreate_delete(api, play, key):
     async def story(cloud, capacity):
         assert (await cloud.describe()).is_absent
         state = await capacity.wait()
         assert state.is_ready
         assert state.created_here
-        capacity.create = False
+        cloud.settings.create = False
         assert await capacity.wait() == state  # what is there is adopted
         first = await cloud.endpoints()
         assert [end.address for end in first] == ["127.0.0.1", "127.0.0.2"]
         api.preempt()
         assert (await cloud.describe()).is_lost
         with pytest.raises(CloudError, match="does not allow creating it"):
-            await capacity.wait(had=True)
-        capacity.create = True
-        await capacity.wait(had=True)
+            await capacity.wait(existed=True)
+        cloud.settings.create = True
+        await capacity.wait(existed=True)
         assert [end.host_keys for end in await cloud.endpoints()] != [end.host_keys for end in first]
         await cloud.delete()
         assert (await cloud.describe()).is_absent
 
     _, said = play(
-        api,
         story,
         accelerator_type="v4-16",
         runtime_version="v2",
         service_account="me@p",
-        labels=(("team", "trm"),),
+        labels="team=trm",
         network="net",
         internal_ips=True,
         ssh_user="me",
-        ssh_key=key,
     )
     request = next(r for r in api.requests if type(r).__name__ == "CreateQueuedResourceRequest")
     node = request.queued_resource.tpu.node_spec[0].node
@@ -91,51 +106,50 @@ def test_create_adopt_preempt_recreate_delete(api, tmp_path):
     assert node.service_account.email == "me@p"
     assert (node.network_config.network, node.network_config.enable_external_ips) == ("net", False)
     assert request.queued_resource.queueing_policy.valid_until_duration.total_seconds() == 86400
-    assert any("asking for spot v4-16 in z" in line for line in said)
+    assert any("requesting spot v4-16 in z" in line for line in said)
 
 
 @pytest.mark.parametrize("provisioning", ["on-demand", "reserved"])
-def test_other_ways_to_pay(api, provisioning):
-    play(api, lambda _, capacity: capacity.wait(), provisioning=provisioning, reservation="projects/p/r")
+def test_other_ways_to_pay(api, play, provisioning):
+    play(lambda _, capacity: capacity.wait(), provisioning=provisioning, reservation="projects/p/r")
     (resource,) = api.queued.values()
     assert "guaranteed" in resource
     assert "spot" not in resource
     assert resource.reservation_name == ("projects/p/r" if provisioning == "reserved" else "")
 
 
-def test_want_of_capacity_is_waited_out_with_growing_pauses(api):
+def test_want_of_capacity_is_waited_out_with_growing_pauses(api, play):
     api.fail_requests(3, "z")
-    state, said = play(api, lambda _, capacity: capacity.wait(), accelerator_type="v4-32")
+    state, said = play(lambda _, capacity: capacity.wait(), accelerator_type="v4-32")
     assert state.is_ready
     waits = [line for line in said if "next try at" in line]
     assert len(waits) == 3
-    assert "no spot v4-32 in z, asked for since" in waits[0]
+    assert "no spot v4-32 in z, requested since" in waits[0]
     assert "There is no more capacity" in waits[0]
 
 
-def test_next_zone_is_tried_where_one_has_no_capacity(api):
+def test_next_zone_is_tried_where_one_has_no_capacity(api, play):
     async def story(cloud, capacity):
         api.fail_requests(99, "us-central2-b")
         assert (await capacity.wait()).is_ready
         assert cloud.zone == "us-east5-a"
         return await capacity.locate()
 
-    state, _ = play(api, story, zones=("us-central2-b", "us-east5-a"))
+    state, _ = play(story, zone="us-central2-b us-east5-a")
     assert state.is_ready
     assert [name.split("/")[3] for name in api.nodes] == ["us-east5-a"]
 
 
-def test_request_that_stays_queued_is_withdrawn_and_made_in_the_next_zone(api):
+def test_request_that_stays_queued_is_withdrawn_and_made_in_the_next_zone(api, play):
     api.full_zones.add("us-central2-b")
-    state, said = play(
-        api, lambda _, capacity: capacity.wait(), zones=("us-central2-b", "us-east5-a"), zone_seconds=0.1
-    )
+    two = {"zone": "us-central2-b us-east5-a", "zone_minutes": 0.1 / 60}
+    state, said = play(lambda _, capacity: capacity.wait(), **two)
     assert state.is_ready
     assert any("the request was withdrawn" in line for line in said)
     assert [name.split("/")[3] for name in api.queued] == ["us-east5-a"]
 
 
-def test_request_that_no_controller_waits_for_expires(api):
+def test_request_that_no_controller_waits_for_expires(api, play):
     api.full_zones.add("z")
 
     async def story(cloud, capacity):
@@ -144,61 +158,61 @@ def test_request_that_no_controller_waits_for_expires(api):
             await asyncio.sleep(0.01)
         return await cloud.describe()
 
-    state, _ = play(api, story, valid_seconds=1)
+    state, _ = play(story, queue_timeout=1)
     assert "expired" in state.error
 
 
-def test_capacity_that_is_refused_at_once_is_waited_out_as_well(api):
+def test_capacity_that_is_refused_at_once_is_waited_out_as_well(api, play):
     message = "There is no more capacity in the zone z; you can try in another zone"
     api.fail(2, "RESOURCE_EXHAUSTED", message, method="CreateQueuedResource")
-    state, said = play(api, lambda _, capacity: capacity.wait())
+    state, said = play(lambda _, capacity: capacity.wait())
     assert state.is_ready
     assert sum("next try at" in line for line in said) == 2
 
 
-def test_zone_that_does_not_exist_is_told_with_the_command_that_helps(api):
+def test_zone_that_does_not_exist_is_told_with_the_command_that_helps(api, play):
     with pytest.raises(CloudError, match="gcloud compute tpus locations list"):
-        play(api, lambda _, capacity: capacity.wait(), zones=("nowhere",))
+        play(lambda _, capacity: capacity.wait(), zone="nowhere")
 
 
-def test_outage_while_an_operation_runs_passes(api):
+def test_outage_while_an_operation_runs_passes(api, play):
     async def story(cloud, capacity):
         api.fail(2, method="GetOperation")
         return await capacity.wait()
 
-    assert play(api, story)[0].is_ready
+    assert play(story)[0].is_ready
 
 
-def test_error_of_an_operation_is_told_and_the_request_not_repeated(api):
+def test_error_of_an_operation_is_told_and_the_request_not_repeated(api, play):
     api.refuse_requests(8, "Quota limit 'TPUV4CoresPerProjectPerZone' has been exceeded. Limit: 0")
     with pytest.raises(CloudError, match="has no quota for spot v4-64 in z: .*Limit: 0"):
-        play(api, lambda _, capacity: capacity.wait())
+        play(lambda _, capacity: capacity.wait())
     assert api.calls.count("CreateQueuedResource") == 1
 
 
-def test_pod_that_a_person_deleted_is_not_created_again(api):
+def test_pod_that_a_person_deleted_is_not_created_again(api, play):
     async def story(cloud, capacity):
         await capacity.wait()
-        await TpuCloud("p", "z", "pod", PodSpec(), cloud.endpoint).delete()
-        await capacity.wait(had=True)
+        await TpuCloud(cloud.settings, print).delete()
+        await capacity.wait(existed=True)
 
     with pytest.raises(DeletedByUser, match="The next call of Snakemake creates it again"):
-        play(api, story)
+        play(story)
     assert api.calls.count("CreateQueuedResource") == 1
 
 
-def test_node_that_a_person_deleted_is_not_created_again(api):
+def test_node_that_a_person_deleted_is_not_created_again(api, play):
     async def story(cloud, capacity):
         await capacity.wait()
         await cloud._call("delete_node", name=cloud.node_name)
-        await capacity.wait(had=True)
+        await capacity.wait(existed=True)
 
     with pytest.raises(DeletedByUser):
-        play(api, story)
+        play(story)
 
 
-@pytest.mark.parametrize("may_delete", [False, True])
-def test_lost_pod_of_somebody_else_is_deleted_with_leave_only(api, may_delete):
+@pytest.mark.parametrize("adopt", ["use-only", "delete-allowed"])
+def test_lost_pod_of_somebody_else_is_deleted_with_permission_only(api, play, adopt):
     async def story(cloud, capacity):
         await capacity.wait()
         for node in api.nodes.values():
@@ -208,23 +222,23 @@ def test_lost_pod_of_somebody_else_is_deleted_with_leave_only(api, may_delete):
         api.preempt()
         return await capacity.wait()
 
-    if may_delete:
-        assert play(api, story, may_delete=True)[0].is_ready
+    if adopt == "delete-allowed":
+        assert play(story, adopt=adopt)[0].is_ready
         return
     with pytest.raises(CloudError, match="was not created by this plugin: delete it by .* tpu-adopt"):
-        play(api, story)
+        play(story)
     assert "DeleteQueuedResource" not in api.calls
 
 
-def test_pod_that_came_back_meanwhile_is_not_deleted(api):
+def test_pod_that_came_back_meanwhile_is_not_deleted(api, play):
     async def story(cloud, capacity):
         await capacity.wait()
         return await cloud.delete(lambda state: state.is_lost)
 
-    assert play(api, story)[0].is_ready
+    assert play(story)[0].is_ready
 
 
-def test_request_is_withdrawn_when_the_wait_for_it_ends(api):
+def test_request_is_withdrawn_when_the_wait_for_it_ends(api, play):
     api.full_zones.add("z")
 
     async def story(cloud, capacity):
@@ -236,14 +250,14 @@ def test_request_is_withdrawn_when_the_wait_for_it_ends(api):
         await capacity.withdraw()
         return await cloud.describe()
 
-    state, said = play(api, story)
+    state, said = play(story)
     assert state.is_absent
     assert any("the request was withdrawn" in line for line in said)
     with pytest.raises(CloudError, match="was not ready after 0 s .* Raise tpu-queue-timeout"):
-        play(api, lambda _, capacity: capacity.wait(), timeout=0.1)
+        play(lambda _, capacity: capacity.wait(), queue_timeout=0.1)
 
 
-def test_host_keys_that_come_late_are_waited_for(api):
+def test_host_keys_that_come_late_are_waited_for(api, play):
     async def story(cloud, capacity):
         await capacity.wait()
         (name,) = api.host_keys
@@ -254,11 +268,11 @@ def test_host_keys_that_come_late_are_waited_for(api):
         api.host_keys[name] = keys
         assert [end.host_keys for end in await looking] == [(key,) for key in keys]
 
-    play(api, story)
+    play(story)
 
 
 @pytest.mark.parametrize("code", ["PERMISSION_DENIED", "NOT_FOUND"])
-def test_no_trust_where_the_api_tells_no_keys_unless_asked_for(api, code):
+def test_no_trust_where_the_api_tells_no_keys_unless_asked_for(api, play, code):
     async def story(cloud, capacity):
         await capacity.wait()
         api.fail(999, code, "tpu.nodes.get", method="GetGuestAttributes")
@@ -266,10 +280,10 @@ def test_no_trust_where_the_api_tells_no_keys_unless_asked_for(api, code):
         with pytest.raises(CloudError, match="set tpu-trust-first-key: true|Set tpu-trust-first-key: true"):
             await cloud.endpoints()
 
-    play(api, story)
+    play(story)
 
 
-def test_outages_are_waited_out_and_told(api, monkeypatch):
+def test_outages_are_waited_out_and_told(api, play, monkeypatch):
     async def no_pause(_):
         pass
 
@@ -279,24 +293,24 @@ def test_outages_are_waited_out_and_told(api, monkeypatch):
         monkeypatch.setattr("snakemake_executor_plugin_tpu.cloud.asyncio.sleep", no_pause)
         return await cloud.describe()
 
-    state, said = play(api, story)
+    state, said = play(story)
     assert state.is_absent
     assert api.calls.count("GetNode") == 5
-    assert said == ["The TPU API does not answer (emulated outage): trying again for some minutes"]
+    assert said == ["The TPU API does not answer (emulated outage): retrying for some minutes"]
 
 
-def test_expired_credentials_are_told_at_once(api):
+def test_expired_credentials_are_told_at_once(api, play):
     # Seen as an outage: gRPC asks for the token in a plugin of its own.
     message = "Getting metadata from plugin failed with error: Reauthentication is needed."
     api.fail(1, "UNAVAILABLE", message)
     with pytest.raises(CloudError, match="gcloud auth application-default login"):
-        play(api, lambda cloud, _: cloud.describe())
+        play(lambda cloud, _: cloud.describe())
     assert api.calls == ["GetNode"]
 
 
 def test_no_plain_text_api_elsewhere():
     async def story():
-        await TpuCloud("p", "z", "pod", PodSpec(), endpoint="10.0.0.1:80").describe()
+        await TpuCloud(settings_of(api_endpoint="10.0.0.1:80"), print).describe()
 
     with pytest.raises(CloudError, match="is not on this machine"):
         asyncio.run(story())
@@ -320,7 +334,7 @@ def test_no_plain_text_api_elsewhere():
     ],
 )
 def test_errors_are_one_sentence_with_the_command_that_helps(error, expected):
-    said = explain(error, "p", "z", "create pod", PodSpec())
+    said = explain(error, "p", "z", "create pod", settings_of())
     assert expected in said
     assert "\n" not in said
 
@@ -342,10 +356,10 @@ def test_which_errors_pass():
         ),
     ],
 )
-def test_missing_roles_are_named(api, roles, sentence):
+def test_missing_roles_are_named(api, play, roles, sentence):
     api.roles = roles
     with pytest.raises(CloudError, match=sentence):
-        play(api, lambda cloud, capacity: capacity.wait(), service_account="me@p")
+        play(lambda cloud, capacity: capacity.wait(), service_account="me@p")
     assert not api.queued
 
 
@@ -355,7 +369,7 @@ def test_calls_need_published_permissions_only():
     assert not any("queued" in permission for permission in TPU_PERMISSIONS)
 
 
-def test_the_least_roles_suffice(api):
+def test_the_least_roles_suffice(api, play):
     api.roles = {"roles/tpu.admin", "roles/iam.serviceAccountUser"}
 
     async def story(cloud, capacity):
@@ -363,4 +377,4 @@ def test_the_least_roles_suffice(api):
         assert await cloud.endpoints()
         await cloud.delete()
 
-    play(api, story, service_account="me@p")
+    play(story, service_account="me@p")

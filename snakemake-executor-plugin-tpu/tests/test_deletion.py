@@ -76,10 +76,10 @@ def test_job_on_a_silent_host_fails_in_words_and_others_go_on(study):
         host.rank for host in one.pod.hosts if any("checkpoints/b " in line for line in host.jobs().values())
     ]
     if rank == 0:
-        one.pod.kill_host(0)
+        one.pod.hosts[0].kill()
         expected = "A host of the pod does not answer by ssh: w0"
     else:
-        one.pod.kill_host(rank)
+        one.pod.hosts[rank].kill()
         expected = f"w{rank} has been silent for 1 s, and the TPU API says that the pod is READY"
     call.wait_for(expected)
     one.release("a")

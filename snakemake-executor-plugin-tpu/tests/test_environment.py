@@ -112,7 +112,7 @@ def test_hosts_without_a_package_index_use_the_wheelhouse(making, tmp_path, monk
     (tmp_path / "jobs.lock").write_text("tiny==42.0\n")
     house = {"tpu-wheelhouse": f"gs://{pod.bucket.name}/wheelhouse"}
     one = study("one", {"a": {}}, **house)
-    assert "wheelhouse is not a wheelhouse: make it with" in one.run(code=1)
+    assert "wheelhouse is not a wheelhouse: fill it with" in one.run(code=1)
     # This machine has an index; uv looks for interpreters there, too.
     for key, value in make_internet(tmp_path / "here", tmp_path).items():
         monkeypatch.setenv(key, value)

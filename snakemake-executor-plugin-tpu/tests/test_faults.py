@@ -57,9 +57,9 @@ def test_rebooted_host_gets_its_job_back(study):
     call = one.start()
     call.wait_for(r"job=a 0\] step 6$")
     keys = keys_of(one.pod)
-    one.pod.kill_host(2)
+    one.pod.hosts[2].kill()
     call.wait_for("looking for it")
-    one.pod.restart_host(2)
+    one.pod.hosts[2].boot()
     assert call.wait() == 0, call.said
     assert one.launches("a")["2-0"]["from"] == 6
     assert keys_of(one.pod) == keys
@@ -175,7 +175,7 @@ def test_relaunches_without_a_newer_checkpoint_are_capped(study):
         one.pod.preempt()
     assert call.wait() == 1
     assert "relaunched 1 times in a row without a newer checkpoint" in call.said
-    assert "this is not what preemption looks like" in call.said
+    assert "preemptions alone do not look like this" in call.said
 
 
 def test_nothing_is_created_without_leave(study):

@@ -29,14 +29,14 @@ def test_prices_are_those_of_the_published_list():
 
 @pytest.mark.parametrize(
     ("text", "sentence"),
-    [("steps: {}\n", "names at least one"), ("steps: {a: b}\nstep: 1\n", "'step' is not a key of it")],
+    [("steps: {}\n", "name at least one"), ("steps: {a: b}\nstep: 1\n", "'step' is an unknown key")],
 )
 def test_plans_that_say_nothing_sensible(profile, text, sentence):
     (profile / "first-hour.yaml").write_text(text)
     with pytest.raises(PodError, match=sentence):
         read_plan(profile)
     (profile / "first-hour.yaml").unlink()
-    with pytest.raises(PodError, match="it says what is run in the first hour"):
+    with pytest.raises(PodError, match="it says what runs in the first hour"):
         read_plan(profile)
 
 

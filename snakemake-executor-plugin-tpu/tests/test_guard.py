@@ -86,7 +86,7 @@ def test_end_date(hosts):
     one = make(idle_seconds=0, end=clock.time() + 100)
     assert one.why_delete() == ""
     clock.now += 101
-    assert one.why_delete() == "its end date has come"
+    assert one.why_delete() == "its end date has passed"
 
 
 def test_unsigned_messages_are_ignored(hosts):

@@ -137,7 +137,7 @@ def test_lost_host_is_reported_in_words(healthy_pod, tmp_path):
             await worker.deploy()
             with pytest.raises(TaskLost, match="does not know the task"):
                 await follow(worker, "never-started", None, tmp_path / "log")
-            healthy_pod.kill_host(0)
+            healthy_pod.hosts[0].kill()
             with pytest.raises(Unreachable, match="w0"):
                 await worker.status(timeout=5)
             with pytest.raises(TaskLost, match="out of reach"):
@@ -155,7 +155,7 @@ def test_silent_network_loses_neither_task_nor_byte(healthy_pod, tmp_path):
         lines.append(line)
         if line == "10":
             # The host runs on and can be heard of no more, as when a laptop is closed.
-            healthy_pod.cut_network(0)
+            healthy_pod.network.cable(0, False)
             go.touch()
 
     async def play():
@@ -171,7 +171,7 @@ def test_silent_network_loses_neither_task_nor_byte(healthy_pod, tmp_path):
             while not go.with_name("ended").exists():
                 await asyncio.sleep(0.05)
             assert lines[-1] == "10"
-            healthy_pod.mend_network(0)
+            healthy_pod.network.cable(0, True)
             return await following
 
     assert asyncio.run(play()).exit["code"] == 0

@@ -74,7 +74,7 @@ def test_notification_command_gets_the_event_and_cannot_disturb(tmp_path):
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"provisioning": "cheap"}, "use spot, on-demand, reserved"),
+        ({"provisioning": "cheap"}, "use spot, on-demand or reserved"),
         ({"folder": "a b; rm"}, "letters, digits"),
         ({"folder": "../x"}, "letters, digits"),
         ({"adopt": "yes"}, "use-only or delete-allowed"),

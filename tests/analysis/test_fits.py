@@ -97,14 +97,14 @@ def test_an_outlying_seed_hardly_moves_the_law() -> None:
 def test_intervals_cover_the_truth(seeds: int) -> None:
     """The full study is benchmarks/fits.py; 40 simulations bound the share within +-8 %."""
     found = coverage(TRUTHS["power_law_floor"], seeds, 40, refits=150)
-    for share in (*found.parameters.values(), found.curve):
+    for share in found.values():
         assert 0.85 <= share <= 1.0
 
 
 def test_uncorrected_bootstraps_cover_less() -> None:
     truth = TRUTHS["constant"]
-    plain = coverage(truth, 3, 150, refits=150, scaled=False, pool=0.0).curve
-    assert plain < coverage(truth, 3, 150, refits=150).curve
+    plain = coverage(truth, 3, 150, refits=150, scaled=False, pool=0.0)["curve"]
+    assert plain < coverage(truth, 3, 150, refits=150)["curve"]
 
 
 def test_residuals_are_scaled_and_single_seeds_borrow() -> None:

@@ -41,8 +41,6 @@ def test_a_broken_job_leaves_the_others_alone(tmp_path, monkeypatch, capfd):
     assert "failed: train-nothing-eager" in out
 
 
-def test_time_is_up(tmp_path, monkeypatch, capsys):
-    assert call(monkeypatch, "--tiny", "--out", tmp_path, "--minutes", "-1") == gpu.UNFINISHED
-    assert "left for the next call: ceilings" in capsys.readouterr().out
+def test_an_unknown_job_is_refused(tmp_path, monkeypatch):
     with pytest.raises(SystemExit):
         call(monkeypatch, "--out", tmp_path, "--only", "nothing")

@@ -118,7 +118,7 @@ class Cli:
     async def _existing(self) -> Pod:
         """Return the pod without ever creating it."""
         if self.manager.capacity is not None:
-            self.manager.capacity.create = False
+            self.settings.create = False
             # People look at whatever pod there is; only jobs depend on its size.
             state = await self.manager.capacity.locate()
             self.settings.accelerator_type = state.accelerator_type or self.settings.accelerator_type
@@ -126,9 +126,7 @@ class Cli:
 
     async def up(self) -> None:
         """Create the pod: asking for it is the leave that the profile gives elsewhere."""
-        if self.manager.capacity is not None:
-            self.manager.capacity.create = True
-        self.manager.for_jobs = True
+        self.settings.create = self.manager.for_jobs = True
         await self.manager.ready()
 
     async def status(self) -> int:

@@ -1,4 +1,4 @@
-"""Which hosts a job gets, and what it must be told so that libtpu uses just those."""
+"""Which hosts a job gets, and the variables by which libtpu uses only those."""
 
 import re
 from collections.abc import Callable, Collection, Iterable
@@ -8,7 +8,7 @@ from typing import Any
 
 from snakemake_interface_common.exceptions import WorkflowError
 
-# Family: (what the number counts, chips on a host of a larger slice, chips on a one-host slice at most).
+# Family: (what the number counts, chips per host of a larger slice, most chips of a one-host slice).
 FAMILIES = {
     "v2": ("cores", 4, 4),
     "v3": ("cores", 4, 4),
@@ -45,7 +45,7 @@ def slice_of(accelerator_type: str) -> Slice:
     match = re.fullmatch(r"([a-z0-9]+)-(\d+)", accelerator_type or "")
     if not match or match[1] not in FAMILIES:
         known = ", ".join(f"{family}-N" for family in FAMILIES)
-        raise WorkflowError(f"{accelerator_type!r} is no accelerator type known here: use one of {known}.")
+        raise WorkflowError(f"{accelerator_type!r} is not a known accelerator type: use one of {known}.")
     counted, per_host, one_host = FAMILIES[match[1]]
     chips, odd = divmod(int(match[2]), 2 if counted == "cores" else 1)
     hosts = 1 if chips <= one_host else chips // per_host
@@ -61,7 +61,7 @@ def slice_of(accelerator_type: str) -> Slice:
 
 
 def hosts_wanted(resource: Any, sizes: Collection[int]) -> int:
-    """Return how many hosts a job's `tpu_hosts` asks for: one, or a whole slice of one of these sizes."""
+    """Return how many hosts the resource `tpu_hosts` requests: one, or a whole slice of one of these sizes."""
     wanted = max(sizes) if resource == "all" else 1 if resource is None else resource
     with suppress(TypeError, ValueError):
         wanted = int(wanted)
@@ -74,7 +74,7 @@ def hosts_wanted(resource: Any, sizes: Collection[int]) -> int:
 
 
 def libtpu_variables(hosts: int, pod: Slice) -> dict[str, str]:
-    """Return what keeps libtpu on its own host: a one-host job on a larger slice would wait for the other hosts.
+    """Return the variables that keep a one-host job on a larger slice from waiting for the other hosts.
 
     Without them libtpu and torch_xla ask the metadata server, which describes the whole slice.
     """
@@ -91,7 +91,7 @@ def libtpu_variables(hosts: int, pod: Slice) -> dict[str, str]:
 
 
 class Allocator:
-    """Knows which job holds which hosts of one slice."""
+    """Which job holds which hosts of one slice."""
 
     def __init__(self, hosts: int):
         self.hosts = hosts
@@ -100,11 +100,11 @@ class Allocator:
 
     @property
     def free(self) -> list[int]:
-        """Return the hosts that nobody holds."""
+        """Return the free hosts."""
         return [host for host in range(self.hosts) if host not in self.holder]
 
     def take(self, job: str, hosts: Iterable[int]) -> None:
-        """Hold hosts for a job."""
+        """Give hosts to a job."""
         self.holder.update(dict.fromkeys(hosts, job))
 
     def held_by(self, job: str) -> list[int]:

@@ -1,4 +1,4 @@
-"""One controller at a time: who drives a pod holds it, by a connection to its first host."""
+"""One controller at a time: it holds the pod by a connection to the first host."""
 
 import asyncio
 import contextlib
@@ -13,15 +13,15 @@ from .errors import HostKeyError, PodError, Unreachable
 from .pod import BEAT_SECONDS, Worker
 from .ssh import Connection, unreachable
 
-# A controller that lives is heard every BEAT_SECONDS; one without a word (a closed laptop) loses the pod after this,
+# A controller sends a heartbeat every BEAT_SECONDS. A silent one (a closed laptop) loses the pod after SILENCE_SECONDS,
+# and after DOUBT_SECONDS others wait for that instead of giving up.
 SILENCE_SECONDS = 60.0
-# and after this one others wait for that instead of giving up.
 DOUBT_SECONDS = 2.5 * BEAT_SECONDS
 RETRY_SECONDS = 1.0
 
 
 def describe_controller() -> dict[str, Any]:
-    """Return what others are told of this controller."""
+    """Return the description of this controller for others."""
     return {
         "id": uuid.uuid4().hex,
         "who": f"{os.environ.get('USER') or os.getuid()}@{socket.gethostname()}",
@@ -33,14 +33,14 @@ def describe_controller() -> dict[str, Any]:
 
 
 def name_of(owner: dict[str, Any]) -> str:
-    """Say who a controller is."""
+    """Return a controller's name for people."""
     if "pid" not in owner:
         return str(owner["who"])
     return f"{owner['who']} (process {owner['pid']} in {owner['folder']}, since {owner['since']})"
 
 
 class Claim:
-    """Keeps other controllers off the pod while this one is connected."""
+    """Keeps other controllers off the pod while this one is connected to it."""
 
     def __init__(self, say: Callable[[str], None], owner: dict[str, Any] | None = None):
         self.say, self.owner = say, owner or describe_controller()
@@ -48,13 +48,13 @@ class Claim:
         self._keeper: asyncio.Task[None] | None = None
 
     async def take(self, worker: Worker) -> None:
-        """Claim the pod by its first host; PodError tells who has it."""
+        """Claim the pod through its first host; PodError names a controller that has it."""
         await self.drop()
         self.lost = None
         self._keeper = asyncio.ensure_future(self._keep(worker, await self._open(worker)))
 
     async def drop(self) -> None:
-        """Leave the pod to others."""
+        """Give up the pod."""
         keeper, self._keeper = self._keeper, None
         if keeper is not None:
             keeper.cancel()
@@ -68,16 +68,16 @@ class Claim:
                 if owner["silent"] < DOUBT_SECONDS:
                     raise PodError(
                         f"The pod is in use by the Snakemake of {name_of(owner)}: its jobs and yours would get the "
-                        "same hosts. Wait for its end, stop it, or use a pod of another tpu-name."
+                        "same hosts. Wait for its end, stop it, or use a pod with another tpu-name."
                     )
                 if not told:
-                    self.say(f"The pod was in use by {name_of(owner)}, who is silent: it will be free soon")
+                    self.say(f"The pod was in use by {name_of(owner)}, which is silent: it will be free soon")
                 told = True
             await asyncio.sleep(RETRY_SECONDS)
         return answer[0]
 
     async def _ask(self, worker: Worker) -> tuple[Connection | None, dict[str, Any]]:
-        """Return the connection that holds the pod, or None and the owner."""
+        """Return the connection that holds the pod, or None and the owner's description."""
         connection = await worker.open("claim", self.owner)
         held = False
         try:
@@ -95,7 +95,7 @@ class Claim:
         raise unreachable(worker.host, await connection.reason())
 
     async def _keep(self, worker: Worker, connection: Connection) -> None:
-        """Hold on; after a dropped connection claim the pod again, unless another one was faster."""
+        """Hold the pod; after a dropped connection claim it again, unless another controller was faster."""
         while True:
             beat = asyncio.ensure_future(worker.beat(connection))
             try:
@@ -108,7 +108,7 @@ class Claim:
             while True:
                 await asyncio.sleep(RETRY_SECONDS)
                 try:
-                    # another key: a new incarnation has the address already, and will be claimed once it was met
+                    # Another host key: the address belongs to a new incarnation, which is claimed once it is up.
                     with contextlib.suppress(Unreachable, HostKeyError):
                         connection = await self._open(worker)
                         break

@@ -1,30 +1,30 @@
-"""The pod as the Cloud TPU API (v2) sees it: described, created, deleted."""
+"""The pod in the Cloud TPU API (v2): describe, create, delete."""
 
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 from .errors import CloudError, explain, is_transient, short
 from .google import auth, gx, load
 from .keys import public_half
+from .settings import ExecutorSettings
+from .spec import guard_metadata, valid_seconds
 
-# The only states that prove that a pod is lost. Silence of its hosts proves nothing.
+# Only these states prove that a pod is lost; silent hosts prove nothing.
 LOST_NODE = {"PREEMPTED", "TERMINATED"}
 LOST_QUEUED = {"SUSPENDED", "FAILED"}
 LABEL = {"snakemake-tpu": "created"}
 CALL_TIMEOUT = 60.0
 TELL_AFTER = 4
 KEY_PAUSES = (1.0, 2.0, 4.0, 8.0, 15.0, 15.0, 15.0)
-QUEUE_SECONDS = 86400
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where one host of the pod is, and the keys by which ssh knows that it is the one."""
+    """The addresses and ssh host keys of one host."""
 
     address: str
     internal: str = ""
@@ -33,7 +33,7 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class PodState:
-    """What the API says about the pod."""
+    """The state of the pod in the API."""
 
     node: str = "ABSENT"
     queued: str = "ABSENT"
@@ -44,72 +44,45 @@ class PodState:
     error: str = ""
     error_code: int = 0
     incarnation: str = ""
-    """What tells this node from the ones of the same name before and after it."""
+    """The id that tells this node from earlier and later nodes of the same name."""
     created_here: bool = False
-    """Whether this plugin created the pod: its label says so."""
+    """Whether the pod has the label of this plugin."""
     by_user: bool = False
-    """Whether a person, not Google, ended it."""
+    """Whether a person, not Google, ended the pod."""
 
     @property
     def is_ready(self) -> bool:
-        """Tell whether the hosts should be up."""
+        """Whether the hosts should be up."""
         return self.node == "READY" and bool(self.addresses) and self.queued not in LOST_QUEUED
 
     @property
     def is_absent(self) -> bool:
-        """Tell whether there is nothing to wait for and nothing to delete."""
+        """Whether there is nothing to wait for and nothing to delete."""
         return self.node == "ABSENT" and self.queued == "ABSENT"
 
     @property
     def is_lost(self) -> bool:
-        """Tell whether the API says that the pod cannot come back: it has to be deleted before it is created anew."""
+        """Whether the pod cannot come back: it has to be deleted before it is created again."""
         return self.node in LOST_NODE or self.queued in LOST_QUEUED
 
     @property
     def was_deleted(self) -> bool:
-        """Tell whether somebody deletes or has deleted a pod that was up."""
+        """Whether somebody is deleting or has deleted a pod that was up."""
         return self.is_absent or self.queued == "DELETING" or (self.by_user and self.queued != "ABSENT")
 
     def __str__(self) -> str:
-        """Say it in a few words."""
+        """Return a short description."""
         return f"node {self.node}, queued resource {self.queued}" + (f" ({self.error})" if self.error else "")
-
-
-@dataclass(frozen=True)
-class PodSpec:
-    """What to create."""
-
-    accelerator_type: str = "v4-64"
-    runtime_version: str = "tpu-ubuntu2204-base"
-    provisioning: str = "spot"
-    reservation: str | None = None
-    network: str | None = None
-    subnetwork: str | None = None
-    internal_ips: bool = False
-    service_account: str | None = None
-    labels: tuple[tuple[str, str], ...] = ()
-    metadata: tuple[tuple[str, str], ...] = ()
-    valid_seconds: int = QUEUE_SECONDS
-    """After so many seconds in the queue the request expires: nobody may be left to use what it brings."""
-    ssh_user: str | None = None
-    ssh_key: Path | None = None
 
 
 class TpuCloud:
     """One pod in one zone: a node and the queued resource of the same name."""
 
-    def __init__(
-        self,
-        project: str,
-        zone: str,
-        name: str,
-        spec: PodSpec,
-        endpoint: str | None = None,
-        say: Callable[[str], None] = lambda sentence: None,
-    ):
-        self.project, self.zone, self.name, self.spec, self.endpoint = project, zone, name, spec, endpoint
-        self.say = say
-        self.poll_seconds = (0.2, 1.0) if endpoint else (5.0, 30.0)
+    def __init__(self, settings: ExecutorSettings, say: Callable[[str], None]):
+        self.settings, self.say = settings, say
+        self.project, self.name = settings.project or "", settings.name or ""
+        self.zone = settings.zones()[0]
+        self.poll_seconds = (0.2, 1.0) if settings.api_endpoint else (5.0, 30.0)
         self.incarnation = ""
         self._client: Any = None
 
@@ -130,19 +103,17 @@ class TpuCloud:
 
     def _connect(self) -> Any:
         tpu_v2 = load("google.cloud.tpu_v2")
-        if self._client is None:
-            if self.endpoint:
-                import grpc
-                from google.cloud.tpu_v2.services.tpu.transports import TpuGrpcAsyncIOTransport
+        endpoint = self.settings.api_endpoint
+        if self._client is None and endpoint:
+            import grpc
+            from google.cloud.tpu_v2.services.tpu.transports import TpuGrpcAsyncIOTransport
 
-                if self.endpoint.rpartition(":")[0] not in ("127.0.0.1", "localhost", "[::1]"):
-                    raise CloudError(
-                        f"tpu-api-endpoint {self.endpoint} is not on this machine: it has no encryption."
-                    )
-                transport = TpuGrpcAsyncIOTransport(channel=grpc.aio.insecure_channel(self.endpoint))
-                self._client = tpu_v2.TpuAsyncClient(transport=transport)
-            else:
-                self._client = tpu_v2.TpuAsyncClient()
+            if endpoint.rpartition(":")[0] not in ("127.0.0.1", "localhost", "[::1]"):
+                raise CloudError(f"tpu-api-endpoint {endpoint} is not on this machine: it has no encryption.")
+            transport = TpuGrpcAsyncIOTransport(channel=grpc.aio.insecure_channel(endpoint))
+            self._client = tpu_v2.TpuAsyncClient(transport=transport)
+        elif self._client is None:
+            self._client = tpu_v2.TpuAsyncClient()
         return self._client
 
     async def close(self) -> None:
@@ -152,8 +123,8 @@ class TpuCloud:
             await client.transport.close()
 
     def refusal(self, error: Exception, action: str) -> CloudError:
-        """Return the error as one sentence with the command that helps."""
-        return CloudError(explain(error, self.project, self.zone, f"{action} {self.name}", self.spec))
+        """Return the error as one sentence with the command that fixes it."""
+        return CloudError(explain(error, self.project, self.zone, f"{action} {self.name}", self.settings))
 
     async def _call(self, method: str, attempts: int = 40, **arguments: Any) -> Any:
         pause = 0.5
@@ -166,7 +137,7 @@ class TpuCloud:
                 if attempt == attempts or not is_transient(error):
                     raise self.refusal(error, method.replace("_", " ")) from error
                 if attempt == TELL_AFTER:
-                    self.say(f"The TPU API does not answer ({short(error)}): trying again for some minutes")
+                    self.say(f"The TPU API does not answer ({short(error)}): retrying for some minutes")
             await asyncio.sleep(pause)
             pause = min(pause * 2, 30.0)
 
@@ -182,7 +153,7 @@ class TpuCloud:
             queued = None
         state: dict[str, Any] = {}
         if node is not None:
-            external = not self.spec.internal_ips
+            external = not self.settings.internal_ips
             addresses = [
                 (external and point.access_config.external_ip) or point.ip_address
                 for point in node.network_endpoints
@@ -201,9 +172,9 @@ class TpuCloud:
         return PodState(**state)
 
     async def endpoints(self, trust_first_key: bool = False) -> list[Endpoint]:
-        """Return where the hosts are, with their host keys as the API (not the network) tells them.
+        """Return the hosts' addresses, and their host keys from the API rather than from the network.
 
-        Raises CloudError where the API does not tell the keys, unless the first keys seen may be trusted.
+        Raises CloudError if the API does not know the keys, unless the first keys seen may be trusted.
         """
         state = await self.describe()
         self.incarnation = state.incarnation
@@ -212,12 +183,12 @@ class TpuCloud:
             keys = await asyncio.gather(*(self._host_keys(rank, trust_first_key) for rank in ranks))
             if all(keys) or pause is None or trust_first_key:
                 break
-            # A host tells its keys some time after it has booted.
+            # A host publishes its keys some time after boot.
             await asyncio.sleep(min(pause, self.poll_seconds[1]))
         if not all(keys) and not trust_first_key:
             raise CloudError(
-                f"The TPU API does not tell the host keys of pod {self.name}: it was created without the metadata "
-                "enable-guest-attributes=TRUE. Set tpu-trust-first-key: true to trust the key that each shows first."
+                f"The TPU API does not know the host keys of pod {self.name}: it was created without the metadata "
+                "enable-guest-attributes=TRUE. Set tpu-trust-first-key: true to trust the first key of each host."
             )
         return [Endpoint(*host) for host in zip(state.addresses, state.internal, keys, strict=True)]
 
@@ -231,48 +202,48 @@ class TpuCloud:
             if trust_first_key:
                 return ()
             raise CloudError(
-                f"{error} Or set tpu-trust-first-key: true to trust the key that each host shows first."
+                f"{error} Or set tpu-trust-first-key: true to trust the first key of each host."
             ) from None
         items = [item for attribute in answer.guest_attributes for item in attribute.query_value.items]
         return tuple(f"{item.key} {item.value}" for item in items if item.namespace == "hostkeys")
 
     async def create(self) -> Any:
-        """Ask for the pod, which comes when there is capacity, and return the operation (None: it was there)."""
+        """Request the pod, which comes when there is capacity; return the operation, or None if the pod exists."""
         tpu_v2 = load("google.cloud.tpu_v2")
-
-        spec = self.spec
-        # First of all: a slice that lets nobody in costs as much as one that does.
-        metadata = {"enable-guest-attributes": "TRUE"}
-        if spec.ssh_key and spec.ssh_user:
-            public = await asyncio.to_thread(public_half, spec.ssh_key, self.say)
-            metadata |= {"ssh-keys": f"{spec.ssh_user}:{public} {spec.ssh_user}", "enable-oslogin": "FALSE"}
+        settings = self.settings
+        # The key comes first: a slice that nobody can log in to costs as much as any other.
+        metadata = {"enable-guest-attributes": "TRUE", **guard_metadata(settings)}
+        user, key = settings.login
+        if user and key:
+            public = await asyncio.to_thread(public_half, key, self.say)
+            metadata |= {"ssh-keys": f"{user}:{public} {user}", "enable-oslogin": "FALSE"}
         node = tpu_v2.Node(
-            accelerator_type=spec.accelerator_type,
-            runtime_version=spec.runtime_version,
-            labels=dict(spec.labels) | LABEL,
+            accelerator_type=settings.accelerator_type,
+            runtime_version=settings.runtime_version,
+            labels=settings.parsed_labels() | LABEL,
+            metadata=metadata,
+            network_config=tpu_v2.NetworkConfig(
+                network=settings.network or "",
+                subnetwork=settings.subnetwork or "",
+                enable_external_ips=not settings.internal_ips,
+            ),
         )
-        node.network_config = tpu_v2.NetworkConfig(
-            network=spec.network or "",
-            subnetwork=spec.subnetwork or "",
-            enable_external_ips=not spec.internal_ips,
-        )
-        node.metadata = {**metadata, **dict(spec.metadata)}
-        if spec.service_account:
+        if settings.service_account:
             scope = ["https://www.googleapis.com/auth/cloud-platform"]
-            node.service_account = tpu_v2.ServiceAccount(email=spec.service_account, scope=scope)
-        node_spec = tpu_v2.QueuedResource.Tpu.NodeSpec(parent=self.parent, node_id=self.name, node=node)
-        resource = tpu_v2.QueuedResource(tpu=tpu_v2.QueuedResource.Tpu(node_spec=[node_spec]))
-        if spec.provisioning == "spot":
+            node.service_account = tpu_v2.ServiceAccount(email=settings.service_account, scope=scope)
+        resource = tpu_v2.QueuedResource()
+        if settings.provisioning == "spot":
             resource.spot = tpu_v2.QueuedResource.Spot()
-            node_spec.node.scheduling_config = tpu_v2.SchedulingConfig(spot=True)
+            node.scheduling_config = tpu_v2.SchedulingConfig(spot=True)
         else:
             resource.guaranteed = tpu_v2.QueuedResource.Guaranteed()
-        if spec.provisioning == "reserved":
-            node_spec.node.scheduling_config = tpu_v2.SchedulingConfig(reserved=True)
-            resource.reservation_name = spec.reservation or ""
+        if settings.provisioning == "reserved":
+            node.scheduling_config = tpu_v2.SchedulingConfig(reserved=True)
+            resource.reservation_name = settings.reservation or ""
+        node_spec = tpu_v2.QueuedResource.Tpu.NodeSpec(parent=self.parent, node_id=self.name, node=node)
         resource.tpu = tpu_v2.QueuedResource.Tpu(node_spec=[node_spec])
         resource.queueing_policy = tpu_v2.QueuedResource.QueueingPolicy(
-            valid_until_duration=timedelta(seconds=spec.valid_seconds)
+            valid_until_duration=timedelta(seconds=valid_seconds(settings))
         )
         try:
             return await self._call(
@@ -282,29 +253,28 @@ class TpuCloud:
                 queued_resource=resource,
             )
         except gx.AlreadyExists:
-            return None  # an answer was lost, or somebody else was faster: either way it is there
+            return None  # an answer was lost, or somebody else was faster: either way it exists
         except gx.NotFound as error:
             raise self.refusal(error, "create") from error
 
     async def is_done(self, operation: Any) -> bool:
-        """Tell whether an operation has ended; an outage of the API tells nothing."""
+        """Return whether an operation has ended; False during an outage of the API."""
         try:
             return bool(await operation.done())
         except (gx.GoogleAPICallError, gx.RetryError, auth.TransportError):
             return False
 
     def failure_of(self, operation: Any) -> Exception | None:
-        """Return the error of an operation that has ended with one."""
+        """Return the error of an operation that failed."""
         error = operation.operation.error
         return gx.from_grpc_status(error.code, error.message) if error.code else None
 
     async def delete(self, while_: Callable[[PodState], bool] = lambda state: True) -> PodState:
-        """Delete the pod and wait until it is gone, or until `while_` does not hold of it any more.
+        """Delete the pod and wait until it is gone or `while_` no longer holds; return its state.
 
-        Raises CloudError where the API refuses, at once or when the operation ends.
+        Raises CloudError if the API refuses, at once or when the operation ends.
         """
         tpu_v2 = load("google.cloud.tpu_v2")
-
         pause, most = self.poll_seconds
         operation = None
         while not (state := await self.describe()).is_absent:
@@ -314,7 +284,7 @@ class TpuCloud:
                 operation = None
             with suppress(gx.NotFound):
                 if "DELETING" not in (state.queued, state.node) and operation is None:
-                    # Another incarnation may have taken its place in between: that one is not ours to delete.
+                    # A new incarnation may have replaced it, which must not be deleted.
                     if not while_(state):
                         return state
                     if state.queued != "ABSENT":

@@ -1,4 +1,4 @@
-"""The event loop on which the pod is driven, in a thread of its own."""
+"""The event loop that drives the pod, in its own thread."""
 
 import asyncio
 import threading
@@ -10,7 +10,7 @@ JOIN_SECONDS = 10.0
 
 
 class Driver:
-    """Runs coroutines for the main thread, which Ctrl-C may interrupt at any moment: all calls may be repeated."""
+    """Runs coroutines for the main thread. Ctrl-C may interrupt any call, so every call may be repeated."""
 
     def __init__(self, name: str):
         self.loop = asyncio.new_event_loop()
@@ -23,11 +23,11 @@ class Driver:
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
 
     def call(self, coroutine: Coroutine[Any, Any, Any], timeout: float | None = None) -> Any:
-        """Run a coroutine and return its result; TimeoutError after `timeout` seconds, and it runs on."""
+        """Run a coroutine and return its result; TimeoutError after `timeout` seconds, while it keeps running."""
         return self.start(coroutine).result(timeout)
 
     def at_work(self) -> str:
-        """Say which coroutines have not ended, and in which line each waits."""
+        """Return which coroutines have not ended, and the line in which each waits."""
         places = []
         for task in asyncio.all_tasks(self.loop):
             coroutine: Any = task.get_coro()
@@ -39,8 +39,8 @@ class Driver:
         return ", ".join(sorted(places))
 
     def end(self) -> None:
-        """Stop and close the loop. A loop that is stuck is left behind: its thread does not keep Python from ending."""
-        # First of all: a call from here on would wait for a loop that does not run any more.
+        """Stop and close the loop. A stuck loop is left behind: its daemon thread does not keep Python alive."""
+        # First, as later calls would wait for a loop that no longer runs.
         self.ended = True
         if not self.loop.is_closed():
             self.loop.call_soon_threadsafe(self.loop.stop)

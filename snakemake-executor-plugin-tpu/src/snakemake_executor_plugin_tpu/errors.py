@@ -1,4 +1,4 @@
-"""What goes wrong with pods, and how it is said: one sentence with the command that mends it."""
+"""Errors of pods, explained in one sentence with the command that fixes them."""
 
 from typing import Any
 
@@ -8,11 +8,11 @@ from .google import auth, gx
 
 
 class PodError(WorkflowError):
-    """The pod cannot be used, and trying again will not help."""
+    """The pod cannot be used, and a retry would not help."""
 
 
 class CloudError(PodError):
-    """The cloud refuses what was asked of it."""
+    """The cloud refuses a request."""
 
 
 class DeletedByUser(CloudError):
@@ -20,11 +20,11 @@ class DeletedByUser(CloudError):
 
 
 class HostKeyError(PodError):
-    """A host is not the one that it should be."""
+    """A host shows the wrong host key."""
 
 
 class Unreachable(Exception):
-    """A host does not answer (now)."""
+    """A host does not answer at the moment."""
 
 
 class HostsSilentError(PodError):
@@ -32,11 +32,11 @@ class HostsSilentError(PodError):
 
 
 class LoginRefused(Unreachable):
-    """A host answers and does not let this user in with this key."""
+    """A host answers and refuses this user or key."""
 
 
 class TaskLost(Exception):
-    """A task on a host is gone through no fault of its job."""
+    """A task on a host is gone, and its job is not to blame."""
 
 
 class TaskSilent(TaskLost):
@@ -44,8 +44,8 @@ class TaskSilent(TaskLost):
 
 
 def needs_login(error: Exception) -> bool:
-    """Tell whether the credentials have expired or were never there. gRPC reports this as an outage."""
-    if isinstance(error, (auth.TransportError,)):
+    """Whether the credentials are missing or have expired. gRPC reports this as an outage."""
+    if isinstance(error, auth.TransportError):
         return False
     low = str(error).lower()
     plugin = "getting metadata from plugin failed" in low
@@ -55,37 +55,23 @@ def needs_login(error: Exception) -> bool:
 
 
 def is_transient(error: Exception) -> bool:
-    """Tell whether an API call is worth repeating."""
+    """Whether an API call may succeed if repeated."""
     if needs_login(error):
         return False
     if isinstance(error, (gx.TooManyRequests, gx.ResourceExhausted)):
-        # Requests per minute pass; quota for chips does not.
+        # A limit of requests per minute passes; quota for chips does not.
         return "per minute" in str(error).lower()
-    passing = (
-        gx.ServiceUnavailable,
-        gx.InternalServerError,
-        gx.BadGateway,
-        gx.GatewayTimeout,
-        gx.DeadlineExceeded,
-        gx.Aborted,
-        gx.Unknown,
-        auth.TransportError,
-    )
-    return isinstance(error, passing)
+    server = (gx.ServiceUnavailable, gx.InternalServerError, gx.BadGateway, gx.GatewayTimeout)
+    call = (gx.DeadlineExceeded, gx.Aborted, gx.Unknown, auth.TransportError)
+    return isinstance(error, (*server, *call))
 
 
 def is_refused(error: Exception) -> bool:
-    """Tell whether asking for the same pod again cannot help: the request, the rights or the quota is wrong."""
+    """Whether another request for the same pod cannot succeed: the request, the permissions or the quota is wrong."""
     low = str(error).lower()
-    kinds = (
-        gx.InvalidArgument,
-        gx.FailedPrecondition,
-        gx.PermissionDenied,
-        gx.Unauthenticated,
-        gx.NotFound,
-        auth.GoogleAuthError,
-    )
-    return isinstance(error, kinds) or ("quota" in low and "capacity" not in low)
+    request = (gx.InvalidArgument, gx.FailedPrecondition, gx.NotFound)
+    permission = (gx.PermissionDenied, gx.Unauthenticated, auth.GoogleAuthError)
+    return isinstance(error, (*request, *permission)) or ("quota" in low and "capacity" not in low)
 
 
 def short(error: Exception) -> str:
@@ -95,17 +81,14 @@ def short(error: Exception) -> str:
 
 
 def explain(error: Exception, project: str, zone: str, action: str, spec: Any = None) -> str:
-    """Say what the API's error means and which command helps."""
+    """Return what the API's error means and which command fixes it."""
     text = str(getattr(error, "message", "") or error)
     low = text.lower()
     wanted = getattr(spec, "accelerator_type", "TPU")
     if needs_login(error):
-        return f"Google Cloud does not know who asks: run `gcloud auth application-default login` ({text})."
-    if (
-        "has not been used in project" in low
-        or "service_disabled" in low
-        or "api has not been enabled" in low
-    ):
+        return f"Google Cloud does not accept your credentials: run `gcloud auth application-default login` ({text})."
+    disabled = ("has not been used in project", "service_disabled", "api has not been enabled")
+    if any(words in low for words in disabled):
         return (
             f"The Cloud TPU API is off in project {project}: run "
             f"`gcloud services enable tpu.googleapis.com --project={project}`."
@@ -130,7 +113,7 @@ def explain(error: Exception, project: str, zone: str, action: str, spec: Any = 
         )
     if "capacity" in low or "stockout" in low or isinstance(error, gx.ResourceExhausted):
         return (
-            f"Zone {zone} has no {wanted} free now: run the same command later, or use another zone ({text})."
+            f"Zone {zone} has no free {wanted} now: run the same command later, or use another zone ({text})."
         )
     if "runtime version" in low or "runtime_version" in low:
         return (

@@ -1,17 +1,17 @@
-"""The first hour on real hardware as one command: a slice of its own is created, tried in every way, and deleted.
+"""The first hour on real hardware as one command: it creates a slice, tries everything on it, and deletes it.
 
-What is run on it is told by first-hour.yaml beside the profile:
+first-hour.yaml beside the profile says what runs:
 
     accelerator_type: v4-16          # the smallest slice with more than one host
-    hours: 1                         # what it should take, for the price that is said first
-    estimate: python -m ... --json   # run here, before anything is created (may be left out)
+    hours: 1                         # how long it should take, for the announced price
+    estimate: python -m ... --json   # optional: runs here before anything is created
     arguments: --config scale=tiny   # of every call of Snakemake
-    steps:                           # in order; the slice is deleted under the first one once that has a checkpoint
+    steps:                           # in order; the slice is deleted under the first one when it has a checkpoint
       one host: TARGET ...
       whole slice: TARGET ...
-    collect: gs://.../runs/*/*.json  # what the jobs measured, here or in Cloud Storage
+    collect: gs://.../runs/*/*.json  # measurements of the jobs, here or in Cloud Storage
 
-Everything that was seen goes into one JSON file that can be attached to a report.
+The results go into one JSON file that can be attached to a report.
 """
 
 import fnmatch
@@ -44,21 +44,21 @@ def read_plan(profile: Path) -> dict[str, Any]:
     """Read first-hour.yaml beside a profile.
 
     Raises:
-        PodError: it is absent, or has other keys than those above.
+        PodError: it does not exist, or has unknown keys.
     """
     path = (profile if profile.is_dir() else profile.parent) / "first-hour.yaml"
     if not path.is_file():
-        raise PodError(f"There is no {path}: it says what is run in the first hour (see docs/further.md).")
+        raise PodError(f"There is no {path}: it says what runs in the first hour (see docs/further.md).")
     plan = yte.process_yaml(path.read_text(), require_use_yte=True) or {}
     if wrong := sorted(set(plan) - KEYS):
-        raise PodError(f"{path}: {wrong[0]!r} is not a key of it; there are {', '.join(sorted(KEYS))}.")
+        raise PodError(f"{path}: {wrong[0]!r} is an unknown key; the keys are {', '.join(sorted(KEYS))}.")
     if not isinstance(plan.get("steps"), dict) or not plan["steps"]:
-        raise PodError(f"{path}: `steps` names at least one call of Snakemake.")
+        raise PodError(f"{path}: `steps` has to name at least one call of Snakemake.")
     return {"accelerator_type": "v4-16", "hours": 1, "arguments": "", **plan}
 
 
 class FirstHour:
-    """Runs the steps and keeps the record; whatever happens, the slice is deleted at the end."""
+    """Runs the steps and writes the record; the slice is deleted at the end in any case."""
 
     def __init__(self, profile: Path, name: str, say: Callable[[str], None]):
         self.profile, self.say, self.plan = profile, say, read_plan(profile)
@@ -75,22 +75,22 @@ class FirstHour:
         }
 
     def announce(self) -> str:
-        """Say what will be done, and what it will cost at most."""
+        """Return what will happen and what it will cost at most."""
         cost, hours = price(self.type), float(self.plan["hours"])
         steps = ", ".join(self.plan["steps"])
         return (
-            f"The first hour creates a slice of its own, {self.name} ({self.type}, {self.hosts} hosts, {cost:.2f} USD "
-            f"an hour on demand, spot less), runs: {steps}; deletes it under the first to see that resume, and "
-            f"deletes it at the end. That should take {hours:g} h: {cost * hours:.0f} USD at most."
+            f"The first hour creates a slice, {self.name} ({self.type}, {self.hosts} hosts, {cost:.2f} USD an hour on "
+            f"demand, spot less), and runs: {steps}. It deletes the slice under the first job to see it resume, and "
+            f"again at the end. That should take {hours:g} h: {cost * hours:.0f} USD at most."
         )
 
     def run(self, out: Path) -> bool:
-        """Do it all, write the record and tell whether all went as it should."""
+        """Run everything, write the record and return whether all went well."""
         ok = False
         try:
             if self.plan.get("estimate"):
                 done = self._step("estimate", shlex.split(self.plan["estimate"]))
-                self.record["estimate"] = _json(done["said"])
+                self.record["estimate"] = _json(done["output"])
             self._step("create", self._command("up"))
             facts = "python3 --version; uname -r; nproc; ls -d /dev/accel* /dev/vfio 2>/dev/null; head -1 /proc/meminfo"
             self._step("hosts", self._command("ssh", "0", "--", "sh", "-c", facts))
@@ -109,9 +109,7 @@ class FirstHour:
             hours = (time.time() - self.began) / 3600
             self.record["usd_at_most"] = round(hours * price(self.type), 2)
             out.write_text(json.dumps(self.record, indent=1) + "\n")
-            self.say(
-                f"{'All went as it should' if ok else 'Something went wrong'}: attach {out} to a report."
-            )
+            self.say(f"{'All went well' if ok else 'Something went wrong'}: attach {out} to a report.")
         return ok
 
     def _end(self) -> bool:
@@ -123,34 +121,19 @@ class FirstHour:
         return True
 
     def _command(self, command: str, *words: str) -> list[str]:
-        program = [
-            sys.executable,
-            "-m",
-            "snakemake_executor_plugin_tpu",
-            command,
-            "--profile",
-            str(self.profile),
-        ]
-        before, after = (
-            (words[: words.index("--")], words[words.index("--") :]) if "--" in words else (words, ())
-        )
-        return [*program, "--name", self.name, "--accelerator-type", self.type, *before, *after]
+        program = [sys.executable, "-m", "snakemake_executor_plugin_tpu", command]
+        pod = ["--profile", str(self.profile), "--name", self.name, "--accelerator-type", self.type]
+        return [*program, *pod, *words]
 
     def _snakemake(self, targets: str) -> list[str]:
         program = [sys.executable, "-m", "snakemake", "--profile", str(self.profile)]
         hosts = str(self.hosts)
-        size = ["--jobs", hosts, "--resources", f"tpu_hosts={hosts}", "--tpu-accelerator-type", self.type]
-        return [
-            *program,
-            *shlex.split(targets),
-            *size,
-            "--tpu-name",
-            self.name,
-            *shlex.split(self.plan["arguments"]),
-        ]
+        size = ["--jobs", hosts, "--resources", f"tpu_hosts={hosts}"]
+        pod = ["--tpu-accelerator-type", self.type, "--tpu-name", self.name]
+        return [*program, *shlex.split(targets), *size, *pod, *shlex.split(self.plan["arguments"])]
 
     def _interrupted(self, step: str, targets: str) -> None:
-        """Delete the slice under a running job as soon as that has a checkpoint; the call must end with a sentence."""
+        """Delete the slice under a running job as soon as the job has a checkpoint."""
         jobs, seen = Path(".snakemake/tpu/jobs"), threading.Event()
         before = _progress(jobs)
 
@@ -165,7 +148,7 @@ class FirstHour:
 
         done = self._step(f"{step}, interrupted", self._snakemake(targets), watch=watch, codes=(0, 1))
         if not seen.is_set():
-            raise StepFailed(f"{step} ended before it had a checkpoint: {_last(done['said'])}")
+            raise StepFailed(f"{step} ended before it had a checkpoint: {_last(done['output'])}")
 
     def _step(
         self,
@@ -174,7 +157,7 @@ class FirstHour:
         watch: Callable[[subprocess.Popen[str]], None] | None = None,
         codes: tuple[int, ...] = (0,),
     ) -> dict[str, Any]:
-        """Run a program, pass on what it says, and note code, seconds and last lines."""
+        """Run a program, show its output, and record code, seconds and last lines."""
         self.say(f"[{time.strftime('%T')}] {name}")
         began, lines = time.time(), []
         process = subprocess.Popen(
@@ -190,8 +173,8 @@ class FirstHour:
             watcher.start()
         assert process.stdout
         try:
-            with process.stdout as said:
-                for line in said:
+            with process.stdout as output:
+                for line in output:
                     lines.append(line.rstrip())
                     self.say(f"    {lines[-1]}")
         finally:
@@ -203,10 +186,10 @@ class FirstHour:
             self.record["steps"].append(entry)
         if code not in codes:
             raise StepFailed(f"{name} ended with exit code {code}: {_last(lines)}")
-        return {**entry, "said": lines}
+        return {**entry, "output": lines}
 
     def _collect(self) -> dict[str, Any]:
-        """Return the JSON files that the plan names."""
+        """Return the JSON files named in the plan."""
         found: dict[str, Any] = {}
         for pattern in shlex.split(self.plan.get("collect") or ""):
             for name, text in _files(pattern):
@@ -215,7 +198,7 @@ class FirstHour:
 
 
 class StepFailed(Exception):
-    """A step did not end as it should."""
+    """A step failed."""
 
 
 def _files(pattern: str) -> Iterator[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""Google's packages, imported when they are first used: Snakemake imports every executor plugin at every start."""
+"""Google's packages, imported on first use: Snakemake imports every executor plugin at every start."""
 
 import importlib
 from types import ModuleType
@@ -8,7 +8,7 @@ from snakemake_interface_common.exceptions import WorkflowError
 
 
 class Lazy:
-    """A module that is imported by the first look into it."""
+    """A module that is imported on first use."""
 
     def __init__(self, name: str):
         self._name = name
@@ -18,7 +18,7 @@ class Lazy:
 
 
 def load(name: str) -> ModuleType:
-    """Import a module of one of Google's packages.
+    """Import a module of Google's packages.
 
     Raises:
         WorkflowError: the package is missing.

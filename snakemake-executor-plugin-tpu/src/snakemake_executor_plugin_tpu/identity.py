@@ -1,4 +1,4 @@
-"""Names for jobs: the same on every machine and in every call, so that a running job is found again."""
+"""Names of jobs: the same on every machine and in every call, so that a running job is found again."""
 
 import hashlib
 import json
@@ -22,7 +22,7 @@ def _where(file: Any) -> str:
 
 
 def slot_of(job: Any) -> str:
-    """Name what a job makes: rule, wildcards and outputs. Two jobs of one slot must never run at once."""
+    """Name what a job makes: rule, wildcards and outputs. Two jobs with one slot must never run at the same time."""
     made = [
         [
             part.rule.name,
@@ -36,7 +36,7 @@ def slot_of(job: Any) -> str:
 
 
 def fingerprint_of(job: Any) -> str:
-    """Name how a job makes it: another fingerprint in the same slot means that the older one is outdated."""
+    """Name how a job makes it: a job in the same slot with another fingerprint is outdated."""
     how = [
         [
             part.rule.name,
@@ -51,14 +51,14 @@ def fingerprint_of(job: Any) -> str:
 
 
 def label_of(job: Any) -> str:
-    """Name a job for people, in one line whatever its wildcards hold."""
+    """Name a job for people, on one line whatever its wildcards contain."""
     part = members(job)[0]
     words = [part.rule.name, *(f"{key}={value}" for key, value in part.wildcards.items())]
     return re.sub(r"[^\x20-\x7e]", "?", " ".join(map(str, words)))[:80]
 
 
 def check_files(job: Any) -> None:
-    """Refuse outputs that could not get back from the pod."""
+    """Refuse outputs that would stay on the pod."""
     if job.is_group():
         return
     local = [str(file) for file in job.output if not file.is_storage]

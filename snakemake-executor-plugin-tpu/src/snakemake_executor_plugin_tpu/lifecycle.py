@@ -25,7 +25,6 @@ from .errors import (
 from .notify import Notifier
 from .pod import Worker, content_name
 from .settings import ExecutorSettings
-from .spec import cloud_of
 from .ssh import Ssh, host_name, write_config
 
 LEAST_DISK = 64 << 20
@@ -73,20 +72,8 @@ class PodManager:
         self.settings, self.folder, self.say, self.notifier = settings, folder, say, notifier
         self.claim = claim  # people may look at a pod that a controller drives
         self.for_jobs = claim is not None  # and get in where the environment cannot be built
-        self.cloud = cloud_of(settings, say)
-        self.capacity = (
-            None
-            if self.cloud is None
-            else Capacity(
-                self.cloud,
-                settings.zones(),
-                say,
-                settings.create,
-                settings.adopt == "delete-allowed",
-                settings.queue_timeout,
-                60 * settings.zone_minutes,
-            )
-        )
+        self.cloud = None if settings.workers else TpuCloud(settings, say)
+        self.capacity = Capacity(self.cloud, say) if self.cloud else None
         self.names = settings.workers.split()
         self.hosts = len(self.names) or slice_of(settings.accelerator_type).hosts
         self.on_up: Callable[[Pod], Awaitable[None]] | None = None
@@ -183,12 +170,12 @@ class PodManager:
             # Its hosts have booted long ago: the time that a new pod needs is not given to them.
             self._check_type(state)
             return await self._meet(self.settings.recovery)
-        return await self._obtain(self.capacity, had=False)
+        return await self._obtain(self.capacity, existed=False)
 
-    async def _obtain(self, capacity: Capacity, had: bool) -> Pod:
+    async def _obtain(self, capacity: Capacity, existed: bool) -> Pod:
         if self.settings.end and self.settings.create and time.time() > self.settings.end_time():
             raise PodError(f"tpu-end ({self.settings.end}) has passed: nothing is created any more.")
-        self._check_type(await capacity.wait(had))
+        self._check_type(await capacity.wait(existed))
         return await self._meet(self.settings.boot_timeout, new=True)
 
     def _check_type(self, state: PodState) -> None:
@@ -373,4 +360,4 @@ class PodManager:
         if self.capacity is None or not gone:
             return await self._bring_up()
         self.notifier.send("preemption", gone)
-        return await self._obtain(self.capacity, had=True)
+        return await self._obtain(self.capacity, existed=True)

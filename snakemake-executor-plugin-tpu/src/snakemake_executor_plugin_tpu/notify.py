@@ -1,10 +1,11 @@
-"""Tells people what they want to know without watching: failure, out of memory, preemption, finish."""
+"""Notifications: failure, out of memory, preemption, finish."""
 
 import asyncio
 import json
 import os
 import re
 import shlex
+import subprocess
 import urllib.request
 from collections.abc import Callable
 
@@ -14,7 +15,7 @@ OUT_OF_MEMORY = re.compile(
 
 
 def ran_out_of_memory(code: int, lines: list[str]) -> bool:
-    """Tell whether a job died for lack of memory: the kernel's SIGKILL, or the device's own words."""
+    """Whether a job died for lack of memory: killed by the kernel, or an error of the device."""
     return code == 137 or any(OUT_OF_MEMORY.search(line) for line in lines)
 
 
@@ -28,53 +29,46 @@ class Notifier:
         self._running: set[asyncio.Task[None]] = set()
 
     def send(self, event: str, message: str, job: str = "") -> None:
-        """Send word of an event, in the background."""
+        """Send an event in the background."""
         if self.command or self.webhook:
             task = asyncio.ensure_future(self._send({"event": event, "job": job, "message": message}))
             self._running.add(task)
             task.add_done_callback(self._running.discard)
 
     async def drain(self) -> None:
-        """Wait for what is being sent."""
+        """Wait for the events that are being sent."""
         while self._running:
             await asyncio.wait(list(self._running), timeout=30)
 
     async def _send(self, event: dict[str, str]) -> None:
         if self.command:
             try:
-                await asyncio.wait_for(self._run(event), 30)
+                await asyncio.to_thread(self._run, self.command, event)
             except Exception as error:
-                self.say(f"The notification command did not work: {error}")
-        if self.webhook:
-            for pause in (*self.pauses, None):
-                try:
-                    await asyncio.to_thread(self._post, event)
-                    break
-                except Exception as error:
-                    if pause is None:
-                        # The address may hold a token: it is not repeated here.
-                        self.say(f"The notification webhook did not answer: {type(error).__name__}")
-                    else:
-                        await asyncio.sleep(pause)
+                self.say(f"The notification command failed: {error}")
+        for pause in (*self.pauses, None) if self.webhook else ():
+            try:
+                await asyncio.to_thread(self._post, event)
+                break
+            except Exception as error:
+                if pause is None:
+                    # The address may contain a token and is not repeated here.
+                    self.say(f"The notification webhook did not answer: {type(error).__name__}")
+                else:
+                    await asyncio.sleep(pause)
 
-    async def _run(self, event: dict[str, str]) -> None:
-        process = await asyncio.create_subprocess_exec(
-            *shlex.split(self.command),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.PIPE,
+    def _run(self, command: str, event: dict[str, str]) -> None:
+        done = subprocess.run(
+            shlex.split(command),
+            input=json.dumps(event).encode(),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            timeout=30,
             env={**os.environ, "TPU_EVENT": event["event"], "TPU_JOB": event["job"]},
         )
-        try:
-            _, errors = await process.communicate(json.dumps(event).encode())
-        except asyncio.CancelledError:
-            process.kill()
-            await process.wait()
-            raise
-        if process.returncode:
-            raise RuntimeError(
-                f"exit code {process.returncode}: {errors.decode(errors='replace').strip()[-200:]}"
-            )
+        if done.returncode:
+            errors = done.stderr.decode(errors="replace").strip()[-200:]
+            raise RuntimeError(f"exit code {done.returncode}: {errors}")
 
     def _post(self, event: dict[str, str]) -> None:
         assert self.webhook

@@ -1,4 +1,4 @@
-"""The plugin's settings: each field is a `--tpu-...` option of Snakemake, and a `tpu-...` key of a profile."""
+"""The plugin's settings: each field is a `--tpu-...` option of Snakemake and a `tpu-...` key of a profile."""
 
 import importlib.util
 import re
@@ -14,7 +14,11 @@ from snakemake_interface_executor_plugins.settings import CommonSettings, Execut
 from .allocation import slice_of
 from .keys import DEFAULT_KEY, DEFAULT_USER
 
-PROVISIONING = ("spot", "on-demand", "reserved")
+CHOICES = {
+    "provisioning": ("spot", "on-demand", "reserved"),
+    "adopt": ("use-only", "delete-allowed"),
+    "stream": ("all", "first", "none"),
+}
 
 
 def _setting(default: Any, help: str, type: Any = None, **metadata: Any) -> Any:
@@ -24,33 +28,33 @@ def _setting(default: Any, help: str, type: Any = None, **metadata: Any) -> Any:
 
 @dataclass
 class ExecutorSettings(ExecutorSettingsBase):
-    """Where the pod is, what may be created, and how patient to be."""
+    """Where the pod is, what may be created, and how long to wait."""
 
     project: str | None = _setting(None, "Google Cloud project of the pod.", str, env_var=True)
     zone: str | None = _setting(
         None,
-        "Zone of the pod, such as us-central2-b; of several, 'z1 z2', the first with capacity.",
+        "Zone of the pod, such as us-central2-b; of several ('z1 z2') the first with capacity.",
         str,
         env_var=True,
     )
     name: str | None = _setting(
-        None, "Name of the pod: node and queued resource carry it.", str, env_var=True
+        None, "Name of the pod: of its node and its queued resource.", str, env_var=True
     )
     accelerator_type: str = _setting("v4-64", "Slice to create; v4-64 has 32 chips on 8 hosts.", str)
     pool: Sequence[str] = _setting(
         (),
-        "Several slices instead of one, each like 'v4-8 x 8' or 'v5litepod-16 x 4 @ us-west4-a': NAME-0, NAME-1 and so "
-        "on. In a profile a list, or one text with commas.",
+        "Several slices instead of one, NAME-0, NAME-1 and so on: 'v4-8 x 8', 'v5litepod-16 x 4 @ us-west4-a'. In a "
+        "profile a list, or a string with commas.",
         nargs="+",  # and no `type`, which Snakemake would apply to the whole list
     )
     runtime_version: str = _setting("tpu-ubuntu2204-base", "Software image of the hosts.", str)
     create: bool = _setting(
         False,
-        "Create the pod when it is absent and re-create it after preemption. Without it nothing is created.",
+        "Create the pod if it does not exist, and again after preemption. Otherwise nothing is created.",
     )
     adopt: str = _setting(
         "use-only",
-        "What may be done with a pod that this plugin did not create: use-only, or delete-allowed (once it is lost).",
+        "What may be done with a pod that this plugin did not create: use-only or delete-allowed (after it is lost).",
         str,
     )
     provisioning: str = _setting("spot", "How to pay for the pod: spot, on-demand or reserved.", str)
@@ -59,18 +63,16 @@ class ExecutorSettings(ExecutorSettingsBase):
     )
     network: str | None = _setting(None, "VPC network of the pod (default: the project's default).", str)
     subnetwork: str | None = _setting(None, "Subnetwork of the pod.", str)
-    internal_ips: bool = _setting(
-        False, "Give the hosts no external addresses, and reach them by internal ones."
-    )
+    internal_ips: bool = _setting(False, "Give the hosts no external addresses and use the internal ones.")
     service_account: str | None = _setting(None, "Service account that the hosts act as.", str, env_var=True)
-    labels: str = _setting("", "Labels of the pod, 'key=value key=value': they appear on the bill.", str)
-    queue_timeout: int = _setting(0, "Seconds to wait for capacity; 0 waits for ever.", int)
+    labels: str = _setting("", "Labels of the pod, 'key=value key=value', which appear on the bill.", str)
+    queue_timeout: int = _setting(0, "Seconds to wait for capacity; 0: no limit.", int)
     zone_minutes: float = _setting(
-        10.0, "Minutes that a request waits for capacity in one zone before the next one is tried.", float
+        10.0, "Minutes that a request waits for capacity in one zone before the next zone is tried.", float
     )
     idle_delete: float = _setting(
         0.0,
-        "Minutes without a job or a controller after which a pod created here deletes itself; 0 never.",
+        "Minutes without a job or a controller after which a pod created here deletes itself; 0: never.",
         float,
     )
     end: str | None = _setting(
@@ -81,39 +83,41 @@ class ExecutorSettings(ExecutorSettingsBase):
     )
 
     workers: str = _setting(
-        "", "Hosts of a pod that is not managed here, 'w0 w1 ...', as ssh knows them.", str, env_var=True
+        "", "Hosts of a pod that is not managed here, 'w0 w1 ...', by their names for ssh.", str, env_var=True
     )
     ssh_config: str | None = _setting(
-        None, "ssh configuration to read as well (host names, ProxyJump, ProxyCommand).", str, env_var=True
+        None, "Additional ssh configuration (host names, ProxyJump, ProxyCommand).", str, env_var=True
     )
     ssh_user: str | None = _setting(
         None, f"User on the hosts (default: {DEFAULT_USER}; with tpu-workers: ssh's own).", str, env_var=True
     )
     ssh_key: str | None = _setting(
         None,
-        f"Private key, made if absent; its public half is put onto slices created from here (default: {DEFAULT_KEY}; "
-        "with tpu-workers: ssh's own).",
+        f"Private key, made if absent; slices created from here get its public half (default: {DEFAULT_KEY}; with "
+        "tpu-workers: ssh's own).",
         str,
         env_var=True,
     )
     trust_first_key: bool = _setting(
         False,
-        "Trust the key that a host shows first where the TPU API does not tell its keys; later ones are refused.",
+        "If the TPU API does not know a host's keys, trust the first key that the host shows and refuse others later.",
     )
     ssh_port: int = _setting(22, "Port of the hosts' ssh servers.", int, env_var=True)
-    boot_timeout: int = _setting(900, "Seconds that hosts of a ready pod have to answer ssh.", int)
+    boot_timeout: int = _setting(900, "Seconds in which the hosts of a ready pod have to answer by ssh.", int)
 
     folder: str = _setting(
         ".snakemake-tpu", "The plugin's folder on the hosts, relative to the home folder or absolute.", str
     )
     python: str = _setting(
-        "python3", "Python on the hosts that has Snakemake, when no lock file is given.", str, env_var=True
+        "python3", "Python with Snakemake on the hosts, if there is no lock file.", str, env_var=True
     )
     requirements: str | None = _setting(
-        None, "Lock file of the jobs' environment, installed once on each host and kept by content.", str
+        None,
+        "Lock file of the jobs' environment, installed once on each host for each content of the file.",
+        str,
     )
     environment_python: str = _setting(
-        "3.11", "Version of the environment's Python, which uv brings, or a path on the hosts.", str
+        "3.11", "Version of the environment's Python, which uv downloads, or a path on the hosts.", str
     )
     wheelhouse: str | None = _setting(
         None,
@@ -129,89 +133,75 @@ class ExecutorSettings(ExecutorSettingsBase):
     )
     forward_env: str = _setting(
         "STORAGE_EMULATOR_HOST",
-        "Names of variables to hand to the jobs, besides the workflow's envvars.",
+        "Names of variables to pass to the jobs, besides the workflow's envvars.",
         str,
     )
 
-    lease: int = _setting(43200, "Seconds that a job may run with no controller before it is stopped.", int)
-    cancelled_lease: int = _setting(120, "The same, once Snakemake has been cancelled.", int)
-    grace: int = _setting(30, "Seconds between SIGTERM and SIGKILL: enough to write a checkpoint.", int)
+    lease: int = _setting(43200, "Seconds that a job may run without a controller before it is stopped.", int)
+    cancelled_lease: int = _setting(120, "The same after Snakemake was cancelled.", int)
+    grace: int = _setting(30, "Seconds between SIGTERM and SIGKILL, enough to write a checkpoint.", int)
     reconnect: int = _setting(60, "Seconds without connection after which a host counts as lost.", int)
     recovery: int = _setting(
-        900, "Seconds that a silent host of a ready pod has to come back; then its jobs fail.", int
+        900, "Seconds in which a silent host of a ready pod has to come back before its jobs fail.", int
     )
     preemptions: int = _setting(
-        50, "Relaunches of one job after preemption; they do not count as retries.", int
+        50, "Relaunches of one job after preemption, which do not count as retries.", int
     )
     relaunches_without_progress: int = _setting(
-        3, "Relaunches in a row without a newer checkpoint after which a job has failed.", int
+        3, "Relaunches in a row without a newer checkpoint after which a job fails.", int
     )
-    preemption_notice: int = _setting(30, "Seconds to wait for word of preemption after exit code 143.", int)
-    poll: float = _setting(0.2, "Seconds between looks at the jobs.", float)
+    preemption_notice: int = _setting(
+        30, "Seconds to wait for news of a preemption after exit code 143.", int
+    )
+    poll: float = _setting(0.2, "Seconds between checks of the jobs.", float)
     prune_days: int = _setting(7, "Days after which unused folders on the hosts are deleted.", int)
-    stream: str = _setting("all", "Whose log to show live: all ranks, the first, or none.", str)
+    stream: str = _setting("all", "Logs to show live: all ranks, first or none.", str)
 
     notify_command: str | None = _setting(
-        None, "Command run on failure, out of memory, preemption and finish; JSON on its input.", str
+        None, "Command run on failure, out of memory, preemption and finish, with JSON on its input.", str
     )
-    notify_webhook: str | None = _setting(None, "URL that gets the same JSON by POST.", str, env_var=True)
+    notify_webhook: str | None = _setting(None, "URL to which the same JSON is posted.", str, env_var=True)
 
     def __post_init__(self) -> None:
-        """Refuse what cannot work before anything costs money, and use our classes for Cloud Storage."""
+        """Refuse invalid settings before anything costs money, and use our classes for Cloud Storage."""
         for name in ("project", "zone", "name"):
             if self.workers and getattr(self, name):
                 raise WorkflowError(f"tpu-workers names a pod that is not managed here: remove tpu-{name}.")
-        if self.provisioning not in PROVISIONING:
-            raise WorkflowError(f"tpu-provisioning is {self.provisioning!r}: use {', '.join(PROVISIONING)}.")
-        if self.adopt not in ("use-only", "delete-allowed"):
-            raise WorkflowError(f"tpu-adopt is {self.adopt!r}: use use-only or delete-allowed.")
-        if self.stream not in ("all", "first", "none"):
-            raise WorkflowError(f"tpu-stream is {self.stream!r}: use all, first or none.")
+        for name, choices in CHOICES.items():
+            if getattr(self, name) not in choices:
+                *others, last = choices
+                allowed = f"{', '.join(others)} or {last}"
+                raise WorkflowError(f"tpu-{name} is {getattr(self, name)!r}: use {allowed}.")
         if not re.fullmatch(r"[A-Za-z0-9._/-]+", self.folder) or ".." in self.folder:
             raise WorkflowError(f"tpu-folder is {self.folder!r}: use letters, digits and . _ - / only.")
-        for name in (
-            "lease",
-            "cancelled_lease",
-            "grace",
-            "reconnect",
-            "recovery",
-            "preemptions",
-            "idle_delete",
-        ):
-            if getattr(self, name) < 0:
-                raise WorkflowError(
-                    f"tpu-{name.replace('_', '-')} is {getattr(self, name)}: it cannot be negative."
-                )
+        for name, value in vars(self).items():
+            if isinstance(value, int | float) and value < 0:
+                raise WorkflowError(f"tpu-{name.replace('_', '-')} is {value}: it cannot be negative.")
         self.end_time()
         self.slices()
         slice_of(self.accelerator_type)
-        if (
-            self.ssh_user
-            and not self.workers
-            and (self.ssh_user == "root" or not re.fullmatch(r"[a-z_][a-z0-9_-]{0,31}", self.ssh_user))
-        ):
-            raise WorkflowError(
-                f"tpu-ssh-user is {self.ssh_user!r}: hosts let no such user in; use {DEFAULT_USER!r}."
-            )
+        user = self.ssh_user if not self.workers else None
+        if user and (user == "root" or not re.fullmatch(r"[a-z_][a-z0-9_-]{0,31}", user)):
+            raise WorkflowError(f"tpu-ssh-user is {user!r}: hosts refuse this user; use {DEFAULT_USER!r}.")
         if importlib.util.find_spec("snakemake_storage_plugin_gcs"):
             from .storage import use_listings
 
             use_listings()
 
     def check_pod(self) -> None:
-        """Refuse to start without knowing where the pod is."""
+        """Raise WorkflowError if the settings do not say where the pod is."""
         if self.workers:
             return
         missing = [name for name in ("project", "zone", "name") if not getattr(self, name)]
         if missing:
+            variables = ", ".join(f"SNAKEMAKE_TPU_{name.upper()}" for name in missing)
             raise WorkflowError(
                 f"The pod is unknown: set {', '.join('tpu-' + name for name in missing)} in the profile (or "
-                f"{', '.join('SNAKEMAKE_TPU_' + name.upper() for name in missing)} in the environment), or "
-                "tpu-workers for hosts that ssh knows already."
+                f"{variables} in the environment), or tpu-workers for hosts that ssh knows already."
             )
 
     def end_time(self) -> float:
-        """Return the end date in seconds of the epoch, 0 for none."""
+        """Return the end date in seconds since the epoch, 0 for none."""
         if not self.end:
             return 0.0
         try:
@@ -222,40 +212,44 @@ class ExecutorSettings(ExecutorSettingsBase):
             ) from None
 
     def slices(self) -> "list[ExecutorSettings]":
-        """Return the settings of each slice: these settings themselves where no pool is given.
+        """Return the settings of each slice; without a pool these settings themselves.
 
-        Raises WorkflowError where the pool cannot be read.
+        Raises WorkflowError if the pool cannot be parsed.
         """
         if not self.pool:
             return [self]
         if self.workers:
             raise WorkflowError("tpu-workers names a pod that is not managed here: remove tpu-pool.")
-        found: list[ExecutorSettings] = []
+        slices: list[ExecutorSettings] = []
         for item in ",".join([self.pool] if isinstance(self.pool, str) else self.pool).split(","):
             match = re.fullmatch(r"\s*([\w-]+)(?:\s+x\s+(\d+))?(?:\s+@\s+([\w-]+))?\s*", item)
             if match is None:
-                raise WorkflowError(f"tpu-pool says {item.strip()!r}: write 'v4-8 x 8' or 'v4-8 x 8 @ ZONE'.")
+                raise WorkflowError(
+                    f"tpu-pool contains {item.strip()!r}: write 'v4-8 x 8' or 'v4-8 x 8 @ ZONE'."
+                )
             kind, count, zone = match.groups()
             slice_of(kind)
             for _ in range(int(count or 1)):
-                name = f"{self.name}-{len(found)}"
-                found.append(replace(self, pool=(), name=name, accelerator_type=kind, zone=zone or self.zone))
-        return found
+                name = f"{self.name}-{len(slices)}"
+                slices.append(
+                    replace(self, pool=(), name=name, accelerator_type=kind, zone=zone or self.zone)
+                )
+        return slices
 
     def zones(self) -> list[str]:
-        """Return the zones to look in, in order."""
+        """Return the zones in order."""
         return (self.zone or "").replace(",", " ").split()
 
     @property
     def login(self) -> tuple[str | None, Path | None]:
-        """Return user and private key for ssh; None leaves the choice to ssh."""
+        """Return the user and the private key for ssh; None leaves the choice to ssh."""
         user, key = self.ssh_user, self.ssh_key
         if not self.workers:
             user, key = user or DEFAULT_USER, key or DEFAULT_KEY
         return user, Path(key).expanduser().absolute() if key else None
 
     def parsed_labels(self) -> dict[str, str]:
-        """Return the labels as a mapping."""
+        """Return the labels as a dictionary."""
         pairs = [item.partition("=") for item in self.labels.replace(",", " ").split()]
         return {key: value for key, _, value in pairs}
 
@@ -266,7 +260,7 @@ common_settings = CommonSettings(
     job_deploy_sources=True,
     pass_default_storage_provider_args=True,
     pass_default_resources_args=True,
-    # Variables travel inside the request to the agent: on a command line everybody could read them.
+    # Variables are part of the request to the agent: on a command line everybody could read them.
     pass_envvar_declarations_to_cmd=False,
     # The environment on the hosts is complete; installing for each job would take longer than most jobs.
     auto_deploy_default_storage_provider=False,

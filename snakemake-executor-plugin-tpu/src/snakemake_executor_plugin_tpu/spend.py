@@ -1,4 +1,4 @@
-"""What jobs have used of TPUs, from .snakemake/tpu/jobs.csv, and what that costs."""
+"""The TPU time that jobs have used, from .snakemake/tpu/jobs.csv, and its price."""
 
 import csv
 from pathlib import Path
@@ -10,22 +10,22 @@ COLUMNS = (
     *("job", "label", "launches", "ok", "submitted", "started", "ended", "reported"),
     *("accelerator_type", "chip_seconds"),
 )
-# USD a chip and hour on demand, list prices of 2025; spot capacity costs less.
+# USD per chip and hour on demand, list prices of 2025; spot capacity costs less.
 PRICES = {"v2": 1.125, "v3": 2.0, "v4": 3.22, "v5litepod": 1.2, "v5p": 4.2, "v6e": 2.7}
 
 
 def price(accelerator_type: str) -> float:
-    """Return what a slice costs on demand, in USD an hour."""
+    """Return the on-demand price of a slice in USD per hour."""
     return slice_of(accelerator_type).chips * PRICES[accelerator_type.partition("-")[0]]
 
 
 def chips_of(accelerator_type: str | None, hosts: int) -> int:
-    """Return the chips that a job on so many hosts of a slice uses; 0 for hosts of a type that nobody told."""
+    """Return the chips of so many hosts of a slice; 0 if the type is unknown."""
     return hosts * slice_of(accelerator_type).chips_per_host if accelerator_type else 0
 
 
 def used(path: Path = JOBS) -> str:
-    """Say what the jobs of a folder have used so far, lost launches included; empty where there is no record."""
+    """Describe what the jobs of a folder have used, including lost launches; empty if there is no record."""
     try:
         with open(path, newline="") as file:
             rows = [row for row in csv.DictReader(file) if row.get("accelerator_type")]

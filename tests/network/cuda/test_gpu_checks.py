@@ -4,8 +4,9 @@ import torch
 
 from benchmarks import gpu_checks
 from trm.study.schema import ModelConfig
+from trm.training.kernel_checks import Check, Shapes
 
-SMALL = gpu_checks.Shapes(batch=1, length=9, width=32, heads=1, inner=32, token_inner=64)
+SMALL = Shapes(batch=1, length=9, width=32, heads=1, inner=32, token_inner=64)
 
 
 def test_every_kernel_is_checked(monkeypatch):
@@ -25,4 +26,4 @@ def test_the_whole_network_is_checked():
 
 
 def test_no_number_does_not_pass():
-    assert not gpu_checks.Check("x", float("nan"), 1.0).passed
+    assert not Check("x", float("nan"), 1.0).passed

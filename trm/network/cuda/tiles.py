@@ -3,8 +3,8 @@
 Nothing is timed at run time, so two runs on the same machine execute the same programs. `tiles.json` holds one choice
 per architecture, operation and shape: a tile, `triton` (a kernel without tiles) or `library` (cuBLAS products with
 elementwise kernels between them); `*` matches all other shapes. The batch size is not part of a shape: a smaller last
-batch is computed like the others. `python -m benchmarks.gpu --tiles` measures the candidates on a GPU
-and updates the table.
+batch is computed like the others. `python -m benchmarks.gpu_tiles` measures the candidates on a GPU and updates the
+table.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""An emulated TPU pod on one machine: real OpenSSH servers in namespaces of their own play the hosts, fake-gcs-server
-plays Google Cloud Storage, and a gRPC server speaks the Cloud TPU API (v2) and boots and kills those hosts.
+"""An emulated TPU pod on one machine: the hosts are real OpenSSH servers in namespaces, fake-gcs-server is Google Cloud
+Storage, and a gRPC server speaks the Cloud TPU API (v2) and boots and kills the hosts.
 
     from snakemake_executor_plugin_tpu.emulator import EmulatedPod, why_not
 

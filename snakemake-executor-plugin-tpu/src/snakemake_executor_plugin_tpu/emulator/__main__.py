@@ -6,18 +6,17 @@
     python -m snakemake_executor_plugin_tpu.emulator preempt --dir /var/tmp/pod
     python -m snakemake_executor_plugin_tpu.emulator down --dir /var/tmp/pod
 
-`up` creates the pod as well; with --empty that is left to the plugin (tpu-create: true).
+`up` creates the pod as well; with --empty the plugin does (tpu-create: true).
 """
 
 import argparse
 import contextlib
 import json
-import os
 import signal
-import socket
 import subprocess
 import sys
 import time
+from multiprocessing.connection import Client, Listener
 from pathlib import Path
 from typing import Any
 
@@ -25,128 +24,103 @@ from .pod import EmulatedPod, why_not
 
 
 def serve(args: argparse.Namespace) -> None:
-    """Run the pod in this process, and obey the other commands, until told to end."""
+    """Run the pod in this process and execute the other commands until `down` or a signal."""
     pod = EmulatedPod(args.dir, args.accelerator_type, slices=args.slices, disk_mb=args.disk_mb)
     stop = signal.SIGTERM, signal.SIGINT
     signal.pthread_sigmask(signal.SIG_BLOCK, stop)
-    path = args.dir / "control"
-    path.unlink(missing_ok=True)
-    with pod, socket.socket(socket.AF_UNIX) as server:
+    with Listener(str(args.dir / "control")) as listener, pod:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, stop)
         for number in stop:
             signal.signal(number, lambda *_: sys.exit(0))
         if not args.empty:
             pod.create()
         pod.write_environment()
-        server.bind(str(path))
-        server.listen()
-        while True:
-            connection, _ = server.accept()
-            with connection, connection.makefile("rw") as stream:
-                request = json.loads(stream.readline())
+        command = ""
+        while command != "down":
+            with contextlib.suppress(OSError, EOFError), listener.accept() as connection:
+                request = connection.recv()
+                command = request["command"]
                 try:
-                    answer = obey(pod, request)
+                    answer = execute(pod, **request)
                 except Exception as error:
                     answer = {"error": str(error)}
-                with contextlib.suppress(OSError):
-                    stream.write(json.dumps(answer) + "\n")
-                    stream.flush()
-                if request["command"] == "down":
-                    return
+                connection.send(answer)
 
 
-def obey(pod: EmulatedPod, request: dict[str, Any]) -> dict[str, Any]:
-    """Do one command."""
-    ranks = request.get("ranks") or list(range(len(pod.hosts)))
-    command = request["command"]
+def execute(
+    pod: EmulatedPod, command: str, ranks: list[int] | None = None, notice: float = 0.0
+) -> dict[str, Any]:
+    """Execute one command and return the state of the pod."""
+    hosts = [pod.hosts[rank] for rank in ranks] if ranks else pod.hosts
+    dropped = {}
     if command == "preempt":
-        pod.preempt(request["notice"])
+        pod.preempt(notice)
     elif command == "kill":
-        for rank in ranks:
-            pod.kill_host(rank)
+        for host in hosts:
+            host.kill()
     elif command == "restart":
-        for rank in ranks:
-            pod.restart_host(rank)
+        for host in hosts:
+            host.boot()
     elif command == "drop":
-        return {"dropped": sum(pod.hosts[rank].drop_connections() for rank in ranks)}
+        dropped = {"dropped": sum(host.drop_connections() for host in hosts)}
     return {
         "hosts": {f"w{host.rank}": "up" if host.is_up else "down" for host in pod.hosts},
         "nodes": {name: node.state.name for name, node in pod.api.nodes.items()},
         "jobs": len(pod.jobs()),
+        **dropped,
     }
 
 
-def ask(folder: Path, **request: Any) -> dict[str, Any]:
-    """Send a command to the process that runs the pod."""
-    with socket.socket(socket.AF_UNIX) as client:
-        client.connect(str(folder / "control"))
-        with client.makefile("rw") as stream:
-            stream.write(json.dumps(request) + "\n")
-            stream.flush()
-            answer: dict[str, Any] = json.loads(stream.readline() or "{}")
-            return answer
+def send(folder: Path, request: dict[str, Any]) -> Any:
+    """Send a command to the process that runs the pod and return the answer."""
+    with Client(str(folder / "control")) as connection:
+        connection.send(request)
+        return connection.recv()
 
 
 def up(args: argparse.Namespace) -> int:
     """Start the pod in the background and return once it is up."""
     args.dir.mkdir(parents=True, exist_ok=True)
-    (args.dir / "control").unlink(missing_ok=True)
-    options = ["--accelerator-type", args.accelerator_type, *(["--empty"] if args.empty else [])]
-    options += ["--slices", str(args.slices)]
-    options += ["--disk-mb", str(args.disk_mb)] if args.disk_mb else []
+    for name in ("control", "environment"):
+        (args.dir / name).unlink(missing_ok=True)
+    program = [sys.executable, "-m", "snakemake_executor_plugin_tpu.emulator", "serve"]
     with open(args.dir / "log", "ab") as log:
         process = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "snakemake_executor_plugin_tpu.emulator",
-                "serve",
-                "--dir",
-                str(args.dir),
-                *options,
-            ],
+            [*program, *sys.argv[2:]],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
             start_new_session=True,
         )
-    while not (args.dir / "control").exists():
+    while not (args.dir / "environment").exists():
         if process.poll() is not None:
             print((args.dir / "log").read_text()[-2000:], file=sys.stderr)
             return 1
         time.sleep(0.05)
-    (args.dir / "pid").write_text(str(process.pid))
     print(f"The pod is up. Now: . {args.dir}/environment")
     return 0
 
 
-def down(args: argparse.Namespace) -> int:
-    """End the pod."""
-    with contextlib.suppress(OSError):
-        ask(args.dir, command="down")
-    with contextlib.suppress(OSError, ValueError):
-        pid = int((args.dir / "pid").read_text())
-        deadline = time.monotonic() + 20
-        while time.monotonic() < deadline:
-            os.kill(pid, 0)
-            time.sleep(0.05)
-    return 0
+def down(folder: Path) -> None:
+    """Stop the pod; the control socket disappears with it."""
+    with contextlib.suppress(OSError, EOFError):
+        send(folder, {"command": "down"})
+    deadline = time.monotonic() + 20
+    while (folder / "control").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
 
 
 def main() -> int:
     """Run one command."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     commands = parser.add_subparsers(dest="command", required=True)
     for name in ("up", "serve", "down", "status", "preempt", "kill", "restart", "drop"):
         command = commands.add_parser(name)
         command.add_argument("--dir", type=Path, required=True)
         if name in ("up", "serve"):
             command.add_argument("--accelerator-type", default="v4-64")
-            command.add_argument(
-                "--slices", type=int, default=1, help="room for a pool of so many slices (with --empty)"
-            )
+            command.add_argument("--slices", type=int, default=1, help="size of a pool (with --empty)")
             command.add_argument("--empty", action="store_true", help="leave creating the pod to the plugin")
             command.add_argument("--disk-mb", type=int, help="give each host a disk of its own of this size")
         if name == "preempt":
@@ -164,11 +138,15 @@ def main() -> int:
         if args.command == "up":
             return up(args)
         serve(args)
-        return 0
-    if args.command == "down":
-        return down(args)
-    request = {key: value for key, value in vars(args).items() if key != "dir"}
-    print(json.dumps(ask(args.dir, **request), indent=1))
+    elif args.command == "down":
+        down(args.dir)
+    else:
+        request = {key: value for key, value in vars(args).items() if key != "dir"}
+        try:
+            print(json.dumps(send(args.dir, request), indent=1))
+        except (OSError, EOFError):
+            print(f"No emulated pod runs in {args.dir}: start it with `up`.", file=sys.stderr)
+            return 1
     return 0
 
 

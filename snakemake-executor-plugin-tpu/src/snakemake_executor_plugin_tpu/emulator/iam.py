@@ -63,12 +63,10 @@ ROLES: dict[str, frozenset[str]] = {
 }
 TPU_METHODS = {
     "GetNode": "tpu.nodes.get",
-    "ListNodes": "tpu.nodes.list",
     "DeleteNode": "tpu.nodes.delete",
     "GetGuestAttributes": "tpu.nodes.get",
     "CreateQueuedResource": "tpu.nodes.create",
     "GetQueuedResource": "tpu.nodes.get",
-    "ListQueuedResources": "tpu.nodes.list",
     "DeleteQueuedResource": "tpu.nodes.delete",
 }
 OBJECTS = {

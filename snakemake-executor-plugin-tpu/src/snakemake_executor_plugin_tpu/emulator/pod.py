@@ -1,4 +1,4 @@
-"""The emulated pod as one object: servers, hosts, and the faults that can be done to them."""
+"""The emulated pod as one object: servers, hosts, and their faults."""
 
 import importlib.util
 import os
@@ -26,7 +26,7 @@ BUCKET = "emulated"
 
 
 def why_not() -> str | None:
-    """Return in one sentence why no pod can be emulated here, or None where it can."""
+    """Return in one sentence why no pod can be emulated here, or None."""
     if sys.platform != "linux":
         return "the emulated pod needs Linux namespaces"
     if os.geteuid() != 0:
@@ -51,13 +51,14 @@ class EmulatedPod:
         python: str = sys.executable,
         wheels: Path | None = None,
     ) -> None:
-        """Describe the pod.
+        """Prepare a pod.
 
         Args:
-            folder: where everything of the pod lives; short, since sockets lie in it.
-            disk_mb: size of each host's own disk; without it the hosts share this machine's.
-            python: an interpreter with Snakemake, for profiles that name no lock file.
-            wheels: folder of wheels for the hosts' package index; without it they have none, as behind a firewall.
+            folder: everything of the pod; its path has to be short, since it contains sockets.
+            slices: room for a pool of this many slices.
+            disk_mb: size of each host's own disk; by default the hosts share this machine's.
+            python: an interpreter with Snakemake, for profiles without a lock file.
+            wheels: wheels for the hosts' package index; by default they have none, as behind a firewall.
         """
         self.folder = Path(folder).resolve()
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -82,7 +83,7 @@ class EmulatedPod:
             self.metadata = MetadataServer(address, PROJECT, self._host_at, self.api.delete_by_rest)
 
     def __enter__(self) -> "EmulatedPod":
-        """Start the servers; the pod itself comes by `create` or through the API."""
+        """Start the servers; `create` or the API creates the pod itself."""
         self.gcs.start()
         self.api.start()
         if self.metadata:
@@ -92,11 +93,11 @@ class EmulatedPod:
         return self
 
     def __exit__(self, *_: Any) -> None:
-        """End everything."""
+        """Stop everything."""
         self.stop()
 
     def stop(self) -> None:
-        """End every server and host."""
+        """Stop every server and host."""
         for host in self.hosts:
             host.kill()
         self.api.stop()
@@ -108,7 +109,7 @@ class EmulatedPod:
             del os.environ["STORAGE_EMULATOR_HOST"]
 
     def client(self) -> Any:
-        """Return a client of the emulated Cloud Storage that acts as the buckets' owner."""
+        """Return a client of the emulated Cloud Storage that acts as the owner of the buckets."""
         import google.cloud.storage as storage
         from google.auth.credentials import AnonymousCredentials
 
@@ -143,7 +144,7 @@ class EmulatedPod:
         }
 
     def write_environment(self) -> Path:
-        """Write the variables for a shell to read, and return the file."""
+        """Write the variables to a shell script, and return its path."""
         path = self.folder / "environment"
         path.write_text(
             "".join(f"export {key}={shlex.quote(value)}\n" for key, value in self.environment.items())
@@ -151,7 +152,7 @@ class EmulatedPod:
         return path
 
     def create(self) -> None:
-        """Create the pod by a call of its API, and wait until it is ready."""
+        """Create the pod through its API, and wait until it is ready."""
         from google.cloud import tpu_v2
 
         parent = f"projects/{PROJECT}/locations/{ZONE}"
@@ -173,7 +174,7 @@ class EmulatedPod:
             time.sleep(0.01)
 
     def _host_at(self, address: str) -> Any:
-        """Return rank, node and all addresses of the host that asks the metadata server."""
+        """Return rank, node and all addresses of the host with this address, or None."""
         for number, group in enumerate(self.groups):
             addresses = [host.address for host in group]
             if address in addresses and number in self.booted:
@@ -181,7 +182,7 @@ class EmulatedPod:
         return None
 
     def _group_of(self, node: Any) -> int:
-        """Return which slice a node is; a new node gets one that is free."""
+        """Return the number of a node's slice; a new node gets a free one."""
         for number, booted in self.booted.items():
             if booted.name == node.name:
                 return number
@@ -215,7 +216,7 @@ class EmulatedPod:
         self.booted.pop(number, None)
 
     def preempt(self, notice: float = 0.0, name: str = "") -> None:
-        """Take every slice away, or the named one; with `notice`, the jobs get SIGTERM so many seconds before."""
+        """Preempt every slice or the named one; the jobs get SIGTERM `notice` seconds before."""
         with self.api.lock:
             taken = [host for number in self._taken(name) for host in self.groups[number]]
         if notice:
@@ -231,7 +232,7 @@ class EmulatedPod:
         return [number for number, node in self.booted.items() if not name or node.name.endswith(f"/{name}")]
 
     def remove(self) -> None:
-        """Begin again with no pod at all."""
+        """Return to the state without a pod."""
         with self.api.lock:
             self.api.forget()
             self.api.calls.clear()
@@ -239,24 +240,8 @@ class EmulatedPod:
             for host in self.hosts:
                 host.kill()
 
-    def kill_host(self, rank: int) -> None:
-        """End one host without the API noticing."""
-        self.hosts[rank].kill()
-
-    def cut_network(self, rank: int) -> None:
-        """Pull a host's cable: it runs on, and nobody is told."""
-        self.network.cable(rank, up=False)
-
-    def mend_network(self, rank: int) -> None:
-        """Plug a host's cable in again."""
-        self.network.cable(rank, up=True)
-
-    def restart_host(self, rank: int) -> None:
-        """Boot one host again, with the disk and the keys that it had."""
-        self.hosts[rank].boot()
-
     def reset(self) -> None:
-        """Bring the pod back to all hosts up, nothing running and no faults in wait."""
+        """Bring all hosts up, with nothing running and no planned faults."""
         with self.api.lock:
             self.api.clear_faults()
             self.gcs.proxy.failures, self.gcs.proxy.latency = 0, 0.0
@@ -269,5 +254,5 @@ class EmulatedPod:
             host.signal_jobs(signal.SIGKILL)
 
     def jobs(self) -> dict[int, str]:
-        """Return every process of jobs and agents on all hosts."""
+        """Return the processes of jobs and agents on all hosts."""
         return {pid: line for host in self.hosts for pid, line in host.jobs().items()}

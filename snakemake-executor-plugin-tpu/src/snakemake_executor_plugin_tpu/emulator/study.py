@@ -1,4 +1,4 @@
-"""Studies on the emulated pod, run as users run them: jobs count steps and keep checkpoints in the bucket."""
+"""Studies on the emulated pod, run as users run them: jobs count steps and write checkpoints to the bucket."""
 
 import contextlib
 import json
@@ -40,7 +40,7 @@ PROFILE = {
 
 
 def until(condition: Callable[[], object]) -> None:
-    """Wait until a condition holds; the test's own time limit is Snakemake's."""
+    """Wait until a condition holds, for at most 100 seconds."""
     deadline = time.monotonic() + 100
     while not condition():
         assert time.monotonic() < deadline
@@ -48,9 +48,8 @@ def until(condition: Callable[[], object]) -> None:
 
 
 @contextlib.contextmanager
-def hearing_signals() -> Iterator[None]:
-    """Have what is started hear SIGINT and SIGHUP: scripts in the background ignore one, nohup the other, and children
-    inherit that."""
+def default_signals() -> Iterator[None]:
+    """Let child processes receive SIGINT and SIGHUP, which they would ignore if started by `&` or nohup."""
     handlers = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: lambda *_: None}
     previous = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
@@ -61,12 +60,12 @@ def hearing_signals() -> Iterator[None]:
 
 
 def keys_of(pod: EmulatedPod) -> list[str]:
-    """Return the hosts' keys: another pod has others."""
+    """Return the host keys, which are different after each creation."""
     return [host.host_key for host in pod.hosts]
 
 
 class Study:
-    """A copy of the test workflow with jobs of its own, and the Snakemake calls made on it."""
+    """A copy of the test workflow with its own jobs, and the calls of Snakemake on it."""
 
     def __init__(self, folder: Path, pod: EmulatedPod, jobs: dict[str, Any], **profile: Any):
         shutil.copytree(WORKFLOW, folder)
@@ -77,29 +76,29 @@ class Study:
         (folder / "profile" / "config.yaml").write_text(json.dumps(PROFILE | profile))
         self.calls: list[Call] = []
 
+    @property
+    def environment(self) -> dict[str, str]:
+        """Return the environment of calls and commands."""
+        return {**os.environ, **self.pod.environment, "XDG_CACHE_HOME": str(self.folder / "cache")}
+
     def start(self, *arguments: str, program: tuple[str, ...] = SNAKEMAKE, **environment: str) -> "Call":
-        """Begin a call of Snakemake."""
+        """Start a call of Snakemake."""
         call = Call(self, program, arguments, environment)
         self.calls.append(call)
         return call
 
     def run(self, *arguments: str, code: int = 0, **environment: Any) -> str:
-        """Make a call of Snakemake and return what it said."""
+        """Run Snakemake to its end and return the output."""
         call = self.start(*arguments, **environment)
         assert call.wait() == code, call.said
         return call.said
 
     def command(self, *words: str, **environment: str) -> tuple[int, str]:
-        """Run a command of the plugin and return its exit code and what it said."""
+        """Run a command of the plugin and return its exit code and output."""
         done = subprocess.run(
             [sys.executable, "-m", "snakemake_executor_plugin_tpu", "--profile", "profile", *words],
             cwd=self.folder,
-            env={
-                **os.environ,
-                **self.pod.environment,
-                "XDG_CACHE_HOME": str(self.folder / "cache"),
-                **environment,
-            },
+            env={**self.environment, **environment},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -109,7 +108,7 @@ class Study:
         return done.returncode, done.stdout
 
     def end(self) -> None:
-        """End every call that was made."""
+        """End every call."""
         for call in self.calls:
             call.end()
 
@@ -119,11 +118,11 @@ class Study:
         return (self.folder / "results" / "table.txt").read_text().splitlines()
 
     def release(self, job: str) -> None:
-        """Let a job that holds go on."""
+        """Let a waiting job continue."""
         self.pod.bucket.blob(f"{self.prefix}/checkpoints/{job}/release").upload_from_string("go")
 
     def step(self, job: str) -> int:
-        """Return how far a job has come by its checkpoint."""
+        """Return the step of a job's checkpoint."""
         return int(self.pod.bucket.blob(f"{self.prefix}/checkpoints/{job}/step").download_as_bytes())
 
     def launches(self, job: str) -> dict[str, dict[str, Any]]:
@@ -134,23 +133,18 @@ class Study:
 
 
 class Call:
-    """A running call of Snakemake, whose output can be waited on."""
+    """A running call of Snakemake, whose output can be waited for."""
 
     def __init__(
         self, study: Study, program: tuple[str, ...], arguments: tuple[str, ...], environment: dict[str, str]
     ):
         self.lines: list[str] = []
         self.news = threading.Condition()
-        with hearing_signals():
+        with default_signals():
             self.process = subprocess.Popen(
                 [sys.executable, "-X", "faulthandler", *program, "--profile", "profile", *arguments],
                 cwd=study.folder,
-                env={
-                    **os.environ,
-                    **study.pod.environment,
-                    "XDG_CACHE_HOME": str(study.folder / "cache"),
-                    **environment,
-                },
+                env={**study.environment, **environment},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
@@ -178,26 +172,22 @@ class Call:
 
     def wait_for(self, pattern: str, timeout: float = 60) -> str:
         """Wait until the output matches and return the matching line."""
+
+        def match() -> str | None:
+            return next((line for line in self.lines if re.search(pattern, line)), None)
+
         with self.news:
-
-            def found() -> str | None:
-                return next((line for line in self.lines if re.search(pattern, line)), None)
-
-            assert self.news.wait_for(lambda: found() or self.lines[-1:] == [""], timeout), (
-                f"{pattern}: {self.said}"
-            )
-            line = found()
+            self.news.wait_for(lambda: match() or self.lines[-1:] == [""], timeout)
+            line = match()
             assert line is not None, f"{pattern}: {self.said}"
             return line
 
     def wait(self, timeout: float = 100) -> int:
-        """Wait for the end and return the exit code; where it does not come, fail with what each thread was at."""
+        """Wait for the end and return the exit code; after `timeout` fail with the stack of each thread."""
         try:
             code = self.process.wait(timeout)
         except subprocess.TimeoutExpired:
-            self.process.send_signal(
-                signal.SIGABRT
-            )  # faulthandler's: it prints the threads and ends the process
+            self.process.send_signal(signal.SIGABRT)  # faulthandler prints the threads and ends the process
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(10)
             self.end()
@@ -206,11 +196,11 @@ class Call:
         return code
 
     def signal(self, number: int) -> None:
-        """Signal the controller itself, as kill(1) does."""
+        """Send a signal to the controller process only."""
         self.process.send_signal(number)
 
     def end(self) -> None:
-        """Make sure that nothing is left of it."""
+        """Kill what is left of the call."""
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()

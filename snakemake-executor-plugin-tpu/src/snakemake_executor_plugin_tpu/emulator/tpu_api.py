@@ -1,4 +1,4 @@
-"""The Cloud TPU API (v2) over loopback gRPC: queued resources and nodes whose hosts are the emulated ones."""
+"""The Cloud TPU API (v2) over loopback gRPC: queued resources, and nodes with emulated hosts."""
 
 import itertools
 import re
@@ -15,7 +15,7 @@ from google.longrunning import operations_pb2
 from google.protobuf import any_pb2, empty_pb2
 from google.rpc import status_pb2
 
-from .iam import denied, needed_for_tpus
+from .iam import TPU_METHODS, denied, needed_for_tpus
 
 NodeState: Any = tpu_v2.Node.State
 QueuedState: Any = tpu_v2.QueuedResourceState.State
@@ -41,18 +41,7 @@ class ApiError(Exception):
 
 
 class TpuApi:
-    """State and methods of the service. `boot` and `destroy` are called with a node when its hosts come and go."""
-
-    METHODS = (
-        "GetNode",
-        "ListNodes",
-        "DeleteNode",
-        "CreateQueuedResource",
-        "GetQueuedResource",
-        "ListQueuedResources",
-        "DeleteQueuedResource",
-        "GetGuestAttributes",
-    )
+    """State and methods of the service; it calls `boot` and `destroy` with a node when its hosts start and end."""
 
     ZONES = ("us-central2-b", "us-east5-a", "z")
 
@@ -84,7 +73,7 @@ class TpuApi:
         self.port = self.server.add_insecure_port("127.0.0.1:0")
 
     def start(self) -> None:
-        """Begin to serve."""
+        """Start serving."""
         self.server.start()
 
     def stop(self) -> None:
@@ -99,7 +88,7 @@ class TpuApi:
             self.failures += [(method, ApiError(grpc.StatusCode[code], message))] * count
 
     def clear_faults(self) -> None:
-        """Forget the faults that are still to come."""
+        """Forget the planned faults."""
         with self.lock:
             self.failures.clear()
             self.no_capacity.clear()
@@ -113,7 +102,7 @@ class TpuApi:
                 states.clear()
 
     def preempt(self, name: str = "") -> None:
-        """Take every node away, or the named one, as Google does with spot capacity. The hosts are the caller's."""
+        """Preempt every node or the named one; the caller ends the hosts."""
         with self.lock:
             for path, node in self.nodes.items():
                 if not name or path.endswith(f"/{name}"):
@@ -123,7 +112,7 @@ class TpuApi:
                     resource.state = _queued_state("SUSPENDED", state_initiator="SERVICE")
 
     def _fail(self, name: str) -> None:
-        """Raise the error that is in wait for this method, if there is one."""
+        """Raise the next error planned for this method, if any."""
         for index, (wanted, error) in enumerate(self.failures):
             if wanted in ("", name):
                 del self.failures[index]
@@ -162,20 +151,20 @@ class TpuApi:
         )
         generic = grpc.method_handlers_generic_handler
         return (
-            generic("google.cloud.tpu.v2.Tpu", {name: serve(name) for name in self.METHODS}),
+            generic("google.cloud.tpu.v2.Tpu", {name: serve(name) for name in TPU_METHODS}),
             generic("google.longrunning.Operations", {"GetOperation": operations}),
         )
 
     def fail_requests(self, count: int, zone: str = "us-central2-b") -> None:
-        """Let the next `count` requests of a zone end in FAILED, for want of capacity."""
+        """Let the next `count` requests in a zone end in FAILED for lack of capacity."""
         self.no_capacity[zone] = count
 
     def refuse_requests(self, code: int, message: str) -> None:
-        """Let the operation of the next request end with an error."""
+        """Let the operation of the next request fail."""
         self.refusals.append(status_pb2.Status(code=code, message=message))
 
     def _advance(self) -> None:
-        """Move on everything that takes time: requests, operations, deletions."""
+        """Advance requests, operations and deletions."""
         now = time.monotonic()
         for name, resource in list(self.queued.items()):
             if resource.state.state not in WAITING:
@@ -224,7 +213,7 @@ class TpuApi:
         self.nodes[name] = node
 
     def _operation(self, parent: str, result: Any, error: status_pb2.Status | None = None) -> Any:
-        """Begin an operation: it is done, with its result or error, some time later."""
+        """Start an operation, which ends with its result or error some time later."""
         operation = operations_pb2.Operation(name=f"{parent}/operations/{uuid.uuid4()}")
         packed = any_pb2.Any()
         packed.Pack(getattr(result, "_pb", None) or result)
@@ -249,9 +238,6 @@ class TpuApi:
 
     def _get_node(self, request: Any) -> Any:
         return self._find(self.nodes, request.name)
-
-    def _list_nodes(self, request: Any) -> Any:
-        return tpu_v2.ListNodesResponse(nodes=list(self.nodes.values()))
 
     def _delete_node(self, request: Any) -> Any:
         node = self._find(self.nodes, request.name)
@@ -287,9 +273,6 @@ class TpuApi:
     def _get_queued_resource(self, request: Any) -> Any:
         return self._find(self.queued, request.name)
 
-    def _list_queued_resources(self, request: Any) -> Any:
-        return tpu_v2.ListQueuedResourcesResponse(queued_resources=list(self.queued.values()))
-
     def _delete_queued_resource(self, request: Any) -> Any:
         resource = self._find(self.queued, request.name)
         if resource.state.state == QueuedState.DELETING:
@@ -306,16 +289,14 @@ class TpuApi:
         return self._operation(request.name.partition("/queuedResources/")[0], empty_pb2.Empty())
 
     def delete_by_rest(self, name: str, force: bool) -> int:
-        """Delete a queued resource or a node, as a host asks by HTTPS, and return the status code."""
+        """Delete a queued resource or a node for a host that asks by HTTPS; return the status code."""
         kind = "QueuedResource" if "/queuedResources/" in name else "Node"
         request = tpu_v2.DeleteQueuedResourceRequest(name=name, force=force)
         with self.lock:
             self.calls.append(f"REST Delete{kind}")
             self._advance()
             try:
-                self._delete_queued_resource(request) if kind == "QueuedResource" else self._delete_node(
-                    request
-                )
+                (self._delete_queued_resource if kind == "QueuedResource" else self._delete_node)(request)
             except ApiError as error:
                 return 404 if error.code == grpc.StatusCode.NOT_FOUND else 400
         return 200
@@ -325,10 +306,8 @@ class TpuApi:
         keys = self.host_keys[request.name]
         wanted = [int(rank) for rank in request.worker_ids] or range(len(keys))
         attributes = []
-        if not all(keys[rank] for rank in wanted) or (
-            time.monotonic() - self.booted_at[request.name] < self.key_seconds
-        ):
-            # as long as the guest has not written them
+        booting = time.monotonic() - self.booted_at[request.name] < self.key_seconds
+        if booting or not all(keys[rank] for rank in wanted):
             raise ApiError(grpc.StatusCode.NOT_FOUND, "guest attributes 'hostkeys/' were not found")
         for rank in wanted:
             kind, value = keys[rank].split()

@@ -1,1 +1,1 @@
-"""What runs on the workers of the pod. The controller copies this folder to them; standard library only."""
+"""Runs on the workers of the pod. The controller copies this folder to them; standard library only."""

@@ -1,14 +1,14 @@
 """The agent: answers the controller on a worker. Each command reads one JSON line from standard input.
 
     follow   start a task unless it exists, then send its log, progress and end as frames
-    stop     stop tasks: SIGTERM, a grace time, SIGKILL
-    status   tell about this worker and its tasks
+    stop     stop tasks: SIGTERM, a grace period, SIGKILL
+    status   describe this worker and its tasks
     reply    answer a request that `tpurun` made inside a task
     remove   delete the folders of tasks that have ended
-    prune    delete what nothing has used for some days
+    prune    delete what has not been used for some days
 
-The first bytes sent are MAGIC (whatever a login shell printed comes before them), then frames follow: one JSON
-line each, and as many bytes after it as its `bytes` says.
+The output is MAGIC (a login shell may have printed something before it), then frames: a JSON line each, followed by as
+many bytes as its `bytes` says.
 """
 
 import contextlib
@@ -19,6 +19,7 @@ import shutil
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,7 @@ CONTROLLER_SILENCE_SECONDS = 60.0
 
 
 def boot_id() -> str:
-    """Identify this boot of the worker: another one means that its processes are gone."""
+    """Identify this boot of the worker: after another boot all its processes are gone."""
     init_started = Path("/proc/1/stat").read_text().rpartition(")")[2].split()[19]
     return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()}-{init_started}"
 
@@ -61,7 +62,7 @@ def send(frame: dict[str, Any], payload: bytes = b"") -> None:
 
 
 def read_line() -> bytes:
-    """Read the request; what may follow it are the controller's beats, which carry nothing."""
+    """Read the request; only the controller's heartbeats may follow it."""
     line = b""
     while b"\n" not in line:
         block = os.read(0, 1 << 16)
@@ -72,7 +73,7 @@ def read_line() -> bytes:
 
 
 def follow(request: dict[str, Any]) -> None:
-    """Start the task if asked and needed, then send frames until it ends or the controller goes away."""
+    """Start the task if a spec is given and it does not exist, then send frames until it or the controller ends."""
     folder, spec = task_folder(request["task"]), request.get("spec")
     started = spec is not None and create(request["task"], spec)
     send({"hello": "started" if started else state_of(folder), "boot": boot_id()})
@@ -94,7 +95,7 @@ def follow(request: dict[str, Any]) -> None:
             if select.select([0], [], [], POLL_SECONDS)[0]:
                 if not os.read(0, 4096):
                     return
-                # Only the controller's own beat renews the lease: a half-open connection must not.
+                # Only the controller's heartbeat renews the lease: a half-open connection must not.
                 heard = time.monotonic()
                 renew_lease(folder)
             elif time.monotonic() - heard > CONTROLLER_SILENCE_SECONDS:
@@ -107,7 +108,7 @@ def _send_news(folder: Path, told: dict[str, Any]) -> None:
         told["progress"] = progress
         send({"progress": progress})
     for path in sorted((folder / "requests").glob("*.json")):
-        # The supervisor deletes requests when the job ends: this one may be gone by now.
+        # The supervisor deletes requests when the job ends.
         if path.name not in told and (text := read(path)):
             told[path.name] = True
             started = path.with_suffix(".started").exists()
@@ -124,17 +125,17 @@ def stop(request: dict[str, Any]) -> dict[str, Any]:
     names = request.get("tasks")
     folders = task_folders() if names is None else [task_folder(name) for name in names]
     for folder in folders:
-        _bury(folder)
+        _block(folder)
     running = [folder for folder in folders if state_of(folder) == "running"]
     for folder in running:
         number = signal.SIGUSR1
         try:
-            # Should this very process die now, the shortened lease still ends the task.
+            # If this process dies now, the shortened lease still ends the task.
             if lease is not None:
                 write_atomically(folder / "lease", str(lease))
             write_atomically(folder / "stop", str(grace))
         except OSError:
-            number = signal.SIGTERM  # a full disk takes no files, but a signal says the same
+            number = signal.SIGTERM  # the disk is full
         if pid := read(folder / "pid"):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(int(pid), number)
@@ -144,18 +145,18 @@ def stop(request: dict[str, Any]) -> dict[str, Any]:
     return {folder.name: state_of(folder) for folder in folders}
 
 
-def _bury(folder: Path) -> None:
-    """Occupy the name of a task that does not exist: a request to start it may still be on its way."""
+def _block(folder: Path) -> None:
+    """Reserve the name of a task that does not exist: a request to start it may still be on its way."""
     with contextlib.suppress(OSError):
         folder.mkdir()
-        (folder / "buried").touch()
+        (folder / "blocked").touch()
         (folder / "log").touch()
         (folder / "exit").write_bytes(b"\0" * EXIT_BYTES)
         write_exit(folder, {"code": 143, "reason": "stopped"})
 
 
 def status(_request: dict[str, Any]) -> dict[str, Any]:
-    """Tell about this worker and every task on it."""
+    """Describe this worker and every task on it."""
     memory = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
     return {
         "boot": boot_id(),
@@ -185,7 +186,7 @@ def _touched(path: Path) -> float:
 
 
 def reply(request: dict[str, Any]) -> dict[str, Any]:
-    """Pass the controller's answer on to the `tpurun` that waits for it inside a task."""
+    """Pass the controller's answer to the `tpurun` that waits for it inside a task."""
     if not TASK_NAME.fullmatch(request["request"]) or request["kind"] not in ("started", "result"):
         raise ValueError("a reply names a request and is `started` or `result`")
     folder = task_folder(request["task"]) / "requests"
@@ -194,19 +195,19 @@ def reply(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def remove(request: dict[str, Any]) -> dict[str, Any]:
-    """Delete the folders of tasks that do not run any more."""
+    """Delete the folders of tasks that have ended."""
     for folder in [task_folder(name) for name in request["tasks"]]:
         deadline = time.monotonic() + 5
-        # A supervisor that has just written the exit record needs a moment to be gone.
+        # A supervisor that has just written the exit record needs a moment to end.
         while state_of(folder) == "exited" and is_supervised(folder) and time.monotonic() < deadline:
             time.sleep(0.01)
-        if folder.is_dir() and not is_supervised(folder) and not (folder / "buried").exists():
+        if folder.is_dir() and not is_supervised(folder) and not (folder / "blocked").exists():
             shutil.rmtree(folder, ignore_errors=True)
     return {}
 
 
 def prune(request: dict[str, Any]) -> dict[str, Any]:
-    """Delete what nothing has touched for `days`: ended tasks, and while none runs, what tasks are made of."""
+    """Delete what has not been used for `days`: ended tasks and, while none runs, sources, environments and agents."""
     limit = time.time() - 86400 * float(request["days"])
     own = Path(__file__).resolve().parents[1].name
     idle = not any(state_of(folder) == "running" for folder in task_folders())
@@ -223,25 +224,24 @@ def prune(request: dict[str, Any]) -> dict[str, Any]:
     return {"removed": removed}
 
 
-def main(arguments: list[str]) -> int:
-    """Run the command that the controller asked for."""
+def serve(command: Callable[[dict[str, Any]], dict[str, Any] | None]) -> int:
+    """Read the request, run the command, and send its answer, if it returns one, or its error."""
     os.umask(0o077)
     request = json.loads(read_line() or b"{}")
     (root() / "tasks").mkdir(exist_ok=True)
     try:
         os.write(1, MAGIC)
-        if arguments[0] == "follow":
-            follow(request)
-        else:
-            commands = {command.__name__: command for command in (stop, status, reply, remove, prune)}
-            send({"answer": commands[arguments[0]](request)})
+        if (answer := command(request)) is not None:
+            send({"answer": answer})
     except BrokenPipeError:
         os._exit(0)
     except Exception as error:
-        send({"error": f"{type(error).__name__}: {error}"})
+        kind = "" if isinstance(error, RuntimeError) else f"{type(error).__name__}: "
+        send({"error": f"{kind}{error}"})
         return 1
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    commands = (follow, stop, status, reply, remove, prune)
+    sys.exit(serve({command.__name__: command for command in commands}[sys.argv[1]]))

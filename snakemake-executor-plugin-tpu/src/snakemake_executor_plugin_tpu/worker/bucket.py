@@ -1,4 +1,4 @@
-"""Reads a bucket from a host with the standard library alone, as the service account that the host acts as."""
+"""Reads a bucket from a host with the standard library only, as the host's service account."""
 
 import json
 import os
@@ -21,7 +21,7 @@ def token() -> str:
 
 
 class Bucket:
-    """The objects below one gs:// address; `api` is the address of an emulator, which wants no token."""
+    """The objects below one gs:// address; `api` is the address of an emulator, which needs no token."""
 
     def __init__(self, url: str, api: str | None = None):
         scheme, _, rest = url.partition("://")
@@ -44,8 +44,8 @@ class Bucket:
             ) from None
 
     def list(self) -> dict[str, int]:
-        """Return the sizes in bytes of the objects directly below the address, by their names without it."""
-        found: dict[str, int] = {}
+        """Return the names, relative to the address, and sizes in bytes of the objects directly below it."""
+        sizes: dict[str, int] = {}
         page = ""
         while True:
             with self._open(
@@ -53,13 +53,13 @@ class Bucket:
             ) as answer:
                 content = json.load(answer)
             for item in content.get("items", ()):
-                found[item["name"][len(self.prefix) :]] = int(item["size"])
+                sizes[item["name"][len(self.prefix) :]] = int(item["size"])
             page = content.get("nextPageToken", "")
             if not page:
-                return found
+                return sizes
 
     def download(self, name: str, path: Path) -> None:
-        """Download an object; the file appears once it is complete."""
+        """Download an object; the file appears when it is complete."""
         temporary = path.with_name(f".{path.name}.{os.getpid()}")
         quoted = urllib.parse.quote(self.prefix + name, safe="")
         path_of_object = f"/storage/v1/b/{self.name}/o/{quoted}"

@@ -1,8 +1,8 @@
-"""Holds the pod for one controller: two would put their jobs onto the same hosts without knowing of each other.
+"""Holds the pod for one controller: two would start their jobs on the same hosts without knowing of each other.
 
-The request says who asks, and for how many seconds of silence they may keep the pod. The answer is {"owner": null}
-once it is theirs, which lasts for as long as the connection does; or whose it is, and for how many seconds that
-controller has been silent.
+The request describes the controller and says after how many seconds of silence it loses the pod. The answer is
+{"owner": null} if it has the pod now, as long as the connection lasts, or else the owner and for how many seconds the
+owner has been silent.
 """
 
 import fcntl
@@ -13,13 +13,13 @@ import sys
 import time
 from typing import Any
 
-from .agent import MAGIC, read_line, send
-from .tasks import note_activity, owner_of_pod, owner_path, root
+from .agent import send, serve
+from .tasks import note_activity, owner_of_pod, owner_path
 
 
 def hold(owner: dict[str, Any]) -> None:
-    """Hold the pod until the controller goes away, or tell who has it."""
-    # Not to be truncated before the lock is ours.
+    """Hold the pod until the controller goes away, or answer who has it."""
+    # Not truncated before the lock is held.
     with open(owner_path(), "a+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -40,21 +40,5 @@ def hold(owner: dict[str, Any]) -> None:
                 os.utime(owner_path())
 
 
-def main() -> int:
-    """Serve one controller."""
-    os.umask(0o077)
-    owner = json.loads(read_line())
-    (root() / "tasks").mkdir(exist_ok=True)
-    try:
-        os.write(1, MAGIC)
-        hold(owner)
-    except BrokenPipeError:
-        os._exit(0)
-    except Exception as error:
-        send({"error": f"{type(error).__name__}: {error}"})
-        return 1
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(serve(hold))

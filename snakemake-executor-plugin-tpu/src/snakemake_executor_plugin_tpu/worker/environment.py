@@ -1,14 +1,13 @@
-"""Prepares the Python environment of the jobs on a host, once for each lock file.
+"""Builds the jobs' Python environment on a host, once for each lock file.
 
-The hosts' own Python is 3.10 and cannot make environments. `uv`, which pip installs, brings an interpreter of the
-version asked for. Hosts without a package index get uv, interpreter and packages from a folder in the bucket.
+The hosts' Python is 3.10 and lacks venv. pip installs `uv`, which downloads the requested interpreter. Hosts without a
+package index get uv, interpreter and packages from a folder in Cloud Storage.
 
-The environment's name is the hash of what it is made of: a changed lock file makes another one, and an unchanged one
-is never built twice. The request is {"name", "lock", "python", "wheelhouse", "api"}; frames report the progress.
+The environment's name is the hash of its inputs: a changed lock file makes a new one, and an unchanged one is never
+built twice. The request is {"name", "lock", "python", "wheelhouse", "api"}; frames report the progress.
 """
 
 import fcntl
-import json
 import os
 import shutil
 import subprocess
@@ -17,12 +16,12 @@ import tarfile
 import zipfile
 from pathlib import Path
 
-from .agent import MAGIC, read_line, send
+from .agent import send, serve
 from .bucket import Bucket
 from .tasks import TASK_NAME, root
 
 UV = "0.13.9"
-TOLD = ("Downloading ", "Installed ", "Prepared ", "Using ", "Building ")
+SHOWN = ("Downloading ", "Installed ", "Prepared ", "Using ", "Building ")
 TAIL_LINES = 12
 
 
@@ -37,7 +36,6 @@ def prepare(name: str, lock: str, python: str, wheelhouse: str | None = None, ap
         if (folder / "complete").exists():
             os.utime(folder)
             return folder
-        # What a preemption left half built.
         shutil.rmtree(folder, ignore_errors=True)
         options = []
         if wheelhouse:
@@ -46,27 +44,20 @@ def prepare(name: str, lock: str, python: str, wheelhouse: str | None = None, ap
             options = ["--offline", "--no-index", "--find-links", str(wheels)]
         else:
             uv = install_uv()
-        # A path names an interpreter on the host; for a version uv brings its own.
+        # For a version uv downloads an interpreter; a path names one on the host.
         managed = [] if "/" in python else ["--managed-python"]
         _run([str(uv), "venv", "--no-cache", "--quiet", *managed, "--python", python, str(folder)])
         requirements = folder / "requirements.lock"
         requirements.write_text(lock)
-        install = [
-            str(uv),
-            "pip",
-            "install",
-            "--no-cache",
-            "--no-progress",
-            "--python",
-            str(folder / "bin" / "python"),
-        ]
-        _run([*install, *options, "--requirements", str(requirements)])
+        install = [str(uv), "pip", "install", "--no-cache", "--no-progress"]
+        where = ["--python", str(folder / "bin" / "python"), "--requirements", str(requirements)]
+        _run([*install, *options, *where])
         (folder / "complete").touch()
     return folder
 
 
 def install_uv() -> Path:
-    """Have the host's pip install uv into a folder of its own, and return its path."""
+    """Install uv into its own folder by the host's pip, and return its path."""
     folder = root() / f"uv-{UV}"
     if not (folder / "bin" / "uv").exists():
         new = folder.with_name(f".{folder.name}.{os.getpid()}")
@@ -83,14 +74,14 @@ def install_uv() -> Path:
 
 
 def fetch(url: str, api: str | None) -> Path:
-    """Bring the wheelhouse to the host and return its folder; what is there already is not brought again."""
+    """Download what is missing of the wheelhouse to the host and return its folder."""
     folder = root() / "wheelhouse"
     folder.mkdir(exist_ok=True)
     bucket = Bucket(url, api)
     sizes = bucket.list()
     if not any(name.startswith("uv-") for name in sizes):
         raise RuntimeError(
-            f"{url} is not a wheelhouse: make it with `python -m snakemake_executor_plugin_tpu wheelhouse`"
+            f"{url} is not a wheelhouse: fill it with `python -m snakemake_executor_plugin_tpu wheelhouse`"
         )
     for name, size in sizes.items():
         path = folder / Path(name).name
@@ -104,7 +95,7 @@ def fetch(url: str, api: str | None) -> Path:
 
 
 def unpack_uv(wheels: Path) -> Path:
-    """Take uv out of its wheel."""
+    """Extract uv from its wheel and return its path."""
     (wheel,) = wheels.glob(f"uv-{UV}-*.whl")
     path = root() / f"uv-{UV}" / "bin" / "uv"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -143,27 +134,12 @@ def _run(argv: list[str]) -> None:
     with process.stdout as output:
         for line in output:
             tail = [*tail[1 - TAIL_LINES :], line.rstrip()]
-            if line.startswith(TOLD):
+            if line.startswith(SHOWN):
                 send({"say": line.strip()[:150]})
     if process.wait():
-        said = "\n".join(tail)
-        raise RuntimeError(f"`{' '.join(argv[:4])} ...` ended with exit code {process.returncode}:\n{said}")
-
-
-def main() -> int:
-    """Serve one request."""
-    os.umask(0o077)
-    request = json.loads(read_line())
-    os.write(1, MAGIC)
-    try:
-        send({"answer": {"folder": str(prepare(**request))}})
-    except BrokenPipeError:
-        os._exit(0)
-    except Exception as error:
-        send({"error": str(error)})
-        return 1
-    return 0
+        output = "\n".join(tail)
+        raise RuntimeError(f"`{' '.join(argv[:4])} ...` ended with exit code {process.returncode}:\n{output}")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(serve(lambda request: {"folder": str(prepare(**request))}))

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Deletes the pod once nobody uses it, or at a date: it runs on every host from boot on, as the startup script.
+"""Deletes the pod when it is idle or at its end date. It runs on every host from boot, as the startup script.
 
-No controller is needed for it: a laptop that was lost, killed or closed leaves no pod behind. The orders are in the
-node's metadata. Hosts tell each other every few seconds how long they have been idle; a host that says nothing
-counts as busy until the lease of its jobs has ended. The first host deletes the pod, by the TPU API and as the
-node's own service account; the others follow, one after the other, where it has not.
+It needs no controller: a laptop that was lost, killed or closed leaves no pod behind. Its settings are in the node's
+metadata. The hosts tell each other every few seconds how long they have been idle; a silent host counts as busy until
+the lease of its jobs has ended. The first host deletes the pod through the TPU API, as the node's service account; if
+it fails to, the others follow one after the other.
 """
 
 import contextlib
@@ -26,21 +26,20 @@ from typing import Any
 METADATA = "http://metadata.google.internal/computeMetadata/v1/"
 RUN = Path("/run/snakemake-tpu")
 PORT = 28479
-MOST_SECONDS = 10.0  # between two looks
+MOST_SECONDS = 10.0  # between two checks
 RETRY_SECONDS = 60.0
 
 
 def ask(url: str, method: str = "GET", token: str = "") -> str:
-    """Ask the metadata server, or with a token the TPU API. Raises urllib.error.HTTPError, OSError."""
+    """Call the metadata server, or with a token the TPU API. Raises urllib.error.HTTPError, OSError."""
     header = {"Authorization": f"Bearer {token}"} if token else {"Metadata-Flavor": "Google"}
-    with urllib.request.urlopen(
-        urllib.request.Request(url, method=method, headers=header), timeout=20
-    ) as answer:
+    request = urllib.request.Request(url, method=method, headers=header)
+    with urllib.request.urlopen(request, timeout=20) as answer:
         return str(answer.read().decode())
 
 
 def last_activity() -> float:
-    """Return a time stamp that changes when jobs run, a controller is connected or somebody types on a terminal."""
+    """Return a time stamp that changes while jobs run, a controller is connected or somebody types on a terminal."""
     latest = 0.0
     for path in [*RUN.glob("active/*"), *Path("/dev/pts").glob("[0-9]*")]:
         with contextlib.suppress(OSError):
@@ -49,13 +48,13 @@ def last_activity() -> float:
 
 
 class Guard:
-    """What one host knows of itself and of the others."""
+    """What one host knows about itself and the others."""
 
     def __init__(self, orders: dict[str, Any], rank: int, addresses: list[str]):
         self.orders, self.rank, self.addresses = orders, rank, addresses
         self.limit, self.end = float(orders["idle_seconds"]), float(orders["end"])
         self.pause = min(MOST_SECONDS, self.limit / 5 if self.limit else MOST_SECONDS)
-        # Idleness is counted on the monotonic clock: the other one may be set at boot.
+        # Idle time uses the monotonic clock: the other one may be set at boot.
         self.started = self.changed = time.monotonic()
         self.seen = last_activity()
         self.heard: dict[int, tuple[float, float]] = {}
@@ -66,18 +65,18 @@ class Guard:
         self.socket.bind((addresses[rank], PORT))
 
     def sign(self, text: str) -> str:
-        """Return the signature that makes a message one of this pod."""
+        """Return the signature of a message from this pod."""
         return hmac.new(self.orders["secret"].encode(), text.encode(), hashlib.sha256).hexdigest()
 
     def idle(self) -> float:
-        """Return for how many seconds this host has been idle."""
+        """Return how many seconds this host has been idle."""
         now, seen = time.monotonic(), last_activity()
         if seen != self.seen:
             self.seen, self.changed = seen, now
         return now - self.changed
 
     def tell(self) -> None:
-        """Tell the other hosts for how long this one has been idle."""
+        """Tell the other hosts how long this one has been idle."""
         text = json.dumps({"rank": self.rank, "idle": self.idle()})
         message = json.dumps([text, self.sign(text)]).encode()
         for rank, address in enumerate(self.addresses):
@@ -86,7 +85,7 @@ class Guard:
                     self.socket.sendto(message, (address, PORT))
 
     def hear(self, seconds: float) -> None:
-        """Take what the others tell, for so many seconds."""
+        """Receive messages for so many seconds."""
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0:
             if select.select([self.socket], [], [], left)[0]:
@@ -94,7 +93,7 @@ class Guard:
                     self.take(self.socket.recv(4096))
 
     def take(self, message: bytes) -> None:
-        """Take a message, if it comes from a host of this pod."""
+        """Note a message if it comes from a host of this pod."""
         with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
             text, signature = json.loads(message)
             if hmac.compare_digest(signature, self.sign(text)):
@@ -102,7 +101,7 @@ class Guard:
                 self.heard[int(told["rank"])] = (time.monotonic(), float(told["idle"]))
 
     def pod_idle(self) -> float:
-        """Return for how many seconds no host has been in use."""
+        """Return how many seconds all hosts have been idle."""
         now, idle = time.monotonic(), [self.idle()]
         for rank in range(len(self.addresses)):
             if rank != self.rank:
@@ -114,10 +113,10 @@ class Guard:
         return min(idle)
 
     def why_delete(self) -> str:
-        """Return why the pod is to be deleted now, or nothing."""
+        """Return why the pod has to be deleted now, or an empty string."""
         patience = self.rank * min(60.0, self.limit or 60.0)
         if self.end and time.time() > self.end + patience:
-            return "its end date has come"
+            return "its end date has passed"
         if self.limit and (idle := self.pod_idle()) > self.limit + patience:
             return f"it has been idle for {idle:.0f} s"
         return ""
@@ -135,7 +134,7 @@ class Guard:
             return error.code
 
     def check(self) -> None:
-        """Find out, by deleting what does not exist, whether this host may delete anything."""
+        """Find out whether this host may delete, by deleting something that does not exist."""
         status = self.call("DELETE", f"queuedResources/none-{uuid.uuid4().hex}?force=true")
         self.error = "" if status == 404 else self.error or f"the TPU API answers {status}"
 
@@ -145,7 +144,7 @@ class Guard:
             self.call("DELETE", f"nodes/{self.orders['name']}")
 
     def note(self, why: str) -> None:
-        """Write down for `status` how it stands."""
+        """Write the state for `status`."""
         state = {
             "idle": round(self.pod_idle()),
             "limit": self.limit,
@@ -177,7 +176,7 @@ class Guard:
 
 
 def guard_of_this_host() -> Guard:
-    """Read the orders, waiting for the metadata server and the network."""
+    """Read the settings, waiting for the metadata server and the network."""
     while True:
         try:
             orders = json.loads(ask(f"{METADATA}instance/attributes/snakemake-tpu"))
@@ -190,7 +189,7 @@ def guard_of_this_host() -> Guard:
 
 
 def main() -> int:
-    """Go on in the background: the startup script itself ends."""
+    """Continue in the background: the startup script has to end."""
     (RUN / "active").mkdir(parents=True, exist_ok=True)
     (RUN / "active").chmod(0o1777)
     lock = open(RUN / "lock", "w")  # noqa: SIM115 (held to the end)

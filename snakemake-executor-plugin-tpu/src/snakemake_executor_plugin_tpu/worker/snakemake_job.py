@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def use_listings() -> None:
-    """Load the storage module by its path: the plugin need not be installed on the hosts."""
+    """Load the storage module by its path: the plugin is not installed on the hosts."""
     if importlib.util.find_spec("snakemake_storage_plugin_gcs") is None:
         return
     path = Path(__file__).resolve().parents[1] / "storage.py"
@@ -23,9 +23,9 @@ def use_listings() -> None:
 
 
 def main() -> None:
-    """Do what `python -m snakemake` does, and end at once when it is done."""
+    """Run `python -m snakemake` and end at once afterwards."""
     use_listings()
-    # Started by path, Python put this folder first; `-m snakemake` would have put the working directory there.
+    # sys.path[0] is this script's folder; with `-m snakemake` it would be the working directory.
     sys.path[0] = ""
     from snakemake.cli import main as snakemake
 
@@ -36,7 +36,7 @@ def main() -> None:
         code = end.code
     if isinstance(code, str):
         print(code, file=sys.stderr)
-    # Everything is stored by now. Python would spend another second on taking its modules apart.
+    # Everything is stored. Python would spend another second on its own shutdown.
     atexit._run_exitfuncs()
     logging.shutdown()
     sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""Starting a task: its private folder, and a supervisor that lives on when the connection ends."""
+"""Starts a task: its private folder, and a supervisor that outlives the connection."""
 
 import contextlib
 import fcntl
@@ -14,7 +14,7 @@ from .tasks import EXIT_BYTES, task_folder
 
 
 def create(name: str, spec: dict[str, Any]) -> bool:
-    """Start a task under a supervisor of its own; return False where it exists already."""
+    """Start a task under its own supervisor; return False if it exists already."""
     folder = task_folder(name)
     if folder.exists():
         return False
@@ -23,7 +23,7 @@ def create(name: str, spec: dict[str, Any]) -> bool:
     try:
         alive = _fill(new, spec)
         try:
-            # Renaming is what makes the task exist: of two starters only one gets here.
+            # The rename creates the task: of two starters only one succeeds.
             os.rename(new, folder)
         except OSError:
             alive.close()
@@ -47,7 +47,7 @@ def create(name: str, spec: dict[str, Any]) -> bool:
 
 
 def _fill(folder: Path, spec: dict[str, Any]) -> TextIO:
-    """Write a new task's folder and return the locked file that its supervisor will inherit."""
+    """Fill a new task's folder and return the locked file that its supervisor inherits."""
     for part in (folder, folder / "bin", folder / "requests"):
         part.mkdir(parents=True)
     tpurun = folder / "bin" / "tpurun"
@@ -59,6 +59,6 @@ def _fill(folder: Path, spec: dict[str, Any]) -> TextIO:
     (folder / "lease").write_text(str(spec.get("lease", 0)))
     (folder / "log").touch()
     (folder / "exit").write_bytes(b"\0" * EXIT_BYTES)
-    alive = open(folder / "alive", "w")  # noqa: SIM115 (held to the supervisor's end)
+    alive = open(folder / "alive", "w")  # noqa: SIM115 (held until the supervisor ends)
     fcntl.flock(alive, fcntl.LOCK_EX)
     return alive

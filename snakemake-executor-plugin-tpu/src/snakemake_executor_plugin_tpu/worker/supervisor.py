@@ -1,4 +1,4 @@
-"""The supervisor: runs one task to its end, on the worker, whatever becomes of the connection to it."""
+"""The supervisor: runs one task on the worker to its end, with or without a connection."""
 
 import contextlib
 import ctypes
@@ -20,7 +20,7 @@ PR_SET_CHILD_SUBREAPER = 36
 
 
 def descendants(pid: int) -> list[int]:
-    """Return every living process below pid, whatever session or process group it moved itself to."""
+    """Return every living process below pid, in any session or process group."""
     children: dict[int, list[int]] = {}
     for entry in os.listdir("/proc"):
         if entry.isdigit():
@@ -40,7 +40,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def clear_libtpu_lock(lock: Path = LIBTPU_LOCK) -> bool:
-    """Remove the lock file that a killed process left behind, unless a living one holds it."""
+    """Remove the lock file that a killed process left, unless a living one holds it."""
     try:
         with open(lock, "r+") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -51,7 +51,7 @@ def clear_libtpu_lock(lock: Path = LIBTPU_LOCK) -> bool:
 
 
 class Supervisor:
-    """Starts one task, keeps its lease, stops it when asked, and leaves no process behind."""
+    """Starts one task, enforces its lease, stops it on request, and leaves no process behind."""
 
     def __init__(self, folder: Path, spec: dict[str, Any]):
         self.folder, self.spec = folder, spec
@@ -60,7 +60,7 @@ class Supervisor:
         self.process: subprocess.Popen[bytes] | None = None
 
     def run(self) -> None:
-        """Run the task and write how it ended."""
+        """Run the task and write its exit record."""
         started = time.time()
         try:
             self._prepare()
@@ -77,7 +77,7 @@ class Supervisor:
         write_exit(self.folder, record)
 
     def _forget_secrets(self) -> None:
-        """Remove the job's variables from the disk: only its description is needed any more."""
+        """Remove the job's variables from the disk and keep its description."""
         with contextlib.suppress(OSError):
             (self.folder / "environment.json").unlink(missing_ok=True)
             for request in (self.folder / "requests").glob("*.json"):
@@ -85,7 +85,7 @@ class Supervisor:
             write_atomically(self.folder / "spec.json", json.dumps({"about": self.spec.get("about", {})}))
 
     def _prepare(self) -> None:
-        # Orphans of the task become children of the supervisor, so that none escapes.
+        # Orphans of the task become children of the supervisor.
         with contextlib.suppress(OSError):
             ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         self.wakeup, wakeup_write = os.pipe()
@@ -120,7 +120,7 @@ class Supervisor:
         environment["TPU_AGAIN_FILE"] = str(self.folder / "again")
         environment["TPU_SCRATCH"] = str(self.folder / "scratch")
         (self.folder / "scratch").mkdir(exist_ok=True)
-        # `tpurun` compares with this to find what the job itself exported.
+        # `tpurun` compares with this to find what the job exported.
         write_atomically(self.folder / "environment.json", json.dumps(environment))
         directory = work / self.spec.get("directory", ".")
         directory.mkdir(parents=True, exist_ok=True)
@@ -140,7 +140,7 @@ class Supervisor:
         while True:
             note_activity()
             if (code := self._reap()) is not None:
-                # A shutdown signals the job too, which may well end before the supervisor looks.
+                # A shutdown signals the job as well, which may end before the supervisor looks.
                 if code and (self.folder / "again").exists():
                     return code, "again"
                 return code, "shutdown" if self.shutting_down and code else "exited"
@@ -155,8 +155,8 @@ class Supervisor:
             os.read(self.wakeup, 4096)
 
     def _reap(self) -> int | None:
-        """Collect ended children; return the job's exit code once it is among them."""
-        # Not Popen's own wait: what `waitpid(-1)` collected before it would be taken for a success.
+        """Collect ended children; return the job's exit code once it has ended."""
+        # Popen.wait would report success for a process that `waitpid(-1)` had collected before.
         with contextlib.suppress(ChildProcessError):
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
                 if self.process is not None and ended[0] == self.process.pid:
@@ -176,7 +176,7 @@ class Supervisor:
 
     def _stop(self) -> int:
         grace = float(read(self.folder / "stop") or self.spec.get("grace", 10))
-        # One signal for each process: jobs take a second SIGTERM for impatience.
+        # One signal per process: jobs treat a second SIGTERM as a request to stop at once.
         self._signal_all(signal.SIGTERM)
         deadline = time.monotonic() + grace
         while descendants(os.getpid()) and time.monotonic() < deadline:

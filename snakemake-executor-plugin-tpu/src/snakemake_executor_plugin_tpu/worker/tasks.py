@@ -1,11 +1,11 @@
-"""A task is one supervised tree of processes on one worker, and a private folder that tells all about it.
+"""A task is one supervised process tree on one worker, with a private folder:
 
 spec.json   what to run                    log        its output, stdout and stderr
-lease       seconds it may run unattended  progress   what the job wrote last (its newest checkpoint)
-alive       locked by the supervisor       exit       how it ended
-stop        grace time, once asked to stop requests/  what `tpurun` asks of the controller
+lease       seconds it may run unattended  progress   the job's newest checkpoint
+alive       locked by the supervisor       exit       the exit record
+stop        grace period of a stop request requests/  requests of `tpurun` to the controller
 bin/        first on the job's PATH        work/      the job's working directory
-status      a line of the job's own on how it is doing
+status      one line by the job about its state
 """
 
 import contextlib
@@ -28,9 +28,9 @@ def root() -> Path:
 
 
 def task_folder(name: str) -> Path:
-    """Return the folder of a task, refusing names that could lead out of the agent's folder."""
+    """Return the folder of a task; ValueError for names that could lead out of the agent's folder."""
     if not TASK_NAME.fullmatch(name):
-        raise ValueError(f"{name!r} is no task name")
+        raise ValueError(f"{name!r} is not a task name")
     return root() / "tasks" / name
 
 
@@ -40,20 +40,20 @@ def task_folders() -> list[Path]:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write a file that readers see either whole or not at all."""
+    """Write a file so that readers see it complete or not at all."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     temporary.write_text(text)
     os.replace(temporary, path)
 
 
 def note_activity() -> None:
-    """Tell the guard of this host, where there is one, that the pod is in use (see guard.py)."""
+    """Tell this host's guard, if it has one, that the pod is in use (see guard.py)."""
     with contextlib.suppress(OSError):
         (ACTIVE / str(os.getuid())).touch()
 
 
 def read(path: Path) -> str | None:
-    """Return a small file's text, or None where it does not exist (yet)."""
+    """Return a small file's text, or None if it does not exist."""
     try:
         return path.read_text(errors="replace")
     except OSError:
@@ -61,17 +61,17 @@ def read(path: Path) -> str | None:
 
 
 def read_progress(folder: Path) -> str | None:
-    """Return what the job reported last about how far it has come."""
+    """Return the progress that the job reported last."""
     return (read(folder / "progress") or "").strip()[:200] or None
 
 
 def read_status(folder: Path) -> str | None:
-    """Return what the job said last about how it is doing, on one line."""
+    """Return the state that the job reported last, on one line."""
     return " ".join((read(folder / "status") or "").split())[:200] or None
 
 
 def write_exit(folder: Path, record: dict[str, Any]) -> None:
-    """Write how a task ended, over blocks that were reserved at its start: a full disk must not hide it."""
+    """Write the exit record over blocks reserved at the task's start: a full disk must not lose it."""
     while len(text := json.dumps(record).encode()) >= EXIT_BYTES:
         record = {**record, "reason": record["reason"][:-10]}
     with open(folder / "exit", "r+b", buffering=0) as file:
@@ -79,7 +79,7 @@ def write_exit(folder: Path, record: dict[str, Any]) -> None:
 
 
 def read_exit(folder: Path) -> dict[str, Any] | None:
-    """Return how a task ended, or None while it has not."""
+    """Return the exit record, or None while the task has not ended."""
     text = read(folder / "exit") or ""
     if not (text.startswith("{") and text.endswith("\n")):
         return None
@@ -91,7 +91,7 @@ def read_exit(folder: Path) -> dict[str, Any] | None:
 
 
 def is_supervised(folder: Path) -> bool:
-    """Tell whether the task's supervisor lives: it holds a lock for as long as it does."""
+    """Whether the task's supervisor lives: it holds a lock until it ends."""
     try:
         with open(folder / "alive") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -103,10 +103,10 @@ def is_supervised(folder: Path) -> bool:
 
 
 def state_of(folder: Path) -> str:
-    """Return `running`, `exited`, `vanished` (died without a word: a reboot, say) or `absent`."""
+    """Return `running`, `exited`, `vanished` (no exit record: a reboot, for example) or `absent`."""
     if not folder.is_dir():
         return "absent"
-    # Liveness first: a task that ends between the two looks must come out as exited.
+    # Liveness first: a task that ends between the two checks has exited.
     supervised = is_supervised(folder)
     if read_exit(folder) is not None:
         return "exited"
@@ -114,7 +114,7 @@ def state_of(folder: Path) -> str:
 
 
 def renew_lease(folder: Path, seconds: float | None = None) -> None:
-    """Let the task run on unattended for its lease, counted from now."""
+    """Restart the task's lease, the time it may run unattended."""
     with contextlib.suppress(OSError):
         if seconds is not None and not (folder / "stop").exists():
             write_atomically(folder / "lease", str(seconds))
@@ -122,7 +122,7 @@ def renew_lease(folder: Path, seconds: float | None = None) -> None:
 
 
 def lease_has_expired(folder: Path) -> bool:
-    """Tell whether the task has been unattended for longer than its lease; a lease of 0 never ends."""
+    """Whether the task has been unattended for longer than its lease; a lease of 0 never ends."""
     try:
         seconds = float(read(folder / "lease") or 0)
         return bool(seconds) and time.time() - (folder / "lease").stat().st_mtime > seconds
@@ -131,12 +131,12 @@ def lease_has_expired(folder: Path) -> bool:
 
 
 def owner_path() -> Path:
-    """Return the file that the controller of the pod holds locked."""
+    """Return the file that the controller's claim keeps locked."""
     return root() / "controller"
 
 
 def owner_of_pod() -> dict[str, Any] | None:
-    """Return who holds the pod, and how many seconds it has been silent; None for nobody."""
+    """Return the controller that holds the pod and how many seconds it has been silent; None if there is none."""
     try:
         with open(owner_path()) as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -1,9 +1,9 @@
 """tpurun COMMAND ARGUMENT...   run the same command on all hosts of the job, one process each.
 
-A rule writes `{resources.mpi} python train.py ...` with `mpi="tpurun"`. Inside the job this program is on PATH. It
-runs the command here as rank 0 and asks the controller, by a file in the task's folder, to start the other
-ranks. Every rank sees RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT. The first rank
-to fail ends all; its exit code becomes this program's.
+A rule writes `{resources.mpi} python train.py ...` with `mpi="tpurun"`; inside the job this program is on PATH. It
+runs the command as rank 0 and asks the controller, by a file in the task's folder, to start the other ranks. Every rank
+gets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT. The first rank that fails ends all of
+them, and this program exits with its code.
 """
 
 import contextlib
@@ -19,14 +19,14 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-# What belongs to one host or one shell, and must not travel to the others.
+# Variables of one host or one shell, which the other ranks must not get.
 LOCAL_VARIABLES = {"PWD", "OLDPWD", "SHLVL", "_", "HOSTNAME", "TPU_TASK_FOLDER"}
 LOCAL_VARIABLES |= {"TPU_PROGRESS_FILE", "TPU_STATUS_FILE", "TPU_AGAIN_FILE", "TPU_SCRATCH"}
 POLL_SECONDS = 0.05
 
 
 def rank_variables(rank: int, size: int, address: str, port: str) -> dict[str, str]:
-    """Return the variables by which torch.distributed and others find each other."""
+    """Return the variables from which torch.distributed and others start."""
     return {
         "RANK": str(rank),
         "WORLD_SIZE": str(size),
@@ -38,19 +38,18 @@ def rank_variables(rank: int, size: int, address: str, port: str) -> dict[str, s
 
 
 def exported(base: dict[str, str], now: dict[str, str]) -> dict[str, str]:
-    """Return what the job exported since its start: the other ranks need it as well."""
+    """Return what the job has exported since its start: the other ranks need it as well."""
     return {key: value for key, value in now.items() if base.get(key) != value and key not in LOCAL_VARIABLES}
 
 
 def log_needs_copy(log: Path) -> bool:
-    """Tell whether our output goes to a file of the rule's, where nobody would see it live."""
+    """Whether the rule redirects our output to a file, where nobody would see it live."""
     out, own = os.fstat(1), log.stat()
     return stat.S_ISREG(out.st_mode) and (out.st_dev, out.st_ino) != (own.st_dev, own.st_ino)
 
 
 def copy_output(process: subprocess.Popen[bytes], log: Path) -> threading.Thread:
-    """Pass rank 0's output on to where the rule sent it, and to the task's log."""
-
+    """Copy rank 0's output to our output and to the task's log."""
     stream: Any = process.stdout
 
     def copy() -> None:
@@ -67,14 +66,14 @@ def copy_output(process: subprocess.Popen[bytes], log: Path) -> threading.Thread
 
 
 def write(path: Path, text: str) -> None:
-    """Write a file that the agent sees either whole or not at all."""
-    temporary = path.with_name(f".{path.name}.new")  # the agent looks for names by how they end
+    """Write a file that the agent sees complete or not at all."""
+    temporary = path.with_name(f".{path.name}.new")  # the agent looks for suffixes
     temporary.write_text(text)
     os.replace(temporary, path)
 
 
 def result_of(path: Path) -> dict[str, Any] | None:
-    """Return how the other ranks ended, once the controller has said so."""
+    """Return how the other ranks ended, or None until the controller knows."""
     try:
         found: dict[str, Any] = json.loads(path.read_text())
         return found
@@ -93,7 +92,7 @@ def end(process: subprocess.Popen[bytes], grace: float) -> None:
 
 
 def run_on_all(argv: list[str], size: int, folder: Path) -> int:
-    """Run rank 0 here, have the others started, and return the first failing rank's exit code or 0."""
+    """Run rank 0 here and the others elsewhere; return the exit code of the first rank that fails, or 0."""
     address, port = os.environ["TPURUN_ADDRESS"], os.environ["TPURUN_PORT"]
     base = json.loads((folder / "environment.json").read_text())
     name = f"run-{uuid.uuid4().hex[:8]}"
@@ -102,7 +101,7 @@ def run_on_all(argv: list[str], size: int, folder: Path) -> int:
         "environment": exported(base, dict(os.environ)),
         "directory": os.path.relpath(os.getcwd(), folder / "work"),
     }
-    # The agent's supervisor signals every process of the task, rank 0 among them: here we only wait.
+    # The supervisor signals every process of the task including rank 0; this one waits.
     signal.signal(signal.SIGTERM, lambda *_: None)
     piped = log_needs_copy(folder / "log")
     process = subprocess.Popen(
