@@ -1,10 +1,10 @@
-"""`make rehearsal`: the study on an emulated pod, with a preemption on the way, held against the same study run here.
+"""`make rehearsal`: the study on an emulated pod with a preemption, compared with a local run of the same study.
 
     python -m tests.rehearsal [--dir rehearsal] [--hosts v4-64] [--study FILE]
 
-Real OpenSSH servers in namespaces of their own are the hosts, fake-gcs-server is the bucket, a gRPC server speaks the
-TPU API. One run takes the whole pod, the others are packed one host each. Once the whole-pod run has a checkpoint, the
-pod is preempted; the plugin re-creates it and the run goes on. Then the results are compared with profiles/local.
+The hosts are real OpenSSH servers in namespaces, fake-gcs-server is the bucket, and a gRPC server speaks the TPU API.
+One run takes the whole pod, the others one host each. When the whole-pod run has a checkpoint, the pod is preempted;
+the plugin re-creates it and the run resumes. Then the results are compared with those of profiles/local.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean
 
 from snakemake_executor_plugin_tpu.emulator import EmulatedPod, why_not
 
@@ -33,7 +34,7 @@ FIRST_STEPS = 5
 
 @dataclass
 class Outcome:
-    """What the rehearsal saw; `failures` is empty if all is well."""
+    """The results of the rehearsal; `failures` is empty if all is well."""
 
     seconds: float = 0.0
     preempted_at: int = 0
@@ -41,14 +42,14 @@ class Outcome:
     failures: list[str] = field(default_factory=list)
 
     def check(self, holds: bool, sentence: str) -> None:
-        """Note a statement that must hold."""
+        """Add a statement that must hold."""
         self.rows.append(f"{'ok  ' if holds else 'FAIL'}  {sentence}")
         if not holds:
             self.failures.append(sentence)
 
 
 def checkout(folder: Path, study: Path | None) -> Path:
-    """A copy of the pipeline, without results, in a folder of its own."""
+    """Copy the pipeline without results to a new folder."""
     folder.mkdir(parents=True)
     ignore = shutil.ignore_patterns("__pycache__")
     for name in ("Snakefile", "workflow", "profiles", "config", "envs", "trm"):
@@ -63,7 +64,7 @@ def checkout(folder: Path, study: Path | None) -> Path:
 
 
 def snakemake(folder: Path, environment: dict[str, str], log: Path, *words: str) -> int:
-    """Run Snakemake in a checkout, its output in a log."""
+    """Run Snakemake in a checkout with its output in a log."""
     with log.open("ab") as out:
         command = [sys.executable, "-m", "snakemake", *words]
         return subprocess.run(
@@ -72,14 +73,14 @@ def snakemake(folder: Path, environment: dict[str, str], log: Path, *words: str)
 
 
 def preempt_once(pod: EmulatedPod, run: str, outcome: Outcome, done: threading.Event) -> None:
-    """Preempt the pod as soon as every host's part of a checkpoint of the whole-pod run is in the bucket."""
+    """Preempt the pod as soon as all parts of a checkpoint of the whole-pod run are in the bucket."""
     shape = re.compile(run + r"/step-(?P<step>\d+)/part-\d+-of-(?P<parts>\d+)\.json$")
     while not done.wait(0.2):
         names = [blob.name for blob in pod.bucket.list_blobs(prefix=f"{PREFIX}/results/checkpoints/")]
         found = Counter((int(m["step"]), int(m["parts"])) for name in names if (m := shape.search(name)))
-        whole = [step for (step, parts), count in found.items() if count == parts and step > 0]
-        if whole:
-            outcome.preempted_at = max(whole)
+        complete = [step for (step, parts), count in found.items() if count == parts and step > 0]
+        if complete:
+            outcome.preempted_at = max(complete)
             pod.preempt()
             return
 
@@ -87,7 +88,7 @@ def preempt_once(pod: EmulatedPod, run: str, outcome: Outcome, done: threading.E
 def rehearse(
     folder: Path, accelerator: str = "v4-64", study: Path | None = None, least_runs: int = 6
 ) -> Outcome:
-    """Run the study on the emulated pod and here, and compare; `study`: another experiments.yaml."""
+    """Run the study on the emulated pod and locally, and compare; `study`: another experiments.yaml."""
     outcome, started = Outcome(), time.monotonic()
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -95,10 +96,10 @@ def rehearse(
     code = snakemake(
         here, {}, folder / "here.log", "--profile", "profiles/local", "--config", "scale=rehearsal"
     )
-    outcome.check(code == 0, f"the study runs here ({time.monotonic() - started:.0f} s)")
+    outcome.check(code == 0, f"the study runs locally ({time.monotonic() - started:.0f} s)")
     there, done = checkout(folder / "there", study), threading.Event()
     hosts_started = time.monotonic()
-    # the pod's sockets need a short path
+    # The pod's sockets need a short path.
     with tempfile.TemporaryDirectory(prefix="pod-") as short, EmulatedPod(Path(short), accelerator) as pod:
         environment = pod.environment | {"TRM_BUCKET": f"gs://{pod.bucket.name}/{PREFIX}"}
         whole = r"-d16-[^/]*p300a0-[^/]*-s0-[0-9a-f]{8}"  # as in profiles/pod/workflow.yaml
@@ -125,11 +126,11 @@ def rehearse(
 
 
 def compare(here: Path, there: Path, pod: EmulatedPod, log: str, outcome: Outcome) -> None:
-    """Check what came back from the pod, against the same study run here."""
+    """Compare the results from the pod with those of the local run."""
     for name in ("results/plots/scaling_laws.pdf", "results/plots/scaling_laws.png", "results/report.html"):
         file = there / name
-        outcome.check(file.exists() and file.stat().st_size > 5000, f"{name} is on the caller's disk")
-    outcome.check("Trying to restart job" not in log, "no Snakemake attempt was used up")
+        outcome.check(file.exists() and file.stat().st_size > 5000, f"{name} is on the local disk")
+    outcome.check("Trying to restart job" not in log, "Snakemake used no retry")
     resumed = [int(step) for step in re.findall(r"resumed from \S*step-0*(\d+)", log)]
     outcome.check(any(resumed), f"the log shows a resume at step {max(resumed, default=0)}")
     runs = sorted(path.parent.name for path in (here / "results/runs").glob("*/training.json"))
@@ -149,7 +150,7 @@ def compare(here: Path, there: Path, pod: EmulatedPod, log: str, outcome: Outcom
             worst < 1e-5, f"{run} ({kind}): losses of the first {FIRST_STEPS} steps agree to {worst:.1e}"
         )
         if training["workers"] > 1:
-            outcome.check(training["resumes"] >= 1, f"{run} went on from a checkpoint after the preemption")
+            outcome.check(training["resumes"] >= 1, f"{run} resumed from a checkpoint after the preemption")
         point = re.sub(r"-s\d+-[0-9a-f]{8}$", "", run)
         seeds = accuracies.setdefault(point, {"here": [], "there": []})
         (evaluation,) = (here / f"results/runs/{run}").glob("evaluation-*.json")
@@ -158,32 +159,29 @@ def compare(here: Path, there: Path, pod: EmulatedPod, log: str, outcome: Outcom
     for point, seeds in accuracies.items():
         mine, other = seeds["here"], seeds["there"]
         spread = max(0.02, max(mine) - min(mine))
-        gap = abs(sum(mine) / len(mine) - sum(other) / len(other))
-        outcome.check(gap <= spread, f"{point}: accuracy {_mean(other):.3f} there, {_mean(mine):.3f} here")
+        gap = abs(fmean(mine) - fmean(other))
+        outcome.check(
+            gap <= spread, f"{point}: accuracy {fmean(other):.3f} on the pod, {fmean(mine):.3f} locally"
+        )
 
 
 def losses(history: str) -> list[float]:
-    """Training loss of every step, from a history.csv."""
+    """The training loss of every step in a history.csv."""
     return [float(row["train/loss"]) for row in csv.DictReader(history.splitlines()) if row["train/loss"]]
 
 
 def accuracy(evaluation: str) -> float:
-    """Exact accuracy on unseen puzzles, from an evaluation."""
+    """The exact accuracy on unseen puzzles in an evaluation."""
     results = json.loads(evaluation)["results"]
     return next(
         row["exact_accuracy"] for row in results if row["split"] == "test" and row["policy"] == "fixed"
     )
 
 
-def _mean(values: list[float]) -> float:
-    return sum(values) / len(values)
-
-
 def main() -> int:
-    """Run the rehearsal and print what was seen."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    """Run the rehearsal and print its results."""
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     parser.add_argument("--dir", type=Path, default=Path("rehearsal"))
     parser.add_argument("--hosts", default="v4-64", help="slice to emulate (default: %(default)s, 8 hosts)")
     args = parser.parse_args()

@@ -10,7 +10,7 @@ from snakemake_executor_plugin_tpu.emulator.study import Study
 
 @pytest.fixture(scope="session")
 def pod(tmp_path_factory):
-    """Return the emulated pod; tests that break it leave the mending to the plugin or to `healthy_pod`."""
+    """Return the emulated pod; after a test that breaks it, the plugin or `healthy_pod` repairs it."""
     if reason := why_not():
         pytest.skip(reason)
     with EmulatedPod(tmp_path_factory.mktemp("pod"), "v4-32") as pod:
@@ -19,7 +19,7 @@ def pod(tmp_path_factory):
 
 @pytest.fixture
 def healthy_pod(pod):
-    """Return the pod with all hosts up, and nothing running or left on them."""
+    """Return the pod with all hosts up and nothing on them."""
     pod.reset()
     for host in pod.hosts:
         for task in host.home.glob(".snakemake-tpu/tasks/*"):
@@ -28,8 +28,15 @@ def healthy_pod(pod):
 
 
 @pytest.fixture
+def people(healthy_pod, tmp_path, monkeypatch):
+    """Set the environment of commands for people on the pod."""
+    for name, value in {**healthy_pod.environment, "XDG_CACHE_HOME": str(tmp_path)}.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.fixture
 def study(healthy_pod, tmp_path):
-    """Return a maker of studies, all of whose calls end with the test."""
+    """Return a function that makes a study, whose calls end with the test."""
     made = []
 
     def make(jobs: dict, **profile) -> Study:
@@ -42,7 +49,7 @@ def study(healthy_pod, tmp_path):
 
 
 def pytest_collection_modifyitems(items) -> None:
-    """Mark what needs ssh servers: `make test` leaves it out."""
+    """Mark tests that need ssh servers, which `make test` leaves out."""
     for item in items:
         if "pod" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.full)

@@ -8,10 +8,10 @@ import os
 import signal
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 
 import pytest
+from test_environment import make_wheel
 
 import snakemake_executor_plugin_tpu
 from snakemake_executor_plugin_tpu import ExecutorSettings
@@ -266,16 +266,9 @@ def test_libtpu_lock_of_the_dead_is_cleared_that_of_the_living_kept(tmp_path):
 
 
 def test_environment_is_built_once_for_each_lock(agent, tmp_path):
-    wheel = tmp_path / "tiny-1.0-py3-none-any.whl"
-    with zipfile.ZipFile(wheel, "w") as file:
-        file.writestr("tiny.py", "ANSWER = 42\n")
-        file.writestr("tiny-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n")
-        file.writestr(
-            "tiny-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-        )
-        file.writestr("tiny-1.0.dist-info/RECORD", "")
+    lock = f"--no-index\n{make_wheel(tmp_path, 42)}\n"
     agent.environment = make_internet(tmp_path, tmp_path)
-    request = {"name": "abc", "lock": f"--no-index\n{wheel}\n", "python": sys.executable}
+    request = {"name": "abc", "lock": lock, "python": sys.executable}
     found = [frame for frame, _ in agent.call("environment", **request)]
     folder = found[-1]["answer"]["folder"]
     assert any("Installed 1 package" in frame.get("say", "") for frame in found)

@@ -97,7 +97,7 @@ def test_down_spares_a_pod_in_use_and_is_final_where_forced(study):
     code, said = one.command("down")
     assert code == 1
     assert f"(process {call.process.pid} in {one.folder}, since " in said
-    assert "`down --force` deletes the pod all the same" in said
+    assert "`down --force` deletes the pod anyway" in said
     code, said = one.command("down", "--force")
     assert code == 0, said
     assert call.wait() == 1
@@ -124,7 +124,7 @@ def test_failed_request_after_a_preemption_is_asked_for_again(study):
     call.wait_for(r"job=a 0\] step 6$")
     one.pod.api.fail_requests(2)
     one.pod.preempt()
-    call.wait_for("no spot v4-32 in us-central2-b, asked for since .* next try at")
+    call.wait_for("no spot v4-32 in us-central2-b, requested since .* next try at")
     assert call.wait() == 0, call.said
     assert one.launches("a")["2-0"]["from"] == 6
 

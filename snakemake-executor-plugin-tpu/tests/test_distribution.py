@@ -38,17 +38,25 @@ def call(python: Path, folder: Path, *words: str) -> subprocess.CompletedProcess
     )
 
 
+def site_packages(python: Path) -> Path:
+    program = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    return Path(call(python, python.parent, "-c", program).stdout.strip())
+
+
+def make_environment(folder: Path) -> Path:
+    """Make an environment with this one's packages and return its Python."""
+    venv.create(folder, with_pip=False)
+    python = folder / "bin" / "python"
+    # As a plain path: its path files, which find the plugin's sources, are not read.
+    (site_packages(python) / "packages.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    return python
+
+
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory) -> Path:
     """Return the Python of an environment that has Snakemake (this one's), but not the plugin."""
     folder = tmp_path_factory.mktemp("bare")
-    venv.create(folder, with_pip=False)
-    python = folder / "bin" / "python"
-    place = Path(
-        call(python, folder, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").stdout.strip()
-    )
-    # as a plain path: the path files in it, by which the sources are found, are not read
-    (place / "packages.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    python = make_environment(folder)
     (folder / "Snakefile").write_text("rule all:\n    output: 'out'\n    shell: 'echo done > {output}'\n")
     return python
 
@@ -64,12 +72,7 @@ def installed(bare, tmp_path_factory) -> Path:
     options = ["--no-deps", "--no-index", "--no-build-isolation", "--wheel-dir", folder, source]
     subprocess.run([*pip, "wheel", *options], check=True, capture_output=True, cwd=folder)
     (wheel,) = folder.glob("snakemake_executor_plugin_tpu-*.whl")
-    venv.create(folder / "env", with_pip=False)
-    python = folder / "env" / "bin" / "python"
-    place = Path(
-        call(python, folder, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").stdout.strip()
-    )
-    (place / "packages.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    python = make_environment(folder / "env")
     subprocess.run([*pip, "--python", python, "install", "--no-deps", "--no-index", wheel], check=True)
     return python
 
@@ -95,14 +98,12 @@ def test_the_wheel_brings_executor_commands_and_emulator(installed, bare):
 
 def test_missing_packages_of_google_break_only_the_executor(installed, bare):
     folder = bare.parents[1]
-    where = "import sysconfig; print(sysconfig.get_path('purelib'))"
-    block = Path(call(installed, folder, "-c", where).stdout.strip(), "sitecustomize.py")
+    block = site_packages(installed) / "sitecustomize.py"
     block.write_text(BLOCK)
-    pod = ("project", "p", "zone", "z", "name", "n")
     try:
         assert call(installed, folder, "-m", "snakemake", "-n").returncode == 0
-        words = [word for pair in zip(pod[::2], pod[1::2]) for word in (f"--{pair[0]}", pair[1])]
-        done = call(installed, folder, "-m", "snakemake_executor_plugin_tpu", "status", *words)
+        pod = ("--project", "p", "--zone", "z", "--name", "n")
+        done = call(installed, folder, "-m", "snakemake_executor_plugin_tpu", "status", *pod)
     finally:
         block.unlink()
     assert done.returncode == 1

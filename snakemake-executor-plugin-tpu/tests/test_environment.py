@@ -1,7 +1,6 @@
 """The jobs' environment: made by uv on hosts with Python 3.10, once for each lock file, through Snakemake."""
 
 import contextlib
-import os
 import site
 import subprocess
 import sys
@@ -15,8 +14,8 @@ from snakemake_executor_plugin_tpu.emulator.image import make_internet
 from snakemake_executor_plugin_tpu.emulator.study import Study
 
 
-def wheel(folder: Path, answer: int) -> Path:
-    """Make a wheel that brings a module, and what this Python has (Snakemake above all), without a network."""
+def make_wheel(folder: Path, answer: int) -> Path:
+    """Make a wheel of a module that also makes this Python's packages, such as Snakemake, available."""
     path = folder / f"tiny-{answer}.0-py3-none-any.whl"
     packages = "".join(f"import site; site.addsitedir({place!r})\n" for place in site.getsitepackages())
     with zipfile.ZipFile(path, "w") as file:
@@ -40,7 +39,7 @@ pytestmark = [pytest.mark.full, pytest.mark.skipif(bool(why_not()), reason=why_n
 
 @pytest.fixture
 def making(tmp_path):
-    """Return a function that starts a pod of two hosts and returns it with a maker of studies on it."""
+    """Return a function that starts a pod of two hosts and returns it with a function that makes studies."""
     with contextlib.ExitStack() as ending:
 
         def make(wheels: Path | None):
@@ -63,19 +62,6 @@ def making(tmp_path):
         yield make
 
 
-def command(one: Study, *words: str) -> tuple[int, str]:
-    """Give a command for people."""
-    done = subprocess.run(
-        [sys.executable, "-m", "snakemake_executor_plugin_tpu", "--profile", "profile", *words],
-        cwd=one.folder,
-        env={**os.environ, **one.pod.environment, "XDG_CACHE_HOME": str(one.folder / "cache2")},
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
-    return done.returncode, done.stdout + done.stderr
-
-
 def test_environment_is_made_once_on_each_host(making, tmp_path):
     pod, study = making(tmp_path)
     lock = tmp_path / "jobs.lock"
@@ -86,11 +72,11 @@ def test_environment_is_made_once_on_each_host(making, tmp_path):
     assert "no-such-package was not found" in said
     assert [host.host_key for host in pod.hosts] == keys  # a wrong lock file is no reason for another pod
     # and people get in to see what is wrong
-    assert command(one, "ssh", "1", "--", "hostname")[1].startswith("t1v-n-emulated-w-1\n")
-    assert command(one, "status")[0] == 0
+    assert one.command("ssh", "1", "--", "hostname")[1].endswith("t1v-n-emulated-w-1\n")
+    assert one.command("status")[0] == 0
 
     lock.write_text(f"--no-index\n--find-links {tmp_path}\ntiny==42.0\n")
-    wheel(tmp_path, 42)
+    make_wheel(tmp_path, 42)
     said = one.run()
     assert "environment on w0: Installed 1 package" in said
     assert "ready on 2 of 2 hosts" in said
@@ -108,7 +94,7 @@ def test_environment_is_made_once_on_each_host(making, tmp_path):
 
 def test_hosts_without_a_package_index_use_the_wheelhouse(making, tmp_path, monkeypatch):
     pod, study = making(None)
-    wheel(tmp_path, 42)
+    make_wheel(tmp_path, 42)
     (tmp_path / "jobs.lock").write_text("tiny==42.0\n")
     house = {"tpu-wheelhouse": f"gs://{pod.bucket.name}/wheelhouse"}
     one = study("one", {"a": {}}, **house)
@@ -116,7 +102,7 @@ def test_hosts_without_a_package_index_use_the_wheelhouse(making, tmp_path, monk
     # This machine has an index; uv looks for interpreters there, too.
     for key, value in make_internet(tmp_path / "here", tmp_path).items():
         monkeypatch.setenv(key, value)
-    code, said = command(one, "wheelhouse")
+    code, said = one.command("wheelhouse")
     assert code == 0, said
     names = {
         blob.name.rpartition("/")[2].split("-")[0] for blob in pod.bucket.list_blobs(prefix="wheelhouse/")

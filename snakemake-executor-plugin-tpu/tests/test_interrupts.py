@@ -75,7 +75,7 @@ def test_second_ctrl_c_does_not_wait_for_the_pod(study):
     call.wait_for(r"Stopping 1 job\(s\) on the TPU pod \(at most 60 s\)")
     call.signal(signal.SIGINT)
     assert call.wait(timeout=50) == -signal.SIGINT
-    assert "Not waiting for the pod any longer: what runs there ends by itself within" in call.said
+    assert "Not waiting for the pod any longer: its jobs end by themselves within" in call.said
 
 
 def test_second_ctrl_c_is_heard_while_the_first_is_answered():

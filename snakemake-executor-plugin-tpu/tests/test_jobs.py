@@ -95,12 +95,12 @@ def test_failing_rank_ends_all_ranks_and_is_quoted(study):
     one = study({"bad": bad}, **{"tpu-notify-command": tell})
     said = one.run(code=1)
     assert "rank 2 on w2 ended with exit code 3" in said
-    assert "rank 2 cannot go on" in said.partition("ended with exit code 3")[2]
-    assert "rank 2 cannot go on" in (one.folder / "failure.json").read_text()
+    assert "rank 2 cannot continue" in said.partition("ended with exit code 3")[2]
+    assert "rank 2 cannot continue" in (one.folder / "failure.json").read_text()
     assert "with failed jobs" in (one.folder / "finish.json").read_text()
     assert one.pod.jobs() == {}
     (log,) = (one.folder / ".snakemake" / "tpu" / "logs").glob("*/launch-1/rank2.log")
-    assert "rank 2 cannot go on" in log.read_text()
+    assert "rank 2 cannot continue" in log.read_text()
     assert sorted(one.launches("bad")) == ["1-0", "1-1", "1-2", "1-3"]
 
 
@@ -113,7 +113,7 @@ def test_people_can_look_at_a_running_job(study):
         return subprocess.Popen(
             [sys.executable, "-m", "snakemake_executor_plugin_tpu", *words, "--profile", "profile"],
             cwd=one.folder,
-            env={**os.environ, **one.pod.environment, "XDG_CACHE_HOME": str(one.folder / "cache")},
+            env=one.environment,
             stdout=subprocess.PIPE,
             text=True,
         )

@@ -45,17 +45,11 @@ def test_users_that_hosts_do_not_let_in():
     assert ExecutorSettings().login[0] == "snakemake"
 
 
-def test_pod_is_entered_with_a_key_made_on_the_way(healthy_pod, tmp_path, monkeypatch, capfd):
+def test_pod_is_entered_with_a_new_key(healthy_pod, people, tmp_path, monkeypatch, capfd):
     healthy_pod.api.nodes.clear()
     healthy_pod.api.queued.clear()
     key = tmp_path / "made" / "key"
-    environment = {
-        **healthy_pod.environment,
-        "XDG_CACHE_HOME": str(tmp_path),
-        "SNAKEMAKE_TPU_SSH_KEY": str(key),
-    }
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("SNAKEMAKE_TPU_SSH_KEY", str(key))
     try:
         words = ("--accelerator-type", "v4-32")
         assert main(["up", *words]) == 0
@@ -77,18 +71,12 @@ def test_pod_is_entered_with_a_key_made_on_the_way(healthy_pod, tmp_path, monkey
         healthy_pod.api.nodes.clear()  # made anew, with the key that other tests have
 
 
-def test_nothing_is_created_with_a_key_that_cannot_be_used(healthy_pod, tmp_path, monkeypatch, capfd):
+def test_nothing_is_created_with_an_unusable_key(healthy_pod, people, tmp_path, monkeypatch, capfd):
     healthy_pod.api.nodes.clear()
     healthy_pod.api.queued.clear()
     key = tmp_path / "key"
     key.write_text("no key at all")
-    environment = {
-        **healthy_pod.environment,
-        "XDG_CACHE_HOME": str(tmp_path),
-        "SNAKEMAKE_TPU_SSH_KEY": str(key),
-    }
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("SNAKEMAKE_TPU_SSH_KEY", str(key))
     assert main(["up", "--accelerator-type", "v4-32"]) == 1
     assert "set tpu-ssh-key to another key" in capfd.readouterr().err
     assert not healthy_pod.api.queued

@@ -1,18 +1,14 @@
-"""torch_xla's own start-up under exactly the variables that jobs get, with the four chips of a host faked.
+"""The start-up of torch_xla with the variables of a job, four fake chips and a fake metadata server."""
 
-The TPU environment has torch_xla; its metadata server is played here with what a host of the slice is told.
-"""
-
-import http.server
 import json
 import os
 import subprocess
-import threading
 from pathlib import Path
 
 import pytest
 
 from snakemake_executor_plugin_tpu.allocation import libtpu_variables, slice_of
+from snakemake_executor_plugin_tpu.emulator.web import Handler, HttpServer
 
 PYTHON = Path(__file__).parents[2] / ".venv-tpu" / "bin" / "python"
 START = """
@@ -31,7 +27,7 @@ BOUNDS = {1: "1,1,1", 2: "1,1,2", 4: "1,1,4", 8: "1,2,4"}
 
 @pytest.fixture
 def metadata():
-    """Return a function that plays the metadata server of a host of a slice and returns its address."""
+    """Return a function that starts the metadata server of a slice's host and returns its address."""
     servers = []
 
     def serve(name: str, hosts: int) -> str:
@@ -41,24 +37,18 @@ def metadata():
             "worker-network-endpoints": ",".join(f"w{rank}:{rank}:10.0.0.{rank}" for rank in range(hosts)),
         }
 
-        class Handler(http.server.BaseHTTPRequestHandler):
+        class Metadata(Handler):
             def do_GET(self):
-                asked = self.headers["Metadata-Flavor"] == "Google" and told.get(self.path.rpartition("/")[2])
-                self.send_response(200 if asked else 403)
-                self.end_headers()
-                self.wfile.write((asked or "").encode())
+                value = self.headers["Metadata-Flavor"] == "Google" and told.get(self.path.rpartition("/")[2])
+                self.answer(200 if value else 403, (value or "").encode())
 
-            def log_message(self, *_):
-                pass
-
-        servers.append(http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler))
-        threading.Thread(target=servers[-1].serve_forever, args=(0.05,), daemon=True).start()
+        servers.append(HttpServer(("127.0.0.1", 0), Metadata))
+        servers[-1].start()
         return f"http://127.0.0.1:{servers[-1].server_port}/computeMetadata/v1"
 
     yield serve
     for server in servers:
-        server.shutdown()
-        server.server_close()
+        server.stop()
 
 
 @pytest.mark.full

@@ -94,7 +94,7 @@ def test_key_seen_first_is_kept_for_later_calls_and_another_refused(healthy_pod,
     asyncio.run(play())
     known = tmp_path / "a folder" / "known_hosts"
     known.write_text(known.read_text().replace(*(host.host_key for host in healthy_pod.hosts[:2])))
-    with pytest.raises(PodError, match="or than it showed before: somebody may be in between"):
+    with pytest.raises(PodError, match="or than it showed before: the connection may be intercepted"):
         asyncio.run(play())
 
 
@@ -287,10 +287,7 @@ def test_sockets_of_dead_controllers_are_removed(monkeypatch, tmp_path):
     assert living.exists()
 
 
-def test_status_shows_what_every_rank_says_of_itself(healthy_pod, tmp_path, monkeypatch, capfd):
-    for key, value in {**healthy_pod.environment, "XDG_CACHE_HOME": str(tmp_path)}.items():
-        monkeypatch.setenv(key, value)
-
+def test_status_shows_the_state_of_every_rank(healthy_pod, people, tmp_path, capfd):
     async def rank(number: int) -> None:
         about = {"slot": "train-1", "label": "train", "launch": 1, "role": "rank"}
         command = (
@@ -331,9 +328,7 @@ def profile_of(folder: Path) -> Path:
     return folder
 
 
-def test_commands_for_people(healthy_pod, tmp_path, monkeypatch, capfd):
-    for key, value in {**healthy_pod.environment, "XDG_CACHE_HOME": str(tmp_path)}.items():
-        monkeypatch.setenv(key, value)
+def test_commands_for_people(people, tmp_path, capfd):
     assert main(["status", "--profile", str(profile_of(tmp_path))]) == 0
     said = capfd.readouterr().out
     assert said.startswith("pod: node READY")

@@ -134,7 +134,7 @@ def test_as_many_slices_are_brought_up_as_there_are_jobs_for(place):
         pool = pool_of(*managers)
         jobs = [place(pool, f"j{number}") for number in range(3)]
         await settle()
-        assert [member.rising is not None for member in pool.members] == [True, True, False, False]
+        assert [member.starting is not None for member in pool.members] == [True, True, False, False]
         managers[1].go.set()  # the second is there first
         await settle()
         assert [job.done() for job in jobs] == [True, True, False]
@@ -170,7 +170,7 @@ def test_lost_slice_gives_its_jobs_to_the_others(place):
         pool.lost(pool.members[0], pool.members[0].manager.current, "preempted")
         pool.members[0].allocator.release("a")
         assert (await place(pool, "a"))[0] == "s1"
-        assert pool.members[0].rising is not None
+        assert pool.members[0].starting is not None
 
     play(story)
 

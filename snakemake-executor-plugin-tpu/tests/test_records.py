@@ -3,12 +3,11 @@
 import asyncio
 import json
 import sys
-import threading
-from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 from snakemake_interface_common.exceptions import WorkflowError
 
+from snakemake_executor_plugin_tpu.emulator.web import Handler, HttpServer
 from snakemake_executor_plugin_tpu.notify import Notifier, ran_out_of_memory
 from snakemake_executor_plugin_tpu.records import JobRecord, is_newer
 from snakemake_executor_plugin_tpu.settings import ExecutorSettings
@@ -93,32 +92,24 @@ def test_settings_that_cannot_work_are_refused(values, message):
 def test_webhook_gets_the_event(tmp_path):
     received = []
 
-    class Handler(BaseHTTPRequestHandler):
+    class Post(Handler):
         def do_POST(self):
             received.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-            self.send_response(204)
-            self.end_headers()
-
-        def log_message(self, *_):
-            pass
+            self.answer(204, b"")
 
     async def play():
-        notifier = Notifier(None, f"http://127.0.0.1:{server.server_address[1]}/", print)
+        notifier = Notifier(None, f"http://127.0.0.1:{server.server_port}/", print)
         notifier.send("oom", "no memory", "train a")
         await notifier.drain()
 
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.handle_request)
-        thread.start()
+    server = HttpServer(("127.0.0.1", 0), Post)
+    server.start()
+    try:
         asyncio.run(play())
-        thread.join()
-    (event,) = received
-    assert event == {
-        "event": "oom",
-        "job": "train a",
-        "message": "no memory",
-        "text": "oom: train a no memory",
-    }
+    finally:
+        server.stop()
+    text = "oom: train a no memory"
+    assert received == [{"event": "oom", "job": "train a", "message": "no memory", "text": text}]
 
 
 def test_promised_patience():

@@ -1,4 +1,4 @@
-"""A Slurm cluster of one node for tests: real munged, slurmctld and slurmd, no root, one folder."""
+"""A Slurm cluster of one node for tests: real munged, slurmctld and slurmd, without root, in one folder."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ PartitionName=urgent Nodes={host} MaxTime=4:00:00 State=UP PriorityTier=2 Preemp
 
 
 def missing_program() -> str | None:
-    """A program of Slurm that is not installed here, if any."""
+    """The first program of Slurm that is not installed, or None."""
     path = f"{os.environ.get('PATH', '')}:{SBIN}"
     return next((name for name in PROGRAMS if shutil.which(name, path=path) is None), None)
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of the loopback interface that nobody listens on."""
+    """Free ports of the loopback interface."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [s.getsockname()[1] for s in sockets]
     for s in sockets:
@@ -88,7 +88,7 @@ class Cluster:
             )
         )
         (folder / "gres.conf").write_text(f"NodeName={self.host} Name=gpu File=/dev/null,/dev/zero\n")
-        # Snakemake's job step removes SLURM_CONF from srun's environment; a real cluster has /etc/slurm
+        # Snakemake's job step removes SLURM_CONF from srun's environment; a real cluster has /etc/slurm.
         srun = folder / "bin/srun"
         path = shutil.which("srun")
         srun.write_text(f'#!/bin/sh\nSLURM_CONF={self.configuration} exec {path} "$@"\n')
@@ -115,13 +115,13 @@ class Cluster:
         self._wait(lambda: "is UP" in self.run("scontrol", "ping", check=False), "slurmctld did not answer")
 
     def kill_controller(self) -> None:
-        """End slurmctld at once (SIGKILL)."""
+        """Kill slurmctld."""
         process = self._processes.pop("slurmctld")
         process.kill()
         process.wait()
 
     def stop(self) -> None:
-        """End all jobs and daemons."""
+        """Stop all jobs and daemons."""
         self.run("scancel", "--state=PENDING", check=False)
         self.run("scancel", "--signal=KILL", "--full", "--state=RUNNING", check=False)
         for process in reversed(self._processes.values()):
@@ -134,7 +134,7 @@ class Cluster:
                 process.wait()
 
     def run(self, *words: str, check: bool = True) -> str:
-        """What a command prints."""
+        """Run a command and return its output."""
         done = subprocess.run(
             words, env=self.environment, capture_output=True, text=True, check=False, timeout=180
         )
@@ -143,31 +143,31 @@ class Cluster:
         return done.stdout.strip()
 
     def jobs(self) -> dict[str, str]:
-        """State of every job that the controller remembers, by its id."""
+        """The state of every known job by its id."""
         lines = self.run("squeue", "-h", "--states=all", "-o", "%i %T").splitlines()
         return dict(line.split() for line in lines)
 
     def steps(self, job: str) -> list[Path]:
-        """Sockets of the job's steps that still run on the node, the batch script among them."""
+        """Sockets of the job's running steps, including the batch script."""
         return list((self.folder / "spool").glob(f"*_{job}.*"))
 
     def ready(self) -> None:
-        """Take the node back, whatever an earlier test left, and wait until it is idle."""
+        """Resume the node after an earlier test and wait until it is idle."""
         if self.state() != "idle":
             self.run("scontrol", "update", f"nodename={self.host}", "state=resume", check=False)
         self._wait(lambda: self.state() == "idle", "the node is not idle")
 
     def state(self) -> str:
-        """State of the node, such as `idle`, `mixed` or `drained`."""
+        """The state of the node, such as `idle`, `mixed` or `drained`."""
         return self.run("sinfo", "-h", "-p", "gpu", "-o", "%T")
 
     def show(self, job: str) -> dict[str, str]:
-        """What scontrol says about a job."""
+        """The properties of a job, from scontrol."""
         words = self.run("scontrol", "-o", "show", "job", job).split()
         return dict(word.split("=", 1) for word in words if "=" in word)
 
     def report(self) -> str:
-        """What the daemons said last, and the state of node and jobs."""
+        """The ends of the daemons' logs, and the states of node and jobs."""
         texts = [path.read_text(errors="replace")[-2000:] for path in self.folder.glob("slurm*.log")]
         for words in (("sinfo", "-N", "-o", "%N %T %E"), ("squeue", "--states=all", "-o", "%i %T %r")):
             texts.append(self.run(*words, check=False))

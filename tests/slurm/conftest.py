@@ -1,4 +1,4 @@
-"""A real Slurm for the module's tests, and small studies that train on it."""
+"""A real Slurm, and small studies that train on it."""
 
 import json
 import re
@@ -15,7 +15,7 @@ import pytest
 from tests.pipeline.conftest import STUDY, new_project
 from tests.slurm.cluster import Cluster, missing_program
 
-PATIENCE = 240  # seconds until something that must happen counts as not happening, on a busy machine
+PATIENCE = 240  # seconds to wait on a busy machine
 SLOW_WRITES = """\
 import os, sys, time
 
@@ -27,7 +27,7 @@ if "train" in sys.orig_argv:
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory) -> Iterator[Cluster]:
-    """A Slurm of one node, started once."""
+    """A Slurm cluster of one node, started once."""
     if missing := missing_program():
         pytest.skip(f"{missing} is not installed: apt-get install slurmctld slurmd slurm-client munge")
     cluster = Cluster(tmp_path_factory.mktemp("slurm"))
@@ -40,14 +40,14 @@ def cluster(tmp_path_factory) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="session")
 def data(tmp_path_factory) -> Path:
-    """The data set of all studies here, made once without Slurm."""
+    """The data set of all studies, made once without Slurm."""
     project = new_project(tmp_path_factory.mktemp("data"), study(steps=1))
     project.snakemake("--config", "scale=gpu", "--cores", "1", "--until", "dataset")
     return project.folder / "results"
 
 
 def study(steps: int, seeds: int = 1, **runtime: float) -> dict:
-    """A study of one experiment at the scale of the Slurm profile: 4x4 Sudoku, a network of width 16."""
+    """A study of one experiment at the scale of the Slurm profile: 4x4 Sudoku, width 16."""
     document = deepcopy(STUDY)
     scale = document["scales"]["laptop"]
     scale |= {"seeds": list(range(seeds)), "runtime": {"log_every": 10, "evals": 1, **runtime}}
@@ -70,13 +70,13 @@ class Study:
         self._started: list[subprocess.Popen] = []
 
     def slow_writes(self) -> None:
-        """Every file that training syncs takes a second longer."""
+        """Make every fsync of training take a second longer."""
         (self.folder / "slow").mkdir()
         (self.folder / "slow/sitecustomize.py").write_text(SLOW_WRITES)
         self.environment["PYTHONPATH"] = str(self.folder / "slow")
 
     def start(self, *words: str) -> subprocess.Popen:
-        """Start Snakemake with the Slurm profile, as the documentation says, in the background."""
+        """Start Snakemake with the Slurm profile in the background."""
         often = ("--slurm-init-seconds-before-status-checks", "1", "--latency-wait", "5")
         with (self.folder / "snakemake.txt").open("ab") as output:
             process = subprocess.Popen(
@@ -91,18 +91,18 @@ class Study:
         return process
 
     def run(self, *words: str) -> str:
-        """The same, to its end; returns what it prints."""
+        """Run Snakemake to its end and return its output."""
         process = self.start(*words)
         assert process.wait(timeout=PATIENCE) == 0, self.output
         return self.output
 
     @property
     def output(self) -> str:
-        """What Snakemake has printed so far."""
+        """The output of Snakemake so far."""
         return (self.folder / "snakemake.txt").read_text()
 
     def end(self) -> None:
-        """End every Snakemake and every job."""
+        """Stop every Snakemake and every job."""
         for process in self._started:
             process.kill()
             process.wait()
@@ -116,16 +116,16 @@ class Study:
         return [json.loads(p.read_text()) for p in sorted(self.folder.glob("results/runs/*/training.json"))]
 
     def log(self) -> str:
-        """The log of the only run, as far as it is written."""
+        """The log of the only run so far."""
         return "".join(path.read_text() for path in self.folder.glob("logs/train/[!.]*.log"))
 
     def newest_step(self) -> int:
-        """Step of the newest complete checkpoint, 0 without one."""
+        """The step of the newest complete checkpoint; 0: none."""
         found = self.folder.glob("results/checkpoints/*/step-*/manifest.json")
         return max((int(re.sub(r"\D", "", path.parent.name)) for path in found), default=0)
 
     def wait(self, ready: Callable[[], object], what: str) -> None:
-        """Wait until something is so."""
+        """Wait until a condition holds."""
         deadline = time.monotonic() + PATIENCE
         while not ready():
             if time.monotonic() > deadline:
@@ -137,7 +137,7 @@ class Study:
 
 @pytest.fixture
 def new_study(cluster, data, tmp_path) -> Iterator[Callable[..., Study]]:
-    """Return a function that makes a study: `new_study(steps=40, seeds=2)`."""
+    """A function that makes a study: `new_study(steps=40, seeds=2)`."""
     made: list[Study] = []
     cluster.ready()
 

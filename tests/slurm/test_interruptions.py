@@ -1,4 +1,4 @@
-"""What ends a Slurm job before its run is finished: every way keeps the step, and none uses up a retry."""
+"""Slurm jobs that end before their run is finished keep the step and use no retry."""
 
 import re
 
@@ -10,13 +10,13 @@ LONG = 1_000_000
 
 
 def stopped_step(study: Study) -> int:
-    """The step that the log says training stopped at last."""
+    """The step at which training stopped last, from the log."""
     found = re.findall(r"^stopped at step (\d+)", study.log(), re.MULTILINE)
     return int(found[-1]) if found else 0
 
 
 def training_job(study: Study) -> str:
-    """The job of the study's training, once it has made a step."""
+    """The training job, once training has made a step."""
     study.wait(lambda: re.search(r"^ +\d+ %|step \d+/", study.log(), re.MULTILINE), "training")
     for job in study.cluster.jobs():
         shown = study.cluster.show(job)
@@ -26,7 +26,7 @@ def training_job(study: Study) -> str:
 
 
 def restarts(study: Study, job: str) -> int:
-    """How often Slurm put a job back into the queue."""
+    """How often Slurm requeued a job."""
     return int(study.cluster.show(job)["Restarts"])
 
 
@@ -42,8 +42,8 @@ def test_a_cancelled_job_keeps_its_step_though_writing_is_slow(new_study):
     assert restarts(study, job) == 0
 
 
-def test_a_run_goes_on_over_as_many_jobs_as_it_takes(new_study):
-    study = new_study(steps=3, stop_after_minutes=1e-6)  # a process makes one step at least
+def test_a_run_takes_as_many_jobs_as_it_needs(new_study):
+    study = new_study(steps=3, stop_after_minutes=1e-6)  # each process makes at least one step
     study.run("--until", "train", "--retries", "0")
     (run,) = study.trained()
     assert (run["steps"], run["resumes"]) == (3, 2)
@@ -53,16 +53,9 @@ def test_a_run_goes_on_over_as_many_jobs_as_it_takes(new_study):
 
 def test_the_time_limit_sends_the_run_to_a_later_job(new_study):
     study = new_study(steps=LONG)
-    # Slurm looks at time limits every 30 s and takes a minute at least; training needs some seconds to begin
-    study.start(
-        "--until",
-        "train",
-        "--retries",
-        "0",
-        "--set-resources",
-        "train:runtime=1",
-        "train:slurm_extra='--signal=TERM@30'",
-    )
+    # Slurm checks time limits every 30 s, the shortest is a minute, and training needs some seconds to start.
+    limit = ("--set-resources", "train:runtime=1", "train:slurm_extra='--signal=TERM@30'")
+    study.start("--until", "train", "--retries", "0", *limit)
     job = training_job(study)
     study.wait(lambda: restarts(study, job), "the requeue")
     step = stopped_step(study)
@@ -83,7 +76,7 @@ def test_slurm_takes_the_job_back(new_study, how):
         run("sbatch", "--partition=urgent", "--exclusive", "--time=1", "--wrap=true", "--output=/dev/null")
     else:
         run("scontrol", "update", f"nodename={node}", "state=down", "reason=test")
-        # as an administrator would: a node whose old processes still end cannot start the job again
+        # A node with processes that have not ended cannot start the job again.
         study.wait(lambda: not study.cluster.steps(job), "the end of the processes")
         run("scontrol", "update", f"nodename={node}", "state=resume")
     study.wait(lambda: restarts(study, job) == 1 and "resumed from" in study.log(), "the next start")

@@ -1,4 +1,4 @@
-"""The Slurm profile on a real Slurm: what a job asks for, arrays and groups."""
+"""The Slurm profile on a real Slurm: requested resources, arrays and groups."""
 
 from tests.slurm.conftest import Study
 
@@ -6,13 +6,13 @@ RUNS = "results/runs/{}/training.json"
 
 
 def jobs_of(study: Study, rule: str) -> list[dict[str, str]]:
-    """What scontrol says about every job of a rule that this study submitted."""
+    """The properties of every job of a rule that this study submitted."""
     shown = (study.cluster.show(job) for job in study.cluster.jobs())
     mine = [job for job in shown if job["WorkDir"] == str(study.folder)]
     return [job for job in mine if job["Comment"].startswith((f"rule_{rule}", f"group_{rule}"))]
 
 
-def test_the_documented_command_asks_for_what_the_run_needs(new_study):
+def test_the_documented_command_requests_what_the_run_needs(new_study):
     study = new_study(steps=20)
     study.environment |= {"SBATCH_PARTITION": "urgent"}
     study.run("--until", "evaluate")
@@ -22,7 +22,7 @@ def test_the_documented_command_asks_for_what_the_run_needs(new_study):
     assert training["TimeLimit"] == "00:15:00"
     assert training["NumNodes"] == "1"
     assert training["Requeue"] == "1"
-    # the program and a checkpoint of 51,000 parameters, not the memory of a GPU
+    # For the program and a checkpoint of 51,000 parameters.
     assert 4000 <= int(training["MinMemoryNode"].rstrip("M")) < 4100
     assert [run["outcome"] for run in study.trained()] == ["finished"]
     assert list(study.folder.glob("results/runs/*/evaluation-*.json"))

@@ -1,18 +1,18 @@
-"""python -m snakemake_executor_plugin_tpu COMMAND [--profile DIR] [--SETTING VALUE ...]    the pod, for people
+"""python -m snakemake_executor_plugin_tpu COMMAND [--profile DIR] [--SETTING VALUE ...]    commands for people
 
-    up        create the pod if it is absent, and wait until every host answers
-    status    state and health, load and memory of each host, the jobs that run
+    up        create the pod if it does not exist, and wait until every host answers
+    status    state and health, load and memory of each host, running jobs
     ssh       log in to a host, or run a command there:  ssh [RANK] [-- COMMAND ...]
-              or give ssh options of its own:            ssh [RANK] -- -N -L 6006:localhost:6006
+              or pass options to ssh:                    ssh [RANK] -- -N -L 6006:localhost:6006
     logs      show a job's log as it grows:              logs JOB [RANK]
     stop      stop a job on the pod:                     stop JOB
-    down      delete the pod, unless somebody uses it (--force: all the same)
-    wheelhouse  fill tpu-wheelhouse in Cloud Storage, for hosts without access to a package index
-    first-hour  try everything once on a small slice of its own, and write first-hour.json (--yes: do not ask)
+    down      delete the pod, unless somebody uses it (--force: anyway)
+    wheelhouse  fill tpu-wheelhouse in Cloud Storage, for hosts without a package index
+    first-hour  try everything once on a small new slice, and write first-hour.json (--yes: do not ask)
 
-Of a pool (tpu-pool), up, status and down take every slice, or one: --slice N.
+With a pool (tpu-pool), up, status and down act on every slice, or on one: --slice N.
 
-Settings are those of the plugin without the prefix `tpu-`. They come from the profile, then from the environment
+The settings are those of the plugin without the prefix `tpu-`, from the profile, then from the environment
 (SNAKEMAKE_TPU_PROJECT and so on), then from the command line.
 """
 
@@ -41,7 +41,7 @@ COMMANDS = ("up", "status", "ssh", "logs", "stop", "down", "wheelhouse", "first-
 
 
 def parse(arguments: list[str]) -> tuple[argparse.Namespace, ExecutorSettings]:
-    """Read the command line and put the settings together."""
+    """Parse the command line and collect the settings."""
     parser = argparse.ArgumentParser(
         prog="python -m snakemake_executor_plugin_tpu",
         description=__doc__.partition("\n\n")[2],
@@ -51,7 +51,7 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, ExecutorSettings]:
     parser.add_argument("words", nargs="*", metavar="WORD", help="job, rank or command: see above")
     parser.add_argument("--force", action="store_true", help="delete a pod that is in use")
     parser.add_argument("--slice", type=int, help="number of one slice of a pool (tpu-pool)")
-    parser.add_argument("--yes", action="store_true", help="begin the first hour without asking")
+    parser.add_argument("--yes", action="store_true", help="start the first hour without asking")
     parser.add_argument("--profile", type=Path, help="folder of a Snakemake profile, or its config.yaml")
     for item in fields(ExecutorSettings):
         option = {"action": "store_true"} if item.type is bool else {"type": item.metadata.get("type", str)}
@@ -81,17 +81,14 @@ def read_profile(path: Path) -> dict[str, Any]:
             f"There is no Snakemake profile at {path}: give its folder, such as profiles/tpu."
         )
     try:
-        content = (
-            yte.process_yaml(file.read_text(), require_use_yte=True) or {}
-        )  # as Snakemake reads profiles
+        content = yte.process_yaml(file.read_text(), require_use_yte=True) or {}  # like Snakemake
     except Exception as error:  # a profile's own code may raise anything
         raise WorkflowError(f"The profile {file} cannot be read: {error}") from None
-    known = {item.name for item in fields(ExecutorSettings)}
-    settings = {key[4:].replace("-", "_"): value for key, value in content.items() if key.startswith("tpu-")}
-    expanded = {
-        key: os.path.expandvars(value) if isinstance(value, str) else value for key, value in settings.items()
-    }
-    return {key: value for key, value in expanded.items() if key in known}
+    settings = {}
+    for item in fields(ExecutorSettings):
+        if (value := content.get(f"tpu-{item.name.replace('_', '-')}")) is not None:
+            settings[item.name] = os.path.expandvars(value) if isinstance(value, str) else value
+    return settings
 
 
 class Cli:
@@ -105,7 +102,7 @@ class Cli:
         self.manager = PodManager(settings, folder, self.say, Notifier(None, None, self.say))
 
     def say(self, sentence: str) -> None:
-        """Tell how it goes, beside what other programs may read."""
+        """Print progress to stderr: other programs may read stdout."""
         print(sentence, file=sys.stderr, flush=True)
 
     async def run(self) -> int:
@@ -116,21 +113,21 @@ class Cli:
             await self.manager.close()
 
     async def _existing(self) -> Pod:
-        """Return the pod without ever creating it."""
+        """Return the pod without creating it."""
         if self.manager.capacity is not None:
             self.settings.create = False
-            # People look at whatever pod there is; only jobs depend on its size.
+            # Only jobs depend on the size of the pod.
             state = await self.manager.capacity.locate()
             self.settings.accelerator_type = state.accelerator_type or self.settings.accelerator_type
         return await self.manager.ready()
 
     async def up(self) -> None:
-        """Create the pod: asking for it is the leave that the profile gives elsewhere."""
+        """Create the pod, whatever tpu-create says."""
         self.settings.create = self.manager.for_jobs = True
         await self.manager.ready()
 
     async def status(self) -> int:
-        """Print all there is to know at a glance."""
+        """Print the state of pod, hosts and jobs."""
         if self.manager.capacity is not None:
             state = await self.manager.capacity.locate()
             print(f"{self.settings.name}: {state} {state.accelerator_type} {state.health}".rstrip())
@@ -153,7 +150,7 @@ class Cli:
         return 0
 
     async def ssh(self) -> int:
-        """Become an ssh to a host."""
+        """Run ssh to a host."""
         rank, *command = self.args.words or ["0"]
         if not rank.isdigit():
             rank, command = "0", self.args.words
@@ -168,7 +165,7 @@ class Cli:
         return await process.wait()
 
     async def logs(self) -> int:
-        """Show the log of a task as it grows, to the task's end."""
+        """Show the log of a task until the task ends."""
         pod = await self._existing()
         rank = int(self.args.words[1]) if len(self.args.words) > 1 else 0
         found = [task for task in self._named(pod) if task.get("rank", 0) == rank]
@@ -211,22 +208,20 @@ class Cli:
         if (await self.manager.capacity.locate()).is_ready and not self.args.force:
             await self._check_free()
         await self.manager.cloud.delete()
-        print(f"TPU pod {self.settings.name} is deleted; nothing of it costs anything any more.")
+        print(f"TPU pod {self.settings.name} is deleted and costs nothing any more.")
 
     async def _check_free(self) -> None:
-        """Raise PodError where somebody drives the pod, or where nobody can tell."""
-        force = "`down --force` deletes the pod all the same."
+        """Raise PodError if somebody uses the pod, or if that is unknown."""
+        force = "`down --force` deletes the pod anyway."
         try:
             owner = (await self._existing()).status[0]["owner"]
         except (PodError, Unreachable) as error:
-            raise PodError(f"Whether somebody uses the pod cannot be seen: {error} {force}") from None
+            raise PodError(f"It is unknown whether somebody uses the pod: {error} {force}") from None
         if owner:
-            raise PodError(
-                f"The pod is in use by the Snakemake of {name_of(owner)}. Stop that one first; {force}"
-            )
+            raise PodError(f"The pod is in use by the Snakemake of {name_of(owner)}. Stop it first; {force}")
 
     async def wheelhouse(self) -> None:
-        """Put uv, an interpreter and the packages of the lock file into the bucket."""
+        """Upload uv, an interpreter and the packages of the lock file."""
         from .wheelhouse import build
 
         if not self.settings.requirements or not self.settings.wheelhouse:
@@ -236,7 +231,7 @@ class Cli:
 
 
 async def run_on_slices(args: argparse.Namespace, slices: list[ExecutorSettings]) -> int:
-    """Run the command on every slice of the pool, or on the first that can: ssh, logs and stop are about one."""
+    """Run the command on every slice of the pool; ssh, logs and stop on the first slice that succeeds."""
     if args.slice is not None:
         if not 0 <= args.slice < len(slices):
             raise PodError(
@@ -259,9 +254,9 @@ async def run_on_slices(args: argparse.Namespace, slices: list[ExecutorSettings]
 
 
 def guard_in_words(guard: dict[str, Any] | None) -> str:
-    """Say when the pod deletes itself."""
+    """Return when the pod deletes itself."""
     if guard is None:
-        return "nothing deletes this pod but `down`"
+        return "only `down` deletes this pod"
     rules = []
     if guard["limit"]:
         rules.append(f"after {guard['limit'] / 60:g} idle minutes (idle now for {guard['idle'] / 60:.0f})")
@@ -283,7 +278,7 @@ def _describe(tasks: dict[str, Any]) -> str:
 
 
 def first_hour(args: argparse.Namespace, settings: ExecutorSettings) -> int:
-    """Say what the first hour costs, ask, and go through it."""
+    """Announce the price of the first hour, ask, and run it."""
     from .first_hour import FirstHour
 
     settings.check_pod()
@@ -291,14 +286,14 @@ def first_hour(args: argparse.Namespace, settings: ExecutorSettings) -> int:
         raise PodError("The first hour needs a profile: --profile profiles/tpu.")
     hour = FirstHour(args.profile, str(settings.name), lambda sentence: print(sentence, flush=True))
     print(hour.announce())
-    if not args.yes and (not sys.stdin.isatty() or input("Begin? [y/N] ").strip().lower() != "y"):
-        print("Nothing was created. With --yes it begins without asking.")
+    if not args.yes and (not sys.stdin.isatty() or input("Start? [y/N] ").strip().lower() != "y"):
+        print("Nothing was created. With --yes it starts without asking.")
         return 1
     return 0 if hour.run(Path("first-hour.json")) else 1
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command; say what is wrong in one sentence."""
+    """Run one command; print errors in one sentence."""
     try:
         args, settings = parse(sys.argv[1:] if arguments is None else arguments)
         if args.command == "first-hour":

@@ -1,4 +1,4 @@
-"""The executor: what Snakemake calls. Jobs are driven on an event loop of their own, in a thread of their own."""
+"""The executor that Snakemake calls. An event loop in its own thread drives the jobs."""
 
 import asyncio
 import contextlib
@@ -34,12 +34,12 @@ PYTHON = '"$TPU_PYTHON"'
 ENTRY = '"$TPU_AGENT/worker/snakemake_job.py"'
 LARGEST_SOURCE = 10 << 20
 LARGEST_LOCAL_INPUT = 50 << 20
-END_SECONDS = 150.0  # above what a slow notification and a silent host take together
+END_SECONDS = 150.0  # more than a slow notification and a silent host take together
 
 
 @contextlib.contextmanager
 def noting_interrupts() -> Iterator[list[int]]:
-    """Note each SIGINT and raise KeyboardInterrupt, which Snakemake's log handler swallows while it writes."""
+    """Note each SIGINT besides raising KeyboardInterrupt, which Snakemake's log handler swallows."""
     noted: list[int] = []
 
     def note(number: int, _: object) -> None:
@@ -57,7 +57,7 @@ class Executor(RemoteExecutor):
     """Runs the jobs of a workflow on a TPU pod."""
 
     def __post_init__(self) -> None:
-        """Begin without touching the pod: it is brought up for the first job."""
+        """Prepare without touching the pod, which is started for the first job."""
         self.settings = self.workflow.executor_settings
         self.settings.check_pod()
         self.folder = Path(self.workflow.persistence.path).absolute() / "tpu"
@@ -74,7 +74,7 @@ class Executor(RemoteExecutor):
 
     @property
     def next_seconds_between_status_checks(self) -> float:
-        """Return how often the jobs are looked at: the polling thread asks before `__post_init__` has been called."""
+        """Return the polling interval; the polling thread reads it before `__post_init__` is called."""
         return float(self.workflow.executor_settings.poll)
 
     async def _begin(self) -> None:
@@ -94,15 +94,15 @@ class Executor(RemoteExecutor):
         self.pool = Pool(members, say)
 
     def get_python_executable(self) -> str:
-        """Return the jobs' Python: which one it is the host knows, once the environment is ready."""
+        """Return the jobs' Python, a variable that each host sets."""
         return PYTHON
 
     def additional_general_args(self) -> str:
-        """Keep the Snakemake on the hosts from repeating what the one here has said."""
+        """Keep the Snakemake on the hosts from repeating messages."""
         return "--quiet host progress reason"
 
     def get_job_args(self, job: Any, **kwargs: Any) -> str:
-        """Quote what wildcards may hold for a shell: Snakemake quotes as Python does, and `$(...)` would be run."""
+        """Quote wildcards for a shell: Snakemake quotes for Python, and `$(...)` would be executed."""
         arguments = str(super().get_job_args(job, **kwargs))
         unneeded = list(self.workflow.dag.get_unneeded_temp_files(job))
         for flag, values in (
@@ -112,7 +112,7 @@ class Executor(RemoteExecutor):
             risky = format_cli_arg(flag, values, skip=not values)
             if risky not in arguments:
                 raise WorkflowError(
-                    f"This version of Snakemake states {flag} in a way unknown here: {arguments[:200]}"
+                    f"This version of Snakemake passes {flag} in an unknown way: {arguments[:200]}"
                 )
             if risky:
                 arguments = arguments.replace(risky, shlex.join([flag, *map(str, values)]), 1)
@@ -128,14 +128,14 @@ class Executor(RemoteExecutor):
         except WorkflowError as error:
             request, outcome = None, Outcome(False, str(error))
         if slot in self.stopped:
-            # Snakemake would retry a job that somebody has stopped.
+            # Snakemake would retry a job that `stop` has ended.
             request, outcome = None, self.stopped[slot]
         if request is not None:
             self._start(request)
         else:
             self.futures[slot] = Future()
             self.futures[slot].set_result(outcome)
-        # Only now: the polling thread looks at what is submitted at once.
+        # Last, as the polling thread checks submitted jobs at once.
         self.report_job_submission(info)
 
     def _start(self, request: JobRequest) -> None:
@@ -156,9 +156,7 @@ class Executor(RemoteExecutor):
         command = self.format_job_exec(job)
         module = f"{PYTHON} -m snakemake "
         if module not in command:
-            raise WorkflowError(
-                f"This version of Snakemake starts jobs in a way unknown here: {command[:200]}"
-            )
+            raise WorkflowError(f"This version of Snakemake starts jobs in an unknown way: {command[:200]}")
         forwarded = {
             name: os.environ[name] for name in self.settings.forward_env.split() if name in os.environ
         }
@@ -174,7 +172,7 @@ class Executor(RemoteExecutor):
         )
 
     def _archive(self, job: Any) -> bytes:
-        """Pack what the job needs besides storage: the workflow's sources, extra ones, and its local inputs."""
+        """Pack the workflow's sources, tpu-sources and the job's local inputs."""
         if self._workflow_sources is None:
             names = [name for name in self.dag.get_sources() if Path(name).is_file()]
             self._workflow_sources = {
@@ -199,7 +197,7 @@ class Executor(RemoteExecutor):
         for name in files:
             if name.startswith(("/", "..")):
                 raise WorkflowError(
-                    f"{name} lies outside of {os.getcwd()}: the pod can only get what lies below."
+                    f"{name} is outside of {os.getcwd()}: only files below it can be sent to the pod."
                 )
         key = frozenset((name, path.stat().st_mtime_ns, path.stat().st_size) for name, path in files.items())
         if key not in self._sources:
@@ -207,14 +205,14 @@ class Executor(RemoteExecutor):
         return self._sources[key]
 
     async def check_active_jobs(self, active_jobs: Any) -> Any:
-        """Report the jobs that have ended and yield the others."""
+        """Report ended jobs and yield the others."""
         for info in active_jobs:
-            # A job is announced before its request is put together: the polling thread may be here in between.
+            # None: the job is announced before its request is complete.
             future = self.futures.get(info.external_jobid)
             if future is None or not future.done():
                 yield info
                 continue
-            # Whatever happens here must not end the polling thread: that would end the workflow without a word.
+            # No exception may end the polling thread: the workflow would end without a message.
             try:
                 outcome = future.result()
             except BaseException as error:
@@ -240,7 +238,7 @@ class Executor(RemoteExecutor):
                 )
 
     def _account(self, info: SubmittedJobInfo, outcome: Outcome) -> None:
-        """Note in jobs.csv when the job was submitted, ran and was reported."""
+        """Add the job to jobs.csv with the times of its submission, run and report."""
         path = self.folder / "jobs.csv"
         run = self.runs.get(info.external_jobid)
         times = (info.aux["submitted"], outcome.started, outcome.ended, time.time())
@@ -253,12 +251,12 @@ class Executor(RemoteExecutor):
             writer.writerow([*row, *map("{:.3f}".format, times), *used])
 
     def handle_job_success(self, job: Any) -> None:
-        """Clear the pod of a job whose outputs are there."""
+        """Remove a successful job's tasks from the pod."""
         super().handle_job_success(job)
         self._collect(job)
 
     def handle_job_error(self, job: Any) -> None:
-        """Clear the pod of a job that has failed; its logs are here."""
+        """Remove a failed job's tasks from the pod; its logs are here."""
         super().handle_job_error(job)
         self._collect(job)
 
@@ -272,10 +270,10 @@ class Executor(RemoteExecutor):
         if self.driver.ended:
             return
         done = {slot for slot, future in self.futures.items() if future.done()}
-        # Not the futures: Ctrl-C may have come when a job was on its way and its future not noted yet.
+        # From runs, not futures: Ctrl-C may come before a job's future is stored.
         running = [run for slot, run in self.runs.items() if slot not in done]
         rest = (
-            f"what runs there ends by itself within {self.settings.lease} s. "
+            f"its jobs end by themselves within {self.settings.lease} s. "
             "Look with `python -m snakemake_executor_plugin_tpu status`."
         )
         try:
@@ -294,10 +292,11 @@ class Executor(RemoteExecutor):
 
     async def _cancel(self, runs: list[JobRun]) -> None:
         await asyncio.gather(*(run.cancel() for run in runs), return_exceptions=True)
-        await asyncio.gather(*(run.collect() for run in runs), return_exceptions=True)
+        for run in runs:
+            run.member.watch.collect(run)
 
     def shutdown(self) -> None:
-        """Close every connection and leave the pod as it is."""
+        """Close every connection; the pod stays."""
         super().shutdown()
         if not self.driver.ended:
             try:

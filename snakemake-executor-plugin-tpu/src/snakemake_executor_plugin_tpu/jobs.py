@@ -1,4 +1,4 @@
-"""One job from its submission to its end, through as many launches as the pod makes necessary."""
+"""One job from its submission to its end, with as many launches as the pod makes necessary."""
 
 import asyncio
 import contextlib
@@ -23,14 +23,14 @@ from .spend import chips_of
 
 TERMINATED = 143
 CANCEL_SECONDS = 5.0
-API_SECONDS = 1.5  # longer than an answer of the API is kept
-# Ends of a launch that say nothing of the pod.
-GO_ON = ("lease", "runtime", "again")
+API_SECONDS = 1.5  # longer than an answer of the API is cached
+# Reasons for the end of a launch that do not concern the pod.
+NOT_THE_POD = ("lease", "runtime", "again")
 
 
 @dataclass(frozen=True)
 class JobRequest:
-    """What is to be run. `slot` names the outputs it makes, `fingerprint` just how it makes them."""
+    """What to run. `slot` names the outputs of the job, `fingerprint` how it makes them."""
 
     slot: str
     fingerprint: str
@@ -40,7 +40,7 @@ class JobRequest:
     environment: dict[str, str]
     sources: bytes
     runtime: float = 0.0
-    """Seconds after which a launch is ended, 0 for none: Snakemake's resource `runtime`, in minutes there."""
+    """Seconds after which a launch is stopped, 0: no limit (Snakemake's resource `runtime`, which is in minutes)."""
 
 
 @dataclass
@@ -57,7 +57,7 @@ class Outcome:
 
 
 class JobRun:
-    """Drives one job: finds or launches it, follows it, and launches it again when the pod was lost."""
+    """Drives one job: finds or launches it, follows it, and launches it again after a loss of the pod."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class JobRun:
         self.launches: list[Launch] = []
         self.silence = ""
         self.chip_seconds = 0.0
-        """Seconds of all launches, the lost ones too, times the chips that they held."""
+        """Seconds of all launches, including lost ones, times their chips."""
 
     @property
     def accelerator_type(self) -> str:
@@ -86,13 +86,14 @@ class JobRun:
         return self.member.manager.settings.accelerator_type or "" if self.member.name else ""
 
     async def run(self) -> Outcome:
-        """Run the job to its end. To stop the job on the pod takes more than cancelling this: `cancel`."""
+        """Run the job to its end. Cancelling this coroutine does not stop the job on the pod: use `cancel`."""
         self.task = asyncio.current_task()
         try:
             while True:
                 self.member = await self.pool.place(self.request.slot, self.request.hosts, self.record)
                 try:
-                    pod = await self._pod()
+                    pod = await self.member.ready(self.say)
+                    self.pool.serve()
                     result = await self._timed(self._attempt(pod))
                     if result is None:
                         continue
@@ -100,15 +101,16 @@ class JobRun:
                     if not lost:
                         self.record.finish()
                         return self._outcome(result)
-                    pod_lost = result.reason not in GO_ON
+                    pod_lost = result.reason not in NOT_THE_POD
                     if lost == "stopped":
                         self.record.finish()
                         message = "was stopped by `python -m snakemake_executor_plugin_tpu stop`."
                         return Outcome(False, message, self._log_files(), stopped=True)
                 except TaskSilent as error:
-                    # It may run on: it is neither stopped nor launched anywhere else.
+                    # It may still run: it is neither stopped nor launched elsewhere.
                     self.silence = str(error)
-                    await self._recover(pod, self.silence)
+                    with contextlib.suppress(Unreachable):
+                        await self.manager.recover(pod, self.silence)
                     continue
                 except (TaskLost, Unreachable) as error:
                     lost, pod_lost = str(error), True
@@ -121,7 +123,7 @@ class JobRun:
             await self._abandon()
             return Outcome(False, str(error), self._log_files())
         except Exception as error:
-            # Its hosts are given to others next: nothing of it may be left there.
+            # Other jobs get its hosts next, so nothing of it may be left there.
             await self._abandon()
             return Outcome(
                 False, f"The plugin failed on it: {type(error).__name__}: {error}", self._log_files()
@@ -130,7 +132,7 @@ class JobRun:
             self.allocator.release(self.request.slot)
 
     async def _timed(self, attempt: Awaitable[LaunchResult | None]) -> LaunchResult | None:
-        """Await an attempt and add what it used: the launch's own times count where it has told them."""
+        """Await an attempt and add the time it used, by the launch's own record if there is one."""
         began, result = time.time(), None
         try:
             result = await attempt
@@ -140,7 +142,7 @@ class JobRun:
         return result
 
     def _count(self, lost: str) -> None:
-        """Count a lost launch; raise PodError where there were too many."""
+        """Count a lost launch; raise PodError after too many."""
         budgets = {
             "preemptions": self.settings.preemptions,
             "stalled": self.settings.relaunches_without_progress,
@@ -150,55 +152,34 @@ class JobRun:
             raise PodError(message)
         self.say(f"{self.request.label}: {lost}; launching it again")
 
-    async def _pod(self) -> Pod:
-        while True:
-            try:
-                pod = await self.manager.ready()
-            except Unreachable as error:
-                # A host went away while the pod was made ready: the next look finds it gone.
-                self.say(f"{self.request.label}: {error}; looking again")
-                await asyncio.sleep(1.0)
-            else:
-                self.pool.serve()
-                return pod
-
     @property
     def manager(self) -> PodManager:
-        """Return what keeps the job's slice up."""
+        """Return the manager of the job's slice."""
         return self.member.manager
 
     @property
     def allocator(self) -> Allocator:
-        """Return what knows who holds the slice's hosts."""
+        """Return the allocator of the job's slice."""
         return self.member.allocator
 
-    async def _recover(self, pod: Pod, why: str) -> None:
-        with contextlib.suppress(Unreachable):
-            await self.manager.recover(pod, why)
-
     async def cancel(self) -> None:
-        """Stop the job's processes on every host, now."""
+        """Stop the job's processes on every host."""
         if self.task is not None:
             self.task.cancel()
-            await asyncio.wait({self.task}, timeout=CANCEL_SECONDS)  # after it nothing new is started
+            await asyncio.wait({self.task}, timeout=CANCEL_SECONDS)  # nothing new starts afterwards
         if self.launch is not None:
             await self.launch.stop(self.settings.grace, self.settings.cancelled_lease)
 
-    async def collect(self) -> None:
-        """Delete what the ended job left on the hosts."""
-        removals = (worker.call("remove", tasks=tasks) for worker, tasks in self.leftovers())
-        await asyncio.gather(*removals, return_exceptions=True)
-
     def leftovers(self) -> list[tuple[Worker, list[str]]]:
-        """Return the tasks of all launches, by worker."""
+        """Return the tasks of all launches by worker."""
         return [item for launch in self.launches for item in launch.tasks.items()]
 
     async def _attempt(self, pod: Pod) -> LaunchResult | None:
-        """Launch the job or find it, and follow it to its end; None where it has to be given hosts first."""
+        """Launch the job or find it, and follow it to its end; None if it needs hosts first."""
         try:
             return await self._follow_through(pod)
         except HostKeyError as error:
-            # The pod may be lost, and the next one may just have taken the address.
+            # The pod may be lost, and the next one may have taken its address.
             await asyncio.sleep(API_SECONDS)
             if why := await self.manager.why_gone(pod):
                 raise TaskLost(why) from error
@@ -241,13 +222,13 @@ class JobRun:
         return await self.launch.run()
 
     def _check_silent(self, pod: Pod) -> None:
-        """Raise PodError where the job may still run on a host that is silent, or needs such a host."""
+        """Raise PodError if the job may still run on a silent host, or needs one."""
         hosts = sorted(pod.silent if self.request.hosts > 1 else pod.silent & set(self.record.hosts))
         if hosts:
             names = ", ".join(pod.workers[host].host for host in hosts)
             raise PodError(
                 f"{names} has been silent for {self.settings.recovery} s, and the TPU API says that the pod is READY. "
-                "The job may still run there: it was not launched anywhere else, and the pod was not deleted. Try "
+                "The job may still run there, so it was not launched elsewhere and the pod was not deleted. Try "
                 f"`python -m snakemake_executor_plugin_tpu ssh {hosts[0]}`; `... down` deletes the pod, and the next "
                 "call of Snakemake resumes the job from its checkpoint."
             )
@@ -257,7 +238,7 @@ class JobRun:
             self.show(f"[{self.request.label} {rank}] {line}")
 
     async def _find(self, pod: Pod) -> dict[str, Any] | None:
-        """Return this job's task if it is on the pod already, and clear away what is in its way."""
+        """Return this job's task if it is on the pod, and remove outdated ones."""
         mine = [task for task in pod.found() if task.get("slot") == self.request.slot]
         mains = [task for task in mine if task["role"] == "main" and self._is_usable(task)]
         best = max(mains, key=lambda task: task["launch"], default=None)
@@ -271,7 +252,7 @@ class JobRun:
                 await worker.stop([task["task"]], self.settings.grace)
             if task["state"] == "exited" and task["role"] == "main":
                 self.say(
-                    f"{self.request.label}: launch {task['launch']} ended while nobody looked: {task['exit']}"
+                    f"{self.request.label}: launch {task['launch']} ended without a controller: {task['exit']}"
                 )
             await worker.call("remove", tasks=[task["task"]])
         if best:
@@ -293,7 +274,7 @@ class JobRun:
 
     async def _spec(self, pod: Pod, workers: list[Any], name: str, number: int) -> dict[str, Any]:
         archives = await asyncio.gather(*(worker.push_sources(self.request.sources) for worker in workers))
-        # below Linux's range for outgoing connections (32768 and up): none of those can hold the port
+        # Below Linux's range for outgoing connections (32768 and up), which could occupy the port.
         port = 20000 + int(hashlib.sha256(name.encode()).hexdigest(), 16) % 12000
         environment = {
             "PYTHONUNBUFFERED": "1",
@@ -325,17 +306,17 @@ class JobRun:
         }
 
     async def _why_lost(self, pod: Pod, result: LaunchResult) -> str | None:
-        """Tell a lost pod from a failed job: when a host goes, the others' jobs fail before ssh notices."""
+        """Return why the launch was lost, or None if the job failed: after a loss other ranks fail before ssh does."""
         if result.reason in ("stopped", "lease"):
             return result.reason
         if result.reason == "runtime":
             return f"it was stopped after {self.request.runtime / 60:g} minutes (resources: runtime)"
         if result.reason == "again":
-            return "it stopped before its end and asks to be launched again"
-        # Whoever was asked to stop has some seconds left: the host goes after it, and nothing is to start on it.
-        asked = result.reason == "shutdown" or TERMINATED in result.codes
+            return "it stopped before its end and asked to be launched again"
+        # A stopped job has some seconds left before its host goes, on which nothing must start.
+        stopped = result.reason == "shutdown" or TERMINATED in result.codes
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + (self.settings.preemption_notice if asked else 0)
+        deadline = loop.time() + (self.settings.preemption_notice if stopped else 0)
         while True:
             if why := await self.manager.why_gone() or await self._what_is_wrong(pod):
                 return why
@@ -361,12 +342,12 @@ class JobRun:
         return None
 
     async def _abandon(self) -> bool:
-        """Make sure that nothing of a lost launch runs where a host still answers; tell whether there was one."""
+        """Stop what is left of a lost launch on hosts that answer; return whether there was a launch."""
         launch = self.launch
         if launch is not None and not await self.manager.why_gone():
             with contextlib.suppress(TaskLost, Unreachable, PodError):
                 await launch.stop(self.settings.grace, self.settings.cancelled_lease)
-        self.launch = None  # not before: a Ctrl-C in between is to stop it
+        self.launch = None  # only now: a Ctrl-C in between has to stop it
         return launch is not None
 
     def _outcome(self, result: LaunchResult) -> Outcome:
@@ -378,7 +359,7 @@ class JobRun:
         out_of_memory = ran_out_of_memory(result.code, result.tail)
         message = f"{where} ended with exit code {result.code} ({result.reason})."
         if out_of_memory:
-            message += " It ran out of memory: use fewer rows for each chip, or rematerialise."
+            message += " It ran out of memory: use fewer rows per chip, or rematerialise."
         message += f" Its last lines:{lines}\n" if lines else ""
         return Outcome(False, message, self._log_files(), out_of_memory, result.started, result.ended)
 

@@ -1,4 +1,4 @@
-"""One launch of a job on its hosts: Snakemake on the first, and the ranks that `tpurun` asks for on the others."""
+"""One launch of a job on its hosts: Snakemake on the first one, and the ranks that `tpurun` requests on the others."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -15,7 +15,7 @@ from .worker.tpurun import rank_variables
 
 @dataclass
 class LaunchResult:
-    """How a launch ended: the exit code, and of the rank that failed first its host, code and last lines."""
+    """How a launch ended: its exit code, and the host and last lines of the rank that failed first."""
 
     code: int
     reason: str
@@ -28,7 +28,7 @@ class LaunchResult:
 
 
 class Launch:
-    """Runs one launch; every way out of `run` other than a result leaves stopping to `stop`."""
+    """Runs one launch. If `run` raises, the launch still has to be stopped by `stop`."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Launch:
         return {name for names in self.tasks.values() for name in names}
 
     async def run(self) -> LaunchResult:
-        """Follow the launch to its end; TaskLost where part of the pod went away."""
+        """Follow the launch to its end; TaskLost if a part of the pod is gone."""
         self.logs.mkdir(parents=True, exist_ok=True)
         lost = asyncio.get_running_loop().create_future()
         main = asyncio.ensure_future(
@@ -123,17 +123,17 @@ class Launch:
                 self.fans[name].add_done_callback(lambda fan: self._on_fan_end(fan, lost))
         elif name := frame.get("rank0"):
             self.codes.add(frame["code"])
-            # The request of a job that has ended is deleted: a controller that comes later never saw it.
+            # A later controller has not seen the request, which is deleted when the job ends.
             if (rank0 := self.rank0.get(name)) is not None and not rank0.done():
                 rank0.set_result(frame["code"])
 
     def _on_fan_end(self, fan: asyncio.Task[None], lost: asyncio.Future[Exception]) -> None:
-        # The main task would wait for ever for a rank that is gone.
+        # The main task would wait forever for a lost rank.
         if not fan.cancelled() and (error := fan.exception()) and not lost.done():
             lost.set_result(error if isinstance(error, Exception) else TaskLost(str(error)))
 
     async def _fan(self, request: dict[str, Any]) -> None:
-        """Run one `tpurun` on the other hosts, and tell it how they ended."""
+        """Run one `tpurun` request on the other hosts and answer how the ranks ended."""
         silent = set(range(1, len(self.workers)))
         everyone = asyncio.Event()
 
@@ -162,7 +162,7 @@ class Launch:
             await asyncio.gather(*followers, announcing, return_exceptions=True)
 
     async def _announce(self, request: dict[str, Any], everyone: asyncio.Event) -> None:
-        # A later controller must find these ranks, not start them a second time.
+        # A later controller has to find these ranks instead of starting them again.
         await everyone.wait()
         if not request["started"]:
             await self._reply(request["request"], "started", True)
@@ -170,7 +170,7 @@ class Launch:
     async def _first_failure(
         self, followers: dict[asyncio.Task[Followed], tuple[int, str]], rank0: asyncio.Future[int]
     ) -> tuple[int, int | None]:
-        """Return the code and rank that failed first, (0, 0) when all is well, no rank when rank 0 failed itself."""
+        """Return the code and rank of the first failure: (0, 0) for none, and no rank if rank 0 failed."""
         waiting = set(followers)
         while waiting:
             pending: list[asyncio.Future[Any]] = [*waiting, rank0]
@@ -194,7 +194,7 @@ class Launch:
         await asyncio.gather(*stops, return_exceptions=True)
 
     async def _end_fans(self) -> None:
-        """Rank 0 and Snakemake have ended: what still runs elsewhere has no purpose any more."""
+        """Stop the other ranks after rank 0 and Snakemake have ended."""
         if self.fans:
             await asyncio.wait(self.fans.values(), timeout=2.0)
         if not all(fan.done() for fan in self.fans.values()):
@@ -208,7 +208,7 @@ class Launch:
                 await self.workers[0].call("reply", task=self.name, request=request, kind=kind, value=value)
                 return
             except Unreachable as error:
-                # Whether the host is lost is for the follower of the main task to say.
+                # The follower of the main task decides whether the host is lost.
                 if why := await self.is_gone():
                     raise TaskLost(why) from error
                 await asyncio.sleep(1.0)

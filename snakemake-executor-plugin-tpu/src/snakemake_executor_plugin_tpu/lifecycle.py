@@ -1,4 +1,4 @@
-"""The pod's life: brought up, found again after a loss, and created anew where the API says that it is lost."""
+"""The pod's lifecycle: start it, find it after a loss, and create it again if the API says that it is lost."""
 
 import asyncio
 import re
@@ -33,7 +33,7 @@ LOGIN_SECONDS = 30.0
 
 @dataclass
 class Pod:
-    """One incarnation of the pod: hosts that answered, and the tasks that were found on them."""
+    """One incarnation of the pod: its hosts and the tasks found on them."""
 
     number: int
     ssh: Ssh
@@ -43,14 +43,14 @@ class Pod:
     status: list[dict[str, Any]] = field(default_factory=list)
     incarnation: str = ""
     silent: set[int] = field(default_factory=set)
-    """Hosts that do not answer though the API says that the pod is ready: what ran there may still run."""
+    """Hosts that do not answer although the API says that the pod is ready: their jobs may still run."""
 
     def answering(self) -> list[Worker]:
-        """Return the hosts that are not silent."""
+        """Return the hosts that answer."""
         return [worker for rank, worker in enumerate(self.workers) if rank not in self.silent]
 
     def found(self) -> list[dict[str, Any]]:
-        """Return every task that was on the hosts when they were looked at last."""
+        """Return every task that was on the hosts at the last check."""
         return [
             {**about, "task": task, "host": rank}
             for rank, status in enumerate(self.status)
@@ -59,7 +59,7 @@ class Pod:
 
 
 class PodManager:
-    """Keeps one usable pod for all jobs: many may find it lost at once, one recovery serves them all."""
+    """Keeps one usable pod for all jobs; one recovery serves all jobs that find the pod lost."""
 
     def __init__(
         self,
@@ -70,8 +70,8 @@ class PodManager:
         claim: Claim | None = None,
     ) -> None:
         self.settings, self.folder, self.say, self.notifier = settings, folder, say, notifier
-        self.claim = claim  # people may look at a pod that a controller drives
-        self.for_jobs = claim is not None  # and get in where the environment cannot be built
+        self.claim = claim  # None: people may look at a pod that a controller drives,
+        self.for_jobs = claim is not None  # and log in even if the environment cannot be built
         self.cloud = None if settings.workers else TpuCloud(settings, say)
         self.capacity = Capacity(self.cloud, say) if self.cloud else None
         self.names = settings.workers.split()
@@ -89,7 +89,7 @@ class PodManager:
         return self._pod
 
     async def ready(self) -> Pod:
-        """Return the pod, brought up first where needed."""
+        """Return the pod after starting it if necessary."""
         while self._pod is None:
             if self._ended is not None:
                 raise self._ended
@@ -97,10 +97,10 @@ class PodManager:
         return self._pod
 
     def lose(self, pod: Pod, why: str) -> None:
-        """Begin to get the pod back after a job found it lost, unless another job has seen to it.
+        """Start to recover the pod that a job found lost, unless another job has started it.
 
-        A look at the hosts gives the same pod another number. Jobs that it did not concern keep the former one, and
-        what they report counts if the API says that the pod is gone.
+        A recovery that finds the same pod gives it a new number. Jobs that did not notice keep the old number; their
+        reports count if the API says that the pod is gone.
         """
         current, state = self._pod, self._state[1] if self._state else None
         gone = state is not None and (not state.is_ready or state.incarnation != pod.incarnation)
@@ -109,7 +109,7 @@ class PodManager:
             self._start(self._recover(current, why))
 
     async def recover(self, pod: Pod, why: str) -> None:
-        """Get the pod back after a job found it lost."""
+        """Recover the pod that a job found lost."""
         self.lose(pod, why)
         if self._work is not None:
             await asyncio.shield(self._work)
@@ -131,7 +131,7 @@ class PodManager:
         return self._work
 
     async def close(self) -> None:
-        """Leave the pod as it is and close every connection to it."""
+        """Close every connection; the pod stays."""
         if self._work is not None:
             self._work.cancel()
             with suppress(asyncio.CancelledError, Exception):
@@ -147,7 +147,7 @@ class PodManager:
             await self.cloud.close()
 
     async def why_gone(self, pod: Pod | None = None) -> str | None:
-        """Return why the hosts (of this incarnation) cannot be there, if the API says so; asked once a second."""
+        """Return why the pod (in this incarnation) is gone, if the API says so; cached for a second."""
         if self.cloud is None:
             return None
         now = time.monotonic()
@@ -159,41 +159,41 @@ class PodManager:
                 return None
         state = self._state[1]
         if state.is_ready and pod is not None and state.incarnation != pod.incarnation:
-            return "the pod was created anew"
+            return "the pod was created again"
         return None if state.is_ready else f"the pod is gone: {state}"
 
     async def _bring_up(self) -> Pod:
         if self.capacity is None:
-            return await self._meet(self.settings.boot_timeout)
+            return await self._connect(self.settings.boot_timeout)
         state = await self.capacity.locate()
         if state.is_ready:
-            # Its hosts have booted long ago: the time that a new pod needs is not given to them.
+            # Its hosts booted long ago and need no time for that.
             self._check_type(state)
-            return await self._meet(self.settings.recovery)
+            return await self._connect(self.settings.recovery)
         return await self._obtain(self.capacity, existed=False)
 
     async def _obtain(self, capacity: Capacity, existed: bool) -> Pod:
         if self.settings.end and self.settings.create and time.time() > self.settings.end_time():
-            raise PodError(f"tpu-end ({self.settings.end}) has passed: nothing is created any more.")
+            raise PodError(f"tpu-end ({self.settings.end}) has passed: nothing is created after it.")
         self._check_type(await capacity.wait(existed))
-        return await self._meet(self.settings.boot_timeout, new=True)
+        return await self._connect(self.settings.boot_timeout, new=True)
 
     def _check_type(self, state: PodState) -> None:
         if state.accelerator_type not in ("", self.settings.accelerator_type):
             raise PodError(
-                f"TPU pod {self.settings.name} is a {state.accelerator_type}, and the profile says "
-                f"{self.settings.accelerator_type}: set tpu-accelerator-type to what it is, or use another tpu-name."
+                f"TPU pod {self.settings.name} is a {state.accelerator_type}, but the profile says "
+                f"{self.settings.accelerator_type}: change tpu-accelerator-type, or use another tpu-name."
             )
 
-    async def _meet(self, patience: float, new: bool = False) -> Pod:
-        """Reach the hosts of a pod that is there, all of them where it is new, and make it fit for jobs."""
+    async def _connect(self, patience: float, new: bool = False) -> Pod:
+        """Connect to the hosts of an existing pod, all of them if it is new, and prepare them for jobs."""
         self._state = None
         workers, ssh = await self._reach()
         self._count += 1
         pod = Pod(self._count, ssh, workers, self.settings.python)
         pod.incarnation = self.cloud.incarnation if self.cloud is not None else ""
         try:
-            # The claim comes first: on a pod that somebody else drives nothing is touched.
+            # The claim comes first: a pod that somebody else drives must not be touched.
             await self._until_up(workers[0], patience)
             if self.claim is not None:
                 await self.claim.take(workers[0])
@@ -215,6 +215,9 @@ class PodManager:
         user, key = settings.login
         endpoints = await self.cloud.endpoints(settings.trust_first_key) if self.cloud else []
         names = [host_name(rank) for rank in range(len(endpoints))] or self.names
+        known_hosts = None
+        if self.cloud:
+            known_hosts = self.folder / "ssh" / f"known_hosts-{self.cloud.name}-{self.cloud.incarnation}"
         config = write_config(
             self.folder / "ssh" / str(self._count + 1),
             endpoints,
@@ -223,19 +226,15 @@ class PodManager:
             key=key,
             port=settings.ssh_port,
             include=Path(include).expanduser() if include else None,
-            # A host that is gone does not refuse a connection, it is silent.
+            # A host that is gone is silent: it does not refuse connections.
             connect_timeout=max(1, min(10, settings.reconnect)),
-            known_hosts=self._known_hosts(self.cloud) if self.cloud else None,
+            known_hosts=known_hosts,
         )
         ssh = Ssh(config, names)
         addresses = [end.internal for end in endpoints] or [await self._address(ssh, name) for name in names]
         pairs = zip(names, addresses, strict=True)
         make = {"folder": settings.folder, "python": settings.agent_python}
         return [Worker(ssh, name, address, **make) for name, address in pairs], ssh
-
-    def _known_hosts(self, cloud: TpuCloud) -> Path:
-        """Return the file with the host keys of this incarnation of the pod."""
-        return self.folder / "ssh" / f"known_hosts-{cloud.name}-{cloud.incarnation}"
 
     async def _address(self, ssh: Ssh, name: str) -> str:
         process = await asyncio.create_subprocess_exec(
@@ -246,7 +245,7 @@ class PodManager:
         return match[1] if match else name
 
     async def _look(self, pod: Pod, patience: float, all_needed: bool) -> None:
-        """Note what runs on each host, and which hosts are silent; raise where too few answer."""
+        """Note what runs on each host and which hosts are silent; raise if too few answer."""
         tasks = [asyncio.ensure_future(self._until_up(worker, patience)) for worker in pod.workers]
         try:
             found = await asyncio.gather(*tasks, return_exceptions=True)
@@ -258,19 +257,19 @@ class PodManager:
         for rank, status in enumerate(found):
             if not isinstance(status, BaseException):
                 pod.status.append(status)
-            # Without the first host there is no claim: others could drive the pod as well.
+            # Without the first host there is no claim, and others could drive the pod as well.
             elif all_needed or not rank or not isinstance(status, HostsSilentError):
                 raise status
             else:
                 pod.status.append({"tasks": {}})
                 pod.silent.add(rank)
         for rank in sorted(pod.silent):
-            self.say(f"{found[rank]} Jobs go on without {pod.workers[rank].host}.")
+            self.say(f"{found[rank]} Jobs continue without {pod.workers[rank].host}.")
 
     async def _until_up(self, worker: Worker, patience: float) -> dict[str, Any]:
-        """Bring the agent to a host and return what runs there.
+        """Install the agent on a host and return the host's status.
 
-        Raises HostsSilentError where the host has not answered in time: nothing is deleted for that.
+        Raises HostsSilentError if the host has not answered in time; nothing is deleted then.
         """
         begin, pause = time.monotonic(), 0.2
         error: Exception
@@ -282,10 +281,8 @@ class PodManager:
                 if status["disk_free"] >= LEAST_DISK:
                     return status
                 await worker.call("prune", days=0, tasks_only=True)
-                full, error = (
-                    True,
-                    Unreachable(f"{worker.host} has {status['disk_free'] >> 20} MB of disk left"),
-                )
+                full = True
+                error = Unreachable(f"{worker.host} has {status['disk_free'] >> 20} MB of disk left")
             except HostKeyError:
                 raise
             except (Unreachable, PodError) as problem:
@@ -297,7 +294,7 @@ class PodManager:
                 raise PodError(self._how_to_log_in(error))
             if waited > patience and full:
                 raise PodError(
-                    f"{error}, and nothing is left that the plugin could delete there: look with "
+                    f"{error}, and the plugin has nothing left to delete there: look with "
                     f"`python -m snakemake_executor_plugin_tpu ssh {worker.host.removeprefix('w')}`."
                 )
             if waited > patience:
@@ -329,12 +326,11 @@ class PodManager:
 
         async def prepare(worker: Worker) -> str:
             nonlocal done
-            first = worker is pod.workers[0]
-            say = (
-                (lambda line: self.say(f"environment on {worker.host}: {line}"))
-                if first
-                else (lambda line: None)
-            )
+
+            def say(line: str) -> None:
+                if worker is pod.workers[0]:
+                    self.say(f"environment on {worker.host}: {line}")
+
             folder = await worker.prepare_environment(name, lock, python, say, self.settings.wheelhouse)
             done += 1
             self.say(f"environment {name}: ready on {done} of {len(pod.answering())} hosts")
@@ -344,7 +340,7 @@ class PodManager:
         pod.python, pod.path = f"{folders[0]}/bin/python", [f"{folders[0]}/bin"]
 
     async def _recover(self, pod: Pod, why: str) -> Pod:
-        """Find the pod again, or replace it where the API says that it is lost."""
+        """Find the pod again, or replace it if the API says that it is lost."""
         self.say(f"TPU pod lost ({why}): looking for it")
         self._state = None
         gone = await self.why_gone(pod)

@@ -1,4 +1,4 @@
-"""The hosts of the pod as the controller drives them: every call goes to the agent on a host, over ssh."""
+"""The controller's side of the hosts: every call goes over ssh to the agent on a host."""
 
 import asyncio
 import contextlib
@@ -24,12 +24,12 @@ PACKAGE = Path(__file__).parent
 BEAT_SECONDS = 10.0
 TAIL_LINES = 20
 LONGEST_LINE = 8192
-# An OSError of the agent itself; the output of a program that it ran may quote others.
+# An OSError of the agent; the output of its programs may quote others.
 HOST_TROUBLE = re.compile(r"(\w+: )?\[Errno ")
 
 
 def pack(files: dict[str, Path]) -> bytes:
-    """Return an archive whose bytes depend on nothing but names, contents and the executable bit."""
+    """Return an archive whose bytes depend only on names, contents and the executable bit."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as tar:
         for name, path in sorted(files.items()):
@@ -47,14 +47,14 @@ def content_name(data: bytes) -> str:
 
 
 def agent_bundle() -> bytes:
-    """Return the archive of what runs on the hosts."""
+    """Return the archive of the programs for the hosts."""
     files = {f"worker/{path.name}": path for path in (PACKAGE / "worker").glob("*.py")}
     return pack({**files, "storage.py": PACKAGE / "storage.py"})
 
 
 @dataclass
 class Followed:
-    """What is known of a task while, and after, it is followed."""
+    """What is known about a task that is or was followed."""
 
     task: str
     host: str
@@ -81,8 +81,8 @@ class Worker:
         return f"cd {bundle} && exec {shlex.join(words)}"
 
     async def deploy(self, timeout: float = 60.0) -> None:
-        """Bring the agent to the host, unless just this version is there."""
-        self._pushed.clear()  # a host that was re-imaged has lost them
+        """Install this version of the agent on the host, unless it is there."""
+        self._pushed.clear()  # a re-imaged host has lost them
         name = content_name(self._bundle)
         script = (
             f"umask 077; mkdir -p {shlex.quote(self.folder)}/bin {shlex.quote(self.folder)}/sources && "
@@ -93,7 +93,7 @@ class Worker:
         await self.ssh.run(self.host, f"sh -c {shlex.quote(script)}", self._bundle, timeout)
 
     async def push_sources(self, archive: bytes) -> str:
-        """Bring an archive to the host, once for each content; return its name."""
+        """Copy an archive to the host, once for each content; return its name."""
         name = content_name(archive)
         async with self._push_lock:
             if name not in self._pushed:
@@ -107,7 +107,7 @@ class Worker:
         return name
 
     async def call(self, command: str, timeout: float = 60.0, **request: Any) -> dict[str, Any]:
-        """Ask the agent and return its answer."""
+        """Call the agent and return its answer."""
         answer: dict[str, Any] = await self._ask("agent", command, request=request, timeout=timeout)
         return answer
 
@@ -136,7 +136,7 @@ class Worker:
                     if "answer" in frame:
                         return frame["answer"]
                     if HOST_TROUBLE.match(frame.get("error", "")):
-                        # The host's trouble (a full disk, say) and not a mistake of ours.
+                        # A problem of the host, such as a full disk.
                         raise Unreachable(f"{self.host}: {frame['error']}")
                     if "error" in frame:
                         raise PodError(f"{self.host}: {frame['error']}")
@@ -149,11 +149,11 @@ class Worker:
         raise unreachable(self.host, await connection.reason())
 
     async def status(self, timeout: float = 15.0) -> dict[str, Any]:
-        """Return what the host says about itself and its tasks."""
+        """Return the status of the host and its tasks."""
         return await self.call("status", timeout)
 
     async def stop(self, tasks: list[str] | None, grace: float, lease: float | None = None) -> dict[str, Any]:
-        """Stop tasks (all, for None) and return their states."""
+        """Stop tasks (None: all) and return their states."""
         return await self.call("stop", grace + 20, tasks=tasks, grace=grace, lease=lease)
 
     async def prepare_environment(
@@ -182,10 +182,10 @@ class Worker:
         on_frame: Callable[[dict[str, Any]], None] = lambda frame: None,
         on_line: Callable[[str], None] = lambda line: None,
     ) -> Followed:
-        """Start a task (given its spec) or find it, and stay with it to its end.
+        """Start a task (given its spec) or find it, and follow it to its end.
 
-        A dropped connection is taken up again at the byte where it broke. TaskLost is raised when the task is not
-        there any more or when `is_gone` tells why, TaskSilent when the host stays silent for longer than `patience`.
+        After a dropped connection the log continues at the byte where it broke. Raises TaskLost if the task or, by
+        `is_gone`, the pod is gone, and TaskSilent if the host has been silent for longer than `patience` seconds.
         """
         followed = Followed(task, self.host, log)
         down_since = None
@@ -201,7 +201,7 @@ class Worker:
                         down_since, spec = None, None
                         if payload:
                             offset += len(payload)
-                            # A disk that is full, or a limit, costs this copy of the log and not the job.
+                            # A full disk costs this copy of the log but not the job.
                             with contextlib.suppress(OSError):
                                 file.write(payload)
                             self._lines(followed, payload, on_line)
@@ -213,13 +213,13 @@ class Worker:
                             on_frame(frame)
                 finally:
                     beat.cancel()
-                    # Not `suppress(CancelledError)`: this follower itself may be cancelled just now.
+                    # Not `suppress(CancelledError)`: this follower may be cancelled at this moment.
                     await asyncio.gather(beat, return_exceptions=True)
                     await connection.close()
                 reason = await connection.reason()
                 if why := await is_gone():
                     raise TaskLost(why)
-                unreachable(self.host, reason)  # raises where the host shows another key
+                unreachable(self.host, reason)  # raises if the host shows another key
                 now = time.monotonic()
                 down_since = now if down_since is None else down_since
                 if now - down_since > patience:
@@ -230,7 +230,7 @@ class Worker:
         if "hello" in frame:
             followed.hello = frame["hello"]
         if frame.get("hello") in ("absent", "vanished") or frame.get("vanished"):
-            raise TaskLost(f"{self.host} does not know the task any more: it was restarted or re-created")
+            raise TaskLost(f"{self.host} does not know the task: it was restarted or re-created")
         if "[Errno" in frame.get("error", ""):
             raise TaskLost(f"{self.host}: {frame['error']}")
         if "error" in frame:
@@ -239,7 +239,7 @@ class Worker:
 
     def _lines(self, followed: Followed, payload: bytes, on_line: Callable[[str], None]) -> None:
         *lines, rest = (followed.rest + payload).split(b"\n")
-        # A progress bar writes over its line again and again: what it shows last is kept.
+        # Of a progress bar, which overwrites its line, the last state is kept.
         followed.rest = rest if len(rest) < LONGEST_LINE else rest.rpartition(b"\r")[2][-LONGEST_LINE:]
         for line in lines:
             text = line.decode(errors="replace").rstrip("\r").rpartition("\r")[2]
@@ -247,7 +247,7 @@ class Worker:
             on_line(text)
 
     async def beat(self, connection: Connection) -> None:
-        """Tell the agent again and again that the controller is there."""
+        """Send heartbeats of the controller to the agent."""
         while True:
             await asyncio.sleep(BEAT_SECONDS)
             await connection.send(b"\n")

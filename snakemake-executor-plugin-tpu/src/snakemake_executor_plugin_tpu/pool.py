@@ -1,4 +1,4 @@
-"""The slices that jobs are spread over, each with its own life, claim and zone. A single pod is a pool of one."""
+"""The slices on which jobs run, each with its own lifecycle, claim and zone. A single pod is a pool of one."""
 
 import asyncio
 from collections.abc import Callable
@@ -23,36 +23,46 @@ class Member:
     manager: PodManager
     allocator: Allocator
     watch: Watch
-    rising: asyncio.Task[Any] | None = None
+    starting: asyncio.Task[Any] | None = None
     error: PodError | None = None
 
     @property
     def name(self) -> str:
-        """Return the slice's name, which is empty for hosts that are not managed here."""
+        """Return the slice's name; empty for hosts that are not managed here."""
         return self.settings.name or ""
 
     @property
     def hosts(self) -> int:
-        """Return how many hosts the slice has."""
+        """Return the number of hosts."""
         return self.manager.hosts
 
     @property
     def is_up(self) -> bool:
-        """Tell whether jobs can be launched here now."""
+        """Whether jobs can be launched here now."""
         return self.manager.current is not None
 
     def fits(self, hosts: int) -> bool:
-        """Tell whether a job for so many hosts can run here: it gets one host or the whole slice."""
+        """Whether a job for so many hosts can run here: it gets one host or the whole slice."""
         return hosts in (1, self.hosts)
 
     def has_room_for(self, hosts: int) -> bool:
-        """Tell whether so many hosts answer, whether or not others hold them now."""
+        """Whether so many hosts answer, free or not."""
         pod = self.manager.current
         return pod is not None and (hosts == 1 or not pod.silent)
 
+    async def ready(self, say: Callable[[str], None]) -> Pod:
+        """Return the slice's pod once it is up."""
+        while True:
+            try:
+                return await self.manager.ready()
+            except Unreachable as error:
+                # A host went away during the start: the next attempt finds it gone.
+                say(f"{error}; looking again")
+                await asyncio.sleep(RETRY_SECONDS)
+
 
 class Pool:
-    """Gives hosts to jobs, first come first served, and brings up as many slices as there are jobs for."""
+    """Gives hosts to jobs, first come first served, and starts as many slices as the jobs need."""
 
     def __init__(self, members: list[Member], say: Callable[[str], None]) -> None:
         self.members, self.say = members, say
@@ -67,9 +77,9 @@ class Pool:
         return {member.hosts for member in self.members}
 
     async def place(self, job: str, hosts: int, record: JobRecord) -> Member:
-        """Return the slice where a job runs already, or may still run; else one on which it now holds hosts.
+        """Return the slice where a job runs or may still run, else one on which it now holds hosts.
 
-        Raises PodError where no slice can be had.
+        Raises PodError if there is no slice.
         """
         if self._looked is None:
             self._looked = asyncio.ensure_future(self._look())
@@ -79,14 +89,14 @@ class Pool:
             if member.allocator.held_by(job) or any(task.get("slot") == job for task in found):
                 return member
             if record.hosts and record.slice == member.name:
-                # It may still run there: it is not launched anywhere else before that is known.
+                # It may still run there, so it is not launched elsewhere until that is known.
                 if member.error is not None:
                     raise member.error
-                if member.is_up or member.rising or len(self.members) == 1:
+                if member.is_up or member.starting or len(self.members) == 1:
                     return member
         fitting = [member for member in self.members if member.fits(hosts)]
         if all(member.error for member in fitting):
-            # The last job has got this error: another one is another try.
+            # Another job has reported these errors: try again.
             for member in fitting:
                 member.error = None
         future: asyncio.Future[Member] = asyncio.get_running_loop().create_future()
@@ -101,25 +111,19 @@ class Pool:
             raise
 
     def lost(self, member: Member, pod: Pod, why: str) -> None:
-        """Begin to get a lost slice back; its jobs go to the first slice that has room."""
+        """Start to recover a lost slice; its jobs go to the first slice that has room."""
         member.manager.lose(pod, why)
-        self._rise(member)
+        self._start(member)
 
     def serve(self) -> None:
-        """Give free hosts to the jobs that wait, and bring slices up for those that get none."""
+        """Give free hosts to the waiting jobs and start slices for the others."""
         waiting, reserved = [], set()
         for job, hosts, future in self._queue:
             if future.done():
                 continue
-            up = [
-                member
-                for member in self.members
-                if member.fits(hosts) and member.is_up and member not in reserved
-            ]
-            # Small slices first: a large one may be wanted as a whole.
-            room = [
-                member for member in sorted(up, key=lambda m: m.hosts) if len(member.allocator.free) >= hosts
-            ]
+            up = [m for m in self.members if m.fits(hosts) and m.is_up and m not in reserved]
+            # Small slices first: a job may need the whole of a large one.
+            room = [m for m in sorted(up, key=lambda m: m.hosts) if len(m.allocator.free) >= hosts]
             if room:
                 room[0].allocator.take(job, room[0].allocator.free[:hosts])
                 future.set_result(room[0])
@@ -129,36 +133,29 @@ class Pool:
                 reserved.add(max(up, key=lambda member: len(member.allocator.free)))
             waiting.append((job, hosts, future))
         self._queue = waiting
-        self._bring_up_for(waiting)
+        self._start_for(waiting)
 
-    def _bring_up_for(self, waiting: list[tuple[str, int, asyncio.Future[Member]]]) -> None:
-        coming = {member: member.hosts for member in self.members if member.rising}
+    def _start_for(self, waiting: list[tuple[str, int, asyncio.Future[Member]]]) -> None:
+        coming = {member: member.hosts for member in self.members if member.starting}
         for _, hosts, future in waiting:
             fitting = sorted((m for m in self.members if m.fits(hosts)), key=lambda m: m.hosts)
             if member := next((m for m in fitting if coming.get(m, 0) >= hosts), None):
                 coming[member] -= hosts
-            elif member := next((m for m in fitting if not (m.is_up or m.rising or m.error)), None):
-                self._rise(member)
+            elif member := next((m for m in fitting if not (m.is_up or m.starting or m.error)), None):
+                self._start(member)
                 coming[member] = member.hosts - hosts
-            elif not any(m.rising or m.has_room_for(hosts) for m in fitting):
+            elif not any(m.starting or m.has_room_for(hosts) for m in fitting):
                 silent = PodError(f"Hosts of the slice are silent: a job for all {hosts} of them cannot run.")
                 future.set_exception(next((m.error for m in fitting if m.error), silent))
 
-    def _rise(self, member: Member) -> asyncio.Task[None]:
-        if member.rising is None:
-            member.rising = asyncio.ensure_future(self._bring_up(member))
-        return member.rising
+    def _start(self, member: Member) -> asyncio.Task[None]:
+        if member.starting is None:
+            member.starting = asyncio.ensure_future(self._bring_up(member))
+        return member.starting
 
     async def _bring_up(self, member: Member) -> None:
         try:
-            while True:
-                try:
-                    await member.manager.ready()
-                    break
-                except Unreachable as error:
-                    # A host went away while the slice was made ready: the next look finds it gone.
-                    self.say(f"{error}; looking again")
-                    await asyncio.sleep(RETRY_SECONDS)
+            await member.ready(self.say)
         except PodError as error:
             member.error = error
             if len(self.members) > 1:
@@ -166,11 +163,11 @@ class Pool:
         except Exception as error:
             member.error = PodError(f"The plugin failed on the pod: {type(error).__name__}: {error}")
         finally:
-            member.rising = None
+            member.starting = None
         self.serve()
 
     async def _look(self) -> None:
-        """Bring up the slices that are there already: what an earlier call started runs on one of them."""
+        """Connect to the slices that exist: jobs of an earlier call run on them."""
         if len(self.members) > 1:
             await asyncio.gather(*(self._look_at(member) for member in self.members))
 
@@ -182,12 +179,12 @@ class Pool:
         except PodError as error:
             member.error = error
             return
-        await asyncio.shield(self._rise(member))
+        await asyncio.shield(self._start(member))
 
     async def close(self) -> None:
         """Leave the slices as they are and close every connection."""
         await asyncio.gather(*(member.watch.stop() for member in self.members))
         for member in self.members:
-            if member.rising is not None:
-                member.rising.cancel()
+            if member.starting is not None:
+                member.starting.cancel()
         await asyncio.gather(*(member.manager.close() for member in self.members))

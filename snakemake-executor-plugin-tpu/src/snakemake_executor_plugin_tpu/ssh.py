@@ -1,4 +1,4 @@
-"""OpenSSH as the way to the hosts: a configuration for each incarnation of the pod, and processes under asyncio."""
+"""OpenSSH connections to the hosts: a configuration for each incarnation of the pod, and asyncio processes."""
 
 import asyncio
 import contextlib
@@ -33,17 +33,17 @@ Host *
 def quoted(path: Path | str) -> str:
     """Quote a path for an ssh configuration."""
     if '"' in str(path) or "\n" in str(path):
-        raise PodError(f"ssh cannot be given the path {str(path)!r}: it holds a quote.")
+        raise PodError(f"ssh cannot use the path {str(path)!r}: it contains a quote.")
     return f'"{path}"'
 
 
 def host_name(rank: int) -> str:
-    """Return the name by which ssh knows a host of a managed pod."""
+    """Return the ssh name of a host of a managed pod."""
     return f"w{rank}"
 
 
 def control_folder() -> Path:
-    """Make a folder for the sockets of shared connections, and remove those of processes that were killed."""
+    """Make a folder for the sockets of shared connections, and remove those of killed processes."""
     for path in Path(tempfile.gettempdir()).glob("tpu-ssh-*"):
         owner = path.name.split("-")[2]
         if path.stat().st_uid == os.getuid() and not Path("/proc", owner).exists():
@@ -63,10 +63,10 @@ def write_config(
     connect_timeout: int = 10,
     known_hosts: Path | None = None,
 ) -> Path:
-    """Write ssh_config and known_hosts for the pod as it is now, and return the configuration's path.
+    """Write ssh_config and known_hosts for this incarnation of the pod, and return the configuration's path.
 
-    Each incarnation has a known_hosts of its own, kept from call to call: addresses come back with other keys. Where
-    the API has told a host's keys only these are accepted; where it has not, the first key seen is, and no other.
+    Each incarnation has its own known_hosts, which is kept between calls: addresses come back with other keys. If the
+    API knows a host's keys, only these are accepted, otherwise only the first key seen.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     control = control_folder()
@@ -89,10 +89,10 @@ def write_config(
         lines += [f"  IdentityFile {quoted(key)}", "  IdentitiesOnly yes"] if key else []
     if include:
         lines += ["Host *", f"  Include {quoted(Path(include).resolve())}"]
-    told = {line.partition(" ")[0] for line in known}
+    hosts = {line.partition(" ")[0] for line in known}
     with contextlib.suppress(FileNotFoundError):
         seen = known_hosts.read_text().splitlines()
-        known += [line for line in seen if line.partition(" ")[0] not in told]
+        known += [line for line in seen if line.partition(" ")[0] not in hosts]
     known_hosts.write_text("".join(f"{line}\n" for line in known))
     config = folder / "ssh_config"
     config.write_text("\n".join(lines) + "\n")
@@ -100,7 +100,7 @@ def write_config(
 
 
 class Connection:
-    """One ssh process and the frames that the agent sends through it."""
+    """One ssh process and the frames of the agent."""
 
     def __init__(self, host: str, process: asyncio.subprocess.Process):
         self.host = host
@@ -110,13 +110,13 @@ class Connection:
         self._errors: asyncio.Future[bytes] = asyncio.ensure_future(pipes.stderr.read())
 
     async def send(self, data: bytes) -> None:
-        """Send bytes to the agent; a broken connection shows when its frames end."""
+        """Send bytes to the agent; if the connection is broken, its frames end."""
         with contextlib.suppress(ConnectionError, RuntimeError):
             self.process.stdin.write(data)
             await self.process.stdin.drain()
 
     async def frames(self) -> AsyncIterator[tuple[dict[str, Any], bytes]]:
-        """Yield frames until the connection ends; a login shell's chatter before the first is skipped."""
+        """Yield frames until the connection ends; output of a login shell before them is skipped."""
         seen = b""
         try:
             while not seen.endswith(MAGIC):
@@ -128,24 +128,24 @@ class Connection:
                 payload = await self.process.stdout.readexactly(frame["bytes"]) if "bytes" in frame else b""
                 yield frame, payload
         except (asyncio.IncompleteReadError, ValueError, ConnectionError):
-            return  # cut off in the middle of a frame: the connection is gone
+            return  # the connection broke within a frame
 
     async def reason(self) -> str:
-        """Say why the connection ended."""
+        """Return why the connection ended."""
         errors = (await self._errors).decode(errors="replace").strip()
         return (errors.splitlines() or [f"ssh ended with exit code {await self.process.wait()}"])[-1][:300]
 
     async def close(self) -> None:
-        """End the process, whatever state it is in."""
+        """End the process in any state."""
         with contextlib.suppress(ProcessLookupError):
             self.process.kill()
         self.process.stdin.close()
         await asyncio.wait({self._errors}, timeout=CLOSE_SECONDS)
-        # The end is told once the pipes are closed, too, and whatever ssh started may hold those for ever.
+        # asyncio waits for the pipes as well, which child processes of ssh may keep open forever.
         for descriptor in (1, 2):
             self.process._transport.get_pipe_transport(descriptor).close()
         await self.process.wait()
-        # The transport closes its pipes in callbacks of its own: leave it the time, or it complains later.
+        # The transport closes its pipes in callbacks, which have run by now.
         self.process._transport.close()
 
 
@@ -157,21 +157,16 @@ class Ssh:
         self.closed = False
 
     async def connect(self, host: str, command: str) -> Connection:
-        """Start a command on a host. Everything secret goes through its input, never through `command`."""
+        """Start a command on a host. Secrets go through its input, never into `command`."""
         if self.closed:
             raise Unreachable(f"{host} belongs to a pod that is gone")
         process = await asyncio.create_subprocess_exec(
-            "ssh",
-            "-F",
-            str(self.config),
-            "-T",
-            host,
-            command,
+            *("ssh", "-F", str(self.config), "-T", host, command),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             limit=1 << 24,
-            start_new_session=True,  # Ctrl-C in the terminal is for Snakemake, not for ssh
+            start_new_session=True,  # Ctrl-C in the terminal must not reach ssh
         )
         return Connection(host, process)
 
@@ -210,12 +205,12 @@ class Ssh:
 
 
 def unreachable(host: str, reason: str) -> Unreachable:
-    """Return what a failed ssh means; raise HostKeyError where the host is another one: waiting would not help."""
+    """Return the error for a failed ssh; raise HostKeyError for a wrong host key, as waiting would not help."""
     if "host key verification failed" in reason.lower() or "IDENTIFICATION HAS CHANGED" in reason:
         raise HostKeyError(
-            f"{host} shows another host key than the TPU API told, or than it showed before: somebody may be in "
-            "between. If the host was re-imaged, delete the pod by `python -m snakemake_executor_plugin_tpu down` and "
-            "create it anew."
+            f"{host} shows another host key than the TPU API has, or than it showed before: the connection may be "
+            "intercepted. If the host was re-imaged, delete the pod by `python -m snakemake_executor_plugin_tpu down` "
+            "and create it again."
         )
     kind = LoginRefused if "Permission denied" in reason else Unreachable
     return kind(f"{host}: {reason}")

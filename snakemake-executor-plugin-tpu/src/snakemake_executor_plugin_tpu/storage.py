@@ -1,14 +1,14 @@
 """Cloud Storage for studies of thousands of files: subclasses of snakemake-storage-plugin-gcs.
 
-The storage plugin asks about the bucket before each object and about each object by itself. These classes
+The storage plugin asks about the bucket before each object, and about each object separately. These classes
 
-- list a folder of folders once while Snakemake builds its graph, which answers for every object below it;
+- list a folder of folders once while Snakemake builds its graph, for all objects below it;
 - never ask about the bucket itself: roles/storage.objectUser may not, nor may it name a project to bill;
-- repeat questions and transfers after passing errors, with growing pauses;
-- copy a file whose content is in the bucket already inside the bucket instead of uploading it again.
+- retry requests and transfers after transient errors, with growing pauses;
+- copy a file whose content is in the bucket already within the bucket instead of uploading it again.
 
-`use_listings()` puts them in the place of the storage plugin's own. This file is also copied to the hosts and imports
-nothing of this package.
+`use_listings()` replaces the storage plugin's classes with these. This file is also copied to the hosts and imports
+nothing from this package.
 """
 
 import base64
@@ -27,7 +27,7 @@ RETRY_DEADLINE = 300.0
 
 
 def is_transient(error: Exception) -> bool:
-    """Tell whether trying again may help."""
+    """Whether a retry may succeed."""
     import requests
     from google.api_core import exceptions, retry
 
@@ -41,12 +41,12 @@ def is_transient(error: Exception) -> bool:
     )
     if isinstance(error, passing) or retry.if_transient_error(error):
         return True
-    # The storage plugin reports a download whose checksum is wrong like this.
+    # A download with a wrong checksum.
     return isinstance(error, WorkflowError) and "checksum" in str(error).lower()
 
 
 def with_retry(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Call again after errors that pass, pausing 0.5 s, then twice as long each time; say what a 403 or 404 means."""
+    """Retry after transient errors, first after 0.5 s, then twice as long each time; explain 403 and 404."""
 
     @functools.wraps(function)
     def call(self: Any, *arguments: Any) -> Any:
@@ -75,7 +75,7 @@ def with_retry(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def crc32c_of(path: str | os.PathLike[str]) -> str:
-    """Return a file's CRC32C as Cloud Storage states it: base64 of the big-endian bytes."""
+    """Return a file's CRC32C as Cloud Storage does: base64 of the big-endian bytes."""
     from google_crc32c import Checksum
 
     checksum = Checksum()
@@ -86,7 +86,7 @@ def crc32c_of(path: str | os.PathLike[str]) -> str:
 
 
 def listed_prefix(key: str, levels: int = 2) -> str:
-    """Return the part of a bucket that one listing covers: runs/ for runs/a/result.json, or with one level runs/a/."""
+    """Return the prefix of one listing: runs/ for runs/a/result.json, or runs/a/ with one level."""
     folders = key.split("/")[:-1]
     if not folders:
         return key
@@ -94,14 +94,14 @@ def listed_prefix(key: str, levels: int = 2) -> str:
 
 
 class StorageProvider(plugin.StorageProvider):
-    """The storage plugin's provider; `use_listings` sets how much is listed and which workflow's cache is filled."""
+    """The provider; `use_listings` sets how much is listed and which workflow's cache is filled."""
 
     levels = 2
     workflow: Any = None
 
     @classmethod
     def cache(cls) -> Any:
-        """Return Snakemake's cache of what exists while it builds its graph, and None once jobs run."""
+        """Return Snakemake's cache while it builds its graph, and None while jobs run."""
         cache = getattr(cls.workflow, "iocache", None)
         return cache if cache is not None and cache.active else None
 
@@ -111,12 +111,12 @@ class StorageObject(plugin.StorageObject):
 
     @property
     def bucket(self) -> Any:
-        """Return the bucket without a project to bill: naming one takes a permission that objectUser lacks."""
+        """Return the bucket without a project to bill, which needs a permission that objectUser lacks."""
         return self.client.bucket(self.bucket_name)
 
     def get_inventory_parent(self) -> str:
         """Return the cache key of the listing that covers this object."""
-        # Snakemake takes objects below a parent with an inventory for absent unless the inventory named them.
+        # Below a parent with an inventory Snakemake treats objects that are not in the inventory as missing.
         return str(self.cache_key(f"{self.bucket_name}/{listed_prefix(self.key, self.provider.levels)}"))
 
     async def inventory(self, cache: Any) -> None:
@@ -138,7 +138,7 @@ class StorageObject(plugin.StorageObject):
         for blob in self.client.list_blobs(self.bucket_name, prefix=prefix, fields=fields):
             updated = blob.updated.timestamp()
             found[blob.name] = (updated, blob.size)
-            # An output may be a folder: it exists as soon as something is in it, and is as old as its newest part.
+            # An output may be a folder: it exists if it is not empty, and is as new as its newest object.
             folder = os.path.dirname(blob.name.rstrip("/"))
             while len(folder) >= len(prefix) and folder:
                 found[folder] = (max(found.get(folder, (0.0, 0))[0], updated), 0)
@@ -146,7 +146,7 @@ class StorageObject(plugin.StorageObject):
         return found
 
     async def managed_exists(self) -> bool:
-        """Answer from the listing while the graph is built: Snakemake itself lists for targets in storage only."""
+        """Answer from the listing while the graph is built; Snakemake itself lists only for targets in storage."""
         cache = self.provider.cache()
         if cache is None:
             return bool(await super().managed_exists())
@@ -155,14 +155,14 @@ class StorageObject(plugin.StorageObject):
 
     @with_retry
     def exists(self) -> bool:
-        """Ask whether there is an object of this name, or anything below it."""
+        """Return whether there is an object of this name or below it."""
         if self.blob.exists():
             return True
         below = self.client.list_blobs(self.bucket_name, prefix=self.key.rstrip("/") + "/", max_results=1)
         return any(True for _ in below)
 
     def ensure_bucket_exists(self) -> None:
-        """Do nothing: asking for the bucket takes a permission of its own, and creating it is its owner's business."""
+        """Do nothing: the check needs another permission, and the owner creates the bucket."""
 
     @with_retry
     def retrieve_object(self) -> None:
@@ -171,7 +171,7 @@ class StorageObject(plugin.StorageObject):
 
     @with_retry
     def store_object(self) -> None:
-        """Upload the local copy, unless its content is there already."""
+        """Upload the local copy, unless the bucket has its content."""
         local = self.local_path()
         if local.is_dir():
             self.upload_directory(local_directory_path=local)
@@ -182,7 +182,7 @@ class StorageObject(plugin.StorageObject):
             and present.size == local.stat().st_size
             and present.crc32c == crc32c_of(local)
         ):
-            # It is copied onto itself inside the bucket: without a new time, what it was made from would look newer.
+            # Copied onto itself for a new time: with the old one its inputs would look newer.
             token, _, _ = self.blob.rewrite(present)
             while token is not None:
                 token, _, _ = self.blob.rewrite(present, token=token)
@@ -194,8 +194,8 @@ def use_listings(workflow: Any = None, levels: int = 2) -> None:
     """Have `storage.gcs` and `default-storage-provider: gcs` use these classes.
 
     Args:
-        workflow: Snakemake's workflow, as a Snakefile knows it: its cache is filled from listings.
-        levels: a workflow lists the folders that hold the folders of its files (2), a single job those folders (1).
+        workflow: the `workflow` of a Snakefile, whose cache is filled from listings.
+        levels: a workflow lists the parent folders of its files' folders (2), a single job those folders (1).
     """
     plugins = StoragePluginRegistry().plugins
     StorageProvider.levels = levels

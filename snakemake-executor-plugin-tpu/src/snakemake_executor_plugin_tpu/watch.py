@@ -1,4 +1,4 @@
-"""What happens beside the jobs: hosts of jobs that nobody asked for are freed, ended jobs cleared away."""
+"""Background work on the pod: free the hosts of jobs of earlier calls when these end, and remove ended jobs."""
 
 import asyncio
 import contextlib
@@ -17,7 +17,7 @@ SILENT = "(silent)"
 
 
 class Watch:
-    """Looks after the pod for as long as Snakemake runs."""
+    """Watches the pod while Snakemake runs."""
 
     def __init__(
         self,
@@ -27,13 +27,8 @@ class Watch:
         settings: ExecutorSettings,
         say: Callable[[str], None],
     ) -> None:
-        self.manager, self.allocator, self.runs, self.settings, self.say = (
-            manager,
-            allocator,
-            runs,
-            settings,
-            say,
-        )
+        self.manager, self.allocator, self.runs = manager, allocator, runs
+        self.settings, self.say = settings, say
         self._ended: list[Any] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._unclaimed: set[str] = set()
@@ -41,21 +36,21 @@ class Watch:
         manager.on_up = self._on_up
 
     def start(self) -> None:
-        """Begin to look."""
-        self._tasks = [asyncio.ensure_future(self._collector()), asyncio.ensure_future(self._freer())]
+        """Start watching."""
+        self._tasks = [asyncio.ensure_future(loop) for loop in (self._clear_often(), self._look_often())]
 
     async def stop(self) -> None:
-        """Clear away what is left and stop looking."""
+        """Stop watching, and remove the ended jobs."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._clear()
 
     def collect(self, run: Any) -> None:
-        """Clear an ended job away, soon: together with others, and not in anybody's way."""
+        """Remove an ended job's tasks soon, together with those of others."""
         self._ended.append(run)
 
-    async def _collector(self) -> None:
+    async def _clear_often(self) -> None:
         while True:
             await asyncio.sleep(COLLECT_SECONDS)
             await self._clear()
@@ -72,11 +67,11 @@ class Watch:
         try:
             await asyncio.gather(*removals, return_exceptions=True)
         except asyncio.CancelledError:
-            self._ended = ended + self._ended  # the last clearing, at the end, does it
+            self._ended = ended + self._ended  # for `stop`
             raise
 
     async def _on_up(self, pod: Pod) -> None:
-        """Hold the hosts on which something runs, and end ranks that have lost their main task."""
+        """Reserve the hosts on which something runs, and stop ranks that have lost their main task."""
         self.allocator.release(SILENT)
         self.allocator.take(SILENT, sorted(pod.silent))
         found = pod.found()
@@ -90,12 +85,12 @@ class Watch:
         for task in found:
             if task.get("role") == "rank" and task["state"] == "running" and task["slot"] not in mains:
                 self.say(
-                    f"{pod.workers[task['host']].host}: stopping a rank of {task['label']} that was left alone"
+                    f"{pod.workers[task['host']].host}: stopping a rank of {task['label']} without its main task"
                 )
                 await pod.workers[task["host"]].stop([task["task"]], self.settings.grace)
 
-    async def _greet(self, pod: Pod) -> None:
-        """Take hosts back that were silent and answer again."""
+    async def _readmit(self, pod: Pod) -> None:
+        """Use hosts again that were silent and answer now."""
         for rank in sorted(pod.silent):
             with contextlib.suppress(Unreachable, PodError):
                 pod.status[rank] = await pod.workers[rank].status(timeout=5)
@@ -104,7 +99,7 @@ class Watch:
                 await self._on_up(pod)
 
     async def _check_guard(self, pod: Pod) -> None:
-        """Say once where the pod will not delete itself though the profile says that it is to."""
+        """Warn once if the pod cannot delete itself although the profile asks for it."""
         if self._guarded == pod.number or not (self.settings.idle_delete or self.settings.end):
             return
         with contextlib.suppress(Unreachable, PodError):
@@ -112,7 +107,7 @@ class Watch:
             self._guarded = pod.number
             if guard is None:
                 self.say(
-                    "The pod was created without tpu-idle-delete or tpu-end, or not by this plugin: nothing but "
+                    "The pod was created without tpu-idle-delete or tpu-end, or not by this plugin: only "
                     "`python -m snakemake_executor_plugin_tpu down` deletes it."
                 )
             elif guard["error"]:
@@ -122,14 +117,14 @@ class Watch:
                     "`python -m snakemake_executor_plugin_tpu down`."
                 )
 
-    async def _freer(self) -> None:
+    async def _look_often(self) -> None:
         told: set[str] = set()
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             self._unclaimed -= set(self.runs)
             if (pod := self.manager.current) is None:
                 continue
-            await self._greet(pod)
+            await self._readmit(pod)
             await self._check_guard(pod)
             if not self._unclaimed:
                 continue
@@ -144,6 +139,6 @@ class Watch:
                     elif slot not in told:
                         told.add(slot)
                         self.say(
-                            f"The pod runs {slot}, which an earlier call started and this one has not asked for: its "
+                            f"The pod runs {slot}, which an earlier call started and this one does not need: its "
                             f"hosts are busy. `python -m snakemake_executor_plugin_tpu stop {slot}` ends it."
                         )

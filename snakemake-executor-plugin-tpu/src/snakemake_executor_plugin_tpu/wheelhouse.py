@@ -1,7 +1,8 @@
-"""Fills a folder in Cloud Storage with what hosts without a package index need: uv, an interpreter, the wheels."""
+"""Fills a folder in Cloud Storage with uv, an interpreter and wheels for hosts without a package index."""
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -13,7 +14,7 @@ from .errors import PodError
 from .google import load
 from .worker.environment import UV
 
-# tpu-ubuntu2204-base has glibc 2.35: what was built for an older one runs there, too.
+# tpu-ubuntu2204-base has glibc 2.35, which runs programs built for older versions.
 GLIBC = (35, 34, 31, 28, 27, 26, 24, 17, 12, 5)
 PLATFORMS = [f"manylinux_2_{minor}_x86_64" for minor in GLIBC] + [
     "manylinux2014_x86_64",
@@ -22,7 +23,7 @@ PLATFORMS = [f"manylinux_2_{minor}_x86_64" for minor in GLIBC] + [
 
 
 def build(lock: Path, version: str, url: str, say: Callable[[str], None]) -> None:
-    """Download what a lock file names for a Python version on the hosts' platform, and upload it to gs://BUCKET/FOLDER."""
+    """Download the packages of a lock file for the hosts, and upload them to `url`, gs://BUCKET/FOLDER."""
     if not re.fullmatch(r"gs://[^/]+/.+", url):
         raise PodError(f"{url!r} is not a folder in Cloud Storage: set tpu-wheelhouse to gs://BUCKET/FOLDER.")
     if not re.fullmatch(r"3\.\d+", version):
@@ -35,7 +36,7 @@ def build(lock: Path, version: str, url: str, say: Callable[[str], None]) -> Non
 
 
 def download_wheels(lock: Path, version: str, folder: Path, say: Callable[[str], None]) -> None:
-    """Download the wheels; a package that has none for the platform is built here, where its wheel must fit any."""
+    """Download the wheels; a package without one for the platform is built here, if its wheel is pure Python."""
     requirements = folder / "requirements.txt"
     requirements.write_text(f"{lock.read_text()}\n")
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input"]
@@ -64,36 +65,33 @@ def download_wheels(lock: Path, version: str, folder: Path, say: Callable[[str],
 
 
 def download_python(version: str, folder: Path, say: Callable[[str], None]) -> None:
-    """Download the interpreter that uv would bring."""
+    """Download the interpreter that uv would install."""
     try:
         from uv import find_uv_bin
     except ImportError:
-        raise PodError("A wheelhouse is made with uv: run `pip install uv`.") from None
+        raise PodError("The wheelhouse needs uv: run `pip install uv`.") from None
     asked = [find_uv_bin(), "python", "list", version, "--only-downloads", "--all-platforms", "--show-urls"]
     done = _call([*asked, "--output-format", "json"])
     if done.returncode:
         raise PodError(f"uv does not list its interpreters: {done.stderr.strip()[-500:]}")
-    wanted = (f"cpython-{version}.", "-linux-x86_64-gnu")
-    found = [
+    urls = [
         item["url"]
         for item in json.loads(done.stdout)
-        if item["key"].startswith(wanted[0])
-        and item["key"].endswith(wanted[1])
+        if re.fullmatch(rf"cpython-{re.escape(version)}\..*-linux-x86_64-gnu", item["key"])
         and item["variant"] == "default"
     ]
-    if not found:
+    if not urls:
         raise PodError(
             f"uv has no Python {version} for the hosts: set tpu-environment-python to one that it has."
         )
-    say(f"Downloading {found[0]}")
-    name = found[0].rpartition("/")[2].replace("%2B", "+")
-    with urllib.request.urlopen(found[0], timeout=300) as answer, open(folder / name, "wb") as file:
-        while block := answer.read(1 << 20):
-            file.write(block)
+    say(f"Downloading {urls[0]}")
+    name = urls[0].rpartition("/")[2].replace("%2B", "+")
+    with urllib.request.urlopen(urls[0], timeout=300) as answer, open(folder / name, "wb") as file:
+        shutil.copyfileobj(answer, file)
 
 
 def upload(folder: Path, url: str, say: Callable[[str], None]) -> None:
-    """Make the bucket's folder hold just these files; what is there already is not sent again."""
+    """Synchronise the bucket's folder with these files; what is there is not sent again."""
     name, _, prefix = url.removeprefix("gs://").rstrip("/").partition("/")
     client = load("google.cloud.storage").Client()
     bucket = client.bucket(name)

@@ -1,4 +1,4 @@
-"""The hosts of the emulated pod: sshd, each in its own mount, pid, ipc, host-name and network namespace."""
+"""The hosts of the emulated pod: an sshd in its own mount, pid, ipc, host name and network namespace each."""
 
 import contextlib
 import os
@@ -36,7 +36,7 @@ def sshd() -> str:
 
 
 def make_key(path: Path) -> str:
-    """Make an ssh key unless it is there, and return its public half: type and value."""
+    """Make an ssh key if it does not exist, and return type and value of its public half."""
     if not path.exists():
         subprocess.run(
             ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "emulated", "-f", path], check=True
@@ -45,7 +45,7 @@ def make_key(path: Path) -> str:
 
 
 class Host:
-    """One host: `boot` gives it a fresh disk and fresh host keys unless told to keep them."""
+    """One host of the pod."""
 
     def __init__(
         self,
@@ -65,15 +65,15 @@ class Host:
 
     @property
     def home(self) -> Path:
-        """Return the home folder of the host's user as this machine sees it (not with a disk of its own)."""
+        """Return the home folder of the host's user on this machine (empty if the host has its own disk)."""
         return self.folder / "home"
 
     def boot(self, keys: dict[str, list[str]] | None = None, startup: str | None = None) -> None:
         """Start the host, run its startup script, and wait until its ssh server listens.
 
         Args:
-            keys: by user, the public keys of a new host's metadata; without it the host comes back as it was.
-            startup: the startup script of the new host's metadata.
+            keys: public keys by user for a new host with a new disk and new host keys; None: the host reboots.
+            startup: the startup script of a new host.
         """
         self.kill()
         if keys is not None:
@@ -94,7 +94,7 @@ class Host:
                 port=PORT,
                 key=self.folder / "host_key",
                 authorized=self.folder / "keys",
-                # one line: sshd takes the first only
+                # On one line: sshd uses only the first SetEnv.
                 environment=" ".join(
                     ["SetEnv", *(f"{key}={value}" for key, value in self.environment.items())]
                 ),
@@ -123,13 +123,13 @@ class Host:
         self._wait()
 
     def _authorize(self, keys: dict[str, list[str]]) -> None:
-        """Make the users of the node's metadata, as the guest agent does; nobody else gets in, root least of all."""
+        """Create the users in the node's metadata, as the guest agent does; root cannot log in."""
         folder = self.folder / "keys"
         folder.mkdir(parents=True)
         users = [user for user in keys if user != "root"]
         for user in users:
             (folder / user).write_text("".join(f"{key}\n" for key in keys[user]))
-        # By another name each is this machine's root: files of this Python need not be readable to others.
+        # Each user has root's id, since only root may be able to read the files of this Python.
         lines = [f"{user}:x:0:0:{user}:{self.home}:/bin/bash" for user in users]
         lines += Path("/etc/passwd").read_text().splitlines()
         (self.folder / "passwd").write_text("".join(f"{line}\n" for line in lines))
@@ -137,7 +137,7 @@ class Host:
     def _wait(self) -> None:
         assert self.process
         deadline = time.monotonic() + 20
-        # A question that comes before the network is there would be repeated after a whole second only.
+        # A connection attempt before the network is up would be retried after a second.
         while time.monotonic() < deadline and self.process.poll() is None:
             with (
                 contextlib.suppress(OSError),
@@ -151,14 +151,14 @@ class Host:
 
     @property
     def is_up(self) -> bool:
-        """Tell whether the host runs."""
+        """Whether the host runs."""
         return self.process is not None and self.process.poll() is None
 
     def kill(self) -> None:
-        """End the host and every process in it, at once: as when the machine is taken away."""
+        """Kill the host with all its processes."""
         if self.process is not None:
-            # The first process inside takes all others along, and only then does its parent outside end: whoever
-            # boots the host again must not meet the old one.
+            # The first process inside ends all others before its parent outside ends: the next boot must not find
+            # the old host.
             for pid in self._children() or [self.process.pid]:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
@@ -169,7 +169,7 @@ class Host:
             self.process = None
 
     def _children(self) -> list[int]:
-        """Return the processes that the host's first process outside has started: the first one inside."""
+        """Return the first process inside the host, a child of its first process outside."""
         if self.process is None:
             return []
         try:
@@ -179,7 +179,7 @@ class Host:
         return [int(pid) for pid in children.split()]
 
     def processes(self) -> dict[int, str]:
-        """Return the processes inside the host, by their pid on this machine, with their command lines."""
+        """Return the command lines of the processes inside the host, by their pid on this machine."""
         if not self.is_up:
             return {}
         children = self._children()
@@ -189,31 +189,23 @@ class Host:
             if entry.isdigit():
                 with contextlib.suppress(OSError):
                     if os.readlink(f"/proc/{entry}/ns/pid") == space:
-                        line = (
-                            Path("/proc", entry, "cmdline")
-                            .read_bytes()
-                            .replace(b"\0", b" ")
-                            .decode(errors="replace")
-                        )
-                        found[int(entry)] = line.strip()
+                        line = Path("/proc", entry, "cmdline").read_text(errors="replace")
+                        found[int(entry)] = line.replace("\0", " ").strip()
         return found
 
     def jobs(self) -> dict[int, str]:
-        """Return the processes inside the host other than the ssh servers'."""
-        return {
-            pid: line
-            for pid, line in self.processes().items()
-            if line and not line.startswith(("sshd", "/usr/sbin/sshd"))
-        }
+        """Return the processes inside the host except sshd's."""
+        ours = ("sshd", "/usr/sbin/sshd")
+        return {pid: line for pid, line in self.processes().items() if line and not line.startswith(ours)}
 
     def signal_jobs(self, number: int) -> None:
-        """Signal every job's process, as the system does when it shuts down."""
+        """Signal every job's process, as at a shutdown."""
         for pid in self.jobs():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
 
     def drop_connections(self) -> int:
-        """End every ssh session with the host; what runs there stays."""
+        """Kill every ssh session; jobs keep running."""
         sessions = [
             pid
             for pid, line in self.processes().items()
@@ -234,6 +226,6 @@ class Host:
         )
 
     def fill_disk(self, name: str = "filler") -> None:
-        """Fill the host's own disk to the last byte, by one file below the home folder."""
+        """Fill the host's own disk with a file below the home folder."""
         assert self.disk_mb, "only a host with a disk of its own can be filled"
         self.enter("sh", "-c", f"cat /dev/zero > {self.home}/{name} 2>/dev/null; true")

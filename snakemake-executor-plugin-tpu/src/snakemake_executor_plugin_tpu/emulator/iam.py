@@ -1,14 +1,14 @@
-"""Who may do what to slices and buckets: roles, the permissions in them, and what each request needs.
+"""Access to slices and buckets: roles, their permissions, and the permissions that each request needs.
 
-Roles are as the IAM API gave them on 2026-08-22 (github.com/darkbitio/gcp-iam-role-permissions, commit 8ab2a6ff),
-reduced to what slices and buckets need; the permissions on resource tags in roles/tpu.admin are from Google's page on
-TPU roles. What requests need is from "IAM permissions for JSON methods" (cloud.google.com/storage/docs/access-control/
-iam-json, a stored copy read on 2026-11-22), for buckets with uniform access. An upload that replaces an object also
-needs storage.objects.delete: every role here that may create objects may delete them.
+The roles are those of the IAM API on 2026-08-22 (github.com/darkbitio/gcp-iam-role-permissions, commit 8ab2a6ff),
+reduced to slices and buckets; the permissions on resource tags in roles/tpu.admin are from Google's page on TPU roles.
+The permissions for requests are from "IAM permissions for JSON methods" (cloud.google.com/storage/docs/access-control/
+iam-json, read on 2026-11-22), for buckets with uniform access. An upload that replaces an object also needs
+storage.objects.delete: every role here that may create objects may delete them.
 
-Cloud TPU publishes no permissions for queued resources or guest attributes. The page on its audit logs has
-GetQueuedResource, ListQueuedResources and GetGuestAttributes under ADMIN_READ, as GetNode and ListNodes are. So these
-calls, and those that create and delete queued resources, are taken to need the permissions of nodes.
+Cloud TPU publishes no permissions for queued resources or guest attributes. The page on its audit logs lists
+GetQueuedResource and GetGuestAttributes under ADMIN_READ, like GetNode. So these calls, and those that create and
+delete queued resources, are assumed to need the permissions of nodes.
 """
 
 import re
@@ -85,10 +85,10 @@ def denied(roles: set[str], needed: set[str]) -> str | None:
 
 
 def needed_for_storage(method: str, url: str) -> set[str]:
-    """Return the permissions that a request of Cloud Storage's JSON API needs.
+    """Return the permissions that a request to Cloud Storage's JSON API needs.
 
     Raises:
-        ValueError: the request is none of that API; nobody has compared what it needs.
+        ValueError: the request is not part of that API, or was not compared with Google's documentation.
     """
     path, _, query = url.partition("?")
     needed = {"serviceusage.services.use"} if "userProject" in parse_qs(query) else set()
@@ -116,7 +116,7 @@ def needed_for_storage(method: str, url: str) -> set[str]:
 
 
 def needed_for_tpus(method: str, request: Any) -> set[str]:
-    """Return the permissions that a call of the TPU API needs: whoever starts a node as an account acts as it."""
+    """Return the permissions that a call of the TPU API needs, actAs for a node with a service account."""
     needed = {TPU_METHODS[method]}
     if method == "CreateQueuedResource" and any(
         spec.node.service_account.email for spec in request.queued_resource.tpu.node_spec

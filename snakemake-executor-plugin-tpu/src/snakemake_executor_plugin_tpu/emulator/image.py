@@ -1,7 +1,7 @@
-"""What the emulated hosts have and can reach: tpu-ubuntu2204-base has Python 3.10 with pip, and no venv.
+"""Software of the emulated hosts and what they can download: tpu-ubuntu2204-base has Python 3.10 with pip but no venv.
 
-The interpreter is this machine's, made to call itself 3.10.12: pip then refuses what the real one would refuse, and the
-modules that came later, or that Ubuntu leaves out, are missing.
+The interpreter is this machine's with the version 3.10.12: pip refuses what the real one would refuse, and modules that
+are newer or that Ubuntu omits are missing.
 """
 
 import hashlib
@@ -32,7 +32,7 @@ sys.meta_path.insert(0, Absent())
 
 
 def make_image(folder: Path) -> Path:
-    """Make the image's folder of programs, which comes first on the hosts' PATH, and return it."""
+    """Make the image's folder of programs, the first on the hosts' PATH, and return it."""
     image = folder / "image"
     if not image.exists():
         venv.create(image, with_pip=False, symlinks=True)
@@ -51,9 +51,9 @@ def make_image(folder: Path) -> Path:
 
 
 def make_internet(folder: Path, wheels: Path | None = None) -> dict[str, str]:
-    """Make a package index and a store of interpreters, and return the variables by which hosts reach them.
+    """Make a package index and a store of interpreters, and return the variables by which hosts find them.
 
-    The index has uv (the one that is installed here) and what lies in `wheels`; the interpreter is this machine's.
+    The index has uv (the installed version) and the files of `wheels`; the interpreter is this machine's.
     """
     internet = folder / "internet"
     if not internet.exists():
@@ -106,18 +106,9 @@ def _archive_of_python(folder: Path) -> None:
         for shared in Path(sys.base_prefix, "lib").glob(f"libpython{major}.{minor}*.so*"):
             archive.add(shared.resolve(), f"python/lib/{shared.name}")
     entry = {
-        "name": "cpython",
-        "arch": {"family": "x86_64", "variant": None},
-        "os": "linux",
-        "libc": "gnu",
-        **{
-            "major": major,
-            "minor": minor,
-            "patch": patch,
-            "prerelease": "",
-            "variant": None,
-            "build": "20251007",
-        },
+        **{"name": "cpython", "arch": {"family": "x86_64", "variant": None}, "os": "linux", "libc": "gnu"},
+        **{"major": major, "minor": minor, "patch": patch, "prerelease": ""},
+        **{"variant": None, "build": "20251007"},
         "url": (folder / name).as_uri(),
         "sha256": hashlib.sha256((folder / name).read_bytes()).hexdigest(),
     }

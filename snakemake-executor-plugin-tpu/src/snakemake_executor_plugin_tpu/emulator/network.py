@@ -1,7 +1,7 @@
-"""The network of the emulated pod: a switch in a namespace of its own, with a cable to each host and to this machine.
+"""The network of the emulated pod: a switch in its own namespace, with a cable to each host and to this machine.
 
-Where the kernel does not allow that (no CAP_NET_ADMIN, no iproute2) the hosts share this machine's network and differ
-by loopback address. Nothing of a network is left when the process that made it ends, however it ends.
+Without CAP_NET_ADMIN or iproute2 the hosts share this machine's network and differ by loopback address. A network
+disappears with the process that made it, however that ends.
 """
 
 import contextlib
@@ -15,23 +15,23 @@ import subprocess
 from pathlib import Path
 
 PORT = 2222
-# Set aside for tests of networks (RFC 2544): nothing on the internet has such an address.
+# Reserved for network tests (RFC 2544): no host on the internet has such an address.
 PREFIX = "198.18"
 
 
 def dying_with_us() -> tuple[str, ...]:
-    """Return a prefix for commands that are to end when this process does, however it ends."""
+    """Return a command prefix that ends the command together with this process."""
     return ("setpriv", "--pdeathsig", "KILL") if shutil.which("setpriv") else ()
 
 
 def network_of(folder: Path) -> "Loopback":
-    """Return a network for the pod in this folder, separated from others where the kernel allows it."""
+    """Return a network for the pod in this folder, separate from others if the kernel allows it."""
     number = int(hashlib.sha256(str(folder).encode()).hexdigest(), 16)
     if shutil.which("ip") and shutil.which("nsenter"):
         for step in range(254):
             switched = Switched(1 + (number + step) % 254)
             if (made := switched.start()) is None:
-                continue  # another pod has this number
+                continue  # another pod uses this number
             if made:
                 return switched
             break
@@ -39,7 +39,7 @@ def network_of(folder: Path) -> "Loopback":
 
 
 class Loopback:
-    """Addresses of this machine; a cable cannot be pulled."""
+    """Loopback addresses of this machine."""
 
     separate = False
 
@@ -51,28 +51,26 @@ class Loopback:
             with socket.socket() as probe, contextlib.suppress(OSError):
                 probe.bind((f"{self.net}.1", PORT))
                 return
-        raise RuntimeError(
-            "no loopback network is free for the emulated pod: end the pods that are left over"
-        )
+        raise RuntimeError("no loopback network is free for the emulated pod: stop other emulated pods")
 
     def address(self, rank: int) -> str:
         """Return the address of a host."""
         return f"{self.net}.{rank + 1}"
 
     def joined(self, rank: int, command: list[str]) -> list[str]:
-        """Return a command that runs `command` in the network of a host."""
+        """Return a command that runs `command` in a host's network."""
         return command
 
     def cable(self, rank: int, up: bool) -> None:
-        """Refuse: these hosts have no cables of their own."""
+        """Raise RuntimeError: these hosts have no cables."""
         raise RuntimeError("the hosts share this machine's network: there is no cable to pull")
 
     def stop(self) -> None:
-        """Take the network down."""
+        """Remove the network."""
 
 
 class Switched(Loopback):
-    """A network namespace for each host. Hosts see each other and this machine, and nothing else."""
+    """A network namespace for each host. Hosts reach each other and this machine, and nothing else."""
 
     separate = True
 
@@ -83,10 +81,10 @@ class Switched(Loopback):
         self.plugged: dict[int, int] = {}
 
     def start(self) -> bool | None:
-        """Build the switch: True when it is there, None when its number is taken, False when it is not allowed."""
+        """Build the switch; None: its number is taken, False: the kernel does not allow it."""
         if Path("/sys/class/net", self.device).exists():
             return None
-        # A hub, in fact: a host that was re-created must not be looked for at its old port.
+        # Without address learning: a re-created host has another port.
         script = "ip link add br0 type bridge ageing_time 0 && ip link set br0 up && echo up && exec sleep infinity"
         self.process = subprocess.Popen(
             [*dying_with_us(), "unshare", "--net", "sh", "-c", script],
@@ -110,7 +108,7 @@ class Switched(Loopback):
         return None if Path("/sys/class/net", self.device).exists() else False
 
     def joined(self, rank: int, command: list[str]) -> list[str]:
-        """Return a command that makes a namespace, plugs it into the switch and runs `command` in it."""
+        """Return a command that makes a namespace, connects it to the switch and runs `command` in it."""
         assert self.process
         self.plugged[rank] = self.plugged.get(rank, 0) + 1
         port = self._port(rank)
@@ -123,17 +121,17 @@ class Switched(Loopback):
         return ["unshare", "--net", "sh", "-c", script]
 
     def _port(self, rank: int) -> str:
-        # The kernel takes a dead host's port away in its own time: each boot has another.
+        # The kernel removes a dead host's port late, so each boot has a new one.
         return f"w{rank}b{self.plugged[rank]}"
 
     def cable(self, rank: int, up: bool) -> None:
-        """Pull the cable of a host, or plug it in again: no packet tells the others."""
+        """Pull a host's cable or plug it in again, without a packet to the others."""
         assert self.process
         command = ["ip", "link", "set", self._port(rank), "up" if up else "down"]
         subprocess.run(["nsenter", "-t", str(self.process.pid), "-n", *command], check=True)
 
     def stop(self) -> None:
-        """End the switch: with its namespace every cable goes."""
+        """Stop the switch; the cables disappear with its namespace."""
         if self.process is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.process.pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Counts steps the way training runs do: checkpoints into a bucket, resumes, reports progress, stops on SIGTERM."""
+"""Counts steps like a training run: writes checkpoints to a bucket, resumes, reports progress, stops on SIGTERM."""
 
 import argparse
 import json
@@ -64,7 +64,7 @@ def stop(*_):
 
 
 signal.signal(signal.SIGTERM, signal.SIG_IGN if args.stubborn else stop)
-# All ranks begin where rank 0 does, as a collective would have it.
+# All ranks start where rank 0 does, as with a collective.
 begin = f"{args.checkpoint}/begin-{LAUNCH}"
 if RANK == 0:
     step = int(get(f"{args.checkpoint}/step") or 0)
@@ -83,10 +83,10 @@ while step < args.steps:
     time.sleep(args.seconds)
     step += 1
     if args.fail_rank == RANK and step == 2:
-        print(f"rank {RANK} cannot go on", file=sys.stderr, flush=True)
+        print(f"rank {RANK} cannot continue", file=sys.stderr, flush=True)
         sys.exit(3)
     if RANK == 0 and not args.mute:
-        # Two launches of one job at a time would be the worst that a fault can do.
+        # No fault may cause two launches of one job at the same time.
         if (owner := get(f"{args.checkpoint}/owner").decode()) != LAUNCH:
             put(f"{args.checkpoint}/duplicates/{LAUNCH}", owner)
             sys.exit("another launch runs beside this one")
