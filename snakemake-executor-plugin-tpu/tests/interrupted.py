@@ -18,7 +18,7 @@ moment = sys.argv[1]
 
 
 def prepare(executor: Executor) -> None:
-    """Have the moment come."""
+    """Interrupt at the moment."""
     begin(executor)
     *path, name = moment.split(".")
     owner = functools.reduce(getattr, path, executor)

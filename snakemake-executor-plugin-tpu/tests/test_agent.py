@@ -1,4 +1,4 @@
-"""The agent and its supervisor, driven on this machine as the controller drives them over ssh."""
+"""The agent and its supervisor on this machine, called like the controller calls them over ssh."""
 
 import ast
 import asyncio
@@ -17,7 +17,7 @@ import snakemake_executor_plugin_tpu
 from snakemake_executor_plugin_tpu import ExecutorSettings
 from snakemake_executor_plugin_tpu.emulator.image import make_internet
 from snakemake_executor_plugin_tpu.launch import Launch
-from snakemake_executor_plugin_tpu.pod import agent_bundle, content_name, pack
+from snakemake_executor_plugin_tpu.pod import content_name, pack
 from snakemake_executor_plugin_tpu.worker import agent as agent_module
 from snakemake_executor_plugin_tpu.worker import tasks, tpurun
 from snakemake_executor_plugin_tpu.worker.agent import MAGIC
@@ -28,7 +28,7 @@ PACKAGE = Path(snakemake_executor_plugin_tpu.__file__).parent
 
 
 class Agent:
-    """Calls the agent with a folder of its own."""
+    """Calls the agent with its own folder."""
 
     def __init__(self, root: Path):
         self.root = root
@@ -48,13 +48,13 @@ class Agent:
         )
 
     def call(self, *words: str, **request) -> list[tuple[dict, bytes]]:
-        """Make a request and return the frames of the answer."""
+        """Send a request and return the frames of the answer."""
         with self.open(*words) as process:
             output, _ = process.communicate(json.dumps(request).encode() + b"\n", timeout=180)
         return frames(output)
 
     def run(self, name: str, command: str, **spec) -> list[tuple[dict, bytes]]:
-        """Run a task to its end, staying with it."""
+        """Follow a task to its end."""
         with self.open("agent", "follow") as process:
             process.stdin.write(
                 json.dumps({"task": name, "spec": self.spec(command, **spec)}).encode() + b"\n"
@@ -87,14 +87,14 @@ def log_of(found) -> str:
 
 
 def wait_for(condition, process=None) -> None:
-    """Wait for what another process is about to do."""
+    """Wait until a condition holds while `process` runs."""
     while not condition():
         assert process is None or process.poll() is None
 
 
 @pytest.fixture
 def agent(tmp_path):
-    """Return an agent, and stop whatever it still runs in the end."""
+    """Return an agent, and stop its tasks at the end."""
     agent = Agent(tmp_path)
     yield agent
     agent.call("agent", "stop", tasks=None, grace=0)
@@ -114,7 +114,7 @@ def test_task_runs_in_a_private_folder_of_its_own(agent):
     assert agent.folder("t1").stat().st_mode & 0o777 == 0o700
 
 
-def test_status_shows_what_the_job_says_of_itself(agent):
+def test_status_shows_the_state_that_a_job_reports(agent):
     agent.run("t1", "printf 'HBM 12.1 of 30.8 GiB,\\nduty cycle 87 %%\\n' > $TPU_STATUS_FILE")
     agent.run("t2", "true")
     ((answer, _),) = agent.call("agent", "status")
@@ -155,7 +155,7 @@ def test_task_outlives_its_controller_and_escaped_processes_do_not(agent):
         task="t1",
         spec=agent.spec("setsid sleep 1000 & echo $! > $TPU_TASK_FOLDER/escaped; sleep 0.3"),
     )
-    # The controller left at once: nobody follows any more, and yet the task comes to its end.
+    # Nobody follows the task, which ends nevertheless.
     wait_for(lambda: tasks.read_exit(agent.folder("t1")))
     escaped = int((agent.folder("t1") / "escaped").read_text())
     assert not Path(f"/proc/{escaped}").exists()
@@ -168,7 +168,7 @@ def test_stop_signals_once_then_kills(agent):
     ((answer, _),) = agent.call("agent", "stop", tasks=["t1"], grace=0.5, lease=120)
     assert answer == {"answer": {"t1": "exited"}}
     assert (agent.folder("t1") / "log").read_text().count("got TERM") == 1
-    # Had the one who asked died on the way, the task would have ended by this.
+    # Without `stop` the task would have ended by this lease.
     assert float((agent.folder("t1") / "lease").read_text()) == 120
     record = tasks.read_exit(agent.folder("t1"))
     assert (record["code"], record["reason"]) == (137, "stopped")
@@ -246,7 +246,7 @@ def test_task_that_was_stopped_before_it_began_never_begins(agent):
     assert agent.folder("late").exists()  # a request may still be on its way
 
 
-def test_prune_spares_what_running_tasks_are_made_of(agent):
+def test_prune_spares_what_running_tasks_use(agent):
     (agent.root / "environments" / "env").mkdir(parents=True)
     agent.call("agent", "follow", task="live", spec=agent.spec("sleep 1000"))
     assert agent.call("agent", "prune", days=0)[0][0]["answer"]["removed"] == []
@@ -282,7 +282,7 @@ def test_environment_is_built_once_for_each_lock(agent, tmp_path):
 
 
 def test_exit_code_is_the_jobs_own_though_an_orphan_ends_with_it(agent, monkeypatch, tmp_path):
-    """`waitpid(-1)` may collect the job itself: the Popen object then takes it for a success."""
+    """`waitpid(-1)` may collect the job itself, which Popen then reports as a success."""
     folder = agent.folder("t1")
     for part in ("bin", "requests"):
         (folder / part).mkdir(parents=True)
@@ -294,7 +294,7 @@ def test_exit_code_is_the_jobs_own_though_an_orphan_ends_with_it(agent, monkeypa
         "from pathlib import Path\n"
         "from worker.supervisor import Supervisor\n"
         "reap = Supervisor._reap\n"
-        # The supervisor looks when both have ended: an orphan first, and then the job.
+        # The supervisor looks after both have ended, the orphan first.
         "def late(self):\n"
         "    while not dead(): time.sleep(0.01)\n"
         "    return reap(self)\n"
@@ -331,7 +331,7 @@ def test_task_that_hangs_is_ended_after_its_runtime(agent):
     assert found[-1][0]["exit"]["reason"] == "runtime"
 
 
-def test_task_that_asks_to_be_launched_again_says_so(agent):
+def test_a_task_can_ask_to_be_launched_again(agent):
     found = agent.run("t1", "touch $TPU_AGAIN_FILE; exit 75")
     assert (found[-1][0]["exit"]["code"], found[-1][0]["exit"]["reason"]) == (75, "again")
 
@@ -358,22 +358,18 @@ def test_the_agent_needs_no_more_than_python_3_10():
         ast.parse(path.read_text(), feature_version=(3, 10))
 
 
-def test_what_the_other_ranks_get():
+def test_variables_of_the_other_ranks():
     base = {"PATH": "/bin", "HOME": "/root"}
     now = {**base, "LR": "1e-3", "PWD": "/x", "TPU_TASK_FOLDER": "/y", "PATH": "/env/bin:/bin"}
     assert exported(base, now) == {"LR": "1e-3", "PATH": "/env/bin:/bin"}
     assert rank_variables(2, 8, "10.0.0.2", "29500")["RANK"] == "2"
 
 
-def test_bundle_is_the_same_everywhere():
-    assert agent_bundle() == agent_bundle()
-
-
-def test_request_of_tpurun_is_seen_when_it_is_whole(tmp_path, monkeypatch):
+def test_a_request_of_tpurun_is_seen_only_when_complete(tmp_path, monkeypatch):
     sent, replace, requests = [], os.replace, tmp_path / "requests"
     requests.mkdir()
     monkeypatch.setattr(agent_module, "send", sent.append)
-    # The agent looks just before each file gets its name.
+    # The agent looks just before each rename.
     monkeypatch.setattr(
         os, "replace", lambda *names: (agent_module._send_news(tmp_path, {}), replace(*names))
     )
@@ -383,7 +379,7 @@ def test_request_of_tpurun_is_seen_when_it_is_whole(tmp_path, monkeypatch):
     assert sent == [{"request": "run-1", "started": False, "argv": []}]
 
 
-def test_request_that_the_supervisor_deletes_meanwhile_is_no_fault(tmp_path, monkeypatch):
+def test_a_request_that_the_supervisor_has_just_deleted_is_ignored(tmp_path, monkeypatch):
     sent, requests = [], tmp_path / "requests"
     requests.mkdir()
     monkeypatch.setattr(agent_module, "send", sent.append)
@@ -393,7 +389,7 @@ def test_request_that_the_supervisor_deletes_meanwhile_is_no_fault(tmp_path, mon
 
 
 def test_controller_that_finds_an_ended_job_of_several_hosts_takes_its_result(agent):
-    """Its requests are deleted with its secrets; the exit code of rank 0 is still there."""
+    """Its requests are deleted with its secrets, but the exit code of rank 0 is kept."""
     made = "cd $TPU_TASK_FOLDER/requests; echo '{}' > run-1.json; echo 0 > run-1.rank0"
     agent.run("job.l1", made)
     frames = [frame for frame, _ in agent.call("agent", "follow", task="job.l1")]

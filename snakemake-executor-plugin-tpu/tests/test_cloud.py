@@ -17,7 +17,7 @@ from snakemake_executor_plugin_tpu.settings import ExecutorSettings
 
 @pytest.fixture
 def api():
-    """Return a TPU API whose pods have two hosts that exist in name only."""
+    """Return a TPU API whose pods have two fake hosts."""
     keys = iter(range(100))
     server = TpuApi(
         lambda node: (["127.0.0.1", "127.0.0.2"], [f"ssh-ed25519 key{next(keys)}" for _ in range(2)]),
@@ -118,7 +118,7 @@ def test_other_ways_to_pay(api, play, provisioning):
     assert resource.reservation_name == ("projects/p/r" if provisioning == "reserved" else "")
 
 
-def test_want_of_capacity_is_waited_out_with_growing_pauses(api, play):
+def test_lack_of_capacity_is_waited_out_with_growing_pauses(api, play):
     api.fail_requests(3, "z")
     state, said = play(lambda _, capacity: capacity.wait(), accelerator_type="v4-32")
     assert state.is_ready
@@ -162,7 +162,7 @@ def test_request_that_no_controller_waits_for_expires(api, play):
     assert "expired" in state.error
 
 
-def test_capacity_that_is_refused_at_once_is_waited_out_as_well(api, play):
+def test_capacity_errors_at_the_request_are_retried_as_well(api, play):
     message = "There is no more capacity in the zone z; you can try in another zone"
     api.fail(2, "RESOURCE_EXHAUSTED", message, method="CreateQueuedResource")
     state, said = play(lambda _, capacity: capacity.wait())
@@ -170,12 +170,12 @@ def test_capacity_that_is_refused_at_once_is_waited_out_as_well(api, play):
     assert sum("next try at" in line for line in said) == 2
 
 
-def test_zone_that_does_not_exist_is_told_with_the_command_that_helps(api, play):
+def test_an_unknown_zone_is_reported_with_the_command_that_lists_zones(api, play):
     with pytest.raises(CloudError, match="gcloud compute tpus locations list"):
         play(lambda _, capacity: capacity.wait(), zone="nowhere")
 
 
-def test_outage_while_an_operation_runs_passes(api, play):
+def test_an_outage_during_an_operation_is_survived(api, play):
     async def story(cloud, capacity):
         api.fail(2, method="GetOperation")
         return await capacity.wait()
@@ -183,7 +183,7 @@ def test_outage_while_an_operation_runs_passes(api, play):
     assert play(story)[0].is_ready
 
 
-def test_error_of_an_operation_is_told_and_the_request_not_repeated(api, play):
+def test_a_failed_operation_is_reported_and_not_retried(api, play):
     api.refuse_requests(8, "Quota limit 'TPUV4CoresPerProjectPerZone' has been exceeded. Limit: 0")
     with pytest.raises(CloudError, match="has no quota for spot v4-64 in z: .*Limit: 0"):
         play(lambda _, capacity: capacity.wait())
@@ -272,7 +272,7 @@ def test_host_keys_that_come_late_are_waited_for(api, play):
 
 
 @pytest.mark.parametrize("code", ["PERMISSION_DENIED", "NOT_FOUND"])
-def test_no_trust_where_the_api_tells_no_keys_unless_asked_for(api, play, code):
+def test_unknown_host_keys_are_trusted_only_on_request(api, play, code):
     async def story(cloud, capacity):
         await capacity.wait()
         api.fail(999, code, "tpu.nodes.get", method="GetGuestAttributes")
@@ -283,7 +283,7 @@ def test_no_trust_where_the_api_tells_no_keys_unless_asked_for(api, play, code):
     play(story)
 
 
-def test_outages_are_waited_out_and_told(api, play, monkeypatch):
+def test_outages_are_survived_and_reported(api, play, monkeypatch):
     async def no_pause(_):
         pass
 
@@ -299,8 +299,8 @@ def test_outages_are_waited_out_and_told(api, play, monkeypatch):
     assert said == ["The TPU API does not answer (emulated outage): retrying for some minutes"]
 
 
-def test_expired_credentials_are_told_at_once(api, play):
-    # Seen as an outage: gRPC asks for the token in a plugin of its own.
+def test_expired_credentials_are_reported_at_once(api, play):
+    # gRPC gets the token in a plugin and reports this as an outage.
     message = "Getting metadata from plugin failed with error: Reauthentication is needed."
     api.fail(1, "UNAVAILABLE", message)
     with pytest.raises(CloudError, match="gcloud auth application-default login"):
@@ -333,13 +333,13 @@ def test_no_plain_text_api_elsewhere():
         (gx.InternalServerError("boom"), "refused to create pod"),
     ],
 )
-def test_errors_are_one_sentence_with_the_command_that_helps(error, expected):
+def test_errors_are_one_sentence_with_the_command_that_fixes_them(error, expected):
     said = explain(error, "p", "z", "create pod", settings_of())
     assert expected in said
     assert "\n" not in said
 
 
-def test_which_errors_pass():
+def test_transient_errors():
     assert is_transient(gx.ServiceUnavailable("x"))
     assert is_transient(gx.ResourceExhausted("Quota exceeded for requests per minute"))
     assert not is_transient(gx.ResourceExhausted("Quota for chips"))
@@ -364,7 +364,7 @@ def test_missing_roles_are_named(api, play, roles, sentence):
 
 
 def test_calls_need_published_permissions_only():
-    """Cloud TPU has none for queued resources: a role that names one cannot be created."""
+    """Cloud TPU has no permissions for queued resources: a role with one cannot be created."""
     assert set(TPU_METHODS.values()) <= TPU_PERMISSIONS == ROLES["roles/tpu.admin"]
     assert not any("queued" in permission for permission in TPU_PERMISSIONS)
 

@@ -1,4 +1,4 @@
-"""A pod is deleted on proof only, and never under anybody's running job."""
+"""A pod is deleted only if it is known to be lost, and never while somebody's job runs."""
 
 import asyncio
 import re
@@ -21,7 +21,7 @@ LONG = {"steps": 12, "options": "--hold 6"}
 
 @pytest.fixture
 def blocked_ssh(tmp_path):
-    """Return the PATH on which ssh finds port 22 blocked, and the file that blocks it while it is there."""
+    """Return a PATH with an ssh that cannot connect while a file exists, and that file."""
     folder, block = tmp_path / "bin", tmp_path / "blocked"
     folder.mkdir()
     (folder / "ssh").write_text(
@@ -66,7 +66,7 @@ def test_blocked_port_deletes_nothing_and_the_job_is_found_again(study, blocked_
     assert set(one.launches("a")) == {"1-0"}
 
 
-def test_job_on_a_silent_host_fails_in_words_and_others_go_on(study):
+def test_a_job_on_a_silent_host_fails_with_an_explanation_and_others_continue(study):
     one = study({"a": LONG, "b": LONG}, **{"tpu-recovery": 1, "keep-going": True})
     call = one.start()
     call.wait_for(r"job=a 0\] step 6$")
@@ -90,7 +90,7 @@ def test_job_on_a_silent_host_fails_in_words_and_others_go_on(study):
         assert "a counted" in one.pod.bucket.blob(f"{one.prefix}/counts/a.txt").download_as_text()
 
 
-def test_down_spares_a_pod_in_use_and_is_final_where_forced(study):
+def test_down_spares_a_pod_in_use_unless_forced(study):
     one = study({"a": LONG, "b": LONG}, retries=3)
     call = one.start()
     call.wait_for(r"job=a 0\] step 6$")
@@ -114,11 +114,11 @@ def test_stopped_job_is_not_started_again(study):
     assert call.wait() == 1
     assert "was stopped by `python -m snakemake_executor_plugin_tpu stop`" in call.said
     assert set(one.launches("a")) == {"1-0"}
-    one.run()  # the next call is another wish
+    one.run()  # the next call starts it again
     assert one.launches("a")["2-0"]["from"] == 6
 
 
-def test_failed_request_after_a_preemption_is_asked_for_again(study):
+def test_a_failed_request_after_a_preemption_is_repeated(study):
     one = study({"a": LONG})
     call = one.start()
     call.wait_for(r"job=a 0\] step 6$")
@@ -142,7 +142,7 @@ def test_ctrl_c_while_queued_withdraws_the_request(study):
 
 
 def job_on(worker, why_gone) -> JobRun:
-    """Return a job that holds the one host of a slice."""
+    """Return a job that has the only host of a slice."""
     run = JobRun.__new__(JobRun)
     run.request = JobRequest("job", "f", "job", 1, "true", {}, b"")
     run.silence, run.logs, run.launches = "", Path(), []
@@ -158,7 +158,7 @@ def job_on(worker, why_gone) -> JobRun:
 
 @pytest.mark.parametrize(("why", "raised"), [("the pod is gone", TaskLost), (None, HostKeyError)])
 def test_another_host_key_is_a_loss_only_if_the_pod_is_gone(why, raised, monkeypatch):
-    """A re-created host has a new key, and whatever a job asks of its host may be the first to meet it."""
+    """A re-created host has a new key, and any request of a job may be the first to see it."""
     monkeypatch.setattr(jobs, "API_SECONDS", 0.0)
 
     async def push_sources(archive):
@@ -177,8 +177,8 @@ def test_another_host_key_is_a_loss_only_if_the_pod_is_gone(why, raised, monkeyp
     ("node", "told", "current", "begun"),
     [("PREEMPTED", "", "a", 1), ("READY", "b", "a", 1), ("READY", "a", "a", 0), ("READY", "b", "b", 0)],
 )
-def test_a_lost_pod_is_recovered_whatever_look_at_it_a_job_had(node, told, current, begun):
-    """One job's silent host gave the pod another number; the next job that finds the pod lost holds the former."""
+def test_a_lost_pod_is_recovered_even_by_a_job_with_an_old_number(node, told, current, begun):
+    """One job's silent host gave the pod a new number; the next job that finds the pod lost has the old one."""
     seen = Pod(1, None, [], "python3", incarnation="a")
     manager, started = PodManager.__new__(PodManager), []
     manager._pod = replace(seen, number=2, incarnation=current)

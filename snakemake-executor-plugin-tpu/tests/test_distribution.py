@@ -1,4 +1,4 @@
-"""The plugin as a distribution of its own: installed from its wheel, absent, and without Google's packages."""
+"""The plugin as a distribution: installed from its wheel, not installed, and without Google's packages."""
 
 import shutil
 import subprocess

@@ -1,4 +1,4 @@
-"""The documentation names settings, commands and variables that exist."""
+"""Settings, commands and variables in the documentation exist."""
 
 import re
 from dataclasses import fields

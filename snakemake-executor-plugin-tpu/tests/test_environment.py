@@ -1,4 +1,4 @@
-"""The jobs' environment: made by uv on hosts with Python 3.10, once for each lock file, through Snakemake."""
+"""The jobs' environment: built by uv on hosts with Python 3.10, once for each lock file."""
 
 import contextlib
 import site

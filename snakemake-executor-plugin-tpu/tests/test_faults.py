@@ -1,4 +1,4 @@
-"""Faults of the pod and of the controller, as they come: every study ends, and no job is done twice."""
+"""Faults of the pod and the controller: every study finishes, and no job runs twice."""
 
 import asyncio
 import json
@@ -13,7 +13,7 @@ from snakemake_executor_plugin_tpu.emulator.study import Study, keys_of, until
 from snakemake_executor_plugin_tpu.jobs import JobRun
 from snakemake_executor_plugin_tpu.launch import LaunchResult
 
-# These jobs wait at step 6 of 12 in their first launch, so that faults find them in the middle.
+# In their first launch these jobs wait at step 6 of 12 for a fault.
 LONG = {"steps": 12, "options": "--hold 6"}
 
 
@@ -21,7 +21,7 @@ def steps_of(call, job="a", rank=0):
     return [int(step) for step in re.findall(rf"job={job} {rank}\] step (\d+)", call.said)]
 
 
-def test_preempted_pod_is_created_anew_and_the_job_resumes(study):
+def test_preempted_pod_is_created_again_and_the_job_resumes(study):
     tell = "sh -c 'cat >> events.json; echo >> events.json'"
     one = study({"a": {**LONG, "hosts": 4}, "b": LONG}, **{"tpu-notify-command": tell})
     call = one.start()
@@ -31,7 +31,7 @@ def test_preempted_pod_is_created_anew_and_the_job_resumes(study):
     one.release("a")
     one.release("b")
     assert call.wait() == 0, call.said
-    assert [host.host_key for host in one.pod.hosts] != keys  # the plugin had to learn other host keys
+    assert [host.host_key for host in one.pod.hosts] != keys
     assert "Trying to restart job" not in call.said
     (resumed,) = [launches for job in "ab" if "2-0" in (launches := one.launches(job))]
     assert resumed["1-0"]["from"] == 0
@@ -42,7 +42,7 @@ def test_preempted_pod_is_created_anew_and_the_job_resumes(study):
     assert [event["event"] for event in events] == ["preemption", "finish"]
 
 
-def test_preemption_with_notice_is_no_failure(study):
+def test_preemption_with_notice_is_not_a_failure(study):
     one = study({"a": LONG})
     call = one.start()
     call.wait_for(r"job=a 0\] step 6$")
@@ -71,7 +71,7 @@ def test_frozen_then_killed_controller_stops_nothing(study):
     call = one.start()
     call.wait_for(r"job=a 0\] step 3$")
     call.signal(signal.SIGSTOP)
-    # Ten looks at the jobs are 2 s, and these steps take longer.
+    # The controller is frozen for longer than several polls.
     until(lambda: one.step("a") == 60)
     call.signal(signal.SIGKILL)
     call.wait()
@@ -82,7 +82,7 @@ def test_frozen_then_killed_controller_stops_nothing(study):
     assert again.wait() == 0, again.said
     assert set(one.launches("a")) == {"1-0", "1-1", "1-2", "1-3"}
     assert one.table == ["a counted to 70 with seed 7 on 4"]
-    # Each rank's log was taken up where the first controller had left it.
+    # Each rank's log continues where the first controller stopped.
     (log,) = (one.folder / ".snakemake" / "tpu" / "logs").glob("*/launch-1/rank3.log")
     counted = [int(line.split()[1]) for line in log.read_text().splitlines() if line.startswith("step")]
     assert counted == list(range(1, 71))
@@ -95,7 +95,7 @@ def test_second_controller_is_kept_off_the_pod(study):
     said = other.run(code=1)
     assert "The pod is in use by the Snakemake of " in said
     assert f"(process {call.process.pid} in {one.folder}, since " in said
-    # Whoever's connection broke has the pod back before anybody else: the same sentence.
+    # After a dropped connection the first controller gets the pod back before anybody else.
     one.pod.hosts[0].drop_connections()
     one.release("a")
     assert call.wait() == 0, call.said
@@ -140,7 +140,7 @@ def test_full_disk_is_cleaned_and_the_pod_kept(tmp_path):
     assert one.table
 
 
-def test_account_of_jobs_that_cannot_be_written_ends_nothing(study):
+def test_an_unwritable_jobs_csv_does_not_end_the_workflow(study):
     one = study({"a": {}})
     (one.folder / ".snakemake" / "tpu" / "jobs.csv").mkdir(parents=True)
     assert "jobs.csv cannot be written" in one.run()
@@ -178,7 +178,7 @@ def test_relaunches_without_a_newer_checkpoint_are_capped(study):
     assert "preemptions alone do not look like this" in call.said
 
 
-def test_nothing_is_created_without_leave(study):
+def test_nothing_is_created_without_permission(study):
     one = study({"a": {}}, **{"tpu-create": False})
     one.pod.preempt()
     said = one.run(code=1)
@@ -194,7 +194,7 @@ def test_api_refusal_is_one_sentence_with_a_command(study):
     assert "Traceback" not in said
 
 
-def test_outages_of_api_and_bucket_pass(study):
+def test_outages_of_api_and_bucket_are_survived(study):
     one = study({"a": {}})
     one.pod.preempt()
     one.pod.api.fail(3)

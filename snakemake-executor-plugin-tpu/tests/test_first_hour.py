@@ -1,7 +1,6 @@
-"""The first hour: what it asks before it costs anything, and that the slice goes whatever happens."""
+"""The first hour: it asks before it costs anything, and always deletes the slice."""
 
 import json
-import subprocess
 import sys
 
 import pytest
@@ -31,7 +30,7 @@ def test_prices_are_those_of_the_published_list():
     ("text", "sentence"),
     [("steps: {}\n", "name at least one"), ("steps: {a: b}\nstep: 1\n", "'step' is an unknown key")],
 )
-def test_plans_that_say_nothing_sensible(profile, text, sentence):
+def test_invalid_plans_are_refused(profile, text, sentence):
     (profile / "first-hour.yaml").write_text(text)
     with pytest.raises(PodError, match=sentence):
         read_plan(profile)
@@ -40,7 +39,7 @@ def test_plans_that_say_nothing_sensible(profile, text, sentence):
         read_plan(profile)
 
 
-def test_nothing_begins_without_a_yes(profile, capsys, monkeypatch):
+def test_nothing_starts_without_a_yes(profile, capsys, monkeypatch):
     monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
     assert main(["first-hour", "--profile", str(profile)]) == 1
     said = capsys.readouterr().out
@@ -69,19 +68,9 @@ def test_the_slice_is_deleted_and_the_record_written_when_a_step_fails(profile, 
     assert any("hosts ended with exit code 1" in line for line in said)
 
 
-def test_a_job_that_ends_too_early_to_be_interrupted_is_told(profile, monkeypatch):
+def test_a_job_that_ends_before_its_interruption_is_reported(profile, monkeypatch):
     monkeypatch.setattr(FirstHour, "_command", lambda self, *words: [sys.executable, "-c", "pass"])
     monkeypatch.setattr(FirstHour, "_snakemake", lambda self, targets: [sys.executable, "-c", "pass"])
     said = []
     assert not FirstHour(profile, "pod", said.append).run(profile / "out.json")
     assert any("one ended before it had a checkpoint" in line for line in said)
-
-
-def test_the_command_is_documented():
-    done = subprocess.run(
-        [sys.executable, "-m", "snakemake_executor_plugin_tpu", "--help"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert "first-hour" in done.stdout

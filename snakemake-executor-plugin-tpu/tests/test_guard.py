@@ -13,7 +13,7 @@ ORDERS = {"name": "pod", "idle_seconds": 600, "end": 0, "lease": 3600, "secret":
 
 
 class Clock:
-    """Time that tests move on."""
+    """A clock that tests advance."""
 
     def __init__(self):
         self.now = 1000.0
@@ -27,7 +27,7 @@ class Clock:
 
 @pytest.fixture
 def hosts(monkeypatch, tmp_path):
-    """Return a maker of guards, a clock, and what is in use: a host is where `used["at"]` changes."""
+    """Return a function that makes guards, a clock, and `used`: a host is in use when `used["at"]` changes."""
     clock, used, made = Clock(), {}, []
     monkeypatch.setattr(guard, "time", clock)
     monkeypatch.setattr(guard, "PORT", 0)
@@ -59,7 +59,7 @@ def test_busy_or_silent_hosts_keep_the_pod(hosts):
     make, clock, _ = hosts
     one = make()
     clock.now += 700
-    assert one.why_delete() == ""  # the other has not said a word: it may run a job
+    assert one.why_delete() == ""  # the other is silent and may run a job
     one.heard[1] = (clock.now, 650.0)
     assert one.why_delete() == "it has been idle for 650 s"
     one.heard[1] = (clock.now, 0.0)
@@ -115,14 +115,14 @@ def test_refusals_are_noted(hosts, monkeypatch):
     one, status = make(), 403
     one.check()
     assert "answers 403" in one.error
-    status = 404  # allowed: there is only nothing of that name
+    status = 404  # allowed, and nothing has that name
     one.check()
     assert one.error == ""
 
 
 @pytest.fixture
 def guarded(study):
-    """Return a maker of studies whose pod they create themselves, with an idle rule."""
+    """Return a function that makes studies which create their pod with an idle rule."""
 
     def make(jobs, **profile):
         one = study(jobs, **{"tpu-idle-delete": 0.1, **profile})
@@ -155,7 +155,7 @@ def test_pod_that_nobody_uses_deletes_itself(guarded):
     until(lambda: not any(host.is_up for host in one.pod.hosts))
 
 
-def test_account_that_may_not_delete_is_told(guarded):
+def test_a_missing_permission_to_delete_is_reported(guarded):
     one = guarded({"a": {}})
     one.pod.metadata.may_delete = False
     try:

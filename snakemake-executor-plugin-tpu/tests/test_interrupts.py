@@ -1,4 +1,4 @@
-"""Ctrl-C at moments that are hard to hit, and what the tests themselves need to know of it."""
+"""Ctrl-C at moments that are hard to hit, and the test harness for it."""
 
 import asyncio
 import contextlib
@@ -19,8 +19,8 @@ from snakemake_executor_plugin_tpu.settings import ExecutorSettings
 INTERRUPTED = str(Path(__file__).with_name("interrupted.py"))
 
 
-def test_calls_hear_signals_that_the_tests_ignore(study):
-    """As under `make test &`, where a shell has SIGINT ignored, or under nohup: every child inherits that."""
+def test_calls_receive_signals_that_the_tests_ignore(study):
+    """As under `make test &` or nohup, where child processes inherit ignored signals."""
     one, numbers = study({"a": {}}), (signal.SIGINT, signal.SIGHUP)
     previous = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
     try:
@@ -34,10 +34,10 @@ def test_calls_hear_signals_that_the_tests_ignore(study):
     assert call.wait() == 0
 
 
-def test_call_that_does_not_end_tells_what_its_threads_are_at(study):
+def test_a_call_that_hangs_prints_the_stacks_of_its_threads(study):
     one = study({"a": {}})
     os.mkfifo(one.folder / "endless")
-    writer = os.open(one.folder / "endless", os.O_RDWR)  # and it never says a word
+    writer = os.open(one.folder / "endless", os.O_RDWR)  # and nothing is written to it
     try:
         call = one.start("--snakefile", "endless")
         call.wait_for("Using profile")
@@ -48,7 +48,7 @@ def test_call_that_does_not_end_tells_what_its_threads_are_at(study):
     assert call.process.returncode == -signal.SIGABRT
 
 
-def test_ctrl_c_when_a_job_is_just_on_its_way(study):
+def test_ctrl_c_while_a_job_is_being_submitted(study):
     one = study({"a": {"options": "--hold 2"}})
     call = one.start(program=(INTERRUPTED, "driver.loop.call_soon_threadsafe", "--"))
     assert call.wait() == 1
@@ -78,7 +78,7 @@ def test_second_ctrl_c_does_not_wait_for_the_pod(study):
     assert "Not waiting for the pod any longer: its jobs end by themselves within" in call.said
 
 
-def test_second_ctrl_c_is_heard_while_the_first_is_answered():
+def test_second_ctrl_c_is_noticed_while_the_first_is_logged():
     """Snakemake's log handler swallows a KeyboardInterrupt that is raised while it writes."""
     said = []
 
@@ -144,14 +144,14 @@ def test_connection_closes_though_a_grandchild_holds_its_pipes(monkeypatch):
     asyncio.run(play())
 
 
-def test_jobs_are_polled_as_often_as_stated_from_the_first_look_on():
-    # Snakemake's polling thread runs before the executor is complete: it would take Snakemake's 10 s.
+def test_the_polling_interval_holds_from_the_first_poll():
+    # The polling thread starts before the executor is complete and would use Snakemake's 10 s.
     executor = Executor.__new__(Executor)
     executor.workflow = SimpleNamespace(executor_settings=ExecutorSettings(poll=0.5))
     assert executor.next_seconds_between_status_checks == 0.5
 
 
-def test_driver_says_what_it_waits_for():
+def test_driver_reports_what_it_waits_for():
     one = driver.Driver("one")
 
     async def nobody_answers():

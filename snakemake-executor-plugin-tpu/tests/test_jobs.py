@@ -1,4 +1,4 @@
-"""Jobs on a pod where nothing goes wrong but the jobs themselves."""
+"""Jobs on a pod without faults."""
 
 import csv
 import os
@@ -22,7 +22,7 @@ def read(path) -> str:
         return ""
 
 
-def test_packed_and_whole_pod_jobs_give_their_results_to_the_caller(study):
+def test_packed_and_whole_pod_jobs_deliver_their_results(study):
     one = study({"a": {}, "b": {}, "all": {"hosts": 4}})
     said = one.run()
     assert one.table == [
@@ -81,7 +81,7 @@ def test_packed_and_whole_pod_jobs_give_their_results_to_the_caller(study):
     assert {host.home.joinpath(".snakemake-tpu").stat().st_mode & 0o777 for host in one.pod.hosts} == {0o700}
 
 
-def test_what_a_folder_has_used_is_said_with_its_price(tmp_path):
+def test_the_use_of_a_folder_is_reported_with_its_price(tmp_path):
     path = tmp_path / "jobs.csv"
     assert used(path) == ""
     path.write_text("job,accelerator_type,chip_seconds\na,v4-64,7200\nb,v4-64,3600\nc,v6e-16,3600\nd,,\n")

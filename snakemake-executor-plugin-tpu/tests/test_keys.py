@@ -1,4 +1,4 @@
-"""The ssh key: made where there is none, and refused in one sentence where nobody could get in with it."""
+"""The ssh key: made if there is none, and refused in one sentence if it cannot be used."""
 
 import re
 import subprocess

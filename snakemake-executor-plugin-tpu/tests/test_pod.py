@@ -1,4 +1,4 @@
-"""The way to the hosts: ssh configurations, host keys, environments, and the commands for people."""
+"""Connections to the hosts: ssh configurations, host keys, environments, and the commands for people."""
 
 import asyncio
 import contextlib
@@ -24,7 +24,7 @@ async def nobody_knows():
 
 @contextlib.asynccontextmanager
 async def worker_of(pod, folder: Path, host_key: str | None = None, rank: int = 0):
-    """Give a worker of the emulated pod, with the agent on it."""
+    """A worker of the emulated pod."""
     key = pod.hosts[rank].host_key if host_key is None else host_key
     endpoint = Endpoint(pod.hosts[rank].address, "", (key,) if key else ())
     ssh = Ssh(
@@ -98,7 +98,7 @@ def test_key_seen_first_is_kept_for_later_calls_and_another_refused(healthy_pod,
         asyncio.run(play())
 
 
-def test_follower_meets_another_host_key_and_says_so(healthy_pod, tmp_path):
+def test_follower_reports_another_host_key(healthy_pod, tmp_path):
     async def play():
         async with worker_of(healthy_pod, tmp_path, host_key=healthy_pod.hosts[1].host_key) as worker:
             with pytest.raises(HostKeyError, match="shows another host key"):
@@ -131,7 +131,7 @@ def test_log_that_cannot_be_written_costs_the_log_and_not_the_job(healthy_pod, t
     assert lines == [str(number) for number in range(1, 51)]
 
 
-def test_lost_host_is_reported_in_words(healthy_pod, tmp_path):
+def test_a_lost_host_is_reported(healthy_pod, tmp_path):
     async def play():
         async with worker_of(healthy_pod, tmp_path) as worker:
             await worker.deploy()
@@ -154,7 +154,7 @@ def test_silent_network_loses_neither_task_nor_byte(healthy_pod, tmp_path):
     def heard(line: str) -> None:
         lines.append(line)
         if line == "10":
-            # The host runs on and can be heard of no more, as when a laptop is closed.
+            # The host keeps running, and no packet gets through, as when a laptop is closed.
             healthy_pod.network.cable(0, False)
             go.touch()
 
@@ -178,7 +178,7 @@ def test_silent_network_loses_neither_task_nor_byte(healthy_pod, tmp_path):
     assert lines == [str(number) for number in range(1, 21)]
 
 
-def test_controller_that_fell_silent_loses_the_pod_to_the_next(healthy_pod, tmp_path, monkeypatch):
+def test_a_silent_controller_loses_the_pod_to_the_next_one(healthy_pod, tmp_path, monkeypatch):
     monkeypatch.setattr(claim, "RETRY_SECONDS", 3.0)
     first = Claim(print, {**describe_controller(), "patience": 0.5})
     second, third = Claim(print), Claim(print)
@@ -191,7 +191,7 @@ def test_controller_that_fell_silent_loses_the_pod_to_the_next(healthy_pod, tmp_
                 await third.take(two)
             assert (await one.status())["owner"]["id"] == second.owner["id"]
             await second.drop()
-            await first.take(one)  # and not a word follows for half a second
+            await first.take(one)  # and it sends no heartbeat for half a second
             while (await two.status())["owner"]:
                 pass
             await third.take(two)
@@ -205,7 +205,7 @@ def test_controller_that_fell_silent_loses_the_pod_to_the_next(healthy_pod, tmp_
 
 
 def test_another_key_at_the_old_address_does_not_lose_the_pod(healthy_pod, tmp_path, monkeypatch):
-    """As after a preemption: the next incarnation answers where the claim is still held on the last one."""
+    """As after a preemption, when the next incarnation has the address of the claimed one."""
     monkeypatch.setattr(claim, "RETRY_SECONDS", 0.1)
     held, tried = Claim(print), []
 
@@ -242,7 +242,7 @@ def test_hosts_share_neither_processes_nor_network(healthy_pod):
     assert len(set.union(*spaces)) == len(spaces)
 
 
-def test_sources_travel_once(healthy_pod, tmp_path):
+def test_sources_are_copied_once(healthy_pod, tmp_path):
     async def play():
         async with worker_of(healthy_pod, tmp_path) as worker:
             await worker.deploy()

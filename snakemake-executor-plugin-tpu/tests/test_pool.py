@@ -1,4 +1,4 @@
-"""A pool of slices: which job goes where, and what becomes of it when a slice is lost."""
+"""A pool of slices: where jobs go, also after a slice is lost."""
 
 import asyncio
 from types import SimpleNamespace
@@ -19,7 +19,7 @@ from snakemake_executor_plugin_tpu.settings import ExecutorSettings
 
 
 class Manager:
-    """A slice whose life is told by the test."""
+    """A slice whose state the test sets."""
 
     def __init__(self, hosts: int, up: bool = True, error: str = ""):
         self.hosts, self.error, self.tasks = hosts, error, []
@@ -54,7 +54,7 @@ def pool_of(*managers: Manager) -> Pool:
 
 
 def play(story):
-    """Run a story and leave no task behind."""
+    """Run a story and cancel the tasks that are left."""
 
     async def run():
         try:
@@ -70,7 +70,7 @@ def play(story):
 
 @pytest.fixture
 def place(tmp_path):
-    """Return a function that has a job placed; it returns the slice's name and hosts."""
+    """Return a function that places a job and returns the slice's name and hosts."""
 
     def place(pool: Pool, job: str, hosts: int = 1):
         async def placed():
@@ -128,7 +128,7 @@ def test_small_jobs_spare_large_slices_and_whole_jobs_get_slices_of_their_size(p
     play(story)
 
 
-def test_as_many_slices_are_brought_up_as_there_are_jobs_for(place):
+def test_only_as_many_slices_start_as_there_are_jobs_for(place):
     async def story():
         managers = [Manager(2, up=False) for _ in range(4)]
         pool = pool_of(*managers)
@@ -145,7 +145,7 @@ def test_as_many_slices_are_brought_up_as_there_are_jobs_for(place):
     play(story)
 
 
-def test_slice_that_cannot_be_had_is_left_out_until_none_is_left(place):
+def test_an_unavailable_slice_is_left_out_until_none_is_left(place):
     async def story():
         first, second = Manager(1, up=False, error="in use by somebody"), Manager(1)
         pool = pool_of(first, second)
@@ -192,7 +192,7 @@ def test_job_goes_where_it_runs_or_may_still_run(place):
 
 @pytest.mark.parametrize("pool", ["[v4-16, v4-8 x 2 @ us-east5-a]", "v4-16, v4-8 x 2 @ us-east5-a"])
 def test_pool_of_a_profile_is_a_list_or_a_text(pool, tmp_path):
-    """As Snakemake reads the profile, and as the commands for people do."""
+    """As Snakemake and the commands for people read the profile."""
     (tmp_path / "config.yaml").write_text(
         f"executor: tpu\ntpu-project: p\ntpu-zone: z\ntpu-name: pod\ntpu-pool: {pool}\n"
     )
@@ -205,14 +205,7 @@ def test_pool_of_a_profile_is_a_list_or_a_text(pool, tmp_path):
         assert found == [("pod-0", "v4-16", "z"), *((f"pod-{n}", "v4-8", "us-east5-a") for n in (1, 2))]
 
 
-def test_pool_in_words():
-    settings = ExecutorSettings(project="p", zone="z", name="pod", pool="v4-16, v4-8 x 2 @ us-east5-a")
-    found = [(one.name, one.accelerator_type, one.zone) for one in settings.slices()]
-    assert found == [
-        ("pod-0", "v4-16", "z"),
-        ("pod-1", "v4-8", "us-east5-a"),
-        ("pod-2", "v4-8", "us-east5-a"),
-    ]
+def test_pools_that_cannot_be_parsed_are_refused():
     assert ExecutorSettings(name="pod").slices()[0].name == "pod"
     with pytest.raises(WorkflowError, match="write 'v4-8 x 8'"):
         ExecutorSettings(pool="v4-8 times 8")

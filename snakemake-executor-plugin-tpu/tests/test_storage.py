@@ -1,9 +1,7 @@
-"""The improved GCS storage plugin, against fake-gcs-server behind a proxy that counts and fails."""
+"""The GCS storage classes against fake-gcs-server behind a proxy that counts requests and injects faults."""
 
 import asyncio
-import os
 from contextlib import suppress
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -56,7 +54,7 @@ def stored(provider, key: str, content: str):
     return item
 
 
-def test_one_listing_tells_about_all_objects(provider, server):
+def test_one_listing_covers_all_objects(provider, server):
     for number in range(30):
         provider.client.bucket("bucket").blob(f"many/deep/{number}").upload_from_string("x" * number)
     server.proxy.counts.clear()
@@ -77,7 +75,7 @@ def test_one_listing_tells_about_all_objects(provider, server):
     ]  # a folder is there, too
 
 
-def test_content_that_is_there_is_not_sent_again(provider, server):
+def test_existing_content_is_not_uploaded_again(provider, server):
     item = stored(provider, "same/a", "content")
     item.store_object()
     first = item.mtime()
@@ -90,7 +88,7 @@ def test_content_that_is_there_is_not_sent_again(provider, server):
     assert provider.client.bucket("bucket").blob("same/a").download_as_bytes() == b"another"
 
 
-def test_outages_pass(provider, server):
+def test_outages_are_survived(provider, server):
     item = stored(provider, "retry/a", "content")
     server.proxy.failures = 1
     item.store_object()
@@ -103,7 +101,7 @@ def test_outages_pass(provider, server):
     assert not provider.object("gs://bucket/retry/none").exists()
 
 
-def test_folders_go_up_and_come_down(provider):
+def test_folders_are_uploaded_and_downloaded(provider):
     item = provider.object("gs://bucket/folder/out")
     for name in ("x", "deep/y"):
         path = item.local_path() / name
@@ -115,7 +113,7 @@ def test_folders_go_up_and_come_down(provider):
     assert names == {"folder/out/x", "folder/out/deep/y"}
 
 
-def test_objects_are_all_that_is_asked_for(provider, server, monkeypatch):
+def test_only_permissions_on_objects_are_needed(provider, server, monkeypatch):
     """roles/storage.objectUser may neither look at the bucket nor name a project to bill."""
     monkeypatch.setattr(server.proxy, "roles", {"roles/storage.objectUser"})
     with pytest.raises(Forbidden, match="storage.buckets.get"):
@@ -189,7 +187,7 @@ def test_requests_need_what_google_publishes(method, path, needed):
 
 
 @pytest.mark.parametrize("path", ["/batch/storage/v1", "/x/y", "/storage/v1/b/x/o/y/acl"])
-def test_requests_that_nobody_compared_are_refused(path):
+def test_unknown_requests_are_refused(path):
     with pytest.raises(ValueError, match="POST"):
         needed_for_storage("POST", path)
 
@@ -212,11 +210,3 @@ def test_the_graph_is_built_from_listings_and_jobs_ask_anew(provider, server, mo
     provider.client.bucket("bucket").blob("graph/runs/b").upload_from_string("x")
     workflow.iocache.deactivate()
     assert [asyncio.run(item.managed_exists()) for item in items] == [True, True, False]
-
-
-def test_worker_loads_the_same_module_by_its_path():
-    path = Path(storage.__file__)
-    assert "from ." not in path.read_text()
-    assert (
-        os.path.relpath(path.parent / "worker" / "snakemake_job.py", path.parent) == "worker/snakemake_job.py"
-    )

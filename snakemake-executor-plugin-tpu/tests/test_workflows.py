@@ -1,4 +1,4 @@
-"""Snakemake's own tests for executor plugins, with nothing mocked: a real pod but for its hardware."""
+"""Snakemake's own tests for executor plugins, on the emulated pod."""
 
 import uuid
 

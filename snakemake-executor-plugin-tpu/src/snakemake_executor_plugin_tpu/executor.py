@@ -125,12 +125,10 @@ class Executor(RemoteExecutor):
         try:
             check_files(job)
             request = self._request(job, slot)
+            outcome = self.stopped.get(slot)  # Snakemake would retry a job that `stop` has ended
         except WorkflowError as error:
-            request, outcome = None, Outcome(False, str(error))
-        if slot in self.stopped:
-            # Snakemake would retry a job that `stop` has ended.
-            request, outcome = None, self.stopped[slot]
-        if request is not None:
+            outcome = Outcome(False, str(error))
+        if outcome is None:
             self._start(request)
         else:
             self.futures[slot] = Future()

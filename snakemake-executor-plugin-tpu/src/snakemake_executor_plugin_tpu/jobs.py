@@ -13,7 +13,7 @@ from typing import Any
 from .allocation import Allocator, libtpu_variables, slice_of
 from .errors import HostKeyError, PodError, TaskLost, TaskSilent, Unreachable
 from .launch import Launch, LaunchResult
-from .lifecycle import LEAST_DISK, Pod, PodManager
+from .lifecycle import LEAST_DISK, Pod, PodManager, hosts_of
 from .notify import ran_out_of_memory
 from .pod import Worker
 from .pool import Pool
@@ -194,8 +194,7 @@ class JobRun:
         if silence and not found:
             self._count(silence)
         if found:
-            hosts = self._hosts_of(found)
-            number = found["launch"]
+            hosts, number = hosts_of(found), found["launch"]
         else:
             self.record.settle()
             if not (hosts := self.allocator.held_by(request.slot)):
@@ -245,18 +244,15 @@ class JobRun:
         stale = [task for task in mine if best is None or task["launch"] != best["launch"]]
         for task in stale:
             worker = pod.workers[task["host"]]
+            launch = f"{self.request.label}: launch {task['launch']}"
             if task["state"] == "running":
-                self.say(
-                    f"{self.request.label}: stopping launch {task['launch']} on {worker.host}: it is outdated"
-                )
+                self.say(f"{launch} on {worker.host} is outdated and is stopped")
                 await worker.stop([task["task"]], self.settings.grace)
             if task["state"] == "exited" and task["role"] == "main":
-                self.say(
-                    f"{self.request.label}: launch {task['launch']} ended without a controller: {task['exit']}"
-                )
+                self.say(f"{launch} ended without a controller: {task['exit']}")
             await worker.call("remove", tasks=[task["task"]])
         if best:
-            self.allocator.take(self.request.slot, self._hosts_of(best) if best["state"] == "running" else [])
+            self.allocator.take(self.request.slot, hosts_of(best) if best["state"] == "running" else [])
             self.say(f"{self.request.label}: found on {pod.workers[best['host']].host}, re-attaching")
         for status in pod.status:
             names = [name for name, task in status["tasks"].items() if task.get("slot") == self.request.slot]
@@ -268,9 +264,6 @@ class JobRun:
         if task["fingerprint"] != self.request.fingerprint:
             return False
         return bool(task["state"] == "running" or (task["state"] == "exited" and task["exit"]["code"] == 0))
-
-    def _hosts_of(self, task: dict[str, Any]) -> list[int]:
-        return [task["host"]] if task["hosts"] == 1 else list(range(task["hosts"]))
 
     async def _spec(self, pod: Pod, workers: list[Any], name: str, number: int) -> dict[str, Any]:
         archives = await asyncio.gather(*(worker.push_sources(self.request.sources) for worker in workers))
@@ -290,9 +283,11 @@ class JobRun:
         }
         about = {
             "slot": self.request.slot,
+            "fingerprint": self.request.fingerprint,
+            "label": self.request.label,
             "launch": number,
             "hosts": len(workers),
-            "label": self.request.label,
+            "role": "main",
         }
         return {
             "argv": ["/bin/bash", "-c", self.request.command],
@@ -302,7 +297,7 @@ class JobRun:
             "grace": self.settings.grace,
             "lease": self.settings.lease,
             "runtime": self.request.runtime,
-            "about": {**about, "fingerprint": self.request.fingerprint, "role": "main"},
+            "about": about,
         }
 
     async def _why_lost(self, pod: Pod, result: LaunchResult) -> str | None:
@@ -335,9 +330,8 @@ class JobRun:
                 return str(status)
             if status["disk_free"] < LEAST_DISK:
                 return f"{worker.host} has no space left on its disk"
-            if any(
-                task["state"] == "vanished" for name, task in status["tasks"].items() if name in launch.names
-            ):
+            states = {task["state"] for name, task in status["tasks"].items() if name in launch.names}
+            if "vanished" in states:
                 return f"{worker.host} was restarted"
         return None
 

@@ -58,6 +58,11 @@ class Pod:
         ]
 
 
+def hosts_of(task: dict[str, Any]) -> list[int]:
+    """Return the hosts of a main task."""
+    return [task["host"]] if task["hosts"] == 1 else list(range(task["hosts"]))
+
+
 class PodManager:
     """Keeps one usable pod for all jobs; one recovery serves all jobs that find the pod lost."""
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from .allocation import Allocator
 from .errors import PodError, Unreachable
-from .lifecycle import Pod, PodManager
+from .lifecycle import Pod, PodManager, hosts_of
 from .pod import Worker
 from .settings import ExecutorSettings
 
@@ -79,8 +79,7 @@ class Watch:
             task["slot"]: task for task in found if task.get("role") == "main" and task["state"] == "running"
         }
         for slot, task in mains.items():
-            hosts = [task["host"]] if task["hosts"] == 1 else list(range(task["hosts"]))
-            self.allocator.take(slot, hosts)
+            self.allocator.take(slot, hosts_of(task))
             self._unclaimed.add(slot)
         for task in found:
             if task.get("role") == "rank" and task["state"] == "running" and task["slot"] not in mains:

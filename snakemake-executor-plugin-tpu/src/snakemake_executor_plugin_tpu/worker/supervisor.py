@@ -115,10 +115,8 @@ class Supervisor:
         environment["PATH"] = os.pathsep.join(path)
         environment["TPU_AGENT"] = str(Path(__file__).resolve().parents[1])
         environment["TPU_TASK_FOLDER"] = str(self.folder)
-        environment["TPU_PROGRESS_FILE"] = str(self.folder / "progress")
-        environment["TPU_STATUS_FILE"] = str(self.folder / "status")
-        environment["TPU_AGAIN_FILE"] = str(self.folder / "again")
-        environment["TPU_SCRATCH"] = str(self.folder / "scratch")
+        for name in ("PROGRESS_FILE", "STATUS_FILE", "AGAIN_FILE", "SCRATCH"):
+            environment[f"TPU_{name}"] = str(self.folder / name.removesuffix("_FILE").lower())
         (self.folder / "scratch").mkdir(exist_ok=True)
         # `tpurun` compares with this to find what the job exported.
         write_atomically(self.folder / "environment.json", json.dumps(environment))
