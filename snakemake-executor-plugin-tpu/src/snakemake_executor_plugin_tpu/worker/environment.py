@@ -137,8 +137,8 @@ def _run(argv: list[str]) -> None:
             if line.startswith(SHOWN):
                 send({"say": line.strip()[:150]})
     if process.wait():
-        output = "\n".join(tail)
-        raise RuntimeError(f"`{' '.join(argv[:4])} ...` ended with exit code {process.returncode}:\n{output}")
+        text = "\n".join(tail)
+        raise RuntimeError(f"`{' '.join(argv[:4])} ...` ended with exit code {process.returncode}:\n{text}")
 
 
 if __name__ == "__main__":
