@@ -63,11 +63,11 @@ def timed(command: Sequence[str], folder: Path = ROOT) -> tuple[float, float]:
 def seconds(call: Callable[[], object], backend: Any, repeat: int = 1) -> tuple[float, float]:
     """Wall and CPU seconds of a call."""
     backend.synchronize()
-    begun, processor = time.perf_counter(), time.process_time()
+    start, processor = time.perf_counter(), time.process_time()
     for _ in range(repeat):
         call()
     backend.synchronize()
-    return (time.perf_counter() - begun) / repeat, (time.process_time() - processor) / repeat
+    return (time.perf_counter() - start) / repeat, (time.process_time() - processor) / repeat
 
 
 def best_seconds(call: Callable[[], object], backend: Any) -> float:

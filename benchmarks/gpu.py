@@ -212,11 +212,11 @@ def main() -> int:
         if (args.out / f"{name}.json").exists():
             continue
         print(f"== {name}", flush=True)
-        begun = time.monotonic()
+        start = time.monotonic()
         command = [sys.executable, "-m", "benchmarks.gpu", *sys.argv[1:], "--job", name]
         if code := subprocess.run(command, check=False).returncode:
             failed.add(name)
-        print(f"== {name}: {'FAILED' if code else 'done'} in {time.monotonic() - begun:.0f} s", flush=True)
+        print(f"== {name}: {'FAILED' if code else 'done'} in {time.monotonic() - start:.0f} s", flush=True)
     paths = {name: args.out / f"{name}.json" for name in names}
     results = {name: read_json(path) for name, path in paths.items() if path.exists()}
     write_text(args.out / "gpu.json", dump(results))

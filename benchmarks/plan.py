@@ -100,9 +100,9 @@ def main() -> None:
     args = options.parse_args()
     with tempfile.TemporaryDirectory() as place, ThreadPoolExecutor(args.jobs) as pool:
         data(Path(place))
-        begun = time.perf_counter()
+        start = time.perf_counter()
         rows = list(pool.map(lambda kind: run(kind, Path(place), args.seed), KINDS))
-        wall = time.perf_counter() - begun
+        wall = time.perf_counter() - start
     values, ratios = fit(rows)
     for row, ratio in zip(rows, ratios, strict=True):
         del row["terms"]

@@ -371,7 +371,7 @@ def test_a_request_of_tpurun_is_seen_only_when_complete(tmp_path, monkeypatch):
     monkeypatch.setattr(agent_module, "send", sent.append)
     # The agent looks just before each rename.
     monkeypatch.setattr(
-        os, "replace", lambda *names: (agent_module._send_news(tmp_path, {}), replace(*names))
+        os, "replace", lambda *names: (agent_module._send_updates(tmp_path, {}), replace(*names))
     )
     tpurun.write(requests / "run-1.json", '{"argv": []}')
     assert sent == []
@@ -384,7 +384,7 @@ def test_a_request_that_the_supervisor_has_just_deleted_is_ignored(tmp_path, mon
     requests.mkdir()
     monkeypatch.setattr(agent_module, "send", sent.append)
     (requests / "run-1.json").symlink_to(tmp_path / "deleted")  # listed, but gone when it is read
-    agent_module._send_news(tmp_path, {})
+    agent_module._send_updates(tmp_path, {})
     assert sent == []
 
 

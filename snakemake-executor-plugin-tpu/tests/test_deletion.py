@@ -41,7 +41,7 @@ def test_somebody_without_a_key_deletes_nothing(study, tmp_path):
     make_key(tmp_path / "other")
     said = other.run(code=1, SNAKEMAKE_TPU_SSH_KEY=str(tmp_path / "other"))
     assert f"does not let snakemake in with {tmp_path}/other" in said
-    assert "nothing was deleted. Use the key of whoever created the pod" in said
+    assert "nothing was deleted. Use the key with which the pod was created" in said
     one.release("a")
     assert call.wait() == 0, call.said
     assert keys_of(one.pod) == keys

@@ -138,7 +138,7 @@ def test_output_outside_of_storage_is_refused(study):
         snakefile.read_text().replace('remote("counts/{job}.txt"),\n    params', '"c/{job}.txt",\n    params')
     )
     said = one.run("c/a.txt", code=1)
-    assert "Rule count would write c/a.txt on the pod, where nobody finds it" in said
+    assert "Rule count would write c/a.txt on the pod, where it would be lost" in said
 
 
 def test_hostile_names_are_data_and_nothing_else(study):

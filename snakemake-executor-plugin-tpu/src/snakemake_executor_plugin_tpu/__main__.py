@@ -171,7 +171,7 @@ class Cli:
         found = [task for task in self._named(pod) if task.get("rank", 0) == rank]
         if not found:
             raise PodError(
-                f"No rank {rank} of {self.args.words[0]} is on the pod; ended jobs' logs are kept locally."
+                f"No rank {rank} of {self.args.words[0]} is on the pod; the logs of ended jobs are local."
             )
         task = max(found, key=lambda task: task["launch"])
         folder = shlex.quote(f"{self.settings.folder}/tasks/{task['task']}")

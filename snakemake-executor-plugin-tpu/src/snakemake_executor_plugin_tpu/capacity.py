@@ -42,8 +42,8 @@ class Capacity:
         `existed`: the pod was up in this call, so it is not created again if somebody has deleted it since.
         Raises CloudError if the API or the profile refuses, or after tpu-queue-timeout seconds.
         """
-        self.begin = self.asked = self.told_at = time.monotonic()
-        self.since, self.told, self.operation = clock(), "", None
+        self.begin = self.asked = self.reported_at = time.monotonic()
+        self.since, self.reported, self.operation = clock(), "", None
         pause, most = self.cloud.poll_seconds
         retry, failure = 0.0, None
         timeout, zone_seconds = self.settings.queue_timeout, 60 * self.settings.zone_minutes
@@ -161,12 +161,12 @@ class Capacity:
 
     def _tell(self, state: PodState) -> None:
         now = time.monotonic()
-        if str(state) != self.told:
+        if str(state) != self.reported:
             self.say(f"TPU pod {self.cloud.name}: {state}")
-        elif now - self.told_at > REMIND_SECONDS:
+        elif now - self.reported_at > REMIND_SECONDS:
             self.say(
                 f"TPU pod {self.cloud.name}: {state}, in {self.cloud.zone}, requested since {self.since}"
             )
         else:
             return
-        self.told, self.told_at = str(state), now
+        self.reported, self.reported_at = str(state), now

@@ -61,7 +61,7 @@ class Claim:
             await asyncio.gather(keeper, return_exceptions=True)
 
     async def _open(self, worker: Worker) -> Connection:
-        told = False
+        reported = False
         while (answer := await self._ask(worker))[0] is None:
             owner = answer[1]
             if owner.get("id") != self.owner["id"]:
@@ -70,9 +70,9 @@ class Claim:
                         f"The pod is in use by the Snakemake of {name_of(owner)}: its jobs and yours would get the "
                         "same hosts. Wait for its end, stop it, or use a pod with another tpu-name."
                     )
-                if not told:
+                if not reported:
                     self.say(f"The pod was in use by {name_of(owner)}, which is silent: it will be free soon")
-                told = True
+                reported = True
             await asyncio.sleep(RETRY_SECONDS)
         return answer[0]
 

@@ -181,8 +181,8 @@ class Executor(RemoteExecutor):
             if not Path(item).exists():
                 raise WorkflowError(f"tpu-sources names {item}, which does not exist in {os.getcwd()}.")
             found = sorted(Path(item).rglob("*")) if Path(item).is_dir() else [Path(item)]
-            kept = [path for path in found if path.is_file() and "__pycache__" not in path.parts]
-            files.update({str(path): path for path in kept})
+            sources = [path for path in found if path.is_file() and "__pycache__" not in path.parts]
+            files.update({str(path): path for path in sources})
         for part in members(job):
             made_inside = {str(file) for other in members(job) for file in other.output}
             for file in part.input:

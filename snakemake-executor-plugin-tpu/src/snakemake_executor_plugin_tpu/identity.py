@@ -64,6 +64,6 @@ def check_files(job: Any) -> None:
     local = [str(file) for file in job.output if not file.is_storage]
     if local:
         raise WorkflowError(
-            f"Rule {job.rule.name} would write {local[0]} on the pod, where nobody finds it: wrap it as "
+            f"Rule {job.rule.name} would write {local[0]} on the pod, where it would be lost: wrap it as "
             f'storage.gcs("gs://BUCKET/{local[0]}"), set default-storage-provider: gcs, or make the rule a localrule.'
         )

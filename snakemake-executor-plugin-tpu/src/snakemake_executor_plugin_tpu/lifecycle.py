@@ -316,9 +316,9 @@ class PodManager:
         user, key = self.settings.login
         return (
             f"The pod does not let {user or 'you'} in with {key or 'your keys'} ({error}); nothing was deleted. Use "
-            "the key of whoever created the pod (tpu-ssh-user, tpu-ssh-key), or have them add yours: `gcloud compute "
-            "project-info add-metadata --metadata-from-file=ssh-keys=FILE` with one line USER:PUBLIC-KEY for each "
-            "person."
+            "the key with which the pod was created (tpu-ssh-user, tpu-ssh-key), or have its owner add yours: `gcloud "
+            "compute project-info add-metadata --metadata-from-file=ssh-keys=FILE` with one line USER:PUBLIC-KEY for "
+            "each person."
         )
 
     async def _prepare_environment(self, pod: Pod) -> None:

@@ -45,7 +45,7 @@ class ExecutorSettings(ExecutorSettingsBase):
         (),
         "Several slices instead of one, NAME-0, NAME-1 and so on: 'v4-8 x 8', 'v5litepod-16 x 4 @ us-west4-a'. In a "
         "profile a list, or a string with commas.",
-        nargs="+",  # and no `type`, which Snakemake would apply to the whole list
+        nargs="+",  # no `type`: Snakemake would apply it to the list
     )
     runtime_version: str = _setting("tpu-ubuntu2204-base", "Software image of the hosts.", str)
     create: bool = _setting(

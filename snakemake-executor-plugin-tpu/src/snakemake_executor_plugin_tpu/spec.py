@@ -27,7 +27,7 @@ def guard_metadata(settings: ExecutorSettings) -> dict[str, str]:
 
 
 def valid_seconds(settings: ExecutorSettings) -> int:
-    """Return after how long a queued request expires: nobody may be left to use the pod."""
+    """Return after how long a queued request expires, since its controller may have ended."""
     seconds = settings.queue_timeout or QUEUE_SECONDS
     if settings.end:
         seconds = min(seconds, int(settings.end_time() - time.time()))

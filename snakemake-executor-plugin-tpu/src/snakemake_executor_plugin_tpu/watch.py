@@ -117,7 +117,7 @@ class Watch:
                 )
 
     async def _look_often(self) -> None:
-        told: set[str] = set()
+        warned: set[str] = set()
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             self._unclaimed -= set(self.runs)
@@ -135,8 +135,8 @@ class Watch:
                     if slot not in running:
                         self._unclaimed.discard(slot)
                         self.allocator.release(slot)
-                    elif slot not in told:
-                        told.add(slot)
+                    elif slot not in warned:
+                        warned.add(slot)
                         self.say(
                             f"The pod runs {slot}, which an earlier call started and this one does not need: its "
                             f"hosts are busy. `python -m snakemake_executor_plugin_tpu stop {slot}` ends it."

@@ -122,7 +122,7 @@ def main() -> int:
             command.add_argument("--accelerator-type", default="v4-64")
             command.add_argument("--slices", type=int, default=1, help="size of a pool (with --empty)")
             command.add_argument("--empty", action="store_true", help="leave creating the pod to the plugin")
-            command.add_argument("--disk-mb", type=int, help="give each host a disk of its own of this size")
+            command.add_argument("--disk-mb", type=int, help="give each host its own disk of this size")
         if name == "preempt":
             command.add_argument(
                 "--notice", type=float, default=0.0, help="seconds between SIGTERM and the end"

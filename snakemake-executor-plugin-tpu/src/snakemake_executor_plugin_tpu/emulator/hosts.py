@@ -227,5 +227,5 @@ class Host:
 
     def fill_disk(self, name: str = "filler") -> None:
         """Fill the host's own disk with a file below the home folder."""
-        assert self.disk_mb, "only a host with a disk of its own can be filled"
+        assert self.disk_mb, "only a host with its own disk can be filled"
         self.enter("sh", "-c", f"cat /dev/zero > {self.home}/{name} 2>/dev/null; true")

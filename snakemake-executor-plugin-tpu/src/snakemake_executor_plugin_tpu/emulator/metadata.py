@@ -14,7 +14,7 @@ ROOT = "/computeMetadata/v1/"
 class MetadataServer(HttpServer):
     """Serves each host by its address. `of_host` returns (rank, node, addresses of all hosts) for an address.
 
-    Like the real servers it answers nothing without the header Metadata-Flavor, requires a token of its own for the
+    Like the real servers it answers nothing without the header Metadata-Flavor, requires one of its tokens for the
     API, and answers 403 if the hosts' account lacks the permission, before it looks whether the resource exists.
     """
 

@@ -61,10 +61,10 @@ class TpuApi:
         self.queued: dict[str, Any] = {}
         self.created: dict[str, float] = {}
         self.operations: dict[str, operations_pb2.Operation] = {}
-        self.begun: dict[str, float] = {}
+        self.started: dict[str, float] = {}
         self.host_keys: dict[str, list[str]] = {}
         self.failures: list[tuple[str, ApiError]] = []
-        self.roles = {"roles/tpu.admin", "roles/iam.serviceAccountUser"}  # of whoever calls
+        self.roles = {"roles/tpu.admin", "roles/iam.serviceAccountUser"}  # of the callers
         self.calls: list[str] = []
         self.requests: list[Any] = []
         self.lock = threading.RLock()
@@ -193,7 +193,7 @@ class TpuApi:
                 self.nodes.pop(name, None)
                 self.queued.pop(name, None)
         for operation in self.operations.values():
-            if not operation.done and now - self.begun[operation.name] > self.seconds_per_state:
+            if not operation.done and now - self.started[operation.name] > self.seconds_per_state:
                 operation.done = True
 
     def _make_node(self, spec: Any) -> None:
@@ -221,7 +221,7 @@ class TpuApi:
             operation.response.CopyFrom(packed)
         else:
             operation.error.CopyFrom(error)
-        self.operations[operation.name], self.begun[operation.name] = operation, time.monotonic()
+        self.operations[operation.name], self.started[operation.name] = operation, time.monotonic()
         return operation
 
     def _check_zone(self, parent: str) -> None:

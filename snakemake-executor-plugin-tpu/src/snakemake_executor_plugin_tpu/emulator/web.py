@@ -25,7 +25,7 @@ class Handler(BaseHTTPRequestHandler):
     """Handles requests without logging them."""
 
     def answer(self, status: int, content: bytes, *headers: tuple[str, str]) -> None:
-        """Send a whole response."""
+        """Send a complete response."""
         self.send_response(status)
         for key, value in headers:
             self.send_header(key, value)

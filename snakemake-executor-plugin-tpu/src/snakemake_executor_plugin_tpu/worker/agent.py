@@ -80,7 +80,7 @@ def follow(request: dict[str, Any]) -> None:
     if not folder.is_dir():
         return
     renew_lease(folder, request.get("lease"))
-    told: dict[str, Any] = {}
+    sent: dict[str, Any] = {}
     heard = time.monotonic()
     with open(folder / "log", "rb") as log:
         log.seek(int(request.get("offset", 0)))
@@ -88,7 +88,7 @@ def follow(request: dict[str, Any]) -> None:
             state = state_of(folder)
             while block := log.read(1 << 16):
                 send({"bytes": len(block)}, block)
-            _send_news(folder, told)
+            _send_updates(folder, sent)
             if state != "running":
                 send({"exit": read_exit(folder)} if state == "exited" else {"vanished": True})
                 return
@@ -102,20 +102,20 @@ def follow(request: dict[str, Any]) -> None:
                 return
 
 
-def _send_news(folder: Path, told: dict[str, Any]) -> None:
+def _send_updates(folder: Path, sent: dict[str, Any]) -> None:
     progress = read_progress(folder)
-    if progress and told.get("progress") != progress:
-        told["progress"] = progress
+    if progress and sent.get("progress") != progress:
+        sent["progress"] = progress
         send({"progress": progress})
     for path in sorted((folder / "requests").glob("*.json")):
         # The supervisor deletes requests when the job ends.
-        if path.name not in told and (text := read(path)):
-            told[path.name] = True
+        if path.name not in sent and (text := read(path)):
+            sent[path.name] = True
             started = path.with_suffix(".started").exists()
             send({"request": path.stem, "started": started, **json.loads(text)})
     for path in sorted((folder / "requests").glob("*.rank0")):
-        if path.name not in told:
-            told[path.name] = True
+        if path.name not in sent:
+            sent[path.name] = True
             send({"rank0": path.stem, "code": int(path.read_text())})
 
 
@@ -214,8 +214,8 @@ def prune(request: dict[str, Any]) -> dict[str, Any]:
     kinds = ["tasks", *(("sources", "environments", "bin") if idle and not request.get("tasks_only") else ())]
     removed = []
     for path in [path for kind in kinds for path in sorted((root() / kind).glob("*"))]:
-        kept = path.name == own or is_supervised(path)
-        if not kept and max(_touched(path), _touched(path / "lease")) < limit:
+        in_use = path.name == own or is_supervised(path)
+        if not in_use and max(_touched(path), _touched(path / "lease")) < limit:
             removed.append(f"{path.parent.name}/{path.name}")
             if path.is_dir():
                 shutil.rmtree(path, ignore_errors=True)

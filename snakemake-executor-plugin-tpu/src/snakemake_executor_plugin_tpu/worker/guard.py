@@ -97,8 +97,8 @@ class Guard:
         with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
             text, signature = json.loads(message)
             if hmac.compare_digest(signature, self.sign(text)):
-                told = json.loads(text)
-                self.heard[int(told["rank"])] = (time.monotonic(), float(told["idle"]))
+                fields = json.loads(text)
+                self.heard[int(fields["rank"])] = (time.monotonic(), float(fields["idle"]))
 
     def pod_idle(self) -> float:
         """Return how many seconds all hosts have been idle."""

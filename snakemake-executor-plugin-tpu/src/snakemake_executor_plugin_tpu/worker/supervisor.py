@@ -134,7 +134,7 @@ class Supervisor:
             )
 
     def _supervise(self) -> tuple[int, str]:
-        self.begun = time.monotonic()
+        self.started = time.monotonic()
         while True:
             note_activity()
             if (code := self._reap()) is not None:
@@ -168,7 +168,7 @@ class Supervisor:
         if (self.folder / "stop").exists():
             return "stopped"
         runtime = float(self.spec.get("runtime") or 0)
-        if runtime and time.monotonic() > self.begun + runtime:
+        if runtime and time.monotonic() > self.started + runtime:
             return "runtime"
         return "lease" if lease_has_expired(self.folder) else None
 
