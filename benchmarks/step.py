@@ -22,11 +22,13 @@ from benchmarks.baseline import EagerTrainer, EagerTRM
 from benchmarks.frame import Ratio, best_seconds, finish, in_turns, parser
 from trm.devices import open_backend
 from trm.devices.base import Backend
+from trm.network.act import Rows
 from trm.network.inference import InferenceNetwork, inference_batch
 from trm.study.flops import forward_flops, step_flops
 from trm.study.schema import ModelConfig, RunConfig, TrainingConfig
-from trm.training.state import Puzzles, TrainState
-from trm.training.step import Batch, Originals, TrainStep
+from trm.study.tasks import Sizes
+from trm.training.state import TrainState
+from trm.training.step import Batch, TrainStep
 
 CASES: dict[str, tuple[dict[str, Any], int, int]] = {
     # name: model, batch, cells of a puzzle
@@ -57,11 +59,11 @@ def our_step(
     run: RunConfig, cells: int, vocab: int, backend: Backend
 ) -> tuple[Callable[[], None], TrainState]:
     """A closure that takes one training step."""
-    state = TrainState(run, Puzzles(cells, vocab, 1, 0), backend.precision(run.training.precision), backend)
+    state = TrainState(run, Sizes(cells, vocab, 1, 0), backend.precision(run.training.precision), backend)
     state.initialise(backend)
     batch = run.training.batch_size
     inputs, labels = random_rows(batch, cells, vocab)
-    originals = Originals(*map(backend.place, (inputs, labels, torch.zeros(batch, dtype=torch.int32))))
+    originals = Rows(*map(backend.place, (inputs, labels, torch.zeros(batch, dtype=torch.int32))))
     rows = Batch(
         torch.arange(batch, dtype=torch.int32),
         torch.arange(vocab, dtype=torch.uint8).repeat(batch, 1),

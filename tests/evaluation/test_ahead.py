@@ -86,5 +86,5 @@ def test_other_settings_weights_or_data_are_measured(root, dataset_folder, tmp_p
 
 def test_a_failure_is_left_to_the_evaluation_job(dataset_folder, tmp_path, caplog):
     assert train(dataset_folder, tmp_path, [{"weights": "average", "average": 3}]) == 0
-    assert "the evaluation job will measure again" in caplog.text
+    assert "the evaluation job will evaluate again" in caplog.text
     assert not (tmp_path / "kept" / "evaluated").exists()

@@ -10,6 +10,7 @@ from tests.data.conftest import apply_numpy
 from trm.data import rng
 from trm.data.dataset import Meta, load
 from trm.errors import UserError
+from trm.network.act import Rows
 from trm.tasks import task_of
 from trm.tasks.expand import expand
 from trm.tasks.maze.maze import dihedral_cells, examine
@@ -17,7 +18,7 @@ from trm.tasks.sudoku.augment import SudokuAugmenter, sudoku_maps
 from trm.tasks.sudoku.geometry import Geometry, broken_rule
 from trm.tasks.sudoku.kernels import solve_batch
 from trm.tasks.sudoku.pool import solve
-from trm.training.step import Batch, Originals, transformed
+from trm.training.step import Batch, transformed
 
 SHAPES = st.sampled_from([(2, 2), (2, 3), (3, 2), (3, 3), (2, 4), (4, 4), (3, 5)])
 
@@ -80,7 +81,7 @@ def test_torch_numpy_and_files_agree(tmp_path, set_4x4, mazes, kind):
     assert (apply_numpy(train.inputs[puzzles], *maps) == written.inputs).all()
     assert (apply_numpy(train.labels[puzzles], *maps) == written.labels).all()
     nothing = np.zeros(len(puzzles), dtype=np.int32)
-    originals = Originals(*map(torch.from_numpy, (train.inputs, train.labels, nothing[: train.puzzles])))
+    originals = Rows(*map(torch.from_numpy, (train.inputs, train.labels, nothing[: train.puzzles])))
     rows = transformed(originals, Batch(*map(torch.from_numpy, (puzzles, *maps, nothing))))
     assert (rows.inputs.numpy() == written.inputs).all()
     assert (rows.labels.numpy() == written.labels).all()

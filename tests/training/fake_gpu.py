@@ -107,10 +107,12 @@ FAULTS = {fault.__name__: fault for fault in (item, copy, constant, strided)}
 def steps(network: str, document: dict[str, Any], world: int, fault: str) -> None:
     """Two steps of a run as one of `world` workers takes them; with a fault, which happens before the update."""
     from trm.devices.base import Backend, Precision, precision_of
+    from trm.network.act import Rows
     from trm.study.schema import RunConfig
+    from trm.study.tasks import Sizes
     from trm.training.optim import loss_scale
-    from trm.training.state import Puzzles, TrainState
-    from trm.training.step import Batch, Originals, TrainStep
+    from trm.training.state import TrainState
+    from trm.training.step import Batch, TrainStep
 
     class FakeBackend(Backend):
         name, device = "cuda", DEVICE
@@ -133,10 +135,10 @@ def steps(network: str, document: dict[str, Any], world: int, fault: str) -> Non
     backend.network, backend.world = network, world
     with FakeTensorMode(allow_non_fake_inputs=True) as fake:
         state = TrainState(
-            run, Puzzles(CELLS, SYMBOLS, 10, 0), backend.precision(run.training.precision), backend
+            run, Sizes(CELLS, SYMBOLS, 10, 0), backend.precision(run.training.precision), backend
         )
         cells = torch.zeros(100, CELLS, dtype=torch.uint8, device=DEVICE)
-        originals = Originals(cells, cells.clone(), torch.zeros(100, dtype=torch.int32, device=DEVICE))
+        originals = Rows(cells, cells.clone(), torch.zeros(100, dtype=torch.int32, device=DEVICE))
         step, rows = TrainStep(state, originals, backend), state.local_batch
         if fault:
             step.before_update = lambda: FAULTS[fault](state)

@@ -165,7 +165,7 @@ def test_an_evaluation_holds_the_votes(folder, tmp_path):
 
 
 def test_another_canvas_is_refused(folder, tmp_path):
-    with pytest.raises(UserError, match=r"puzzles of 36 cells, and the run's data has 49"):
+    with pytest.raises(UserError, match=r"cells per puzzle 36, but the run's config has 49"):
         Dataset(folder).check_fits(run_config(arc_side=7))
 
 

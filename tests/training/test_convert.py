@@ -131,7 +131,7 @@ def test_what_does_not_fit_is_named(dataset_folder, tmp_path):
         from_reference(state, config({"mixer": "attention"}), "x")
     with pytest.raises(UserError, match="has shape"):
         from_reference(state, config({"d_model": 32}), "x")
-    with pytest.raises(UserError, match="also holds extra"):
+    with pytest.raises(UserError, match="also has extra"):
         from_reference(state | {"extra": torch.zeros(1)}, run, "x")
     (tmp_path / "bad.pt").write_bytes(b"no")
     assert (
@@ -153,5 +153,5 @@ def test_what_does_not_fit_is_named(dataset_folder, tmp_path):
 def test_a_narrower_network_than_the_public_one_is_not_exported(dataset_folder, tmp_path, capsys):
     train(config({"multiple": 8}, {"steps": 1}), dataset_folder, tmp_path)
     assert main(["convert", "to-reference", str(tmp_path / "run"), "--out", str(tmp_path / "m.pt")]) == 2
-    assert "model.multiple=8, and the public implementation rounds" in capsys.readouterr().err
+    assert "model.multiple=8, but the public implementation rounds" in capsys.readouterr().err
     assert not (tmp_path / "m.pt").exists()

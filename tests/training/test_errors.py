@@ -159,7 +159,7 @@ def test_weights_of_another_size_cannot_start_a_run(dataset_folder, tmp_path, ca
     train(config(), dataset_folder, tmp_path, "first")
     run = config({"d_model": 32}, {"init_from": "first"})
     assert main(command(run, dataset_folder, tmp_path)) == 2
-    assert "embed.weight has shape (6, 16), and this model needs (6, 32)" in capsys.readouterr().err
+    assert "embed.weight has shape (6, 16), but this model requires (6, 32)" in capsys.readouterr().err
 
 
 def test_evaluation_refuses_another_data_set(dataset_folder, tmp_path, capsys, monkeypatch):
@@ -177,7 +177,7 @@ def test_evaluation_refuses_another_data_set(dataset_folder, tmp_path, capsys, m
         str(tmp_path / "e"),
     ]
     assert main(arguments) == 2
-    assert "vocab 9, and the run was trained with 6" in capsys.readouterr().err
+    assert "vocab 9, but the run was trained with 6" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

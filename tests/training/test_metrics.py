@@ -146,7 +146,7 @@ def test_a_signal_asks_for_the_backends_own_report(dataset_folder, tmp_path, mon
 
 def test_wandb_that_is_not_installed(dataset_folder, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(UserError, match="needs the wandb package: pip install wandb, or set wandb to off"):
+    with pytest.raises(UserError, match="requires the wandb package: pip install wandb, or set wandb to off"):
         train(config(training={"steps": 1}), dataset_folder, tmp_path, wandb="offline")
 
 

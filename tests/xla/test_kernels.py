@@ -92,29 +92,31 @@ def test_float32_contractions_are_einsum(equation: str):
     torch.testing.assert_close(contract(equation, a, b), torch.einsum(equation, a, b))
 
 
-def half_of(
+def kernel_of(
     kind: str, backward: bool, puzzles: int, length: int, width: int, inner: int, added: bool = False
 ) -> Any:
-    from trm.network.tpu.calls import Half
+    from trm.network.tpu.calls import Kernel
 
-    return Half(kind, backward, not backward, added, puzzles, length, width, inner, rope=kind == "attention")
+    return Kernel(
+        kind, backward, not backward, added, puzzles, length, width, inner, rope=kind == "attention"
+    )
 
 
-def shapes_of(half: Any) -> list[tuple[tuple[int, ...], str]]:
+def shapes_of(kernel: Any) -> list[tuple[tuple[int, ...], str]]:
     """Shapes and dtypes of a kernel's arguments."""
-    rows, width, inner = half.puzzles * half.padded, half.width, half.inner
-    streams = [(rows, width)] * (3 if half.backward else 1 + half.added)
-    if half.kind == "channel" and half.backward:
+    rows, width, inner = kernel.puzzles * kernel.padded, kernel.width, kernel.inner
+    streams = [(rows, width)] * (3 if kernel.backward else 1 + kernel.added)
+    if kernel.kind == "channel" and kernel.backward:
         streams[2] = (rows, 2 * inner)
-    if half.kind == "attention" and half.backward:
+    if kernel.kind == "attention" and kernel.backward:
         streams[2] = (rows, 3 * width)
-    if half.kind == "token":
-        weights = [(inner, half.padded), (inner, half.padded), (half.padded, inner)]
-    elif half.kind == "channel":
+    if kernel.kind == "token":
+        weights = [(inner, kernel.padded), (inner, kernel.padded), (kernel.padded, inner)]
+    elif kernel.kind == "channel":
         weights = [(width, inner), (width, inner), (inner, width)]
     else:
         weights = [(width, width)] * 4
-    tables = [(half.padded, 128)] * (2 if half.rope else 0)
+    tables = [(kernel.padded, 128)] * (2 if kernel.rope else 0)
     return [(shape, "bfloat16") for shape in streams + weights] + [(shape, "float32") for shape in tables]
 
 
@@ -127,17 +129,17 @@ def test_kernels_on_an_interpreted_tpu(kind: str, inner: int, backward: bool):
     from jax._src.pallas.mosaic import interpret
     from jax.experimental.pallas import tpu as pltpu
 
-    from trm.network.tpu.calls import function
+    from trm.network.tpu.calls import jitted
 
-    half = half_of(kind, backward, puzzles=4, length=11, width=128, inner=inner)
+    kernel = kernel_of(kind, backward, puzzles=4, length=11, width=128, inner=inner)
     rng = np.random.default_rng(0)
     arrays = [
         jnp.asarray(rng.normal(size=shape) * 0.2, dtype=getattr(jnp, dtype))
-        for shape, dtype in shapes_of(half)
+        for shape, dtype in shapes_of(kernel)
     ]
-    expected = function(half, interpret=True)(*arrays)
+    expected = jitted(kernel, interpret=True)(*arrays)
     tpu = pltpu.InterpretParams(detect_races=True, uninitialized_memory="nan", num_cores_per_device=2)
-    found = function(half, interpret=tpu)(*arrays)
+    found = jitted(kernel, interpret=tpu)(*arrays)
     assert not interpret.races.races_found
     for one, other in zip(expected, found, strict=True):
         one, other = (np.asarray(array.astype(jnp.float32)) for array in (one, other))
@@ -154,14 +156,14 @@ from trm.study.slices import Slice
 where = Slice("one chip", 1, "v4:2x2x1")
 os.environ.update(environment(where))
 import jax, jax.export, jax.numpy as jnp
-from tests.xla.test_kernels import EXTREMES, half_of, shapes_of
+from tests.xla.test_kernels import EXTREMES, kernel_of, shapes_of
 from trm.checks.tpu_check.compiler import compile_for
-from trm.network.tpu.calls import function
+from trm.network.tpu.calls import jitted
 for kind, *sizes in EXTREMES:
     backward = sys.argv[1] == "backward"
-    half = half_of(kind, backward, 16, *sizes, added=not backward and kind != "channel")
-    given = [jax.ShapeDtypeStruct(shape, getattr(jnp, dtype)) for shape, dtype in shapes_of(half)]
-    module = jax.export.export(function(half), platforms=["tpu"])(*given).mlir_module()
+    kernel = kernel_of(kind, backward, 16, *sizes, added=not backward and kind != "channel")
+    given = [jax.ShapeDtypeStruct(shape, getattr(jnp, dtype)) for shape, dtype in shapes_of(kernel)]
+    module = jax.export.export(jitted(kernel), platforms=["tpu"])(*given).mlir_module()
     print(kind, *sizes, "fits" if compile_for(module, where).text else "does not fit")
 """
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from trm.checks.tpu_check.starting import starting_seconds
+from trm.checks.tpu_check.launching import launch_seconds
 from trm.checks.tpu_check.worker import environment
 from trm.study.schema import RunConfig
 from trm.study.slices import parse_slice
@@ -101,7 +101,7 @@ def test_a_host_of_a_large_slice_is_measured_with_four_chips(monkeypatch: pytest
     where = parse_slice("v4-64")
     for name, value in environment(where).items():
         monkeypatch.setenv(name, value)
-    assert 0 < starting_seconds(7, 3, (64, 16, 6), where, None) < 10
+    assert 0 < launch_seconds(7, 3, (64, 16, 6), where, None) < 10
 
 
 def sized(task: str) -> RunConfig:

@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
     from trm.errors import UserError
     from trm.storage.cache import fetch
     from trm.storage.folders import output_folder
-    from trm.training.checkpoints.lock import only_trainer
+    from trm.training.checkpoints.lock import training_lock
     from trm.training.checkpoints.remote import open_checkpoints
     from trm.training.interrupt import EXIT_TERMINATED, EXIT_UNFINISHED
     from trm.training.loop import Trainer
@@ -98,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
         dataset_folder = fetch(args.dataset)
         init_from = _initial_run(config.training.init_from, args)
         with (
-            only_trainer(args.checkpoints, backend.rank),
+            training_lock(args.checkpoints, backend.rank),
             output_folder(args.out, last=("training.json",), upload=backend.rank == 0) as out,
             open_checkpoints(args.checkpoints, name, backend, runtime.keep_checkpoints) as checkpoints,
         ):
@@ -106,7 +106,7 @@ def run(args: argparse.Namespace) -> int:
             trainer = Trainer(config, dataset, out, checkpoints, backend, runtime, started, initial)
             code = trainer.run()
         if args.time_limit and code in (EXIT_UNFINISHED, EXIT_TERMINATED) and backend.rank == 0:
-            _go_on_later(trainer.record.done - trainer.begun, args.time_limit)
+            _go_on_later(trainer.record.done - trainer.resumed_at, args.time_limit)
         if code == 0 and args.evaluations and backend.processes == 1:
             _evaluate_ahead(args, out, dataset_folder, backend)
         return code

@@ -1,7 +1,7 @@
 """Evaluation of a small run by the process that trained it.
 
-The results are kept beside the checkpoints. The evaluation job uses them instead of loading torch and the compiled
-passes again, which would take longer than evaluating.
+The results are saved beside the checkpoints. The evaluation job reuses them, since loading torch and the compiled
+passes again would take longer than the evaluation.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def _kept(checkpoints: Path, evaluation: EvaluationConfig) -> Path:
 
 
 def _depends_on(run: Path, dataset: Path, evaluation: EvaluationConfig) -> dict[str, Any]:
-    """What must be unchanged for a kept evaluation to be used."""
+    """What must be unchanged for a saved evaluation to be reused."""
     return {
         "weights": sha256_file(run / "weights.safetensors"),
         "dataset": dataset.name,
@@ -38,9 +38,9 @@ def _depends_on(run: Path, dataset: Path, evaluation: EvaluationConfig) -> dict[
 def evaluate_ahead(
     run: Path, dataset: Path, evaluations: Sequence[EvaluationConfig], checkpoints: Path, backend: Backend
 ) -> None:
-    """Make the evaluations of a run that has just been written and keep them in its checkpoint folder.
+    """Evaluate a run that has just finished and save the results in its checkpoint folder.
 
-    A failure is only logged: the evaluation job tries again, and its failure counts.
+    A failure is only logged, since the evaluation job tries again.
     """
     from trm.evaluation.evaluate import Evaluation
     from trm.training.dataset import Dataset
@@ -53,24 +53,24 @@ def evaluate_ahead(
             kept = _kept(checkpoints, evaluation)
             write_json(kept, _depends_on(run, dataset, evaluation) | {"document": document})
     except Exception as error:
-        log.warning("the evaluation job will measure again: %s", error)
+        log.warning("the evaluation job will evaluate again: %s", error)
         log.debug("traceback", exc_info=True)
 
 
 def take_over(
     run: Path, dataset: Path, evaluation: EvaluationConfig, checkpoints: Path, out: Path
 ) -> dict[str, Any] | None:
-    """Write the kept evaluation of just these weights and settings to `out` and return it; None where there is none.
+    """Write the saved evaluation of these weights and settings to `out` and return it; None: there is none.
 
-    It is used once, so that --forcerun evaluate measures again.
+    It is used only once, so that --forcerun evaluate evaluates again.
     """
     kept = _kept(checkpoints, evaluation)
     try:
-        found = json.loads(kept.read_text(encoding="utf-8"))
+        saved = json.loads(kept.read_text(encoding="utf-8"))
         wanted = _depends_on(run, dataset, evaluation)
-        if {key: found[key] for key in wanted} != wanted:
+        if {key: saved[key] for key in wanted} != wanted:
             return None
-        document: dict[str, Any] = found["document"]
+        document: dict[str, Any] = saved["document"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
     write_json(out, document)

@@ -1,7 +1,8 @@
-"""Measure a trained model under every policy that an EvaluationConfig asks for."""
+"""Evaluate a trained model under all policies of an EvaluationConfig."""
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from trm.evaluation import bins
 from trm.evaluation.policies import confident, fixed, restarts
 from trm.evaluation.votes import can_vote, vote_results
 from trm.io import write_bytes, write_json
+from trm.network.act import Rows
 from trm.network.inference import InferenceNetwork
 from trm.network.parameters import architecture
 from trm.network.scores import Score
@@ -24,18 +26,17 @@ from trm.study.schema import EvaluationConfig
 from trm.tasks import task_of
 from trm.training.dataset import Dataset
 from trm.training.outputs import PUZZLE, TrainedModel, load_weights
-from trm.training.self_check import trust_or_replace
-from trm.training.step import Originals
+from trm.training.self_check import check_kernels
 
 
 def inference_network(
     trained: TrainedModel, evaluation: EvaluationConfig, backend: Backend
 ) -> tuple[InferenceNetwork, str]:
-    """The network with the weights that the evaluation asks for, in the precision of the training; and its name."""
+    """The network with the evaluation's choice of weights, and the name of its precision, which is the training's."""
     precision = backend.precision(trained.meta["precision"])
     arch = architecture(trained.config.model, precision.forward)
     cells, symbols = trained.meta["seq_len"], trained.meta["vocab"]
-    trust_or_replace(backend, trained.config.model, cells, symbols, precision.forward)
+    check_kernels(backend, trained.config.model, cells, symbols, precision.forward)
     weights = trained.weights(evaluation.weights, evaluation.average)
     puzzle = trained.tensors.get(f"raw.{PUZZLE}")
     net = InferenceNetwork(
@@ -58,18 +59,18 @@ class Evaluation:
         self, trained: TrainedModel, dataset: Dataset, evaluation: EvaluationConfig, backend: Backend
     ):
         self.trained, self.dataset, self.evaluation, self.backend = trained, dataset, evaluation, backend
-        found = dataset.puzzles._asdict()
+        sizes = dataset.puzzles._asdict()
         for name in ("seq_len", "vocab"):
-            if found[name] != trained.meta[name]:
+            if sizes[name] != trained.meta[name]:
                 raise UserError(
-                    f"{dataset.folder} has {name} {found[name]}, and the run was trained with {trained.meta[name]}: "
-                    "give the data set of the run"
+                    f"{dataset.folder} has {name} {sizes[name]}, but the run was trained with {trained.meta[name]}: "
+                    "give the run's data set"
                 )
         self.net, self.precision = inference_network(trained, evaluation, backend)
         model = trained.config.model
         self.depths = tuple(sorted(set(evaluation.unroll))) or (model.halt_max_steps,)
         self.steps = evaluation.steps or model.halt_max_steps
-        self.step_flops = forward_flops(model, found["seq_len"], found["vocab"])
+        self.step_flops = forward_flops(model, sizes["seq_len"], sizes["vocab"])
         self.blank = dataset.blank
         self.results: list[dict[str, Any]] = []
         self.predictions: dict[str, np.ndarray] = {}
@@ -77,22 +78,21 @@ class Evaluation:
     def _score(self) -> Score:
         return Score(self.backend.device, self.dataset.puzzles.ignore, self.blank)
 
-    def _own(self, data: Originals) -> Originals:
+    def _share(self, data: Rows) -> Rows:
         """This worker's share of a split."""
-        return Originals(*(tensor[self.backend.worker :: self.backend.world] for tensor in data))
+        return Rows(*(tensor[self.backend.worker :: self.backend.world] for tensor in data))
 
     def _bins(self, split: str, right: torch.Tensor) -> dict[str, list[dict[str, Any]]]:
-        """Puzzles and correct ones by difficulty; `right`: of this worker's share."""
-        own, found = right.cpu().numpy(), {}
-        puzzles = self._measured(split)
-        for name, (numbers, limits) in bins.binned(puzzles, self.blank).items():
-            counts = bins.counts(own, numbers[self.backend.worker :: self.backend.world], len(limits))
+        """Accuracy by difficulty; `right`: results of this worker's share."""
+        local, result = right.cpu().numpy(), {}
+        for name, (numbers, limits) in bins.binned(self._selected(split), self.blank).items():
+            counts = bins.counts(local, numbers[self.backend.worker :: self.backend.world], len(limits))
             total = self.backend.total(torch.from_numpy(counts))
-            found[name] = bins.rows(total.numpy(), limits)
-        return found
+            result[name] = bins.rows(total.numpy(), limits)
+        return result
 
-    def _measured(self, split: str) -> PuzzleSet:
-        """The puzzles of a split that are measured."""
+    def _selected(self, split: str) -> PuzzleSet:
+        """The puzzles of a split that are evaluated."""
         count = self.evaluation.test_puzzles if split == "test" else self.evaluation.train_puzzles
         puzzles = self.dataset.split(split)
         return puzzles if count is None else puzzles.first(count)
@@ -108,8 +108,8 @@ class Evaluation:
         right: torch.Tensor | None = None,
     ) -> None:
         result = score.result(self.backend)
-        if right is not None and (found := self._bins(split, right)):
-            result["bins"] = found
+        if right is not None and (by_difficulty := self._bins(split, right)):
+            result["bins"] = by_difficulty
         flops = self.step_flops * result["mean_steps"] * count
         self.results.append(
             {"split": split, "policy": policy, "steps": steps, "restarts": count}
@@ -117,7 +117,7 @@ class Evaluation:
             | {"flops_per_puzzle": flops, "seconds": round(seconds, 3)}
         )
 
-    def _fixed(self, split: str, data: Originals) -> dict[str, Any]:
+    def _fixed(self, split: str, data: Rows) -> dict[str, Any]:
         run = fixed(self.net, data, self.depths, self._score, self.backend.synchronize)
         for depth, timed in run.depths.items():
             self._add(split, "fixed", depth, 1, timed.score, timed.seconds, run.right[depth])
@@ -132,8 +132,8 @@ class Evaluation:
             self.predictions[f"{split}_first_positive"] = run.first_positive.cpu().numpy()
         return {"steps": list(range(1, last + 1)), "share": [count / max(1, puzzles) for count in shares]}
 
-    def _traces(self, data: Originals) -> list[dict[str, Any]]:
-        """Answers after each step of the first test puzzles; symbols as in the data set's files."""
+    def _traces(self, data: Rows) -> list[dict[str, Any]]:
+        """Answers after each step on the first test puzzles; symbols as in the data set files."""
         count = min(self.evaluation.traces, len(data.inputs))
         if not count:
             return []
@@ -159,38 +159,33 @@ class Evaluation:
         ]
 
     def run(self) -> dict[str, Any]:
-        """All measurements, as evaluation-<hash8>.json holds them."""
-        begun, evaluation, config = now(), self.evaluation, self.trained.config
+        """Run all policies; returns the content of evaluation-<hash8>.json."""
+        started_at, evaluation, config = now(), self.evaluation, self.trained.config
         test = self.dataset.originals("test", self.backend, evaluation.test_puzzles)
-        own = self._own(test)
-        halting = self._fixed("test", own)
+        share = self._share(test)
+        halting = self._fixed("test", share)
         if evaluation.confident:
             for depth in self.depths:
-                timed, _ = confident(self.net, own, depth, self._score(), self.backend.synchronize)
+                timed, _ = confident(self.net, share, depth, self._score(), self.backend.synchronize)
                 self._add("test", "confident", depth, 1, timed.score, timed.seconds)
         if evaluation.restarts:
-            depth = self.steps
             how = (evaluation.restarts, evaluation.noise, self._score, self.backend.synchronize)
-            found = restarts(self.net, own, depth, *how)
-            for policy, scores in (
-                ("restarts", found.best),
-                ("majority", found.majority),
-                ("oracle", found.oracle),
-            ):
+            result = restarts(self.net, share, self.steps, *how)
+            policies = {"restarts": result.best, "majority": result.majority, "oracle": result.oracle}
+            for policy, scores in policies.items():
                 for count, score in scores.items():
-                    self._add("test", policy, depth, count, score, found.seconds[count])
+                    self._add("test", policy, self.steps, count, score, result.seconds[count])
         tasks: list[dict[str, Any]] = []
         if can_vote(self.dataset):
-            own_tasks = (evaluation.copies, evaluation.test_puzzles)
+            selection = (evaluation.copies, evaluation.test_puzzles)
             votes, tasks = vote_results(
-                self.net, self.dataset, *own_tasks, self.steps, self.step_flops, self.backend
+                self.net, self.dataset, *selection, self.steps, self.step_flops, self.backend
             )
             self.results += votes
         if evaluation.train_puzzles:
-            self._fixed(
-                "train", self._own(self.dataset.originals("train", self.backend, evaluation.train_puzzles))
-            )
-        meta, measured = self.trained.meta, self._measured("test")
+            train = self.dataset.originals("train", self.backend, evaluation.train_puzzles)
+            self._fixed("train", self._share(train))
+        meta, selected = self.trained.meta, self._selected("test")
         return {
             "format": 1,
             "run": meta["run"],
@@ -205,13 +200,13 @@ class Evaluation:
             "results": self.results,
             "halting": halting,
             "tasks": tasks,
-            "guess": task_of(config.data.task).guesses(config.data, measured.inputs, measured.labels),
+            "guess": task_of(config.data.task).guesses(config.data, selected.inputs, selected.labels),
             "traces": self._traces(test),
             "backend": self.backend.name,
             "network": self.backend.network,
             "device_name": self.backend.device_name(),
             "workers": self.backend.world,
-            "provenance": provenance(begun),
+            "provenance": provenance(started_at),
         }
 
 
@@ -223,23 +218,22 @@ def evaluate_run(
     predictions: Path | None,
     backend: Backend,
 ) -> dict[str, Any] | None:
-    """Measure the run in folder `run` and write `out` (and the answers, if asked for); returns what `out` holds, in the
-    first worker.
+    """Evaluate the run in folder `run`; the first worker writes and returns the content of `out`.
+
+    `predictions`: also write the answers to this file.
 
     Raises:
-        UserError: where files are missing or do not fit together.
+        UserError: files are missing or do not match.
     """
-    measured = Evaluation(load_weights(run), Dataset(dataset), evaluation, backend)
-    document = measured.run()
+    runner = Evaluation(load_weights(run), Dataset(dataset), evaluation, backend)
+    document = runner.run()
     if backend.rank:
         return None
     if predictions:
         if backend.world > 1:
-            raise UserError("--predictions needs a single worker")
-        import io
-
+            raise UserError("--predictions requires a single worker")
         buffer = io.BytesIO()
-        np.savez_compressed(buffer, allow_pickle=False, **measured.predictions)
+        np.savez_compressed(buffer, allow_pickle=False, **runner.predictions)
         write_bytes(predictions, buffer.getvalue())
     write_json(out, document)
     return document

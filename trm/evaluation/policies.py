@@ -1,4 +1,4 @@
-"""Ways to spend inference compute: fixed depth, stopping when confident, noisy restarts.
+"""Inference policies: fixed depth, early stopping when confident, noisy restarts.
 
 Shapes: B rows, L tokens, S cells, D width, V symbols, N puzzles of this worker.
 """
@@ -14,22 +14,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from trm.network.act import Rows
 from trm.network.inference import InferenceNetwork, inference_batch
 from trm.network.scores import Score
-from trm.training.step import Originals
 
 NewScore = Callable[[], Score]
 
 
 class Timed(NamedTuple):
-    """A score and the seconds it took."""
+    """A score and the seconds spent on it."""
 
     score: Score
     seconds: float
 
 
 class FixedResult(NamedTuple):
-    """What a pass over all depths yields."""
+    """Results of `fixed`."""
 
     depths: dict[int, Timed]
     first_positive: Tensor
@@ -39,20 +39,20 @@ class FixedResult(NamedTuple):
     halt_logits: Tensor
     """After the last step, float32 [N]."""
     right: dict[int, Tensor]
-    """Whether the answer at each depth is exactly right, bool [N]."""
+    """By depth, whether each answer is exactly right, bool [N]."""
 
 
-def batches(net: InferenceNetwork, data: Originals) -> Iterable[slice]:
-    """Slices of the puzzles that are run together."""
+def batches(net: InferenceNetwork, data: Rows) -> Iterable[slice]:
+    """Slices of the puzzles that form a batch."""
     count = len(data.inputs)
     size = inference_batch(data.inputs.shape[1] + net.arch.puzzle_tokens, len(net.h_init), data.inputs.device)
-    size *= max(1, net.multiple // 2)  # rows of each device
+    size *= max(1, net.multiple // 2)  # `size` rows on each device
     return (slice(first, min(count, first + size)) for first in range(0, count, size))
 
 
-def shared_out(net: InferenceNetwork, x_LBD: Tensor, rows: int = 0) -> Tensor:
-    """Embeddings padded with rows of zeros where several devices share them: to a multiple of the devices and to
-    at least `rows`, so that the last batch reuses the same program."""
+def pad_rows(net: InferenceNetwork, x_LBD: Tensor, rows: int = 0) -> Tensor:
+    """With several devices, pad the embeddings with zeros so that they can be sharded, and to at least `rows` rows, so
+    that a smaller last batch reuses the program."""
     if net.multiple == 1:
         return x_LBD
     count = x_LBD.shape[1]
@@ -60,10 +60,10 @@ def shared_out(net: InferenceNetwork, x_LBD: Tensor, rows: int = 0) -> Tensor:
 
 
 def restart_noise(z: Tensor, noise: float, restart: int, first: int, which: int) -> Tensor:
-    """Start states plus normal noise that depends on (restart, first row of the batch) alone."""
+    """Start states plus normal noise, which is a function of (restart, `which`, first row of the batch)."""
     device = torch.device("cpu") if z.device.type == "xla" else z.device  # XLA has no generators
     generator = torch.Generator(device=device)
-    # hashed to 32 bits: torch's CPU generator ignores all higher bits of a seed
+    # hashed to 32 bits, since torch's CPU generator ignores the higher bits of a seed
     generator.manual_seed(crc32(f"{restart} {which} {first}".encode()))
     noisy = torch.randn(z.shape, generator=generator, device=device, dtype=torch.float32) * noise
     return z + noisy.to(z.device, z.dtype)
@@ -72,12 +72,12 @@ def restart_noise(z: Tensor, noise: float, restart: int, first: int, which: int)
 @torch.no_grad()
 def fixed(
     net: InferenceNetwork,
-    data: Originals,
+    data: Rows,
     depths: tuple[int, ...],
     new_score: NewScore,
     wait: Callable[[], None],
 ) -> FixedResult:
-    """Every puzzle gets every step; answers are scored at each of `depths` (one pass for all)."""
+    """All puzzles take all steps; answers are scored at each of `depths` in one pass."""
     scores = {depth: new_score() for depth in sorted(depths)}
     seconds = dict.fromkeys(scores, 0.0)
     right: dict[int, list[Tensor]] = {depth: [] for depth in scores}
@@ -86,11 +86,11 @@ def fixed(
         inputs, labels = data.inputs[part], data.labels[part]
         count = len(inputs)
         rows = max(rows, count)
-        x = shared_out(net, net.embed(inputs, data.puzzle[part]), rows)
+        x = pad_rows(net, net.embed(inputs, data.puzzle[part]), rows)
         z_H, z_L = net.start(x.shape[1], len(x))
         first = torch.zeros(count, dtype=torch.int32, device=x.device)
         wait()
-        begun = time.perf_counter()
+        started = time.perf_counter()
         for step in range(1, max(depths) + 1):
             z_H, z_L, logits, halt = net.step(z_H, z_L, x)
             logits, halt = logits[:, :count], halt[:count]
@@ -98,10 +98,10 @@ def fixed(
             if step in scores:
                 wait()
                 paused = time.perf_counter()
-                seconds[step] += paused - begun
+                seconds[step] += paused - started
                 right[step].append(scores[step].add(logits, inputs, labels, step) > 0)
                 wait()
-                begun += time.perf_counter() - paused
+                started += time.perf_counter() - paused
         firsts.append(first)
         answers.append(logits.argmax(-1).t().to(torch.uint8))
         halts.append(halt.float())
@@ -112,20 +112,20 @@ def fixed(
 
 @torch.no_grad()
 def confident(
-    net: InferenceNetwork, data: Originals, depth: int, score: Score, wait: Callable[[], None]
+    net: InferenceNetwork, data: Rows, depth: int, score: Score, wait: Callable[[], None]
 ) -> tuple[Timed, Tensor]:
-    """A puzzle leaves the batch at its first positive halt logit, or after `depth` steps; the next one takes its slot.
+    """A puzzle leaves the batch at its first positive halt logit or after `depth` steps, and the next takes its slot.
 
-    When none is left to come, the batch shrinks by halves; not where several devices share it, for each size would be
-    a program to compile. Returns the score and the answers, uint8 [N, S] on the host; they equal those of a full
-    pass, because rows do not influence each other.
+    Once no puzzles are waiting, the batch is compacted whenever half of it is empty, except with several devices, since
+    each size would need its own program. Returns the score and the answers, uint8 [N, S] on the host. They equal those
+    of a full pass, because rows are independent.
     """
-    begun = time.perf_counter()
+    started = time.perf_counter()
     count, cells = data.inputs.shape
     device, shared = data.inputs.device, net.multiple > 1
     slots = min(count, next(iter(batches(net, data))).stop)
     rows = slots + -slots % net.multiple
-    # the assignment of puzzles to slots, and the answers, are kept on the host: device shapes never change
+    # slot assignment and answers stay on the host, so that device shapes never change
     inputs, labels, puzzles = (tensor.cpu() for tensor in (data.inputs, data.labels, data.puzzle))
     score.sums = score.sums.cpu()
     answers = torch.zeros(count, cells, dtype=torch.uint8)
@@ -138,9 +138,9 @@ def confident(
 
     z_H, z_L, x = start()
     while True:
-        wait()  # so that XLA sees the same two programs (new rows, a step) whichever rows leave
+        wait()  # so that XLA only sees two programs (new rows, a step), whichever rows leave
         z_H, z_L, logits, halt = net.step(z_H, z_L, x)
-        logits, halt = net.whole(logits), net.whole(halt)
+        logits, halt = net.replicate(logits), net.replicate(halt)
         wait()
         steps += 1
         left = torch.nonzero(live & ((halt.cpu() > 0) | (steps >= depth))).squeeze(1)
@@ -166,32 +166,32 @@ def confident(
             kept = torch.nonzero(live).squeeze(1)
             z_H, z_L, x = (state[:, kept.to(device)] for state in (z_H, z_L, x))
             which, steps, live = which[kept], steps[kept], live[kept]
-    return Timed(score, time.perf_counter() - begun), answers
+    return Timed(score, time.perf_counter() - started), answers
 
 
 class Restarts(NamedTuple):
-    """Scores of K restarts by K."""
+    """Scores by number of restarts."""
 
     best: dict[int, Score]
     """The answer with the highest halt logit."""
     majority: dict[int, Score]
-    """The most frequent answer; among equals the one with the highest halt logit."""
+    """The most frequent answer; ties are broken by the halt logit."""
     oracle: dict[int, Score]
-    """The right answer where any restart found it: the upper bound of choosing among them."""
+    """The right answer if any restart found it: an upper bound for choosing among restarts."""
     seconds: dict[int, float]
 
 
 @torch.no_grad()
 def restarts(
     net: InferenceNetwork,
-    data: Originals,
+    data: Rows,
     depth: int,
     counts: tuple[int, ...],
     noise: float,
     new_score: NewScore,
     wait: Callable[[], None],
 ) -> Restarts:
-    """K runs of `depth` steps, all but the first from start states with normal noise of deviation `noise`."""
+    """Several runs of `depth` steps, all but the first from start states with noise of standard deviation `noise`."""
     best, majority, oracle = ({k: new_score() for k in sorted(counts)} for _ in range(3))
     result = Restarts(best, majority, oracle, dict.fromkeys(sorted(counts), 0.0))
     rows = 0
@@ -199,8 +199,8 @@ def restarts(
         inputs, labels = data.inputs[part], data.labels[part]
         count = len(inputs)
         rows = max(rows, count)
-        x = shared_out(net, net.embed(inputs, data.puzzle[part]), rows)
-        begun = time.perf_counter()
+        x = pad_rows(net, net.embed(inputs, data.puzzle[part]), rows)
+        started = time.perf_counter()
         answers, halts = [], []
         for restart in range(max(counts)):
             z_H, z_L = net.start(x.shape[1], len(x))
@@ -209,7 +209,7 @@ def restarts(
                 z_L = restart_noise(z_L, noise, restart, part.start, 1)
             for _ in range(depth):
                 z_H, z_L, logits, halt = net.step(z_H, z_L, x)
-                wait()  # one step is one XLA program: without it all steps of all restarts were
+                wait()  # makes each step one XLA program, instead of all steps of all restarts
             answers.append(logits[:, :count].argmax(-1).t().to(torch.uint8))
             halts.append(halt[:count].float())
             k = restart + 1
@@ -224,7 +224,7 @@ def restarts(
                     chosen = answers_KBS[index_B, torch.arange(count, device=x.device)]
                     scores[k].add_answers(chosen, inputs, labels, depth)
                 wait()
-                result.seconds[k] += time.perf_counter() - begun
+                result.seconds[k] += time.perf_counter() - started
     return result
 
 

@@ -1,4 +1,4 @@
-"""Sudoku solved by a trained model: supervision steps until an answer satisfies the rules, from one or more starts.
+"""Solve Sudoku with a trained model: supervision steps until an answer is valid, from one or more start states.
 
 Shapes: B puzzles, S cells.
 """
@@ -21,30 +21,30 @@ from trm.training.outputs import WEIGHTS, TrainedModel, load_weights
 
 
 class Solved(NamedTuple):
-    """Answers and how they were found; values, 0 where the model wrote no digit."""
+    """Answers and how they were found; 0: no digit."""
 
     answers: np.ndarray
-    """uint8 [B, S]: the first valid answer, else the one with the highest halt logit."""
+    """The first valid answer, otherwise the one with the highest halt logit, uint8 [B, S]."""
     halt_logits: np.ndarray
-    """float32 [B]: of that answer; positive where the model believes that it is right."""
+    """The answer's halt logit, float32 [B]; positive if the model considers it right."""
     steps: np.ndarray
-    """int64 [B]: supervision steps up to that answer, within its start."""
+    """Supervision steps from the start state to the answer, int64 [B]."""
     starts: np.ndarray
-    """int64 [B]: 0 for the model's own start state, else the number of the noisy one."""
+    """The start state, int64 [B]: 0 is the model's, the others have noise."""
     right: np.ndarray
-    """bool [B]: satisfies the rules and every clue."""
+    """Whether the answer is valid, bool [B]."""
     history: list[np.ndarray]
-    """The first puzzle's answer after each step of the start that its answer comes from."""
+    """The first puzzle's answer after each step from its answer's start state."""
 
 
 def keeps_rules(geometry: Geometry, questions: np.ndarray, answers: np.ndarray) -> np.ndarray:
-    """Whether each answer [B, S] has every digit once in each row, column and box, and every clue: bool [B]."""
+    """Whether each answer [B, S] is valid and contains all clues, bool [B]."""
     clues = (questions == 0) | (questions == answers)
     return np.asarray(clues.all(axis=1) & ~broken_rule(geometry, answers))
 
 
 def fault(geometry: Geometry, question: np.ndarray, answer: np.ndarray) -> str:
-    """What is wrong with one grid, in words; empty: nothing. Blank cells of `answer` are not counted as faults."""
+    """A description of what is wrong with an answer, empty if nothing is; blank cells are allowed."""
     side = geometry.side
     changed = np.flatnonzero((question > 0) & (question != answer))
     if len(changed):
@@ -60,10 +60,10 @@ def fault(geometry: Geometry, question: np.ndarray, answer: np.ndarray) -> str:
 
 
 def parse_puzzle(text: str, geometry: Geometry) -> np.ndarray:
-    """Values of a puzzle's text, uint8 [S]; 0: blank.
+    """Parse a puzzle to values, uint8 [S]; 0: blank.
 
     Raises:
-        UserError: for a character that is not a symbol of this size, and for contradictory clues.
+        UserError: it has an invalid character, or its clues contradict one another.
     """
     values = symbol_values(geometry.side)[np.frombuffer(text.encode("latin-1", "replace"), dtype=np.uint8)]
     if (values == 255).any():
@@ -72,21 +72,21 @@ def parse_puzzle(text: str, geometry: Geometry) -> np.ndarray:
             f"the puzzle has {text[at]!r} at character {at + 1}: write 1-{SYMBOLS[geometry.side - 1]} for clues and . "
             "or 0 for blanks"
         )
-    if found := fault(geometry, values, values):
-        raise UserError(f"the puzzle's clues contradict one another: {found}")
+    if problem := fault(geometry, values, values):
+        raise UserError(f"the puzzle's clues contradict one another: {problem}")
     return values
 
 
 def geometry_of(trained: TrainedModel) -> Geometry:
-    """Boxes of the grids that the model was trained on."""
+    """The grid geometry that the model was trained on."""
     return Geometry(trained.config.data.box_rows, trained.config.data.box_cols)
 
 
 def find_models(places: list[Path], cells: int) -> list[tuple[Path, TrainedModel]]:
-    """Sudoku models for grids of `cells` cells: run folders, .safetensors files, or folders of such folders.
+    """Sudoku models for grids of `cells` cells. `places`: run folders, .safetensors files, or folders of run folders.
 
     Raises:
-        UserError: where a place holds no model, or none for this size.
+        UserError: there is no model, or none for this size.
     """
     folders: list[Path] = []
     for place in places:
@@ -105,8 +105,8 @@ def find_models(places: list[Path], cells: int) -> list[tuple[Path, TrainedModel
         sizes = sorted({geometry_of(trained).cells for _, trained in sudoku})
         known = " or ".join(f"{size} ({size**0.5:.0f}x{size**0.5:.0f})" for size in sizes)
         raise UserError(
-            f"the puzzle has {cells} characters, and there are models for {known or 'no Sudoku'}: count the "
-            "characters, one a cell, or give --model"
+            f"the puzzle has {cells} characters, but there are models for {known or 'no Sudoku'}: write one "
+            "character per cell, or give --model"
         )
     return fitting
 
@@ -120,12 +120,12 @@ def solve(
     restarts: int = 1,
     noise: float = 0.3,
 ) -> Solved:
-    """Solve puzzles: values uint8 [B, S]. Starts after the first have normal noise of deviation `noise`.
+    """Solve puzzles, uint8 [B, S]. Restarts add normal noise of standard deviation `noise` to the start states.
 
-    The rules decide when to stop, not the model: a puzzle is done with the first answer that keeps them.
+    The rules, not the model, decide when to stop: a puzzle is done at its first valid answer.
     """
     count, device = len(questions), net.h_init.device
-    found = Solved(
+    solved = Solved(
         np.zeros_like(questions),
         np.full(count, -np.inf, dtype=np.float32),
         np.zeros(count, dtype=np.int64),
@@ -135,51 +135,38 @@ def solve(
     )
     size = inference_batch(geometry.cells + net.arch.puzzle_tokens, len(net.h_init), device)
     for start in range(restarts):
-        left = np.flatnonzero(~found.right)
+        left = np.flatnonzero(~solved.right)
         for first in range(0, len(left), size):
-            own = left[first : first + size]
-            tokens = torch.from_numpy(questions[own] + 1).to(device)
-            x = net.embed(tokens, torch.zeros(len(own), dtype=torch.int32, device=device))
-            z_H, z_L = net.start(len(own), len(x))
+            batch = left[first : first + size]
+            tokens = torch.from_numpy(questions[batch] + 1).to(device)
+            x = net.embed(tokens, torch.zeros(len(batch), dtype=torch.int32, device=device))
+            z_H, z_L = net.start(len(batch), len(x))
             if start:
                 z_H, z_L = (
                     restart_noise(z, noise, start, first, which) for which, z in enumerate((z_H, z_L))
                 )
-            _one_start(net, geometry, questions, own, (z_H, z_L, x), (start, steps), found)
-    return found
-
-
-def _one_start(
-    net: InferenceNetwork,
-    geometry: Geometry,
-    questions: np.ndarray,
-    own: np.ndarray,
-    states: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
-    at: tuple[int, int],
-    found: Solved,
-) -> None:
-    """Take up to `at[1]` steps with the puzzles `own` and keep in `found` what is better than before."""
-    (z_H, z_L, x), (start, steps) = states, at
-    history: list[np.ndarray] = []
-    for step in range(1, steps + 1):
-        z_H, z_L, logits, halt = net.step(z_H, z_L, x)
-        answers = np.maximum(logits.argmax(-1).t().cpu().numpy(), 1).astype(np.uint8) - 1
-        history.append(answers[0])
-        sure = halt.float().cpu().numpy()
-        right = keeps_rules(geometry, questions[own], answers)
-        better = ~found.right[own] & (right | ((step == steps) & (sure > found.halt_logits[own])))
-        chosen = own[better]
-        found.answers[chosen], found.halt_logits[chosen] = answers[better], sure[better]
-        found.steps[chosen], found.starts[chosen] = step, start
-        found.right[chosen] = right[better]
-        if len(better) and better[0] and own[0] == 0:
-            found.history[:] = history
-        if found.right[own].all():
-            return
+            history: list[np.ndarray] = []
+            for step in range(1, steps + 1):
+                z_H, z_L, logits, halt = net.step(z_H, z_L, x)
+                answers = np.maximum(logits.argmax(-1).t().cpu().numpy(), 1).astype(np.uint8) - 1
+                history.append(answers[0])
+                logit = halt.float().cpu().numpy()
+                right = keeps_rules(geometry, questions[batch], answers)
+                better = right | ((step == steps) & (logit > solved.halt_logits[batch]))
+                better &= ~solved.right[batch]
+                chosen = batch[better]
+                solved.answers[chosen], solved.halt_logits[chosen] = answers[better], logit[better]
+                solved.steps[chosen], solved.starts[chosen] = step, start
+                solved.right[chosen] = right[better]
+                if better[0] and batch[0] == 0:
+                    solved.history[:] = history
+                if solved.right[batch].all():
+                    break
+    return solved
 
 
 def panels(geometry: Geometry, question: np.ndarray, history: list[np.ndarray], width: int) -> Iterator[str]:
-    """Lines of text: the puzzle and its answer after steps 1, 2, 4, 8, ... and the last one, side by side."""
+    """Lines of text: the puzzle and its answers after steps 1, 2, 4, 8, ... and the last, side by side."""
     last = len(history)
     shown = [step for step in (2**k for k in range(20)) if step < last] + [last]
     titled = [("puzzle", question)] + [(f"step {step}", history[step - 1]) for step in shown]
@@ -193,7 +180,7 @@ def panels(geometry: Geometry, question: np.ndarray, history: list[np.ndarray], 
 
 
 def grid_lines(geometry: Geometry, values: np.ndarray) -> list[str]:
-    """A grid as text, its boxes set apart."""
+    """A grid as text, with gaps between boxes."""
     side, height, width = geometry.side, geometry.box_rows, geometry.box_cols
     texts = [
         "".join("." if v == 0 else SYMBOLS[v - 1] for v in row) for row in values.reshape(side, side).tolist()

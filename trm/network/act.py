@@ -1,4 +1,4 @@
-"""Adaptive computation: batch slots that each keep their puzzle until it is answered (TRM paper section 4.3)."""
+"""Adaptive computation time: each batch slot keeps its puzzle until the model halts on it (TRM paper, section 4.3)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 class Rows(NamedTuple):
-    """Puzzles of a batch: cells and answers uint8 [B, S], puzzle-table row int32 [B]."""
+    """A batch of puzzles, or a whole data set: cells and answers uint8 [B, S], puzzle-table rows int32 [B]."""
 
     inputs: Tensor
     labels: Tensor
@@ -17,21 +17,21 @@ class Rows(NamedTuple):
 
 
 class Carry(NamedTuple):
-    """What a slot takes from one supervision step to the next."""
+    """The state that slots carry from one supervision step to the next."""
 
     z_H: Tensor
     """Answer state [L, B, D] in the forward dtype."""
     z_L: Tensor
     """Latent state [L, B, D]."""
     steps: Tensor
-    """Supervision steps its row has had, int32 [B]."""
+    """Supervision steps taken on the current row, int32 [B]."""
     halted: Tensor
-    """Whether the row is finished, bool [B]: the slot then takes a new one."""
+    """Whether the row is finished and the slot takes a new one, bool [B]."""
     rows: Rows
 
 
 def empty_carry(length: int, width: int, seq_len: int, batch: int, dtype: torch.dtype) -> Carry:
-    """All slots halted: the first step fills each with its row of the batch. On the host."""
+    """A host carry with all slots halted, so that the first step fills them from the batch."""
     return Carry(
         z_H=torch.zeros(length, batch, width, dtype=dtype),
         z_L=torch.zeros(length, batch, width, dtype=dtype),
@@ -46,7 +46,7 @@ def empty_carry(length: int, width: int, seq_len: int, batch: int, dtype: torch.
 
 
 def refill(carry: Carry, incoming: Rows, h_init: Tensor, l_init: Tensor) -> Carry:
-    """Give each halted slot its row of `incoming` and the start states; the others drop theirs for good."""
+    """Reset halted slots to the start states and their row of `incoming`; other slots discard their incoming row."""
     reset = carry.halted
     reset_state, reset_row = reset[None, :, None], reset[:, None]
     return Carry(
@@ -63,9 +63,9 @@ def refill(carry: Carry, incoming: Rows, h_init: Tensor, l_init: Tensor) -> Carr
 
 
 def halt(steps_B: Tensor, halt_logit_B: Tensor, minimum_B: Tensor, halt_max_steps: int) -> Tensor:
-    """Which rows are finished after `steps_B` steps, bool [B].
+    """Whether each row halts after `steps_B` steps, bool [B].
 
-    A row stops at `halt_max_steps`, or when its halt logit is positive; exploration's `minimum_B` (0: none) can
-    only delay it.
+    A row halts at `halt_max_steps`, or once its halt logit is positive and it has taken `minimum_B` steps (the
+    exploration minimum; 0: none).
     """
     return (steps_B >= halt_max_steps) | ((halt_logit_B > 0) & (steps_B >= minimum_B))

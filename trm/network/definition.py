@@ -1,14 +1,14 @@
-"""The Tiny Recursive Model as plain mathematics (arXiv 2510.04871, sections 2-4). Needs torch and nothing else.
+"""The Tiny Recursive Model as plain mathematics (arXiv 2510.04871, sections 2-4).
 
-So this one file, with safetensors, also uses a trained model anywhere:
+It imports only torch, so this file and safetensors are enough to run a trained model anywhere:
 
     import network
     model = network.load("results/runs/NAME/weights.safetensors")
-    answers, halt_logits = network.solve(model, questions)      # symbols as in the data set's files
+    answers, halt_logits = network.solve(model, questions)      # symbols as in the data set files
 
 Shapes: B rows, L tokens (P puzzle tokens, then S cells), D width, I inner width, H heads, V vocabulary.
-The token axis comes first: with x_LBD both mixers are plain matrix products, over tokens on the left, over
-channels on the right, and nothing is transposed. Weights are [out, in], held in float32 and cast where used.
+The token axis comes first, so both mixers are plain matrix products without transposes: over tokens from the left,
+over channels from the right. Weights are [out, in], stored in float32 and cast where they are used.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Weights = Mapping[str, Tensor]
 
 
 class Architecture(NamedTuple):
-    """What the weights' shapes do not tell."""
+    """Hyperparameters that cannot be read off the weight shapes."""
 
     layers: int
     heads: int
@@ -39,7 +39,7 @@ class Architecture(NamedTuple):
 
 
 def rms_norm(x: Tensor, dim: int) -> Tensor:
-    """x / rms(x) along `dim` (arXiv 1910.07467, no weight), computed in at least float32."""
+    """RMSNorm without a weight (arXiv 1910.07467) along `dim`, computed in at least float32."""
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
     return (wide * torch.rsqrt(wide.square().mean(dim, keepdim=True) + EPS)).to(x.dtype)
 
@@ -57,7 +57,7 @@ def swiglu_channels(x_LBD: Tensor, gate_up_ID: Tensor, down_DI: Tensor) -> Tenso
 
 
 def rope_tables(length: int, head_width: int, device: torch.device | None = None) -> tuple[Tensor, Tensor]:
-    """Cosine and sine [L, 1, 1, head_width] of rotary positions (arXiv 2104.09864), float32, half-split."""
+    """Cosine and sine [L, 1, 1, head_width] for half-split rotary embeddings (arXiv 2104.09864), float32."""
     frequency = ROPE_BASE ** -(
         torch.arange(0, head_width, 2, device=device, dtype=torch.float32) / head_width
     )
@@ -67,7 +67,7 @@ def rope_tables(length: int, head_width: int, device: torch.device | None = None
 
 
 def rotate(x_LBHK: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate the two halves of each head's channels against each other by the position's angle."""
+    """Apply half-split rotary embeddings."""
     first, second = x_LBHK.chunk(2, dim=-1)
     return (x_LBHK * cos + torch.cat((-second, first), dim=-1) * sin).to(x_LBHK.dtype)
 
@@ -84,7 +84,7 @@ def attention(x_LBD: Tensor, qkv: Tensor, out: Tensor, heads: int, rope: bool) -
 
 
 def block(x_LBD: Tensor, w: Weights, prefix: str, arch: Architecture) -> Tensor:
-    """One post-norm block: mix tokens, then mix channels."""
+    """One post-norm block: token mixing, then channel mixing."""
     if prefix + "token_mlp.down" in w:
         mixed = swiglu_tokens(x_LBD, w[prefix + "token_mlp.gate_up"], w[prefix + "token_mlp.down"])
         x_LBD = rms_norm(x_LBD + mixed, dim=0)
@@ -96,7 +96,7 @@ def block(x_LBD: Tensor, w: Weights, prefix: str, arch: Architecture) -> Tensor:
 
 
 def stack(x_LBD: Tensor, w: Weights, arch: Architecture) -> Tensor:
-    """The one shared stack of blocks that every update of z_L and z_H applies."""
+    """The block stack, shared by all updates of z_L and z_H."""
     for i in range(arch.layers):
         x_LBD = block(x_LBD, w, f"blocks.{i}.", arch)
     return x_LBD
@@ -105,7 +105,7 @@ def stack(x_LBD: Tensor, w: Weights, arch: Architecture) -> Tensor:
 def recursion_round(
     z_H: Tensor, z_L: Tensor, x: Tensor, w: Weights, arch: Architecture, l_cycles: int
 ) -> tuple[Tensor, Tensor]:
-    """n updates of the latent z_L, then one of the answer z_H; all [L, B, D]."""
+    """`l_cycles` updates of the latent z_L, then one update of the answer z_H; all [L, B, D]."""
     inject = z_H + x
     for _ in range(l_cycles):
         z_L = stack(z_L + inject, w, arch)
@@ -119,7 +119,7 @@ def embed(
     arch: Architecture,
     lookup: Callable[[Tensor, Tensor], Tensor] = F.embedding,
 ) -> Tensor:
-    """Input embedding x_LBD: the puzzle's vector in the first puzzle token, then the cells, times sqrt(D)."""
+    """Input embedding x_LBD, scaled by sqrt(D): puzzle tokens (the puzzle vector is the first), then the cells."""
     x = lookup(inputs_BS.t().int(), w["embed.weight"]).to(arch.dtype)
     if arch.puzzle_tokens:
         rows, width = x.shape[1:]
@@ -131,7 +131,7 @@ def embed(
 
 
 def heads(z_H: Tensor, w: Weights, arch: Architecture) -> tuple[Tensor, Tensor]:
-    """Answer logits [S, B, V] in the forward dtype and halt logits [B] in float32 (read at the first token)."""
+    """Answer logits [S, B, V] in the forward dtype and halt logits [B] in float32, read from the first token."""
     logits_SBV = F.linear(z_H[arch.puzzle_tokens :], w["head.weight"].to(z_H.dtype))
     wide = torch.promote_types(z_H.dtype, torch.float32)
     halt_B2 = F.linear(z_H[0].to(wide), w["halt.weight"].to(wide), w["halt.bias"].to(wide))
@@ -148,9 +148,9 @@ def supervision_step(
     h_cycles: int,
     l_cycles: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """One supervision step: h_cycles - 1 rounds without gradient, then one with it.
+    """One supervision step: h_cycles - 1 rounds without gradient, then one with gradient.
 
-    Returns z_H, z_L [L, B, D] (to be carried on, detached), answer logits [S, B, V], halt logits [B].
+    Returns z_H, z_L [L, B, D] (detach them before the next step), answer logits [S, B, V], halt logits [B].
     """
     x = embed(inputs_BS, puzzle_BD, w, arch)
     with torch.no_grad():
@@ -161,7 +161,7 @@ def supervision_step(
 
 
 class TrainedNetwork(NamedTuple):
-    """A trained model as `load` reads it."""
+    """A trained model, as returned by `load`."""
 
     weights: dict[str, Tensor]
     puzzle: Tensor | None
@@ -173,14 +173,14 @@ class TrainedNetwork(NamedTuple):
     h_cycles: int
     l_cycles: int
     steps: int
-    """Supervision steps it was trained with."""
+    """Maximum number of supervision steps in training."""
 
 
 def load(path: str | PathLike[str], kind: str = "ema", dtype: torch.dtype = torch.float32) -> TrainedNetwork:
-    """Read a run's weights.safetensors; `kind`: ema (the average) or raw; `dtype`: what is computed in.
+    """Load a run's weights.safetensors; `kind`: ema or raw; `dtype`: the forward dtype.
 
     Raises:
-        KeyError: where the run kept no weights of that kind, or the file is not a run's.
+        KeyError: the file has no such weights, or was not written by a run.
     """
     from safetensors import safe_open
 
@@ -210,7 +210,7 @@ def solve(
 ) -> tuple[Tensor, Tensor]:
     """Answers [B, S] and halt logits [B] after `steps` supervision steps (None: as many as in training).
 
-    `inputs_BS`: symbols of the questions; `puzzle_ids_B`: rows of the puzzle table (None: the first one for all).
+    `inputs_BS`: the questions' symbols; `puzzle_ids_B`: rows of the puzzle table (None: row 0).
     """
     rows = len(inputs_BS)
     puzzle_BD = None

@@ -1,4 +1,4 @@
-"""The network without gradients: weights cast once, then any number of supervision steps."""
+"""The network for inference: weights are cast once, then any number of supervision steps run."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from torch import Tensor
 
 from trm.network import definition as network
 from trm.network.definition import Architecture
-from trm.network.registry import implementation as implementation_of
+from trm.network.registry import load_implementation
 
 
 class InferenceNetwork:
     """Runs supervision steps with fixed weights.
 
-    `weights`: parameters by name on the device, any float dtype; `h_init`, `l_init`: start vectors [D];
-    `puzzle_table` [num_ids, D] or None; `implementation`: a name of `trm.network.registry`, whose `rounds` it uses.
+    `weights`: parameters by name, on the device, any float dtype; `h_init`, `l_init`: start vectors [D];
+    `puzzle_table` [num_ids, D] or None; `implementation`: a name in `trm.network.registry`.
     """
 
     def __init__(
@@ -34,12 +34,12 @@ class InferenceNetwork:
             for name, tensor in weights.items()
         }
         self.h_init, self.l_init = h_init.to(arch.dtype), l_init.to(arch.dtype)
-        self.rounds = implementation_of(implementation).rounds(self._weights, arch)
-        self.multiple, self.whole = self.rounds.multiple, self.rounds.whole
+        self.rounds = load_implementation(implementation).rounds(self._weights, arch)
+        self.multiple, self.replicate = self.rounds.multiple, self.rounds.replicate
         self._puzzle_table = puzzle_table if arch.puzzle_tokens else None
 
     def embed(self, inputs_BS: Tensor, puzzle_ids_B: Tensor) -> Tensor:
-        """Input embeddings [L, B, D], the same for every step of a row."""
+        """Input embeddings [L, B, D]; they do not change from step to step."""
         vectors = None if self._puzzle_table is None else self._puzzle_table[puzzle_ids_B.long()]
         return network.embed(inputs_BS, vectors, self._weights, self.arch)
 
@@ -56,6 +56,6 @@ class InferenceNetwork:
 
 
 def inference_batch(length: int, width: int, device: torch.device) -> int:
-    """Rows evaluated at once: enough to fill the device, few enough for its memory."""
+    """Rows to evaluate at once: enough to keep the device busy, few enough for its memory."""
     cells = 1 << (16 if device.type == "cpu" else 24)
     return max(16, min(4096, cells // (length * width) // 16 * 16))

@@ -1,4 +1,4 @@
-"""The training loss and its metrics (TRM paper section 4; stablemax: arXiv 2501.04697).
+"""Training losses and per-row metrics (TRM paper, section 4; stablemax: arXiv 2501.04697).
 
 Shapes: B rows, S cells, V vocabulary.
 """
@@ -15,8 +15,8 @@ from torch import Tensor
 def log_stablemax(logits: Tensor) -> Tensor:
     """log(s / sum s) over the last axis with s(x) = x + 1 for x >= 0, else 1 / (1 - x); in at least float32.
 
-    Written with logarithms of s: the published form's unselected branch has an infinite gradient at x = 1, which
-    float32 turns into NaN.
+    Computed from log s(x): in the published form, the branch not taken has an infinite gradient at x = 1, which becomes
+    NaN.
     """
     x = logits.to(torch.promote_types(logits.dtype, torch.float32))
     log_s = torch.where(x < 0, -torch.log1p(-x.clamp(max=0)), torch.log1p(x.clamp(min=0)))
@@ -24,25 +24,25 @@ def log_stablemax(logits: Tensor) -> Tensor:
 
 
 class Answer(NamedTuple):
-    """How well each row is answered; all [B] float32."""
+    """Loss and metrics of each row; all float32 [B]."""
 
     cross_entropy: Tensor
-    """Mean over the row's valid cells."""
+    """Mean over the valid cells."""
     accuracy: Tensor
-    """Share of the row's valid cells that are right."""
+    """Fraction of the valid cells that are right."""
     exact: Tensor
-    """1 where every valid cell is right."""
+    """1 if every valid cell is right."""
     valid: Tensor
-    """1 where the row has a valid cell."""
+    """1 if the row has a valid cell."""
 
 
 def judge(logits_SBV: Tensor, labels_BS: Tensor, ignore: int) -> Answer:
-    """Compare the answers with the labels; cells labelled `ignore` do not count."""
+    """Score logits against labels; cells labelled `ignore` are not valid."""
     labels_SB = labels_BS.t().to(torch.int32)
     mask_SB = labels_SB != ignore
     symbols_V = torch.arange(logits_SBV.shape[-1], device=logits_SBV.device, dtype=torch.int32)
     logp_SBV = log_stablemax(logits_SBV)
-    # the label is picked by comparison: gather would cost all-gathers on a sharded batch
+    # compare instead of gather, which would need all-gathers on a sharded batch
     picked_SB = torch.where(labels_SB[..., None] == symbols_V, logp_SBV, 0.0).sum(-1)
     count_B = mask_SB.sum(0)
     divisor_B = count_B.clamp(min=1)
@@ -57,16 +57,16 @@ def judge(logits_SBV: Tensor, labels_BS: Tensor, ignore: int) -> Answer:
 
 
 def halting_loss(halt_B: Tensor, exact_B: Tensor) -> Tensor:
-    """Half the binary cross entropy of the halt logit against "every valid cell is right", per row [B]."""
+    """Half the binary cross entropy of the halt logit, with `exact_B` as the target, per row [B]."""
     return 0.5 * F.binary_cross_entropy_with_logits(halt_B, exact_B.to(halt_B.dtype), reduction="none")
 
 
 def expected_further_steps(halt_B: Tensor, steps_B: Tensor, halt_max_steps: int) -> Tensor:
-    """Expected number of supervision steps still to come [B], differentiable in the halt logit.
+    """Expected number of remaining supervision steps [B], differentiable in the halt logit.
 
-    As though the present halt probability p = sigmoid(halt) held at every later step: the number of further steps
-    is then geometric, cut off at R = halt_max_steps - steps, with mean sum_{k=1..R} (1 - p)^k. In the spirit of the
-    ponder cost of adaptive computation (arXiv 1603.08983, 2107.05407).
+    Assumes that the current halt probability p = sigmoid(halt) holds at every later step. The number of steps is then
+    geometric, truncated at R = halt_max_steps - steps, with mean sum_{k=1..R} (1 - p)^k. Similar to the ponder cost of
+    adaptive computation time (arXiv 1603.08983, 2107.05407).
     """
     k = torch.arange(1, halt_max_steps, device=halt_B.device, dtype=halt_B.dtype)
     powers_BK = torch.exp(k * F.logsigmoid(-halt_B)[:, None])

@@ -1,7 +1,7 @@
-"""All trained parameters in one flat buffer: one optimiser pass, one all-reduce, one cast per step.
+"""All trained parameters in one flat buffer: one optimiser pass, one all-reduce and one cast per step.
 
-Each parameter starts at a multiple of 32 elements, so its view is 64-byte aligned in bfloat16 too; the gaps hold
-zeros and stay zero under every optimiser.
+Each parameter starts at a multiple of 32 elements, so that its view is 64-byte aligned in bfloat16 too. The gaps hold
+zeros, which every optimiser leaves at zero.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ class Moments(NamedTuple):
 
 
 class Rates(NamedTuple):
-    """An optimiser step's numbers, 0-d float32 on the device."""
+    """Scalars of one optimiser step, 0-d float32 tensors on the device."""
 
     keep: Tensor
     """1 - lr * weight_decay."""
     step_size: Tensor
-    """Factor of the direction: lr / (1 - beta1^t), for Lion lr."""
+    """Factor of the update direction: lr / (1 - beta1^t); for Lion lr."""
     v_scale: Tensor
     """1 / sqrt(1 - beta2^t)."""
 
 
 class Layout:
-    """Where each parameter lies in the flat buffer: `shapes` and `offsets` by name, `size` elements in all."""
+    """Where each parameter is in the flat buffer: `shapes` and `offsets` by name, `size` elements in total."""
 
     def __init__(self, shapes: dict[str, tuple[int, ...]]):
         self.shapes = shapes
@@ -66,15 +66,15 @@ class Layout:
 
 
 def architecture(model: ModelConfig, dtype: torch.dtype) -> Architecture:
-    """The part of a ModelConfig that the network reads beside its weights."""
+    """The `Architecture` of a model."""
     rope = model.mixer == "attention" and model.position == "rope"
     return Architecture(model.layers, model.heads, model.puzzle_tokens, rope, dtype)
 
 
 def uniform(seed: int, name: str, shape: tuple[int, ...], step: int = 0) -> np.ndarray:
-    """Uniform numbers in [0, 1) that depend on (seed, name, step) alone: equal on every machine; float64.
+    """Uniform float64 numbers in [0, 1), a function of (seed, name, step) alone.
 
-    Made from Philox's raw words, which NumPy keeps stable between versions (unlike its distributions).
+    Computed from Philox's raw words, which NumPy keeps stable between versions (unlike its distributions).
     """
     key = np.array([seed, crc32(name.encode())], dtype=np.uint64)
     words = np.random.Philox(key=key, counter=np.array([0, 0, 0, step], dtype=np.uint64)).random_raw(
@@ -84,7 +84,7 @@ def uniform(seed: int, name: str, shape: tuple[int, ...], step: int = 0) -> np.n
 
 
 def truncated_normal(shape: tuple[int, ...], std: float, seed: int, name: str) -> Tensor:
-    """Normal clipped at two sigma and rescaled so that `std` is the deviation after clipping; float32."""
+    """Normal truncated at two sigma and rescaled so that `std` is the deviation after truncation; float32."""
     mass = erf(sqrt(2))  # of a standard normal within two sigma
     density = exp(-2.0) / sqrt(2 * pi)
     true_std = sqrt(1 - 4 * density / mass)
@@ -93,7 +93,7 @@ def truncated_normal(shape: tuple[int, ...], std: float, seed: int, name: str) -
 
 
 def initial_weights(model: ModelConfig, seq_len: int, vocab: int, seed: int) -> dict[str, Tensor]:
-    """Fresh float32 parameters: truncated normal with std 1/sqrt(fan_in); halting head 0 with bias -5."""
+    """Initial float32 parameters: truncated normal with std 1/sqrt(fan_in); halt head: weight 0, bias -5."""
     weights = {}
     for name, shape in parameter_shapes(model, seq_len, vocab).items():
         if name == "halt.weight":
@@ -106,6 +106,6 @@ def initial_weights(model: ModelConfig, seq_len: int, vocab: int, seed: int) -> 
 
 
 def initial_states(model: ModelConfig, seed: int, dtype: torch.dtype) -> dict[str, Tensor]:
-    """The fixed start vectors `h_init` and `l_init` [D]: never trained, in the forward dtype."""
+    """The start vectors `h_init` and `l_init` [D] in the forward dtype; they are not trained."""
     shape = (model.d_model,)
     return {name: truncated_normal(shape, 1.0, seed, name).to(dtype) for name in ("h_init", "l_init")}

@@ -1,6 +1,6 @@
-"""The implementations of the network by name: what `Backend.network` and `placement.network` refer to.
+"""Implementations of the network by name, as used in `Backend.network` and `placement.network`.
 
-All compute `trm.network.definition`. A new one is a module with the parts of `Implementation` and an entry in LOADERS.
+All compute `trm.network.definition`. To add one, provide the parts of an `Implementation` and an entry in LOADERS.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ if TYPE_CHECKING:
 
 
 class Network(Protocol):
-    """A network to train, made from (layout, params, grads, arch): flat buffers of weights and float32 gradients."""
+    """A trainable network over flat buffers of weights and float32 gradients."""
 
     def prepare(self) -> None:
-        """Take the weights as they are now and zero the gradients; called once a step."""
+        """Read the current weights and zero the gradients; called once per step."""
 
     def __call__(
         self, z_H: Tensor, z_L: Tensor, inputs: Tensor, puzzle: Tensor | None, h_cycles: int, l_cycles: int
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """As `definition.supervision_step`; backward adds to the gradients."""
+        """Same as `definition.supervision_step`; backward accumulates into the gradient buffer."""
 
 
 class Rounds(Protocol):
-    """Recursion rounds without gradients, made from (weights in the forward dtype, arch)."""
+    """Recursion rounds for inference, with weights in the forward dtype."""
 
     multiple: int
-    """Batches whose rows are a multiple of this are shared among all devices."""
+    """Batches are sharded over all devices if their number of rows is a multiple of this."""
 
     def forward(self, z_H: Tensor, z_L: Tensor, x: Tensor, l_cycles: int) -> tuple[Tensor, Tensor]:
-        """As `definition.recursion_round`."""
+        """Same as `definition.recursion_round`."""
 
-    def whole(self, tensor: Tensor) -> Tensor:
-        """A tensor whose rows are shared among devices, complete on each, for the host to fetch."""
+    def replicate(self, tensor: Tensor) -> Tensor:
+        """All-gather a tensor that is sharded over its rows, so that the host can read it."""
 
 
 class Implementation(NamedTuple):
@@ -54,7 +54,7 @@ class Implementation(NamedTuple):
     judge: Callable[[Tensor, Tensor, int], Answer] = judge
     """The loss head."""
     optimisers: Mapping[str, Callable[..., None]] = {}
-    """Optimiser steps of its own, by name; for the others the step of `trm.training.optim` is used."""
+    """Fused optimiser steps by name; the default is `trm.training.optim.flat.update`."""
 
 
 def _plain() -> Implementation:
@@ -92,13 +92,13 @@ def _xla() -> Implementation:
 LOADERS = {"plain": _plain, "fused": _fused, "triton": _triton, "xla": _xla}
 
 
-def implementation(name: str) -> Implementation:
-    """The implementation called `name`; imported only now, as some need triton or torch_xla."""
+def load_implementation(name: str) -> Implementation:
+    """Import the implementation called `name`; some need triton or torch_xla."""
     return LOADERS[name]()
 
 
 def fused_rounds(weights: Weights, grads: Weights | None, arch: Architecture) -> fused.Rounds:
-    """Compiled passes on a CPU with numba and in a dtype that they support; otherwise torch's operations.
+    """The compiled passes on a CPU with numba, in a dtype that they support; otherwise torch operations.
 
     TRM_CPU_KERNELS=0 turns the compiled passes off.
     """

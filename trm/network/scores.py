@@ -1,4 +1,4 @@
-"""Per-puzzle measures and their sums over a split."""
+"""Per-puzzle metrics, summed over a split."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FIELDS = ("puzzles", "exact", "accuracy", "blank", "blank_squared", "blank_puzzl
 
 
 class Score:
-    """Sums over puzzles of one split under one policy."""
+    """Metric sums over the puzzles of one split under one policy."""
 
     def __init__(self, device: torch.device, ignore: int, blank: int | None):
         self._ignore, self._blank = ignore, blank
@@ -24,7 +24,7 @@ class Score:
     def add(
         self, logits_SBV: Tensor, inputs_BS: Tensor, labels_BS: Tensor, steps_B: Tensor | float
     ) -> Tensor:
-        """Add answered puzzles; `steps_B`: supervision steps that each one took. Returns 1 for exact answers [B]."""
+        """Add puzzles answered after `steps_B` supervision steps. Returns 1 for exact answers [B]."""
         answer = judge(logits_SBV, labels_BS, self._ignore)
         self._add(answer, logits_SBV.argmax(-1).t(), inputs_BS, labels_BS, steps_B)
         return answer.exact
@@ -32,7 +32,7 @@ class Score:
     def add_answers(
         self, answers_BS: Tensor, inputs_BS: Tensor, labels_BS: Tensor, steps_B: Tensor | float
     ) -> None:
-        """Add chosen answers (symbols), whose cross entropy is unknown."""
+        """Add puzzles by their answers (symbols); their cross entropy is unknown."""
         mask = labels_BS != self._ignore
         right = ((answers_BS == labels_BS) & mask).sum(1)
         count = mask.sum(1)
@@ -73,7 +73,7 @@ class Score:
         self.sums += torch.stack([column.double().sum() for column in columns])
 
     def result(self, backend: Backend) -> dict[str, Any]:
-        """Measures over all workers' puzzles; None where unknown. `blank_error`: standard error over puzzles."""
+        """Metrics over the puzzles of all workers; None if unknown. `blank_error`: standard error over puzzles."""
         total = backend.total(backend.fetch(self.sums)).tolist()
         value = dict(zip(FIELDS, total))
         count, blanks = max(1.0, value["puzzles"]), value["blank_puzzles"]

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import ConfigDict, ValidationError
 
 from trm.errors import UserError
-from trm.study import flops
+from trm.study import flops, tpu_kernels
 from trm.study.dataset_identity import shape
 from trm.study.reading import error_sentence, parse_yaml
 from trm.study.schema import Count, EvaluationConfig, NonNegative, Positive, RunConfig, Section
@@ -126,7 +126,7 @@ def estimate(config: RunConfig, hardware: Hardware, step_seconds: float | None =
         seconds=seconds,
         device_hours=hours,
         checkpoint_bytes=16 * parameters + carry,
-        memory_bytes=20 * parameters + _kept_bytes(config, data.seq_len, hardware.devices),
+        memory_bytes=20 * parameters + _activation_bytes(config, data.seq_len, hardware),
         usd=hours * hardware.usd_per_device_hour,
         compiled=step_seconds is not None,
     )
@@ -152,15 +152,24 @@ def evaluation_seconds(
     return puzzles * steps * passes * row / (hardware.devices * hardware.flops_per_second)
 
 
-def _kept_bytes(config: RunConfig, seq_len: int, devices: int) -> int:
-    """What the last round's block applications keep for the backward pass on one device, in 2-byte numbers:
-    a block's input, sum and output, and gate, up and their product of each SwiGLU (or q, k, v and output)."""
+def _activation_bytes(config: RunConfig, seq_len: int, hardware: Hardware) -> int:
+    """Bytes of activations that the last round keeps for backward on one device, in bfloat16.
+
+    Without TPU kernels they are each block's input, sums and output, and each SwiGLU's gate, up and product (or q, k, v
+    and attention's output).
+    """
     model = config.model
     length, width = flops.tokens(model, seq_len), model.d_model
-    kept = length * (4 * width + 3 * flops.inner_width(model, width))
-    kept += 3 * width * flops.inner_width(model, length) if model.mixer == "mlp" else 4 * length * width
-    rows = config.training.batch_size / config.training.micro_batches / devices
-    return int(2 * rows * kept * model.layers * (model.l_cycles + 1))
+    inner, attention = flops.inner_width(model, width), model.mixer == "attention"
+    token_inner = None if attention else flops.inner_width(model, length)
+    rows = -(-config.training.batch_size // (config.training.micro_batches * hardware.devices))
+    applications = model.layers * (model.l_cycles + 1)
+    kernels = hardware.slices and config.training.precision in ("auto", "bfloat16")
+    if kernels and tpu_kernels.supported(length, width, inner, token_inner, model.heads):
+        each = tpu_kernels.activation_bytes(rows, length, width, inner, attention)
+        return (applications + tpu_kernels.WORKING_APPLICATIONS) * each
+    mixer = 4 * length * width if token_inner is None else 3 * width * token_inner
+    return 2 * rows * applications * (length * (4 * width + 3 * inner) + mixer)
 
 
 def seconds_text(seconds: float) -> str:

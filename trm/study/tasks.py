@@ -33,6 +33,19 @@ class DataShape:
     """Rows of the puzzle embedding; None: known only once the data set is built (ARC: one per augmented task)."""
 
 
+class Sizes(NamedTuple):
+    """Sizes of a finished data set that the model and the loss depend on."""
+
+    seq_len: int
+    """S: cells of a puzzle."""
+    vocab: int
+    """V: symbols of a cell."""
+    num_ids: int
+    """Rows of the puzzle table."""
+    ignore: int
+    """Label of cells that do not count."""
+
+
 @dataclass(frozen=True)
 class OfficialFiles:
     """One published data set on the Hugging Face hub: its own division into train.csv and test.csv."""

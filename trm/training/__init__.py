@@ -1,1 +1,1 @@
-"""Training and evaluation: the step, the loop, checkpoints, metrics, inference policies."""
+"""Training: the step, the loop, optimisers, checkpoints, metrics."""

@@ -1,7 +1,7 @@
-"""`data.hints: auto`: a level of extra clues that follows the share of rows that the model solves.
+"""`data.hints: auto`: the number of extra clues is adapted until the model solves half of the rows.
 
-The level lives on the device and in checkpoints and changes only by sums over all workers, so a resumed run, and one
-with another number of workers, gives the same hints.
+The level is a device tensor, saved in checkpoints, and updated from sums over all workers. So hints depend neither on
+resumes nor on the number of workers.
 """
 
 from __future__ import annotations
@@ -10,31 +10,31 @@ import torch
 from torch import Tensor
 
 SPREAD = 8
-"""Rows get a random number of hints within half of this around the level."""
+"""Rows get a random number of hints in an interval of this width around the level."""
 GAIN = 2.0
-"""Change of the level when as many rows as a batch have finished, all or none of them solved: half of this."""
+"""The level changes by half of this when a batch's worth of rows has finished and all or none are solved."""
 TARGET = 0.5
-"""Share of finished rows that should be solved."""
+"""Target share of solved rows among the finished ones."""
 
 
 def initial_level(cells: int, device: torch.device) -> Tensor:
-    """The level to start from: a third of the cells."""
+    """The initial level: a third of the cells."""
     return torch.tensor(cells / 3, device=device)
 
 
 def hints(drawn: Tensor, level: Tensor | None) -> Tensor:
-    """Hints of each row [B] from the batch's `hints`; `level` None: the numbers themselves."""
+    """Number of hints of each row [B], given the batch's `hints`; `level` None: those are the numbers."""
     if level is None:
         return drawn
     return torch.floor(level + SPREAD * (drawn - 0.5) + 0.5).clamp(min=0)
 
 
 def update(level: Tensor, solved: Tensor, finished: Tensor, cells: int) -> None:
-    """Move the level after a step, in place.
+    """Update the level after a step, in place.
 
     Args:
-        level: 0-d; below 0 the upper half of its spread still gives hints, at -SPREAD / 2 no row gets any.
+        level: 0-d; below 0 some rows still get hints, at the minimum of -SPREAD / 2 none.
         solved, finished: rows of this step, as shares of the batch.
-        cells: the level's upper bound.
+        cells: upper bound of the level.
     """
     level.add_(GAIN * (TARGET * finished - solved)).clamp_(-SPREAD / 2, cells)

@@ -1,4 +1,4 @@
-"""A run's model for publication: the averaged weights and a model card."""
+"""Export of a run for publication: the EMA weights and a model card."""
 
 from __future__ import annotations
 
@@ -9,57 +9,56 @@ from typing import Any
 from trm.io import paragraph, write_text
 from trm.study.fingerprint import task_slug
 from trm.study.schema import DataConfig
-from trm.training.outputs import PUZZLE, WEIGHTS, load_weights, save_weights
+from trm.study.text import count
+from trm.training.outputs import PUZZLE, WEIGHTS, TrainedModel, load_weights, save_weights
 
 SHOWN = ("fixed", "confident")
-"""Policies of the card beside `restarts`: a user has no oracle, and votes do as well as the halt logit."""
+"""Policies in the card, besides `restarts`: users have no oracle, and votes are no better than the halt logit."""
 
 
 def write_model(run: Path, out: Path) -> int:
-    """Write `weights.safetensors` (float32, without raw weights and snapshots) and `README.md`; returns the bytes.
+    """Write `weights.safetensors` (float32, EMA only) and `README.md`; returns the size of the weights file in bytes.
 
     Raises:
-        UserError: where the run has no weights.
+        UserError: the run has no weights.
     """
     trained = load_weights(run)
     kept = {f"ema.{name}": tensor for name, tensor in trained.weights("ema").items()}
     kept |= {name: tensor for name, tensor in trained.tensors.items() if name.startswith("buffers.")}
     if f"raw.{PUZZLE}" in trained.tensors:
         kept[f"raw.{PUZZLE}"] = trained.tensors[f"raw.{PUZZLE}"]
-    data = trained.config.data  # the files' paths are this machine's; their checksums stay
+    data = trained.config.data  # drop local paths; the files' checksums stay
     config = trained.config.model_copy(update={"data": data.model_copy(update={"files": ()})})
     save_weights(out / WEIGHTS, kept, config, trained.meta)
-    write_text(out / "README.md", _card(run, out.name))
+    write_text(out / "README.md", _card(run, trained, out.name))
     return (out / WEIGHTS).stat().st_size
 
 
 def _data(data: DataConfig) -> str:
-    """`csv, 1,000 training puzzles, 50 symmetric copies of each`, and the extra clues by stage, if there are any."""
+    """`csv, 1,000 training puzzles, 50 symmetric copies of each`, with the extra clues by stage, if any."""
     puzzles = f"{data.train_puzzles:,}" if data.train_puzzles else "all"
     parts = [data.source, f"{puzzles} training puzzles"]
     if data.augmentations:
         parts.append(f"{data.augmentations:,} symmetric copies of each")
     if data.hints == "auto":
-        parts.append("as many extra clues as half of the rows need")
+        parts.append("as many extra clues as needed to solve half of the rows")
     elif data.gives_hints:
         stages = [*(stage.hints for stage in data.curriculum if stage.hints), data.hints]
         parts.append("extra clues " + ", then ".join(f"{least} to {most}" for least, most in stages))
     return ", ".join(parts)
 
 
-def _card(run: Path, name: str) -> str:
-    """What the model is, what it was trained on, how well it does, and how it was made."""
-    trained = load_weights(run)
+def _card(run: Path, trained: TrainedModel, name: str) -> str:
+    """The model card: model, data, training, provenance, accuracy."""
     config, document = trained.config, _document(run / "training.json")
     model, data, training = config.model, config.data, config.training
     parameters = sum(tensor.numel() for tensor in trained.weights("ema").values())
-    layers = "1 layer" if model.layers == 1 else f"{model.layers} layers"
     lines = [
         f"# {name}",
         "",
         f"Tiny Recursive Model (arXiv 2510.04871) for {task_slug(data)}: {parameters:,} parameters, "
-        f"{model.mixer} mixer, width {model.d_model}, {layers}, T = {model.h_cycles}, n = {model.l_cycles}, "
-        f"{model.halt_max_steps} supervision steps in training.",
+        f"{model.mixer} mixer, width {model.d_model}, {count(model.layers, 'layer')}, T = {model.h_cycles}, "
+        f"n = {model.l_cycles}, {model.halt_max_steps} supervision steps in training.",
         "",
         f"- Data: {_data(data)}, seed {data.seed}.",
         f"- Training: {training.steps:,} steps of {training.batch_size} rows, {training.optimizer}, "
@@ -68,20 +67,19 @@ def _card(run: Path, name: str) -> str:
     if document:
         made = document["provenance"]
         commit = str(made.get("commit"))[:12] + "+" * bool(made.get("dirty"))
-        threads = "1 thread" if document["threads"] == 1 else f"{document['threads']} threads"
         lines.append(
-            f"- Made in {document['wall_seconds'] / 60:.0f} minutes on {document['device_name']} ({threads}), "
-            f"commit {commit}, run {trained.meta['run']}."
+            f"- Trained for {document['wall_seconds'] / 60:.0f} minutes on {document['device_name']} "
+            f"({count(document['threads'], 'thread')}), commit {commit}, run {trained.meta['run']}."
         )
     lines = [paragraph(line) for line in lines]
     rows = []
     for path in sorted(run.glob("evaluation-*.json")):
-        found = _document(path)
-        puzzles = found.get("dataset", document.get("dataset", {})).get("name", "")
+        evaluation = _document(path)
+        puzzles = evaluation.get("dataset", document.get("dataset", {})).get("name", "")
         rows += [
             f"| {puzzles} | {row['policy']} | {row['steps']} | {row['restarts']} "
             f"| {100 * row['exact_accuracy']:.1f} % of {row['puzzles']:,} |"
-            for row in found["results"]
+            for row in evaluation["results"]
             if row["split"] == "test"
             and (row["policy"] in SHOWN or (row["policy"] == "restarts" and row["restarts"] > 1))
         ]
@@ -94,7 +92,7 @@ def _card(run: Path, name: str) -> str:
         ]
     lines += [
         "",
-        "Use: `python -m trm solve PUZZLE`, which checks each answer by the rules: a model's answer may be wrong.",
+        "Use: `python -m trm solve PUZZLE`, which checks answers against the rules: a model's answer may be wrong.",
         "",
         "```json",
         json.dumps(

@@ -1,4 +1,4 @@
-"""A data set for training: originals on the device, augmentation maps from the host."""
+"""A data set for training: the originals live on the device, augmentation maps come from the host."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from trm.data.mixture import MixtureSampler
 from trm.data.sampler import Sampler
 from trm.devices.base import Backend
 from trm.errors import UserError
+from trm.network.act import Rows
 from trm.study.dataset_identity import shape
 from trm.study.schema import RunConfig
 from trm.study.stages import draw_stages
+from trm.study.tasks import Sizes
 from trm.tasks import task_of
 from trm.tasks.base import Augmenter, HostAugmenter
-from trm.training.state import Puzzles
-from trm.training.step import Originals
 
-NO_LABEL = -1  # equals no symbol: nothing is ignored
+NO_LABEL = -1  # equals no symbol, so that nothing is ignored
 
 
 class Dataset:
-    """One data set folder; splits are read, and checked, when first asked for."""
+    """A data set folder; splits are read and checked on first use."""
 
     def __init__(self, folder: Path):
         self.folder = Path(folder)
@@ -40,15 +40,15 @@ class Dataset:
         return self._splits[name]
 
     @cached_property
-    def puzzles(self) -> Puzzles:
-        """Sizes that the model is built for."""
+    def puzzles(self) -> Sizes:
+        """Sizes that the model depends on."""
         meta = self.split("train").meta
         ignore = NO_LABEL if meta.ignore_label_id is None else meta.ignore_label_id
-        return Puzzles(meta.seq_len, meta.vocab_size, meta.num_puzzle_identifiers, ignore)
+        return Sizes(meta.seq_len, meta.vocab_size, meta.num_puzzle_identifiers, ignore)
 
     @property
     def blank(self) -> int | None:
-        """Symbol of an unknown cell in a question; None: every cell counts."""
+        """Symbol of a blank cell in a question; None: all cells count as blank."""
         return task_of(self.split("train").meta.task).blank
 
     @cached_property
@@ -69,11 +69,11 @@ class Dataset:
         return names
 
     def has(self, name: str) -> bool:
-        """Whether the split is there and not empty."""
+        """Whether the split exists and is not empty."""
         return (self.folder / name).is_dir() and self.split(name).examples > 0
 
     def check_fits(self, config: RunConfig) -> None:
-        """Check that this is the data set that the run's configuration describes.
+        """Check the data set against the run's config.
 
         Raises:
             UserError: names what differs.
@@ -81,31 +81,25 @@ class Dataset:
         train, data = self.split("train"), config.data
         if not train.groups:
             raise UserError(f"{self.folder} holds no training puzzles: build it again")
-        found: dict[str, str | int] = {"task": train.meta.task}
+        pairs: list[tuple[str, Any, Any]] = [("task", train.meta.task, data.task)]
         if train.meta.identity:
-            found |= {"augmentations": train.meta.augmentations}
-        for field, value in found.items():
-            if value != getattr(data, field):
+            pairs.append(("augmentations", train.meta.augmentations, data.augmentations))
+        for what, actual, expected in [*pairs, ("cells per puzzle", train.meta.seq_len, shape(data).seq_len)]:
+            if actual != expected:
                 raise UserError(
-                    f"{self.folder} has {field} {value!r}, and the run's data.{field} is {getattr(data, field)!r}: "
+                    f"{self.folder} has {what} {actual}, but the run's config has {expected}: "
                     "give the data set that was built for this run"
                 )
-        wanted = shape(data).seq_len
-        if train.meta.seq_len != wanted:
-            raise UserError(
-                f"{self.folder} has puzzles of {train.meta.seq_len} cells, and the run's data has "
-                f"{wanted}: give the data set that was built for this run"
-            )
 
-    def originals(self, name: str, backend: Backend, first: int | None = None) -> Originals:
-        """A split's rows on the device; `first`: those of the first groups only."""
+    def originals(self, name: str, backend: Backend, first: int | None = None) -> Rows:
+        """A split's rows on the device; `first`: only the first groups."""
         puzzles = self.split(name) if first is None else self.split(name).first(first)
         identifiers = puzzles.puzzle_identifiers[puzzles.puzzle_of_example].astype(np.int32)
         arrays = (puzzles.inputs, puzzles.labels, identifiers)
-        return Originals(*(backend.place(torch.from_numpy(np.ascontiguousarray(array))) for array in arrays))
+        return Rows(*(backend.place(torch.from_numpy(np.ascontiguousarray(array))) for array in arrays))
 
     def sampler(self, config: RunConfig) -> tuple[Sampler | MixtureSampler, Augmenter | HostAugmenter]:
-        """Which rows a step sees, and in which guise."""
+        """What samples the rows of each step, and what augments them."""
         train = self.split("train")
         augmenter = task_of(train.meta.task).augmenter(train)
         if not config.data.sources:

@@ -1,4 +1,4 @@
-"""From a data set on disk to a step's batch: a pure function of (seed, step), cut to this worker's rows."""
+"""Batches as a pure function of (seed, step), restricted to this worker's rows."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from trm.training.step import AnyBatch, Batch, HintBatch, RowBatch
 def exploration_minimum(
     seed: int, step: int, batch: int, probability: float, halt_max_steps: int
 ) -> np.ndarray:
-    """Least number of steps of each row of the global batch before it may halt, int32 [batch]; 0: no minimum.
+    """Minimum number of steps of each row of the global batch before it may halt, int32 [batch]; 0: none.
 
-    With the given probability uniform over 2..halt_max_steps (the paper's exploration, drawn at each step).
+    The paper's exploration, drawn anew at each step: uniform over 2..halt_max_steps with the given probability.
     """
     if halt_max_steps < 2:
         return np.zeros(batch, dtype=np.int32)
@@ -48,7 +48,7 @@ class Feed:
     def batch(self, step: int) -> AnyBatch:
         """This worker's rows of the global batch of `step` (from 1), on the device."""
         training, config = self._config.training, self._config
-        begun = time.perf_counter()
+        started = time.perf_counter()
         drawn = self._sampler.batch(step - 1, self._backend.worker, self._backend.world)
         probability = exploration_at(step, training.steps, training.exploration, training.exploration_final)
         minimum = exploration_minimum(
@@ -65,7 +65,7 @@ class Feed:
                 kind, arrays = HintBatch, (*arrays, *self._hints(step, self._questions[drawn.rows]))
         made = time.perf_counter()
         batch = kind(*(self._backend.place_rows(torch.from_numpy(array), 0) for array in arrays))
-        self._clocks.feed += made - begun
+        self._clocks.feed += made - started
         self._clocks.transfer += time.perf_counter() - made
         return batch
 

@@ -1,4 +1,4 @@
-"""The files of a finished run, and the sentence for one that diverged."""
+"""The files of a finished run, and the error message for one that diverged."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from trm.training.history import to_csv
 from trm.training.state import TrainState
 
 
-def diverged_sentence(
+def divergence_message(
     training: TrainingConfig, precision: str, weight_norm: float, what: str, step: int, good: int | None
 ) -> str:
-    """`what` became NaN or infinite at `step`: where to resume (step `good`) and the likeliest reason.
+    """The error for `what` becoming NaN or inf at `step`: the last good checkpoint `good` and the likely cause.
 
-    `weight_norm`: of all weights, at the last report.
+    `weight_norm`: norm of all weights at the last report.
     """
     last = f"the last good checkpoint is step {good}" if good else "there is no checkpoint yet"
     if step <= max(1, training.warmup_steps):
@@ -47,12 +47,9 @@ def finish_run(
     setup_seconds: float,
     started_at: str,
 ) -> None:
-    """Write weights.safetensors, history.csv and, last, training.json into the folder `out`.
-
-    Called by all processes: the first one writes, the others only fetch what it fetches.
-    """
-    config, puzzles, views = state.config, state.puzzles, state.layout.views
-    host, _ = state.on_host(backend, carry=False)
+    """Write weights.safetensors, history.csv and, last, training.json into `out`. Called by all processes."""
+    config, sizes, views = state.config, state.puzzles, state.layout.views
+    host, _ = state.on_host(backend, carry=False)  # a collective under SPMD
     if backend.rank:
         return
     ema = views(host["ema"]) if "ema" in host else None
@@ -63,13 +60,12 @@ def finish_run(
         "fingerprint": run_fingerprint(config),
         "recipe_version": RECIPE_VERSION,
         "precision": state.precision.name,
-        **puzzles._asdict(),
+        **sizes._asdict(),
     }
     outputs.save_weights(out / outputs.WEIGHTS, tensors, config, meta)
     write_bytes(out / "history.csv", to_csv(record.rows))
     rows = record.done * config.training.batch_size
-    final = {name: value for name, value in record.rows[-1].items() if name.startswith(("train/", "eval/"))}
-    model = config.model
+    model, shape = config.model, (sizes.seq_len, sizes.vocab)
     training_json = {
         "format": 1,
         "run": out.name,
@@ -79,9 +75,9 @@ def finish_run(
         "seed": config.seed,
         "dataset": dataset,
         "outcome": "finished",
-        "parameters": parameters(model, puzzles.seq_len, puzzles.vocab),
-        "flops_per_row": step_flops(model, puzzles.seq_len, puzzles.vocab),
-        "train_flops": train_flops(model, config.training, puzzles.seq_len, puzzles.vocab),
+        "parameters": parameters(model, *shape),
+        "flops_per_row": step_flops(model, *shape),
+        "train_flops": train_flops(model, config.training, *shape),
         "steps": record.done,
         "rows": rows,
         "wall_seconds": round(wall_seconds, 3),
@@ -98,7 +94,11 @@ def finish_run(
         "devices": backend.device_count(),
         "threads": torch.get_num_threads(),
         "precision": state.precision.name,
-        "final": {name: value for name, value in final.items() if value is not None},
+        "final": {
+            name: value
+            for name, value in record.rows[-1].items()
+            if name.startswith(("train/", "eval/")) and value is not None
+        },
         "best": record.best,
         "provenance": provenance(started_at),
     }

@@ -1,4 +1,4 @@
-"""Where metrics go: history.csv, console lines, and optionally TensorBoard and Weights & Biases."""
+"""Metric writers: history.csv, console lines, TensorBoard, Weights & Biases."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ COLUMNS = (
 )
 
 Row = Mapping[str, Any]
-"""Numbers by column; None: not measured."""
+"""Metrics by column; None: not measured."""
 
 
 def to_csv(rows: Sequence[Row]) -> bytes:
-    """All rows; the columns of the contract first, then the others in order of appearance; empty: not measured."""
+    """The rows as CSV: COLUMNS first, then the others in order of appearance; empty cells were not measured."""
     names = dict.fromkeys(COLUMNS)
     for row in rows:
         names.update(dict.fromkeys(row))
@@ -51,7 +51,7 @@ def to_csv(rows: Sequence[Row]) -> bytes:
 
 
 def si(value: float) -> str:
-    """Three digits with a decimal prefix: 1234567 -> 1.23 M."""
+    """Three digits with an SI prefix: 1234567 -> 1.23 M."""
     for prefix in ("", "k", "M", "G", "T"):
         if abs(value) < 999.5:
             return f"{value:.3g} {prefix}".rstrip()
@@ -82,14 +82,14 @@ def progress_line(row: Row, steps: int, seconds_left: float) -> str:
 
 
 class TensorBoard:
-    """Event files in `folder`, one scalar series a column; events after step `done` are hidden."""
+    """Event files in `folder`, one scalar series per column; hides earlier events after step `done`."""
 
     def __init__(self, folder: Path, done: int = 0):
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
             raise UserError(
-                "tensorboard logging needs the tensorboard package: pip install tensorboard"
+                "TensorBoard logging requires the tensorboard package: pip install tensorboard"
             ) from None
         self._writer = SummaryWriter(str(folder), purge_step=done + 1 if done else None)
 
@@ -100,7 +100,7 @@ class TensorBoard:
                 self._writer.add_scalar(name, value, int(row["step"]))
 
     def flush(self) -> None:
-        """Write all rows to the files."""
+        """Flush the event files."""
         self._writer.flush()
 
     def close(self) -> None:
@@ -109,14 +109,14 @@ class TensorBoard:
 
 
 class WeightsAndBiases:
-    """A W&B run whose id is the run's fingerprint, offline unless asked for online."""
+    """A W&B run whose id is the run's fingerprint."""
 
     def __init__(self, mode: str, folder: Path, name: str, fingerprint: str, config: dict[str, Any]):
         try:
             import wandb
         except ImportError:
             raise UserError(
-                "wandb logging needs the wandb package: pip install wandb, or set wandb to off"
+                "W&B logging requires the wandb package: pip install wandb, or set wandb to off"
             ) from None
         self._run = wandb.init(
             mode=mode, dir=str(folder), id=fingerprint, name=name, config=config, resume="allow"
@@ -127,7 +127,7 @@ class WeightsAndBiases:
         self._run.log({k: v for k, v in row.items() if v is not None}, step=int(row["step"]))
 
     def flush(self) -> None:
-        """Nothing: W&B writes by itself."""
+        """W&B flushes by itself."""
 
     def close(self) -> None:
         """Finish the run."""

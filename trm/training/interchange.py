@@ -1,4 +1,4 @@
-"""Weights to and from the public implementation's state dicts (names of its October 2025 code, both variants)."""
+"""Conversion to and from state dicts of the public implementation (October 2025, both variants)."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ PUZZLE_TABLE = "puzzle_emb.weights"
 
 
 def reference_name(name: str) -> str:
-    """The public name, without prefixes, of one of our parameters."""
-    whole = {
+    """The public name of one of our parameters, without prefixes."""
+    names = {
         "embed.weight": "embed_tokens.embedding_weight",
         "position.weight": "embed_pos.embedding_weight",
         "head.weight": "lm_head.weight",
         "halt.weight": "q_head.weight",
         "halt.bias": "q_head.bias",
     }
-    if name in whole:
-        return whole[name]
+    if name in names:
+        return names[name]
     _, layer, part, matrix = name.split(".")
     module = {"token_mlp": "mlp_t", "attention": "self_attn", "channel_mlp": "mlp"}[part]
     linear = {"gate_up": "gate_up_proj", "down": "down_proj", "qkv": "qkv_proj", "out": "o_proj"}[matrix]
@@ -38,7 +38,7 @@ def reference_name(name: str) -> str:
 
 
 def plain_names(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The state dict without torch.compile's and the wrappers' prefixes."""
+    """The state dict without the prefixes of torch.compile and wrappers."""
     plain = {}
     for name, tensor in state.items():
         while name.startswith(PREFIXES):
@@ -48,10 +48,10 @@ def plain_names(state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def read_state(path: Path) -> dict[str, Tensor]:
-    """A state dict from a torch or safetensors file.
+    """Read a state dict from a torch or safetensors file.
 
     Raises:
-        UserError: where it cannot be read.
+        UserError: it cannot be read.
     """
     try:
         if path.suffix == ".safetensors":
@@ -64,17 +64,17 @@ def read_state(path: Path) -> dict[str, Tensor]:
     except Exception as error:
         raise UserError(f"{path} cannot be read as a state dict: {error}") from error
     if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
-        raise UserError(f"{path} is not a state dict: a mapping of names to tensors is needed")
+        raise UserError(f"{path} is not a state dict, a mapping from names to tensors")
     return state
 
 
 def from_reference(
     state: dict[str, Tensor], config: RunConfig, run: str
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Tensors and metadata of our weights.safetensors from a public state dict of the model that `config` describes.
+    """Convert a public state dict to the tensors and metadata of weights.safetensors; `config` describes the model.
 
     Raises:
-        UserError: names the first tensor that is missing, superfluous or of another shape.
+        UserError: names the first tensor that is missing, unexpected, or has another shape.
     """
     plain, sizes = plain_names(state), shape(config.data)
     weights = {}
@@ -86,8 +86,7 @@ def from_reference(
             )
         if tuple(plain[public].shape) != expected:
             raise UserError(
-                f"the checkpoint's {public} has shape {tuple(plain[public].shape)}, and this configuration's "
-                f"has {expected}"
+                f"the checkpoint's {public} has shape {tuple(plain[public].shape)}, but this config's has {expected}"
             )
         weights[name] = plain.pop(public).float()
     missing = [public for public in STATES.values() if public not in plain]
@@ -100,7 +99,7 @@ def from_reference(
     }
     if plain:
         raise UserError(
-            f"the checkpoint also holds {sorted(plain)[0]}, which this configuration's model does not have"
+            f"the checkpoint also has {sorted(plain)[0]}, which this config's model does not have"
         )
     meta = {
         "run": run,
@@ -113,25 +112,24 @@ def from_reference(
         "ignore": 0,
         "source": "reference",
     }
-    # a reference checkpoint holds one set of weights, used as raw and averaged ones
+    # a public checkpoint has one set of weights: use it for both raw and EMA
     return pack_weights(weights, weights, buffers, None if table is None else table.float(), {}), meta
 
 
-def to_reference(trained: TrainedModel, kind: str, prefix: str = "model.inner.") -> dict[str, Tensor]:
-    """A public state dict of a run's `ema` or `raw` weights.
+def to_reference(trained: TrainedModel, kind: str) -> dict[str, Tensor]:
+    """Convert a run's `ema` or `raw` weights to a public state dict.
 
     Raises:
-        UserError: where the public implementation would build a network of other sizes.
+        UserError: the public implementation would build a model with other sizes.
     """
-    model = trained.config.model
-    public, sizes = model.model_copy(update={"multiple": 256}), shape(trained.config.data)
-    if parameter_shapes(public, sizes.seq_len, sizes.vocab_size) != parameter_shapes(
-        model, sizes.seq_len, sizes.vocab_size
-    ):
+    model, data = trained.config.model, shape(trained.config.data)
+    public, sizes = model.model_copy(update={"multiple": 256}), (data.seq_len, data.vocab_size)
+    if parameter_shapes(public, *sizes) != parameter_shapes(model, *sizes):
         raise UserError(
-            f"the run has model.multiple={model.multiple}, and the public implementation rounds SwiGLU's inner width "
+            f"the run has model.multiple={model.multiple}, but the public implementation rounds SwiGLU's inner width "
             "to a multiple of 256: it cannot load these weights"
         )
+    prefix = "model.inner."
     state = {prefix + reference_name(name): tensor for name, tensor in trained.weights(kind).items()}
     for ours, theirs in STATES.items():
         state[prefix + theirs] = trained.tensors[f"buffers.{ours}"]

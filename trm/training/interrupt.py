@@ -1,11 +1,11 @@
-"""SIGTERM and Ctrl-C: stop after a checkpoint, never in the middle of a write."""
+"""Signals: SIGTERM and Ctrl-C stop a run after a checkpoint, SIGUSR1 requests the backend's diagnostics."""
 
 from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 EXIT_TERMINATED = 143
@@ -14,43 +14,49 @@ EXIT_UNFINISHED = 75  # out of time: start the run again to continue (EX_TEMPFAI
 
 
 class StopRequested(Exception):
-    """Raised in the middle of work that may be abandoned."""
+    """Raised inside work that may be abandoned."""
 
 
-class StopSignal:
-    """Remembers a stop request; inside `abandonable` it also aborts at once.
+class Signals:
+    """Remembers signals; a context manager for the main thread. Inside `abandonable`, a stop request aborts at once.
 
-    A step on a slow machine can take minutes while a checkpoint is due within seconds, so work that has changed
-    nothing yet is thrown away. Used as a context manager, in the main thread.
+    A step can take minutes on a slow machine, while a stopped job has seconds to write its checkpoint. So work that has
+    not changed any state yet is abandoned.
     """
 
     def __init__(self) -> None:
-        self.requested = 0
-        """The exit code; 0: no stop was requested."""
-        self._abandonable = False
+        self.stop = 0
+        """The exit code of a requested stop; 0: none."""
+        self._report = self._abandonable = False
         self._previous: dict[int, Any] = {}
 
-    def __enter__(self) -> StopSignal:
-        for number in (signal.SIGTERM, signal.SIGINT):
+    def __enter__(self) -> Signals:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
             self._previous[number] = signal.signal(number, self._handle)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        self.requested = EXIT_TERMINATED if number == signal.SIGTERM else EXIT_INTERRUPTED
+        if number == signal.SIGUSR1:
+            self._report = True
+            return
+        self.stop = EXIT_TERMINATED if number == signal.SIGTERM else EXIT_INTERRUPTED
         if self._abandonable:
             self._abandonable = False
             raise StopRequested
 
+    def report_requested(self) -> bool:
+        """Whether diagnostics were requested since the last call."""
+        requested, self._report = self._report, False
+        return requested
+
     @contextmanager
     def abandonable(self, allowed: bool = True) -> Iterator[None]:
         """Work inside may be aborted by StopRequested."""
-        if allowed and self.requested:
+        if allowed and self.stop:
             raise StopRequested
         self._abandonable = allowed
         try:
@@ -59,30 +65,5 @@ class StopSignal:
             self._abandonable = False
 
     def commit(self) -> None:
-        """The work now changes state: let it finish before stopping."""
+        """State is about to change: finish the work before stopping."""
         self._abandonable = False
-
-
-class ReportSignal:
-    """Remembers that SIGUSR1 asked for the backend's diagnostics. Used as a context manager, in the main thread."""
-
-    def __init__(self) -> None:
-        self._asked = False
-        self._previous: Any = None
-
-    def __enter__(self) -> ReportSignal:
-        self._previous = signal.signal(signal.SIGUSR1, self._handle)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        signal.signal(signal.SIGUSR1, self._previous)
-
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        self._asked = True
-
-    def taken(self) -> bool:
-        """Whether a report was requested since the last call."""
-        asked, self._asked = self._asked, False
-        return asked

@@ -1,8 +1,8 @@
-"""Every Triton kernel against plain PyTorch in float64, on random inputs and outputs filled with NaN.
+"""Every Triton kernel against PyTorch in float64, on random inputs and with outputs prefilled with NaN.
 
-Shapes as in `trm.network.cuda`. A kernel rounds its inputs' products, and its outputs, to the tensors' dtype; sums are
-float32. The limits are five unit roundoffs of float16 and bfloat16 (2^-11, 2^-8), and in float32 the error of sums of
-some thousand terms. One wrong column of a thousand is an error of 3e-2.
+Kernels round intermediate activations and outputs to the tensors' dtype and sum in float32. The limits are five unit
+roundoffs of float16 and bfloat16 (2^-11, 2^-8), and for float32 the error of sums of some thousand terms. One wrong
+column in a thousand is an error of 3e-2.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ Tile = dict[str, int]
 
 
 class Check(NamedTuple):
-    """A kernel's output against float64."""
+    """A kernel's output compared with float64."""
 
     name: str
     error: float
-    """Norm of the difference over the norm."""
+    """Relative error in the 2-norm."""
     limit: float
 
     @property
@@ -45,7 +45,7 @@ class Check(NamedTuple):
 
 
 class Shapes(NamedTuple):
-    """The sizes of the check."""
+    """Sizes of a check."""
 
     batch: int = 8
     length: int = 97
@@ -57,34 +57,34 @@ class Shapes(NamedTuple):
     symbols: int = 11
 
 
-def relative(found: Tensor, expected: Tensor) -> float:
-    """Norm of the difference over the norm."""
+def relative(actual: Tensor, expected: Tensor) -> float:
+    """Relative error in the 2-norm."""
     expected = expected.detach().double()
-    return float((found.detach().double() - expected).norm() / expected.norm())
+    return float((actual.detach().double() - expected).norm() / expected.norm())
 
 
 class KernelChecks:
-    """The checks of each kernel, for one size and dtype on one device."""
+    """The checks of all kernels, for one size and dtype on one device."""
 
-    def __init__(self, shapes: Shapes, dtype: torch.dtype, device: torch.device, seed: int = 0):
+    def __init__(self, shapes: Shapes, dtype: torch.dtype, device: torch.device):
         self.shapes, self.dtype, self.device = shapes, dtype, device
         self.products = dtype.itemsize == 2 or INTERPRETED
-        """Whether kernels compute the products: in float32 the library does (trm.network.cuda.layers)."""
-        self._generator = torch.Generator(device).manual_seed(seed)
+        """Whether kernels compute matrix products; in float32 the library does (trm.network.cuda.layers)."""
+        self._generator = torch.Generator(device).manual_seed(0)
 
     def _draw(self, *shape: int, std: float = 1.0) -> Tensor:
-        """Normal numbers that the dtype holds exactly, in float64."""
+        """Normal numbers in float64 that are exact in the dtype."""
         drawn = torch.randn(shape, generator=self._generator, device=self.device, dtype=torch.float64)
         return (drawn * std).to(self.dtype).double()
 
     def _empty(self, *shape: int, kind: torch.dtype | None = None) -> Tensor:
         return torch.full(shape, math.nan, device=self.device, dtype=kind or self.dtype)
 
-    def _check(self, name: str, found: Tensor | None, expected: Tensor | None, factor: float = 1.0) -> Check:
-        assert found is not None
+    def _check(self, name: str, actual: Tensor | None, expected: Tensor | None, factor: float = 1.0) -> Check:
+        assert actual is not None
         assert expected is not None
         text = f"{name} {str(self.dtype).removeprefix('torch.')}"
-        return Check(text, relative(found, expected), factor * TOLERANCE[self.dtype])
+        return Check(text, relative(actual, expected), factor * TOLERANCE[self.dtype])
 
     def norms(self) -> Iterator[Check]:
         """Residual and RMSNorm over channels and over tokens, forward and backward."""
@@ -120,10 +120,8 @@ class KernelChecks:
         """SwiGLU's projection with the gate in its epilogue."""
         sizes, name = self.shapes, "swiglu product " + "x".join(map(str, tile.values()))
         rows = sizes.length * sizes.batch
-        x, weight = (
-            self._draw(rows, sizes.width),
-            self._draw(2 * sizes.inner, sizes.width, std=sizes.width**-0.5),
-        )
+        x = self._draw(rows, sizes.width)
+        weight = self._draw(2 * sizes.inner, sizes.width, std=sizes.width**-0.5)
         projection = x @ weight.t()
         gate, up = projection.chunk(2, 1)
         expected = F.silu(gate) * up
@@ -136,12 +134,9 @@ class KernelChecks:
         yield self._check(name + " alone", hidden, expected)
 
     def tokens(self, tile: Tile | None, backward: Tile | None) -> Iterator[Check]:
-        """The token mixing of a block, forward and backward; None leaves one of them out."""
-        length, columns, inner = (
-            self.shapes.length,
-            self.shapes.batch * self.shapes.width,
-            self.shapes.token_inner,
-        )
+        """The token mixing of a block, forward and backward; None skips either."""
+        length, inner = self.shapes.length, self.shapes.token_inner
+        columns = self.shapes.batch * self.shapes.width
         x = self._draw(length, columns).requires_grad_()
         gate_up = self._draw(2 * inner, length, std=length**-0.5).requires_grad_()
         down = self._draw(length, inner, std=inner**-0.5).requires_grad_()
@@ -174,7 +169,7 @@ class KernelChecks:
         yield self._check(name + " down", total_grad.double() @ hidden.detach().t(), down.grad)
 
     def attention(self, rope: bool) -> Iterator[Check]:
-        """The core of attention, forward and backward."""
+        """The attention core, forward and backward."""
         sizes, head = self.shapes, self.shapes.width // self.shapes.heads
         qkv = self._draw(sizes.length, sizes.batch, 3 * sizes.width).requires_grad_()
         grad = self._draw(sizes.length, sizes.batch, sizes.width)
@@ -201,19 +196,19 @@ class KernelChecks:
         expected = losses.judge(logits, labels, 0)
         (expected.cross_entropy * weights).sum().backward()
         narrow = logits.detach().to(self.dtype).requires_grad_()
-        found = loss.judge(narrow, labels, 0)
-        (found.cross_entropy * weights).sum().backward()
-        yield self._check("loss", found.cross_entropy, expected.cross_entropy)
+        actual = loss.judge(narrow, labels, 0)
+        (actual.cross_entropy * weights).sum().backward()
+        yield self._check("loss", actual.cross_entropy, expected.cross_entropy)
         yield self._check("loss backward", narrow.grad, logits.grad)
         names = ("accuracy", "exact")
-        same = all(torch.equal(getattr(found, n).double(), getattr(expected, n).double()) for n in names)
-        yield Check("loss metrics", 0.0 if same else math.inf, 1e-9)
+        equal = all(torch.equal(getattr(actual, n).double(), getattr(expected, n).double()) for n in names)
+        yield Check("loss metrics", 0.0 if equal else math.inf, 1e-9)
 
-    def optimiser(self, kind: str, size: int = 100_003) -> Iterator[Check]:
-        """Two steps of one optimiser in float32, against the step of `trm.training.optim` in float32."""
+    def optimiser(self, kind: str) -> Iterator[Check]:
+        """Two steps of an optimiser in float32, against `trm.training.optim` in float32."""
         settings = {"optimizer": kind, "lr": 1e-2, "weight_decay": 0.1, "ema": 0.9}
         training = TrainingConfig.model_validate(settings)
-        params, gradient = self._draw(size).float(), (self._draw(size) ** 5).float()
+        params, gradient = self._draw(100_003).float(), (self._draw(100_003) ** 5).float()
         results = []
         for update in (flat.update, optimizer.update):
             p, average = params.clone(), params.clone()
@@ -227,7 +222,7 @@ class KernelChecks:
             yield Check(f"optimiser {kind} {name}", relative(ours, theirs), limit)
 
 
-def of_run(
+def checks_of_run(
     model: ModelConfig,
     cells: int,
     symbols: int,
@@ -235,7 +230,7 @@ def of_run(
     device: torch.device,
     optimiser: str | None,
 ) -> Iterator[Check]:
-    """The checks of the kernels that a run uses, at its sizes but for a small batch."""
+    """The checks of the kernels that a run uses, at its sizes except for a small batch."""
     length, head = cells + model.puzzle_tokens, model.d_model // model.heads
     inner, token_inner = inner_width(model, model.d_model), inner_width(model, length)
     choices = table(architecture_of(device))

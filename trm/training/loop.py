@@ -1,4 +1,4 @@
-"""The training loop: steps, metrics, validation, checkpoints, and how a run ends."""
+"""The training loop: steps, reports, validation, checkpoints, and the end of a run."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from trm.devices.base import Backend
 from trm.errors import UserError
+from trm.network.act import Rows
 from trm.network.inference import InferenceNetwork
 from trm.network.scores import Score
 from trm.provenance import now
@@ -23,23 +24,23 @@ from trm.training.checkpoints.folder import CheckpointFolder, load_newest
 from trm.training.checkpoints.saving import Record, Saver, run_identity
 from trm.training.dataset import Dataset
 from trm.training.feed import Feed
-from trm.training.finish import diverged_sentence, finish_run
-from trm.training.interrupt import EXIT_UNFINISHED, ReportSignal, StopRequested, StopSignal
-from trm.training.memory import explained, out_of_memory_sentence
+from trm.training.finish import divergence_message, finish_run
+from trm.training.interrupt import EXIT_TERMINATED, EXIT_UNFINISHED, Signals, StopRequested
+from trm.training.memory import explain_out_of_memory, out_of_memory_message
 from trm.training.metrics import INDEX, Clocks
 from trm.training.optim.schedule import lr_factor
 from trm.training.profile import Profile
 from trm.training.report import Reporter
-from trm.training.self_check import trust_or_replace
+from trm.training.self_check import check_kernels
 from trm.training.state import TrainState
-from trm.training.step import Originals, TrainStep
+from trm.training.step import TrainStep
 from trm.training.validate import validate
 
 
 class Trainer:
-    """Trains one run to its end, from its newest checkpoint if there is one.
+    """Trains one run to its end, resuming from its newest checkpoint.
 
-    `started`: time.monotonic() at the start of the process's work; `initial`: weights to start from, by name.
+    `started`: time.monotonic() when the process started; `initial`: weights to start from, by name.
     """
 
     def __init__(
@@ -53,13 +54,8 @@ class Trainer:
         started: float,
         initial: dict[str, Tensor] | None = None,
     ):
-        self.config, self.dataset, self.out, self.backend, self.runtime = (
-            config,
-            dataset,
-            out,
-            backend,
-            runtime,
-        )
+        self.config, self.dataset, self.out = config, dataset, out
+        self.backend, self.runtime = backend, runtime
         self.started, self.started_at = started, now()
         folder = CheckpointFolder(checkpoints) if isinstance(checkpoints, Path) else checkpoints
         loaded = load_newest(folder)
@@ -70,12 +66,10 @@ class Trainer:
         identity = run_identity(config, RECIPE_VERSION, dataset.summary, self.precision.name)
         self.saver = Saver(folder, backend, runtime, identity)
         self.record = Record()
-        puzzles, optimiser = dataset.puzzles, config.training.optimizer
-        trust_or_replace(
-            backend, config.model, puzzles.seq_len, puzzles.vocab, self.precision.forward, optimiser
-        )
-        with explained(self._out_of_memory):
-            self.state = TrainState(config, dataset.puzzles, self.precision, backend)
+        sizes, optimiser = dataset.puzzles, config.training.optimizer
+        check_kernels(backend, config.model, sizes.seq_len, sizes.vocab, self.precision.forward, optimiser)
+        with explain_out_of_memory(self._out_of_memory):
+            self.state = TrainState(config, sizes, self.precision, backend)
             if loaded:
                 self.saver.resume(loaded, self.state, self.record)
             else:
@@ -83,8 +77,8 @@ class Trainer:
                 if initial:
                     self.state.load_weights(initial, backend)
             self.step = TrainStep(self.state, dataset.originals("train", backend), backend)
-        self.begun = self.record.done
-        """Steps that were done before this process."""
+        self.resumed_at = self.record.done
+        """Steps done before this process."""
         self.program = backend.program(self.step)
         self.clocks = Clocks()
         self.feed = Feed(config, dataset, backend, self.clocks)
@@ -93,19 +87,18 @@ class Trainer:
         self.validation = dataset.originals("validation", backend) if dataset.has("validation") else None
         self.setup_seconds = 0.0
         self.loop_started = time.monotonic()
-        parts = (config, runtime, backend, dataset.puzzles, self.record, self.clocks)
-        self.reporter = Reporter(*parts, folder, out.name)
+        self.reporter = Reporter(config, runtime, backend, sizes, self.record, self.clocks, folder, out.name)
 
     # -- the run
 
     def run(self) -> int:
-        """Train to the end. Returns 0, or after a checkpoint the exit code of the signal (or the time) that stopped it.
+        """Train to the end. Returns 0, or the exit code of the signal or time limit that stopped it after a checkpoint.
 
         Raises:
-            UserError: the loss is NaN or inf, out of memory, workers differ or are lost, the disk is full.
+            UserError: the loss is NaN or inf, memory or disk is full, workers differ or are lost.
         """
         record, steps = self.record, self.config.training.steps
-        with StopSignal() as stop, explained(self._out_of_memory), ReportSignal() as self._asked:
+        with Signals() as signals, explain_out_of_memory(self._out_of_memory):
             try:
                 self.reporter.open(self.precision)
                 self.compare_workers()
@@ -113,46 +106,46 @@ class Trainer:
                 self.loop_started = self.saver.saved_at = time.monotonic()
                 self.reporter.begin()
                 if record.pending:
-                    self._after_step(stop)
+                    self._after_step(signals)
                 while record.done < steps:
-                    self._one_step(stop)
+                    self._one_step(signals)
                     record.pending = True
-                    self._after_step(stop)
-                    if self.backend.stop_agreed(self.state.stop, record.done, stop.requested):
-                        return self._stopped(stop)
+                    self._after_step(signals)
+                    if self.backend.stop_agreed(self.state.stop, record.done, signals.stop):
+                        return self._stopped(signals)
             except StopRequested:
-                return self._stopped(stop)
+                return self._stopped(signals)
             self._finish()
             return 0
 
-    def _one_step(self, stop: StopSignal) -> None:
+    def _one_step(self, signals: Signals) -> None:
         stage = next(stage for stage in self.stages if self.record.done < stage.last_step)
 
         def before_update() -> None:
-            stop.commit()
-            self.backend.request_stop(self.state.stop, stop.requested)
+            signals.commit()
+            self.backend.request_stop(self.state.stop, signals.stop)
 
-        self._end_stretch(stop)
+        self._check_time(signals)
         self.step.before_update = before_update
         self.profile.before(self.record.done + 1)
-        begun = time.monotonic()
-        with stop.abandonable(self.backend.processes == 1):
+        started = time.monotonic()
+        with signals.abandonable(self.backend.processes == 1):
             batch = self.feed.batch(self.record.done + 1)
             self.program(batch, stage.h_cycles, stage.l_cycles)
-        self.clocks.step += time.monotonic() - begun
+        self.clocks.step += time.monotonic() - started
         self.record.done += 1
         self.profile.after(self.record.done)
 
-    def _end_stretch(self, stop: StopSignal) -> None:
-        """Request a stop once this process has used its time and made at least one step."""
+    def _check_time(self, signals: Signals) -> None:
+        """Request a stop at the time limit, but not before the first step of this process."""
         limit = self.runtime.stop_after_minutes
-        if self.record.done == self.begun:
+        if limit is None or self.record.done == self.resumed_at:
             return
-        if limit is not None and time.monotonic() - self.started >= 60 * limit:
-            stop.requested = stop.requested or EXIT_UNFINISHED
+        if time.monotonic() - self.started >= 60 * limit:
+            signals.stop = signals.stop or EXIT_UNFINISHED
 
-    def _after_step(self, stop: StopSignal) -> None:
-        """What is due at this step: snapshot, validation, a report, a comparison of workers, a checkpoint."""
+    def _after_step(self, signals: Signals) -> None:
+        """Whatever is due after this step: snapshot, validation, report, comparison of workers, checkpoint."""
         record, training, runtime = self.record, self.config.training, self.runtime
         step, last = record.done, record.done == training.steps
         for k in range(1, training.snapshots + 1):
@@ -163,7 +156,7 @@ class Trainer:
         if held_out or step % runtime.log_every == 0 or last:
             scores: dict[str, Any] = {}
             if held_out:
-                with stop.abandonable(self.backend.processes == 1):
+                with signals.abandonable(self.backend.processes == 1):
                     scores = self._validate(held_out)
                 improved = (
                     record.best is None or scores["eval/exact_accuracy"] > record.best["eval/exact_accuracy"]
@@ -174,7 +167,7 @@ class Trainer:
         record.pending = False
         if runtime.checksum_every and step % runtime.checksum_every == 0:
             self.compare_workers()
-        if self._asked.taken() or step % runtime.xla_metrics_every == 0:
+        if signals.report_requested() or step % runtime.xla_metrics_every == 0:
             self._write_backend_report()
         if improved or last or self._checkpoint_due():
             self.save()
@@ -183,28 +176,30 @@ class Trainer:
         """Whether a checkpoint is due, by the first worker's clock."""
         if self.backend.processes > 1 and self.record.done % 10:
             return False
-        due = torch.tensor([time.monotonic() - self.saver.saved_at >= 60 * self.runtime.checkpoint_minutes])
-        due = due.to(torch.uint8)
+        elapsed = time.monotonic() - self.saver.saved_at
+        due = torch.tensor([elapsed >= 60 * self.runtime.checkpoint_minutes], dtype=torch.uint8)
         self.backend.broadcast(due)
         return bool(due)
 
     def save(self) -> None:
-        """Write a checkpoint, if the weights are finite."""
+        """Write a checkpoint; raises UserError if the weights are not finite."""
         sums, _, norms = self._fetch()
         self._check_finite(sums, norms["train/weight_norm"])
         self.reporter.flush()
         self.saver.save(self.state, self.record, self.wall_seconds_now())
 
-    def _stopped(self, stop: StopSignal) -> int:
+    def _stopped(self, signals: Signals) -> int:
         if self.record.done:
             self.save()
         if self.backend.rank == 0:
-            kept = (
-                f"; it resumes from {self.saver.folder.folder(self.record.done)}" if self.record.done else ""
-            )
-            print(f"stopped at step {self.record.done} of {self.config.training.steps}{kept}", flush=True)
+            done = self.record.done
+            kept = f"; it resumes from {self.saver.folder.folder(done)}" if done else ""
+            print(f"stopped at step {done} of {self.config.training.steps}{kept}", flush=True)
         self.reporter.close()
-        return stop.requested or (143 if self.runtime.stop_after_minutes is None else EXIT_UNFINISHED)
+        # another worker's signal stops this one without a code of its own
+        return signals.stop or (
+            EXIT_TERMINATED if self.runtime.stop_after_minutes is None else EXIT_UNFINISHED
+        )
 
     def wall_seconds_now(self) -> float:
         """Seconds of the training loop so far, over all resumes."""
@@ -213,15 +208,15 @@ class Trainer:
     # -- reports
 
     def _fetch(self) -> tuple[list[float], float, dict[str, float]]:
-        """Metric sums, learning rate, and norms of all weights and of each one by its column, in one transfer."""
-        training, state, begun = self.config.training, self.state, time.monotonic()
+        """Metric sums, learning rate, and the norms of all weights and of each one by column name, in one transfer."""
+        training, state, started = self.config.training, self.state, time.monotonic()
         lr = lr_factor(state.step, training.warmup_steps, training.steps, training.lr_min_ratio) * training.lr
         weights = {"": state.params, **state.layout.views(state.params)}
         if state.puzzle_table is not None:
             weights["puzzle.weight"] = state.puzzle_table
         norms = [torch.linalg.vector_norm(weight, dtype=torch.float32) for weight in weights.values()]
         fetched = self.backend.fetch(torch.cat((state.meter.sums, lr[None], torch.stack(norms)))).tolist()
-        self.clocks.step += time.monotonic() - begun  # waits for the device
+        self.clocks.step += time.monotonic() - started  # the fetch waits for the device
         size = state.meter.size
         names = [f"train/weight_norm/{name}".rstrip("/") for name in weights]
         return fetched[:size], fetched[size], dict(zip(names, fetched[size + 1 :], strict=True))
@@ -233,12 +228,12 @@ class Trainer:
         self.state.meter.sums.zero_()
 
     def _write_backend_report(self) -> None:
-        """The backend's diagnostics, beside the checkpoints, if it has any."""
+        """Write the backend's diagnostics, if it has any, beside the checkpoints."""
         if report := self.backend.report():
             self.saver.folder.write_extra(f"xla-metrics-{self.backend.rank}.txt", report.encode())
 
-    def _check_finite(self, sums: list[float], weight_norm: float = 0.0) -> None:
-        """Stop if the loss or the gradient was NaN or inf since the last report, or a weight is now."""
+    def _check_finite(self, sums: list[float], weight_norm: float) -> None:
+        """Raise a UserError if the loss or gradient was NaN or inf since the last report, or a weight is."""
         step = int(sums[INDEX["bad_step"]])
         if not step and math.isfinite(weight_norm):
             return
@@ -246,10 +241,10 @@ class Trainer:
         what = "a weight" if not step else "the loss" if sums[INDEX["bad_loss"]] else "the gradient norm"
         at, last = step or self.record.done, good[-1] if good else None
         norm = self.reporter.weight_norm
-        raise UserError(diverged_sentence(self.config.training, self.precision.name, norm, what, at, last))
+        raise UserError(divergence_message(self.config.training, self.precision.name, norm, what, at, last))
 
     def _out_of_memory(self) -> str:
-        return out_of_memory_sentence(
+        return out_of_memory_message(
             self.config,
             self.dataset.puzzles,
             self.precision.forward,
@@ -259,8 +254,8 @@ class Trainer:
 
     # -- validation, workers, the end
 
-    def _validate(self, puzzles: Originals) -> dict[str, Any]:
-        """Score the averaged weights on this worker's share of the validation puzzles; sum over the workers."""
+    def _validate(self, puzzles: Rows) -> dict[str, Any]:
+        """Metrics of the EMA weights on the validation puzzles, which are split among the workers."""
         state, model, backend = self.state, self.config.model, self.backend
         state.share_average(backend)
         flat = state.params if state.ema is None else state.ema
@@ -277,12 +272,12 @@ class Trainer:
         inputs, labels, ids = (tensor[backend.worker :: backend.world] for tensor in puzzles)
         score = Score(backend.device, self.dataset.puzzles.ignore, self.dataset.blank)
         validate(net, inputs, labels, ids, model.halt_max_steps, self.dataset.puzzles.ignore, score)
-        found = score.result(backend)
-        measures = ("exact_accuracy", "accuracy", "blank_accuracy", "cross_entropy")
-        return {f"eval/{name}": found[name] for name in measures}
+        result = score.result(backend)
+        metrics = ("exact_accuracy", "accuracy", "blank_accuracy", "cross_entropy")
+        return {f"eval/{name}": result[name] for name in metrics}
 
     def compare_workers(self) -> None:
-        """Make sure that all workers hold the same weights.
+        """Check that all workers hold the same weights.
 
         Raises:
             UserError: names the first worker that differs, and the step.
@@ -293,8 +288,7 @@ class Trainer:
         state.share_average(self.backend)
         tensors = [state.params, state.ema, state.puzzle_table]
         words = [self.backend.fetch(t).contiguous().view(torch.uint8) for t in tensors if t is not None]
-        own = torch.tensor([zlib.crc32(word.numpy().tobytes()) for word in words])
-        checksums = self.backend.gather(own)
+        checksums = self.backend.gather(torch.tensor([zlib.crc32(word.numpy().tobytes()) for word in words]))
         for rank, other in enumerate(checksums):
             if not torch.equal(other, checksums[0]):
                 raise UserError(
@@ -303,26 +297,19 @@ class Trainer:
                 )
 
     def _finish(self) -> None:
-        """Write weights.safetensors, history.csv and training.json, each atomically, the last one last."""
+        """Write weights.safetensors, history.csv and, last, training.json, each atomically."""
         self.reporter.close()
         seconds = (self.wall_seconds_now(), self.setup_seconds)
-        finish_run(
-            self.out,
-            self.state,
-            self.record,
-            self.backend,
-            self.dataset.summary,
-            *seconds,
-            self.started_at,
-        )
+        summary = self.dataset.summary
+        finish_run(self.out, self.state, self.record, self.backend, summary, *seconds, self.started_at)
         self.backend.gather(torch.zeros(1))
 
 
 def snapshot_step(k: int, count: int, steps: int) -> int:
-    """Step of snapshot `k` of `count`: equal distances over the last half, the last one at the last step."""
+    """Step of snapshot `k` of `count`: evenly spaced over the second half, the last one at the last step."""
     return steps - (count - k) * (steps // 2) // count
 
 
 def is_evaluation_step(step: int, steps: int, evals: int) -> bool:
-    """Whether validation is due: `evals` times at equal distances, the last one at the last step."""
+    """Whether validation is due: `evals` times, evenly spaced, the last one at the last step."""
     return step * evals // steps > (step - 1) * evals // steps

@@ -1,4 +1,4 @@
-"""Estimates of a training step's memory, and the advice when it runs out."""
+"""Estimates of a training step's memory, and the error message when it runs out."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import torch
 from trm.errors import UserError
 from trm.study.flops import inner_width, parameters, tokens
 from trm.study.schema import RunConfig
+from trm.study.tasks import Sizes
 from trm.training.history import si
-from trm.training.state import Puzzles
 
-SHARE = 0.8  # of the memory that may be filled by estimate
+SHARE = 0.8  # of the memory that an estimate may fill
 
 
-def row_bytes(config: RunConfig, puzzles: Puzzles, itemsize: int) -> float:
-    """Bytes that backward keeps for one row: the last round's activations, in the forward dtype."""
+def row_bytes(config: RunConfig, puzzles: Sizes, itemsize: int) -> float:
+    """Bytes of activations kept for backward per row: those of the last round, in the forward dtype."""
     model = config.model
     length, width = tokens(model, puzzles.seq_len), model.d_model
     block = length * (6 * width + 4 * inner_width(model, width))
@@ -29,16 +29,16 @@ def row_bytes(config: RunConfig, puzzles: Puzzles, itemsize: int) -> float:
     return float(itemsize * updates * model.layers * block)
 
 
-def fixed_bytes(config: RunConfig, puzzles: Puzzles) -> float:
-    """Bytes of weights, gradients, moments and average in float32, and of the puzzle table."""
+def fixed_bytes(config: RunConfig, puzzles: Sizes) -> float:
+    """Bytes of weights, gradients, moments, EMA and puzzle table in float32."""
     size = parameters(config.model, puzzles.seq_len, puzzles.vocab)
     return 4.0 * (7 * size + puzzles.num_ids * config.model.d_model)
 
 
 def fitting_micro_batches(
-    config: RunConfig, puzzles: Puzzles, itemsize: int, world: int, limit: int
+    config: RunConfig, puzzles: Sizes, itemsize: int, world: int, limit: int
 ) -> int | None:
-    """The fewest micro-batches, more than now, whose estimate fits in `limit` bytes; None if none does."""
+    """The smallest larger number of micro-batches whose estimate fits into `limit` bytes; None if there is none."""
     rows = config.training.batch_size // world
     for count in range(config.training.micro_batches + 1, rows + 1):
         if rows % count == 0:
@@ -48,22 +48,24 @@ def fitting_micro_batches(
     return None
 
 
-def out_of_memory_sentence(
-    config: RunConfig, puzzles: Puzzles, dtype: torch.dtype, world: int, limit: int
+def out_of_memory_message(
+    config: RunConfig, puzzles: Sizes, dtype: torch.dtype, world: int, limit: int
 ) -> str:
-    """The message for a step that does not fit: its estimated size, and what would fit."""
+    """The error for a step that does not fit: its estimated memory, and what would fit."""
     rows = config.training.batch_size // world // config.training.micro_batches
     itemsize = dtype.itemsize
     need = fixed_bytes(config, puzzles) + rows * row_bytes(config, puzzles, itemsize)
     sentence = f"out of memory with {rows} rows at once on one worker (about {si(need)}B of {si(limit)}B)"
     count = fitting_micro_batches(config, puzzles, itemsize, world, limit)
     if count is None:
-        return f"{sentence}; no number of micro-batches fits by estimate: use a smaller model or more workers"
-    return f"{sentence}; training.micro_batches={count} would fit by estimate, with the same result"
+        return (
+            f"{sentence}; no number of micro-batches is estimated to fit: use a smaller model or more workers"
+        )
+    return f"{sentence}; training.micro_batches={count} is estimated to fit, with the same result"
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an exception of torch or Python means that memory ran out."""
+    """Whether an exception means that memory ran out."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
     text = str(error)
@@ -73,8 +75,8 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 @contextmanager
-def explained(sentence: Callable[[], str]) -> Iterator[None]:
-    """Turn an out-of-memory error raised inside into a UserError with the message `sentence()`."""
+def explain_out_of_memory(sentence: Callable[[], str]) -> Iterator[None]:
+    """Convert an out-of-memory error into a UserError with the message `sentence()`."""
     try:
         yield
     except (RuntimeError, MemoryError) as error:

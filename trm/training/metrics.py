@@ -1,4 +1,4 @@
-"""Training metrics: summed on the device from step to step, fetched as one vector, turned into named means."""
+"""Training metrics: summed on the device over steps, fetched as one vector, converted to named means."""
 
 from __future__ import annotations
 
@@ -10,39 +10,39 @@ from torch import Tensor
 
 SUMS = (
     "halted",  # finished rows with a valid cell
-    "accuracy",  # over those rows, as the next three
+    "accuracy",  # over those rows; the next three too
     "exact",
     "halt_right",
     "halt_steps",
-    "lm_loss",  # over all rows, divided by the global batch; as the next two
+    "lm_loss",  # over all rows, divided by the global batch; the next two too
     "halt_loss",
     "cost_loss",
     "hints",  # extra clues, divided by the global batch
     "steps",  # optimiser steps since the last fetch
     "grad_norm",
     "grad_norm_big",  # squared norm of the global gradient
-    "grad_norm_small",  # mean squared norm of a part's gradient, scaled as if it were the whole batch
+    "grad_norm_small",  # mean squared norm of a micro-batch's gradient, scaled to the global batch
     "skipped",  # float16 steps skipped after an overflow
     "bad_step",  # first step whose loss or gradient norm is not finite
-    "bad_loss",  # 1 where it was the loss
+    "bad_loss",  # 1 if it was the loss
 )
 INDEX = {name: i for i, name in enumerate(SUMS)}
 
 
 @dataclass
 class Clocks:
-    """Seconds of this process so far."""
+    """Seconds spent by this process so far."""
 
     step: float = 0.0
-    """In training steps, making and moving their batches included."""
+    """In training steps, including `feed` and `transfer`."""
     feed: float = 0.0
-    """Making batches on the host."""
+    """Building batches on the host."""
     transfer: float = 0.0
-    """Waiting on the host for batches to be moved to the device."""
+    """Copying batches to the device, as far as the host waits for it."""
 
 
 class Meter:
-    """Sums over the steps since the last reset: SUMS, then finished rows by number of steps 1..halt_max_steps."""
+    """Sums since the last reset: SUMS, then a histogram of finished rows by number of steps 1..halt_max_steps."""
 
     def __init__(self, halt_max_steps: int, device: torch.device):
         self.halt_max_steps = halt_max_steps
@@ -50,7 +50,7 @@ class Meter:
         self.sums = torch.zeros(self.size, device=device)
 
     def batch(self, sums: dict[str, Tensor], histogram: Tensor) -> Tensor:
-        """One micro-batch's contribution [size]; names that are not given count 0."""
+        """One micro-batch's contribution [size]; missing names count as 0."""
         zero = histogram.new_zeros(())
         named = torch.stack([sums.get(name, zero).to(zero.dtype) for name in SUMS])
         return torch.cat((named, histogram))
@@ -58,7 +58,7 @@ class Meter:
     def add(
         self, step_metrics: Tensor, step: Tensor, loss_bad: Tensor, norm_bad: Tensor, extra: dict[str, Tensor]
     ) -> None:
-        """Add one step's (reduced) metrics and the numbers known only after the reduction, in place."""
+        """Add one step's reduced metrics and `extra`, which is known only after the reduction, in place."""
         seen = self.sums[INDEX["bad_step"]]
         first = (seen == 0) & (loss_bad | norm_bad)
         extra = {
@@ -72,10 +72,10 @@ class Meter:
 
 
 def named_means(sums: list[float], parts: int, batch: int) -> dict[str, float | None]:
-    """History columns from fetched sums; None where nothing was measured.
+    """History columns from fetched sums; None: not measured.
 
-    `parts`: micro-batches over all workers, from whose gradient norms the noise scale follows (arXiv 1812.06162,
-    appendix A.1): rows at which the gradient's noise equals its size.
+    `parts`: number of micro-batches over all workers. Their gradient norms give the gradient noise scale (arXiv
+    1812.06162, appendix A.1), the batch size at which the noise equals the signal.
     """
     value = dict(zip(SUMS, sums))
     halted, steps = value["halted"], max(1.0, value["steps"])

@@ -1,4 +1,4 @@
-"""A finished run's files: weights.safetensors, history.csv, training.json."""
+"""A finished run's weights.safetensors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PUZZLE = "puzzle.weight"
 
 
 class TrainedModel(NamedTuple):
-    """A finished run's weights, host tensors by parameter name."""
+    """A finished run's weights in host memory."""
 
     config: RunConfig
     meta: dict[str, Any]
@@ -27,22 +27,22 @@ class TrainedModel(NamedTuple):
     """`raw.*`, `ema.*`, `snapshot<k>.*`, `buffers.h_init`, `buffers.l_init`."""
 
     def weights(self, kind: str, average: int = 0) -> dict[str, Tensor]:
-        """The weights called `ema`, `raw` or `average` (mean of the last `average` snapshots), float32.
+        """The weights of a `kind`: `ema`, `raw`, or `average` (mean of the last `average` snapshots); float32.
 
         Raises:
-            UserError: where the run kept none of that kind.
+            UserError: the run has fewer snapshots.
         """
         if kind == "average":
             available = sorted({int(n.split(".")[0][8:]) for n in self.tensors if n.startswith("snapshot")})
             if not 1 <= average <= len(available):
                 raise UserError(
-                    f"weights=average asks for the last {average} snapshots and this run kept {len(available)}: "
-                    f"set evaluation.average to 1..{len(available)}, or training.snapshots higher"
+                    f"weights=average requires the last {average} snapshots and this run has {len(available)}: "
+                    f"set evaluation.average to 1..{len(available)}, or increase training.snapshots"
                 )
             parts = [self._named(f"snapshot{k}.") for k in available[-average:]]
             return {name: torch.stack([part[name] for part in parts]).mean(0) for name in parts[0]}
         if kind == "ema" and not any(name.startswith("ema.") for name in self.tensors):
-            kind = "raw"  # trained without an average: the last weights are all there is
+            kind = "raw"  # trained without an EMA
         return self._named(f"{kind}.")
 
     def _named(self, prefix: str) -> dict[str, Tensor]:
@@ -60,7 +60,7 @@ def pack_weights(
     puzzle: Tensor | None,
     snapshots: dict[int, dict[str, Tensor]],
 ) -> dict[str, Tensor]:
-    """All tensors of weights.safetensors by name."""
+    """The tensors of weights.safetensors by name."""
     tensors = {f"raw.{name}": tensor for name, tensor in raw.items()}
     if puzzle is not None:
         tensors[f"raw.{PUZZLE}"] = puzzle
@@ -72,19 +72,19 @@ def pack_weights(
 
 
 def save_weights(path: Path, tensors: dict[str, Tensor], config: RunConfig, meta: dict[str, Any]) -> None:
-    """Write weights.safetensors; the metadata holds the config and `meta` as JSON."""
+    """Write weights.safetensors, with the config and `meta` as JSON in its metadata."""
     from safetensors.torch import save
 
     metadata = {"config": config.model_dump_json(), "meta": json.dumps(meta)}
-    # cloned: several views of one flat buffer would be refused
+    # cloned, since safetensors refuses several views of one buffer
     write_bytes(path, save({n: t.clone() for n, t in tensors.items()}, metadata=metadata))
 
 
 def load_weights(path: Path) -> TrainedModel:
-    """Read weights.safetensors of a run folder, or the file itself.
+    """Read a run folder's weights.safetensors, or the file itself.
 
     Raises:
-        UserError: where it is missing or not ours.
+        UserError: it is missing, damaged, or was not written by a run.
     """
     from safetensors import safe_open
 
@@ -97,10 +97,10 @@ def load_weights(path: Path) -> TrainedModel:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no iterator)
     except Exception as error:
         raise UserError(
-            f"{path} is damaged ({error}): delete it, or the run's folder, and repeat the command to train it again"
+            f"{path} is damaged ({error}): delete it or the run folder, and repeat the command to train it again"
         ) from error
     if "config" not in metadata or "meta" not in metadata:
-        raise UserError(f"{path} has no run's metadata: convert it with `python -m trm convert`")
+        raise UserError(f"{path} has no run metadata: convert it with `python -m trm convert`")
     return TrainedModel(
         RunConfig.model_validate_json(metadata["config"]), json.loads(metadata["meta"]), tensors
     )

@@ -1,4 +1,4 @@
-"""A profiler trace of some training steps, for chrome://tracing or Perfetto."""
+"""Profiler traces of training steps, for chrome://tracing or Perfetto."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from trm.errors import UserError
 
 
 class Profile:
-    """Records the steps `FIRST:LAST` (counted from 1, both included) into `path`; None records nothing."""
+    """Traces the steps `FIRST:LAST` (from 1, inclusive) into `path`; None: no trace."""
 
     def __init__(self, steps: str | None, path: Path, backend: Backend):
         self._path, self._backend = path, backend

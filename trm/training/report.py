@@ -1,4 +1,4 @@
-"""What a run reports while it trains: history rows, console lines, TensorBoard, Weights & Biases, and warnings."""
+"""Reports during training: history rows, console lines, TensorBoard, Weights & Biases, warnings."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from trm.study.fingerprint import run_fingerprint
 from trm.study.flops import parameters, step_flops
 from trm.study.schema import RunConfig, RuntimeConfig
 from trm.study.stages import recursion_stages
+from trm.study.tasks import Sizes
 from trm.study.text import count
 from trm.training.checkpoints.folder import CheckpointFolder
 from trm.training.checkpoints.saving import Record
 from trm.training.history import TensorBoard, WeightsAndBiases, progress_line, si, to_csv
 from trm.training.metrics import Clocks, named_means
-from trm.training.state import Puzzles
 
-TRANSFER_SHARE = 0.1  # of a step's time that moving its batch to the device may take
+TRANSFER_SHARE = 0.1  # share of a step's time for host-to-device copies above which to warn
 
 
 class Reporter:
-    """Makes a history row per report; the first process also prints it and writes it to `folder` and to the loggers.
+    """Builds a history row per report; the first process prints it and writes it to `folder` and the loggers.
 
-    Called by all workers at the same steps, since a row holds numbers of each of them. `name`: the run's name.
+    Called by all workers at the same steps, since a row has values from each of them. `name`: the run's name.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Reporter:
         config: RunConfig,
         runtime: RuntimeConfig,
         backend: Backend,
-        puzzles: Puzzles,
+        puzzles: Sizes,
         record: Record,
         clocks: Clocks,
         folder: CheckpointFolder,
@@ -57,15 +57,15 @@ class Reporter:
         self.begin()
 
     def begin(self) -> None:
-        """Start the clocks: called when the first step is about to begin."""
-        self._began = time.monotonic()
+        """Start the clocks; called just before the first step."""
+        self._started = time.monotonic()
         self._restart()
 
     def _restart(self) -> None:
         self._at, self._step, self._before = time.monotonic(), self._record.done, replace(self._clocks)
 
     def open(self, precision: Precision) -> None:
-        """In the first process, open the loggers and print the first line: what is trained, where, how and why."""
+        """In the first process, open the loggers and print the first line: model, device, precision and its reason."""
         if self._backend.rank:
             return
         root, runtime = self._folder.root, self._runtime
@@ -87,12 +87,12 @@ class Reporter:
             print(f"resumed from {self._folder.folder(self._record.done)}", flush=True)
 
     def flush(self) -> None:
-        """Write everything so far to the files."""
+        """Flush the loggers."""
         for writer in self._writers:
             writer.flush()
 
     def close(self) -> None:
-        """Flush and close."""
+        """Flush and close the loggers."""
         for writer in self._writers:
             writer.close()
         self._writers.clear()
@@ -105,7 +105,7 @@ class Reporter:
         scores: dict[str, float | None],
         seconds: float,
     ) -> None:
-        """One row from the fetched metric sums, learning rate and norms; `scores` of the validation, if there was one.
+        """Report metric sums, learning rate, norms and, after a validation, its `scores`.
 
         `seconds`: training time so far, over all resumes.
         """
@@ -126,7 +126,7 @@ class Reporter:
         record.rows.append(row)
         if backend.rank == 0:
             done = max(1, record.done - self._resumed_at)
-            left = (time.monotonic() - self._began) / done * (training.steps - record.done)
+            left = (time.monotonic() - self._started) / done * (training.steps - record.done)
             print(progress_line(row, training.steps, left), flush=True)
             self._folder.write_extra("history.csv", to_csv(record.rows))
             for writer in self._writers:
@@ -134,7 +134,7 @@ class Reporter:
         self._restart()
 
     def _performance(self) -> dict[str, float]:
-        """Rates since the last report and mean seconds of a step's parts."""
+        """Throughput and mean seconds of a step's parts since the last report."""
         config, puzzles, backend, clocks = self._config, self._puzzles, self._backend, self._clocks
         done, steps = self._record.done, self._record.done - self._step
         rate = steps * config.training.batch_size / max(1e-9, time.monotonic() - self._at)
@@ -163,17 +163,16 @@ class Reporter:
         }
 
     def _memory(self) -> dict[str, float | None]:
-        """Peak bytes of each process and its device so far, and what a TPU's chips do now; None where the device does
-        not tell. Columns of chips are there only where they have a value."""
+        """Peak memory of each process and its device (None: unknown), and the TPU chips' current use if known."""
         backend = self._backend
         used = backend.use()
-        now = (-1, -1) if used is None else (_or_none(used.hbm_bytes), _or_none(used.duty_cycle, 100))
+        now = (-1, -1) if used is None else (_encoded(used.hbm_bytes), _encoded(used.duty_cycle, 100))
         if used and (file := os.environ.get("TPU_STATUS_FILE")):
             with suppress(OSError):
                 Path(file).write_text(str(used))
-        own = torch.tensor([peak_resident_bytes(), backend.peak_device_memory() or 0, *now])
+        local = torch.tensor([peak_resident_bytes(), backend.peak_device_memory() or 0, *now])
         row: dict[str, float | None] = {"perf/peak_memory_bytes": backend.peak_memory()}
-        for rank, vector in enumerate(backend.gather(own)):
+        for rank, vector in enumerate(backend.gather(local)):
             host, device, hbm, duty = vector.tolist()
             row[f"perf/peak_host_bytes/{rank}"] = host
             row[f"perf/peak_device_bytes/{rank}"] = device or None
@@ -184,6 +183,6 @@ class Reporter:
         return row
 
 
-def _or_none(value: float | None, factor: int = 1) -> int:
-    """A measured value as an integer that hosts exchange; -1: not measured."""
+def _encoded(value: float | None, factor: int = 1) -> int:
+    """A value as an integer for the exchange between workers; -1: not measured."""
     return -1 if value is None else round(value * factor)

@@ -1,4 +1,4 @@
-"""Whether the Triton kernels compute the right thing on this device: checked by every process before it uses them."""
+"""Every process checks the Triton kernels on its device before it uses them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trm.study.schema import ModelConfig
 log = logging.getLogger("trm")
 
 
-def trust_or_replace(
+def check_kernels(
     backend: Backend,
     model: ModelConfig,
     cells: int,
@@ -20,14 +20,14 @@ def trust_or_replace(
     dtype: torch.dtype,
     optimiser: str | None = None,
 ) -> None:
-    """Compare each Triton kernel of a run with plain PyTorch; if one differs or fails, the network does not use them.
+    """Compare a run's Triton kernels with PyTorch; if one is wrong or fails on any worker, fall back to PyTorch.
 
-    All workers decide alike. One sentence goes to the log and, as `backend.network_note`, into the run's record.
+    The reason is logged and recorded as `backend.network_note`.
 
     Args:
-        backend: where it runs; does nothing unless its network is `triton`.
-        model, cells, symbols: the run's sizes; the batch is a small one.
-        dtype: of activations and products.
+        backend: checked only if its network is `triton`.
+        model, cells, symbols: sizes of the run; the check uses a small batch.
+        dtype: the forward dtype.
         optimiser: the run's optimiser; None: inference.
     """
     if backend.network != "triton":
@@ -38,7 +38,7 @@ def trust_or_replace(
     if not wrong:
         return
     backend.network = "fused"
-    reason = problem or f"they failed their check on worker {wrong[0]}"
+    reason = problem or f"the check failed on worker {wrong[0]}"
     backend.network_note = f"the Triton kernels are not used: {reason}; PyTorch computes the network"
     log.warning(
         "%s, which is slower. `python -m benchmarks.gpu --only checks --out FOLDER` shows all checks",
@@ -54,14 +54,14 @@ def _problem(
     device: torch.device,
     optimiser: str | None,
 ) -> str | None:
-    """What is wrong with the kernels; None: nothing."""
+    """What is wrong with the kernels; None if they pass."""
     try:
-        from trm.training.kernel_checks import of_run
+        from trm.training.kernel_checks import checks_of_run
 
-        for check in of_run(model, cells, symbols, dtype, device, optimiser):
+        for check in checks_of_run(model, cells, symbols, dtype, device, optimiser):
             if not check.passed:
-                return f"{check.name} is wrong by {check.error:.1e} of its norm (limit {check.limit:.0e})"
+                return f"{check.name} has a relative error of {check.error:.1e} (limit {check.limit:.0e})"
     except Exception as error:  # the compiler's, the driver's, or a tile too large for this chip
         first = (str(error).splitlines() or [type(error).__name__])[0]
-        return f"one does not run here ({first})"
+        return f"one fails on this device ({first})"
     return None

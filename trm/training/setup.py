@@ -1,4 +1,4 @@
-"""Validation of the configuration against backend and data, and the weights a run may start from."""
+"""Validation of a run's config against backend and data, and its initial weights."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def check_placement(config: RunConfig, backend: Backend) -> None:
     """Check the backend against the run's placement.
 
     Raises:
-        UserError: the job runs on something else.
+        UserError: they do not match.
     """
     wanted = config.placement
     if wanted.backend not in ("any", backend.name):
@@ -31,7 +31,7 @@ def check_placement(config: RunConfig, backend: Backend) -> None:
         )
     if wanted.average == "first" and backend.name == "xla":
         raise UserError(
-            "placement.average=first: under SPMD all devices keep one moving average by construction"
+            "placement.average=first is not possible under SPMD, where all devices share one moving average"
         )
     if wanted.network == "plain":
         backend.network = "plain"
@@ -40,10 +40,10 @@ def check_placement(config: RunConfig, backend: Backend) -> None:
 def prepare(
     config: RunConfig, dataset: Path, out: Path, init_from: str | None, backend: Backend
 ) -> tuple[Dataset, dict[str, Tensor] | None]:
-    """The data set and, for `training.init_from`, the weights to start from.
+    """The data set and, with `training.init_from`, the initial weights.
 
     Raises:
-        UserError: the batch does not divide, the folder cannot be written, or the weights do not fit.
+        UserError: the batch is not divisible, the folder is not writable, or data set or weights do not fit the config.
     """
     batch, parts = config.training.batch_size, config.training.micro_batches * backend.world
     if batch % parts:
@@ -55,8 +55,8 @@ def prepare(
         probe = out / ".writable"
         write_bytes(probe, b"")
         probe.unlink()
-        for left in out.glob(".*.tmp"):  # by a process that was killed
-            left.unlink()
+        for leftover in out.glob(".*.tmp"):  # from a process that was killed
+            leftover.unlink()
     data = Dataset(dataset)
     data.check_fits(config)
     return data, _initial_weights(config, data, out, init_from)
@@ -73,13 +73,13 @@ def _initial_weights(
     folder = Path(init_from) if init_from else out.parent / name
     trained = load_weights(folder)
     if trained.meta["run"] != name:
-        raise UserError(f"{folder} holds run {trained.meta['run']}, and training.init_from names {name}")
+        raise UserError(f"{folder} holds run {trained.meta['run']}, but training.init_from is {name}")
     weights = trained.weights("ema")
     shapes = parameter_shapes(config.model, data.puzzles.seq_len, data.puzzles.vocab)
     for parameter, shape in shapes.items():
-        found = tuple(weights[parameter].shape) if parameter in weights else None
-        if found != shape:
+        given = tuple(weights[parameter].shape) if parameter in weights else None
+        if given != shape:
             raise UserError(
-                f"training.init_from={name}: its {parameter} has shape {found}, and this model needs {shape}"
+                f"training.init_from={name}: its {parameter} has shape {given}, but this model requires {shape}"
             )
     return weights

@@ -1,8 +1,6 @@
-"""Everything a training step reads and changes, on the device, and its form on disk."""
+"""All tensors that a training step reads and updates."""
 
 from __future__ import annotations
-
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,32 +9,20 @@ from trm.devices.base import Backend, Precision
 from trm.network.act import Carry, Rows, empty_carry
 from trm.network.parameters import Layout, architecture, initial_states, initial_weights
 from trm.study.schema import RunConfig
+from trm.study.tasks import Sizes
 from trm.training import adaptive
 from trm.training.metrics import Meter
 from trm.training.optim import flat, loss_scale, puzzle
 
 
-class Puzzles(NamedTuple):
-    """Sizes of a data set that the model depends on."""
-
-    seq_len: int
-    """S: cells of a puzzle."""
-    vocab: int
-    """V: symbols of a cell."""
-    num_ids: int
-    """Rows of the puzzle table."""
-    ignore: int
-    """Label that does not count."""
-
-
 class TrainState:
-    """Weights, their average, optimiser state, puzzle table, batch slots, step count, metric sums.
+    """Weights, EMA, optimiser state, puzzle table, batch slots, step count and metric sums.
 
-    All tensors are updated in place. `reduce` is what workers sum once a step: [gradients | puzzle gradients |
-    metrics of this step | squared norm of the worker's own gradient | stop request].
+    All tensors are updated in place. `reduce` is summed over the workers once per step: [gradients | puzzle gradients |
+    metrics of this step | squared norm of the local gradient | stop request].
     """
 
-    def __init__(self, config: RunConfig, puzzles: Puzzles, precision: Precision, backend: Backend):
+    def __init__(self, config: RunConfig, puzzles: Sizes, precision: Precision, backend: Backend):
         model, training = config.model, config.training
         self.config, self.puzzles, self.precision = config, puzzles, precision
         self.layout = Layout.of(model, puzzles.seq_len, puzzles.vocab)
@@ -49,7 +35,7 @@ class TrainState:
         self.params = torch.zeros(size, dtype=precision.weights, device=device)
         self.ema = torch.zeros(size, device=device) if training.ema > 0 else None
         self.averages = backend.rank == 0 or config.placement.average == "every"
-        """Whether this process updates the EMA."""
+        """Whether this process updates its EMA."""
         self.moments = flat.moments(training, size, device)
         self.step = torch.zeros((), device=device)
         self.scale = loss_scale.initial_scale(device) if precision.scaled else None
@@ -77,16 +63,18 @@ class TrainState:
             puzzle_size = training.batch_size * (width + 1)
         sizes = [size, puzzle_size, self.meter.size, 1, 1]
         self.reduce = torch.zeros(sum(sizes), device=device)
-        self.grads, self.puzzle_grads, self.step_metrics, self.own_norm, self.stop = self.reduce.split(sizes)
+        self.grads, self.puzzle_grads, self.step_metrics, self.local_norm, self.stop = self.reduce.split(
+            sizes
+        )
 
     def initialise(self, backend: Backend) -> None:
-        """Fresh weights from the run's seed; the EMA starts there."""
-        config, puzzles = self.config, self.puzzles
-        weights = initial_weights(config.model, puzzles.seq_len, puzzles.vocab, config.seed)
+        """Initialise the weights, and the EMA with them, from the run's seed."""
+        sizes = self.puzzles
+        weights = initial_weights(self.config.model, sizes.seq_len, sizes.vocab, self.config.seed)
         self.load_weights(weights, backend)
 
     def load_weights(self, weights: dict[str, Tensor], backend: Backend) -> None:
-        """Set the parameters (and the average) to `weights`, host tensors by name."""
+        """Set the parameters and the EMA to `weights`, host tensors by name."""
         packed = torch.zeros(self.layout.size)
         for name, view in self.layout.views(packed).items():
             view.copy_(weights[name])
@@ -95,14 +83,14 @@ class TrainState:
             self.ema.copy_(self.params)
 
     def share_average(self, backend: Backend) -> None:
-        """Send the EMA from the first worker to the others, if it alone updates it."""
+        """Broadcast the EMA from the first worker if only that one updates it."""
         if self.ema is not None and self.config.placement.average == "first":
             average = backend.fetch(self.ema)
             backend.broadcast(average)
             self.ema.copy_(backend.place(average))
 
     def shared_tensors(self) -> dict[str, Tensor]:
-        """What is the same in all workers, by the names used in checkpoints."""
+        """Tensors that are equal on all workers, by their names in checkpoints."""
         tensors = {
             "params": self.params,
             "moment1": self.moments.m,
@@ -117,14 +105,14 @@ class TrainState:
         return tensors | {name: tensor for name, tensor in optional.items() if tensor is not None}
 
     def changed_tensors(self) -> list[Tensor]:
-        """Everything that a step changes and the next one reads; the tensors themselves."""
+        """The tensors that a step updates for the next one."""
         return [tensor for tensor, _ in self.row_axes()]
 
     def row_axes(self) -> list[tuple[Tensor, int | None]]:
-        """`changed_tensors`, each with its axis over batch rows; None: equal in all workers."""
+        """`changed_tensors`, each with its axis over batch rows (None: equal on all workers)."""
         slots = [named for carry in self.carries for named in flatten_carry(carry).items()]
         shared = [(tensor, None) for tensor in self.shared_tensors().values()]
-        return [*shared, *((tensor, 1 if name in ("z_H", "z_L") else 0) for name, tensor in slots)]
+        return [*shared, *((tensor, row_axis(name)) for name, tensor in slots)]
 
     def carry_bytes(self) -> int:
         """Size of this worker's batch slots."""
@@ -132,51 +120,46 @@ class TrainState:
         return sum(tensor.numel() * tensor.element_size() for tensor in fields)
 
     def on_host(self, backend: Backend, carry: bool) -> tuple[dict[str, Tensor], dict[str, Tensor] | None]:
-        """`shared_tensors`, and this worker's batch slots if asked for: z_H, z_L [L, b, D]; the others [b, ...].
+        """`shared_tensors` and, with `carry`, this worker's slots (z_H, z_L [L, b, D]; others [b, ...]) in host memory.
 
-        All processes call it together.
+        Called by all processes.
         """
         slots = [flatten_carry(part) for part in self.carries] if carry else []
         named = {f"{name}/{k}": tensor for k, part in enumerate(slots) for name, tensor in part.items()}
-        found = backend.fetch_all(self.shared_tensors() | named)
-        shared = {name: found[name] for name in self.shared_tensors()}
+        host = backend.fetch_all(self.shared_tensors() | named)
+        shared = {name: host[name] for name in self.shared_tensors()}
         if not carry:
             return shared, None
-        return shared, {
-            name: torch.cat(
-                [found[f"{name}/{k}"] for k in range(self.micro)], dim=1 if name in ("z_H", "z_L") else 0
-            )
-            for name in slots[0]
-        }
+        return shared, join_carries(
+            [{name: host[f"{name}/{k}"] for name in part} for k, part in enumerate(slots)]
+        )
 
     def load_carry(self, tensors: dict[str, Tensor], backend: Backend) -> None:
-        """Restore the batch slots from host tensors as `on_host` returns them."""
+        """Restore the batch slots from host tensors in the format of `on_host`."""
         for name, tensor in tensors.items():
-            dim = 1 if name in ("z_H", "z_L") else 0
+            dim = row_axis(name)
             for carry, part in zip(self.carries, tensor.chunk(self.micro, dim=dim), strict=True):
                 flatten_carry(carry)[name].copy_(backend.place_rows(part.contiguous(), dim))
 
 
+def row_axis(name: str) -> int:
+    """Axis over batch rows of a carry's tensor."""
+    return 1 if name in ("z_H", "z_L") else 0
+
+
+def join_carries(parts: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Concatenate flat carries along their rows."""
+    return {name: torch.cat([part[name] for part in parts], dim=row_axis(name)) for name in parts[0]}
+
+
 def place_carry(carry: Carry, backend: Backend) -> Carry:
-    """A host carry on the device."""
-    rows = Rows(*(backend.place_rows(tensor, 0) for tensor in carry.rows))
-    return Carry(
-        backend.place_rows(carry.z_H, 1),
-        backend.place_rows(carry.z_L, 1),
-        backend.place_rows(carry.steps, 0),
-        backend.place_rows(carry.halted, 0),
-        rows,
-    )
+    """Move a host carry to the device."""
+    named = flatten_carry(carry).items()
+    z_H, z_L, steps, halted, *rows = (backend.place_rows(tensor, row_axis(name)) for name, tensor in named)
+    return Carry(z_H, z_L, steps, halted, Rows(*rows))
 
 
 def flatten_carry(carry: Carry) -> dict[str, Tensor]:
-    """The carry's tensors by name."""
-    return {
-        "z_H": carry.z_H,
-        "z_L": carry.z_L,
-        "steps": carry.steps,
-        "halted": carry.halted,
-        "inputs": carry.rows.inputs,
-        "labels": carry.rows.labels,
-        "puzzle_ids": carry.rows.puzzle,
-    }
+    """The carry's tensors by their names in checkpoints."""
+    *slots, rows = carry
+    return dict(zip((*Carry._fields[:4], "inputs", "labels", "puzzle_ids"), (*slots, *rows), strict=True))

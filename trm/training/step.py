@@ -1,6 +1,6 @@
-"""One training step, the same for every backend: static shapes, no transfer to the host, state updated in place.
+"""One training step, the same for all backends: static shapes, no host transfers, state updated in place.
 
-B rows of this worker, L tokens, S cells, D width.
+Shapes: B rows of this worker, L tokens, S cells, D width.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 from trm.devices.base import Backend
 from trm.network.act import Carry, Rows, halt, refill
 from trm.network.losses import expected_further_steps, halting_loss
-from trm.network.registry import Network, implementation
+from trm.network.registry import Network, load_implementation
 from trm.training import adaptive
 from trm.training.metrics import INDEX
 from trm.training.optim import flat, loss_scale, puzzle
@@ -23,59 +23,50 @@ from trm.training.state import TrainState, flatten_carry
 
 
 class Batch(NamedTuple):
-    """What the host passes to a step; row b of the worker's part of the global batch."""
+    """A worker's rows of the global batch, as indices into the data set and augmentation maps."""
 
     original: Tensor
-    """int32 [B]: which original puzzle."""
+    """Index of the original puzzle, int32 [B]."""
     token_map: Tensor
-    """uint8 [B, V]: the symbol that replaces each symbol."""
+    """The symbol that replaces each symbol, uint8 [B, V]."""
     cell_map: Tensor
-    """int16 [B, S]: the cell that each cell's symbol is taken from."""
+    """The source cell of each cell, int16 [B, S]."""
     minimum: Tensor
-    """int32 [B]: exploration's least number of steps, 0 for none."""
+    """Exploration's minimum number of steps, int32 [B]; 0: none."""
 
 
 class HintBatch(NamedTuple):
-    """A batch whose rows get extra clues: see `trm.data.hints`."""
+    """A batch whose rows get extra clues: see `trm.data.hints`. The first four fields are those of `Batch`."""
 
     original: Tensor
     token_map: Tensor
     cell_map: Tensor
     minimum: Tensor
-    """As in `Batch`."""
     order: Tensor
-    """int16 [B, S]: when each cell of the original would be filled in; S: never."""
+    """Order in which the original's cells are filled in, int16 [B, S]; S: never."""
     hints: Tensor
-    """float32 [B]: hints of each row; with `data.hints: auto` a share of the range around the level, 0 to 1."""
+    """Hints per row, float32 [B]; with `data.hints: auto` a position in the range around the level, 0 to 1."""
 
 
 class RowBatch(NamedTuple):
-    """A batch whose copies were made on the host (ARC: their maps are larger than they are)."""
+    """A batch that was augmented on the host (ARC: its maps would be larger than the rows)."""
 
     inputs: Tensor
     """uint8 [B, S]."""
     labels: Tensor
     """uint8 [B, S]."""
     puzzle: Tensor
-    """int32 [B]: puzzle-table row; every augmented task has its own."""
+    """Puzzle-table row, int32 [B]; every augmented task has its own."""
     minimum: Tensor
-    """int32 [B]: as in `Batch`."""
+    """Same as in `Batch`."""
 
 
 AnyBatch = Batch | HintBatch | RowBatch
 
 
-class Originals(NamedTuple):
-    """The data set on the device: uint8 [N, S] cells and answers, int32 [N] puzzle-table rows."""
-
-    inputs: Tensor
-    labels: Tensor
-    puzzle: Tensor
-
-
-def transformed(originals: Originals, batch: AnyBatch, hints: Tensor | None = None) -> Rows:
-    """The batch's rows: each original with `hints` [B] blank cells filled in, its cells permuted, then its symbols; or
-    the rows that the batch holds."""
+def transformed(originals: Rows, batch: AnyBatch, hints: Tensor | None = None) -> Rows:
+    """The augmented rows of a batch: `hints` [B] blank cells are filled in, cells permuted, symbols replaced. The rows
+    of a RowBatch are augmented already."""
     if isinstance(batch, RowBatch):
         return Rows(batch.inputs, batch.labels, batch.puzzle)
     index, cells, symbols = batch.original.long(), batch.cell_map.long(), batch.token_map
@@ -91,16 +82,16 @@ def transformed(originals: Originals, batch: AnyBatch, hints: Tensor | None = No
 
 
 class TrainStep:
-    """Callable (batch, h_cycles, l_cycles): one supervision step of every slot and one optimiser step."""
+    """One supervision step of every slot, then one optimiser step: a callable of (batch, h_cycles, l_cycles)."""
 
-    def __init__(self, state: TrainState, originals: Originals, backend: Backend):
+    def __init__(self, state: TrainState, originals: Rows, backend: Backend):
         self.state, self.originals, self.backend = state, originals, backend
-        own = implementation(backend.network)
-        self.network: Network = own.network(state.layout, state.params, state.grads, state.arch)
-        self._judge = own.judge
-        self._optimise = own.optimisers.get(state.config.training.optimizer, flat.update)
+        implementation = load_implementation(backend.network)
+        self.network: Network = implementation.network(state.layout, state.params, state.grads, state.arch)
+        self._judge = implementation.judge
+        self._optimise = implementation.optimisers.get(state.config.training.optimizer, flat.update)
         self.before_update: Callable[[], None] = lambda: None
-        """Called when the state is about to change: until then a step may be abandoned."""
+        """Called before the state changes; until then a step may be abandoned."""
         self._carries: list[Carry] = []
 
     def __call__(self, batch: AnyBatch, h_cycles: int, l_cycles: int) -> None:
@@ -109,7 +100,7 @@ class TrainStep:
         self.update()
 
     def gradients(self, batch: AnyBatch, h_cycles: int, l_cycles: int) -> None:
-        """First half: this worker's gradients and metrics, and its slots' next carry. The state stays as it is."""
+        """First half: local gradients, metrics and the next carry. Apart from the reduce buffer, no state changes."""
         self.network.prepare()
         self.state.reduce[self.state.layout.size :].zero_()
         rows = self.state.local_batch // self.state.micro
@@ -119,14 +110,14 @@ class TrainStep:
             self._carries.append(self._micro_batch(k, part, h_cycles, l_cycles))
 
     def exchange(self) -> None:
-        """Sum the gradients and metrics over the workers; from here on the step must finish."""
+        """All-reduce gradients and metrics; from here on the step must finish."""
         self.before_update()
         with torch.no_grad():
             self.backend.all_reduce(self.state.reduce)
 
     @torch.no_grad()
     def update(self) -> None:
-        """Second half: change the state by the summed gradients."""
+        """Second half: update the state from the reduced gradients."""
         self._update()
         for old, new in zip(self.state.carries, self._carries, strict=True):
             target = flatten_carry(old)
@@ -135,7 +126,7 @@ class TrainStep:
         self._carries = []
 
     def _micro_batch(self, k: int, batch: AnyBatch, h_cycles: int, l_cycles: int) -> Carry:
-        """Forward and backward of one micro-batch; returns its slots' next carry."""
+        """Forward and backward of one micro-batch; returns its next carry."""
         state, config = self.state, self.state.config
         training, model = config.training, config.model
         with torch.no_grad():
@@ -177,15 +168,15 @@ class TrainStep:
             bins = torch.arange(1, model.halt_max_steps + 1, device=steps.device, dtype=steps.dtype)
             histogram = ((steps[:, None] == bins) * counted[:, None]).sum(0)
             state.step_metrics.add_(state.meter.batch(sums, histogram))
-            own = state.grads if before is None else state.grads - before
-            state.own_norm.add_(torch.dot(own, own))
+            added = state.grads if before is None else state.grads - before
+            state.local_norm.add_(torch.dot(added, added))
             if puzzle_BD is not None:
                 assert puzzle_BD.grad is not None
                 self._collect_puzzle(k, rows.puzzle, puzzle_BD.grad)
         return Carry(z_H.detach(), z_L.detach(), steps, halted, rows)
 
     def _collect_puzzle(self, k: int, ids_B: Tensor, grads_BD: Tensor) -> None:
-        """Write the micro-batch's puzzle gradients into the vector that the workers sum."""
+        """Write the micro-batch's puzzle gradients into the reduce buffer."""
         state = self.state
         width = grads_BD.shape[1]
         if state.puzzle_dense:
@@ -197,23 +188,23 @@ class TrainStep:
             part.copy_(torch.cat((grads_BD, ids_B[:, None].to(grads_BD.dtype)), dim=1))
 
     def _update(self) -> None:
-        """Optimiser, average and puzzle table from the reduced gradients."""
+        """Update weights, EMA and puzzle table from the reduced gradients."""
         state, training = self.state, self.state.config.training
         step = state.step + 1
         if state.scale is not None:
             state.grads.div_(state.scale[0])
-            state.own_norm.div_(state.scale[0].square())
+            state.local_norm.div_(state.scale[0].square())
         squared = torch.dot(state.grads, state.grads)
         norm, finite = squared.sqrt(), torch.isfinite(squared)
         loss = state.step_metrics[INDEX["lm_loss"]] + state.step_metrics[INDEX["halt_loss"]]
         loss = loss + state.step_metrics[INDEX["cost_loss"]]
         extra = {"grad_norm": norm, "grad_norm_big": squared}
         parts = state.micro * self.backend.world
-        extra["grad_norm_small"] = state.own_norm[0] * parts
+        extra["grad_norm_small"] = state.local_norm[0] * parts
         norm_bad = ~finite
         kept = None
         if state.scale is not None:
-            # an overflow is expected now and then: the step changes nothing but the scale
+            # float16 overflows now and then: such a step only changes the scale
             norm_bad = torch.zeros_like(finite)
             extra = {name: torch.where(finite, value, 0.0) for name, value in extra.items()}
             extra["skipped"] = (~finite).to(step.dtype)

@@ -1,4 +1,4 @@
-"""Validation as the reference evaluates: every supervision step, no early exit, the last answer counts."""
+"""Validation like the reference's: all supervision steps, no early stopping, the last answer is scored."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ def validate(
     ignore: int,
     score: Score,
 ) -> None:
-    """Add puzzles (uint8 [N, S], labels too; ids int32 [N]) to `score`, answered after `steps` supervision steps."""
+    """Answer puzzles (inputs and labels uint8 [N, S], ids int32 [N]) with `steps` supervision steps and score them."""
     length = inputs.shape[1] + net.arch.puzzle_tokens
     batch = inference_batch(length, len(net.h_init), inputs.device) * max(1, net.multiple // 2)
-    if missing := -len(inputs) % net.multiple:  # padding rows, all of whose cells are ignored
+    if missing := -len(inputs) % net.multiple:  # pad with rows whose cells are all ignored
         inputs, labels = F.pad(inputs, (0, 0, 0, missing)), F.pad(labels, (0, 0, 0, missing), value=ignore)
         puzzle_ids = F.pad(puzzle_ids, (0, missing))
     for first in range(0, len(inputs), batch):
         part = slice(first, first + batch)
         x = net.embed(inputs[part], puzzle_ids[part])
         z_H, z_L = net.start(x.shape[1], length)
-        for _ in range(steps - 1):  # their logits are dropped at once, so that XLA does not compute them
+        for _ in range(steps - 1):  # drop the logits, so that XLA does not compute them
             z_H, z_L = net.step(z_H, z_L, x)[:2]
         logits = net.step(z_H, z_L, x)[2]
         score.add(logits, inputs[part], labels[part], steps)

@@ -14,7 +14,7 @@ def test_two_workers_agree_on_green(tmp_path: Path):
     assert done.returncode == 0, done.stdout + done.stderr
     rows = json.loads((tmp_path / "rows.json").read_text())["rows"]
     assert all(row["green"] for row in rows)
-    assert "one gradient in 2 processes" in done.stdout
+    assert "same gradient in 2 processes" in done.stdout
 
 
 def test_a_red_row_fails_the_command_and_writes_nothing(tmp_path: Path):

@@ -107,12 +107,12 @@ def test_arithmetic(site: Site):
 
 def test_memory(site: Site):
     site.memory_gib = 1e6
-    assert "1e+06 are needed" in only_red(site, "memory")
+    assert "1e+06 are required" in only_red(site, "memory")
 
 
 def test_disk(site: Site):
     site.disk_gib = 1e9
-    assert "GiB free and 1e+09 are needed" in only_red(site, "disk")
+    assert "GiB free, but 1e+09 are required" in only_red(site, "disk")
 
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path):
@@ -150,7 +150,7 @@ def test_clock(site: Site, cloud: Proxy):
 
 def test_a_clock_behind_the_files(site: Site):
     site.clock = lambda: 1e9
-    assert "behind the date of the program's own files" in only_red(site, "clock")
+    assert "behind the modification time of this program" in only_red(site, "clock")
 
 
 def test_shards(site: Site, monkeypatch: pytest.MonkeyPatch):
@@ -160,7 +160,7 @@ def test_shards(site: Site, monkeypatch: pytest.MonkeyPatch):
         return right(self, step, 0, workers)
 
     monkeypatch.setattr(Sampler, "batch", overlapping)
-    assert "the rows of 2 workers at step 1 are not the parts of one batch" in only_red(site, "shards")
+    assert "the rows of 2 workers at step 1 do not make up one batch" in only_red(site, "shards")
 
 
 def test_gradients(site: Site, monkeypatch: pytest.MonkeyPatch):

@@ -29,7 +29,7 @@ def test_bundles_in_the_loop_count_as_often_as_they_run():
 def test_schedules_of_another_form_are_refused():
     with pytest.raises(ValueError, match="loops within"):
         scheduled_cycles(SCHEDULE.replace("0x3   : >", "0x3   : > >"))
-    with pytest.raises(ValueError, match="0 loops with known ends"):
+    with pytest.raises(ValueError, match="0 loops with known trip counts"):
         scheduled_cycles(SCHEDULE.replace(" /* loop exit test */", ""))
 
 

@@ -16,7 +16,7 @@ from trm.network.inference import InferenceNetwork
 from trm.network.parameters import architecture, initial_weights
 from trm.study.schema import ModelConfig
 
-FUSED = registry.implementation("fused").network
+FUSED = registry.load_implementation("fused").network
 SMALL = {"d_model": 16, "heads": 2, "puzzle_tokens": 2, "h_cycles": 2, "l_cycles": 2}
 
 

@@ -9,7 +9,7 @@ from tests.training.conftest import config, dataset_folder, trainer  # noqa: F40
 from trm.devices.cpu import CpuBackend
 from trm.network.cuda import attention, loss, norm, optimizer, swiglu, tokens
 from trm.study.schema import ModelConfig
-from trm.training.self_check import trust_or_replace
+from trm.training.self_check import check_kernels
 
 MODEL = ModelConfig(d_model=32, heads=1, puzzle_tokens=1, expansion=1.0, multiple=64)
 ATTENTION = MODEL.model_copy(update={"mixer": "attention", "position": "rope"})
@@ -19,7 +19,7 @@ def checked(model, backend=None):
     """A backend after the check."""
     backend = backend or CpuBackend()
     backend.network = "triton"
-    trust_or_replace(backend, model, 9, 5, torch.float32, "lion")
+    check_kernels(backend, model, 9, 5, torch.float32, "lion")
     return backend
 
 
@@ -60,7 +60,7 @@ def test_a_wrong_kernel_is_found(name, monkeypatch, caplog):
     backend = checked(ATTENTION if module is attention else MODEL)
     assert backend.network == "fused"
     assert backend.network_note.startswith(f"the Triton kernels are not used: {name}")
-    assert "of its norm (limit" in backend.network_note
+    assert "(limit" in backend.network_note
     assert [backend.network_note in message for message in caplog.messages] == [True]
 
 
@@ -70,7 +70,7 @@ def test_a_kernel_that_does_not_run_is_one_sentence(monkeypatch, caplog):
 
     monkeypatch.setattr(loss, "judge", refused)
     backend = checked(MODEL)
-    assert "one does not run here (out of resource: shared memory, Required: 147456)" in caplog.text
+    assert "one fails on this device (out of resource: shared memory, Required: 147456)" in caplog.text
     assert backend.network == "fused"
 
 
@@ -80,12 +80,12 @@ def test_all_workers_decide_alike(monkeypatch):
     backend.gather = lambda vector: [vector, torch.ones_like(vector)]
     checked(MODEL, backend)
     assert backend.network == "fused"
-    assert "they failed their check on worker 1" in backend.network_note
+    assert "the check failed on worker 1" in backend.network_note
 
 
 def test_other_networks_are_not_checked(monkeypatch):
     monkeypatch.setattr("trm.training.self_check._problem", lambda *args: pytest.fail("checked"))
-    trust_or_replace(CpuBackend(), MODEL, 9, 5, torch.float32)
+    check_kernels(CpuBackend(), MODEL, 9, 5, torch.float32)
 
 
 def test_the_runs_record_says_so(dataset_folder, tmp_path, monkeypatch):  # noqa: F811

@@ -1,4 +1,4 @@
-"""The checks, in their order."""
+"""All checks, in the order in which they run."""
 
 from __future__ import annotations
 
@@ -6,15 +6,9 @@ from trm.checks.preflight import machine, work
 from trm.checks.preflight.report import Check
 
 CHECKS: dict[str, Check] = {
-    "versions": machine.versions,
-    "devices": machine.devices,
-    "arithmetic": machine.arithmetic,
-    "memory": machine.memory,
-    "disk": machine.disk,
-    "bucket": machine.bucket,
-    "clock": machine.clock,
-    "shards": work.shards,
-    "gradients": work.gradients,
-    "training": work.training,
-    "resume": work.resume,
+    check.__name__: check
+    for check in (
+        *(machine.versions, machine.devices, machine.arithmetic, machine.memory, machine.disk),
+        *(machine.bucket, machine.clock, work.shards, work.gradients, work.training, work.resume),
+    )
 }

@@ -1,4 +1,4 @@
-"""Checks of the machine: versions, devices, arithmetic, memory, disk, bucket, clock."""
+"""Checks of the machine itself."""
 
 from __future__ import annotations
 
@@ -26,41 +26,41 @@ GIB = 2**30
 
 
 def pinned() -> dict[str, str]:
-    """Versions that envs/tpu pins, by name with underscores."""
+    """Versions pinned by envs/tpu, by name with underscores."""
     lines = (line.split("==") for line in LOCK.read_text().split() if "==" in line)
-    return {name.lower().replace("-", "_"): found for name, found in lines}
+    return {name.lower().replace("-", "_"): pin for name, pin in lines}
 
 
 def versions(site: Site) -> str:
-    """The libraries are those that the code was tested with."""
+    """The libraries have versions that were tested."""
     if site.profile == "tpu":
         pins = pinned()
         for name in PINNED:
             try:
-                found = version(name).partition("+")[0]
+                installed = version(name).partition("+")[0]
             except PackageNotFoundError:
-                found = "missing"
-            if found != pins[name]:
+                installed = "missing"
+            if installed != pins[name]:
                 raise UserError(
-                    f"{name} is {found}, and envs/tpu pins {pins[name]}: build the environment from its lock file"
+                    f"{name} is {installed}, but envs/tpu pins {pins[name]}: build the environment from its lock file"
                 )
         return ", ".join(f"{name} {pins[name]}" for name in PINNED)
-    found = version("torch")
-    if tuple(int(part) for part in found.split("+")[0].split(".")[:2]) < OLDEST_TORCH:
+    installed = version("torch")
+    if tuple(int(part) for part in installed.split("+")[0].split(".")[:2]) < OLDEST_TORCH:
         raise UserError(
-            f"torch is {found}, and the code needs {'.'.join(map(str, OLDEST_TORCH))} or later: update it"
+            f"torch is {installed}, but {'.'.join(map(str, OLDEST_TORCH))} or later is required: update it"
         )
-    return f"torch {found}, safetensors {version('safetensors')}"
+    return f"torch {installed}, safetensors {version('safetensors')}"
 
 
 def devices(site: Site) -> str:
-    """The profile's devices are there, as many as expected."""
-    host_asked_for = os.environ.get("PJRT_DEVICE", "").upper() == "CPU"
-    # one thread is quickest for the tiny trials of a CPU
+    """The profile's devices are visible, as many as expected."""
+    on_host = os.environ.get("PJRT_DEVICE", "").upper() == "CPU"
+    # the trials are so small that one thread is fastest
     threads = 1 if site.profile == "local" else None
     backend = site.backend = site.backend or open_backend(BACKENDS[site.profile], threads)
     devices = backend.device_count()
-    if site.profile == "tpu" and not (host_asked_for or getattr(backend, "on_tpu", False)):
+    if site.profile == "tpu" and not (on_host or getattr(backend, "on_tpu", False)):
         raise UserError(f"no TPU chip is visible here, only {backend.device_name()}: check the slice")
     if site.devices is not None and devices != site.devices:
         raise UserError(
@@ -72,31 +72,31 @@ def devices(site: Site) -> str:
 def arithmetic(site: Site) -> str:
     """A matrix product on the device equals the host's."""
     backend = site.opened
-    backend.precision("float32")  # a TPU's default is one bfloat16 pass
+    backend.precision("float32")  # TPUs default to a single bfloat16 pass
     generator = torch.Generator().manual_seed(0)
     a, b = (torch.randn(512, 512, generator=generator) for _ in range(2))
-    found = backend.fetch(backend.place(a) @ backend.place(b))
-    wrong = float((found - a @ b).norm() / (a @ b).norm())
-    if not wrong < 1e-4:  # float32 sums of 512 products in another order differ by about 1e-6
+    product = backend.fetch(backend.place(a) @ backend.place(b))
+    error = float((product - a @ b).norm() / (a @ b).norm())
+    if not error < 1e-4:  # another summation order of 512 float32 products differs by about 1e-6
         raise UserError(
-            f"a 512 x 512 matrix product is off by {100 * wrong:.2g} %: this device is faulty, leave it out"
+            f"a 512 x 512 matrix product is off by {100 * error:.2g} %: this device is faulty, do not use it"
         )
-    return f"512 x 512 product within {wrong:.1e} of the host's"
+    return f"512 x 512 product within {error:.1e} of the host's"
 
 
 def memory(site: Site) -> str:
-    """The host has the memory that a run needs."""
+    """The host has enough memory."""
     gib = host_memory() / GIB
     if gib < site.memory_gib:
         raise UserError(
-            f"the host has {gib:.1f} GiB of memory and {site.memory_gib:g} are needed: use a larger machine"
+            f"the host has {gib:.1f} GiB of memory, but {site.memory_gib:g} are required: use a larger machine"
         )
     limit = site.backend.memory_limit() / GIB if site.backend else 0
     return f"{gib:.1f} GiB on the host" + (f", {limit:.1f} GiB a device" if limit and limit != gib else "")
 
 
 def disk(site: Site) -> str:
-    """The folder of checkpoints is writable and has room."""
+    """The checkpoint folder is writable and has space."""
     probe = site.scratch / f".preflight-{uuid4().hex}"
     try:
         site.scratch.mkdir(parents=True, exist_ok=True)
@@ -109,15 +109,15 @@ def disk(site: Site) -> str:
         ) from error
     if free < site.disk_gib:
         raise UserError(
-            f"{site.scratch} has {free:.1f} GiB free and {site.disk_gib:g} are needed: free space"
+            f"{site.scratch} has {free:.1f} GiB free, but {site.disk_gib:g} are required: free some space"
         )
     return f"{free:.0f} GiB free below {site.scratch}"
 
 
 def bucket(site: Site) -> str:
-    """Objects can be written, claimed, read and deleted."""
+    """The bucket's objects can be written, claimed, read and deleted."""
     if site.bucket is None:
-        return "none is used"
+        return "not used"
     from trm.storage import Conflict, Patience, open_store
 
     store = open_store(site.bucket, Patience(minutes=1.0))
@@ -127,7 +127,7 @@ def bucket(site: Site) -> str:
     site.shared["bucket time"] = (before, info.updated, site.clock())
     try:
         if store.get_bytes(name) != content:
-            raise UserError(f"{site.bucket} gave back other bytes than were written: use another bucket")
+            raise UserError(f"{site.bucket} returned other bytes than were written: use another bucket")
         try:
             store.put_bytes(name, b"", if_generation_match=0)
         except Conflict:
@@ -142,7 +142,7 @@ def bucket(site: Site) -> str:
 
 
 def clock(site: Site) -> str:
-    """The clock agrees with the bucket's and with the other processes'."""
+    """The clock agrees with the bucket's and those of the other processes."""
     known = []
     if "bucket time" in site.shared:
         before, server, after = site.shared["bucket time"]
@@ -162,6 +162,6 @@ def clock(site: Site) -> str:
     newest = max(path.stat().st_mtime for path in Path(__file__).parent.glob("*.py"))
     if site.clock() < newest - LARGEST_SKEW_SECONDS:
         raise UserError(
-            "the clock is behind the date of the program's own files: set it (chrony, timedatectl)"
+            "the clock is behind the modification time of this program: set it (chrony, timedatectl)"
         )
     return ", ".join(known) or time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(site.clock()))

@@ -19,34 +19,34 @@ GREEN, RED, NONE = "\033[32m", "\033[31m", "\033[0m"
 
 @dataclass
 class Site:
-    """What is checked, and what it must have."""
+    """The machine to check, its requirements, and what checks share."""
 
     profile: str
     """local, gpu or tpu."""
     scratch: Path
-    """Folder for small files; where checkpoints will be written."""
+    """Folder that checkpoints will be written to."""
     backend: Backend | None = None
     """Opened by the devices check."""
     bucket: str | None = None
-    """gs:// address that results go to; None: results stay on disk."""
+    """gs:// address for results; None: results stay on disk."""
     devices: int | None = None
-    """Devices there must be; None: any number (tpu: four a process)."""
+    """Required number of devices; None: any."""
     memory_gib: float = 4.0
-    """Host memory there must be."""
+    """Required host memory."""
     disk_gib: float = 5.0
-    """Free disk there must be below `scratch`."""
+    """Required free disk space in `scratch`."""
     steps: int = 100
     """Steps of the trial training."""
     learning_rate: float = 2e-3
-    """Its learning rate."""
+    """Learning rate of the trial training."""
     clock: Callable[[], float] = time.time
     """Seconds since 1970."""
     shared: dict[str, Any] = field(default_factory=dict)
-    """What later checks use of earlier ones."""
+    """Results of earlier checks for later ones."""
 
     @property
     def opened(self) -> Backend:
-        """The backend. UserError: the devices check has found none."""
+        """The backend. Raises UserError if the devices check found none."""
         if self.backend is None:
             raise UserError("not checked: there is no device")
         return self.backend
@@ -64,10 +64,9 @@ Check = Callable[[Site], str]
 
 
 def run_checks(site: Site, checks: dict[str, Check]) -> list[Row]:
-    """Do every check; a UserError, or any other error, makes its row red and the others are done all the
-    same.
+    """Run all checks; an error turns a check's row red.
 
-    On several processes a row is red if it is red in one of them.
+    On several processes, a row is red if it is red on any of them.
     """
     rows = []
     for name, check in checks.items():
@@ -76,9 +75,7 @@ def run_checks(site: Site, checks: dict[str, Check]) -> list[Row]:
         except UserError as error:
             row = Row(name, False, str(error))
         except Exception as error:
-            row = Row(
-                name, False, f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-            )
+            row = Row(name, False, f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}")
         rows.append(_agreed(site.backend, row))
     return rows
 
@@ -95,7 +92,7 @@ def _agreed(backend: Backend | None, row: Row) -> Row:
 
 
 def table(rows: list[Row], colour: bool) -> str:
-    """The rows, green or red in the first column (in words where there is no colour)."""
+    """The rows as text, with `green` or `RED` in the first column."""
     width = max(len(row.name) for row in rows)
     lines = []
     for row in rows:

@@ -1,6 +1,5 @@
-"""The training program compiled by the real TPU compiler, with no TPU: does it fit, what does it send, how
-long will a step take.
+"""Compiles training programs with the TPU compiler, without a TPU, to estimate memory, communication and step time.
 
-torch_xla traces the very step that training runs, on as many virtual CPU devices as the slice has chips;
-libtpu compiles the result for the slice's topology and says memory, FLOPs and cycles. See docs/tpu.md.
+torch_xla traces the training step on as many virtual CPU devices as the slice has chips; libtpu compiles it for the
+slice's topology and reports memory, FLOPs and cycles. See docs/tpu.md.
 """

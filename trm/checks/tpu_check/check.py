@@ -1,7 +1,7 @@
-"""Checks runs against a slice: one program per distinct shape, cached, with a verdict and a table.
+"""Checks runs against a slice: verdicts and tables from compiled programs, which are cached.
 
-A program depends on the model, the batch and the code, not on learning rates or seeds, so a study of many
-runs needs few compilations.
+A program depends on model, batch and code, but not on learning rates or seeds, so a study of many runs needs few
+compilations.
 """
 
 from __future__ import annotations
@@ -12,83 +12,59 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from trm.errors import UserError
+from trm.io import read_json, write_json
 from trm.study.dataset_identity import shape
 from trm.study.fingerprint import canonical_json
 from trm.study.flops import forward_flops, step_flops
 from trm.study.schema import RunConfig
 from trm.study.slices import HBM_VARIABLE, Slice, evaluated, hbm_gib
+from trm.study.tasks import Sizes
 
 ROOT = Path(__file__).parents[3]
-CODE = (
-    "trm/devices/base.py",
-    "trm/devices/sharding.py",
-    "trm/devices/xla.py",
-    "trm/network/tpu/calls.py",
-    "trm/network/tpu/kernels.py",
-    "trm/network/tpu/network.py",
-    "trm/network/tpu/recursion.py",
-    "trm/network/tpu/shapes.py",
-    "trm/devices/replay.py",
-    "trm/training/state.py",
-    "trm/training/step.py",
-    "trm/network/act.py",
-    "trm/network/inference.py",
-    "trm/network/losses.py",
-    "trm/network/definition.py",
-    "trm/network/parameters.py",
-    "trm/training/optim",
-    "trm/checks/tpu_check/compiler.py",
-    "trm/checks/tpu_check/hlo.py",
-    "trm/checks/tpu_check/kernels.py",
-    "trm/checks/tpu_check/rehearsal.py",
-    "trm/checks/tpu_check/starting.py",
-    "trm/checks/tpu_check/worker.py",
-)
-"""What a program and its numbers are made from."""
+CODE = {
+    "devices": ("base", "sharding", "xla", "replay"),
+    "network": ("act", "definition", "inference", "losses", "parameters", "tpu"),
+    "study": ("tpu_kernels",),
+    "training": ("optim", "state", "step"),
+    "checks/tpu_check": ("compiler", "hlo", "kernels", "launching", "rehearsal", "worker"),
+}
+"""Modules and packages of trm that determine a program and its estimates."""
 PUBLIC_ARC_TASKS = 800
 """Training and evaluation tasks of ARC-AGI-1."""
 LINK_BYTES_PER_SECOND = 100e9
-"""Assumed rate of an all-reduce on a chip's links; not measured."""
+"""Assumed all-reduce bandwidth of a chip's links; not measured."""
 FREE = (
     *("steps", "lr", "puzzle_lr", "warmup_steps", "weight_decay", "puzzle_weight_decay", "beta1", "beta2"),
     *("exploration", "exploration_final", "init_from", "snapshots", "curriculum"),
 )
-"""Training fields that only change constants of the program."""
+"""Training fields that only change constants in the program."""
 PYTHON_VARIABLE = "TRM_TPU_PYTHON"
 CHOICES = ("TRM_XLA_KERNELS", "TRM_XLA_REMAT", HBM_VARIABLE)
 """Environment variables that change a program."""
 
 
-class Sizes(NamedTuple):
-    """What a program must know of a data set."""
-
-    seq_len: int
-    vocab: int
-    num_ids: int
-    ignore: int
-
-
 class Program(NamedTuple):
-    """One program of a run, besides its training step, on one slice."""
+    """Any program of a run on one slice."""
 
     phase: str
-    """When the run starts it: report, validation, checkpoint, evaluation, ..."""
+    """When it runs: step, report, validation, checkpoint, evaluation, ..."""
     fits: bool
     gib: float
-    """Memory that it takes of a chip; where it does not fit, what it needs."""
+    """Memory required on a chip."""
     ms: float | None
-    """By the compiler's estimates, plus what it sends at an assumed 100 GB/s."""
+    """The compiler's estimate, plus communication at an assumed 100 GB/s."""
     collectives: dict[str, dict[str, int]]
 
 
 class Result(NamedTuple):
-    """One program on one slice; times in milliseconds, memory in GiB a chip."""
+    """A training or evaluation step on one slice; times in milliseconds, memory in GiB per chip."""
 
     what: str
     """train or eval."""
@@ -97,57 +73,57 @@ class Result(NamedTuple):
     fits: bool
     peak_gib: float | None
     needs_gib: float | None
-    """What it needs, where libtpu says that it does not fit; else its peak."""
+    """The peak, or if the program does not fit the memory that libtpu says it needs."""
     remat: bool
     step_ms: float | None
-    """The compiler's cycles and the kernels' at 1.05 GHz, plus `collective_ms`."""
+    """Estimated cycles of XLA's operations and the kernels at the chip's clock, plus `collective_ms`."""
     collective_ms: float | None
-    """Bytes sent at an assumed 100 GB/s."""
+    """Communication at an assumed 100 GB/s."""
     host_ms: float
-    """What the host takes to place a batch and start a step, on the machine of this check."""
+    """Time to place a batch and launch a step, on the machine of this check."""
     utilisation: float | None
-    """Model FLOPs over estimated time and 275 TFLOP/s."""
+    """Model FLOPs utilisation by the estimated time."""
     gflop_per_chip: float
-    """Operations of the model's mathematics, as `plan` counts them."""
+    """Model FLOPs as in `plan`."""
     collectives: dict[str, dict[str, int]]
     parts_ms: dict[str, float]
-    """Where the step's time goes: kernels by name, XLA's own operations by kind."""
+    """Breakdown of the step: kernels by name, XLA's operations by kind."""
     advice: str
-    """What to change: where it does not fit, or where the host is slower than the chip."""
+    """What to change if it does not fit, or if the host is slower than the chips."""
 
 
 def sizes_of(config: RunConfig) -> Sizes:
-    """Sizes of the data set that a run will have. ARC's number of tasks is known only once the set is built: the table
-    of puzzle vectors is taken to hold as many as the configuration asks for, or as the public set has."""
-    found, data = shape(config.data), config.data
+    """Sizes of a run's future data set. For ARC, whose number of tasks is not known before the data set is built, it is
+    taken from the config or the public data set."""
+    known, data = shape(config.data), config.data
     tasks = (data.train_puzzles or PUBLIC_ARC_TASKS) + data.validation_puzzles
-    ids = found.num_puzzle_identifiers or 1 + tasks * (1 + data.augmentations)
-    return Sizes(found.seq_len, found.vocab_size, ids, 0)
+    ids = known.num_puzzle_identifiers or 1 + tasks * (1 + data.augmentations)
+    return Sizes(known.seq_len, known.vocab_size, ids, 0)
 
 
 def tpu_python() -> str:
-    """The interpreter that has torch_xla and libtpu: this one, $TRM_TPU_PYTHON, or that of .venv-tpu.
+    """The Python interpreter with torch_xla and libtpu: this one, $TRM_TPU_PYTHON, or that of .venv-tpu.
 
-    Raises UserError where there is none.
+    Raises:
+        UserError: there is none.
     """
     if importlib.util.find_spec("torch_xla") is not None:
         return sys.executable
-    chosen = os.environ.get(PYTHON_VARIABLE) or str(ROOT / ".venv-tpu" / "bin" / "python")
-    if not Path(chosen).exists():
+    python = os.environ.get(PYTHON_VARIABLE) or str(ROOT / ".venv-tpu" / "bin" / "python")
+    if not Path(python).exists():
         raise UserError(
-            f"{chosen} does not exist, and this Python has no torch_xla: build the environment envs/tpu "
+            f"{python} does not exist, and this Python has no torch_xla: build the environment envs/tpu "
             f"(`make envs`, Linux x86-64) or set {PYTHON_VARIABLE}"
         )
-    return chosen
+    return python
 
 
 @cache
 def code_digest() -> str:
-    """Checksum of the code that a program is made from."""
+    """Checksum of CODE."""
     digest = hashlib.sha256()
-    for place in CODE:
-        path = ROOT / place
-        for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
+    for path in (ROOT / "trm" / package / name for package, names in CODE.items() for name in names):
+        for file in sorted(path.rglob("*.py")) or [path.with_suffix(".py")]:
             digest.update(file.relative_to(ROOT).as_posix().encode() + b"\0" + file.read_bytes())
     return digest.hexdigest()
 
@@ -162,7 +138,7 @@ def program_key(config: RunConfig, where: Slice, what: str, remat: bool | None =
         "model": config.model.model_dump(mode="json"),
         "training": config.training.precision if what == "eval" else training,
         "sizes": list(sizes_of(config)),
-        "puzzles": evaluated_counts(config, where, what),
+        "puzzles": _evaluated_counts(config, where, what),
         "slice": where.name,
         "what": what,
         "remat": remat,
@@ -173,60 +149,62 @@ def program_key(config: RunConfig, where: Slice, what: str, remat: bool | None =
     return hashlib.sha256(canonical_json(identity).encode()).hexdigest()
 
 
-def evaluated_counts(config: RunConfig, where: Slice, what: str) -> list[int | None] | int | None:
-    """Numbers of puzzles that are shapes of the program."""
+def _evaluated_counts(config: RunConfig, where: Slice, what: str) -> list[int | None] | int | None:
+    """Numbers of puzzles that the program's shapes depend on."""
     if what == "run":
         return [config.data.validation_puzzles, config.data.test_puzzles]
     return evaluated(config, where) if what == "eval" else None
 
 
 def programs(config: RunConfig, where: Slice, cache_folder: Path) -> list[Program]:
-    """Every program of a run, compiled for the slice. Raises UserError: a program that libtpu refuses."""
-    found = []
+    """Every program of a run, compiled for the slice. Raises UserError if libtpu rejects one."""
+    results = []
     for answer in ask(config, where, "run", cache_folder)["programs"]:
-        ms = None
-        if answer["fits"]:
-            ms = 1e3 * (answer["cycles"] / where.generation.clock_hz + collective_seconds(answer))
+        ms = 1e3 * _chip_seconds(answer, where) if answer["fits"] else None
         gib = answer["peak_gib"] if answer["fits"] else answer["needs_gib"]
-        found.append(Program(answer["phase"], fits(answer, where), gib, ms, answer.get("collectives", {})))
-    return found
+        results.append(Program(answer["phase"], fits(answer, where), gib, ms, answer.get("collectives", {})))
+    return results
 
 
-def programs_table(found: list[Program], where: Slice) -> str:
-    """A line for each phase: its programs, the largest one's memory, the time of all, what is sent, and a verdict."""
+def programs_table(programs: list[Program], where: Slice) -> str:
+    """A line per phase: number of programs, the largest one's memory, total time and communication, verdict."""
     lines = [("phase", "programs", "GiB", "ms", "sent MiB", "verdict")]
-    for phase in dict.fromkeys(program.phase for program in found):
-        own = [program for program in found if program.phase == phase]
-        sent: dict[str, float] = {}
-        for program in own:
-            for kind, item in program.collectives.items():
-                sent[kind] = sent.get(kind, 0.0) + item["bytes"] / 2**20
+    for phase in dict.fromkeys(program.phase for program in programs):
+        group = [program for program in programs if program.phase == phase]
+        fit = all(program.fits for program in group)
         lines.append(
             (
                 phase,
-                str(len(own)),
-                f"{max(program.gib for program in own):.2f}",
-                f"{sum(program.ms or 0.0 for program in own):.2f}",
-                " ".join(f"{kind} {size:.1f}" for kind, size in sorted(sent.items())) or "-",
-                "fits"
-                if all(program.fits for program in own)
-                else f"DOES NOT FIT ({hbm_gib(where.generation):g} GiB)",
+                str(len(group)),
+                f"{max(program.gib for program in group):.2f}",
+                f"{sum(program.ms or 0.0 for program in group):.2f}",
+                _sent([program.collectives for program in group]) or "-",
+                "fits" if fit else f"DOES NOT FIT ({hbm_gib(where.generation):g} GiB)",
             )
         )
-    return aligned(lines)
+    return _aligned(lines)
+
+
+def _sent(programs: Sequence[dict[str, dict[str, int]]]) -> str:
+    """MiB sent by kind of collective."""
+    sent: Counter[str] = Counter()
+    for collectives in programs:
+        sent.update({kind: item["bytes"] for kind, item in collectives.items()})
+    return " ".join(f"{kind} {count / 2**20:.1f}" for kind, count in sorted(sent.items()))
 
 
 def ask(
     config: RunConfig, where: Slice, what: str, cache_folder: Path, remat: bool | None = None
 ) -> dict[str, Any]:
-    """The worker's answer, from the cache if the same program was compiled before.
+    """The worker's answer, from the cache if the program was compiled before.
 
-    Raises UserError where the worker fails; the last line of its error is in the sentence.
+    Raises:
+        UserError: the worker failed; it ends with the last line of the worker's error.
     """
-    kept = cache_folder / f"{program_key(config, where, what, remat)}.json"
-    if kept.exists():
-        kept_answer: dict[str, Any] = json.loads(kept.read_text())
-        return kept_answer
+    cached = cache_folder / f"{program_key(config, where, what, remat)}.json"
+    if cached.exists():
+        cached_answer: dict[str, Any] = read_json(cached)
+        return cached_answer
     request = {
         "config": config.model_dump(mode="json"),
         "puzzles": list(sizes_of(config)),
@@ -246,40 +224,42 @@ def ask(
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
         raise UserError(f"the TPU program of this run could not be compiled: {last}")
     answer: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-    cache_folder.mkdir(parents=True, exist_ok=True)
-    temporary = kept.with_suffix(f".{os.getpid()}")
-    temporary.write_text(json.dumps(answer))
-    os.replace(temporary, kept)
+    write_json(cached, answer)
     return answer
 
 
 def fits(answer: dict[str, Any], where: Slice) -> bool:
-    """Whether the program compiles, and stays within what a program may fill of the slice's chips."""
+    """Whether the program compiles and fits into the usable memory of the slice's chips."""
     return bool(answer["fits"]) and float(answer["peak_gib"]) <= hbm_gib(where.generation)
 
 
 def step_seconds(config: RunConfig, where: Slice, cache_folder: Path) -> float | None:
-    """Estimated seconds of a training step that was checked before: the chips' time, or the host's to start it where
-    that is longer. None where it was not checked with this code, or does not fit."""
-    kept = cache_folder / f"{program_key(config, where, 'train')}.json"
-    if not kept.exists():
+    """Estimated seconds of a training step from the cache: the chips' time or, if longer, the host's launch time. None
+    if it was not checked with this code or does not fit."""
+    cached = cache_folder / f"{program_key(config, where, 'train')}.json"
+    if not cached.exists():
         return None
-    answer = json.loads(kept.read_text())
-    if not fits(answer, where):
-        return None
-    computing = float(answer["cycles"]) / where.generation.clock_hz + collective_seconds(answer)
-    return max(computing, float(answer["host_ms"]) / 1e3)
+    answer = read_json(cached)
+    return max(_chip_seconds(answer, where), answer["host_ms"] / 1e3) if fits(answer, where) else None
 
 
-def collective_seconds(answer: dict[str, Any]) -> float:
-    """Time of a program's all-reduces: each byte is sent twice."""
+def _collective_seconds(answer: dict[str, Any]) -> float:
+    """Time of a program's all-reduces, which send each byte twice."""
     sent: int = sum(item["bytes"] for item in answer["collectives"].values())
     return 2 * sent / LINK_BYTES_PER_SECOND
 
 
+def _chip_seconds(answer: dict[str, Any], where: Slice) -> float:
+    """Estimated time of a program on the chips."""
+    return float(answer["cycles"]) / where.generation.clock_hz + _collective_seconds(answer)
+
+
 def check(config: RunConfig, where: Slice, what: str, cache_folder: Path) -> Result:
-    """Compile the run's training or evaluation step for the slice. Raises UserError: rows that do not divide
-    over the chips, no environment, a program that libtpu refuses."""
+    """Compile the run's training or evaluation step for the slice.
+
+    Raises:
+        UserError: rows do not divide over the chips, there is no TPU environment, or libtpu rejects the program.
+    """
     rows = config.training.batch_size // config.training.micro_batches
     if what == "train" and rows % where.chips:
         raise UserError(
@@ -296,8 +276,8 @@ def check(config: RunConfig, where: Slice, what: str, cache_folder: Path) -> Res
         flops = forward_flops(model, sizes.seq_len, sizes.vocab) * per_chip
     step_ms = collective_ms = utilisation = None
     if answer["fits"]:
-        collective_ms = collective_seconds(answer) * 1e3
-        step_ms = answer["cycles"] / where.generation.clock_hz * 1e3 + collective_ms
+        collective_ms = _collective_seconds(answer) * 1e3
+        step_ms = _chip_seconds(answer, where) * 1e3
         utilisation = flops / (step_ms / 1e3) / where.generation.peak_flops
     return Result(
         what,
@@ -333,13 +313,13 @@ def _advice(
         if what == "train" and step_ms is not None and answer["host_ms"] > step_ms:
             knob = "use fewer chips" if where.hosts > 1 else "a larger batch uses the chips better"
             return (
-                f"starting a step takes the host {answer['host_ms']:.3g} ms, longer than the chips' "
+                f"launching a step takes the host {answer['host_ms']:.3g} ms, longer than the chips' "
                 f"{step_ms:.3g} ms: {knob}"
             )
         return ""
     if what != "train":
         needs, most = answer["needs_gib"] or answer["peak_gib"], hbm_gib(where.generation)
-        return f"needs {needs:.1f} of {most} GiB: no knob changes its rows a chip; choose a smaller model"
+        return f"needs {needs:.1f} of {most} GiB: no option changes its rows per chip; choose a smaller model"
     if not answer["remat"]:
         again = ask(config, where, what, cache_folder, remat=True)
         if fits(again, where):
@@ -358,25 +338,10 @@ def _advice(
 
 
 def table(rows: list[tuple[str, Result]]) -> str:
-    """A line a program: run, what, rows a chip, memory, FLOPs of a chip, time, utilisation, traffic, verdict."""
-    head = (
-        "run",
-        "step",
-        "rows/chip",
-        "GiB",
-        "TFLOP",
-        "remat",
-        "ms",
-        "util",
-        "host ms",
-        "sent MiB",
-        "verdict",
-    )
-    lines = [head]
+    """A line per program: run, step, rows, memory and FLOPs per chip, time, utilisation, communication, verdict."""
+    titles = "run|step|rows/chip|GiB|TFLOP|remat|ms|util|host ms|sent MiB|verdict"
+    lines = [tuple(titles.split("|"))]
     for name, result in rows:
-        sent = " ".join(
-            f"{kind} {item['bytes'] / 2**20:.1f}" for kind, item in sorted(result.collectives.items())
-        )
         gib = result.peak_gib if result.fits else result.needs_gib
         lines.append(
             (
@@ -389,16 +354,16 @@ def table(rows: list[tuple[str, Result]]) -> str:
                 "-" if result.step_ms is None else f"{result.step_ms:.1f}",
                 "-" if result.utilisation is None else f"{100 * result.utilisation:.0f} %",
                 f"{result.host_ms:.1f}",
-                sent or "-",
+                _sent([result.collectives]) or "-",
                 ("fits" if result.fits else f"DOES NOT FIT ({hbm_gib():g} GiB)")
                 + (f": {result.advice}" if result.advice else ""),
             )
         )
-    return aligned(lines)
+    return _aligned(lines)
 
 
-def aligned(lines: Sequence[Sequence[str]]) -> str:
-    """The cells in columns."""
+def _aligned(lines: Sequence[Sequence[str]]) -> str:
+    """The cells as aligned columns."""
     widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in lines

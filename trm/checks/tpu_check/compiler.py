@@ -1,4 +1,4 @@
-"""StableHLO text in, a program compiled by libtpu out. Uses private parts of jax 0.7.1: envs/tpu pins it."""
+"""Compiles StableHLO with libtpu, using private parts of jax 0.7.1, which envs/tpu pins."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trm.study.slices import Slice
 
 
 class Compiled(NamedTuple):
-    """One program for one chip of the slice. Where it does not fit, `text` is None and `needs_gib` is given."""
+    """A program for one chip of the slice. If it does not fit, `text` is None and `needs_gib` is set."""
 
     text: str | None
     peak_bytes: int
@@ -24,7 +24,7 @@ def compile_for(module: str, where: Slice) -> Compiled:
     """Compile a StableHLO module, partitioned over all chips of the slice.
 
     Raises:
-        RuntimeError: the compiler refuses the program for another reason than memory.
+        RuntimeError: the compiler rejects the program for a reason other than memory.
     """
     from jax._src import compiler
     from jax._src.interpreters import mlir
@@ -36,7 +36,7 @@ def compile_for(module: str, where: Slice) -> Compiled:
         platform="tpu", topology_name=where.topology, chip_config_name=where.generation.chip_config
     )
     chips = described.devices[: where.chips]
-    # torch_xla's module attributes are not of jax's dialects
+    # jax's dialects lack torch_xla's module attributes
     module = re.sub(r"module @(\S+) attributes \{[^\n]*\} \{", "module @step {", module, count=1)
     with mlir.make_ir_context():
         bytecode = mlir.module_to_bytecode(ir.Module.parse(module))
@@ -46,14 +46,14 @@ def compile_for(module: str, where: Slice) -> Compiled:
         device_assignment=np.array([[chip.id for chip in chips]]),
         use_spmd_partitioning=True,
     )
-    # as torch_xla: else the carry would come back replicated
+    # as torch_xla does, so that the carry does not come back replicated
     options.executable_build_options.allow_spmd_sharding_propagation_to_output = [True]
     try:
         program: Any = chips[0].client.compile(bytecode, xla_client.DeviceList(tuple(chips)), options)
     except Exception as error:
         needs = re.search(r"Used ([\d.]+)([MG]) of [\d.]+[MG] hbm", str(error))
         if needs is None:
-            raise RuntimeError(f"libtpu refuses the program: {str(error).splitlines()[0]}") from error
+            raise RuntimeError(f"libtpu rejects the program: {str(error).splitlines()[0]}") from error
         gib = float(needs.group(1)) / (1024 if needs.group(2) == "M" else 1)
         return Compiled(None, 0, 0, 0.0, gib)
     memory, cost = program.get_compiled_memory_stats(), program.cost_analysis()

@@ -1,4 +1,4 @@
-"""Reads a compiled TPU program's text: the compiler's own cycle estimates, and what is sent between chips."""
+"""Parses a compiled TPU program: the compiler's cycle estimates and the communication between chips."""
 
 from __future__ import annotations
 
@@ -18,52 +18,47 @@ _SHAPE = re.compile(r"\b([a-z]+\d+|pred)\[([\d,]*)\]")
 
 @dataclass(frozen=True)
 class Collective:
-    """All instructions of one kind: how many a step, and bytes of their results."""
+    """All collectives of one kind: count per step and total bytes of their results."""
 
     count: int
     bytes: int
 
 
 class Program(NamedTuple):
-    """Cycles and traffic of one program."""
+    """Cycles and communication of one program."""
 
     cycles: int
-    """Sum over the scheduled instructions, loop bodies times their trip counts; collectives count nothing."""
+    """Sum over the scheduled instructions, loop bodies times their trip counts; without collectives."""
     by_kind: dict[str, int]
     """Cycles by kind: matrix products, other fusions, copies, ..."""
     collectives: dict[str, Collective]
 
 
 def computations(text: str) -> dict[str, list[str]]:
-    """Lines of each computation by name; the entry computation is called ENTRY."""
-    found: dict[str, list[str]] = {}
+    """The lines of each computation by name; the entry computation is called ENTRY."""
+    result: dict[str, list[str]] = {}
     current: list[str] | None = None
     for line in text.splitlines():
-        if (
-            line
-            and not line[0].isspace()
-            and line.rstrip().endswith("{")
-            and not line.startswith("HloModule")
-        ):
+        if re.match(r"(?!HloModule)\S.*\{\s*$", line):
             name = _first(r"^(?:ENTRY )?%?([\w.\-]+)", line)
-            current = found.setdefault("ENTRY" if line.startswith("ENTRY") else name, [])
+            current = result.setdefault("ENTRY" if line.startswith("ENTRY") else name, [])
         elif line.startswith("}"):
             current = None
         elif current is not None:
             current.append(re.sub(r"/\*.*?\*/", "", line))
-    return found
+    return result
 
 
 def _first(pattern: str, line: str) -> str:
-    """The group of the first match. ValueError: the line is not HLO as libtpu prints it."""
-    found = re.search(pattern, line)
-    if found is None:
-        raise ValueError(f"not HLO as libtpu prints it: {line}")
-    return found.group(1)
+    """The group of the first match. Raises ValueError if the line is not HLO as printed by libtpu."""
+    match = re.search(pattern, line)
+    if match is None:
+        raise ValueError(f"not HLO as printed by libtpu: {line}")
+    return match.group(1)
 
 
 def shape_bytes(text: str) -> int:
-    """Bytes of all arrays named in an HLO type."""
+    """Total bytes of the arrays in an HLO type."""
     return sum(
         _BYTES.get(kind, 4) * prod(int(size) for size in sizes.split(",") if size)
         for kind, sizes in _SHAPE.findall(text)
@@ -73,7 +68,7 @@ def shape_bytes(text: str) -> int:
 def read_program(text: str, kernel: Callable[[str], tuple[str, int]] | None = None) -> Program:
     """Cycles and collectives of a scheduled, optimised HLO module.
 
-    `kernel`: kind and cycles of a `tpu_custom_call` from its line; the compiler has no estimate of them.
+    `kernel`: returns kind and cycles of a `tpu_custom_call`, given its line, since the compiler has no estimate of it.
     """
     parts = computations(text)
     kinds: dict[str, int] = defaultdict(int)

@@ -1,14 +1,12 @@
-"""Cycles of a program's hand-written kernels: the compiler estimates none for them, so its schedule is counted.
+"""Cycle counts of Pallas kernels, for which the compiler gives no estimate, from their schedules.
 
-libtpu dumps the bundles (one cycle each) that it has scheduled for a core. A kernel is one loop
-over its grid: bundles outside it count once, those inside as often as the loop's exit test says, a step's own work as
-often as it is not jumped over. Waiting for memory is not in a schedule: a kernel takes at least the time that its
-arguments and results need at HBM_BYTES_PER_SECOND.
+libtpu dumps the scheduled bundles of a core, one cycle each. A kernel is one loop over its grid: bundles outside count
+once, those inside once per iteration, and a grid step's work as often as it is not skipped. Schedules do not include
+memory stalls, so a kernel takes at least the time to transfer its arguments and results at HBM_BYTES_PER_SECOND.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
@@ -19,6 +17,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from trm.checks.tpu_check.hlo import shape_bytes
+from trm.io import read_json, write_json
 from trm.study.slices import CLOCK_HZ, HBM_BYTES_PER_SECOND
 
 _CALL = re.compile(r"stablehlo\.custom_call @tpu_custom_call\((?P<operands>[^)]*)\)(?P<rest> \{.*)")
@@ -29,13 +28,13 @@ _DUMP = "--xla_jf_dump_to={} --xla_jf_dump_llo_text=true --xla_jf_dump_hlo_text=
 
 
 def kernel_body(line: str) -> str | None:
-    """The code of a kernel, which identifies it, from a custom call's configuration; None for other calls."""
-    found = _BODY.search(line) if "tpu_custom_call" in line else None
-    return found.group(1) if found else None
+    """The code of a kernel, which identifies it, from a custom call; None for other lines."""
+    match = _BODY.search(line) if "tpu_custom_call" in line else None
+    return match.group(1) if match else None
 
 
 def kernels_module(module: str, known: Container[str] = ()) -> str | None:
-    """A StableHLO module that calls each distinct kernel of `module` that is not `known` once, for one device."""
+    """A StableHLO module for one device that calls each distinct kernel of `module` once, except those `known`."""
     calls: dict[str, str] = {}
     for line in module.splitlines():
         match = _CALL.search(line)
@@ -56,28 +55,29 @@ def kernels_module(module: str, known: Container[str] = ()) -> str | None:
         for kind in re.findall(r"tensor<[^>]*>", operands):
             given.append(f"%arg{len(arguments)}")
             arguments.append(f"{given[-1]}: {kind}")
-        found = re.findall(r"tensor<[^>]*>", results)
+        outputs = re.findall(r"tensor<[^>]*>", results)
         lines.append(f"    %k{number} = stablehlo.custom_call @tpu_custom_call({', '.join(given)}){rest}")
-        for i, kind in enumerate(found):
+        for i, kind in enumerate(outputs):
             if results.startswith("tuple"):
                 element = f"stablehlo.get_tuple_element %k{number}[{i}] : ({results}) -> {kind}"
                 lines.append(f"    %k{number}r{i} = {element}")
                 names.append(f"%k{number}r{i}")
             else:
                 names.append(f"%k{number}")
-        types += found
+        types += outputs
     lines.append(f"    return {', '.join(names)} : {', '.join(types)}")
     head = f"  func.func @main({', '.join(arguments)}) -> ({', '.join(types)}) {{"
     return "\n".join(["module @step {", head, *lines, "  }", "}"])
 
 
 def scheduled_cycles(bundles: str) -> int:
-    """Cycles of one call from the text of its final bundles, one line each, marked `>` inside the loop.
+    """Cycles of one call, from the text of its final bundles: one per line, marked `>` inside the loop.
 
-    The loop is a pipeline: it runs once for every grid step and once more for each further stage, but jumps over the
-    step's own work while the pipeline fills and drains.
+    The loop is pipelined: it has one iteration per grid step and one per further stage, and skips the step's work while
+    the pipeline fills and drains.
 
-    Raises ValueError for a schedule of another form than one loop.
+    Raises:
+        ValueError: the schedule is not a single loop.
     """
     once = inside = step = 0
     region = None
@@ -93,7 +93,7 @@ def scheduled_cycles(bundles: str) -> int:
             continue
         depth = match["depth"].count(">")
         if depth > 1:
-            raise ValueError("a kernel has loops within its grid's loop: its cycles cannot be counted")
+            raise ValueError("a kernel has loops within its grid loop: its cycles cannot be counted")
         once += 1 - depth
         inside += depth if region is None else 0
         step += depth if region else 0
@@ -101,27 +101,24 @@ def scheduled_cycles(bundles: str) -> int:
         if depth and jump and region is None:
             region = jump.group(1)
     if len(trips) > 1 or (inside + step and not trips):
-        raise ValueError(f"a kernel's schedule has {len(trips)} loops with known ends, not one")
+        raise ValueError(f"a kernel's schedule has {len(trips)} loops with known trip counts, not one")
     count = int(trips[0] if trips else 0)
     return once + inside * count + step * (count - stages)
 
 
 def count(module: str, folder: Path) -> dict[str, int]:
-    """Cycles of a call of each kernel in a StableHLO module, by `kernel_body`; kept in `folder`."""
-    kept = folder / f"schedules-{version('libtpu')}.json"
-    known = json.loads(kept.read_text()) if kept.exists() else {}
+    """Cycles per call of each kernel in a StableHLO module, by `kernel_body`; cached in `folder`."""
+    cached = folder / f"schedules-{version('libtpu')}.json"
+    known: dict[str, int] = read_json(cached) if cached.exists() else {}
     calls = kernels_module(module, known)
     if calls is not None:
         known |= _count(calls)
-        folder.mkdir(parents=True, exist_ok=True)
-        temporary = kept.with_suffix(f".{os.getpid()}")
-        temporary.write_text(json.dumps(known))
-        os.replace(temporary, kept)
+        write_json(cached, known)
     return known
 
 
 def _count(calls: str) -> dict[str, int]:
-    """Runs in a new process, because libtpu reads its options when it starts."""
+    """Compile in a new process, because libtpu reads its options when it starts."""
     with tempfile.TemporaryDirectory() as folder:
         env = {**os.environ, "LIBTPU_INIT_ARGS": _DUMP.format(folder)}
         command = [sys.executable, "-m", "trm.checks.tpu_check.kernels"]
@@ -130,7 +127,7 @@ def _count(calls: str) -> dict[str, int]:
             raise RuntimeError(
                 f"the kernels do not compile: {(done.stderr.strip().splitlines() or ['?'])[-1]}"
             )
-        found = {}
+        cycles = {}
         for path in Path(folder).glob("*-final_bundles.txt"):
             if "schedule-analysis" in path.name or "-TLP-" in path.name:  # TLP: the whole program
                 continue
@@ -138,15 +135,15 @@ def _count(calls: str) -> dict[str, int]:
             analysis = Path(folder) / f"{stem}-{int(number) - 1}-schedule-analysis_final_bundles.txt"
             body = next(filter(None, map(kernel_body, analysis.read_text().splitlines())), None)
             if body is not None:
-                found[body] = scheduled_cycles(path.read_text())
-    missing = len(_distinct(calls)) - len(found)
+                cycles[body] = scheduled_cycles(path.read_text())
+    missing = set(filter(None, map(kernel_body, calls.replace("\\22", '"').splitlines()))) - cycles.keys()
     if missing:
-        raise RuntimeError(f"the schedules of {missing} kernels were not found in what libtpu wrote")
-    return found
+        raise RuntimeError(f"libtpu wrote no schedules of {len(missing)} kernels")
+    return cycles
 
 
 def call_cycles(line: str, scheduled: dict[str, int]) -> int:
-    """Cycles of one call in the compiled program's text: its schedule, or its traffic if that takes longer."""
+    """Cycles of one call in the compiled program: its schedule, or its memory traffic if that takes longer."""
     result, _, rest = line.partition("custom-call")
     types = result + rest.partition("operand_layout_constraints")[2].partition("backend_config")[0]
     return max(
@@ -154,18 +151,11 @@ def call_cycles(line: str, scheduled: dict[str, int]) -> int:
     )
 
 
-def _distinct(module: str) -> set[str]:
-    lines = module.replace("\\22", '"').splitlines()
-    return {body for body in map(kernel_body, lines) if body}
-
-
 def main() -> None:
     from trm.checks.tpu_check.compiler import compile_for
     from trm.study.slices import Slice
 
-    # one chip of the smallest slice
-    compiled = compile_for(sys.stdin.read(), Slice("kernels", 1, "v4:2x2x1"))
-    print(json.dumps({"fits": compiled.text is not None}))
+    compile_for(sys.stdin.read(), Slice("kernels", 1, "v4:2x2x1"))  # one chip of the smallest slice
 
 
 if __name__ == "__main__":

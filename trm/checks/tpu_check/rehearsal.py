@@ -1,8 +1,7 @@
-"""All programs of a run, traced in the trainer's own order as a TPU host would trace them, and none of them run.
+"""Traces all programs of a run, in the trainer's order and as on a TPU host, without running any.
 
-The trainer works on a backend that notes each program's StableHLO where it would be started, and gives its results no
-data; what the host reads is made up. It acts as the second host of two, which starts the same programs as the first
-and writes no files.
+The trainer gets a backend that records each program's StableHLO instead of running it and returns made-up values to the
+host. It acts as the second of two hosts, which runs the same programs as the first but writes no files.
 """
 
 from __future__ import annotations
@@ -29,10 +28,10 @@ from trm.evaluation.evaluate import Evaluation
 from trm.network.tpu.network import XlaNetwork
 from trm.study.dataset_identity import shape
 from trm.study.schema import EvaluationConfig, RunConfig, RuntimeConfig
+from trm.study.tasks import Sizes
 from trm.training.dataset import Dataset
 from trm.training.loop import Trainer
 from trm.training.outputs import PUZZLE, TrainedModel
-from trm.training.state import Puzzles
 
 XLA = torch_xla._XLAC
 PHASES = {
@@ -43,13 +42,13 @@ PHASES = {
     "_finish": "finish",
     "compare_workers": "comparison of hosts",
 }
-"""Methods of the trainer, and what the programs that they start are called."""
-CODE_OF_COLOUR = 2
+"""The phase of the programs that each method of the trainer runs."""
+COLOUR_CODE = 2
 
 
 @contextmanager
 def traced_as_on_tpu() -> Iterator[None]:
-    """torch_xla lowers some operations differently if PJRT_DEVICE is TPU at that moment; its client stays the same."""
+    """Set PJRT_DEVICE to TPU, on which torch_xla's lowering depends; its client stays the same."""
     before = os.environ["PJRT_DEVICE"]
     os.environ["PJRT_DEVICE"] = "TPU"
     try:
@@ -59,16 +58,16 @@ def traced_as_on_tpu() -> Iterator[None]:
 
 
 class Rehearsal(XlaBackend):
-    """Notes programs instead of running them."""
+    """Records programs instead of running them."""
 
     def __init__(self) -> None:
         super().__init__()
         self.rank, self._processes, self.on_tpu = 1, 2, True
         self.phase = "start"
         self.programs: list[tuple[str, str]] = []
-        """(phase, StableHLO) in the order of their first start; equal ones once."""
+        """(phase, StableHLO) of each distinct program, in the order of first use."""
         self.step_sizes = (0, 0)
-        """Arguments and results of the training step."""
+        """Numbers of arguments and results of the training step."""
         self._known: set[str] = set()
         self._stepped = False
         torch_xla.sync = lambda *_, **__: self._start([])
@@ -91,14 +90,14 @@ class Rehearsal(XlaBackend):
             pending = XLA._check_tensor_need_materialization(tensors)
             changed = [tensor for tensor, new in zip(tensors, pending, strict=True) if new]
             self.step_sizes = len(XLA._get_tensors_xla_device_data_node(changed)[0]), len(changed)
-            # at first the average shares the weights' memory; a replay parts such tensors before it traces
-            self._start(changed, noted=self._stepped)
+            # the first step is not replayed: the EMA still shares memory with the weights
+            self._start(changed, recorded=self._stepped)
             self._stepped = True
 
         return run
 
     def during(self, phase: str, call: Callable[..., Any]) -> Callable[..., Any]:
-        """`call`, with its programs recorded under the phase."""
+        """Wrap `call` so that its programs are recorded under `phase`."""
 
         def run(*arguments: Any, **options: Any) -> Any:
             before, self.phase = self.phase, phase
@@ -110,30 +109,30 @@ class Rehearsal(XlaBackend):
         return run
 
     def _read(self, tensor: Tensor) -> Tensor:
-        make = torch.ones if self.phase == "validation" else torch.zeros  # scores are divided by their count
+        make = torch.ones if self.phase == "validation" else torch.zeros  # scores are divided by a count
         return make(tensor.shape, dtype=tensor.dtype)
 
     def read(self, tensor: Tensor) -> Tensor:
-        """A tensor on the host, as `Tensor.cpu` gives it: what is pending for it is a program of its own."""
+        """Replaces `Tensor.cpu`: a pending tensor is a program of its own."""
         if tensor.device.type != "xla":
             return tensor
         if XLA._check_tensor_need_materialization([tensor])[0]:
             self._start([tensor])
         return self._read(tensor)
 
-    def _start(self, outputs: list[Tensor], noted: bool = True) -> None:
-        """Note the program that makes these tensors, or all that are pending, and forget it."""
-        text = only_computed(XLA._get_stablehlo(outputs, str(self.device), [], False).decode())
-        if noted and text and text not in self._known:
+    def _start(self, outputs: list[Tensor], recorded: bool = True) -> None:
+        """Record the program that computes these tensors (empty: all that are pending) and drop it."""
+        text = without_passthrough(XLA._get_stablehlo(outputs, str(self.device), [], False).decode())
+        if recorded and text and text not in self._known:
             self._known.add(text)
             self.programs.append((self.phase, text))
         XLA._clear_pending_irs(str(self.device))
 
 
-def only_computed(module: str) -> str:
-    """A StableHLO module without results that are arguments, and without unused arguments; empty if nothing is left.
+def without_passthrough(module: str) -> str:
+    """Remove results that are arguments, and unused arguments, from a StableHLO module; empty if nothing is left.
 
-    Asked for all pending tensors, torch_xla also passes every other tensor through.
+    When torch_xla lowers all pending tensors, it passes every other tensor through.
     """
     lines = module.splitlines()
     at = next(i for i, line in enumerate(lines) if "func.func @main(" in line)
@@ -150,7 +149,7 @@ def only_computed(module: str) -> str:
     read = set(re.findall(r"%arg\d+\b", "\n".join(lines[at + 1 :])))
     kept = [part for name, part in arguments.items() if name in read]
     lines[at] = f"  func.func @main({', '.join(kept)}) -> ({kinds}) {{"
-    number: dict[str, str] = {}  # those of inner functions count on from the module's
+    number: dict[str, str] = {}  # numbers continue through inner functions
     for name in re.findall(r"%arg\d+\b", "\n".join(lines[at:])):
         number.setdefault(name, f"%arg{len(number)}")
     text = re.sub(r"%arg\d+\b", lambda match: number[match.group()], "\n".join(lines))
@@ -158,17 +157,13 @@ def only_computed(module: str) -> str:
 
 
 class BlankDataset(Dataset):
-    """Placeholder puzzles of the shapes and in the numbers that the run's configuration asks for."""
+    """Placeholder puzzles with the shapes and counts of a run's config."""
 
-    def __init__(self, config: RunConfig, puzzles: Puzzles):
+    def __init__(self, config: RunConfig, puzzles: Sizes):
         super().__init__(Path())
         data = config.data
-        counts = {
-            "train": 1000,
-            "validation": data.validation_puzzles,
-        }  # the training set's size changes no program
-        counts["test"] = data.test_puzzles or 4096
-        for name, count in counts.items():
+        counts = (1000, data.validation_puzzles, data.test_puzzles or 4096)  # no program depends on the first
+        for name, count in zip(("train", "validation", "test"), counts, strict=True):
             self._splits[name] = blank_set(config, puzzles, count)
         self.__dict__["puzzles"] = puzzles
         self.__dict__["tasks"] = [str(task) for task in range(self.split("test").groups)]
@@ -177,7 +172,7 @@ class BlankDataset(Dataset):
         return self.split(name).examples > 0
 
 
-def blank_set(config: RunConfig, puzzles: Puzzles, count: int) -> PuzzleSet:
+def blank_set(config: RunConfig, puzzles: Sizes, count: int) -> PuzzleSet:
     """`count` placeholder puzzles of one split."""
     data, cells = config.data, np.ones((count, puzzles.seq_len), dtype=np.uint8)
     ignore = None if puzzles.ignore < 0 else puzzles.ignore
@@ -185,21 +180,19 @@ def blank_set(config: RunConfig, puzzles: Puzzles, count: int) -> PuzzleSet:
     meta = dataclasses.replace(
         meta, box_rows=data.box_rows, box_cols=data.box_cols, ignore_label_id=ignore, identity="blank"
     )
-    found = one_example_set(cells, cells, meta)
+    blank = one_example_set(cells, cells, meta)
     if shape(data).num_puzzle_identifiers is not None:
-        return found
+        return blank
     cells[:] = 0
-    cells[:, 0] = CODE_OF_COLOUR  # a grid of one cell
-    identifiers = 1 + np.arange(count, dtype=np.int32) * (data.augmentations + 1) % max(
-        1, puzzles.num_ids - 1
-    )
-    return dataclasses.replace(found, puzzle_identifiers=identifiers.astype(np.int32))
+    cells[:, 0] = COLOUR_CODE  # a grid of one cell
+    number = np.arange(count, dtype=np.int32) * (data.augmentations + 1) % max(1, puzzles.num_ids - 1)
+    return dataclasses.replace(blank, puzzle_identifiers=(1 + number).astype(np.int32))
 
 
 def rehearse(
-    config: RunConfig, puzzles: Puzzles, remat: bool | None = None, evaluation: bool = True
+    config: RunConfig, puzzles: Sizes, remat: bool | None = None, evaluation: bool = True
 ) -> tuple[Rehearsal, XlaNetwork]:
-    """Trace a run of two steps with every phase, and an evaluation; the backend that noted it, and the network."""
+    """Trace a run of two steps with all phases, and an evaluation; returns the recording backend and the network."""
     sync, backend, training = torch_xla.sync, Rehearsal(), config.training
     short = training.model_copy(
         update={"steps": 2, "snapshots": min(1, training.snapshots), "warmup_steps": 0}
@@ -220,8 +213,8 @@ def rehearse(
         assert isinstance(network, XlaNetwork)
         if remat is not None:
             network.remat = remat
-        noted: list[tuple[object, str, str]] = [(trainer, *item) for item in PHASES.items()]
-        for owner, method, phase in [*noted, (trainer.saver, "snapshot", "snapshot")]:
+        methods: list[tuple[object, str, str]] = [(trainer, *item) for item in PHASES.items()]
+        for owner, method, phase in [*methods, (trainer.saver, "snapshot", "snapshot")]:
             setattr(owner, method, backend.during(phase, getattr(owner, method)))
         trainer.run()
         if evaluation:
@@ -240,11 +233,11 @@ def rehearse(
 EVALUATION = EvaluationConfig(
     unroll=(1, 2), confident=True, restarts=(1, 2), noise=0.1, copies=2, train_puzzles=1000, steps=2
 )
-"""Every policy, at few steps: more of them start the same programs."""
+"""All policies at few steps; more steps run the same programs."""
 
 
 def evaluate(trainer: Trainer, dataset: Dataset) -> None:
-    """The evaluation of the run, by every policy."""
+    """Evaluate the run under all policies."""
     backend, config, puzzles = trainer.backend, trainer.config, dataset.puzzles
     shapes = {f"raw.{name}": shape for name, shape in trainer.state.layout.shapes.items()}
     shapes |= dict.fromkeys(("buffers.h_init", "buffers.l_init"), (config.model.d_model,))

@@ -1,9 +1,9 @@
-"""Traces and compiles one program; started by `trm.checks.tpu_check.check` in the environment envs/tpu.
+"""Traces and compiles one program; run by `trm.checks.tpu_check.check` in the environment envs/tpu.
 
-    echo '{"config": {...}, "puzzles": [81, 11, 1, 0], "slice": "v4-64", "what": "train"}' |
+    echo '{"config": {...}, "puzzles": [81, 11, 1, 0], "slice": "v4-64", "what": "train", "cache": "FOLDER"}' |
         python -m trm.checks.tpu_check.worker
 
-The number of virtual devices is fixed when torch_xla starts, so each program needs its own process.
+torch_xla fixes the number of virtual devices when it starts, so each program needs its own process.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trm.checks.tpu_check.starting import starting_seconds
+from trm.checks.tpu_check.launching import launch_seconds
 from trm.study.schema import RunConfig
 from trm.study.slices import Slice, evaluated, parse_slice
 
@@ -24,12 +24,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from trm.devices.xla import XlaBackend
-    from trm.training.state import Puzzles
+    from trm.study.tasks import Sizes
 
 
 def environment(where: Slice) -> dict[str, str]:
-    """What torch_xla and libtpu must find: CPU devices to trace on, and no search for a TPU or its metadata
-    server."""
+    """Variables for torch_xla and libtpu: CPU devices to trace on, no search for a TPU or metadata server."""
     return {
         "PJRT_DEVICE": "CPU",
         "CPU_NUM_DEVICES": str(where.chips),
@@ -43,8 +42,8 @@ def environment(where: Slice) -> dict[str, str]:
     }
 
 
-def as_torch_xla_starts_libtpu(where: Slice) -> None:
-    """Give libtpu the options that torch_xla gives it on a host of the slice, before it is loaded."""
+def set_libtpu_flags(where: Slice) -> None:
+    """Set the options that torch_xla passes to libtpu on a host of the slice; call before libtpu is loaded."""
     import torch_xla
     from torch_xla._internal import tpu
 
@@ -54,23 +53,23 @@ def as_torch_xla_starts_libtpu(where: Slice) -> None:
 
 
 def trace_training(
-    config: RunConfig, puzzles: Puzzles, where: Slice, remat: bool | None
+    config: RunConfig, puzzles: Sizes, where: Slice, remat: bool | None
 ) -> tuple[str, float, bool]:
-    """StableHLO of one training step, the host's seconds to start it, and whether it rematerialises."""
+    """StableHLO of a training step, the host's seconds to launch it, and whether it rematerializes."""
     from trm.checks.tpu_check.rehearsal import rehearse
 
     backend, network = rehearse(config, puzzles, remat, evaluation=False)
     module = [text for phase, text in backend.programs if phase == "step"][-1]
     sizes = config.training.batch_size, puzzles.seq_len, puzzles.vocab
-    seconds = starting_seconds(*backend.step_sizes, sizes, where, backend)
+    seconds = launch_seconds(*backend.step_sizes, sizes, where, backend)
     return module, seconds, bool(network.remat)
 
 
 def trace_evaluation(
-    config: RunConfig, puzzles: Puzzles, where: Slice, backend: XlaBackend
+    config: RunConfig, puzzles: Sizes, where: Slice, backend: XlaBackend
 ) -> tuple[str, float, int]:
-    """StableHLO of one supervision step of evaluation, seconds of tracing (the shortest of some), and rows a device,
-    as evaluation takes."""
+    """StableHLO of an evaluation's supervision step, the shortest tracing time in seconds, and evaluation's rows per
+    device."""
     import torch
 
     from trm.checks.tpu_check.rehearsal import traced_as_on_tpu
@@ -85,7 +84,7 @@ def trace_evaluation(
     table = torch.zeros(puzzles.num_ids, model.d_model) if model.puzzle_tokens else None
     start = backend.place(torch.zeros(model.d_model))
     table = None if table is None else backend.place(table)
-    with traced_as_on_tpu():  # the kernels are chosen here
+    with traced_as_on_tpu():  # this chooses the kernels
         network = InferenceNetwork(weights, start, start, table, arch, model.h_cycles, model.l_cycles, "xla")
     assert isinstance(network.rounds, XlaRounds)
     network.rounds.start = False
@@ -107,7 +106,7 @@ def trace_evaluation(
 
 
 def stablehlo(outputs: list[Tensor], backend: XlaBackend) -> str:
-    """The pending computation of the tensors as text."""
+    """The pending computation of the tensors."""
     import torch_xla
 
     text: bytes = torch_xla._XLAC._get_stablehlo(outputs, str(backend.device), [], False)
@@ -115,17 +114,14 @@ def stablehlo(outputs: list[Tensor], backend: XlaBackend) -> str:
 
 
 def run(request: dict[str, Any]) -> dict[str, Any]:
-    """Trace, compile, read. For the answer's fields see `trm.checks.tpu_check.check.Result` and `Program`."""
+    """Trace and compile; for the fields see `trm.checks.tpu_check.check.Result` and `Program`."""
     where = parse_slice(request["slice"])
     os.environ.update(environment(where))
-    as_torch_xla_starts_libtpu(where)
-    from trm.training.state import Puzzles
+    set_libtpu_flags(where)
+    from trm.study.tasks import Sizes
 
-    config, puzzles, cache = (
-        RunConfig.model_validate(request["config"]),
-        Puzzles(*request["puzzles"]),
-        Path(request["cache"]),
-    )
+    config, cache = RunConfig.model_validate(request["config"]), Path(request["cache"])
+    puzzles = Sizes(*request["puzzles"])
     if request["what"] == "run":
         from trm.checks.tpu_check.rehearsal import rehearse
 
@@ -138,32 +134,30 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
         from trm.devices.xla import XlaBackend
 
         module, starting, rows = trace_evaluation(config, puzzles, where, XlaBackend())
-    if request.get("stablehlo"):
-        Path(request["stablehlo"]).write_text(module)
     answer = {"remat": remat, "rows_per_chip": rows, "host_ms": round(1000 * starting, 2)}
-    return answer | compiled(module, where, cache, request.get("hlo"))
+    return answer | compiled(module, where, cache)
 
 
-def compiled(module: str, where: Slice, cache: Path, hlo: str | None = None) -> dict[str, Any]:
-    """What libtpu makes of a program: whether it fits, and then its memory, cycles and collectives."""
+def compiled(module: str, where: Slice, cache: Path) -> dict[str, Any]:
+    """Compile a program: whether it fits, and if so its memory, cycles and collectives."""
     from trm.checks.tpu_check import kernels
     from trm.checks.tpu_check.compiler import compile_for
     from trm.checks.tpu_check.hlo import read_program
 
     started = time.perf_counter()
-    found = compile_for(module, where)
-    answer: dict[str, Any] = {"fits": found.text is not None, "needs_gib": found.needs_gib}
+    result = compile_for(module, where)
+    answer: dict[str, Any] = {"fits": result.text is not None, "needs_gib": result.needs_gib}
     answer["compile_seconds"] = round(time.perf_counter() - started, 2)
-    if found.text is None:
+    if result.text is None:
         return answer
     scheduled = kernels.count(module, cache)
-    program = read_program(found.text, lambda line: (kernel_name(line), kernels.call_cycles(line, scheduled)))
-    if hlo:
-        Path(hlo).write_text(found.text)
+    program = read_program(
+        result.text, lambda line: (kernel_name(line), kernels.call_cycles(line, scheduled))
+    )
     return answer | {
-        "peak_gib": found.peak_bytes / 2**30,
-        "argument_gib": found.argument_bytes / 2**30,
-        "compiled_flops": found.flops,
+        "peak_gib": result.peak_bytes / 2**30,
+        "argument_gib": result.argument_bytes / 2**30,
+        "compiled_flops": result.flops,
         "cycles": program.cycles,
         "cycles_by_kind": program.by_kind,
         "collectives": {kind: asdict(item) for kind, item in program.collectives.items()},
@@ -171,11 +165,11 @@ def compiled(module: str, where: Slice, cache: Path, hlo: str | None = None) -> 
 
 
 def kernel_name(line: str) -> str:
-    """What a kernel of the traced step is called."""
+    """The name of a kernel call."""
     from trm.checks.tpu_check.kernels import kernel_body
-    from trm.network.tpu.calls import BODIES
+    from trm.network.tpu.calls import NAMES
 
-    return f"kernel {BODIES[kernel_body(line) or '']}"
+    return f"kernel {NAMES[kernel_body(line) or '']}"
 
 
 def main() -> None:

@@ -269,7 +269,7 @@ class Rounds:
     def prepare(self) -> None:
         """Called when the weights have changed."""
 
-    def whole(self, tensor: Tensor) -> Tensor:
+    def replicate(self, tensor: Tensor) -> Tensor:
         """The tensor itself: there is one device."""
         return tensor
 

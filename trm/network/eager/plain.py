@@ -1,4 +1,4 @@
-"""The network through autograd, weights cast where they are used: the measure of every other implementation."""
+"""The reference implementation: `trm.network.definition` through autograd."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from trm.network.parameters import Layout
 
 
 class PlainNetwork:
-    """Runs `network.supervision_step` on the flat buffer `params`; gradients add up in the float32 buffer `grads`.
+    """Runs `network.supervision_step` on the flat buffer `params`; gradients accumulate in the float32 buffer `grads`.
 
-    Call `prepare` once a step, then the network for each micro-batch, then backward on what came out.
+    Call `prepare` once per step, then for each micro-batch the network and backward.
     """
 
     def __init__(self, layout: Layout, params: Tensor, grads: Tensor, arch: Architecture):
         self._arch, self._params, self._grads = arch, params, grads
-        # gradients of all uses are summed in the leaf's dtype: float32, even for bfloat16 weights
+        # the gradients of all uses are summed in the leaf's dtype: float32, even for bfloat16 weights
         self._leaf = params if params.dtype == grads.dtype else torch.empty_like(grads)
         self.weights: dict[str, Tensor] = {}
         for name, view in layout.views(self._leaf).items():
@@ -26,7 +26,7 @@ class PlainNetwork:
             self.weights[name].grad = layout.views(grads)[name]
 
     def prepare(self) -> None:
-        """Take the weights as they are now and zero the gradients."""
+        """Read the current weights and zero the gradients."""
         if self._leaf is not self._params:
             self._leaf.copy_(self._params)
         self._grads.zero_()
@@ -34,7 +34,7 @@ class PlainNetwork:
     def __call__(
         self, z_H: Tensor, z_L: Tensor, inputs: Tensor, puzzle: Tensor | None, h_cycles: int, l_cycles: int
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """As `network.supervision_step`."""
+        """Same as `network.supervision_step`."""
         return network.supervision_step(
             z_H, z_L, inputs, puzzle, self.weights, self._arch, h_cycles, l_cycles
         )
@@ -49,9 +49,9 @@ class PlainRounds:
         self._weights, self._arch = weights, arch
 
     def forward(self, z_H: Tensor, z_L: Tensor, x: Tensor, l_cycles: int) -> tuple[Tensor, Tensor]:
-        """As `network.recursion_round`."""
+        """Same as `network.recursion_round`."""
         return network.recursion_round(z_H, z_L, x, self._weights, self._arch, l_cycles)
 
-    def whole(self, tensor: Tensor) -> Tensor:
+    def replicate(self, tensor: Tensor) -> Tensor:
         """The tensor itself: there is one device."""
         return tensor

@@ -1,1 +1,1 @@
-"""The network for TPUs: Pallas kernels and their recursion."""
+"""The network for TPUs: Pallas kernels, their calls, and the recursion built from them."""

@@ -1,6 +1,6 @@
-"""Calls of the Pallas kernels: grids and blocks of each, and the form in which a TPU program holds them.
+"""Grids and block sizes of the Pallas kernels, and their lowering for a TPU program.
 
-Needs no TPU: a kernel is lowered for one wherever jax is installed, and can be interpreted on a CPU.
+No TPU is needed: jax lowers the kernels anywhere and can interpret them on a CPU.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from trm.network.tpu import kernels as xla_kernels
-from trm.network.tpu.shapes import padded_length
+from trm.network.tpu import kernels
+from trm.study.tpu_kernels import padded_length
 
-jax.config.update("jax_platforms", "cpu")  # jax only lowers kernels here: the TPU is torch_xla's
+jax.config.update("jax_platforms", "cpu")  # jax only lowers the kernels: torch_xla owns the TPU
 
 
-class Half(NamedTuple):
-    """One kernel call: half a block for the puzzles of one device."""
+class Kernel(NamedTuple):
+    """One kernel call: half a block (token or channel mixing) for the puzzles of one device."""
 
     kind: str
     """token, channel or attention."""
     backward: bool
     keep: bool
-    """Forward: also return the sum before the norm, and the input if it was added up."""
+    """Forward: also return what backward needs."""
     added: bool
-    """Forward: the input comes as two streams to be added."""
+    """Forward: the input is the sum of two streams."""
     puzzles: int
     length: int
     width: int
     inner: int
-    """Of the SwiGLU; for attention the width of a head."""
+    """Inner width of the SwiGLU; for attention, the width of a head."""
     rope: bool = False
 
     @property
@@ -46,13 +46,13 @@ class Half(NamedTuple):
 
     @property
     def padded(self) -> int:
-        """Tokens with padding."""
+        """Padded number of tokens."""
         return padded_length(self.length)
 
     @property
     def tile(self) -> int:
-        """Puzzles a grid step: one where tokens are mixed, else as many as the core's 16 MiB hold beside the weights,
-        with as many steps for each core."""
+        """Puzzles per grid step: one for token mixing, otherwise as many as fit into the 16 MiB of VMEM beside the
+        weights, with an even number of grid steps (one half for each core)."""
         count = 1
         if self.kind == "token":
             return count
@@ -62,104 +62,88 @@ class Half(NamedTuple):
         return count
 
 
-def function(half: Half, interpret: bool = False) -> Callable[..., Any]:
-    """The jitted kernel of one half; returns a list of arrays (`outputs` tells their shapes).
+def jitted(kernel: Kernel, interpret: bool = False) -> Callable[..., Any]:
+    """The jitted kernel; it returns a list of arrays (for their shapes see `output_shapes`).
 
-    Arguments: input [N, D] [and what is to be added to it], weights, rotary tables. Backward, instead of the input:
-    gradient, sum before the norm, and the tokens' input, the channels' derivatives or attention's q, k and v.
+    Arguments of forward: input [N, D], the second stream if `added`, weights, rotary tables. Backward takes three
+    streams in place of the input: the gradient, the sum before the norm, and for token mixing the input, for channel
+    mixing the derivatives, for attention q, k and v.
     """
-    kernels = {
-        ("token", False): functools.partial(xla_kernels.token_forward, half.length, half.keep, half.added),
-        ("token", True): functools.partial(xla_kernels.token_backward, half.length),
-        ("channel", False): functools.partial(xla_kernels.channel_forward, half.keep),
-        ("channel", True): xla_kernels.channel_backward,
+    attention = kernel.length, kernel.inner, kernel.padded, kernel.rope
+    bodies = {
+        ("token", False): functools.partial(kernels.token_forward, kernel.length, kernel.keep, kernel.added),
+        ("token", True): functools.partial(kernels.token_backward, kernel.length),
+        ("channel", False): functools.partial(kernels.channel_forward, kernel.keep),
+        ("channel", True): kernels.channel_backward,
         ("attention", False): functools.partial(
-            xla_kernels.attention_forward,
-            half.length,
-            half.inner,
-            half.padded,
-            half.rope,
-            half.keep,
-            half.added,
+            kernels.attention_forward, *attention, kernel.keep, kernel.added
         ),
-        ("attention", True): functools.partial(
-            xla_kernels.attention_backward, half.length, half.inner, half.padded, half.rope
-        ),
+        ("attention", True): functools.partial(kernels.attention_backward, *attention),
     }
-    streams, count = 3 if half.backward else 1 + half.added, half.puzzles // half.tile
-    grid: tuple[int, ...] = (count,)
+    streams, tiles = 3 if kernel.backward else 1 + kernel.added, kernel.puzzles // kernel.tile
+    grid: tuple[int, ...] = (tiles,)
     semantics: tuple[str, ...] = ("parallel",)
-    if half.kind == "token" and half.backward:
-        grid, semantics = (2, count // 2), ("parallel", "arbitrary")
+    if kernel.kind == "token" and kernel.backward:
+        grid, semantics = (2, tiles // 2), ("parallel", "arbitrary")
 
-    def block(width: int) -> pl.BlockSpec:
+    def tiled(width: int) -> pl.BlockSpec:
         return pl.BlockSpec(
-            (half.tile * half.padded, width),
+            (kernel.tile * kernel.padded, width),
             lambda *at: (at[0] if len(at) == 1 else at[0] * grid[1] + at[1], 0),
         )
 
-    def whole(array: Any) -> pl.BlockSpec:
+    def untiled(array: Any) -> pl.BlockSpec:
         return pl.BlockSpec(array.shape, lambda *at: (0,) * len(array.shape))
 
     def run(*arrays: Any) -> list[Any]:
         shapes, specs = [], []
-        for shape, dtype in outputs(half):
+        for shape, dtype in output_shapes(kernel):
             shapes.append(jax.ShapeDtypeStruct(shape, getattr(jnp, dtype)))
-            partial = dtype == "float32"
+            per_core = dtype == "float32"
             specs.append(
-                pl.BlockSpec((1, *shape[1:]), lambda i, j: (i, 0, 0)) if partial else block(shape[-1])
+                pl.BlockSpec((1, *shape[1:]), lambda i, j: (i, 0, 0)) if per_core else tiled(shape[-1])
             )
         results: list[Any] = pl.pallas_call(
-            kernels[half.kind, half.backward],
+            bodies[kernel.kind, kernel.backward],
             out_shape=shapes,
             grid=grid,
-            in_specs=[block(array.shape[1]) for array in arrays[:streams]]
-            + [whole(array) for array in arrays[streams:]],
+            in_specs=[tiled(array.shape[1]) for array in arrays[:streams]]
+            + [untiled(array) for array in arrays[streams:]],
             out_specs=specs,
             compiler_params=pltpu.CompilerParams(dimension_semantics=semantics),
             interpret=interpret,
-            name=half.name.replace(" ", "_"),
+            name=kernel.name.replace(" ", "_"),
         )(*arrays)
         return results
 
-    jitted: Callable[..., Any] = jax.jit(run)
-    return jitted
+    function: Callable[..., Any] = jax.jit(run)
+    return function
 
 
-def outputs(half: Half) -> list[tuple[tuple[int, ...], str]]:
+def output_shapes(kernel: Kernel) -> list[tuple[tuple[int, ...], str]]:
     """Shapes and dtypes of a kernel's results."""
-    rows, width = half.puzzles * half.padded, half.width
-    stream = ((rows, width), "bfloat16")
-
-    def rows_of(values: int) -> tuple[tuple[int, int], str]:
-        return (rows, values), "bfloat16"
-
-    if half.kind == "token":
-        if half.backward:
-            return [stream] + [((2, half.inner, half.padded), "float32")] * 3
-        kept = []
-    elif half.kind == "attention":
-        if half.backward:
-            return [stream, stream, rows_of(3 * width)]
-        kept = [stream, rows_of(3 * width)]
+    rows, width, inner = kernel.puzzles * kernel.padded, kernel.width, kernel.inner
+    if kernel.kind == "token" and kernel.backward:
+        return [((rows, width), "bfloat16")] + [((2, inner, kernel.padded), "float32")] * 3
+    if kernel.backward:
+        widths = [width, width, 3 * width if kernel.kind == "attention" else 2 * inner]
     else:
-        if half.backward:
-            return [stream, stream, rows_of(2 * half.inner)]
-        kept = [rows_of(half.inner), rows_of(2 * half.inner)]
-    return [stream, *([stream, *kept, *[stream] * half.added] if half.keep else [])]
+        kept = {"token": [], "attention": [width, 3 * width], "channel": [inner, 2 * inner]}[kernel.kind]
+        widths = [width, *([width, *kept, *[width] * kernel.added] if kernel.keep else [])]
+    return [((rows, values), "bfloat16") for values in widths]
 
 
-BODIES: dict[str, str] = {}
-"""Names of the kernels in programs of this process, by their code."""
+NAMES: dict[str, str] = {}
+"""Names of the kernels that this process has lowered, by their code."""
 
 
 @functools.cache
-def payload(half: Half, arguments: tuple[tuple[tuple[int, ...], str], ...]) -> str:
-    """The kernel as a TPU program reads it: backend configuration of a `tpu_custom_call`. Needs no TPU."""
+def payload(kernel: Kernel, arguments: tuple[tuple[tuple[int, ...], str], ...]) -> str:
+    """The kernel lowered for a TPU: the backend configuration of a `tpu_custom_call`."""
     shapes = [jax.ShapeDtypeStruct(shape, getattr(jnp, dtype)) for shape, dtype in arguments]
-    module = jax.export.export(function(half), platforms=["tpu"])(*shapes).mlir_module()
-    found = re.search(r'@tpu_custom_call\(.*?backend_config = "((?:[^"\\]|\\.)*)"', module, re.S)
-    assert found is not None
-    text = re.sub(r"\\([0-9A-Fa-f]{2})", lambda match: chr(int(match.group(1), 16)), found.group(1))
-    BODIES[json.loads(text)["custom_call_config"]["body"]] = half.name
+    module = jax.export.export(jitted(kernel), platforms=["tpu"])(*shapes).mlir_module()
+    match = re.search(r'@tpu_custom_call\(.*?backend_config = "((?:[^"\\]|\\.)*)"', module, re.S)
+    assert match is not None
+    text = re.sub(r"\\([0-9A-Fa-f]{2})", lambda code: chr(int(code.group(1), 16)), match.group(1))
+    NAMES[json.loads(text)["custom_call_config"]["body"]] = kernel.name
     return text

@@ -1,18 +1,18 @@
-"""Pallas kernels for TPU: each half of a block (mix, add, normalise) forward and backward, without leaving VMEM.
+"""Pallas kernels for TPUs: each half of a block (mixing, residual, norm), forward and backward, within VMEM.
 
-XLA writes the inner activations of a SwiGLU to HBM and packs them into bfloat16 at several vector instructions a
-value; on a v4 that takes four times as long as the matrix products (docs/tpu.md). Here a tile of rows stays on
-the core from the residual stream to the residual stream. With `keep`, forward also returns what backward needs: of the
-channels the hidden values and their derivatives, of attention its result, queries, keys and values. The tokens' inner
-activations are computed again: reading them would take longer.
+XLA writes a SwiGLU's inner activations to HBM and packs them into bfloat16 with several vector instructions per value;
+on a v4 this takes four times as long as the matrix products (docs/tpu.md). These kernels read and write only the
+residual stream. With `keep`, forward also returns what backward needs: for channel mixing the hidden values and the
+derivatives, for attention its output and q, k and v. Token mixing recomputes its inner activations, which is faster
+than reading them.
 
-Shapes: B rows, L tokens padded to a multiple of 8, D width, I inner width, N = B * L rows of the residual stream,
-which is [N, D] bfloat16 here, puzzle after puzzle. Weights are bfloat16, gates halved: with h = gate / 2,
-silu(gate) = h + h tanh(h), which is one transcendental instruction. Padded tokens are zero in the MLP and stay it; in
-attention they are masked.
-A core gets half of the grid: the outer dimension of size two where sums stay in VMEM, else the only one.
-Backward takes the sum before the norm (t, bfloat16) and returns the gradient of the half's input; the products that
-make the weights' gradients, except the tokens', are left to XLA, which is good at large products.
+Shapes: B puzzles, L tokens padded to a multiple of 8, D width, I inner width, N = B * L rows of the residual stream
+[N, D], which is bfloat16 and puzzle-major. Weights are bfloat16 and the gate's are halved: with h = gate / 2,
+silu(gate) = h + h tanh(h) needs one transcendental instruction. Padded tokens are zero and stay zero in the MLP; in
+attention they are masked. Each core runs half of the grid: the outer dimension has size two if sums stay in VMEM.
+
+Backward takes the sum before the norm (t, bfloat16) and returns the gradient of the input. XLA computes the weight
+gradients from what the kernels return, except those of token mixing.
 """
 
 from __future__ import annotations
@@ -25,15 +25,16 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-EPS = 1e-5  # of RMSNorm, as trm.network.definition.EPS
+from trm.study.tpu_kernels import LANES
+
+EPS = 1e-5  # trm.network.definition.EPS, without importing torch
 MASKED = -1e30
-LANES = 128
 CHUNK = 256
-"""Inner units computed at once: their float32 values fit the registers better than all of them."""
+"""Inner units computed at a time, to limit register pressure."""
 
 
 def dot(a: Any, b: Any, a_axis: int = 1, b_axis: int = 0) -> Any:
-    """Matrix product in float32 of bfloat16 operands, contracted over the axes given."""
+    """Product of bfloat16 matrices, contracted over the given axes and accumulated in float32."""
     return jax.lax.dot_general(a, b, (((a_axis,), (b_axis,)), ((), ())), preferred_element_type=jnp.float32)
 
 
@@ -45,20 +46,20 @@ def f32(x: Any) -> Any:
     return x.astype(jnp.float32)
 
 
-def normalised(t: Any, axis: int, count: int) -> tuple[Any, Any]:
-    """t / rms(t) and 1 / rms(t); the mean is over `count` values (padding is zero)."""
+def rms_norm(t: Any, axis: int, count: int) -> tuple[Any, Any]:
+    """t / rms(t) and 1 / rms(t), with the mean over `count` values (padding is zero)."""
     scale = jax.lax.rsqrt((t * t).sum(axis, keepdims=True) * (1 / count) + EPS)
     return t * scale, scale
 
 
-def before_norm(g: Any, t: Any, axis: int, count: int) -> Any:
-    """Gradient of t from that of t / rms(t)."""
-    y, scale = normalised(t, axis, count)
+def rms_norm_backward(g: Any, t: Any, axis: int, count: int) -> Any:
+    """Gradient of t, given that of t / rms(t)."""
+    y, scale = rms_norm(t, axis, count)
     return (g - y * ((g * y).sum(axis, keepdims=True) * (1 / count))) * scale
 
 
-def summed(streams: Sequence[Any], part: slice) -> Any:
-    """Channels of the residual stream, which may come as a sum of two."""
+def load_input(streams: Sequence[Any], part: slice) -> Any:
+    """A slice of the channels of the input, which is one stream or the sum of two."""
     first, *second = (ref[:, part] for ref in streams)
     return bf16(f32(first) + f32(second[0])) if second else first
 
@@ -67,14 +68,14 @@ def token_forward(length: int, keep: bool, added: bool, *refs: Any) -> None:
     streams, (wg, wu, wd, y, *kept) = refs[: 1 + added], refs[1 + added :]
     for c in range(0, y.shape[1], LANES * 2):
         part = slice(c, min(c + LANES * 2, y.shape[1]))
-        x_LC = summed(streams, part)
+        x_LC = load_input(streams, part)
         h, u = dot(wg[...], x_LC), dot(wu[...], x_LC)
         t = f32(x_LC) + dot(wd[...], bf16((h + h * jnp.tanh(h)) * u))
         if keep:
             kept[0][:, part] = bf16(t)
             if added:
                 kept[1][:, part] = x_LC
-        y[:, part] = bf16(normalised(t, 0, length)[0])
+        y[:, part] = bf16(rms_norm(t, 0, length)[0])
 
 
 def silu(h: Any) -> tuple[Any, Any]:
@@ -94,7 +95,7 @@ def token_backward(
     for c in range(0, x.shape[1], LANES * 4):
         part = slice(c, min(c + LANES * 4, x.shape[1]))
         x_LC = x[:, part]
-        gt = before_norm(f32(g[:, part]), f32(t[:, part]), 0, length)
+        gt = rms_norm_backward(f32(g[:, part]), f32(t[:, part]), 0, length)
         gt_LC = bf16(gt)
         h, u, d = dot(wg[...], x_LC), dot(wu[...], x_LC), dot(wd[...], gt_LC, 0, 0)
         gate, slope = silu(h)
@@ -119,14 +120,14 @@ def channel_forward(keep: bool, x: Any, wg: Any, wu: Any, wd: Any, y: Any, *kept
         t += dot(hidden, wd[part])
     if keep:
         kept[0][...] = bf16(t)
-    y[...] = bf16(normalised(t, 1, t.shape[1])[0])
+    y[...] = bf16(rms_norm(t, 1, t.shape[1])[0])
 
 
 def channel_backward(
     g: Any, t: Any, slopes: Any, wg: Any, wu: Any, wd: Any, dx: Any, gt: Any, dhu: Any
 ) -> None:
     inner = wg.shape[1]
-    total = before_norm(f32(g[...]), f32(t[...]), 1, t.shape[1])
+    total = rms_norm_backward(f32(g[...]), f32(t[...]), 1, t.shape[1])
     gt_ND = bf16(total)
     gt[...] = gt_ND
     for i in range(0, inner, CHUNK):
@@ -138,71 +139,71 @@ def channel_backward(
     dx[...] = bf16(total)
 
 
-def turned(x: Any, tables: tuple[Any, ...]) -> Any:
-    """Rotary positions: x cos + (the other half of each head) sin. The first halves of a group's heads come before
-    their second halves, so that one roll by half a register swaps them."""
+def rotate(x: Any, tables: tuple[Any, ...]) -> Any:
+    """Rotary embeddings: x cos + (the other half of each head) sin. The first halves of a group's heads precede the
+    second halves, so that rolling by half a register swaps them."""
     cos, sin = tables
     return x * cos + pltpu.roll(x, LANES // 2, 1) * sin
 
 
-def turned_back(g: Any, tables: tuple[Any, ...]) -> Any:
-    """Gradient of `turned`'s argument: the rotation by the opposite angle."""
+def rotate_backward(g: Any, tables: tuple[Any, ...]) -> Any:
+    """Gradient of `rotate`'s input: the inverse rotation."""
     cos, sin = tables
     return g * cos - pltpu.roll(g, LANES // 2, 1) * sin
 
 
 class Heads:
-    """One group of heads, 128 channels wide, of one tile of rows: softmax per puzzle and head.
+    """Attention of one group of heads, 128 channels wide, on one tile of rows.
 
-    Scores are [keys, queries], so that a query's largest score and its sum are rows, one register each. A head is
-    picked by zeroing the other heads' channels, since the matrix unit contracts over 128. Each stage is written down
-    for all puzzles and heads before the next: the compiler overlaps them better.
+    Scores are [keys, queries], so that the maximum and the sum over keys are rows of one register each. The matrix unit
+    contracts over 128 channels, so a head is selected by zeroing the channels of the others. Each stage is traced for
+    all puzzles and heads before the next, which the compiler overlaps better.
     """
 
     def __init__(self, length: int, head: int, padded: int):
         self.length, self.head, self.padded, self.count = length, head, padded, LANES // head
         self.lane = jax.lax.broadcasted_iota(jnp.int32, (padded, LANES), 1)
 
-    def tiles(self, x_NK: Any) -> list[Any]:
-        """Per puzzle."""
+    def split(self, x_NK: Any) -> list[Any]:
+        """The rows of each puzzle."""
         return [x_NK[r : r + self.padded] for r in range(0, x_NK.shape[0], self.padded)]
 
-    def has(self, i: int, turned: bool) -> Any:
-        """Which channels are of head i: of queries and keys (turned), or of values."""
-        return (self.lane % (LANES // 2) // (self.head // 2) if turned else self.lane // self.head) == i
+    def mask(self, i: int, rotated: bool) -> Any:
+        """Which channels belong to head i; `rotated`: in the layout of queries and keys, otherwise of values."""
+        return (self.lane % (LANES // 2) // (self.head // 2) if rotated else self.lane // self.head) == i
 
-    def picked(self, x: Any, turned: bool) -> list[Any]:
-        """x [L, 128] for each head, with the channels of the others zeroed; bfloat16."""
-        return [bf16(jnp.where(self.has(i, turned), f32(x), 0.0)) for i in range(self.count)]
+    def select(self, x: Any, rotated: bool) -> list[Any]:
+        """For each head, x [L, 128] in bfloat16 with the channels of the other heads zeroed."""
+        return [bf16(jnp.where(self.mask(i, rotated), f32(x), 0.0)) for i in range(self.count)]
 
-    def joined(self, found: list[Any], turned: bool) -> list[Any]:
-        """Per puzzle, each head's channels of its own result."""
-        joined = []
-        for n in range(0, len(found), self.count):
-            x = found[n]
+    def merge(self, parts: list[Any], rotated: bool) -> list[Any]:
+        """The inverse of `select`: per puzzle, each head's channels from its own part."""
+        merged = []
+        for n in range(0, len(parts), self.count):
+            x = parts[n]
             for i in range(1, self.count):
-                x = jnp.where(self.has(i, turned), found[n + i], x)
-            joined.append(x)
-        return joined
+                x = jnp.where(self.mask(i, rotated), parts[n + i], x)
+            merged.append(x)
+        return merged
 
     def exponentials(self, q: list[Any], k: list[Any]) -> list[Any]:
-        """Of the scores, less each query's largest, by puzzle and head: [keys, queries] float32. `k`: picked."""
-        scores = [self.masked(dot(k_n, q[n // self.count], 1, 1)) for n, k_n in enumerate(k)]
+        """exp(score - its query's maximum) per puzzle and head: float32 [keys, queries]; `k`: from `select`."""
+        scores = [self.mask_padding(dot(k_n, q[n // self.count], 1, 1)) for n, k_n in enumerate(k)]
         most = [s.max(0, keepdims=True) for s in scores]
         return [jnp.exp(s - m) for s, m in zip(scores, most, strict=True)]
 
-    def masked(self, scores: Any) -> Any:
-        """Padded keys, which are the last, get no weight."""
-        whole = self.length // 8 * 8
+    def mask_padding(self, scores: Any) -> Any:
+        """Mask the padded keys, which come last."""
+        full = self.length // 8 * 8
         if self.length == self.padded:
             return scores
-        row = jax.lax.broadcasted_iota(jnp.int32, (self.padded - whole, self.padded), 0)
-        last = jnp.where(row < self.length - whole, scores[whole:], MASKED)
-        return jnp.concatenate([scores[:whole], last], 0) if whole else last
+        row = jax.lax.broadcasted_iota(jnp.int32, (self.padded - full, self.padded), 0)
+        last = jnp.where(row < self.length - full, scores[full:], MASKED)
+        return jnp.concatenate([scores[:full], last], 0) if full else last
 
-    def attended(self, q: list[Any], k: list[Any], v: list[Any]) -> Any:
-        """Softmax over the keys times the values: [N, 128] bfloat16. Rows of ones beside the values make the sums."""
-        e = self.exponentials(q, [k_i for tile in k for k_i in self.picked(tile, True)])
+    def attend(self, q: list[Any], k: list[Any], v: list[Any]) -> Any:
+        """softmax(scores) @ values, bfloat16 [N, 128]; rows of ones beside the values yield the sums."""
+        e = self.exponentials(q, [k_i for tile in k for k_i in self.select(tile, True)])
         v_KL = [bf16(f32(tile).T) for tile in v]
         ones = jnp.ones((16, self.padded), jnp.bfloat16)
         parts = []
@@ -211,13 +212,13 @@ class Heads:
             values = v_KL[n // self.count][first : first + self.head]
             both = dot(jnp.concatenate([values, ones], 0), bf16(e_n))
             parts.append(both[: self.head] * (1 / both[self.head : self.head + 1]))
-        whole = [jnp.concatenate(parts[n : n + self.count], 0).T for n in range(0, len(parts), self.count)]
-        return bf16(jnp.concatenate(whole, 0))
+        tiles = [jnp.concatenate(parts[n : n + self.count], 0).T for n in range(0, len(parts), self.count)]
+        return bf16(jnp.concatenate(tiles, 0))
 
     def gradients(self, q: list[Any], k: list[Any], v: list[Any], d: list[Any]) -> tuple[list[Any], ...]:
-        """Gradients of q, k and v [L, 128] from that of `attended`; float32, per puzzle."""
-        k_i = [found for tile in k for found in self.picked(tile, True)]
-        v_i = [found for tile in v for found in self.picked(tile, False)]
+        """Gradients of q, k and v [L, 128] per puzzle, float32, given that of the output of `attend`."""
+        k_i = [head for tile in k for head in self.select(tile, True)]
+        v_i = [head for tile in v for head in self.select(tile, False)]
         e = self.exponentials(q, k_i)
         p = [e_n * (1 / e_n.sum(0, keepdims=True)) for e_n in e]
         dp = [dot(v_n, d[n // self.count], 1, 1) for n, v_n in enumerate(v_i)]
@@ -228,10 +229,10 @@ class Heads:
         dk = [dot(ds_n, q[n // self.count]) for n, ds_n in enumerate(ds)]
         dq = [dot(ds_n, k_n, 0, 0) for ds_n, k_n in zip(ds, k_i, strict=True)]
         total = [sum(dq[n + 1 : n + self.count], dq[n]) for n in range(0, len(dq), self.count)]
-        return total, self.joined(dk, True), self.joined(dv, False)
+        return total, self.merge(dk, True), self.merge(dv, False)
 
 
-def tables_of(refs: Sequence[Any]) -> tuple[Any, ...] | None:
+def load_tables(refs: Sequence[Any]) -> tuple[Any, ...] | None:
     return tuple(ref[...] for ref in refs) if refs else None
 
 
@@ -239,17 +240,17 @@ def attention_forward(
     length: int, head: int, padded: int, rope: bool, keep: bool, added: bool, *refs: Any
 ) -> None:
     streams, (wq, wk, wv, wo, *rest) = refs[: 1 + added], refs[1 + added :]
-    tables, (y, *kept) = tables_of(rest[: 2 * rope]), rest[2 * rope :]
+    tables, (y, *kept) = load_tables(rest[: 2 * rope]), rest[2 * rope :]
     heads = Heads(length, head, padded)
-    x_ND = summed(streams, slice(None))
+    x_ND = load_input(streams, slice(None))
     t, width = f32(x_ND), x_ND.shape[1]
     for c in range(0, width, LANES):
         part = slice(c, c + LANES)
-        q, k, v = (heads.tiles(dot(x_ND, w[:, part])) for w in (wq, wk, wv))
+        q, k, v = (heads.split(dot(x_ND, w[:, part])) for w in (wq, wk, wv))
         if tables is not None:
-            q, k = ([turned(tile, tables) for tile in tiles] for tiles in (q, k))
+            q, k = ([rotate(tile, tables) for tile in tiles] for tiles in (q, k))
         q = [bf16(tile) for tile in q]
-        attended = heads.attended(q, k, v)
+        attended = heads.attend(q, k, v)
         t += dot(attended, wo[part])
         if keep:
             kept[1][:, part] = attended
@@ -259,23 +260,23 @@ def attention_forward(
         kept[0][...] = bf16(t)
         if added:
             kept[3][...] = x_ND
-    y[...] = bf16(normalised(t, 1, width)[0])
+    y[...] = bf16(rms_norm(t, 1, width)[0])
 
 
 def attention_backward(length: int, head: int, padded: int, rope: bool, *refs: Any) -> None:
     g, t, qkv, wq, wk, wv, wo, *rest = refs
-    tables, (dx, gt, dqkv) = tables_of(rest[: 2 * rope]), rest[2 * rope :]
+    tables, (dx, gt, dqkv) = load_tables(rest[: 2 * rope]), rest[2 * rope :]
     heads, width = Heads(length, head, padded), g.shape[1]
-    total = before_norm(f32(g[...]), f32(t[...]), 1, width)
+    total = rms_norm_backward(f32(g[...]), f32(t[...]), 1, width)
     gt_ND = bf16(total)
     gt[...] = gt_ND
     for c in range(0, width, LANES):
         parts = [slice(place * width + c, place * width + c + LANES) for place in range(3)]
-        d = heads.tiles(bf16(dot(gt_ND, wo[parts[0]], 1, 1)))
-        q, k, v = (heads.tiles(qkv[:, part]) for part in parts)
+        d = heads.split(bf16(dot(gt_ND, wo[parts[0]], 1, 1)))
+        q, k, v = (heads.split(qkv[:, part]) for part in parts)
         dq, dk, dv = heads.gradients(q, k, v, d)
         if tables is not None:
-            dq, dk = ([turned_back(tile, tables) for tile in tiles] for tiles in (dq, dk))
+            dq, dk = ([rotate_backward(tile, tables) for tile in tiles] for tiles in (dq, dk))
         for part, tiles, w in zip(parts, (dq, dk, dv), (wq, wk, wv), strict=True):
             d_NK = bf16(jnp.concatenate(tiles, 0))
             dqkv[:, part] = d_NK

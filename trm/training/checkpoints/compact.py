@@ -1,9 +1,9 @@
-"""The compact form of a checkpoint: small enough to carry between machines by hand.
+"""The compact form of a checkpoint, small enough to copy between machines by hand.
 
-Adam's moments are rounded to bfloat16 and the batch slots are left out (on resume all slots take new rows); weights
-and EMA are kept exactly. The tensors are one safetensors file, deflated, and cut into parts of a given size. Two
-rearrangements, without loss, are what makes deflating worthwhile: tensors are stored byte by byte (all first bytes,
-then all second bytes, ...), and the EMA as its exclusive or with the weights, from which it differs little.
+Adam's moments are rounded to bfloat16 and batch slots are omitted (after a resume all slots take new rows); weights and
+EMA stay exact. The tensors form one deflated safetensors file, which is split into parts of a given size. Two lossless
+transforms make it compressible: bytes are grouped by position (all first bytes, then all second bytes, ...), and the
+EMA is stored as its XOR with the weights, which it is close to.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MOMENTS = ("moment1", "moment2")
 
 
 def packed(state: dict[str, Tensor]) -> bytes:
-    """The tensors as one compressed file: moments in bfloat16, everything else exact."""
+    """Compress a state into one file."""
     files = {}
     for name, tensor in _against_weights(state).items():
         tensor = tensor.to(torch.bfloat16) if name in MOMENTS else tensor
@@ -31,7 +31,7 @@ def packed(state: dict[str, Tensor]) -> bytes:
 
 
 def unpacked(compressed: bytes) -> dict[str, Tensor]:
-    """The tensors of `packed`."""
+    """The inverse of `packed`."""
     state = {}
     for key, planes in load(zlib.decompress(compressed)).items():
         name, dtype = key.split(":")

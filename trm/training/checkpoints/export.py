@@ -1,4 +1,4 @@
-"""Write a checkpoint in its compact form (`compact`), in files of a size that can be chosen."""
+"""Write a checkpoint in its compact form (`compact`), split into files of a given size."""
 
 from __future__ import annotations
 
@@ -8,25 +8,26 @@ from typing import Any
 
 from trm.errors import UserError
 from trm.training.checkpoints.compact import STATE, packed
-from trm.training.checkpoints.folder import COMPACT, MANIFEST, CheckpointFolder, read_checkpoint
+from trm.training.checkpoints.folder import COMPACT, DAMAGED, MANIFEST, CheckpointFolder, read_checkpoint
 
 
 def export(source: CheckpointFolder, target: CheckpointFolder, part_mb: float) -> tuple[int, int]:
-    """Write the newest checkpoint of `source` into `target` in compact form; returns its step and its bytes.
+    """Write the newest checkpoint of `source` into `target` in compact form; returns its step and bytes.
 
-    `part_mb`: largest size of a file, in MiB.
+    `part_mb`: maximum size of a file, in MiB.
 
     Raises:
         UserError: `source` has no complete checkpoint, or `target` already has checkpoints.
     """
-    if not source.steps():
+    steps = source.steps()
+    if not steps:
         raise UserError(f"{source.root} holds no checkpoint: give a folder below results/checkpoints")
     if target.steps():
         raise UserError(f"{target.root} already holds checkpoints: give another folder for the compact form")
-    step = source.steps()[-1]
+    step = steps[-1]
     try:
         loaded = read_checkpoint(source, step)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except DAMAGED as error:
         raise UserError(
             f"the checkpoint {source.folder(step)} is damaged ({error}); delete it and export the one before"
         ) from None

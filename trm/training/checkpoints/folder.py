@@ -1,9 +1,9 @@
-"""Checkpoints: one folder per step, made valid by a manifest of checksums that is written last.
+"""Checkpoints: one folder per step, complete once its manifest of checksums is written.
 
-`step-00000400/` holds `state.safetensors` (weights, average, moments, puzzle table, step count, metric sums),
-`carry-<worker>.safetensors` (each worker's batch slots), `meta.json` (config, history, resolved precision) and
-`manifest.json`. No random state is stored: sampling and exploration are pure functions of (seed, step).
-`trm.training.checkpoints.compact` writes a smaller form of the same.
+`step-00000400/` holds `state.safetensors` (weights, EMA, moments, puzzle table, step count, metric sums),
+`carry-<worker>.safetensors` (batch slots), `meta.json` (config, history, resolved precision) and `manifest.json`. No
+random state is stored, since sampling and exploration are pure functions of (seed, step). For the compact form see
+`trm.training.checkpoints.compact`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
@@ -24,47 +25,47 @@ from trm.errors import UserError
 from trm.io import write_bytes
 from trm.study.schema import RunConfig
 from trm.training.checkpoints.compact import STATE, unpacked
+from trm.training.state import join_carries
 
 log = logging.getLogger("trm")
 MANIFEST = "manifest.json"
 FORMAT = 1
 COMPACT = 4  # trm.training.checkpoints.compact
+DAMAGED = (OSError, ValueError, KeyError, TypeError, SafetensorError)
+"""Errors of `read_checkpoint` on a damaged checkpoint."""
 
 
 class Loaded(NamedTuple):
-    """A checkpoint read back, on the host."""
+    """A checkpoint in host memory."""
 
     step: int
     state: dict[str, Tensor]
     carry: dict[str, Tensor] | None
-    """All workers' slots joined; None where they were left out."""
+    """The slots of all workers; None if they were not saved."""
     meta: dict[str, Any]
 
 
 class CheckpointFolder:
-    """A folder of checkpoints; all access to their files goes through here.
-
-    A checkpoint exists when its manifest does, so the same order of writes is safe on a bucket.
-    """
+    """A folder of checkpoints. A checkpoint exists once its manifest does; its files are accessed only through here."""
 
     def __init__(self, root: Path):
         self.root = Path(root)
 
     def steps(self) -> list[int]:
         """Steps with a manifest, oldest first."""
-        found = self.root.glob(f"step-*/{MANIFEST}")
-        return sorted(int(path.parent.name.split("-")[1]) for path in found)
+        manifests = self.root.glob(f"step-*/{MANIFEST}")
+        return sorted(int(path.parent.name.split("-")[1]) for path in manifests)
 
     def folder(self, step: int) -> Path:
         """The folder of a step."""
         return self.root / f"step-{step:08d}"
 
     def write(self, step: int, name: str, data: bytes) -> None:
-        """One file of a checkpoint, durable on return."""
+        """Write one file of a checkpoint; it is durable on return."""
         write_bytes(self.folder(step) / name, data)
 
     def read(self, step: int, name: str) -> bytes:
-        """One file of a checkpoint."""
+        """Read one file of a checkpoint."""
         return (self.folder(step) / name).read_bytes()
 
     def delete(self, step: int) -> None:
@@ -73,12 +74,11 @@ class CheckpointFolder:
         shutil.rmtree(self.folder(step), ignore_errors=True)
 
     def unfinished(self) -> list[int]:
-        """Steps with a folder but no manifest, oldest first: what a kill in the middle of a save left."""
-        found = {int(path.name.split("-")[1]) for path in self.root.glob("step-*")}
-        return sorted(found - set(self.steps()))
+        """Steps with a folder but no manifest, oldest first: left by a process that was killed while saving."""
+        return sorted({int(path.name.split("-")[1]) for path in self.root.glob("step-*")} - set(self.steps()))
 
     def tidy(self) -> None:
-        """Remove temporary files of killed processes; only while no other process writes here."""
+        """Remove temporary files of killed processes; no other process may be writing here."""
         for path in (*self.root.glob(".*.tmp"), *self.root.glob(".upload-*"), *self.root.glob(".restore-*")):
             if path.is_dir():
                 shutil.rmtree(path, ignore_errors=True)
@@ -86,14 +86,14 @@ class CheckpointFolder:
                 path.unlink(missing_ok=True)
 
     def saved(self, step: int, score: float | None) -> None:
-        """Called by every worker once a checkpoint is complete; `score`: its validation accuracy if it is the best."""
+        """Called by all workers once a checkpoint is complete; `score`: its validation accuracy if it is the best."""
 
     def write_extra(self, name: str, data: bytes) -> None:
-        """A file beside the checkpoints (snapshots, the live history)."""
+        """Write a file beside the checkpoints (a snapshot, the live history)."""
         write_bytes(self.root / name, data)
 
     def read_extra(self, name: str) -> bytes:
-        """A file beside the checkpoints."""
+        """Read a file beside the checkpoints."""
         return (self.root / name).read_bytes()
 
 
@@ -109,17 +109,16 @@ def save_checkpoint(
     carry: dict[str, Tensor] | None,
     meta: dict[str, Any],
 ) -> None:
-    """Write one checkpoint from host tensors: every worker its slots, the first all else, the manifest last.
+    """Write a checkpoint from host tensors: each worker its slots, the first process everything else.
 
-    Called by all processes. An older attempt at the same step is replaced.
+    Called by all processes. Replaces an earlier attempt at the same step.
     """
     if backend.rank == 0:
         (folder.folder(step) / MANIFEST).unlink(missing_ok=True)
-    backend.gather(torch.zeros(1))  # no worker writes into a checkpoint whose manifest is still there
+    backend.gather(torch.zeros(1))  # nobody writes before the old manifest is gone
     checksum = torch.zeros(32, dtype=torch.uint8)
-    if (
-        carry is not None and backend.rank == backend.worker
-    ):  # under SPMD the first process holds the one worker's
+    # under SPMD all processes are one worker, whose slots the first one writes
+    if carry is not None and backend.rank == backend.worker:
         data = save(carry)
         folder.write(step, f"carry-{backend.worker}.safetensors", data)
         checksum = _checksum(data)
@@ -141,7 +140,7 @@ def save_checkpoint(
 
 
 def prune(folder: CheckpointFolder, keep: int, best: int | None) -> None:
-    """Delete all but the `keep` newest checkpoints and the best one, and incomplete ones."""
+    """Delete incomplete checkpoints, and all others but the `keep` newest and the best."""
     for step in folder.unfinished():
         folder.delete(step)
     for step in folder.steps()[:-keep]:
@@ -150,7 +149,7 @@ def prune(folder: CheckpointFolder, keep: int, best: int | None) -> None:
 
 
 def read_checkpoint(folder: CheckpointFolder, step: int) -> Loaded:
-    """One checkpoint, verified. Raises OSError, ValueError, KeyError or TypeError if it is damaged."""
+    """Read and verify a checkpoint. Raises one of `DAMAGED` if it is damaged."""
     manifest = json.loads(folder.read(step, MANIFEST))
     form = manifest["format"]
     if form not in (FORMAT, COMPACT):
@@ -166,22 +165,10 @@ def read_checkpoint(folder: CheckpointFolder, step: int) -> Loaded:
     if form != FORMAT:
         parts = sorted(name for name in contents if name.startswith(STATE))
         return Loaded(step, unpacked(b"".join(contents[name] for name in parts)), None, meta)
-    carries = [load(contents[name]) for name in sorted(_carry_names(contents), key=_carry_rank)]
-    carry = None
-    if carries:
-        carry = {
-            name: torch.cat([part[name] for part in carries], dim=1 if name in ("z_H", "z_L") else 0)
-            for name in carries[0]
-        }
+    # one per worker, in the order of their numbers
+    carries = [name for name in (f"carry-{k}.safetensors" for k in range(len(contents))) if name in contents]
+    carry = join_carries([load(contents[name]) for name in carries]) if carries else None
     return Loaded(step, load(contents["state.safetensors"]), carry, meta)
-
-
-def _carry_names(names: dict[str, bytes]) -> list[str]:
-    return [name for name in names if name.startswith("carry-")]
-
-
-def _carry_rank(name: str) -> int:
-    return int(name.removeprefix("carry-").removesuffix(".safetensors"))
 
 
 def load_newest(folder: CheckpointFolder) -> Loaded | None:
@@ -189,17 +176,9 @@ def load_newest(folder: CheckpointFolder) -> Loaded | None:
     for step in reversed(folder.steps()):
         try:
             return read_checkpoint(folder, step)
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except DAMAGED as error:
             log.warning(
-                "checkpoint %s is broken (%s); falling back to the one before", folder.folder(step), error
-            )
-        except (
-            Exception
-        ) as error:  # safetensors raises its own type, which has no public name in all versions
-            if type(error).__name__ != "SafetensorError":
-                raise
-            log.warning(
-                "checkpoint %s is broken (%s); falling back to the one before", folder.folder(step), error
+                "checkpoint %s is damaged (%s); falling back to the one before", folder.folder(step), error
             )
     return None
 
@@ -208,29 +187,29 @@ def first_difference(old: Any, new: Any, path: str = "") -> tuple[str, Any, Any]
     """The first field in which two JSON values differ, with both values."""
     if isinstance(old, dict) and isinstance(new, dict):
         for key in sorted(set(old) | set(new)):
-            found = first_difference(old.get(key), new.get(key), f"{path}.{key}" if path else key)
-            if found:
-                return found
+            difference = first_difference(old.get(key), new.get(key), f"{path}.{key}" if path else key)
+            if difference:
+                return difference
         return None
     return None if old == new else (path, old, new)
 
 
-def _with_new_knobs(config: dict[str, Any]) -> dict[str, Any]:
-    """A checkpoint's configuration with the knobs added since it was written: they are neutral at their defaults."""
+def _with_new_fields(config: dict[str, Any]) -> dict[str, Any]:
+    """A checkpoint's config with the fields added since it was written; their defaults change nothing."""
     known = RunConfig.model_validate(config).model_dump(mode="json", exclude={"data": {"files"}})
     return {key: known[key] | value if isinstance(value, dict) else value for key, value in config.items()}
 
 
 def check_same_run(folder: CheckpointFolder, loaded: Loaded, identity: dict[str, Any]) -> None:
-    """Refuse to resume from another run's checkpoint.
+    """Check that a checkpoint belongs to this run.
 
     Raises:
-        UserError: names the first differing field and both values.
+        UserError: it does not; names the first field that differs.
     """
-    written = loaded.meta["identity"]
-    found = first_difference(written | {"config": _with_new_knobs(written["config"])}, identity)
-    if found:
-        field, old, new = found
+    saved = loaded.meta["identity"]
+    difference = first_difference(saved | {"config": _with_new_fields(saved["config"])}, identity)
+    if difference:
+        field, old, new = difference
         raise UserError(
             f"the checkpoint {folder.folder(loaded.step)} is of another run: {field} is {old!r} there and {new!r} "
             f"here; give another --checkpoints folder, or delete that one"

@@ -1,5 +1,4 @@
-"""One process at a time trains a run: a killed pipeline may leave its training alive, and the next one must not
-write the same checkpoints beside it."""
+"""A lock so that only one process trains a run: a killed pipeline may leave its training job alive."""
 
 from __future__ import annotations
 
@@ -11,9 +10,11 @@ from pathlib import Path
 
 
 @contextmanager
-def only_trainer(checkpoints: str, rank: int) -> Iterator[None]:
-    """Hold the run's lock, waiting for another process on this machine that trains it. The operating system frees the
-    lock when its process ends, however it ends. Checkpoints in a bucket are guarded by their lease instead."""
+def training_lock(checkpoints: str, rank: int) -> Iterator[None]:
+    """Hold the run's lock, after waiting for any other process on this machine that holds it.
+
+    The operating system releases the lock when its process ends. Checkpoints in a bucket are protected by their lease.
+    """
     if rank or "://" in checkpoints:
         yield
         return
@@ -22,14 +23,16 @@ def only_trainer(checkpoints: str, rank: int) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
         lock = (folder / ".lock").open("a")
     except OSError:
-        yield  # the first write to the folder says what is wrong with it
+        yield  # the first write to the folder reports the error
         return
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             print(
-                f"{folder}: another process trains this run; waiting for its end", file=sys.stderr, flush=True
+                f"{folder}: another process trains this run; waiting for it to end",
+                file=sys.stderr,
+                flush=True,
             )
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield

@@ -1,8 +1,7 @@
-"""A run's checkpoints under a lease, and their copy in a bucket: what keeps a run whole across jobs and
-machines.
+"""A run's checkpoints under a lease, and their copy in a bucket.
 
-Checkpoints are always written to a local folder first; for a gs:// address they are copied to the bucket in
-the background, and a job on another machine begins with the newest whole one found there.
+Checkpoints are always written to a local folder. With a gs:// address they are copied to the bucket in the background,
+and a job on another machine resumes from the newest complete one there.
 """
 
 from __future__ import annotations
@@ -23,16 +22,16 @@ from trm.storage import is_remote, open_store
 from trm.storage.cache import default_folder
 from trm.storage.lease import Lease, LeaseLost
 from trm.storage.mirror import Mirror, Snapshot
-from trm.training.checkpoints.folder import CheckpointFolder, read_checkpoint
+from trm.training.checkpoints.folder import DAMAGED, CheckpointFolder, read_checkpoint
 
 log = logging.getLogger("trm")
 Result = TypeVar("Result")
 
 
 class SharedFolder(CheckpointFolder):
-    """A checkpoint folder that one job at a time writes, copied to a bucket if `mirror` is given.
+    """A checkpoint folder that only one job writes at a time, copied to a bucket if `mirror` is given.
 
-    `lease` is None in workers other than the first, `mirror` in all but the first worker of a host.
+    Only the first worker has the `lease`, and only the first worker of each host the `mirror`.
     """
 
     def __init__(self, root: Path, lease: Lease | None, mirror: Mirror | None):
@@ -40,19 +39,19 @@ class SharedFolder(CheckpointFolder):
         self.lease, self.mirror = lease, mirror
 
     def write(self, step: int, name: str, data: bytes) -> None:
-        """As CheckpointFolder. Raises LeaseLost where another job has taken the run over."""
+        """Same as in CheckpointFolder. Raises LeaseLost if another job has taken over the run."""
         if self.lease is not None:
             self.lease.check()
         super().write(step, name, data)
 
     def write_extra(self, name: str, data: bytes) -> None:
-        """As CheckpointFolder; the bucket gets the file with the next checkpoint."""
+        """Same as in CheckpointFolder; the file is uploaded with the next checkpoint."""
         super().write_extra(name, data)
         if self.mirror is not None:
             self.mirror.put_extra(name, self.root / name)
 
     def saved(self, step: int, score: float | None) -> None:
-        """Start copying the checkpoint to the bucket."""
+        """Start uploading the checkpoint."""
         if self.mirror is None:
             return
         for path in sorted(self.root.glob("tensorboard/*")):
@@ -61,21 +60,20 @@ class SharedFolder(CheckpointFolder):
             if path.is_file():
                 self.mirror.put_extra(str(path.relative_to(self.root)), path)
         self.mirror.push(self.folder(step), step=step, score=score)
-        if self.mirror.part:  # the first host's folder is pruned by its own rule
+        if self.mirror.part:  # the saver prunes the first host's folder
             for old in self._local_steps()[: -self.mirror.keep]:
                 self.delete(old)
 
     def bring_newest(self, backend: Backend) -> None:
-        """Have the newest whole checkpoint of the bucket in the local folder, unless the local one is newer.
+        """Download the newest complete checkpoint, unless the local one is newer.
 
-        Called by all workers; all hosts take the same step.
+        Called by all workers; all hosts get the same step.
         """
-        mirror, chosen = self.mirror, torch.tensor([-1])
-        found = together(
-            backend, lambda: self._choose(mirror) if mirror and not backend.rank else None, "resume"
+        mirror = self.mirror
+        newest = on_all_workers(
+            backend, lambda: self._choose(mirror) if mirror and not backend.rank else -1, "resume"
         )
-        if found is not None:
-            chosen[0] = found
+        chosen = torch.tensor([newest])
         backend.broadcast(chosen)
         step = int(chosen)
 
@@ -83,7 +81,7 @@ class SharedFolder(CheckpointFolder):
             if mirror is None:
                 return
             if mirror.parts > 1:
-                # this host's own later files are a part of a checkpoint that the others lack
+                # later local files belong to a checkpoint that other hosts lack
                 for later in self._local_steps():
                     if later > step:
                         self.delete(later)
@@ -91,18 +89,18 @@ class SharedFolder(CheckpointFolder):
                 mirror.fetch(next(s for s in mirror.list() if s.step == step), self.root)
             mirror.fetch_extras(self.root)
 
-        together(backend, copy, "resume")
+        on_all_workers(backend, copy, "resume")
 
     def _local_steps(self) -> list[int]:
-        """Steps with a folder here, whole or not, oldest first."""
+        """Steps with a local folder, complete or not, oldest first."""
         return sorted(int(path.name.split("-")[1]) for path in self.root.glob("step-*"))
 
     def _choose(self, mirror: Mirror) -> int:
-        """Make the newest whole checkpoint local and return its step; -1 where there is none."""
+        """Make the newest complete checkpoint local and return its step; -1: there is none."""
         remote: dict[int, Snapshot] = {snapshot.step: snapshot for snapshot in mirror.list()}
         local = set(self.steps()) if mirror.parts == 1 else set()
         for step in sorted(local | set(remote), reverse=True):
-            if step in local and self._whole(step):
+            if step in local and self._complete(step):
                 return step
             if step not in remote:
                 continue
@@ -115,35 +113,35 @@ class SharedFolder(CheckpointFolder):
                     error,
                 )
                 continue
-            if self._whole(step):
+            if self._complete(step):
                 return step
         if remote:
             raise UserError(
-                f"None of {len(remote)} checkpoints below {mirror.store.uri} is whole: delete them to train from the "
-                "start, or restore them from a backup."
+                f"None of the {len(remote)} checkpoints below {mirror.store.uri} is complete: delete them to train "
+                "from the start, or restore them from a backup."
             )
         return -1
 
-    def _whole(self, step: int) -> bool:
+    def _complete(self, step: int) -> bool:
         try:
             read_checkpoint(self, step)
-        except Exception as error:  # safetensors' own type has no public name in all versions
-            log.warning("checkpoint %s is broken (%s)", self.folder(step), error)
+        except DAMAGED as error:
+            log.warning("checkpoint %s is damaged (%s)", self.folder(step), error)
             return False
         return True
 
 
 def local_copy(uri: str) -> Path:
-    """The folder of this machine where the checkpoints of a gs:// address are written first."""
+    """The local folder for the checkpoints of a gs:// address."""
     name = uri.rstrip("/").rpartition("/")[2]
     home = os.environ.get("TPU_SCRATCH") or default_folder() / "checkpoints"
     return Path(home) / f"{name}-{hashlib.sha256(uri.encode()).hexdigest()[:8]}"
 
 
-def together(backend: Backend, action: Callable[[], Result], what: str) -> Result:
-    """Do something in every worker; if it fails in one, all stop instead of waiting for each other.
+def on_all_workers(backend: Backend, action: Callable[[], Result], what: str) -> Result:
+    """Run `action` on every worker; if it fails on one, all of them raise instead of waiting for each other.
 
-    Raises its own error in the worker where it failed, a UserError in the others.
+    The worker where it failed raises the original error, the others a UserError.
     """
     error: Exception | None = None
     try:
@@ -154,24 +152,24 @@ def together(backend: Backend, action: Callable[[], Result], what: str) -> Resul
     if error is not None:
         raise error
     if any(failed):
-        raise UserError(f"worker {failed.index(True)} could not {what}: see its own message.")
+        raise UserError(f"worker {failed.index(True)} could not {what}: see its message.")
     return result
 
 
 @contextmanager
 def open_checkpoints(uri: str, run: str, backend: Backend, keep: int) -> Iterator[CheckpointFolder]:
-    """The checkpoint folder of a run, claimed for this job; on leaving, uploads are awaited and the claim is
-    released.
+    """The checkpoint folder of a run, leased to this job; on exit, uploads are awaited and the lease is released.
 
-    Called by all workers. `keep`: newest checkpoints kept in the bucket besides the best.
+    Called by all workers. `keep`: number of newest checkpoints to keep in the bucket, besides the best.
 
-    Raises: LeaseHeld: another job is writing this run. UserError: the bucket's troubles; no checkpoint there
-    is whole.
+    Raises:
+        LeaseHeld: another job is writing this run.
+        UserError: the bucket cannot be used, or none of its checkpoints is complete.
     """
     remote = is_remote(uri)
     store = open_store(uri)
     lease = Lease(store, run) if backend.rank == 0 else None
-    together(backend, lease.acquire if lease else lambda: None, "claim the run")
+    on_all_workers(backend, lease.acquire if lease else lambda: None, "claim the run")
     mirror = None
     try:
         if lease:
@@ -196,8 +194,7 @@ def open_checkpoints(uri: str, run: str, backend: Backend, keep: int) -> Iterato
 
 
 def _finish_uploads(mirror: Mirror) -> None:
-    """Wait for the uploads. A failed one is a warning: the checkpoint is on this machine's disk and the
-    result, which is uploaded by itself, does not need it."""
+    """Wait for uploads. A failure is only a warning: the result is uploaded separately and does not need them."""
     try:
         mirror.close()
     except LeaseLost:

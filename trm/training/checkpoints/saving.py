@@ -1,4 +1,4 @@
-"""Saving and resuming a run: its progress, its checkpoints, its weight snapshots."""
+"""Saving and resuming a run: progress, checkpoints and weight snapshots."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch import Tensor
 from trm.devices.base import Backend
 from trm.study.schema import PlacementConfig, RunConfig, RuntimeConfig
 from trm.training.checkpoints.folder import CheckpointFolder, Loaded, check_same_run, prune, save_checkpoint
-from trm.training.state import TrainState
+from trm.training.state import TrainState, row_axis
 
 log = logging.getLogger("trm")
 MEBIBYTE = 2**20
@@ -23,26 +23,26 @@ MEBIBYTE = 2**20
 
 @dataclass
 class Record:
-    """A run's progress, apart from its tensors."""
+    """A run's progress, except its tensors."""
 
     done: int = 0
     """Completed steps."""
     rows: list[dict[str, Any]] = field(default_factory=list)
     """History so far."""
     snapshots: dict[int, dict[str, Tensor]] = field(default_factory=dict)
-    """Weight snapshots taken so far, by number from 1."""
+    """Weight snapshots by number, from 1."""
     best: dict[str, Any] | None = None
     """Step and validation accuracy of the best checkpoint."""
     wall_seconds: float = 0.0
-    """Seconds of the training loop before this process."""
+    """Seconds spent in the training loop by earlier processes."""
     resumes: int = 0
     """Number of resumes."""
     pending: bool = False
-    """Whether step `done` has yet to be reported and validated."""
+    """Whether step `done` still has to be reported and validated."""
 
 
 class Saver:
-    """Checkpoints of one run."""
+    """Saves and restores the checkpoints of one run."""
 
     def __init__(
         self, folder: CheckpointFolder, backend: Backend, runtime: RuntimeConfig, identity: dict[str, Any]
@@ -63,12 +63,12 @@ class Saver:
         if loaded.carry is not None:
             first = self.backend.worker * state.local_batch
             part = {
-                name: tensor.narrow(1 if name in ("z_H", "z_L") else 0, first, state.local_batch)
+                name: tensor.narrow(row_axis(name), first, state.local_batch)
                 for name, tensor in loaded.carry.items()
             }
             state.load_carry(part, self.backend)
         elif self.backend.rank == 0:
-            log.warning("the checkpoint holds no batch slots (carry_limit_mb): all slots take new rows")
+            log.warning("the checkpoint has no batch slots (carry_limit_mb): all slots take new rows")
         meta = loaded.meta
         record.done, record.rows, record.best = loaded.step, meta["history"], meta["best"]
         record.wall_seconds, record.resumes = meta["wall_seconds"], meta["resumes"] + 1
@@ -77,7 +77,7 @@ class Saver:
             record.snapshots[k] = load(self.folder.read_extra(f"snapshot-{k}.safetensors"))
 
     def snapshot(self, k: int, state: TrainState, record: Record) -> None:
-        """Keep the current weights as snapshot `k`."""
+        """Save the current weights as snapshot `k`."""
         views = state.layout.views(self.backend.fetch(state.params))
         record.snapshots[k] = {name: tensor.clone() for name, tensor in views.items()}
         if self.backend.rank == 0:
@@ -90,8 +90,8 @@ class Saver:
         if not keep:
             if not self._carry_dropped and self.backend.rank == 0:
                 log.warning(
-                    "the batch slots take %.0f MB, more than carry_limit_mb=%.0f: checkpoints leave them out, and "
-                    "after a resume all slots take new rows",
+                    "the batch slots take %.0f MB, more than carry_limit_mb=%.0f: they are not saved, and after a "
+                    "resume all slots take new rows",
                     size / MEBIBYTE,
                     self.runtime.carry_limit_mb,
                 )
@@ -117,9 +117,9 @@ class Saver:
 
 
 def run_identity(config: RunConfig, recipe_version: int, dataset: Any, precision: str) -> dict[str, Any]:
-    """What a checkpoint must share with a run that resumes from it; `precision` is the resolved one."""
+    """What must be equal to resume from a checkpoint; `precision` is the resolved one."""
     full = config.model_dump(mode="json")
-    full["data"].pop("files")  # their checksums count
+    full["data"].pop("files")  # identified by their checksums
     if config.placement == PlacementConfig():
-        full.pop("placement")  # as in the fingerprint: defaults are left out
+        full.pop("placement")  # as in the fingerprint
     return {"recipe_version": recipe_version, "config": full, "dataset": dataset, "precision": precision}

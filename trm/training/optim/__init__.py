@@ -1,4 +1,4 @@
-"""Optimisers over one flat parameter buffer, the puzzle table's sign descent, the schedule, the loss scale.
+"""Optimisers over the flat parameter buffer, sign descent for the puzzle table, schedules, loss scaling.
 
-An optimiser is a module of this package with an `OPTIMISER`, named as in `TrainingConfig.optimizer`.
+An optimiser is a module of this package that defines `OPTIMISER`; `TrainingConfig.optimizer` names the module.
 """

@@ -1,4 +1,4 @@
-"""Adam-atan2 (arXiv 2407.05872): atan2(m, sqrt(v)) in place of m / (sqrt(v) + eps)."""
+"""Adam-atan2 (arXiv 2407.05872): atan2(m, sqrt(v)) instead of m / (sqrt(v) + eps)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from trm.training.optim.base import Adam
 
 
 class AdamAtan2(Adam):
-    """Steps by atan2(m, deviation)."""
+    """Update direction atan2(m, deviation)."""
 
     def ratio(self, m: Tensor, deviation: Tensor) -> Tensor:
         return torch.atan2(m, deviation)

@@ -9,7 +9,7 @@ from trm.training.optim.base import Adam
 
 
 class AdamW(Adam):
-    """Steps by m / (deviation + 1e-8)."""
+    """Update direction m / (deviation + 1e-8)."""
 
     def ratio(self, m: Tensor, deviation: Tensor) -> Tensor:
         return m / deviation.add_(ADAMW_EPS)

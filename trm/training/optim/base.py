@@ -1,4 +1,4 @@
-"""What an optimiser defines."""
+"""The interface of an optimiser."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from trm.study.schema import TrainingConfig
 
 
 class Optimiser(ABC):
-    """The direction of a step and its rates. Weight decay and EMA are common to all (`flat.update`)."""
+    """The direction and rates of an update; weight decay and EMA are common to all (`flat.update`)."""
 
     second_moment = True
     """Whether it keeps a second moment."""
 
     def rates(self, training: TrainingConfig, step: Tensor, lr: Tensor) -> Rates:
-        """The numbers of optimiser step `step` (from 1) at learning rate `lr`: Adam's, with bias correction."""
+        """Rates of optimiser step `step` (from 1) at learning rate `lr`: Adam's, with bias correction."""
         one = torch.ones_like(step)
         correction = 1 - torch.pow(one * training.beta1, step)
         v_scale = torch.rsqrt(1 - torch.pow(one * training.beta2, step))
@@ -26,11 +26,11 @@ class Optimiser(ABC):
 
     @abstractmethod
     def direction(self, training: TrainingConfig, g: Tensor, m: Tensor, v: Tensor, rates: Rates) -> Tensor:
-        """Update the moments in place; returns a new tensor, which `rates.step_size` multiplies."""
+        """Update the moments in place and return the update direction as a new tensor."""
 
 
 class Adam(Optimiser):
-    """Moments of Adam (arXiv 1412.6980); the direction follows from m and the bias-corrected sqrt(v)."""
+    """Adam's moments (arXiv 1412.6980); the direction is a function of m and the bias-corrected sqrt(v)."""
 
     def direction(self, training: TrainingConfig, g: Tensor, m: Tensor, v: Tensor, rates: Rates) -> Tensor:
         m.lerp_(g, 1 - training.beta1)

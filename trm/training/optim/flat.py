@@ -1,7 +1,7 @@
 """One optimiser step with decoupled weight decay and EMA, in one pass over flat buffers.
 
-The pass goes chunk by chunk, so that on a CPU every buffer is read once from memory and the intermediate results
-stay in cache. Step-dependent numbers are 0-d tensors on the device: nothing recompiles from one step to the next.
+The pass is chunked, so that a CPU reads each buffer from memory once and keeps intermediate results in cache. Rates are
+0-d tensors on the device, so that no step recompiles.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from trm.training.optim.base import Optimiser
 
 
 def optimiser(training: TrainingConfig) -> Optimiser:
-    """The optimiser that `training.optimizer` names: the module of that name in this package."""
-    found: Optimiser = import_module(f"trm.training.optim.{training.optimizer}").OPTIMISER
-    return found
+    """The optimiser named by `training.optimizer`."""
+    instance: Optimiser = import_module(f"trm.training.optim.{training.optimizer}").OPTIMISER
+    return instance
 
 
 def moments(training: TrainingConfig, size: int, device: torch.device) -> Moments:
@@ -29,7 +29,7 @@ def moments(training: TrainingConfig, size: int, device: torch.device) -> Moment
 
 
 def rates(training: TrainingConfig, step: Tensor, lr: Tensor) -> Rates:
-    """The numbers of optimiser step `step` (from 1) at learning rate `lr`."""
+    """Rates of optimiser step `step` (from 1) at learning rate `lr`."""
     return optimiser(training).rates(training, step, lr)
 
 
@@ -42,9 +42,9 @@ def update(
     r: Rates,
     chunk: int,
 ) -> None:
-    """One optimiser step, p = keep * p - step_size * direction, and the EMA's, in place over equally sized buffers.
+    """Update parameters, p = keep * p - step_size * direction, and EMA in place, in buffers of equal size.
 
-    Parameters in bfloat16 are updated in float32 and rounded once. `chunk`: elements per pass.
+    bfloat16 parameters are updated in float32 and rounded once. `chunk`: elements per pass.
     """
     direction_of = optimiser(training).direction
     for start in range(0, params.numel(), chunk):

@@ -11,7 +11,7 @@ from trm.training.optim.base import Optimiser
 
 
 class Lion(Optimiser):
-    """Steps by the sign of beta1 * m + (1 - beta1) * g."""
+    """Update direction sign(beta1 * m + (1 - beta1) * g)."""
 
     second_moment = False
 

@@ -1,4 +1,4 @@
-"""Dynamic loss scaling for float16, held in device tensors (mixed precision training, arXiv 1710.03740)."""
+"""Dynamic loss scaling for float16 in device tensors (arXiv 1710.03740)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def initial_scale(device: torch.device) -> Tensor:
 
 
 def adjusted(scale: Tensor, finite: Tensor) -> Tensor:
-    """The next state: halved after an overflow (that step is skipped), doubled after enough good steps."""
+    """The next state: the scale is halved after an overflow and doubled after GROWTH_INTERVAL good steps."""
     value, good = scale[0], scale[1] + 1
     grown = torch.where(good >= GROWTH_INTERVAL, (value * 2).clamp(max=LARGEST), value)
     good = torch.where(good >= GROWTH_INTERVAL, 0.0, good)

@@ -1,8 +1,8 @@
-"""The puzzle table's optimiser: sign descent on the rows that a step has touched, exact over the global batch.
+"""Sign descent for the puzzle table, on the rows that a step touches, exact over the global batch.
 
-Ids occur more than once in a batch, and their gradients are summed before the sign is taken. Distinct ids are never
-listed (a dynamic shape): a small table gets a dense gradient through a one-hot product; in a large one every batch
-row is given the sum over all rows with its id, so that rows of one id write the same value.
+The gradients of equal ids are summed before taking the sign. To keep shapes static, distinct ids are never listed: a
+small table gets a dense gradient through a one-hot product; for a large one, every batch row gets the sum over all rows
+with its id, so that rows with equal ids write the same value.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def is_dense(num_ids: int, batch: int) -> bool:
 
 
 def dense_gradient(ids_B: Tensor, grads_BD: Tensor, num_ids: int) -> Tensor:
-    """Summed gradients [num_ids, D + 1]; the last column counts the rows that touched the id."""
+    """Summed gradients [num_ids, D + 1]; the last column counts the batch rows of each id."""
     ones = torch.ones_like(grads_BD[:, :1])
     one_hot = (torch.arange(num_ids, device=ids_B.device)[:, None] == ids_B).to(grads_BD.dtype)
     return one_hot @ torch.cat((grads_BD, ones), dim=1)
@@ -28,13 +28,13 @@ def _stepped(rows: Tensor, grads: Tensor, lr: Tensor, weight_decay: float) -> Te
 
 
 def update_dense(table: Tensor, gradient: Tensor, lr: Tensor, weight_decay: float) -> None:
-    """p = p * (1 - lr * wd) - lr * sign(g) on touched rows, in place; `gradient` as from `dense_gradient`."""
+    """Update the touched rows, p = p * (1 - lr * wd) - lr * sign(g), in place; `gradient`: from `dense_gradient`."""
     touched = gradient[:, -1:] > 0
     table.copy_(torch.where(touched, _stepped(table, gradient[:, :-1], lr, weight_decay), table))
 
 
 def update_rows(table: Tensor, ids_B: Tensor, grads_BD: Tensor, lr: Tensor, weight_decay: float) -> None:
-    """The same on a large table, from the global batch's ids and per-row gradients, in place."""
+    """Same as `update_dense` for a large table, from the global batch's ids and per-row gradients."""
     same_BB = (ids_B[:, None] == ids_B).to(grads_BD.dtype)
     ids = ids_B.long()
     table[ids] = _stepped(table[ids], same_BB @ grads_BD, lr, weight_decay)

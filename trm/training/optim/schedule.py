@@ -1,4 +1,4 @@
-"""The learning-rate schedule, computed on the device so that no step recompiles or waits for the host."""
+"""Schedules of learning rate (computed on the device, so that no step recompiles) and exploration."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from torch import Tensor
 
 
 def lr_factor(step: Tensor, warmup_steps: int, steps: int, min_ratio: float) -> Tensor:
-    """Factor on the peak learning rate at `step` (0-d float32, counted from 1).
+    """Factor of the peak learning rate at `step` (0-d float32, from 1).
 
-    Linear from 0 over `warmup_steps` (step 1 gets 1 / warmup_steps), then half a cosine down to `min_ratio` at
-    `steps`; 1.0 keeps it constant.
+    Linear warm-up over `warmup_steps` (1 / warmup_steps at step 1), then half a cosine down to `min_ratio` at `steps`.
     """
     progress = ((step - warmup_steps) / max(1, steps - warmup_steps)).clamp(0, 1)
     decay = min_ratio + (1 - min_ratio) * 0.5 * (1 + torch.cos(math.pi * progress))

@@ -1,8 +1,8 @@
-"""What a training step costs its host: placing a batch and starting the compiled program.
+"""Measures what a training step costs the host: placing a batch and launching the compiled program.
 
-A host serves four chips of a slice, so a larger slice is measured in a process of four virtual devices:
+A host serves four chips, so for slices of several hosts this runs in a process with four virtual devices:
 
-    python -m trm.checks.tpu_check.starting ARGUMENTS RESULTS ROWS CELLS SYMBOLS
+    python -m trm.checks.tpu_check.launching ARGUMENTS RESULTS ROWS CELLS SYMBOLS
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
     from trm.devices.base import Backend
 
-STARTS = 50
+LAUNCHES = 50
 
 
 def host_batch(rows: int, cells: int, symbols: int) -> tuple[Tensor, ...]:
-    """A batch of the shapes and dtypes that `trm.training.feed` makes, zeros, on the host."""
+    """A host batch of zeros with the shapes of `trm.training.feed`."""
     import torch
 
     return (
@@ -36,24 +36,26 @@ def host_batch(rows: int, cells: int, symbols: int) -> tuple[Tensor, ...]:
     )
 
 
-def starting_seconds(
+def launch_seconds(
     arguments: int, results: int, sizes: tuple[int, int, int], where: Slice, backend: Backend
 ) -> float:
-    """Seconds that a host of the slice needs to place a batch of (rows, cells, symbols) on its chips and to start a
-    program with that many arguments and results: the shortest of several, on this machine."""
+    """Seconds that a host takes to place a batch of (rows, cells, symbols) on its chips and to launch a program with
+    that many arguments and results: the shortest of several, on this machine."""
     if where.hosts == 1:
-        return measured(arguments, results, host_batch(*sizes), backend)
+        return _measure(arguments, results, host_batch(*sizes), backend)
     numbers = [str(number) for number in (arguments, results, *sizes)]
-    command = [sys.executable, "-m", "trm.checks.tpu_check.starting", *numbers]
+    command = [sys.executable, "-m", "trm.checks.tpu_check.launching", *numbers]
     env = {**os.environ, "CPU_NUM_DEVICES": str(where.chips // where.hosts)}
     done = subprocess.run(command, capture_output=True, text=True, env=env)
     if done.returncode:
-        raise RuntimeError(f"the host's time was not measured: {(done.stderr.splitlines() or ['?'])[-1]}")
+        raise RuntimeError(
+            f"the host's launch time was not measured: {(done.stderr.splitlines() or ['?'])[-1]}"
+        )
     return float(done.stdout.split()[-1])
 
 
-def measured(arguments: int, results: int, batch: Sequence[Tensor], backend: Backend) -> float:
-    """The same on the backend's own devices, with a program that computes next to nothing."""
+def _measure(arguments: int, results: int, batch: Sequence[Tensor], backend: Backend) -> float:
+    """Same as `launch_seconds`, on the backend's devices, with a program that computes next to nothing."""
     import torch
 
     from trm.devices.replay import Replay
@@ -68,7 +70,7 @@ def measured(arguments: int, results: int, batch: Sequence[Tensor], backend: Bac
             state[0].add_(tensor)
 
     replay, times = Replay(step, state, given), []
-    for _ in range(STARTS):
+    for _ in range(LAUNCHES):
         backend.synchronize()
         started = time.perf_counter()
         for tensor in batch:
@@ -82,7 +84,7 @@ def main() -> None:
     from trm.devices.xla import XlaBackend
 
     arguments, results, *sizes = map(int, sys.argv[1:])
-    print(measured(arguments, results, host_batch(*sizes), XlaBackend()))
+    print(_measure(arguments, results, host_batch(*sizes), XlaBackend()))
 
 
 if __name__ == "__main__":
