@@ -215,7 +215,7 @@ def test_weights_raw_ema_and_average(trained, dataset_folder):
     expected = (tensors.tensors["snapshot2.head.weight"] + tensors.tensors["snapshot3.head.weight"]) / 2
     torch.testing.assert_close(average, expected)
     assert torch.equal(tensors.tensors["snapshot3.head.weight"], raw["head.weight"])
-    with pytest.raises(UserError, match="kept 3"):
+    with pytest.raises(UserError, match="has 3"):
         tensors.weights("average", 4)
 
 

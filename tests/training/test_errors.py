@@ -63,7 +63,9 @@ def test_out_of_memory_says_what_would_fit(dataset_folder, tmp_path, monkeypatch
         raise torch.OutOfMemoryError("no memory")
 
     found.program = program
-    with pytest.raises(UserError, match=r"16 rows at once .* training\.micro_batches=\d+ would fit"):
+    with pytest.raises(
+        UserError, match=r"16 rows at once .* training\.micro_batches=\d+ is estimated to fit"
+    ):
         found.run()
 
 
@@ -98,7 +100,7 @@ def test_memory_that_really_runs_out(when, rows, dataset_folder, tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     sentence = done.stdout.splitlines()[-1]
     assert f"UserError: out of memory with {rows} rows at once on one worker" in sentence, done.stderr
-    assert re.search(r"training\.micro_batches=\d+ would fit", sentence)
+    assert re.search(r"training\.micro_batches=\d+ is estimated to fit", sentence)
 
 
 def test_out_of_memory_is_recognised_on_the_host():
@@ -113,7 +115,7 @@ def test_out_of_memory_is_recognised_on_the_host():
         ({"training": {"lr": -1}}, "training.lr"),
         ({"training": {"micro_batches": 5}}, "not divisible"),
         ({"data": {"task": "maze"}}, "data.task"),
-        ({"data": {"box_rows": 3}}, "puzzles of 16 cells"),
+        ({"data": {"box_rows": 3}}, "cells per puzzle 16"),
         ({"data": {"augmentations": 7}}, "augmentations"),
     ],
 )

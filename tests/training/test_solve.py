@@ -143,7 +143,7 @@ def test_panels_stand_side_by_side():
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["12..34...1.3.32"], "has 15 characters, and there are models for 16 .4x4."),
+        (["12..34...1.3.32"], "has 15 characters, but there are models for 16 .4x4."),
         (["12..34...1.3.32x"], "has 'x' at character 16: write 1-4 for clues"),
         (["11.............."], "clues contradict one another: 1 is repeated in row 1"),
         ([PUZZLE, "--steps", "0"], "--steps 0: give 1 or more"),

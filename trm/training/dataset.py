@@ -81,9 +81,9 @@ class Dataset:
         train, data = self.split("train"), config.data
         if not train.groups:
             raise UserError(f"{self.folder} holds no training puzzles: build it again")
-        pairs: list[tuple[str, Any, Any]] = [("task", train.meta.task, data.task)]
+        pairs: list[tuple[str, Any, Any]] = [("data.task", train.meta.task, data.task)]
         if train.meta.identity:
-            pairs.append(("augmentations", train.meta.augmentations, data.augmentations))
+            pairs.append(("data.augmentations", train.meta.augmentations, data.augmentations))
         for what, actual, expected in [*pairs, ("cells per puzzle", train.meta.seq_len, shape(data).seq_len)]:
             if actual != expected:
                 raise UserError(

@@ -14,9 +14,7 @@ from torch import Tensor
 from trm.network.cpu.attention import Attention, Heads
 from trm.network.cpu.launch import run
 from trm.network.cpu.layers import Channels, Layer, Tokens
-from trm.network.definition import Architecture, Weights
 from trm.network.eager import fused
-from trm.network.eager.fused import Buffers
 
 
 class Kept(NamedTuple):
@@ -32,31 +30,18 @@ class Kept(NamedTuple):
 
 
 class CompiledRounds(fused.Rounds):
-    """Like `fused.Rounds`; results are views of buffers, valid until the next call (which may read them)."""
+    """Same as `fused.Rounds`, with compiled passes."""
 
-    def __init__(self, weights: Weights, grads: Weights | None, arch: Architecture):
-        self._buffers = Buffers()
-        self._blocks: list[tuple[Layer, Layer]] = []
-
-        def layer(kind: type[Layer], first: str, second: str, **more: Any) -> Layer:
-            own_grads = (grads[first], grads[second]) if grads else ()
-            return kind((weights[first], weights[second]), own_grads, self._buffers, **more)
-
-        for i in range(arch.layers):
-            prefix = f"blocks.{i}."
-            if prefix + "token_mlp.down" in weights:
-                mixer = layer(Tokens, prefix + "token_mlp.gate_up", prefix + "token_mlp.down")
-            else:
-                names = prefix + "attention.qkv", prefix + "attention.out"
-                mixer = layer(Attention, *names, heads=arch.heads, rope=arch.rope)
-            channels = layer(Channels, prefix + "channel_mlp.gate_up", prefix + "channel_mlp.down")
-            self._blocks.append((mixer, channels))
+    def _layer(self, kind: str, weights: tuple[Tensor, Tensor], grads: tuple[Tensor, ...]) -> Layer:
+        if kind == "attention":
+            return Attention(weights, grads, self._buffers, heads=self._arch.heads, rope=self._arch.rope)
+        return (Tokens if kind == "tokens" else Channels)(weights, grads, self._buffers)
 
     @torch.no_grad()
     def forward(
         self, z_H: Tensor, z_L: Tensor, x: Tensor, l_cycles: int, saved: list[Any] | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Like `network.recursion_round`; appends what backward needs to `saved`."""
+        """Same as `network.recursion_round`; appends what backward needs to `saved`."""
         return super().forward(z_H, z_L, x, l_cycles, saved)
 
     def _stack(self, x_LBD: Tensor, use: int, role: str, saved: list[Any] | None) -> Tensor:

@@ -37,9 +37,9 @@ class Layer:
     def prepare(self) -> None:
         """Update cached copies after the weights have changed."""
 
-    def new(self, key: Any, like: Tensor, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
-        """A buffer of the stack."""
-        return self.buffers.get((key, *shape), like, *shape, dtype=dtype)
+    def new(self, key: Any, like: Tensor, *shape: int) -> Tensor:
+        """A buffer shared by all layers."""
+        return self.buffers.get((key, *shape), like, *shape)
 
 
 class Channels(Layer):
@@ -147,18 +147,15 @@ class Attention(Layer):
             )
         return self._core(qkv)
 
-    def _own(self, x: Tensor) -> bool:
+    def _has_kernels(self, x: Tensor) -> bool:
         """Whether kernels compute the attention core, forward and backward."""
-        shape = len(x), x.shape[-1] // self.heads
-        return (
-            self.products and attention.fits(*shape) and chosen(self.table, "attention", *shape) is not None
-        )
+        return self.products and attention.serves(self.table, len(x), x.shape[-1] // self.heads)
 
     def forward(self, x: Tensor, qkv: Tensor, attended: Tensor) -> Tensor:
         """Attention(x) [N, D]; keeps projections [L, B, 3 D] and head outputs [L, B, D] for backward."""
         flat = x.reshape(-1, x.shape[-1])
         torch.mm(flat, self.into.t(), out=qkv.view(len(flat), -1))
-        if self._own(x):
+        if self._has_kernels(x):
             attention.attend(qkv, self.heads, self.tables(x), attended)
         else:
             attended.copy_(self._library_core(qkv))
@@ -170,7 +167,7 @@ class Attention(Layer):
         flat = x.reshape(-1, x.shape[-1])
         add_product(back_grad, grad.t(), attended.view(flat.shape), self.buffers)
         pushed = torch.mm(grad, self.back, out=self.new("pushed", x, *flat.shape)).view(attended.shape)
-        if self._own(x):
+        if self._has_kernels(x):
             attention.attend_backward(qkv, self.heads, self.tables(x), pushed)
         else:
             with torch.enable_grad():

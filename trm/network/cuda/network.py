@@ -13,12 +13,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from trm.network.cuda.layers import Attention, Channels, Tokens
+from trm.network.cuda.layers import Attention, Channels, Layer, Tokens
 from trm.network.cuda.norm import norm_backward, residual_norm, scale_dtype
 from trm.network.cuda.tiles import Table, architecture_of, table
 from trm.network.definition import Architecture, Weights
 from trm.network.eager import fused
-from trm.network.eager.fused import Buffers
 from trm.network.parameters import Layout
 
 
@@ -53,7 +52,7 @@ class Kept(NamedTuple):
 
 
 class TritonRounds(fused.Rounds):
-    """Like `fused.Rounds`; results are in buffers, valid until the next call, which may read them."""
+    """Same as `fused.Rounds`, from Triton kernels."""
 
     def __init__(
         self,
@@ -62,24 +61,14 @@ class TritonRounds(fused.Rounds):
         arch: Architecture,
         choices: Table | None = None,
     ):
-        device = next(iter(weights.values())).device
-        self._buffers, self.tiles = Buffers(), choices or table(architecture_of(device))
-        self._blocks: list[tuple[Tokens | Attention, Channels]] = []
+        self.tiles = choices or table(architecture_of(next(iter(weights.values())).device))
+        super().__init__(weights, grads, arch)
 
-        def layer(first: str, second: str) -> tuple[Any, ...]:
-            own_grads = (grads[first], grads[second]) if grads else ()
-            return (weights[first], weights[second]), own_grads, self._buffers, self.tiles
-
-        for i in range(arch.layers):
-            prefix = f"blocks.{i}."
-            mixer: Tokens | Attention
-            if prefix + "token_mlp.down" in weights:
-                mixer = Tokens(*layer(prefix + "token_mlp.gate_up", prefix + "token_mlp.down"))
-            else:
-                heads = layer(prefix + "attention.qkv", prefix + "attention.out")
-                mixer = Attention(*heads, heads=arch.heads, rope=arch.rope)
-            channels = Channels(*layer(prefix + "channel_mlp.gate_up", prefix + "channel_mlp.down"))
-            self._blocks.append((mixer, channels))
+    def _layer(self, kind: str, weights: tuple[Tensor, Tensor], grads: tuple[Tensor, ...]) -> Layer:
+        parts = weights, grads, self._buffers, self.tiles
+        if kind == "attention":
+            return Attention(*parts, heads=self._arch.heads, rope=self._arch.rope)
+        return (Tokens if kind == "tokens" else Channels)(*parts)
 
     def prepare(self) -> None:
         """Update cached copies after the weights have changed."""
@@ -90,7 +79,7 @@ class TritonRounds(fused.Rounds):
     def forward(
         self, z_H: Tensor, z_L: Tensor, x: Tensor, l_cycles: int, saved: list[Any] | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Like `network.recursion_round`; appends what backward needs to `saved`."""
+        """Same as `network.recursion_round`; appends what backward needs to `saved`."""
         z_H, z_L, x = z_H.contiguous(), z_L.contiguous(), x.contiguous()
         inject = torch.add(z_H, x, out=self._get("inject", x))
         into = torch.add(z_L, inject, out=self._get(("into", 0 if saved is not None else None), x))

@@ -1,8 +1,8 @@
-"""The network with a hand-written backward: the same mathematics as `plain`, in fewer and larger operations.
+"""The network with a hand-written backward: fewer and larger operations than `plain`.
 
-Weights are cast once a step; nothing is transposed; residual additions ride on matrix products; gradients of all
-uses of a weight are summed in float32; activations live in buffers that are reused from step to step.
-Shapes: M = B * D columns of the token mixing, N = L * B rows of the channel mixing, I inner width.
+Weights are cast once per step, residual additions are fused into matrix products, the gradients of all uses of a weight
+are summed in float32, and activations are in buffers that are reused from step to step.
+Shapes: M = B * D columns of token mixing, N = L * B rows of channel mixing, I inner width.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ aten = torch.ops.aten
 
 
 class Buffers:
-    """Scratch tensors by key, made once for each shape: fresh memory costs more than what is written into it."""
+    """Scratch tensors by key, reused because allocating memory costs more than writing to it."""
 
     def __init__(self) -> None:
         self._tensors: dict[tuple[Any, ...], Tensor] = {}
@@ -31,26 +31,26 @@ class Buffers:
     def get(
         self, key: tuple[Any, ...], like: Tensor, *shape: int, dtype: torch.dtype | None = None
     ) -> Tensor:
-        """A tensor of `shape` with the device (and dtype) of `like`, with the contents of its last use."""
-        found = self._tensors.get(key)
-        if found is None or found.shape != shape:
-            found = self._tensors[key] = like.new_empty(shape, dtype=dtype)
-        return found
+        """A tensor of `shape` with the device (and dtype) of `like`; it holds the contents of its last use."""
+        tensor = self._tensors.get(key)
+        if tensor is None or tensor.shape != shape:
+            tensor = self._tensors[key] = like.new_empty(shape, dtype=dtype)
+        return tensor
 
 
 class SwiGLU(NamedTuple):
-    """One mixing layer: forward dtype weights and their float32 gradients."""
+    """A SwiGLU layer: weights in the forward dtype and their float32 gradients."""
 
     gate_up: Tensor
     down: Tensor
     grads: tuple[Tensor, ...]
     """Of both weights; empty for inference."""
     tokens: bool
-    """Over tokens (x is [L, M], weights multiply from the left) or channels (x is [N, D], from the right)."""
+    """Over tokens (x is [L, M], weights on the left) or channels (x is [N, D], weights on the right)."""
 
 
 def add_product(total: Tensor, a: Tensor, b: Tensor, buffers: Buffers) -> None:
-    """total += a @ b with the sum in the dtype of `total`."""
+    """total += a @ b, accumulated in the dtype of `total`."""
     if total.dtype == a.dtype:
         total.addmm_(a, b)
     else:
@@ -59,7 +59,7 @@ def add_product(total: Tensor, a: Tensor, b: Tensor, buffers: Buffers) -> None:
 
 
 def widened(x: Tensor, buffers: Buffers, key: str) -> Tensor:
-    """x in at least float32: itself, or a copy in a buffer."""
+    """x in at least float32: x itself, or a copy in a buffer."""
     wide = torch.promote_types(x.dtype, torch.float32)
     return x if x.dtype == wide else buffers.get((key, *x.shape), x, *x.shape, dtype=wide).copy_(x)
 
@@ -73,7 +73,7 @@ def normalise(x: Tensor, dim: int, buffers: Buffers, key: tuple[Any, ...]) -> tu
 
 
 def normalise_backward(grad: Tensor, y: Tensor, scale: Tensor, dim: int, buffers: Buffers) -> Tensor:
-    """Gradient before the norm from the one after it, the norm's output and 1 / rms."""
+    """Gradient of the norm's input, given that of its output, the output and 1 / rms."""
     grad, wide = widened(grad, buffers, "wide"), widened(y, buffers, "wide y")
     scratch = buffers.get(("scratch", *y.shape), wide, *y.shape)
     inner = torch.mul(grad, wide, out=scratch).mean(dim, keepdim=True)
@@ -82,13 +82,13 @@ def normalise_backward(grad: Tensor, y: Tensor, scale: Tensor, dim: int, buffers
 
 
 def halves(gate_up: Tensor, tokens: bool) -> tuple[Tensor, Tensor]:
-    """Gate and up part of the fused projection."""
+    """The gate and up parts of the fused projection."""
     inner = gate_up.shape[0 if tokens else 1] // 2
     return (gate_up[:inner], gate_up[inner:]) if tokens else (gate_up[:, :inner], gate_up[:, inner:])
 
 
 class Activations(NamedTuple):
-    """What backward needs of one mixing layer."""
+    """Saved for backward of one SwiGLU layer."""
 
     x: Tensor
     gate_up: Tensor
@@ -114,7 +114,7 @@ def swiglu(x: Tensor, layer: SwiGLU, buffers: Buffers, key: tuple[Any, ...]) -> 
 
 
 def swiglu_backward(grad: Tensor, saved: Activations, layer: SwiGLU, buffers: Buffers) -> Tensor:
-    """Gradient of x from that of x + SwiGLU(x); adds the weights' gradients; overwrites saved activations."""
+    """Gradient of x, given that of x + SwiGLU(x); accumulates weight gradients; overwrites saved activations."""
     x, gate_up, silu, hidden = saved
     gate_up_grad, down_grad = layer.grads
     gate, up = halves(gate_up, layer.tokens)
@@ -137,17 +137,17 @@ def swiglu_backward(grad: Tensor, saved: Activations, layer: SwiGLU, buffers: Bu
 
 
 class Attention(NamedTuple):
-    """One attention layer: forward dtype weights, their float32 gradients, and the core between the projections."""
+    """An attention layer: weights in the forward dtype, their float32 gradients, and what computes the heads."""
 
     qkv: Tensor
     out: Tensor
     grads: tuple[Tensor, ...]
     core: Callable[[Tensor], Tensor]
-    """Projections [L, B, 3 D] -> heads' outputs [L, B, D]."""
+    """Projections [L, B, 3 D] to head outputs [L, B, D]."""
 
 
 def attention_core(heads: int, cos: Tensor | None, sin: Tensor | None) -> Callable[[Tensor], Tensor]:
-    """Rotary positions (where given) and scaled dot-product attention."""
+    """Scaled dot-product attention, with rotary embeddings if `cos` and `sin` are given."""
 
     def core(qkv: Tensor) -> Tensor:
         q, k, v = qkv.unflatten(-1, (3, heads, -1)).unbind(2)
@@ -160,10 +160,10 @@ def attention_core(heads: int, cos: Tensor | None, sin: Tensor | None) -> Callab
 
 
 class FusedNetwork:
-    """As `plain.PlainNetwork`, with its recursion rounds by `rounds`: faster where kernels are started one by one."""
+    """Same interface as `plain.PlainNetwork`; `rounds` computes the recursion rounds."""
 
     lookup: Callable[[Tensor, Tensor], Tensor] = staticmethod(F.embedding)
-    """Rows of the embedding table."""
+    """The embedding lookup."""
 
     def __init__(
         self,
@@ -180,7 +180,7 @@ class FusedNetwork:
         self.rounds = (rounds or Rounds)(layout.views(self._work), layout.views(grads), arch)
 
     def prepare(self) -> None:
-        """Cast the weights as they are now and zero the gradients."""
+        """Cast the current weights and zero the gradients."""
         self._plain.prepare()
         if self._work is not self._params:
             self._work.copy_(self._params)
@@ -189,7 +189,7 @@ class FusedNetwork:
     def __call__(
         self, z_H: Tensor, z_L: Tensor, inputs: Tensor, puzzle: Tensor | None, h_cycles: int, l_cycles: int
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """As `network.supervision_step`."""
+        """Same as `network.supervision_step`."""
         x = network.embed(inputs, puzzle, self._plain.weights, self._arch, self.lookup)
         with torch.no_grad():
             for _ in range(h_cycles - 1):
@@ -199,7 +199,7 @@ class FusedNetwork:
 
 
 class LastRound(torch.autograd.Function):
-    """The round that is backpropagated: differentiable in x; the weights' gradients are added on the side."""
+    """The round with gradient: differentiable in x; weight gradients are accumulated as a side effect."""
 
     @staticmethod
     def forward(
@@ -208,7 +208,7 @@ class LastRound(torch.autograd.Function):
         ctx.rounds, ctx.saved = rounds, []
         ctx.set_materialize_grads(False)
         z_H, z_L = rounds.forward(z_H, z_L, x, l_cycles, ctx.saved)
-        z_H, z_L = z_H.clone(), z_L.clone()  # the results must not be views of a buffer
+        z_H, z_L = z_H.clone(), z_L.clone()  # results must not alias buffers
         ctx.mark_non_differentiable(z_L)
         return z_H, z_L
 
@@ -218,29 +218,33 @@ class LastRound(torch.autograd.Function):
 
 
 class Rounds:
-    """Recursion rounds with fixed weights (forward dtype, by name); `grads` float32 by name, or None for inference."""
+    """Recursion rounds with weights in the forward dtype and float32 gradients, by name; no `grads` for inference."""
 
     multiple = 1
 
     def __init__(self, weights: Weights, grads: Weights | None, arch: Architecture):
         self._arch, self._buffers = arch, Buffers()
-        self._mixers: list[SwiGLU | Attention] = []
-        self._channels: list[SwiGLU] = []
         self._core: Callable[[Tensor], Tensor] | None = None
 
-        def pair(first: str, second: str) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
-            return weights[first], weights[second], (grads[first], grads[second]) if grads else ()
+        def layer(kind: str, first: str, second: str) -> Any:
+            return self._layer(
+                kind, (weights[first], weights[second]), (grads[first], grads[second]) if grads else ()
+            )
 
-        for i in range(arch.layers):
-            prefix = f"blocks.{i}."
+        self._blocks: list[tuple[Any, Any]] = []
+        for prefix in (f"blocks.{i}." for i in range(arch.layers)):
             if prefix + "token_mlp.down" in weights:
-                mlp = pair(prefix + "token_mlp.gate_up", prefix + "token_mlp.down")
-                self._mixers.append(SwiGLU(*mlp, tokens=True))
+                mixer = layer("tokens", prefix + "token_mlp.gate_up", prefix + "token_mlp.down")
             else:
-                heads = pair(prefix + "attention.qkv", prefix + "attention.out")
-                self._mixers.append(Attention(*heads, core=self._attend))
-            mlp = pair(prefix + "channel_mlp.gate_up", prefix + "channel_mlp.down")
-            self._channels.append(SwiGLU(*mlp, tokens=False))
+                mixer = layer("attention", prefix + "attention.qkv", prefix + "attention.out")
+            channels = layer("channels", prefix + "channel_mlp.gate_up", prefix + "channel_mlp.down")
+            self._blocks.append((mixer, channels))
+
+    def _layer(self, kind: str, weights: tuple[Tensor, Tensor], grads: tuple[Tensor, ...]) -> Any:
+        """A mixing layer; `kind`: tokens, attention or channels."""
+        if kind == "attention":
+            return Attention(*weights, grads, core=self._attend)
+        return SwiGLU(*weights, grads, tokens=kind == "tokens")
 
     def _attend(self, qkv: Tensor) -> Tensor:
         if self._core is None:
@@ -254,9 +258,9 @@ class Rounds:
     def forward(
         self, z_H: Tensor, z_L: Tensor, x: Tensor, l_cycles: int, saved: list[Any] | None = None
     ) -> tuple[Tensor, Tensor]:
-        """As `network.recursion_round`; what backward needs is appended to `saved`.
+        """Same as `network.recursion_round`; appends what backward needs to `saved`.
 
-        The results are in buffers: valid until the next call, which may read them.
+        The results are in buffers, valid until the next call, which may take them as inputs.
         """
         buffers = self._buffers
         inject = torch.add(z_H, x, out=buffers.get(("inject",), x, *x.shape))
@@ -267,14 +271,14 @@ class Rounds:
         return self._stack(into, l_cycles, "z_H", saved), z_L
 
     def prepare(self) -> None:
-        """Called when the weights have changed."""
+        """Called after the weights have changed."""
 
     def replicate(self, tensor: Tensor) -> Tensor:
         """The tensor itself: there is one device."""
         return tensor
 
     def backward(self, grad: Tensor, saved: list[Any]) -> Tensor:
-        """Gradient of x from that of z_H; adds the weights' gradients."""
+        """Gradient of x, given that of z_H; accumulates weight gradients."""
         grad = self._stack_backward(grad, saved.pop())  # through the update of z_H, which does not read x
         grad = self._stack_backward(grad, saved.pop())
         total = grad.to(torch.promote_types(grad.dtype, torch.float32), copy=True)
@@ -284,12 +288,12 @@ class Rounds:
         return total.to(grad.dtype)
 
     def _stack(self, x_LBD: Tensor, use: int, role: str, saved: list[Any] | None) -> Tensor:
-        # without backward one set of buffers serves every layer and use
+        # without backward, all layers and uses share one set of buffers
         records = []
         length, batch, width = x_LBD.shape
-        for i, (mixer, channel) in enumerate(zip(self._mixers, self._channels)):
+        for i, (mixer, channel) in enumerate(self._blocks):
             place = (use, i) if saved is not None else ()
-            last = role if i == len(self._mixers) - 1 else "between"
+            last = role if i == len(self._blocks) - 1 else "between"
             if isinstance(mixer, SwiGLU):
                 total, mixed = swiglu(x_LBD.reshape(length, -1), mixer, self._buffers, (*place, "t"))
                 y, scale = normalise(total, 0, self._buffers, (*place, "t"))
@@ -309,7 +313,7 @@ class Rounds:
     def _stack_backward(self, grad_LBD: Tensor, records: list[Any]) -> Tensor:
         shape = grad_LBD.shape
         grad = grad_LBD.reshape(-1, shape[-1])
-        for mixer, channel, record in zip(self._mixers[::-1], self._channels[::-1], records[::-1]):
+        for (mixer, channel), record in zip(self._blocks[::-1], records[::-1]):
             mixed, y, scale, squeezed, out, out_scale = record
             grad = normalise_backward(grad, out, out_scale, -1, self._buffers)
             grad = swiglu_backward(grad, squeezed, channel, self._buffers)
@@ -323,7 +327,7 @@ class Rounds:
         return grad.view(shape)
 
     def _attention(self, x_LBD: Tensor, layer: Attention, keep: bool) -> tuple[Tensor, Any]:
-        """x + attention(x) as [N, D]; the core's own graph is kept for backward."""
+        """x + attention(x) as [N, D]; keeps the core's autograd graph for backward."""
         flat = x_LBD.reshape(-1, x_LBD.shape[-1])
         qkv = (flat @ layer.qkv.t()).view(*x_LBD.shape[:2], -1)
         with torch.set_grad_enabled(keep):
