@@ -33,7 +33,7 @@ from trm.study.flops import forward_flops, step_flops
 from trm.study.schema import ModelConfig, RunConfig, TrainingConfig
 
 MIXERS = ("mlp", "attention")
-VARIANTS = {"ours": {}, "uncaptured": {"TRM_CUDA_GRAPH": "0"}, "fused": {"TRM_TRITON": "0"}}
+VARIANTS = {"ours": {}, "uncaptured": {"TRM_CUDA_GRAPH": "0"}, "plain": {"TRM_TRITON": "0"}}
 """Our step as it is, without a CUDA graph, and without the Triton kernels."""
 TEST_PUZZLES = 422_786
 """Sudoku-Extreme's."""
@@ -44,7 +44,7 @@ TARGETS = {"train-mlp": 2.5, "train-attention": 1.8, "evaluate-mlp": 2.5, "evalu
 def jobs() -> list[str]:
     """All jobs, the most important first."""
     compiled = [f"{what}-{mixer}-compiled" for what in ("train", "evaluate") for mixer in MIXERS]
-    kinds = ("eager", "uncaptured", "fused", "whole")
+    kinds = ("eager", "uncaptured", "plain", "whole")
     return ["ceilings", "checks", *compiled, *(f"train-{mixer}-{kind}" for kind in kinds for mixer in MIXERS)]
 
 

@@ -19,7 +19,7 @@ from trm.io import read_json, write_json
 from trm.network.cuda import attention, norm, tokens
 from trm.network.cuda.layers import Attention, Channels, Tokens
 from trm.network.cuda.tiles import LIBRARY, OPERATIONS, TABLE, architecture_of, parse
-from trm.network.eager.fused import Buffers
+from trm.network.fused import Buffers
 from trm.study.dataset_identity import shape as data_shape
 from trm.study.flops import inner_width
 from trm.study.flops import tokens as token_count

@@ -31,7 +31,7 @@ def case(network, model=None, workers=1, fault="", **training):
 CASES = {
     "triton": case("triton"),
     "triton attention, 4 workers": case("triton", ROPE, 4, micro_batches=2, max_grad_norm=1.0),
-    "fused": case("fused", workers=8, halting_cost=0.01),
+    "plain, 8 workers": case("plain", workers=8, halting_cost=0.01),
     "plain, no puzzle tokens": case("plain", {"puzzle_tokens": 0}, optimizer="lion"),
     **{f"triton {name}": case("triton", precision=name, optimizer="adamw") for name in PRECISIONS[1:]},
     **{f"fault {name}": case("triton", fault=name) for name in FAULTS},

@@ -3,7 +3,7 @@
 After a few warm-up steps the two halves of a step, before and after the workers' sum, are captured, compared with an
 uncaptured step, and replayed from then on (TRM_CUDA_GRAPH=0 starts kernels one by one). Nothing in a step waits for the
 host, and what the host draws (rows, augmentations, exploration) is copied into the captured batch. If triton is
-installed, the network is made of the kernels of `trm.network.cuda` (TRM_TRITON=0: that of `trm.network.eager.fused`).
+installed, the network is made of the kernels of `trm.network.cuda` (TRM_TRITON=0: plain PyTorch).
 """
 
 from __future__ import annotations
@@ -95,9 +95,9 @@ def sum_in_float32() -> None:
 
 
 def chosen_network(capability: tuple[int, int]) -> str:
-    """`triton` where it is installed and serves (compute capability 8.0), else `fused`."""
+    """`triton` if it is installed and supports the GPU (compute capability 8.0), otherwise `plain`."""
     wanted = os.environ.get(TRITON_VARIABLE, "1") != "0"
-    return "triton" if wanted and capability >= (8, 0) and find_spec("triton") else "fused"
+    return "triton" if wanted and capability >= (8, 0) and find_spec("triton") else "plain"
 
 
 class GraphedStep:

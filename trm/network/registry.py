@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+import torch
 from torch import Tensor
 
 from trm.network.definition import Architecture, Weights
@@ -18,7 +18,7 @@ from trm.network.losses import Answer, judge
 from trm.network.parameters import Layout
 
 if TYPE_CHECKING:
-    from trm.network.eager import fused
+    from trm.network.cpu.network import CompiledRounds
 
 
 class Network(Protocol):
@@ -64,11 +64,22 @@ def _plain() -> Implementation:
 
 
 def _fused() -> Implementation:
-    from trm.network.eager.fused import FusedNetwork
+    """Compiled passes on a CPU with numba, in a dtype that they support; otherwise the plain network."""
+    plain = _plain()
 
-    return Implementation(
-        partial(FusedNetwork, rounds=fused_rounds), lambda weights, arch: fused_rounds(weights, None, arch)
-    )
+    def network(layout: Layout, params: Tensor, grads: Tensor, arch: Architecture) -> Network:
+        rounds = compiled_rounds(params.device, arch.dtype)
+        if rounds is None:
+            return plain.network(layout, params, grads, arch)
+        from trm.network.fused import FusedNetwork
+
+        return FusedNetwork(layout, params, grads, arch, rounds)
+
+    def inference_rounds(weights: Weights, arch: Architecture) -> Rounds:
+        rounds = compiled_rounds(next(iter(weights.values())).device, arch.dtype)
+        return plain.rounds(weights, arch) if rounds is None else rounds(weights, None, arch)
+
+    return Implementation(network, inference_rounds)
 
 
 def _triton() -> Implementation:
@@ -97,18 +108,12 @@ def load_implementation(name: str) -> Implementation:
     return LOADERS[name]()
 
 
-def fused_rounds(weights: Weights, grads: Weights | None, arch: Architecture) -> fused.Rounds:
-    """The compiled passes on a CPU with numba, in a dtype that they support; otherwise torch operations.
-
-    TRM_CPU_KERNELS=0 turns the compiled passes off.
-    """
-    device = next(iter(weights.values())).device
+def compiled_rounds(device: torch.device, dtype: torch.dtype) -> type[CompiledRounds] | None:
+    """The compiled passes, or None if this machine or dtype does not support them or TRM_CPU_KERNELS is 0."""
     if device.type == "cpu" and os.environ.get("TRM_CPU_KERNELS") != "0" and find_spec("numba"):
         from trm.network.cpu import launch
         from trm.network.cpu.network import CompiledRounds
 
-        if launch.usable(arch.dtype):
-            return CompiledRounds(weights, grads, arch)
-    from trm.network.eager import fused
-
-    return fused.Rounds(weights, grads, arch)
+        if launch.usable(dtype):
+            return CompiledRounds
+    return None

@@ -37,7 +37,7 @@ def check_kernels(
     wrong = [rank for rank, answer in enumerate(answers) if answer.item()]
     if not wrong:
         return
-    backend.network = "fused"
+    backend.network = "plain"
     reason = problem or f"the check failed on worker {wrong[0]}"
     backend.network_note = f"the Triton kernels are not used: {reason}; PyTorch computes the network"
     log.warning(

@@ -7,15 +7,21 @@ import pytest
 import torch
 
 from tests.network.supervision import SEQ, VOCAB, supervision_step
-from tests.network.test_fused import VARIANTS
 from trm.network import registry
 from trm.network.cpu.network import CompiledRounds
-from trm.network.eager.fused import Rounds
-from trm.network.eager.plain import PlainNetwork
+from trm.network.eager.plain import PlainNetwork, PlainRounds
 from trm.network.inference import InferenceNetwork
 from trm.network.parameters import architecture, initial_weights
 from trm.study.schema import ModelConfig
 
+VARIANTS = {
+    "mlp": {},
+    "attention": {"mixer": "attention"},
+    "rope": {"mixer": "attention", "position": "rope"},
+    "learned": {"position": "learned", "layers": 1},
+    "deep": {"h_cycles": 1, "l_cycles": 4, "layers": 3},
+    "narrow": {"multiple": 8},
+}
 FUSED = registry.load_implementation("fused").network
 SMALL = {"d_model": 16, "heads": 2, "puzzle_tokens": 2, "h_cycles": 2, "l_cycles": 2}
 
@@ -57,7 +63,7 @@ def test_bfloat16_is_as_close_to_the_truth_as_autograd(mixer):
 def rounds(dtype):
     model = ModelConfig(**SMALL)
     weights = {name: w.to(dtype) for name, w in initial_weights(model, SEQ, VOCAB, 0).items()}
-    return registry.fused_rounds(weights, None, architecture(model, dtype))
+    return registry.load_implementation("fused").rounds(weights, architecture(model, dtype))
 
 
 def test_taken_where_it_can_run(monkeypatch):
@@ -65,12 +71,12 @@ def test_taken_where_it_can_run(monkeypatch):
     assert isinstance(rounds(torch.bfloat16), CompiledRounds)
     assert isinstance(rounds(torch.float32), CompiledRounds)
     for other in (torch.float64, torch.float16):
-        assert type(rounds(other)) is Rounds
+        assert type(rounds(other)) is PlainRounds
     monkeypatch.setenv("TRM_CPU_KERNELS", "0")
-    assert type(rounds(torch.float32)) is Rounds
+    assert type(rounds(torch.float32)) is PlainRounds
     monkeypatch.delenv("TRM_CPU_KERNELS")
     monkeypatch.setattr(registry, "find_spec", lambda name: None)
-    assert type(rounds(torch.float32)) is Rounds
+    assert type(rounds(torch.float32)) is PlainRounds
 
 
 def answers(model, weights, threads=1):

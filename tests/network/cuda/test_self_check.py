@@ -58,7 +58,7 @@ def test_a_wrong_kernel_is_found(name, monkeypatch, caplog):
 
     monkeypatch.setattr(module, function, broken)
     backend = checked(ATTENTION if module is attention else MODEL)
-    assert backend.network == "fused"
+    assert backend.network == "plain"
     assert backend.network_note.startswith(f"the Triton kernels are not used: {name}")
     assert "(limit" in backend.network_note
     assert [backend.network_note in message for message in caplog.messages] == [True]
@@ -71,7 +71,7 @@ def test_a_kernel_that_does_not_run_is_one_sentence(monkeypatch, caplog):
     monkeypatch.setattr(loss, "judge", refused)
     backend = checked(MODEL)
     assert "one fails on this device (out of resource: shared memory, Required: 147456)" in caplog.text
-    assert backend.network == "fused"
+    assert backend.network == "plain"
 
 
 def test_all_workers_decide_alike(monkeypatch):
@@ -79,7 +79,7 @@ def test_all_workers_decide_alike(monkeypatch):
     backend = CpuBackend()
     backend.gather = lambda vector: [vector, torch.ones_like(vector)]
     checked(MODEL, backend)
-    assert backend.network == "fused"
+    assert backend.network == "plain"
     assert "the check failed on worker 1" in backend.network_note
 
 
@@ -93,7 +93,7 @@ def test_the_runs_record_says_so(dataset_folder, tmp_path, monkeypatch):  # noqa
     monkeypatch.setattr("trm.training.self_check._problem", lambda *args: "gate is wrong")
     assert trainer(config(training={"steps": 2}), dataset_folder, tmp_path, evals=1).run() == 0
     record = json.loads((tmp_path / "run" / "training.json").read_text())
-    assert record["network"] == "fused"
+    assert record["network"] == "plain"
     assert record["network_note"] == (
         "the Triton kernels are not used: gate is wrong; PyTorch computes the network"
     )

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from trm.network.cpu.kernels import COLUMNS
 from trm.network.cpu.launch import run
-from trm.network.eager import fused
-from trm.network.eager.fused import Buffers
+from trm.network.fused import Buffers
 
 
 def add_product(total: Tensor, a: Tensor, b: Tensor, buffers: Buffers) -> None:
@@ -117,8 +116,8 @@ class SwiGLU(Layer):
         inner = self.back.shape[1]
         return (inner, x.shape[1]) if self.tokens else (len(x), inner)
 
-    def _halves(self, gate_up: Tensor) -> tuple[Tensor, Tensor]:
-        return fused.halves(gate_up, self.tokens)
+    def _halves(self, gate_up: Tensor) -> tuple[Tensor, ...]:
+        return gate_up.chunk(2, 0 if self.tokens else 1)
 
     def _strides(self, hidden: Tensor) -> tuple[int, int]:
         columns = hidden.shape[1]

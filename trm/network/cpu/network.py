@@ -1,7 +1,7 @@
 """The recursion rounds for CPUs.
 
-Unlike `eager.fused`, SiLU and product take one pass, residual and norm another, forward and backward; attention is
-batched matrix products with passes for softmax and rotary positions.
+SiLU and product take one pass, residual and norm another, forward and backward; attention is batched matrix products
+with passes for softmax and rotary embeddings.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from trm.network import fused
 from trm.network.cpu.attention import Attention, Heads
 from trm.network.cpu.launch import run
 from trm.network.cpu.layers import Channels, Layer, Tokens
-from trm.network.eager import fused
 
 
 class Kept(NamedTuple):
@@ -42,7 +42,13 @@ class CompiledRounds(fused.Rounds):
         self, z_H: Tensor, z_L: Tensor, x: Tensor, l_cycles: int, saved: list[Any] | None = None
     ) -> tuple[Tensor, Tensor]:
         """Same as `network.recursion_round`; appends what backward needs to `saved`."""
-        return super().forward(z_H, z_L, x, l_cycles, saved)
+        buffers = self._buffers
+        inject = torch.add(z_H, x, out=buffers.get(("inject",), x, *x.shape))
+        for use in range(l_cycles):
+            key = ("into z_L",) if saved is None else ("into z_L", use)
+            z_L = self._stack(torch.add(z_L, inject, out=buffers.get(key, x, *x.shape)), use, "z_L", saved)
+        into = torch.add(z_H, z_L, out=buffers.get(("into z_H", saved is None), x, *x.shape))
+        return self._stack(into, l_cycles, "z_H", saved), z_L
 
     def _stack(self, x_LBD: Tensor, use: int, role: str, saved: list[Any] | None) -> Tensor:
         # without backward, all layers and uses share one set of buffers

@@ -6,17 +6,17 @@ elementwise kernels between them); `trm.network.cuda.tiles` chooses between them
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from trm.network import definition as network
 from trm.network.cuda import attention, norm, swiglu, tokens
 from trm.network.cuda.common import INTERPRETED
 from trm.network.cuda.tiles import Table, chosen
-from trm.network.eager.fused import Buffers, add_product, attention_core
+from trm.network.fused import Buffers, add_product
 
 
 class Layer:
@@ -131,7 +131,6 @@ class Attention(Layer):
         super().__init__(*args)
         self.heads, self.rope = heads, rope
         self._tables: tuple[Tensor, Tensor] | None = None
-        self._core: Callable[[Tensor], Tensor] | None = None
 
     def tables(self, x: Tensor) -> tuple[Tensor, Tensor] | None:
         """Cosine and sine of the rotary positions."""
@@ -141,11 +140,12 @@ class Attention(Layer):
         return self._tables
 
     def _library_core(self, qkv: Tensor) -> Tensor:
-        if self._core is None:
-            self._core = attention_core(
-                self.heads, *(self.tables(qkv[..., : self.into.shape[1]]) or (None, None))
-            )
-        return self._core(qkv)
+        """Head outputs [L, B, D] from projections [L, B, 3 D]."""
+        q, k, v = qkv.unflatten(-1, (3, self.heads, -1)).unbind(2)
+        if tables := self.tables(qkv[..., : self.into.shape[1]]):
+            q, k = network.rotate(q, *tables), network.rotate(k, *tables)
+        q, k, v = (t.permute(1, 2, 0, 3) for t in (q, k, v))
+        return F.scaled_dot_product_attention(q, k, v).permute(2, 0, 1, 3).flatten(2)
 
     def _has_kernels(self, x: Tensor) -> bool:
         """Whether kernels compute the attention core, forward and backward."""

@@ -1,7 +1,7 @@
 """The network for CUDA: the mathematics of `trm.network.definition` with a hand-written backward, on kernels.
 
-Unlike `eager.fused`, norms, residuals and the additions between updates take one pass, rounds without gradient store no
-activations, and the token mixing's projection is recomputed in backward.
+Norms, residuals and the additions between updates take one pass, rounds without gradient store no activations, and
+backward recomputes the projection of token mixing.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from trm.network import fused
 from trm.network.cuda.layers import Attention, Channels, Layer, Tokens
 from trm.network.cuda.norm import norm_backward, residual_norm, scale_dtype
 from trm.network.cuda.tiles import Table, architecture_of, table
 from trm.network.definition import Architecture, Weights
-from trm.network.eager import fused
 from trm.network.parameters import Layout
 
 
@@ -136,7 +136,14 @@ class TritonRounds(fused.Rounds):
     @torch.no_grad()
     def backward(self, grad: Tensor, saved: list[Any]) -> Tensor:
         """Gradient of x, given that of z_H; accumulates weight gradients."""
-        return super().backward(grad.contiguous(), saved)
+        # through the update of z_H, which does not read x, and then those of z_L
+        grad = self._stack_backward(grad.contiguous(), saved.pop())
+        grad = self._stack_backward(grad, saved.pop())
+        total = grad.to(torch.promote_types(grad.dtype, torch.float32), copy=True)
+        while saved:
+            grad = self._stack_backward(grad, saved.pop())
+            total.add_(grad)
+        return total.to(grad.dtype)
 
     def _stack_backward(self, grad: Tensor, records: list[Kept]) -> Tensor:
         length, batch, width = grad.shape
