@@ -8,7 +8,6 @@ import torch
 
 from benchmarks.kernels import candidates
 from trm.network import losses
-from trm.network.cuda import loss, optimizer
 from trm.network.cuda.network import TritonNetwork
 from trm.network.cuda.tiles import architecture_of
 from trm.network.eager.plain import PlainNetwork
@@ -22,7 +21,6 @@ def kernels(shapes: Shapes, dtype: torch.dtype, device: torch.device) -> Iterato
     checks = KernelChecks(shapes, dtype, device)
     yield from checks.norms()
     yield from checks.gate()
-    yield from checks.loss()
     if checks.products:
         tiled = {
             "channels": checks.channels,
@@ -37,9 +35,6 @@ def kernels(shapes: Shapes, dtype: torch.dtype, device: torch.device) -> Iterato
                     print(f"  {name} {tile} does not run here: {str(error).splitlines()[0]}")
         for rope in (False, True):
             yield from checks.attention(rope)
-    if dtype == torch.float32:
-        for kind in optimizer.KINDS:
-            yield from checks.optimiser(kind)
 
 
 def whole_network(model: ModelConfig, batch: int, device: torch.device) -> Iterator[Check]:
@@ -65,8 +60,7 @@ def whole_network(model: ModelConfig, batch: int, device: torch.device) -> Itera
         puzzle = torch.zeros(batch, model.d_model, device=device, dtype=wide, requires_grad=True)
         net.prepare()
         outputs = net(z_H, z_L, inputs, puzzle, model.h_cycles, model.l_cycles)
-        judge = loss.judge if kind is TritonNetwork else losses.judge
-        value = judge(outputs[2], labels, 0).cross_entropy.mean() + outputs[3].mean()
+        value = losses.judge(outputs[2], labels, 0).cross_entropy.mean() + outputs[3].mean()
         value.backward()
         runs.append({"loss": value.detach()} | layout.views(grads) | {"puzzle": puzzle.grad})
     exact, plain, ours = runs

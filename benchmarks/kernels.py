@@ -24,7 +24,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from benchmarks.frame import finish, parser
-from trm.network.cuda import attention, loss, norm, optimizer, swiglu, tiles, tokens
+from trm.network.cuda import attention, norm, swiglu, tiles, tokens
 from trm.network.cuda.common import power
 from trm.network.definition import EPS
 from trm.study.flops import inner_width
@@ -32,7 +32,7 @@ from trm.study.schema import ModelConfig
 
 SHARED = {80: 99 * 1024, 90: 227 * 1024}
 """Bytes of shared memory for a program: on 9.0, and the least of the other GPUs (8.6, 8.9, 12.0; 8.0 has 163 KiB)."""
-LENGTH, WIDTH, CELLS, SYMBOLS, HEADS = 97, 512, 81, 11, 8
+LENGTH, WIDTH, HEADS = 97, 512, 8
 INNER = inner_width(ModelConfig(), WIDTH)
 TOKEN_INNER = inner_width(ModelConfig(), LENGTH)
 READS = {
@@ -79,12 +79,6 @@ def cases(architecture: str) -> Iterator[tuple[str, Any, list[str], dict[str, An
         types = [BF16, BF16, FP32, FP32, INT, INT, INT, FLOAT]
         yield f"attention rope={rope}", attention._forward, types, head
         yield f"attention backward rope={rope}", attention._backward, types, head
-    head = {"CELLS": power(CELLS), "SYMBOLS": power(SYMBOLS)} | common
-    yield "loss", loss._forward, [BF16, "*u8"] + [FP32] * 4 + [INT] * 4, head
-    yield "loss backward", loss._backward, [BF16, "*u8", FP32, BF16] + [INT] * 4, head
-    for kind, number in optimizer.KINDS.items():
-        constants = {"BLOCK": optimizer.BLOCK, "KIND": number, "EMA": True} | common
-        yield f"optimiser {kind}", optimizer._update, [FP32] * 8 + [INT] + [FLOAT] * 4, constants
 
 
 def elements_read(operation: str, tile: dict[str, int], long: int, short: int, inner: int) -> int:

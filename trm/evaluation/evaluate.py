@@ -35,8 +35,7 @@ def inference_network(
     """The network with the evaluation's choice of weights, and the name of its precision, which is the training's."""
     precision = backend.precision(trained.meta["precision"])
     arch = architecture(trained.config.model, precision.forward)
-    cells, symbols = trained.meta["seq_len"], trained.meta["vocab"]
-    check_kernels(backend, trained.config.model, cells, symbols, precision.forward)
+    check_kernels(backend, trained.config.model, trained.meta["seq_len"], precision.forward)
     weights = trained.weights(evaluation.weights, evaluation.average)
     puzzle = trained.tensors.get(f"raw.{PUZZLE}")
     net = InferenceNetwork(

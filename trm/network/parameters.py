@@ -20,7 +20,6 @@ from trm.study.schema import ModelConfig
 
 ALIGNMENT = 32
 HALT_BIAS = -5.0
-ADAMW_EPS = 1e-8
 
 
 class Moments(NamedTuple):

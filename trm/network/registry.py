@@ -6,7 +6,7 @@ All compute `trm.network.definition`. To add one, provide the parts of an `Imple
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from trm.network.definition import Architecture, Weights
-from trm.network.losses import Answer, judge
 from trm.network.parameters import Layout
 
 if TYPE_CHECKING:
@@ -51,10 +50,6 @@ class Implementation(NamedTuple):
 
     network: Callable[[Layout, Tensor, Tensor, Architecture], Network]
     rounds: Callable[[Weights, Architecture], Rounds]
-    judge: Callable[[Tensor, Tensor, int], Answer] = judge
-    """The loss head."""
-    optimisers: Mapping[str, Callable[..., None]] = {}
-    """Fused optimiser steps by name; the default is `trm.training.optim.flat.update`."""
 
 
 def _plain() -> Implementation:
@@ -83,15 +78,9 @@ def _fused() -> Implementation:
 
 
 def _triton() -> Implementation:
-    from trm.network.cuda import loss, optimizer
     from trm.network.cuda.network import TritonNetwork, TritonRounds
 
-    return Implementation(
-        TritonNetwork,
-        lambda weights, arch: TritonRounds(weights, None, arch),
-        loss.judge,
-        dict.fromkeys(optimizer.KINDS, optimizer.update),
-    )
+    return Implementation(TritonNetwork, lambda weights, arch: TritonRounds(weights, None, arch))
 
 
 def _xla() -> Implementation:

@@ -8,7 +8,7 @@ column in a thousand is an error of 3e-2.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -16,15 +16,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from trm.network import definition as network
-from trm.network import losses
-from trm.network.cuda import attention, loss, norm, optimizer, swiglu, tokens
+from trm.network.cuda import attention, norm, swiglu, tokens
 from trm.network.cuda.common import INTERPRETED
 from trm.network.cuda.tiles import architecture_of, chosen, table
 from trm.network.definition import rms_norm
-from trm.network.parameters import Moments
 from trm.study.flops import inner_width
-from trm.study.schema import ModelConfig, TrainingConfig
-from trm.training.optim import flat
+from trm.study.schema import ModelConfig
 
 TOLERANCE = {torch.float32: 2e-5, torch.float16: 3e-3, torch.bfloat16: 2e-2}
 Tile = dict[str, int]
@@ -53,8 +50,6 @@ class Shapes(NamedTuple):
     heads: int = 8
     inner: int = 1536
     token_inner: int = 512
-    cells: int = 81
-    symbols: int = 11
 
 
 def relative(actual: Tensor, expected: Tensor) -> float:
@@ -187,67 +182,23 @@ class KernelChecks:
         attention.attend_backward(narrow, sizes.heads, tables, grad.to(self.dtype))
         yield self._check(f"attention backward rope={rope}", narrow, qkv.grad, 2)
 
-    def loss(self) -> Iterator[Check]:
-        """The loss head and its metrics."""
-        cells, batch, symbols = self.shapes.cells, self.shapes.batch, self.shapes.symbols
-        logits = self._draw(cells, batch, symbols, std=3.0).requires_grad_()
-        drawn = torch.randint(0, symbols, (batch, cells), generator=self._generator, device=self.device)
-        labels, weights = drawn.to(torch.uint8), self._draw(batch)
-        expected = losses.judge(logits, labels, 0)
-        (expected.cross_entropy * weights).sum().backward()
-        narrow = logits.detach().to(self.dtype).requires_grad_()
-        actual = loss.judge(narrow, labels, 0)
-        (actual.cross_entropy * weights).sum().backward()
-        yield self._check("loss", actual.cross_entropy, expected.cross_entropy)
-        yield self._check("loss backward", narrow.grad, logits.grad)
-        names = ("accuracy", "exact")
-        equal = all(torch.equal(getattr(actual, n).double(), getattr(expected, n).double()) for n in names)
-        yield Check("loss metrics", 0.0 if equal else math.inf, 1e-9)
-
-    def optimiser(self, kind: str) -> Iterator[Check]:
-        """Two steps of an optimiser in float32, against `trm.training.optim` in float32."""
-        settings = {"optimizer": kind, "lr": 1e-2, "weight_decay": 0.1, "ema": 0.9}
-        training = TrainingConfig.model_validate(settings)
-        params, gradient = self._draw(100_003).float(), (self._draw(100_003) ** 5).float()
-        results = []
-        for update in (flat.update, optimizer.update):
-            p, average = params.clone(), params.clone()
-            state = Moments(torch.zeros_like(p), torch.zeros_like(p[: 0 if kind == "lion" else None]))
-            for step in (1.0, 2.0):
-                rates = flat.rates(training, p.new_tensor(step), p.new_tensor(1e-2))
-                update(training, p, gradient * step, state, average, rates, 1 << 20)
-            results.append((p - params, average - params))
-        limit = 5 * TOLERANCE[torch.float32]
-        for name, ours, theirs in zip(("weights", "average"), results[1], results[0], strict=True):
-            yield Check(f"optimiser {kind} {name}", relative(ours, theirs), limit)
-
 
 def checks_of_run(
-    model: ModelConfig,
-    cells: int,
-    symbols: int,
-    dtype: torch.dtype,
-    device: torch.device,
-    optimiser: str | None,
+    model: ModelConfig, cells: int, dtype: torch.dtype, device: torch.device
 ) -> Iterator[Check]:
     """The checks of the kernels that a run uses, at its sizes except for a small batch."""
     length, head = cells + model.puzzle_tokens, model.d_model // model.heads
     inner, token_inner = inner_width(model, model.d_model), inner_width(model, length)
     choices = table(architecture_of(device))
-    shapes = Shapes(2, length, model.d_model, model.heads, inner, token_inner, cells, symbols)
-    checks = KernelChecks(shapes, dtype, device)
-    parts: list[Callable[[], Iterator[Check]]] = [checks.norms, checks.gate, checks.loss]
-    product = chosen(choices, "channels", model.d_model, inner)
-    if checks.products and product:
-        parts.append(lambda: checks.channels(product))
+    checks = KernelChecks(Shapes(2, length, model.d_model, model.heads, inner, token_inner), dtype, device)
+    yield from checks.norms()
+    yield from checks.gate()
+    if not checks.products:
+        return
+    if product := chosen(choices, "channels", model.d_model, inner):
+        yield from checks.channels(product)
     if model.mixer == "mlp":
         operations = ("tokens", "tokens backward")
-        tile, backward = (tokens.tile_of(choices, name, length, token_inner) for name in operations)
-        if checks.products:
-            parts.append(lambda: checks.tokens(tile, backward))
-    elif checks.products and attention.serves(choices, length, head):
-        parts.append(lambda: checks.attention(model.position == "rope"))
-    if optimiser in optimizer.KINDS:
-        parts.append(lambda: checks.optimiser(optimiser))
-    for part in parts:
-        yield from part()
+        yield from checks.tokens(*(tokens.tile_of(choices, name, length, token_inner) for name in operations))
+    elif attention.serves(choices, length, head):
+        yield from checks.attention(model.position == "rope")

@@ -66,8 +66,8 @@ class Trainer:
         identity = run_identity(config, RECIPE_VERSION, dataset.summary, self.precision.name)
         self.saver = Saver(folder, backend, runtime, identity)
         self.record = Record()
-        sizes, optimiser = dataset.puzzles, config.training.optimizer
-        check_kernels(backend, config.model, sizes.seq_len, sizes.vocab, self.precision.forward, optimiser)
+        sizes = dataset.puzzles
+        check_kernels(backend, config.model, sizes.seq_len, self.precision.forward)
         with explain_out_of_memory(self._out_of_memory):
             self.state = TrainState(config, sizes, self.precision, backend)
             if loaded:

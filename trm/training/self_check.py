@@ -12,27 +12,15 @@ from trm.study.schema import ModelConfig
 log = logging.getLogger("trm")
 
 
-def check_kernels(
-    backend: Backend,
-    model: ModelConfig,
-    cells: int,
-    symbols: int,
-    dtype: torch.dtype,
-    optimiser: str | None = None,
-) -> None:
+def check_kernels(backend: Backend, model: ModelConfig, cells: int, dtype: torch.dtype) -> None:
     """Compare a run's Triton kernels with PyTorch; if one is wrong or fails on any worker, fall back to PyTorch.
 
-    The reason is logged and recorded as `backend.network_note`.
-
-    Args:
-        backend: checked only if its network is `triton`.
-        model, cells, symbols: sizes of the run; the check uses a small batch.
-        dtype: the forward dtype.
-        optimiser: the run's optimiser; None: inference.
+    The reason is logged and recorded as `backend.network_note`. Does nothing unless the backend's network is `triton`.
+    `cells`: of a puzzle; `dtype`: the forward dtype.
     """
     if backend.network != "triton":
         return
-    problem = _problem(model, cells, symbols, dtype, backend.device, optimiser)
+    problem = _problem(model, cells, dtype, backend.device)
     answers = backend.gather(torch.tensor([float(problem is not None)]))
     wrong = [rank for rank, answer in enumerate(answers) if answer.item()]
     if not wrong:
@@ -46,19 +34,12 @@ def check_kernels(
     )
 
 
-def _problem(
-    model: ModelConfig,
-    cells: int,
-    symbols: int,
-    dtype: torch.dtype,
-    device: torch.device,
-    optimiser: str | None,
-) -> str | None:
+def _problem(model: ModelConfig, cells: int, dtype: torch.dtype, device: torch.device) -> str | None:
     """What is wrong with the kernels; None if they pass."""
     try:
         from trm.training.kernel_checks import checks_of_run
 
-        for check in checks_of_run(model, cells, symbols, dtype, device, optimiser):
+        for check in checks_of_run(model, cells, dtype, device):
             if not check.passed:
                 return f"{check.name} has a relative error of {check.error:.1e} (limit {check.limit:.0e})"
     except Exception as error:  # the compiler's, the driver's, or a tile too large for this chip

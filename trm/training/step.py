@@ -13,7 +13,7 @@ from torch import Tensor
 
 from trm.devices.base import Backend
 from trm.network.act import Carry, Rows, halt, refill
-from trm.network.losses import expected_further_steps, halting_loss
+from trm.network.losses import expected_further_steps, halting_loss, judge
 from trm.network.registry import Network, load_implementation
 from trm.training import adaptive
 from trm.training.metrics import INDEX
@@ -86,10 +86,8 @@ class TrainStep:
 
     def __init__(self, state: TrainState, originals: Rows, backend: Backend):
         self.state, self.originals, self.backend = state, originals, backend
-        implementation = load_implementation(backend.network)
-        self.network: Network = implementation.network(state.layout, state.params, state.grads, state.arch)
-        self._judge = implementation.judge
-        self._optimise = implementation.optimisers.get(state.config.training.optimizer, flat.update)
+        build = load_implementation(backend.network).network
+        self.network: Network = build(state.layout, state.params, state.grads, state.arch)
         self.before_update: Callable[[], None] = lambda: None
         """Called before the state changes; until then a step may be abandoned."""
         self._carries: list[Carry] = []
@@ -141,7 +139,7 @@ class TrainStep:
         z_H, z_L, logits, halt_logit = self.network(
             carry.z_H, carry.z_L, rows.inputs, puzzle_BD, h_cycles, l_cycles
         )
-        answer = self._judge(logits, rows.labels, state.puzzles.ignore)
+        answer = judge(logits, rows.labels, state.puzzles.ignore)
         steps = carry.steps + 1
         lm_loss = answer.cross_entropy.sum() / training.batch_size
         halt_loss = halting_loss(halt_logit, answer.exact).sum() / training.batch_size
@@ -216,7 +214,7 @@ class TrainStep:
         factor = lr_factor(step, training.warmup_steps, training.steps, training.lr_min_ratio)
         rates = flat.rates(training, step, factor * training.lr)
         ema = state.ema if state.averages else None
-        self._optimise(training, state.params, state.grads, state.moments, ema, rates, self.backend.chunk)
+        flat.update(training, state.params, state.grads, state.moments, ema, rates, self.backend.chunk)
         if state.puzzle_table is not None:
             self._update_puzzle(state.puzzle_table, factor * (training.puzzle_lr or training.lr))
         if kept is not None:

@@ -12,12 +12,8 @@ from triton.runtime.interpreter import InterpreterBuilder
 
 from benchmarks.kernels import candidates, elements_read, gigabytes_read
 from trm.network import definition as network
-from trm.network import losses
-from trm.network.cuda import attention, loss, norm, optimizer, swiglu, tokens
+from trm.network.cuda import attention, norm, swiglu, tokens
 from trm.network.definition import rms_norm
-from trm.network.parameters import Moments
-from trm.study.schema import TrainingConfig
-from trm.training.optim import flat
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 2e-2}
 DTYPES = pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
@@ -181,81 +177,3 @@ def test_attention_and_its_backward(dtype, rope):
     out = attention.attend(narrow, heads, tables, unwritten(length, rows, width, dtype=dtype))
     close(out, expected.detach(), dtype)
     close(attention.attend_backward(narrow, heads, tables, grad.to(dtype)), qkv.grad, dtype)
-
-
-@DTYPES
-def test_loss_head(dtype):
-    """Ties, cells without a label, a row without any, and logits on both sides of zero."""
-    logits = (3 * draw(0, 9, 4, 11, dtype=dtype)).to(dtype).double()
-    labels = torch.randint(0, 11, (4, 9), generator=torch.Generator().manual_seed(1), dtype=torch.uint8)
-    labels[2] = 0
-    labels[3] = logits[:, 3].argmax(-1)
-    logits[0, 0, 4:6] = 12.0
-    weights = draw(2, 4)
-    exact_logits, narrow = logits.clone().requires_grad_(), logits.to(dtype).requires_grad_()
-    expected, found = losses.judge(exact_logits, labels, 0), loss.judge(narrow, labels, 0)
-    for name in ("accuracy", "exact", "valid"):
-        assert torch.equal(getattr(found, name).double(), getattr(expected, name).double()), name
-    assert found.exact.tolist()[3] == 1.0
-    assert found.valid.tolist() == [1, 1, 0, 1]
-    close(found.cross_entropy.detach(), expected.cross_entropy.detach(), dtype)
-    (expected.cross_entropy * weights).sum().backward()
-    (found.cross_entropy * weights).sum().backward()
-    close(narrow.grad, exact_logits.grad, dtype)
-
-
-def test_arctangent_at_its_ends():
-    training = TrainingConfig(optimizer="adam_atan2", beta1=0.0, beta2=0.0, weight_decay=0.0)
-    one = torch.ones(())
-    for gradient, expected in ((0.0, 0.0), (1e-30, None), (5.0, math.pi / 4), (-5.0, -math.pi / 4)):
-        p, g = torch.zeros(1), torch.tensor([gradient])
-        state = Moments(torch.zeros(1), torch.zeros(1))
-        optimizer.update(training, p, g, state, None, flat.Rates(one, one, one))
-        assert math.isfinite(p.item())
-        if expected is not None:
-            assert -p.item() == pytest.approx(expected, rel=1e-6)
-
-
-def by_hand(training, p, g, m, v, average, r):
-    """The rules as they are published, in float64; parameters are rounded to `p`'s dtype once a step."""
-    wide = p.double()
-    if training.optimizer == "lion":
-        direction = torch.sign(training.beta1 * m + (1 - training.beta1) * g)
-        m.copy_(training.beta2 * m + (1 - training.beta2) * g)
-    else:
-        m.copy_(training.beta1 * m + (1 - training.beta1) * g)
-        v.copy_(training.beta2 * v + (1 - training.beta2) * g * g)
-        deviation = v.sqrt() * r.v_scale
-        direction = (
-            torch.atan2(m, deviation) if training.optimizer == "adam_atan2" else m / (deviation + 1e-8)
-        )
-    p.copy_(r.keep * wide - r.step_size * direction)
-    average.copy_(training.ema * average + (1 - training.ema) * p.double())
-
-
-@pytest.mark.parametrize("kind", ["adam_atan2", "adamw", "lion"])
-@pytest.mark.parametrize("weights", [torch.float64, torch.float32, torch.bfloat16], ids=str)
-def test_optimiser_and_average(kind, weights):
-    """Three steps over 2,500 parameters; gradients of all magnitudes."""
-    training = TrainingConfig(optimizer=kind, lr=1e-2, weight_decay=0.3, ema=0.9)
-    wide = torch.float64 if weights == torch.float64 else torch.float32
-    runs = []
-    for update, dtype in ((by_hand, torch.float64), (optimizer.update, wide)):
-        params = draw(0, 2500).to(
-            weights if update is optimizer.update or weights == torch.bfloat16 else dtype
-        )
-        average, m, v = params.to(dtype), torch.zeros(2500, dtype=dtype), torch.zeros(2500, dtype=dtype)
-        for step in (1, 2, 3):
-            gradient = (draw(step, 2500) * torch.logspace(-12, 3, 2500, dtype=torch.float64)).to(dtype)
-            rates = flat.Rates(
-                *(x.to(dtype) for x in flat.rates(training, torch.tensor(float(step)), torch.tensor(1e-2)))
-            )
-            if update is by_hand:
-                update(training, params, gradient, m, v, average, rates)
-            else:
-                update(training, params, gradient, Moments(m, v), average, rates)
-        runs.append((params, average, m, v))
-    for found, expected in zip(runs[1], runs[0]):
-        if expected.count_nonzero():
-            error = (found.double() - expected.double()).norm() / expected.double().norm()
-            assert error < {torch.float64: 1e-7, torch.float32: 1e-6, torch.bfloat16: 2e-2}[weights]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from trm.network.parameters import ADAMW_EPS
 from trm.training.optim.base import Adam
 
 
@@ -12,7 +11,7 @@ class AdamW(Adam):
     """Update direction m / (deviation + 1e-8)."""
 
     def ratio(self, m: Tensor, deviation: Tensor) -> Tensor:
-        return m / deviation.add_(ADAMW_EPS)
+        return m / deviation.add_(1e-8)
 
 
 OPTIMISER = AdamW()
