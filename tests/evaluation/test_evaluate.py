@@ -145,7 +145,7 @@ def test_validation_and_evaluation_agree(dataset_folder, tmp_path):
 def test_stopping_when_confident_gives_the_answers_of_the_full_pass(
     slots, trained, dataset_folder, monkeypatch
 ):
-    monkeypatch.setattr(policies, "inference_batch", lambda *_: slots)
+    monkeypatch.setattr("trm.network.inference.inference_batch", lambda *_: slots)
     measured = evaluation(trained, dataset_folder)
     spread_halting(measured.net)
     data = measured.dataset.originals("test", measured.backend)
@@ -169,7 +169,7 @@ def test_stopping_when_confident_gives_the_answers_of_the_full_pass(
 
 
 def test_confident_evaluation_runs_fewer_rows(trained, dataset_folder, monkeypatch):
-    monkeypatch.setattr(policies, "inference_batch", lambda *_: 8)
+    monkeypatch.setattr("trm.network.inference.inference_batch", lambda *_: 8)
     measured = evaluation(trained, dataset_folder)
     spread_halting(measured.net)
     data = measured.dataset.originals("test", measured.backend)

@@ -19,6 +19,7 @@ from tests.evaluation.test_evaluate import spread_halting
 from tests.xla.steps import config
 from trm.devices import open_backend
 from trm.evaluation import policies
+from trm.network import inference
 from trm.training.dataset import Dataset
 from trm.network.scores import Score
 from trm.training.validate import validate
@@ -54,7 +55,7 @@ def counted(*states):
     return step(*states)
 net.step = counted
 
-policies.inference_batch = lambda *_: 4  # several batches, the last one short
+inference.inference_batch = lambda *_: 4  # several batches, the last one short
 new_score = lambda: Score(backend.device, sizes.ignore, 1)
 compilations = getattr(backend, "compilations", int)
 def fixed(depth):

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from trm.network.act import Rows
-from trm.network.inference import InferenceNetwork, inference_batch
+from trm.network.inference import InferenceNetwork
 from trm.network.scores import Score
 
 NewScore = Callable[[], Score]
@@ -45,8 +45,7 @@ class FixedResult(NamedTuple):
 def batches(net: InferenceNetwork, data: Rows) -> Iterable[slice]:
     """Slices of the puzzles that form a batch."""
     count = len(data.inputs)
-    size = inference_batch(data.inputs.shape[1] + net.arch.puzzle_tokens, len(net.h_init), data.inputs.device)
-    size *= max(1, net.multiple // 2)  # `size` rows on each device
+    size = net.batch_rows(data.inputs.shape[1] + net.arch.puzzle_tokens)
     return (slice(first, min(count, first + size)) for first in range(0, count, size))
 
 

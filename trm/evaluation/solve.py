@@ -14,7 +14,7 @@ import torch
 
 from trm.errors import UserError
 from trm.evaluation.policies import restart_noise
-from trm.network.inference import InferenceNetwork, inference_batch
+from trm.network.inference import InferenceNetwork
 from trm.study.tasks import spec_of
 from trm.tasks.sudoku.geometry import SYMBOLS, Geometry, broken_rule, symbol_values
 from trm.training.outputs import WEIGHTS, TrainedModel, load_weights
@@ -133,7 +133,7 @@ def solve(
         np.zeros(count, dtype=bool),
         [],
     )
-    size = inference_batch(geometry.cells + net.arch.puzzle_tokens, len(net.h_init), device)
+    size = net.batch_rows(geometry.cells + net.arch.puzzle_tokens)
     for start in range(restarts):
         left = np.flatnonzero(~solved.right)
         for first in range(0, len(left), size):

@@ -10,7 +10,7 @@ import torch
 
 from trm.devices.base import Backend
 from trm.evaluation.policies import pad_rows
-from trm.network.inference import InferenceNetwork, inference_batch
+from trm.network.inference import InferenceNetwork
 from trm.study.tasks import spec_of
 from trm.tasks.arc.augment import ArcAugmenter
 from trm.tasks.arc.voting import solved, vote_rows
@@ -92,8 +92,7 @@ def _answers(
     if not len(rows):
         return answers, halts
     puzzle = torch.from_numpy(augmenter.identifiers(rows, copies))
-    size = inference_batch(cells + net.arch.puzzle_tokens, len(net.h_init), backend.device)
-    size *= max(1, net.multiple // 2)
+    size = net.batch_rows(cells + net.arch.puzzle_tokens)
     for start in range(0, len(rows), size):
         part = slice(start, start + size)
         made, _ = augmenter.canvases(rows[part], copies[part])

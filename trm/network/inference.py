@@ -48,6 +48,10 @@ class InferenceNetwork:
         shape = (length, batch, len(self.h_init))
         return self.h_init.expand(shape), self.l_init.expand(shape)
 
+    def batch_rows(self, length: int) -> int:
+        """Rows to evaluate at once on all devices, for sequences of `length` tokens."""
+        return inference_batch(length, len(self.h_init), self.h_init.device) * max(1, self.multiple // 2)
+
     def step(self, z_H: Tensor, z_L: Tensor, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """One supervision step: z_H, z_L [L, B, D], answer logits [S, B, V], halt logits [B]."""
         for _ in range(self.h_cycles):
@@ -56,6 +60,6 @@ class InferenceNetwork:
 
 
 def inference_batch(length: int, width: int, device: torch.device) -> int:
-    """Rows to evaluate at once: enough to keep the device busy, few enough for its memory."""
+    """Rows to evaluate at once on one device: enough to keep it busy, few enough for its memory."""
     cells = 1 << (16 if device.type == "cpu" else 24)
     return max(16, min(4096, cells // (length * width) // 16 * 16))

@@ -25,52 +25,37 @@ class Score:
         self, logits_SBV: Tensor, inputs_BS: Tensor, labels_BS: Tensor, steps_B: Tensor | float
     ) -> Tensor:
         """Add puzzles answered after `steps_B` supervision steps. Returns 1 for exact answers [B]."""
-        answer = judge(logits_SBV, labels_BS, self._ignore)
-        self._add(answer, logits_SBV.argmax(-1).t(), inputs_BS, labels_BS, steps_B)
-        return answer.exact
+        cross_entropy_B = judge(logits_SBV, labels_BS, self._ignore).cross_entropy
+        return self.add_answers(logits_SBV.argmax(-1).t(), inputs_BS, labels_BS, steps_B, cross_entropy_B)
 
     def add_answers(
-        self, answers_BS: Tensor, inputs_BS: Tensor, labels_BS: Tensor, steps_B: Tensor | float
-    ) -> None:
-        """Add puzzles by their answers (symbols); their cross entropy is unknown."""
-        mask = labels_BS != self._ignore
-        right = ((answers_BS == labels_BS) & mask).sum(1)
-        count = mask.sum(1)
-        fields = (
-            torch.full_like(count, math.nan, dtype=torch.float32),
-            right / count.clamp(min=1),
-            (right == count).float(),
-            (count > 0).float(),
-        )
-        self._add(fields, answers_BS, inputs_BS, labels_BS, steps_B)
-
-    def _add(
         self,
-        answer: tuple[Tensor, ...],
         answers_BS: Tensor,
         inputs_BS: Tensor,
         labels_BS: Tensor,
         steps_B: Tensor | float,
-    ) -> None:
-        cross_entropy, accuracy, exact, valid = answer
-        blank_BS = (labels_BS != self._ignore) & (
-            torch.ones_like(inputs_BS, dtype=torch.bool) if self._blank is None else inputs_BS == self._blank
-        )
-        blanks = blank_BS.sum(1)
-        blank = ((answers_BS == labels_BS) & blank_BS).sum(1) / blanks.clamp(min=1)
-        has_blank = (blanks > 0) * valid
-        steps = torch.as_tensor(steps_B, device=valid.device) * torch.ones_like(valid)
+        cross_entropy_B: Tensor | float = math.nan,
+    ) -> Tensor:
+        """Same as `add`, for puzzles whose answers (symbols) are known, but no logits."""
+        valid_BS = labels_BS != self._ignore
+        blank_BS = valid_BS if self._blank is None else valid_BS & (inputs_BS == self._blank)
+        right_BS = answers_BS == labels_BS
+        count, blanks = valid_BS.sum(1), blank_BS.sum(1)
+        right = (right_BS & valid_BS).sum(1)
+        exact, valid = (right == count).float(), (count > 0).float()
+        blank, has_blank = (right_BS & blank_BS).sum(1) / blanks.clamp(min=1), (blanks > 0) * valid
         columns = (
             valid,
             exact * valid,
-            accuracy * valid,
+            right / count.clamp(min=1) * valid,
             blank * has_blank,
             blank.square() * has_blank,
             has_blank,
-            cross_entropy * valid,
-            steps * valid,
+            cross_entropy_B * valid,
+            steps_B * valid,
         )
         self.sums += torch.stack([column.double().sum() for column in columns])
+        return exact
 
     def result(self, backend: Backend) -> dict[str, Any]:
         """Metrics over the puzzles of all workers; None if unknown. `blank_error`: standard error over puzzles."""

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from trm.network.inference import InferenceNetwork, inference_batch
+from trm.network.inference import InferenceNetwork
 from trm.network.scores import Score
 
 
@@ -22,7 +22,7 @@ def validate(
 ) -> None:
     """Answer puzzles (inputs and labels uint8 [N, S], ids int32 [N]) with `steps` supervision steps and score them."""
     length = inputs.shape[1] + net.arch.puzzle_tokens
-    batch = inference_batch(length, len(net.h_init), inputs.device) * max(1, net.multiple // 2)
+    batch = net.batch_rows(length)
     if missing := -len(inputs) % net.multiple:  # pad with rows whose cells are all ignored
         inputs, labels = F.pad(inputs, (0, 0, 0, missing)), F.pad(labels, (0, 0, 0, missing), value=ignore)
         puzzle_ids = F.pad(puzzle_ids, (0, missing))
