@@ -112,6 +112,13 @@ def recursion_round(
     return stack(z_H + z_L, w, arch), z_L
 
 
+def one_hot_lookup(ids: Tensor, table: Tensor) -> Tensor:
+    """`F.embedding` as a matrix product, for devices on which the scatter in an embedding's backward is slow: a GPU has
+    to sort the ids, and XLA's partitioner would gather all rows on every chip."""
+    symbols = torch.arange(table.shape[0], device=ids.device, dtype=torch.int32)
+    return torch.matmul((ids[..., None] == symbols).to(table.dtype), table)
+
+
 def embed(
     inputs_BS: Tensor,
     puzzle_BD: Tensor | None,

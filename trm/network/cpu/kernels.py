@@ -258,7 +258,7 @@ def split_heads_backward(block):
 
 @njit(**MATH)
 def join_heads(block):
-    """[B, H, L, K] to [L * B, H * K], or back where `back` is 1. Words: source, out, B, H, K, L, back."""
+    """[B, H, L, K] to [L * B, H * K], or the inverse if `back` is 1. Words: source, out, B, H, K, L, back."""
     source, out = tensor(block, 4), tensor(block, 5)
     batch, heads, width, length = word(block, 6), word(block, 7), word(block, 8), word(block, 9)
     back = word(block, 10) == 1

@@ -49,7 +49,7 @@ class Layer(ABC):
         """Gradient of x through the layer alone. Accumulates weight gradients; overwrites `kept`."""
 
     def new(self, key: Any, like: Tensor, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
-        """A buffer shared by all layers and uses: valid until the same key is asked for again."""
+        """A buffer shared by all layers and uses: valid until the same key is requested again."""
         return self._buffers.get((key, *shape), like, *shape, dtype=dtype)
 
     def norm(self, x: Tensor, mixed: Tensor, key: Any) -> tuple[Tensor, Tensor]:

@@ -20,10 +20,10 @@ LONGEST = 128
 
 
 @triton.jit
-def _half(pointer, place, inside, cos, sin, ROPE: tl.constexpr, HALF: tl.constexpr, WIDE: tl.constexpr):
+def _half(pointer, offset, inside, cos, sin, ROPE: tl.constexpr, HALF: tl.constexpr, WIDE: tl.constexpr):
     """Both halves of the channels of q or k, rotated and rounded to the projection's dtype."""
-    first = tl.load(pointer + place, mask=inside, other=0.0)
-    second = tl.load(pointer + place + HALF, mask=inside, other=0.0)
+    first = tl.load(pointer + offset, mask=inside, other=0.0)
+    second = tl.load(pointer + offset + HALF, mask=inside, other=0.0)
     if ROPE:
         a, b = first.to(WIDE), second.to(WIDE)
         dtype = first.dtype
@@ -34,13 +34,13 @@ def _half(pointer, place, inside, cos, sin, ROPE: tl.constexpr, HALF: tl.constex
 
 @triton.jit
 def _tables(
-    cos, sin, place, inside, ROPE: tl.constexpr, LENGTH: tl.constexpr, HALF: tl.constexpr, WIDE: tl.constexpr
+    cos, sin, offset, inside, ROPE: tl.constexpr, LENGTH: tl.constexpr, HALF: tl.constexpr, WIDE: tl.constexpr
 ):
     c = tl.full([LENGTH, HALF], 1.0, WIDE)
     s = tl.full([LENGTH, HALF], 0.0, WIDE)
     if ROPE:
-        c = tl.load(cos + place, mask=inside, other=0.0).to(WIDE)
-        s = tl.load(sin + place, mask=inside, other=0.0).to(WIDE)
+        c = tl.load(cos + offset, mask=inside, other=0.0).to(WIDE)
+        s = tl.load(sin + offset, mask=inside, other=0.0).to(WIDE)
     return c, s
 
 
@@ -64,11 +64,11 @@ def _forward(
     width = heads * 2 * HALF
     inside = token[:, None] < length
     lane = token[:, None] * rows + row
-    place = lane * (3 * width) + head * 2 * HALF + channel[None, :]
+    offset = lane * (3 * width) + head * 2 * HALF + channel[None, :]
     c, s = _tables(cos, sin, token[:, None] * (2 * HALF) + channel[None, :], inside, ROPE, LENGTH, HALF, WIDE)
-    q1, q2 = _half(qkv, place, inside, c, s, ROPE, HALF, WIDE)
-    k1, k2 = _half(qkv + width, place, inside, c, s, ROPE, HALF, WIDE)
-    v1, v2 = _half(qkv + 2 * width, place, inside, c, s, False, HALF, WIDE)
+    q1, q2 = _half(qkv, offset, inside, c, s, ROPE, HALF, WIDE)
+    k1, k2 = _half(qkv + width, offset, inside, c, s, ROPE, HALF, WIDE)
+    v1, v2 = _half(qkv + 2 * width, offset, inside, c, s, False, HALF, WIDE)
     weights = _softmax(q1, q2, k1, k2, token, length, factor, WIDE, OPERAND)
     weights = weights.to(v1.dtype).to(OPERAND)
     to = out + lane * width + head * 2 * HALF + channel[None, :]
@@ -86,25 +86,25 @@ def _backward(
     width = heads * 2 * HALF
     inside = token[:, None] < length
     lane = token[:, None] * rows + row
-    place = lane * (3 * width) + head * 2 * HALF + channel[None, :]
+    offset = lane * (3 * width) + head * 2 * HALF + channel[None, :]
     c, s = _tables(cos, sin, token[:, None] * (2 * HALF) + channel[None, :], inside, ROPE, LENGTH, HALF, WIDE)
-    q1, q2 = _half(qkv, place, inside, c, s, ROPE, HALF, WIDE)
-    k1, k2 = _half(qkv + width, place, inside, c, s, ROPE, HALF, WIDE)
-    v1, v2 = _half(qkv + 2 * width, place, inside, c, s, False, HALF, WIDE)
+    q1, q2 = _half(qkv, offset, inside, c, s, ROPE, HALF, WIDE)
+    k1, k2 = _half(qkv + width, offset, inside, c, s, ROPE, HALF, WIDE)
+    v1, v2 = _half(qkv + 2 * width, offset, inside, c, s, False, HALF, WIDE)
     weights = _softmax(q1, q2, k1, k2, token, length, factor, WIDE, OPERAND)
     source = grad + lane * width + head * 2 * HALF + channel[None, :]
     g1 = tl.load(source, mask=inside, other=0.0)
     g2 = tl.load(source + HALF, mask=inside, other=0.0)
     dtype = q1.dtype
-    turned = tl.trans(weights.to(dtype)).to(OPERAND)
+    transposed = tl.trans(weights.to(dtype)).to(OPERAND)
     tl.store(
-        qkv + 2 * width + place,
-        tl.dot(turned, g1.to(OPERAND), input_precision="ieee", out_dtype=WIDE),
+        qkv + 2 * width + offset,
+        tl.dot(transposed, g1.to(OPERAND), input_precision="ieee", out_dtype=WIDE),
         mask=inside,
     )
     tl.store(
-        qkv + 2 * width + place + HALF,
-        tl.dot(turned, g2.to(OPERAND), input_precision="ieee", out_dtype=WIDE),
+        qkv + 2 * width + offset + HALF,
+        tl.dot(transposed, g2.to(OPERAND), input_precision="ieee", out_dtype=WIDE),
         mask=inside,
     )
     pushed = tl.dot(g1.to(OPERAND), tl.trans(v1).to(OPERAND), input_precision="ieee", out_dtype=WIDE)
@@ -113,13 +113,13 @@ def _backward(
     scores = scores.to(dtype).to(OPERAND)
     a = tl.dot(scores, k1.to(OPERAND), input_precision="ieee", out_dtype=WIDE)
     b = tl.dot(scores, k2.to(OPERAND), input_precision="ieee", out_dtype=WIDE)
-    tl.store(qkv + place, a * c + b * s if ROPE else a, mask=inside)
-    tl.store(qkv + place + HALF, b * c - a * s if ROPE else b, mask=inside)
+    tl.store(qkv + offset, a * c + b * s if ROPE else a, mask=inside)
+    tl.store(qkv + offset + HALF, b * c - a * s if ROPE else b, mask=inside)
     scores = tl.trans(scores)
     a = tl.dot(scores, q1.to(OPERAND), input_precision="ieee", out_dtype=WIDE)
     b = tl.dot(scores, q2.to(OPERAND), input_precision="ieee", out_dtype=WIDE)
-    tl.store(qkv + width + place, a * c + b * s if ROPE else a, mask=inside)
-    tl.store(qkv + width + place + HALF, b * c - a * s if ROPE else b, mask=inside)
+    tl.store(qkv + width + offset, a * c + b * s if ROPE else a, mask=inside)
+    tl.store(qkv + width + offset + HALF, b * c - a * s if ROPE else b, mask=inside)
 
 
 def fits(length: int, head_width: int) -> bool:

@@ -172,8 +172,8 @@ class Attention(Layer):
         else:
             with torch.enable_grad():
                 leaf = qkv.detach().requires_grad_()
-                (found,) = torch.autograd.grad(self._library_core(leaf), leaf, pushed)
-            qkv.copy_(found)
+                (qkv_grad,) = torch.autograd.grad(self._library_core(leaf), leaf, pushed)
+            qkv.copy_(qkv_grad)
         qkv_grad = qkv.view(len(flat), -1)
         add_product(into_grad, qkv_grad.t(), flat, self.buffers)
         return torch.mm(qkv_grad, self.into, out=self.new("mixed", x, *flat.shape)).add_(grad)

@@ -10,32 +10,14 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from trm.network import fused
 from trm.network.cuda.layers import Attention, Channels, Layer, Tokens
 from trm.network.cuda.norm import norm_backward, residual_norm, scale_dtype
 from trm.network.cuda.tiles import Table, architecture_of, table
-from trm.network.definition import Architecture, Weights
+from trm.network.definition import Architecture, Weights, one_hot_lookup
 from trm.network.parameters import Layout
-
-
-class Lookup(torch.autograd.Function):
-    """F.embedding of a small table: its gradient is one matrix product, without sorting or a host sync."""
-
-    @staticmethod
-    def forward(ctx: Any, indices: Tensor, table: Tensor) -> Tensor:
-        ctx.save_for_backward(indices)
-        ctx.rows = len(table)
-        return F.embedding(indices, table)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor]:
-        (indices,) = ctx.saved_tensors
-        rows = torch.arange(ctx.rows, device=grad.device, dtype=indices.dtype)
-        one_hot = (rows[:, None] == indices.reshape(1, -1)).to(grad.dtype)
-        return None, one_hot @ grad.reshape(-1, grad.shape[-1])
 
 
 class Kept(NamedTuple):
@@ -169,7 +151,7 @@ class TritonNetwork(fused.FusedNetwork):
     `choices`: see `trm.network.cuda.tiles`.
     """
 
-    lookup = staticmethod(Lookup.apply)
+    lookup = staticmethod(one_hot_lookup)
 
     def __init__(
         self, layout: Layout, params: Tensor, grads: Tensor, arch: Architecture, choices: Table | None = None

@@ -28,15 +28,15 @@ def _forward(
     column = tl.arange(0, COLUMNS) + (block * COLUMNS if AXIS == 0 else 0)
     # 64 bits for the tile's start, 32 within it: half the registers
     base = block.to(tl.int64) * ROWS * columns if AXIS == 1 else block * COLUMNS
-    place = tl.arange(0, ROWS)[:, None] * columns + tl.arange(0, COLUMNS)[None, :]
+    offset = tl.arange(0, ROWS)[:, None] * columns + tl.arange(0, COLUMNS)[None, :]
     inside = (row[:, None] < rows) & (column[None, :] < columns)
-    total = tl.load(x + base + place, mask=inside, other=0.0).to(WIDE)
-    total += tl.load(mixed + base + place, mask=inside, other=0.0).to(WIDE)
+    total = tl.load(x + base + offset, mask=inside, other=0.0).to(WIDE)
+    total += tl.load(mixed + base + offset, mask=inside, other=0.0).to(WIDE)
     length = rows if AXIS == 0 else columns
     inverse = 1.0 / tl.sqrt(tl.sum(total * total, AXIS) / length + EPS)
     out = total * tl.expand_dims(inverse, AXIS)
     if KEEP:
-        tl.store(y + base + place, out, mask=inside)
+        tl.store(y + base + offset, out, mask=inside)
     if SCALE:
         if AXIS == 1:
             tl.store(scale + row, inverse, mask=row < rows)
@@ -44,8 +44,8 @@ def _forward(
             tl.store(scale + column, inverse, mask=column < columns)
     if INTO:
         rounded = out.to(y.dtype.element_ty).to(WIDE)
-        added = rounded + tl.load(extra + base + place, mask=inside, other=0.0).to(WIDE)
-        tl.store(into + base + place, added, mask=inside)
+        added = rounded + tl.load(extra + base + offset, mask=inside, other=0.0).to(WIDE)
+        tl.store(into + base + offset, added, mask=inside)
 
 
 @triton.jit
@@ -58,10 +58,10 @@ def _backward(
     column = tl.arange(0, COLUMNS) + (block * COLUMNS if AXIS == 0 else 0)
     # 64 bits for the tile's start, 32 within it: half the registers
     base = block.to(tl.int64) * ROWS * columns if AXIS == 1 else block * COLUMNS
-    place = tl.arange(0, ROWS)[:, None] * columns + tl.arange(0, COLUMNS)[None, :]
+    offset = tl.arange(0, ROWS)[:, None] * columns + tl.arange(0, COLUMNS)[None, :]
     inside = (row[:, None] < rows) & (column[None, :] < columns)
-    g = tl.load(grad + base + place, mask=inside, other=0.0).to(WIDE)
-    normed = tl.load(y + base + place, mask=inside, other=0.0).to(WIDE)
+    g = tl.load(grad + base + offset, mask=inside, other=0.0).to(WIDE)
+    normed = tl.load(y + base + offset, mask=inside, other=0.0).to(WIDE)
     if AXIS == 1:
         inverse = tl.load(scale + row, mask=row < rows, other=0.0)
     else:
@@ -69,7 +69,7 @@ def _backward(
     length = rows if AXIS == 0 else columns
     inner = tl.sum(g * normed, AXIS) / length
     result = tl.expand_dims(inverse, AXIS) * (g - normed * tl.expand_dims(inner, AXIS))
-    tl.store(out + base + place, result, mask=inside)
+    tl.store(out + base + offset, result, mask=inside)
 
 
 def _tiles(x: Tensor, axis: int) -> tuple[tuple[int], dict[str, int]]:

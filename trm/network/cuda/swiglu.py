@@ -22,11 +22,11 @@ def _gate(
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     inside = (row[:, None] < rows) & (column[None, :] < columns)
     first = tl.program_id(0).to(tl.int64) * ROWS
-    place = tl.arange(0, ROWS)[:, None] * row_stride + column[None, :]
+    offset = tl.arange(0, ROWS)[:, None] * row_stride + column[None, :]
     gate_up += first * row_stride
     hidden += first * columns
-    g = tl.load(gate_up + place, mask=inside, other=0.0).to(WIDE)
-    u = tl.load(gate_up + up + place, mask=inside, other=0.0).to(WIDE)
+    g = tl.load(gate_up + offset, mask=inside, other=0.0).to(WIDE)
+    u = tl.load(gate_up + up + offset, mask=inside, other=0.0).to(WIDE)
     h = g * sigmoid(g) * u
     tl.store(hidden + tl.arange(0, ROWS)[:, None] * columns + column[None, :], h, mask=inside)
 
@@ -40,17 +40,17 @@ def _gate_backward(
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     inside = (row[:, None] < rows) & (column[None, :] < columns)
     first = tl.program_id(0).to(tl.int64) * ROWS
-    place = tl.arange(0, ROWS)[:, None] * row_stride + column[None, :]
+    offset = tl.arange(0, ROWS)[:, None] * row_stride + column[None, :]
     gate_up += first * row_stride
     hidden += first * columns
     narrow = tl.arange(0, ROWS)[:, None] * columns + column[None, :]
-    g = tl.load(gate_up + place, mask=inside, other=0.0).to(WIDE)
-    u = tl.load(gate_up + up + place, mask=inside, other=0.0).to(WIDE)
+    g = tl.load(gate_up + offset, mask=inside, other=0.0).to(WIDE)
+    u = tl.load(gate_up + up + offset, mask=inside, other=0.0).to(WIDE)
     pushed = tl.load(hidden + narrow, mask=inside, other=0.0).to(WIDE)
     sigma = sigmoid(g)
     silu = g * sigma
-    tl.store(gate_up + place, pushed * u * sigma * (1.0 + g - silu), mask=inside)
-    tl.store(gate_up + up + place, pushed * silu, mask=inside)
+    tl.store(gate_up + offset, pushed * u * sigma * (1.0 + g - silu), mask=inside)
+    tl.store(gate_up + up + offset, pushed * silu, mask=inside)
     tl.store(hidden + narrow, silu * u, mask=inside)
 
 
@@ -70,23 +70,23 @@ def _product(
     column = index % (GROUP * across) // height * COLUMNS + tl.arange(0, COLUMNS)
     k = tl.arange(0, DEPTH)
     base = block.to(tl.int64) * ROWS
-    x_place = x + base * depth + tl.arange(0, ROWS)[:, None] * depth + k[None, :]
-    w_place = gate_up_weight + column[None, :] * depth + k[:, None]
+    x_pointer = x + base * depth + tl.arange(0, ROWS)[:, None] * depth + k[None, :]
+    w_pointer = gate_up_weight + column[None, :] * depth + k[:, None]
     gate = tl.zeros((ROWS, COLUMNS), WIDE)
     up = tl.zeros((ROWS, COLUMNS), WIDE)
     for start in range(0, depth, DEPTH):
         left = (row[:, None] < rows) & (k[None, :] + start < depth)
         right = (column[None, :] < inner) & (k[:, None] + start < depth)
-        a = tl.load(x_place + start, mask=left, other=0.0).to(OPERAND)
-        b = tl.load(w_place + start, mask=right, other=0.0).to(OPERAND)
-        c = tl.load(w_place + inner * depth + start, mask=right, other=0.0).to(OPERAND)
+        a = tl.load(x_pointer + start, mask=left, other=0.0).to(OPERAND)
+        b = tl.load(w_pointer + start, mask=right, other=0.0).to(OPERAND)
+        c = tl.load(w_pointer + inner * depth + start, mask=right, other=0.0).to(OPERAND)
         gate = tl.dot(a, b, gate, input_precision="ieee", out_dtype=WIDE)
         up = tl.dot(a, c, up, input_precision="ieee", out_dtype=WIDE)
     inside = (row[:, None] < rows) & (column[None, :] < inner)
     if KEEP:
-        place = base * (2 * inner) + (tl.arange(0, ROWS)[:, None] * (2 * inner) + column[None, :])
-        tl.store(gate_up + place, gate, mask=inside)
-        tl.store(gate_up + inner + place, up, mask=inside)
+        offset = base * (2 * inner) + (tl.arange(0, ROWS)[:, None] * (2 * inner) + column[None, :])
+        tl.store(gate_up + offset, gate, mask=inside)
+        tl.store(gate_up + inner + offset, up, mask=inside)
     h = gate * sigmoid(gate) * up
     tl.store(hidden + base * inner + (tl.arange(0, ROWS)[:, None] * inner + column[None, :]), h, mask=inside)
 
@@ -109,7 +109,7 @@ def gate(gate_up: Tensor, hidden: Tensor) -> Tensor:
 
 
 def gate_backward(gate_up: Tensor, hidden: Tensor) -> None:
-    """In place: `hidden` holds its gradient and is recomputed; `gate_up` is replaced by its gradient."""
+    """In offset: `hidden` holds its gradient and is recomputed; `gate_up` is replaced by its gradient."""
     rows, columns, stride, up = _layout(gate_up, hidden)
     programs = triton.cdiv(rows, TILE["ROWS"]), triton.cdiv(columns, TILE["COLUMNS"])
     _gate_backward[programs](

@@ -73,8 +73,8 @@ def architecture_of(device: torch.device) -> str:
 @cache
 def table(architecture: str) -> Table:
     """The choices of the repository for one architecture."""
-    found = read_json(TABLE)[architecture]
-    return {operation: found[operation] for operation in OPERATIONS}
+    entries = read_json(TABLE)[architecture]
+    return {operation: entries[operation] for operation in OPERATIONS}
 
 
 def parse(operation: str, choice: str) -> dict[str, int] | None:

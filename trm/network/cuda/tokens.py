@@ -27,23 +27,23 @@ def _forward(
     token = tl.arange(0, LENGTH)
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     i = tl.arange(0, INNER)
-    place = (
+    offset = (
         token[:, None] * columns + column[None, :]
     )  # fewer than 2^31 elements: 128 tokens, 16 million columns
     inside = (token[:, None] < length) & (column[None, :] < columns)
-    own = tl.load(x + place, mask=inside, other=0.0)
-    total = own.to(WIDE)
-    own = own.to(OPERAND)
+    tile = tl.load(x + offset, mask=inside, other=0.0)
+    total = tile.to(WIDE)
+    tile = tile.to(OPERAND)
     for start in range(0, inner, INNER):
         to_gate = tl.load(gate_up_weight + (start + i)[:, None] * LENGTH + token[None, :]).to(OPERAND)
         to_up = tl.load(gate_up_weight + (inner + start + i)[:, None] * LENGTH + token[None, :]).to(OPERAND)
         back = tl.load(down_weight + token[:, None] * inner + (start + i)[None, :]).to(OPERAND)
-        gate = tl.dot(to_gate, own, input_precision="ieee", out_dtype=WIDE)
-        up = tl.dot(to_up, own, input_precision="ieee", out_dtype=WIDE)
+        gate = tl.dot(to_gate, tile, input_precision="ieee", out_dtype=WIDE)
+        up = tl.dot(to_up, tile, input_precision="ieee", out_dtype=WIDE)
         hidden = gate * sigmoid(gate) * up
         total = tl.dot(back, hidden.to(OPERAND), total, input_precision="ieee", out_dtype=WIDE)
     inverse = 1.0 / tl.sqrt(tl.sum(total * total, 0) / length + EPS)
-    tl.store(y + place, total * inverse[None, :], mask=inside)
+    tl.store(y + offset, total * inverse[None, :], mask=inside)
     if SCALE:
         tl.store(scale + column, inverse, mask=column < columns)
 
@@ -57,24 +57,24 @@ def _backward(
     token = tl.arange(0, LENGTH)
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     i = tl.arange(0, INNER)
-    place = (
+    offset = (
         token[:, None] * columns + column[None, :]
     )  # fewer than 2^31 elements: 128 tokens, 16 million columns
     inside = (token[:, None] < length) & (column[None, :] < columns)
-    g = tl.load(grad + place, mask=inside, other=0.0).to(WIDE)
-    normed = tl.load(y + place, mask=inside, other=0.0).to(WIDE)
+    g = tl.load(grad + offset, mask=inside, other=0.0).to(WIDE)
+    normed = tl.load(y + offset, mask=inside, other=0.0).to(WIDE)
     inverse = tl.load(scale + column, mask=column < columns, other=0.0)
     total = inverse[None, :] * (g - normed * (tl.sum(g * normed, 0) / length)[None, :])
-    tl.store(total_grad + place, total, mask=inside)
+    tl.store(total_grad + offset, total, mask=inside)
     pushed = total.to(total_grad.dtype.element_ty).to(OPERAND)
-    own = tl.load(x + place, mask=inside, other=0.0).to(OPERAND)
+    tile = tl.load(x + offset, mask=inside, other=0.0).to(OPERAND)
     narrow = (column < columns)[None, :]
     for start in range(0, inner, INNER):
         to_gate = tl.load(gate_up_weight + (start + i)[:, None] * LENGTH + token[None, :]).to(OPERAND)
         to_up = tl.load(gate_up_weight + (inner + start + i)[:, None] * LENGTH + token[None, :]).to(OPERAND)
         back = tl.load(down_weight + token[:, None] * inner + (start + i)[None, :]).to(OPERAND)
-        gate = tl.dot(to_gate, own, input_precision="ieee", out_dtype=WIDE)
-        up = tl.dot(to_up, own, input_precision="ieee", out_dtype=WIDE)
+        gate = tl.dot(to_gate, tile, input_precision="ieee", out_dtype=WIDE)
+        up = tl.dot(to_up, tile, input_precision="ieee", out_dtype=WIDE)
         hidden_grad = tl.dot(tl.trans(back), pushed, input_precision="ieee", out_dtype=WIDE)
         sigma = sigmoid(gate)
         silu = gate * sigma
@@ -89,7 +89,7 @@ def _backward(
             tl.trans(to_gate), gate_grad.to(OPERAND), total, input_precision="ieee", out_dtype=WIDE
         )
         total = tl.dot(tl.trans(to_up), up_grad.to(OPERAND), total, input_precision="ieee", out_dtype=WIDE)
-    tl.store(out + place, total, mask=inside)
+    tl.store(out + offset, total, mask=inside)
 
 
 def tile_of(choices: Table, operation: str, length: int, inner: int) -> dict[str, int] | None:

@@ -92,13 +92,6 @@ def stack(x_LBD: Tensor, w: Weights, arch: Architecture) -> Tensor:
     return x_LBD
 
 
-def one_hot_lookup(ids: Tensor, table: Tensor) -> Tensor:
-    """Embedding lookup as a one-hot product: the backward of a gather is a scatter, for which the partitioner would
-    gather all rows on every chip."""
-    symbols = torch.arange(table.shape[0], device=ids.device, dtype=torch.int32)
-    return torch.matmul((ids[..., None] == symbols).to(table.dtype), table)
-
-
 class Rematerialize(torch.autograd.Function):
     """Activation checkpointing of `function(*tensors)`: backward recomputes it behind an optimization barrier, which
     stops the compiler from merging the two computations."""
@@ -207,7 +200,7 @@ class XlaNetwork:
         length, rows = z_H.shape[0], z_H.shape[1] // mesh.devices
         if self.kernels is None:
             self.kernels = kernels_wanted()
-        x = network.embed(inputs, puzzle, w, arch, one_hot_lookup)
+        x = network.embed(inputs, puzzle, w, arch, network.one_hot_lookup)
         if self.kernels and recursion.usable(w, arch, length, rows):
             if self._keep is None:
                 self._keep = self._choose_keep(w, length, rows, l_cycles)
