@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -101,6 +101,20 @@ class LastRound(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad_H: Tensor, grad_L: Tensor) -> tuple[Tensor | None, ...]:
         return ctx.rounds.backward(grad_H, ctx.saved), None, None, None, None
+
+
+class Kept(NamedTuple):
+    """Saved for backward of one block: its input, the mixer's output, the block's output, and 1 / rms of both norms."""
+
+    x: Tensor
+    y: Tensor
+    y_scale: Tensor
+    mixer: Any
+    """Activations of the mixing layer."""
+    gate_up: Tensor
+    """Projection of the channel mixing."""
+    out: Tensor
+    out_scale: Tensor
 
 
 class Rounds(ABC):

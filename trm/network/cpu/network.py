@@ -6,27 +6,15 @@ with passes for softmax and rotary embeddings.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from trm.network import fused
-from trm.network.cpu.attention import Attention, Heads
+from trm.network.cpu.attention import Attention
 from trm.network.cpu.launch import run
 from trm.network.cpu.layers import Channels, Layer, Tokens
-
-
-class Kept(NamedTuple):
-    """Saved for backward of one block: input x, the mixer's output y, the block's output, and 1 / rms of both norms."""
-
-    x: Tensor
-    y: Tensor
-    y_scale: Tensor
-    mixer: Tensor | Heads
-    gate_up: Tensor
-    out: Tensor
-    out_scale: Tensor
 
 
 class CompiledRounds(fused.Rounds):
@@ -64,7 +52,7 @@ class CompiledRounds(fused.Rounds):
             gate_up = channels.kept(flat, length, place)
             out, out_scale = channels.forward(flat, gate_up, (last, place))
             if saved is not None:
-                records.append(Kept(x_LBD, y, y_scale, inner, gate_up, out, out_scale))
+                records.append(fused.Kept(x_LBD, y, y_scale, inner, gate_up, out, out_scale))
             x_LBD = out.view(length, batch, width)
         if saved is not None:
             saved.append(records)
@@ -82,7 +70,9 @@ class CompiledRounds(fused.Rounds):
                 run("accumulate", part, len(total), total, part, total[0].numel())
         return total.to(grad.dtype)
 
-    def _blocks_backward(self, grads: tuple[Tensor, Tensor], records: list[Kept]) -> tuple[Tensor, Tensor]:
+    def _blocks_backward(
+        self, grads: tuple[Tensor, Tensor], records: list[fused.Kept]
+    ) -> tuple[Tensor, Tensor]:
         """Gradient of the input as two summands, given that of the output."""
         for (mixer, channels), kept in zip(self._blocks[::-1], records[::-1]):
             total = channels.norm_backward(grads, kept.out, kept.out_scale, "above")

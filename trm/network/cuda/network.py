@@ -7,7 +7,7 @@ backward recomputes the projection of token mixing.
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,19 +18,6 @@ from trm.network.cuda.norm import norm_backward, residual_norm, scale_dtype
 from trm.network.cuda.tiles import Table, architecture_of, table
 from trm.network.definition import Architecture, Weights, one_hot_lookup
 from trm.network.parameters import Layout
-
-
-class Kept(NamedTuple):
-    """Saved for backward of one block: its input, the mixer's output, the block's output, and 1 / rms of both norms."""
-
-    x: Tensor
-    y: Tensor
-    y_scale: Tensor
-    mixer: tuple[Tensor, ...]
-    """Attention's projections and head outputs; empty for token mixing."""
-    gate_up: Tensor
-    out: Tensor
-    out_scale: Tensor
 
 
 class TritonRounds(fused.Rounds):
@@ -101,7 +88,7 @@ class TritonRounds(fused.Rounds):
                 y_scale = self._get(("y scale", place), x, max(rows[0], columns[1]), dtype=dtype)
                 gate_up = self._get(("gate_up", place), x, rows[0], channels.into.shape[0])
                 out_scale = self._get(("out scale", place), x, rows[0], dtype=dtype)
-                kept = Kept(x, y, y_scale, inner, gate_up, out, out_scale)
+                kept = fused.Kept(x, y, y_scale, inner, gate_up, out, out_scale)
                 records.append(kept)
             if isinstance(mixer, Tokens):
                 mixer.forward(x.view(columns), y.view(columns), kept and kept.y_scale)
@@ -127,7 +114,7 @@ class TritonRounds(fused.Rounds):
             total.add_(grad)
         return total.to(grad.dtype)
 
-    def _stack_backward(self, grad: Tensor, records: list[Kept]) -> Tensor:
+    def _stack_backward(self, grad: Tensor, records: list[fused.Kept]) -> Tensor:
         length, batch, width = grad.shape
         rows, columns = (length * batch, width), (length, batch * width)
         for (mixer, channels), kept in zip(self._blocks[::-1], records[::-1]):
