@@ -2,7 +2,6 @@
 
 import gzip
 
-import numpy as np
 import pytest
 
 from tests.data.conftest import small
@@ -37,7 +36,7 @@ def test_plain_gzipped_and_several_files(tmp_path, pool_4x4, monkeypatch):
     with gzip.open(tmp_path / "b.csv.gz", "wt", newline="") as out:
         out.write(HEADER.replace("\n", "\r\n") + "".join(rows[30:]).replace("\n", "\r\n"))
     (tmp_path / "all.csv").write_text(HEADER + "".join(rows))
-    monkeypatch.setattr(csv_source, "BLOCK", 256)  # many blocks
+    monkeypatch.setattr(csv_source, "BLOCK", 7)  # many blocks
     parted = build_source(csv_config(tmp_path / "a.csv", tmp_path / "b.csv.gz"), tmp_path / "parted")
     whole = build_source(csv_config(tmp_path / "all.csv"), tmp_path / "whole")
     assert (parted.questions == whole.questions).all()
@@ -81,9 +80,9 @@ def test_equivalent_puzzles_are_kept_once(tmp_path, pool_4x4):
         ("puzzle,solution\n12,12\n", "line 1: no column `question`"),
         (HEADER + "made,12,1234341221434321,0\n", "line 2: the question has 2 characters instead of 16"),
         (HEADER + "made,................,1234,0\n", "line 2: the answer has 4 characters instead of 16"),
-        (HEADER + "made,................\n", "line 2 has 2 fields instead of 4"),
-        (HEADER + "\nmade,................,1234341221434321,0\n", "line 2 is empty"),
-        (HEADER + "a,b,c,d,e\n", "line 2 has 5 fields instead of 4"),
+        (HEADER + "made,................\n", "line 2: 2 fields instead of 4"),
+        (HEADER + "\nmade,................,1234341221434321,0\n", "line 2: 0 fields instead of 4"),
+        (HEADER + "a,b,c,d,e\n", "line 2: 5 fields instead of 4"),
         (
             HEADER + "made,1..5............,1234341221434321,0\n",
             "line 2: the question has '5' at character 4",
@@ -112,6 +111,7 @@ def test_equivalent_puzzles_are_kept_once(tmp_path, pool_4x4):
         ),
         (HEADER + "made,.234341221434321,1234341221434321,-3\n", "line 2: the rating '-3'"),
         (HEADER + '"made,.234341221434321,1234341221434321,0\n', "line 2: unexpected end of data"),
+        (HEADER + '"a\nb",.234341221434321,1234341221434321,0\n', "a quoted field spans several lines"),
     ],
 )
 def test_malformed_files_are_refused_by_line(tmp_path, text, words):
@@ -124,7 +124,7 @@ def test_malformed_files_are_refused_by_line(tmp_path, text, words):
 
 
 def test_lines_count_through_blocks(tmp_path, pool_4x4, monkeypatch):
-    monkeypatch.setattr(csv_source, "BLOCK", 128)
+    monkeypatch.setattr(csv_source, "BLOCK", 4)
     rows = lines(pool_4x4, 40)
     (tmp_path / "bad.csv").write_text(HEADER + "".join(rows) + "made,12,12,0\n")
     with pytest.raises(UserError, match=r"bad.csv line 42: "):
@@ -161,14 +161,8 @@ def test_a_line_without_end_is_refused_before_it_fills_the_memory(tmp_path, star
         out.write(start.encode())
         for _ in range(200):
             out.write(bytes(1 << 20))
-    with pytest.raises(UserError, match="a line of more than 1 MB"):
+    with pytest.raises(UserError, match="field larger than field limit"):
         build_source(csv_config(bomb), tmp_path / "out")
-
-
-def test_integers_of_any_width():
-    data = np.frombuffer(b"0,12,,123456789,\n", dtype=np.uint8)
-    begin, end = np.array([0, 2, 5, 6]), np.array([1, 4, 5, 15])
-    assert csv_source._integers(data, begin, end, "f", 2).tolist() == [0, 12, -1, 123456789]
 
 
 def test_remote_files_are_fetched_once_and_checked(tmp_path, pool_4x4, monkeypatch):

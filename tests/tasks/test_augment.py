@@ -89,26 +89,6 @@ def test_torch_numpy_and_files_agree(tmp_path, set_4x4, mazes, kind):
         assert (load(tmp_path / "out", split).inputs == load(folder, split).inputs).all()
 
 
-@pytest.mark.parametrize("shape", [(2, 3), (3, 3), (3, 2), (4, 4)])
-def test_compiled_maps_equal_numpys_at_other_sizes(shape):
-    from trm.tasks.sudoku.expand_kernels import expand_sudoku
-
-    geometry = Geometry(*shape)
-    # any tokens will do: rows are moved, not read
-    rows = rng.bounded(
-        rng.draw(rng.key(3, np.arange(3))[:, None], np.arange(geometry.cells)), geometry.side + 2
-    )
-    rows = rows.astype(np.uint8)
-    out = [np.empty((18, geometry.cells), dtype=np.uint8) for _ in range(2)]
-    root = rng.root_key(4, "augment")
-    expand_sudoku(np.uint64(root), 7, 5, *shape, rows, rows[::-1].copy(), *out)
-    meta = Meta("sudoku", geometry.cells, geometry.side + 2, 1, 5, 4, *shape)
-    puzzles, copies = np.divmod(np.arange(18), 6)
-    maps = SudokuAugmenter(meta).maps(puzzles + 7, copies)
-    assert (out[0] == apply_numpy(rows[puzzles], *maps)).all()
-    assert (out[1] == apply_numpy(rows[::-1][puzzles], *maps)).all()
-
-
 def test_mazes_have_eight_forms(mazes):
     train = load(mazes, "train")
     turns = dihedral_cells(8)

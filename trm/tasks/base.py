@@ -14,13 +14,11 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from trm.data import hints, rng
-from trm.data.dataset import SPLITS, Meta, PuzzleSet, dataset_json, one_example_set, write_split
-from trm.data.parallel import over_rows
+from trm.data.dataset import Meta, PuzzleSet, one_example_set
 from trm.data.pool import Pool
 from trm.data.sampler import SampledRows
 from trm.data.splits import Splits
 from trm.errors import UserError
-from trm.io import write_json
 from trm.study.dataset_identity import shape
 from trm.study.schema import DataConfig
 
@@ -93,55 +91,9 @@ class Task(ABC):
         parts = (splits.train, False), (splits.validation, True), (splits.test, True)
         return [puzzles(*part) for part in parts], ["<blank>"], {}
 
-    def augmenter(self, puzzles: PuzzleSet) -> Augmenter | HostAugmenter:
-        """The augmenter of a split's training copies."""
+    def augmenter(self, puzzles: PuzzleSet, training: bool = True) -> Augmenter | HostAugmenter:
+        """The augmenter of a split, for training or for testing."""
         return Augmenter(puzzles.meta)
-
-    def write_copies(self, folder: Path, sets: dict[str, PuzzleSet], copies: int) -> None:
-        """Write all splits of a data set, and its identifiers, with `copies` of each training puzzle."""
-        train, count = sets["train"], sets["train"].puzzles * (copies + 1)
-        (folder / "train").mkdir()
-        # memory-mapped: the process never holds all copies at once
-        arrays = [
-            np.lib.format.open_memmap(
-                folder / f"train/all__{name}.npy",
-                mode="w+",
-                dtype=np.uint8,
-                shape=(count, train.meta.seq_len),
-            )
-            for name in ("inputs", "labels")
-        ]
-        self.fill(train, copies, *arrays)
-        del arrays
-        np.save(folder / "train/all__puzzle_identifiers.npy", np.zeros(count, dtype=np.int32))
-        np.save(folder / "train/all__puzzle_indices.npy", np.arange(count + 1, dtype=np.int32))
-        np.save(folder / "train/all__group_indices.npy", np.arange(0, count + 1, copies + 1, dtype=np.int32))
-        meta = replace(train.meta, augmentations=0)
-        write_json(folder / "train/dataset.json", dataset_json(meta, train.groups, count, count))
-        for name in SPLITS[1:]:
-            write_split(folder / name, sets[name])
-        write_json(folder / "identifiers.json", ["<blank>"], indent=None)
-
-    def fill(self, train: PuzzleSet, copies: int, inputs: np.ndarray, labels: np.ndarray) -> None:
-        """Fill uint8 [puzzles * (copies + 1), cells] with every copy of every puzzle, in row order."""
-
-        def work(start: int, stop: int) -> None:
-            self.fill_part(train, start, stop, copies, inputs, labels)
-
-        over_rows(work, train.puzzles, max(1, 16384 // (copies + 1)), "augmenting", "puzzles")
-
-    def fill_part(
-        self, train: PuzzleSet, start: int, stop: int, copies: int, inputs: np.ndarray, labels: np.ndarray
-    ) -> None:
-        """Copies of the puzzles start..stop-1: by the augmenter's maps, unless a task overrides it."""
-        puzzles = np.repeat(np.arange(start, stop), copies + 1)
-        augmenter = self.augmenter(train)
-        assert isinstance(augmenter, Augmenter)
-        tokens, cells = augmenter.maps(puzzles, np.tile(np.arange(copies + 1), stop - start))
-        rows = slice(start * (copies + 1), stop * (copies + 1))
-        for grids, out in ((train.inputs, inputs), (train.labels, labels)):
-            moved = np.take_along_axis(grids[puzzles], cells.astype(np.int64), axis=1)
-            out[rows] = np.take_along_axis(tokens, moved.astype(np.int64), axis=1)
 
     def check_copies(self, train: PuzzleSet, copies: int, place: Path) -> None:
         """Check the number of copies. UserError: it cannot be written."""

@@ -5,18 +5,28 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from trm.data.dataset import SPLITS, load
+import numpy as np
+
+from trm.data.dataset import SPLITS, PuzzleSet, dataset_json, load, write_split
 from trm.data.files import new_folder, read_manifest, write_manifest
+from trm.data.parallel import over_rows
+from trm.data.sampler import SampledRows
 from trm.errors import UserError
+from trm.io import write_json
 from trm.study.fingerprint import digest
+from trm.study.tasks import spec_of
 from trm.tasks import task_of
+from trm.tasks.base import Augmenter, HostAugmenter
 
 
 def expand(directory: Path, out: Path, copies: int | None = None) -> int:
     """Write `directory` to `out` with `copies` (None: the data set's own number) of each training puzzle.
 
-    Row (copies + 1) * p + k is copy k of puzzle p, as `Augmenter` makes it on the fly. Returns the training puzzles
-    written.
+    Test puzzles are copied too if their copies vote. Row (copies + 1) * p + k is copy k of puzzle p, as the augmenter
+    makes it on the fly.
+
+    Returns:
+        Training puzzles written.
 
     Raises:
         UserError: the folder is not one of our data sets, or `out` cannot be written.
@@ -27,7 +37,7 @@ def expand(directory: Path, out: Path, copies: int | None = None) -> int:
     if manifest.get("expanded"):
         raise UserError(f"{directory} already holds augmented copies: expand the data set it was made from")
     copies = train.meta.augmentations if copies is None else copies
-    task = task_of(train.meta.task)
+    task, votes = task_of(train.meta.task), spec_of(train.meta.task).votes
     task.check_copies(train, copies, directory)
     document = {key: value for key, value in manifest.items() if key != "sha256"}
     document |= {
@@ -37,8 +47,61 @@ def expand(directory: Path, out: Path, copies: int | None = None) -> int:
         "expanded": copies,
     }
     with new_folder(out) as folder:
-        task.write_copies(folder, sets, copies)
-        if not (folder / "identifiers.json").exists():  # the copies keep the identifiers that they have
-            shutil.copyfile(directory / "identifiers.json", folder / "identifiers.json")
+        for name, puzzles in sets.items():
+            if name == "train" or votes:
+                write_copies(
+                    folder / name, puzzles, copies, task.augmenter(puzzles, training=name == "train")
+                )
+            else:
+                write_split(folder / name, puzzles)
+        shutil.copyfile(directory / "identifiers.json", folder / "identifiers.json")
         write_manifest(folder, document)
     return train.puzzles * (copies + 1)
+
+
+def write_copies(folder: Path, puzzles: PuzzleSet, copies: int, augmenter: Augmenter | HostAugmenter) -> None:
+    """Write a split with copies 0..copies of each puzzle, each a puzzle of its own, into a new folder."""
+    folder.mkdir()
+    count, rows = puzzles.puzzles * (copies + 1), puzzles.examples * (copies + 1)
+    first = puzzles.puzzle_indices.astype(np.int64)
+    examples = np.diff(first)
+    identifiers = np.empty(count, dtype=np.int32)
+    # memory-mapped: the process never holds all copies at once
+    inputs, labels = (
+        np.lib.format.open_memmap(
+            folder / f"all__{name}.npy", mode="w+", dtype=np.uint8, shape=(rows, puzzles.meta.seq_len)
+        )
+        for name in ("inputs", "labels")
+    )
+
+    def work(start: int, stop: int) -> None:
+        sizes = examples[start:stop] * (copies + 1)
+        puzzle = np.repeat(np.arange(start, stop), sizes)
+        offset = np.arange(len(puzzle)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        copy, example = np.divmod(offset, examples[puzzle])
+        at = slice(first[start] * (copies + 1), first[stop] * (copies + 1))
+        batch = SampledRows(first[puzzle] + example, puzzle, copy)
+        inputs[at], labels[at], found = _augmented(puzzles, augmenter, batch)
+        identifiers[start * (copies + 1) : stop * (copies + 1)] = found[example == 0]
+
+    chunk = 16384 // int((copies + 1) * examples.max(initial=1))
+    over_rows(work, puzzles.puzzles, max(1, chunk), "augmenting", "puzzles")
+    np.save(folder / "all__puzzle_identifiers.npy", identifiers)
+    ends = np.concatenate([[0], np.cumsum(np.repeat(examples, copies + 1))])
+    np.save(folder / "all__puzzle_indices.npy", ends.astype(np.int32))
+    np.save(folder / "all__group_indices.npy", np.arange(0, count + 1, copies + 1, dtype=np.int32))
+    write_json(folder / "dataset.json", dataset_json(puzzles.meta, puzzles.groups, count, rows))
+
+
+def _augmented(
+    puzzles: PuzzleSet, augmenter: Augmenter | HostAugmenter, batch: SampledRows
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Inputs, labels (uint8 [b, cells]) and puzzle identifiers (int32 [b]) of a batch."""
+    if isinstance(augmenter, HostAugmenter):
+        return augmenter.rows(batch)
+    tokens, cells = augmenter.maps(batch.puzzles, batch.copies)
+    inputs, labels = (
+        np.take_along_axis(tokens, np.take_along_axis(grids[batch.rows], cells, axis=1), axis=1)
+        for grids in (puzzles.inputs, puzzles.labels)
+    )
+    return inputs, labels, puzzles.puzzle_identifiers[batch.puzzles]

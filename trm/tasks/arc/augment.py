@@ -1,8 +1,7 @@
 """Augmented copies of ARC tasks: one rotation or reflection and one recolouring per copy, one shift per example.
 
-A copy of an example is a token map and two cell maps (its input and output may differ in size): cell i of the copy
-shows `token_map[row[cell_map[i]]]`, where positions S and S + 1 (S cells of a canvas) mean padding and the
-end-of-grid token. Colour 0 stays; copy 0 is the original; in each copy one example is not shifted, like test inputs.
+Colour 0 stays; copy 0 is the original. In each copy one example is not shifted, because test inputs never are. A
+canvas has S cells.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import numpy as np
 from trm.data import rng
 from trm.data.dataset import PuzzleSet
 from trm.data.sampler import SampledRows
-from trm.tasks.arc.arc import COLOUR, EOS, INVERSE_TURN, PAD, side_of, turn
+from trm.tasks.arc.arc import COLOUR, INVERSE_TURN, side_of, turn
 
 
 def copy_transforms(
@@ -34,43 +33,6 @@ def sizes(canvases: np.ndarray) -> np.ndarray:
     return np.stack([grids[:, :, 0].sum(axis=1), grids[:, 0, :].sum(axis=1)], axis=1)
 
 
-def token_maps(colours: np.ndarray) -> np.ndarray:
-    """uint8 [n, 12]: padding and end of grid are kept, colours permuted."""
-    return np.concatenate(
-        [np.tile(np.array([PAD, EOS], dtype=np.uint8), (len(colours), 1)), colours + COLOUR], axis=1
-    )
-
-
-def cell_maps(shapes: np.ndarray, turns: np.ndarray, shift: np.ndarray, side: int) -> np.ndarray:
-    """Source positions of turned and shifted grids, int16 [n, side * side].
-
-    Args:
-        shapes: int [n, 2], rows and columns of the originals.
-        turns: int [n], see `arc.turn`.
-        shift: int [n, 2], rows and columns that the turned grid moves down and right.
-        side: rows and columns of a canvas.
-    """
-    height, width = (shapes[:, k, None].astype(np.int32) for k in range(2))
-    number = turns[:, None]
-    swapped = np.isin(number, (1, 3, 6, 7))
-    new_height, new_width = np.where(swapped, width, height), np.where(swapped, height, width)
-    cell = np.arange(side * side, dtype=np.int32)[None]
-    row, column = cell // side - shift[:, 0, None], cell % side - shift[:, 1, None]
-    # the original's row: r, c, h-1-r or h-1-c; and its column alike
-    down, across = height - 1, width - 1
-    source_row = np.choose(
-        number, (row, column, down - row, down - column, row, down - row, column, down - column)
-    )
-    source_column = np.choose(
-        number, (column, across - row, across - column, row, across - column, column, row, across - row)
-    )
-    in_rows, in_columns = (row >= 0) & (row < new_height), (column >= 0) & (column < new_width)
-    ends = (row == new_height) & in_columns | (column == new_width) & in_rows
-    found = np.where(in_rows & in_columns, source_row * side + source_column,
-                     np.where(ends, side * side + 1, side * side))  # fmt: skip
-    return found.astype(np.int16)
-
-
 def shifts(keys: np.ndarray, example: np.ndarray, count: np.ndarray, room: np.ndarray) -> np.ndarray:
     """Shift of each example of a copy, int64 [n, 2]: uniform in 0..room, none for one random example of the copy.
 
@@ -85,13 +47,6 @@ def shifts(keys: np.ndarray, example: np.ndarray, count: np.ndarray, room: np.nd
     return np.where(still[:, None], 0, drawn)
 
 
-def apply(rows: np.ndarray, token_map: np.ndarray, cell_map: np.ndarray) -> np.ndarray:
-    """Augmented canvases, uint8 [n, S]."""
-    ends = np.tile(np.array([PAD, EOS], dtype=np.uint8), (len(rows), 1))
-    moved = np.take_along_axis(np.concatenate([rows, ends], axis=1), cell_map.astype(np.int64), axis=1)
-    return np.take_along_axis(token_map, moved.astype(np.int64), axis=1)
-
-
 def undo(grid: np.ndarray, number: int, colours: np.ndarray) -> np.ndarray:
     """The original frame's grid of a prediction (colours) for a copy with this turn and recolouring."""
     return turn(np.argsort(colours).astype(np.uint8)[grid], INVERSE_TURN[number])
@@ -103,11 +58,11 @@ def copy_name(task: str, number: int, colours: np.ndarray) -> str:
 
 
 class ArcAugmenter:
-    """Maps of the copies of a split's examples.
+    """Makes copies on the host: the maps for the device would be larger than the copies.
 
     Args:
         puzzles: a split of originals.
-        shifted: whether copies are shifted as in training; test inputs never are.
+        shifted: whether copies are shifted, as in training; test inputs never are.
     """
 
     def __init__(self, puzzles: PuzzleSet, shifted: bool = True):
@@ -123,23 +78,8 @@ class ArcAugmenter:
         self._inputs, self._labels = puzzles.inputs, puzzles.labels
         self._side = side_of(meta.seq_len)
 
-    def maps(self, rows: np.ndarray, copies: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Maps of copy `copies[i]` of example `rows[i]`.
-
-        Returns:
-            token_map uint8 [n, 12]; cell maps of inputs and of labels, int16 [n, S], to be used by `apply`.
-        """
-        rows = np.asarray(rows)
-        turns, colours, shift = self.transforms(rows, copies)
-        inputs, labels = (
-            cell_maps(shapes[rows], turns, shift, self._side)
-            for shapes in (self.input_sizes, self.label_sizes)
-        )
-        return token_maps(colours), inputs, labels
-
     def canvases(self, rows: np.ndarray, copies: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Inputs and labels of copy `copies[i]` of example `rows[i]`, uint8 [n, S] each. Made on the host, because the
-        maps for the device would be larger than the copies."""
+        """Inputs and labels of copy `copies[i]` of example `rows[i]`, uint8 [n, S] each."""
         from trm.tasks.arc.kernels import move_grids
 
         moves = self.transforms(rows, copies)
@@ -151,7 +91,7 @@ class ArcAugmenter:
         return found[0], found[1]
 
     def rows(self, batch: SampledRows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """What a training step sees of a sampler's batch: inputs, labels uint8 [n, S], puzzle identifiers int32 [n]."""
+        """Inputs, labels (uint8 [n, S]) and puzzle identifiers (int32 [n]) of a sampler's batch."""
         return *self.canvases(batch.rows, batch.copies), self.identifiers(batch.rows, batch.copies)
 
     def transforms(self, rows: np.ndarray, copies: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

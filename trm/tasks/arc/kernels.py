@@ -1,4 +1,4 @@
-"""Compiled augmentation of ARC grids; gives the same cells as the maps of `augment.py`."""
+"""Compiled augmentation of ARC grids."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from trm.compiled import njit
 
 @njit
 def move_grids(canvases, shapes, turns, colours, shift, out, side):
-    """`arc_augment.apply` with its maps, for canvases of `side`: turn, recolour and shift each grid into out[i].
+    """Turn, recolour and shift the grid of each canvas (uint8 [n, side * side]) into out[i].
 
-    shapes, shift int64 [n, 2]; turns int64 [n]; colours uint8 [n, 10].
+    shapes (rows, columns), shift (down, right): int64 [n, 2]; turns: int64 [n], see `arc.turn`; colours: uint8 [n, 10].
     """
     for i in range(len(canvases)):
         canvas, target = canvases[i], out[i]

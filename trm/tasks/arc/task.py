@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from trm.data.splits import Splits
 from trm.errors import UserError
 from trm.study.schema import DataConfig
 from trm.tasks.arc import arc, dataset
+from trm.tasks.arc.augment import ArcAugmenter
 from trm.tasks.base import Augmenter, Files, HostAugmenter, Task
 
 
@@ -29,28 +29,21 @@ class Arc(Task):
         self, config: DataConfig, pool: Pool, splits: Splits
     ) -> tuple[list[PuzzleSet], list[str], dict[str, Any]]:
         sets, tasks = dataset.puzzle_sets(pool, splits, config.augmentations, config.seed)
-        nothing = [np.zeros(puzzles.groups, dtype=np.int32) for puzzles in sets]
-        sets = [replace(puzzles, ratings=zeros, sources=zeros) for puzzles, zeros in zip(sets, nothing)]
         names = list(dataset.identifier_names(tasks, config.augmentations, config.seed))
         return sets, names, {"tasks": tasks}
 
-    def augmenter(self, puzzles: PuzzleSet) -> Augmenter | HostAugmenter:
-        """Copies are made on the host (`ArcAugmenter.rows`), unless they are written out."""
-        from trm.tasks.arc.augment import ArcAugmenter
-
-        return ArcAugmenter(puzzles) if puzzles.meta.augmentations else Augmenter(puzzles.meta)
+    def augmenter(self, puzzles: PuzzleSet, training: bool = True) -> Augmenter | HostAugmenter:
+        if not puzzles.meta.augmentations:
+            return Augmenter(puzzles.meta)
+        return ArcAugmenter(puzzles, shifted=training)
 
     def check_copies(self, train: PuzzleSet, copies: int, place: Path) -> None:
         super().check_copies(train, copies, place)
         if copies > train.meta.augmentations:
             raise UserError(
-                f"--copies {copies}: {place} has identifiers for {train.meta.augmentations} copies of a task: "
-                "ask for no more, or build it with more data.augmentations"
+                f"--copies {copies}: {place} has identifiers for {train.meta.augmentations} copies of each task: give "
+                "no more, or build it with more data.augmentations"
             )
-
-    def write_copies(self, folder: Path, sets: dict[str, PuzzleSet], copies: int) -> None:
-        for name, puzzles in sets.items():
-            dataset.write_expanded(folder / name, puzzles, copies, shifted=name == "train")
 
     def lines(self, tokens: np.ndarray, box_rows: int, box_cols: int) -> list[str]:
         grid = arc.decode(tokens)

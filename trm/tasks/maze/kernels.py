@@ -199,16 +199,3 @@ def check_batch(side, questions, answers, faults, lengths, single):
             if not linked:
                 faults[row] = 3
                 break
-
-
-@njit
-def expand_turns(turns, copies, inputs, labels, out_inputs, out_labels):
-    """As `expand_sudoku` for mazes: copy k is symmetry k mod 8 of the square; turns int16 [8, cells]."""
-    row = 0
-    for puzzle in range(len(inputs)):
-        for copy in range(copies + 1):
-            cells = turns[copy % 8]
-            for j in range(inputs.shape[1]):
-                out_inputs[row, j] = inputs[puzzle, cells[j]]
-                out_labels[row, j] = labels[puzzle, cells[j]]
-            row += 1

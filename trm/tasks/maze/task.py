@@ -38,18 +38,8 @@ class Maze(Task):
             return maze.read_pool(config, official_files(self.name), divided=True)
         return maze.read_pool(config, files)
 
-    def augmenter(self, puzzles: PuzzleSet) -> Augmenter:
+    def augmenter(self, puzzles: PuzzleSet, training: bool = True) -> Augmenter:
         return MazeAugmenter(puzzles.meta)
-
-    def fill_part(
-        self, train: PuzzleSet, start: int, stop: int, copies: int, inputs: np.ndarray, labels: np.ndarray
-    ) -> None:
-        from trm.tasks.maze.kernels import expand_turns
-
-        turns, rows = MazeAugmenter(train.meta).turns, slice(start * (copies + 1), stop * (copies + 1))
-        expand_turns(
-            turns, copies, train.inputs[start:stop], train.labels[start:stop], inputs[rows], labels[rows]
-        )
 
     def lines(self, tokens: np.ndarray, box_rows: int, box_cols: int) -> list[str]:
         side, symbols = round(len(tokens) ** 0.5), "?" + CHARACTERS

@@ -11,9 +11,9 @@ import numpy as np
 from trm.data import rng
 from trm.data.parallel import over_rows
 from trm.tasks.sudoku.geometry import Geometry
-from trm.tasks.sudoku.small import FOUR, canonical_small
 
-SIX = (Geometry(2, 3), Geometry(3, 2))
+SMALL = (Geometry(2, 2), Geometry(2, 3), Geometry(3, 2))
+"""Few enough symmetries to try them all."""
 
 
 def class_keys(
@@ -33,9 +33,7 @@ def class_keys(
 
         keys = canonical_keys(questions, answers)
         return keys, np.ascontiguousarray(keys[:, :4])
-    if geometry == FOUR:
-        keys = canonical_small(geometry, questions)
-    elif geometry in SIX:
+    if geometry in SMALL:
         keys = _tried_symmetries(geometry, questions)
     else:
         keys = np.concatenate([_refined(geometry, questions[i : i + 256], answers[i : i + 256])

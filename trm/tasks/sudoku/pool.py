@@ -17,7 +17,7 @@ from trm.errors import UserError
 from trm.study.schema import DataConfig
 from trm.tasks.sudoku.classes import class_keys, number_rows, pairs
 from trm.tasks.sudoku.geometry import Geometry, broken_rule, symbol_values
-from trm.tasks.sudoku.small import FOUR, classes_4x4, solved_by_singles
+from trm.tasks.sudoku.small import FOUR, classes_4x4
 
 TOKEN = 1
 """Token of a value: value + 1 (0 is padding)."""
@@ -44,14 +44,8 @@ def solve(
 
 
 def rate(geometry: Geometry, questions: np.ndarray) -> np.ndarray:
-    """Ratings, int32 [puzzles]; puzzles that singles alone solve (nearly all 4x4) need no compiled code."""
-    ratings = np.zeros(len(questions), dtype=np.int32)
-    rest = np.arange(len(questions))
-    if geometry == FOUR:
-        rest = np.flatnonzero(~solved_by_singles(geometry, questions))
-    if len(rest):
-        ratings[rest] = solve(geometry, questions[rest], limit=1)[2]
-    return ratings
+    """Ratings, int32 [puzzles]."""
+    return solve(geometry, questions, limit=1)[2].astype(np.int32)
 
 
 # generated ------------------------------------------------------------------------------------------------------------

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from trm.data import rng
 from trm.data.dataset import PuzzleSet
 from trm.data.official import official_files
 from trm.data.pool import Pool
@@ -31,20 +30,8 @@ class Sudoku(Task):
             return pool.csv_pool(config, official_files(self.name), divided=True)
         return pool.csv_pool(config, files)
 
-    def augmenter(self, puzzles: PuzzleSet) -> Augmenter:
-        return SudokuAugmenter(puzzles.meta) if puzzles.meta.augmentations else Augmenter(puzzles.meta)
-
-    def fill_part(
-        self, train: PuzzleSet, start: int, stop: int, copies: int, inputs: np.ndarray, labels: np.ndarray
-    ) -> None:
-        from trm.tasks.sudoku.expand_kernels import expand_sudoku
-
-        meta, rows = train.meta, slice(start * (copies + 1), stop * (copies + 1))
-        root = np.uint64(rng.root_key(meta.seed, "augment"))
-        originals = train.inputs[start:stop], train.labels[start:stop]
-        expand_sudoku(
-            root, start, copies, meta.box_rows, meta.box_cols, *originals, inputs[rows], labels[rows]
-        )
+    def augmenter(self, puzzles: PuzzleSet, training: bool = True) -> Augmenter:
+        return SudokuAugmenter(puzzles.meta)
 
     def lines(self, tokens: np.ndarray, box_rows: int, box_cols: int) -> list[str]:
         side = round(len(tokens) ** 0.5)
