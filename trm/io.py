@@ -72,6 +72,12 @@ def exclusive(path: Path) -> Iterator[None]:
         yield
 
 
+def files_below(folder: Path) -> list[str]:
+    """Relative names of all files below a folder, sorted."""
+    paths = (Path(place, name) for place, _, names in os.walk(folder) for name in names)
+    return sorted(path.relative_to(folder).as_posix() for path in paths)
+
+
 def sync_folder(path: Path) -> None:
     """Make the folder's entries survive a power cut."""
     handle = os.open(path, os.O_RDONLY)

@@ -4,7 +4,6 @@ import json
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 
 import pytest
 
@@ -13,50 +12,56 @@ from trm.storage.lease import Lease, LeaseHeld, LeaseLost
 
 
 class Clock:
-    """Time that passes only when someone pauses; `during` is called at each pause."""
+    """Time that passes only when someone sleeps; `during` is called at each sleep."""
 
-    def __init__(self, during: Callable[[], object] = lambda: None) -> None:
-        self.now, self.during = 0.0, during
+    def __init__(self) -> None:
+        self.now, self.during = 0.0, lambda: None
 
-    def __call__(self) -> float:
+    def monotonic(self) -> float:
         return self.now
 
-    def pause(self, seconds: float) -> None:
+    def sleep(self, seconds: float) -> None:
         self.now += seconds
         self.during()
 
 
-def lease(store: Store, clock: Clock | None = None) -> Lease:
-    clock = clock or Clock()
-    return Lease(store, "tiny", term=60, clock=clock, pause=clock.pause)
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The clock of all leases of the test."""
+    made = Clock()
+    monkeypatch.setattr("trm.storage.lease.time", made)
+    return made
+
+
+def lease(store: Store) -> Lease:
+    return Lease(store, "tiny", term=60)
 
 
 def test_a_free_lease_is_taken_and_given_back(store: Store):
     first = lease(store)
     first.acquire()
-    assert store.exists("lease.json")
+    assert store.stat("lease.json")
     first.renew()
     first.release()
-    assert not store.exists("lease.json")
+    assert store.stat("lease.json") is None
     lease(store).acquire()
 
 
-def test_a_living_holder_keeps_it(store: Store):
+def test_a_living_holder_keeps_it(store: Store, clock: Clock):
     first = lease(store)
     first.acquire()
-    newcomer = Clock(during=first.renew)
+    clock.during = first.renew
     with pytest.raises(LeaseHeld, match=r"tiny is being written by process \d+ on .*: stop it"):
-        lease(store, newcomer).acquire()
-    assert newcomer.now < 60
+        lease(store).acquire()
+    assert clock.now < 60
 
 
-def test_a_silent_holder_loses_it_and_learns_so(store: Store):
+def test_a_silent_holder_loses_it_and_learns_so(store: Store, clock: Clock):
     first = lease(store)
     first.acquire()
-    newcomer = Clock()
-    second = lease(store, newcomer)
+    second = lease(store)
     second.acquire()
-    assert newcomer.now == 60
+    assert clock.now == 60
     with pytest.raises(LeaseLost, match="tiny was taken over by process"):
         first.renew()
     with pytest.raises(LeaseLost):
@@ -65,35 +70,33 @@ def test_a_silent_holder_loses_it_and_learns_so(store: Store):
     second.renew()  # the loser gave nothing away
 
 
-def test_a_holder_that_lets_go_meanwhile_is_followed_at_once(store: Store):
+def test_a_holder_that_lets_go_meanwhile_is_followed_at_once(store: Store, clock: Clock):
     first = lease(store)
     first.acquire()
-    newcomer = Clock(during=first.release)
-    lease(store, newcomer).acquire()
-    assert newcomer.now < 60
+    clock.during = first.release
+    lease(store).acquire()
+    assert clock.now < 60
 
 
-def test_a_dead_process_of_this_machine_is_not_waited_for(store: Store):
+def test_a_dead_process_of_this_machine_is_not_waited_for(store: Store, clock: Clock):
     script = (
         "import sys; from trm.storage import open_store; from trm.storage.lease import Lease;"
         "Lease(open_store(sys.argv[1]), 'tiny').acquire()"
     )
     subprocess.run([sys.executable, "-c", script, store.uri], check=True, timeout=180)
-    newcomer = Clock()
-    lease(store, newcomer).acquire()
-    assert newcomer.now == 0
+    lease(store).acquire()
+    assert clock.now == 0
 
 
-def test_an_unreadable_lease_is_waited_out(store: Store):
+def test_an_unreadable_lease_is_waited_out(store: Store, clock: Clock):
     store.put_bytes("lease.json", b"not json")
-    newcomer = Clock()
-    lease(store, newcomer).acquire()
-    assert newcomer.now == 60
+    lease(store).acquire()
+    assert clock.now == 60
     assert json.loads(store.get_bytes("lease.json"))["run"] == "tiny"
 
 
 def test_background_renewal_finds_the_loss(store: Store):
-    first = Lease(store, "tiny", beat=0.01)
+    first = Lease(store, "tiny", term=0.03)
     with first:
         thread = first._thread
         store.put_bytes("lease.json", b"{}")  # another job took it
@@ -107,13 +110,16 @@ RACER = """
 import sys
 from trm.storage import open_store
 from trm.storage.lease import Lease, LeaseHeld
-lease = Lease(open_store(sys.argv[1]), "tiny", term=60, beat=0.2)
+lease = Lease(open_store(sys.argv[1]), "tiny", term=60)
 print("ready", flush=True)
 sys.stdin.readline()
 try:
-    with lease:
-        print("won", flush=True)
-        sys.stdin.readline()
+    lease.acquire()
+    lease.term = 0.6  # renew it often, for the other one to see
+    lease.keep()
+    print("won", flush=True)
+    sys.stdin.readline()
+    lease.release()
 except LeaseHeld:
     print("lost", flush=True)
 """

@@ -1,7 +1,8 @@
 """Checkpoints in a store: pushed in the background, kept, fetched, refused when damaged."""
 
+import subprocess
+import sys
 import threading
-import warnings
 from pathlib import Path
 
 import pytest
@@ -25,8 +26,7 @@ def checkpoint(folder: Path, step: int) -> Path:
 
 def push(mirror: Mirror, folder: Path, steps: list[int], scores: dict[int, float] | None = None) -> None:
     for step in steps:
-        mirror.push(checkpoint(folder, step), step=step, score=(scores or {}).get(step))
-        mirror.uploader.wait()
+        mirror.push(checkpoint(folder, step), step=step, score=(scores or {}).get(step)).result()
 
 
 def test_the_newest_and_the_best_are_kept(store: Store, tmp_path: Path):
@@ -80,12 +80,14 @@ def test_a_damaged_one_is_refused_and_leaves_nothing(store: Store, tmp_path: Pat
     assert list((tmp_path / "new").glob("step-*")) == []
 
 
-def test_one_with_a_damaged_manifest_is_not_listed(store: Store, tmp_path: Path):
+def test_one_with_a_damaged_manifest_is_not_listed(
+    store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
     push(Mirror(store), tmp_path, [1, 2])
     manifest = next(info.name for info in store.list("step-00000002/") if info.name.endswith(".json"))
     store.put_bytes(manifest, b"{")
-    with pytest.warns(RuntimeWarning, match="step-00000002"):
-        assert newest(store, tmp_path / "new").name == "step-00000001"
+    assert newest(store, tmp_path / "new").name == "step-00000001"
+    assert "checkpoint step-00000002 in" in caplog.text
 
 
 def test_pushing_never_waits_and_the_folder_may_go(broken: tuple[Server, Proxy], tmp_path: Path):
@@ -107,14 +109,58 @@ def test_pushing_never_waits_and_the_folder_may_go(broken: tuple[Server, Proxy],
     assert newest(store, tmp_path / "new").name == path.name
 
 
-def test_an_outage_delays_a_push_and_a_longer_one_fails_it_loudly(
-    broken: tuple[Server, Proxy], tmp_path: Path
+def test_of_pushes_that_wait_the_last_is_uploaded(store: Store, tmp_path: Path):
+    mirror, started, release = Mirror(store), threading.Event(), threading.Event()
+    put = store.put_file
+    store.put_file = lambda name, path: (started.set(), release.wait(30), put(name, path))
+    mirror.push(checkpoint(tmp_path, 1), step=1)
+    assert started.wait(30)
+    for step in (2, 3):
+        mirror.push(checkpoint(tmp_path, step), step=step)
+    assert len(list(tmp_path.glob(".upload-*"))) == 2
+    release.set()
+    mirror.close()
+    assert [snapshot.step for snapshot in mirror.list()] == [3, 1]
+    assert not list(tmp_path.glob(".upload-*"))
+
+
+FORGETFUL = """
+import sys
+from pathlib import Path
+from trm.storage import open_store
+from trm.storage.mirror import Mirror
+Mirror(open_store(sys.argv[1])).push(Path(sys.argv[2]), step=1)
+"""
+
+
+def test_the_end_of_the_program_awaits_uploads(store: Store, tmp_path: Path):
+    path = checkpoint(tmp_path, 1)
+    subprocess.run([sys.executable, "-c", FORGETFUL, store.uri, path], check=True, timeout=180)
+    assert [snapshot.step for snapshot in Mirror(store).list()] == [1]
+
+
+def test_a_failed_push_is_logged_and_made_good_by_the_next(
+    store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    mirror = Mirror(store)
+    store.put_bytes = lambda *_, **__: (_ for _ in ()).throw(UserError("the bucket is on fire"))
+    with pytest.raises(UserError, match="on fire"):
+        mirror.push(checkpoint(tmp_path, 1), step=1).result()
+    assert "step-00000001 failed: the bucket is on fire" in caplog.text
+    del store.put_bytes
+    push(mirror, tmp_path, [2])
+    mirror.close()
+
+
+def test_an_outage_delays_a_push(
+    broken: tuple[Server, Proxy], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     from trm.storage.gcs import GcsStore
 
     server, _ = broken
     retried = threading.Event()
-    store = GcsStore(f"gs://{BUCKET}/run", patience=QUICK, on_retry=lambda _: retried.set())
+    monkeypatch.setattr(GcsStore, "_before_retry", lambda *_: retried.set())
+    store = GcsStore(f"gs://{BUCKET}/run", QUICK)
     mirror = Mirror(store)
     server.kill()
     mirror.push(checkpoint(tmp_path, 1), step=1)
@@ -156,6 +202,5 @@ def test_a_job_that_lost_the_run_publishes_nothing(store: Store, tmp_path: Path)
 def test_a_step_pushed_twice_is_kept_once(store: Store, tmp_path: Path):
     push(Mirror(store), tmp_path / "a", [1])
     push(Mirror(store), tmp_path / "b", [1])
-    with warnings.catch_warnings():
-        assert len(Mirror(store).list()) == 1
+    assert len(Mirror(store).list()) == 1
     assert len(list(store.list())) == 3  # two files and a manifest

@@ -31,13 +31,10 @@ def test_listing_is_sorted_and_relative(store: Store):
 
 def test_missing_objects(store: Store, tmp_path: Path):
     assert store.stat("no") is None
-    assert not store.exists("no")
     with pytest.raises(ObjectMissing, match="no does not exist"):
         store.get_bytes("no")
     with pytest.raises(ObjectMissing):
         store.get_file("no", tmp_path / "copy")
-    with pytest.raises(ObjectMissing):
-        store.commit("no", "name")
     store.delete("no")
     assert not (tmp_path / "copy").exists()
 
@@ -52,29 +49,17 @@ def test_preconditions_let_one_writer_win(store: Store):
         store.put_bytes("lock", b"3", if_generation_match=first.generation)
     assert store.get_bytes("lock") == b"2"
     store.delete("lock", if_generation_match=second.generation)
-    assert not store.exists("lock")
+    assert store.stat("lock") is None
 
 
-def test_commit_renames(store: Store):
-    store.put_bytes("tmp/new", b"new")
-    info = store.commit("tmp/new", "final")
-    assert info == store.stat("final")
-    assert store.get_bytes("final") == b"new"
-    assert [info.name for info in store.list()] == ["final"]
-
-
-def test_deletes_and_renames_have_preconditions_too(tmp_path: Path):
-    # fake-gcs-server ignores these two: test_faults looks at the requests instead
+def test_deletes_have_preconditions_too(tmp_path: Path):
+    # fake-gcs-server ignores these: test_faults looks at the requests instead
     store = open_store(tmp_path)
     first = store.put_bytes("lock", b"1")
     store.put_bytes("lock", b"2")
-    store.put_bytes("other", b"3")
     with pytest.raises(Conflict):
         store.delete("lock", if_generation_match=first.generation)
-    with pytest.raises(Conflict):
-        store.commit("other", "lock", if_generation_match=0)
     assert store.get_bytes("lock") == b"2"
-    assert store.get_bytes("other") == b"3"
 
 
 @pytest.mark.parametrize("name", ["", "/a", "a/", "../a", "a/../../b"])

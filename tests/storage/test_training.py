@@ -147,7 +147,7 @@ def test_a_stop_leaves_a_checkpoint_here_and_in_the_bucket(
 
 
 def test_a_second_job_for_a_run_is_refused(dataset: Path, bucket: Callable[[str], str], tmp_path: Path):
-    with Lease(open_store(bucket("checkpoints/tiny"), QUICK), "tiny", beat=0.2):
+    with Lease(open_store(bucket("checkpoints/tiny"), QUICK), "tiny", term=0.6):
         job = train(dataset, tmp_path / "runs/tiny", bucket("checkpoints/tiny"), tmp_path)
         assert finish(job) == 2
     assert f"trm train: The run tiny is being written by process {os.getpid()} on" in job.said

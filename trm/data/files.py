@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from trm.errors import UserError
-from trm.io import read_json, sha256_file, write_json
+from trm.io import files_below, read_json, sha256_file, write_json
 
 MANIFEST = "manifest.json"
 STALE = 86400.0
@@ -65,8 +65,7 @@ def _replace(source: Path, target: Path) -> None:
 
 def write_manifest(folder: Path, document: dict[str, Any]) -> None:
     """Write `manifest.json`: the document and the SHA-256 of every other file of the folder."""
-    names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
-    checksums = {name: sha256_file(folder / name) for name in names if name != MANIFEST}
+    checksums = {name: sha256_file(folder / name) for name in files_below(folder) if name != MANIFEST}
     write_json(folder / MANIFEST, document | {"sha256": checksums})
 
 

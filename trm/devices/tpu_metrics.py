@@ -1,15 +1,14 @@
 """Memory in use and duty cycle of a host's TPU chips, from the metrics service that libtpu runs in each process.
 
 The service is gRPC on the first port of $TPU_RUNTIME_METRICS_PORTS, else on localhost:8431. Its messages are those of
-tpu_metric_service.proto of github.com/google/cloud-accelerator-diagnostics (tpu-info, 2024-09-19); libtpu 0.0.21
-has the same service and metrics. The few fields that are needed are decoded here, without generated code.
+tpu_metric_service.proto in github.com/google/cloud-accelerator-diagnostics (tpu-info, 2024-09-19); libtpu 0.0.21 has
+the same service and metrics. The few fields needed are read without generated code.
 """
 
 from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 METHOD = "/tpu.monitoring.runtime.RuntimeMetricService/GetRuntimeMetric"
@@ -18,11 +17,11 @@ HBM_TOTAL = "tpu.runtime.hbm.memory.total.bytes"
 DUTY_CYCLE = "tpu.runtime.tensorcore.dutycycle.percent"
 PORT = 8431
 SECONDS = 1.0
-"""Longest wait for an answer: the service is on this host."""
+"""Timeout of a request: the service is on this host."""
 
 
 class Use(NamedTuple):
-    """What a host's chips are doing; None where libtpu does not tell."""
+    """Load of a host's chips; None where libtpu does not report it."""
 
     hbm_bytes: int | None
     """In use on the fullest chip."""
@@ -41,16 +40,16 @@ class Use(NamedTuple):
 
 
 class TpuMetrics:
-    """Client of the metrics service of this process's libtpu. Nothing is contacted before the first `read`."""
+    """Client of the metrics service of this process's libtpu. Sends nothing before the first `read`."""
 
     def __init__(self, port: int | None = None):
         given = os.environ.get("TPU_RUNTIME_METRICS_PORTS", "").split(",")[0].strip()
         self._port = port or (int(given) if given.isdigit() else PORT)
-        self._ask: Any = None
+        self._request: Any = None
         self._absent = False
 
     def read(self) -> Use:
-        """The present values. Where the first call finds no service, later calls do not look for it again."""
+        """The current values. If the first call finds no service, later calls do not try again."""
         if self._absent:
             return Use(None, None, None)
         used, total, duty = (self._values(name) for name in (HBM_USED, HBM_TOTAL, DUTY_CYCLE))
@@ -62,20 +61,22 @@ class TpuMetrics:
         )
 
     def _values(self, name: str) -> list[float] | None:
-        """A metric's value for each chip; None where it cannot be had."""
+        """A metric's value for each chip, or None if it is not available."""
         try:
             import grpc
+            from google.protobuf.message import DecodeError
+            from google.protobuf.wrappers_pb2 import StringValue
         except ImportError:
             return None
-        if self._ask is None:
+        if self._request is None:
             channel = grpc.secure_channel(
                 f"localhost:{self._port}", grpc.local_channel_credentials(), [("grpc.enable_http_proxy", 0)]
             )
-            self._ask = channel.unary_unary(METHOD)
-        request = name.encode()
+            self._request = channel.unary_unary(METHOD)
         try:
-            return gauges(self._ask(b"\x0a" + bytes([len(request)]) + request, timeout=SECONDS))
-        except (grpc.RpcError, ValueError):
+            # a MetricRequest has the name as its field 1, like a StringValue
+            return gauges(self._request(StringValue(value=name).SerializeToString(), timeout=SECONDS))
+        except (grpc.RpcError, DecodeError):
             return None
 
 
@@ -83,48 +84,25 @@ def gauges(response: bytes) -> list[float]:
     """The gauge of each metric in a MetricResponse: metric (1), metrics (3), gauge (3), as_double (1) or as_int (2).
 
     Raises:
-        ValueError: not a protocol buffer.
+        DecodeError: not a protocol buffer.
     """
     found: list[float] = []
-    for metric in (item for outer in _within(response, 1) for item in _within(outer, 3)):
-        for gauge in _within(metric, 3):
-            for number, value in _fields(gauge):
-                if number == 1 and isinstance(value, bytes) and len(value) == 8:
-                    found.append(struct.unpack("<d", value)[0])
-                elif number == 2 and isinstance(value, int):
-                    found.append(value)
+    for metric in _fields(response, 1):
+        for chip in _fields(metric, 3):
+            for gauge in _fields(chip, 3):
+                found += [struct.unpack("<d", struct.pack("<Q", bits))[0] for bits in _fields(gauge, 1, 1)]
+                found += _fields(gauge, 2, 0)
     return found
 
 
-def _within(message: bytes, number: int) -> Iterator[bytes]:
-    """The submessages of one field."""
-    return (value for found, value in _fields(message) if found == number and isinstance(value, bytes))
+def _fields(message: bytes, number: int, wire_type: int = 2) -> list[Any]:
+    """The values of one field: bytes of submessages (wire type 2), integers (0) or the bits of doubles (1)."""
+    from google.protobuf.empty_pb2 import Empty
+    from google.protobuf.unknown_fields import UnknownFieldSet
 
-
-def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Number and value of each field: an integer for a varint, bytes for all else."""
-    at = 0
-
-    def varint() -> int:
-        nonlocal at
-        value = shift = 0
-        while True:
-            if at >= len(message) or shift > 63:
-                raise ValueError("the message ends within a number")
-            byte = message[at]
-            value, shift, at = value | (byte & 127) << shift, shift + 7, at + 1
-            if byte < 128:
-                return value
-
-    while at < len(message):
-        number, kind = divmod(varint(), 8)
-        if kind == 0:
-            yield number, varint()
-            continue
-        if kind not in (1, 2, 5):
-            raise ValueError(f"wire type {kind} is not used any more")
-        size = {1: 8, 5: 4}[kind] if kind != 2 else varint()
-        if at + size > len(message):
-            raise ValueError("the message ends within a field")
-        yield number, message[at : at + size]
-        at += size
+    parsed = Empty.FromString(message)  # holds every field as an unknown one
+    return [
+        field.data
+        for field in UnknownFieldSet(parsed)
+        if field.field_number == number and field.wire_type == wire_type
+    ]

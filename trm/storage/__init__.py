@@ -1,7 +1,7 @@
 """Files on a local disk or in a Google Cloud Storage bucket, behind one small interface.
 
-`open_store(uri)` gives a `Store`; the rest of the package is built on it: a background uploader, a cache of
-data sets, a mirror of checkpoints and the lease that keeps two writers of one run apart.
+`open_store(uri)` returns a `Store`. Built on it are a cache of data sets, a mirror of checkpoints, and the lease that
+allows one writer per run.
 """
 
 from trm.storage.base import (

@@ -1,7 +1,7 @@
 """Data sets of a bucket, downloaded once per host and shared by its jobs.
 
-A cached copy is keyed by the checksums of the objects it came from, so a changed data set never passes for
-the old one; each use compares the copy's own checksums, so a damaged copy is fetched again.
+A cached copy is keyed by the checksums of its objects, so a changed data set gets a copy of its own. The copy's files
+are verified at each use, so a damaged copy is downloaded again.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import logging
 import os
 import shutil
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from trm.io import exclusive
 from trm.storage.base import ObjectInfo, ObjectMissing, Patience, Store, is_remote
 from trm.storage.opening import open_store
 
-_PIECE = 1 << 22
+log = logging.getLogger("trm")
 
 
 def default_folder() -> Path:
@@ -31,11 +31,12 @@ def default_folder() -> Path:
 
 
 def fetch(uri: str, folder: Path | None = None, patience: Patience | None = None) -> Path:
-    """A local folder with the content of `uri`: the path itself, or the verified cached copy of
-    gs://bucket/prefix.
+    """A local folder with the content of `uri`: the path itself, or a verified copy of gs://bucket/prefix.
 
-    Jobs that ask at the same time wait for the one that downloads. Raises UserError: nothing there, bucket
-    trouble, no space.
+    One job downloads, others that ask at the same time wait for it.
+
+    Raises:
+        UserError: nothing is there, the bucket cannot be read, or the disk is full.
     """
     if not is_remote(uri):
         path = Path(uri)
@@ -46,7 +47,7 @@ def fetch(uri: str, folder: Path | None = None, patience: Patience | None = None
 
 
 def fetch_store(store: Store, folder: Path | None = None) -> Path:
-    """As `fetch`, for a store that keeps CRC-32C checksums."""
+    """The cached copy of a store's objects; see `fetch`."""
     objects = [info for info in store.list() if not info.name.endswith("/")]
     if not objects:
         raise ObjectMissing(f"There is no data set below {store.uri}: build it first or correct the address.")
@@ -63,15 +64,11 @@ def fetch_store(store: Store, folder: Path | None = None) -> Path:
             if fault is None:
                 return target
             if target.exists():
-                warnings.warn(
-                    f"the cached data set {target} is damaged ({fault}): fetching it again",
-                    RuntimeWarning,
-                    stacklevel=2,
-                )
+                log.warning("the cached data set %s is damaged (%s): downloading it again", target, fault)
             _download(store, objects, target)
     except OSError as error:
         raise UserError(
-            f"Could not keep the data set in {home} ({error.strerror or error}): free space or set TRM_CACHE."
+            f"Could not save the data set in {home} ({error.strerror or error}): free space or set TRM_CACHE."
         ) from error
     return target
 
@@ -84,13 +81,13 @@ def _download(store: Store, objects: list[ObjectInfo], target: Path) -> None:
     fault = _fault(temporary, objects)
     if fault is not None:
         shutil.rmtree(temporary)
-        raise UserError(f"The data set at {store.uri} changed while it was read ({fault}): start again.")
+        raise UserError(f"The data set at {store.uri} changed during the download ({fault}): start again.")
     shutil.rmtree(target, ignore_errors=True)
     os.replace(temporary, target)
 
 
 def _fault(folder: Path, objects: list[ObjectInfo]) -> str | None:
-    """The first difference between the folder and the objects; None if they match."""
+    """The first difference between a folder and the objects, or None."""
     for info in objects:
         path = folder / info.name
         if not path.is_file():
@@ -108,6 +105,6 @@ def crc32c_file(path: Path) -> str:
 
     checksum: Any = google_crc32c.Checksum()  # type: ignore[no-untyped-call]
     with open(path, "rb") as source:
-        while piece := source.read(_PIECE):
+        while piece := source.read(1 << 22):
             checksum.update(piece)
     return base64.b64encode(checksum.digest()).decode()

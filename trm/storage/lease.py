@@ -1,9 +1,9 @@
-"""The lease on a run: at most one job writes it, whatever hosts they are on.
+"""The lease on a run: at most one job writes it, on whatever host.
 
-The lease is one small object, rewritten ("renewed") every few seconds under its generation. A newcomer that
-finds one watches it: if it is renewed the holder lives and the newcomer stops; if a whole term passes without
-a renewal, or the holder is a dead process of this very host, the newcomer takes it over, again under its
-generation, so that of two newcomers one wins. Nothing compares clocks of two machines.
+A lease is one small object whose holder renews it every few seconds, always on condition of its generation. A job that
+finds a lease watches it. If it is renewed, the holder is alive and the new job stops. If a whole term passes without a
+renewal, or the holder was a process of this host that has ended, the new job takes the lease over, again on condition
+of its generation, so that of two new jobs only one wins. The clocks of two machines are never compared.
 """
 
 from __future__ import annotations
@@ -13,28 +13,28 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from uuid import getnode, uuid4
 
 from trm.storage.base import Conflict, ObjectInfo, ObjectMissing, StorageError, Store
 
+NAME = "lease.json"
 TERM_VARIABLE = "TRM_LEASE_SECONDS"
 TERM_SECONDS = 60.0
 
 
 class LeaseHeld(StorageError):
-    """Another living job holds the lease."""
+    """Another running job holds the lease."""
 
 
 class LeaseLost(StorageError):
-    """Another job took the lease over: this one must stop writing."""
+    """Another job has taken over the lease: this one must stop writing."""
 
 
 def _process_start(pid: int) -> str | None:
-    """What tells a process from a later one with its number: clock ticks since boot; "alive" where there is
-    no /proc. None: no such process."""
+    """What distinguishes a process from a later one with the same number: its start in clock ticks since boot, or
+    "alive" where there is no /proc. None if there is no such process."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except (OSError, IndexError):
@@ -59,31 +59,21 @@ def _machine() -> str:
 
 
 class Lease:
-    """`name` in `store`, held for `run` (its name, for messages).
+    """The right to write a run, kept in `store`.
 
-    It is renewed every `beat` seconds (default: a third of the term) and lost `term` seconds after the last
-    time. `clock` (monotonic seconds) and `pause(seconds)` are parameters so that tests need no waiting. Use
-    as a context manager, or `acquire`, `renew` at will, `release`.
+    Use as a context manager, or call `acquire`, `keep` and `release`.
+
+    Args:
+        run: the run's name, for messages.
+        term: seconds without a renewal after which others may take the lease over; by default $TRM_LEASE_SECONDS or 60.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        run: str,
-        *,
-        name: str = "lease.json",
-        term: float | None = None,
-        beat: float | None = None,
-        clock: Callable[[], float] = time.monotonic,
-        pause: Callable[[float], object] = time.sleep,
-    ) -> None:
-        self.store, self.run, self.name = store, run, name
+    def __init__(self, store: Store, run: str, term: float | None = None) -> None:
+        self.store, self.run = store, run
         self.term = float(os.environ.get(TERM_VARIABLE, TERM_SECONDS)) if term is None else term
-        self._interval = self.term / 3 if beat is None else beat
-        self._clock, self._pause = clock, pause
         self._token = uuid4().hex
         self._generation: int | None = None
-        self._beat = 0
+        self._renewals = 0
         self._lost: LeaseLost | None = None
         self._lock = threading.Lock()
         self._stop = threading.Event()
@@ -98,54 +88,49 @@ class Lease:
         self.release()
 
     def acquire(self) -> None:
-        """Take the lease, waiting up to one term to learn whether a holder lives. Raises LeaseHeld."""
+        """Take the lease, waiting up to one term to see whether its holder is alive. Raises LeaseHeld."""
         while True:
-            found = self.store.stat(self.name)
-            if found is None:
-                expected = 0
-            else:
+            found = self.store.stat(NAME)
+            if found is not None:
                 holder = self._holder()
                 if holder is None:
                     continue  # released between the two calls
-                if not self._dead(holder):
+                if not _has_ended(holder):
                     self._watch(found)
-                expected = found.generation
             try:
                 with self._lock:
-                    self._generation = self._write(expected)
+                    self._generation = self._write(found.generation if found else 0)
                 return
             except Conflict:
-                continue  # another newcomer was quicker: look again
+                continue  # another new job was faster: look again
 
     def renew(self) -> None:
-        """Prove to still hold the lease. Raises LeaseLost when another job took it; Unreachable as stores
-        do."""
+        """Renew the lease. Raises LeaseLost if another job has taken it, Unreachable as stores do."""
         with self._lock:
-            if self._lost is not None:
-                raise self._lost
+            self.check()
             if self._generation is None:
                 raise RuntimeError("the lease was never acquired")
             try:
                 self._generation = self._write(self._generation)
             except Conflict as error:
                 self._lost = LeaseLost(
-                    f"The run {self.run} was taken over by {self._describe(self._holder())}: this job stops; "
+                    f"The run {self.run} was taken over by {self._describe_holder()}: this job stops; "
                     "keep only one job per run."
                 )
                 raise self._lost from error
 
     def check(self) -> None:
-        """Raise LeaseLost if a renewal in the background found the lease lost. Contacts nothing."""
+        """Raise LeaseLost if an earlier renewal found the lease lost. Sends no request."""
         if self._lost is not None:
             raise self._lost
 
     def keep(self) -> None:
-        """Renew every `beat` seconds in a background thread until `release`."""
-        self._thread = threading.Thread(target=self._renew_often, name="trm-lease", daemon=True)
+        """Renew three times per term in a background thread until `release`."""
+        self._thread = threading.Thread(target=self._keep_renewing, name="trm-lease", daemon=True)
         self._thread.start()
 
     def release(self) -> None:
-        """Stop renewing and give the lease back, unless it was lost."""
+        """Stop renewing and delete the lease, unless it was lost."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
@@ -153,22 +138,22 @@ class Lease:
         with self._lock:
             if self._generation is not None and self._lost is None:
                 try:
-                    self.store.delete(self.name, if_generation_match=self._generation)
+                    self.store.delete(NAME, if_generation_match=self._generation)
                 except StorageError:
-                    pass  # lost or unreachable: it runs out by itself
+                    pass  # lost or unreachable: it expires
             self._generation = None
 
-    def _renew_often(self) -> None:
-        while not self._stop.wait(self._interval):
+    def _keep_renewing(self) -> None:
+        while not self._stop.wait(self.term / 3):
             try:
                 self.renew()
             except LeaseLost:
                 return
             except StorageError:
-                continue  # an outage is not a loss: the next renewal tells
+                continue  # an outage is not a loss: the next renewal will tell
 
     def _write(self, generation: int) -> int:
-        self._beat += 1
+        self._renewals += 1
         content = {
             "run": self.run,
             "host": socket.gethostname(),
@@ -176,43 +161,42 @@ class Lease:
             "started": _process_start(os.getpid()),
             "machine": _machine(),
             "token": self._token,
-            "beat": self._beat,
+            "beat": self._renewals,
         }
         data = json.dumps(content, sort_keys=True).encode()
-        return self.store.put_bytes(self.name, data, if_generation_match=generation).generation
+        return self.store.put_bytes(NAME, data, if_generation_match=generation).generation
 
     def _holder(self) -> dict[str, Any] | None:
-        """Content of the lease: None if there is none; {} if it cannot be read as one."""
+        """Content of the lease: None if it does not exist, {} if it cannot be parsed."""
         try:
-            content = json.loads(self.store.get_bytes(self.name))
+            content = json.loads(self.store.get_bytes(NAME))
         except ObjectMissing:
             return None
         except ValueError:
             return {}
         return content if isinstance(content, dict) else {}
 
-    def _dead(self, holder: dict[str, Any]) -> bool:
-        """Whether the holder certainly no longer runs: a process of this machine that is gone."""
-        if holder.get("machine") != _machine() or not isinstance(holder.get("pid"), int):
-            return False
-        return _process_start(holder["pid"]) != holder.get("started")
-
     def _watch(self, found: ObjectInfo) -> None:
-        """Return once a term went by without a renewal; raise LeaseHeld as soon as there is one."""
-        until = self._clock() + self.term
-        while (left := until - self._clock()) > 0:
-            self._pause(min(left, self.term / 12))
-            now = self.store.stat(self.name)
+        """Return after a term without a renewal, or when the lease is released; raise LeaseHeld at a renewal."""
+        deadline = time.monotonic() + self.term
+        while (left := deadline - time.monotonic()) > 0:
+            time.sleep(min(left, self.term / 12))
+            now = self.store.stat(NAME)
             if now is None:
                 return
             if now.generation != found.generation:
                 raise LeaseHeld(
-                    f"The run {self.run} is being written by {self._describe(self._holder())}: stop it, "
+                    f"The run {self.run} is being written by {self._describe_holder()}: stop it, "
                     "or wait for it to end."
                 )
 
-    @staticmethod
-    def _describe(holder: dict[str, Any] | None) -> str:
-        if not holder:
-            return "another job"
-        return f"process {holder.get('pid')} on {holder.get('host')}"
+    def _describe_holder(self) -> str:
+        holder = self._holder()
+        return f"process {holder.get('pid')} on {holder.get('host')}" if holder else "another job"
+
+
+def _has_ended(holder: dict[str, Any]) -> bool:
+    """Whether the holder was a process of this machine that has certainly ended."""
+    if holder.get("machine") != _machine() or not isinstance(holder.get("pid"), int):
+        return False
+    return _process_start(holder["pid"]) != holder.get("started")

@@ -1,4 +1,4 @@
-"""A store in a folder: atomic, synced writes, and generations kept in the files' modification times."""
+"""A store in a folder: atomic, synced writes, with modification times as generations."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 from uuid import uuid4
 
-from trm.io import exclusive, sync_folder
+from trm.io import exclusive, files_below, sync_folder
 from trm.storage.base import Conflict, ObjectInfo, ObjectMissing, StorageError, Store, check_name
 
 PRIVATE = ".store"
@@ -19,149 +19,90 @@ PRIVATE = ".store"
 
 
 class LocalStore(Store):
-    """Files below `root`; the folder is made by the first write."""
+    """Files below `root`; the first write creates the folder."""
 
     def __init__(self, root: Path) -> None:
         self.root = root.absolute()
         self.uri = str(self.root)
 
-    def put_bytes(self, name: str, data: bytes, *, if_generation_match: int | None = None) -> ObjectInfo:
-        return self._write(name, lambda out: out.write(data), if_generation_match)
-
-    def put_file(self, name: str, path: Path, *, if_generation_match: int | None = None) -> ObjectInfo:
-        def copy(out: BinaryIO) -> None:
-            with open(path, "rb") as source:
-                shutil.copyfileobj(source, out, 1 << 20)
-
-        return self._write(name, copy, if_generation_match)
-
-    def get_bytes(self, name: str) -> bytes:
-        try:
-            return self._path(name).read_bytes()
-        except (FileNotFoundError, IsADirectoryError) as error:
-            raise self._missing(name) from error
-        except OSError as error:
-            raise self._failed("read", name, error) from error
-
-    def get_file(self, name: str, path: Path) -> None:
-        temporary = path.parent / f".{path.name}.{uuid4().hex}"
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(self._path(name), temporary)
-            os.replace(temporary, path)
-        except (FileNotFoundError, IsADirectoryError) as error:
-            raise self._missing(name) from error
-        except OSError as error:
-            raise self._failed("copy", name, error) from error
-        finally:
-            temporary.unlink(missing_ok=True)
-
     def stat(self, name: str) -> ObjectInfo | None:
         path = self._path(name)
         try:
-            found = path.stat()
+            return None if path.is_dir() else _info(name, path)
         except (FileNotFoundError, NotADirectoryError):
             return None
-        return None if path.is_dir() else self._info(name, found)
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        folder = prefix.rpartition("/")[0]
-        start = self.root / check_name(folder) if folder else self.root
-        if start.is_dir():
-            yield from (info for info in self._walk(start) if info.name.startswith(prefix))
+        for name in files_below(self.root):
+            if name.startswith(prefix) and not name.startswith(f"{PRIVATE}/"):
+                with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
+                    yield _info(name, self.root / name)
 
     def delete(self, name: str, *, if_generation_match: int | None = None) -> None:
         if not self.root.is_dir():
             return
         with self._locked():
-            self._require(name, if_generation_match)
+            self._check_generation(name, if_generation_match)
             try:
                 self._path(name).unlink(missing_ok=True)
             except OSError as error:
                 raise self._failed("delete", name, error) from error
-        self._prune_folders(self._path(name).parent)
 
-    def commit(self, source: str, name: str, *, if_generation_match: int | None = None) -> ObjectInfo:
-        path = self._path(source)
-        if not path.is_file():
-            raise self._missing(source)
-        info = self._place(path, name, if_generation_match)
-        self._prune_folders(path.parent)
-        return info
-
-    def _path(self, name: str) -> Path:
-        return self.root / check_name(name)
-
-    def _info(self, name: str, found: os.stat_result) -> ObjectInfo:
-        return ObjectInfo(name, found.st_size, found.st_mtime_ns, found.st_mtime)
-
-    def _walk(self, folder: Path) -> Iterator[ObjectInfo]:
-        # Folders sort as their contents do ("a/" after "a-"), so that the order is that of whole names.
-        try:
-            entries = sorted(os.scandir(folder), key=lambda e: e.name + "/" if e.is_dir() else e.name)
-        except FileNotFoundError:
-            return
-        for entry in entries:
-            if entry.is_dir():
-                if folder != self.root or entry.name != PRIVATE:
-                    yield from self._walk(Path(entry.path))
-                continue
-            with contextlib.suppress(FileNotFoundError):
-                yield self._info(Path(entry.path).relative_to(self.root).as_posix(), entry.stat())
-
-    def _write(self, name: str, fill: Callable[[BinaryIO], object], generation: int | None) -> ObjectInfo:
-        check_name(name)
-        temporary = self.root / PRIVATE / uuid4().hex
+    def _write(
+        self, name: str, content: Callable[[], BinaryIO], size: int, generation: int | None
+    ) -> ObjectInfo:
+        target, temporary = self._path(name), self.root / PRIVATE / uuid4().hex
         try:
             temporary.parent.mkdir(parents=True, exist_ok=True)
-            with open(temporary, "xb") as out:
-                fill(out)
+            with content() as source, open(temporary, "xb") as out:
+                shutil.copyfileobj(source, out, 1 << 20)
                 out.flush()
                 os.fsync(out.fileno())
-            return self._place(temporary, name, generation)
+            with self._locked():
+                before = self._check_generation(name, generation)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                now = max(time.time_ns(), before + 1)  # a new generation even if the clock stands still
+                os.utime(temporary, ns=(now, now))
+                os.replace(temporary, target)
+                sync_folder(target.parent)
+                return _info(name, target)
         except OSError as error:
             raise self._failed("write", name, error) from error
         finally:
             temporary.unlink(missing_ok=True)
 
-    def _place(self, source: Path, name: str, generation: int | None) -> ObjectInfo:
-        """Rename `source` to the name under the lock, with a modification time above the one it replaces."""
-        target = self._path(name)
-        with self._locked():
-            self._require(name, generation)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            before = self.stat(name)
-            moment = max(time.time_ns(), before.generation + 1 if before else 0)
-            os.utime(source, ns=(moment, moment))
-            os.replace(source, target)
-            sync_folder(target.parent)
-            return self._info(name, target.stat())
+    def _read(self, name: str, out: BinaryIO) -> None:
+        try:
+            with open(self._path(name), "rb") as source:
+                shutil.copyfileobj(source, out, 1 << 20)
+        except (FileNotFoundError, IsADirectoryError) as error:
+            raise ObjectMissing(f"{self.url(name)} does not exist: check the path.") from error
+        except OSError as error:
+            raise self._failed("read", name, error) from error
 
-    def _require(self, name: str, generation: int | None) -> None:
-        if generation is None:
-            return
+    def _path(self, name: str) -> Path:
+        return self.root / check_name(name)
+
+    def _check_generation(self, name: str, wanted: int | None) -> int:
+        """The object's generation (0 if it does not exist). Raises Conflict unless it is the wanted one."""
         found = self.stat(name)
-        if (found.generation if found else 0) != generation:
+        generation = found.generation if found else 0
+        if wanted is not None and generation != wanted:
             raise Conflict(
                 f"{self.url(name)} was changed by another writer: only one may write it at a time."
             )
+        return generation
 
     def _locked(self) -> contextlib.AbstractContextManager[None]:
         folder = self.root / PRIVATE
         folder.mkdir(parents=True, exist_ok=True)
         return exclusive(folder / "lock")
 
-    def _prune_folders(self, folder: Path) -> None:
-        while folder != self.root and self.root in folder.parents:
-            try:
-                folder.rmdir()
-            except OSError:
-                return
-            folder = folder.parent
-
-    def _missing(self, name: str) -> ObjectMissing:
-        return ObjectMissing(f"{self.url(name)} does not exist: check the path.")
-
     def _failed(self, action: str, name: str, error: OSError) -> StorageError:
         reason = error.strerror or str(error)
         return StorageError(f"Could not {action} {self.url(name)} ({reason}): free space or fix permissions.")
+
+
+def _info(name: str, path: Path) -> ObjectInfo:
+    found = path.stat()
+    return ObjectInfo(name, found.st_size, found.st_mtime_ns, found.st_mtime)

@@ -1,4 +1,4 @@
-"""From a URI to the store behind it. The Google client is imported only for gs://."""
+"""Open the store at a URI. The Google client is imported only for gs://."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from trm.storage.base import Patience, StorageError, Store
 
 
 def open_store(uri: str | os.PathLike[str], patience: Patience | None = None) -> Store:
-    """The store at `uri`: a path, file:///path, or gs://bucket/prefix. Nothing is contacted or created yet.
+    """The store at `uri`: a path, file:///path, or gs://bucket/prefix. Sends no request and creates nothing.
 
-    Raises StorageError for another scheme, a bucket without a name, or a missing google-cloud-storage.
+    Raises:
+        StorageError: another scheme, no bucket name, or google-cloud-storage is not installed.
     """
     text = os.fspath(uri)
     scheme = urlsplit(text).scheme if "://" in text else ""
@@ -21,10 +22,9 @@ def open_store(uri: str | os.PathLike[str], patience: Patience | None = None) ->
             from trm.storage.gcs import GcsStore
         except ImportError as error:
             raise StorageError(
-                f"{text} needs the package google-cloud-storage, which this Python lacks: "
-                "install it with `pip install google-cloud-storage`."
+                f"{text} needs the package google-cloud-storage: `pip install google-cloud-storage`."
             ) from error
-        return GcsStore(text, patience=patience or Patience())
+        return GcsStore(text, patience)
     if scheme not in ("", "file"):
         raise StorageError(f"{text} has the unknown scheme {scheme}://: use a path or gs://bucket/prefix.")
     from trm.storage.local import LocalStore
