@@ -33,11 +33,7 @@ def test_the_trainers_imports_need_no_compiler():
         import sys
         from trm.data import dataset, sampler
         from trm.tasks import source, task_of
-        from trm.tasks.sudoku import pool as sudoku_pool
         task_of("sudoku"), task_of("maze"), task_of("arc")
-        from trm.study.schema import DataConfig
-        config = DataConfig(source="generate", box_rows=2, box_cols=2, clues_min=4, clues_max=8)
-        assert sudoku_pool.generated_pool(config).puzzles == 2236
         print([name for name in ("numba", "torch", "scipy", "pandas", "google.cloud.storage") if name in sys.modules])
     """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

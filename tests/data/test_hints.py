@@ -98,8 +98,8 @@ def test_a_curriculum_of_hints_ends_with_the_datas_own():
         ({"held_out_hints": [-1, 2]}, "data.held_out_hints.*two whole numbers"),
         ({"curriculum": [{"until": 0.5, "hints": [2]}]}, "data.curriculum.0.hints.*two whole numbers"),
         ({"hints": "auto", "curriculum": [{"until": 0.5, "hints": [2, 3]}]}, "keep one of the two"),
-        ({"curriculum": [{"until": 0.5}, {"until": 0.5}]}, "must rise"),
-        ({"task": "maze", "hints": [0, 2]}, "a question of maze has no clues to add"),
+        ({"curriculum": [{"until": 0.5}, {"until": 0.5}]}, "must increase"),
+        ({"task": "maze", "hints": [0, 2]}, "questions of maze have no clues to add"),
     ],
 )
 def test_bad_values_are_refused_in_a_sentence(data, words):

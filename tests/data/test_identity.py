@@ -100,7 +100,7 @@ def test_shapes():
         (DataConfig(source="generate", clues_min=5, clues_max=4), "above data.clues_max"),
         (DataConfig(source="csv", files=("a.csv", "b.csv"), sha256=("a" * 64,)), "1 checksums for 2"),
         (DataConfig(source="csv", files=("a.csv",)), "0 checksums for 1"),
-        (DataConfig(source="generate"), "nothing says how many"),
+        (DataConfig(source="generate"), "give data.pool"),
     ],
 )
 def test_impossible_combinations(config, words):

@@ -134,7 +134,7 @@ def test_shares_belong_to_the_run_and_not_to_the_data_set():
     [
         ({"sources": []}, "data.source=mix needs data.sources"),
         ({"source": "generate"}, "data.sources needs data.source=mix"),
-        ({"sources": [{"kind": "file"}, EASY]}, "1 of the kind file, data.files has 0"),
+        ({"sources": [{"kind": "file"}, EASY]}, "1 of kind file, but data.files has 0"),
         ({"sources": [{"kind": "generate"}]}, "needs a pool above 0"),
         ({"curriculum": [{"until": 0.5, "shares": [1]}]}, "one share for each of the 2 data.sources"),
         ({"curriculum": [{"until": 0.5, "shares": [0, 0]}]}, "the shares are all 0"),

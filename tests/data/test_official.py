@@ -5,9 +5,9 @@ import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-import huggingface_hub
 import numpy as np
 import pytest
+from huggingface_hub import constants
 
 from tests.data.conftest import maze_config
 from trm.data.dataset import load
@@ -69,7 +69,7 @@ def hub(monkeypatch, tmp_path):
     thread.start()
     monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
     monkeypatch.setenv("TRM_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(time, "sleep", lambda seconds: None)  # between the client's attempts
     yield server
     server.shutdown()
@@ -142,7 +142,8 @@ def test_downloads_once(sudoku_hub, tmp_path):
     assert len(sudoku_hub.asked) == 3
 
 
-def test_broken_connections_are_resumed(sudoku_hub, tmp_path):
+def test_broken_connections_are_resumed(sudoku_hub, tmp_path, monkeypatch):
+    monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 500)
     sudoku_hub.cut, sudoku_hub.refuse = 1500, [503]
     build_source(CONFIG, tmp_path / "a")
     starts = [start for path, start in sudoku_hub.asked if "train" in path]
@@ -167,7 +168,7 @@ def test_no_network_offers_the_other_sources(sudoku_hub, tmp_path, monkeypatch, 
     elif how == "nobody listens":
         monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     else:
-        monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(UserError, match="cannot be downloaded") as caught:
         build_source(CONFIG, tmp_path / "a")
     assert "data.source=generate" in str(caught.value)

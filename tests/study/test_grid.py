@@ -192,7 +192,7 @@ WRONG = {
     ),
     "zip of unequal lengths": (
         set_in(("experiments", "width", "grid"), {"zip": {"model.d_model": [32], "model.heads": [4, 8]}}),
-        "zipped lists must be of equal length",
+        "zipped lists must have the same length",
     ),
     "rows less than a batch": (
         set_in(("experiments", "rows", "grid"), {"product": {"training.rows": [10]}}),
@@ -232,7 +232,7 @@ WRONG = {
             ("experiments", "width", "set"),
             {"training.lr_scaling": ["width", "sqrt_width"], "training.lr_base_width": 8},
         ),
-        "names two ways to follow d_model",
+        "has two scalings with d_model",
     ),
     "a width without scaling": (
         set_in(("experiments", "width", "set"), {"training.lr_base_width": 3}),
@@ -277,7 +277,7 @@ WRONG = {
     "a name with a slash": (rename("width", "a/b"), "'a/b': names consist of letters, digits and _"),
     "far too many runs": (
         set_in(("experiments", "width", "grid"), {"product": {"training.steps": list(range(1, 20_001))}}),
-        "experiment width asks for 40,000 runs at scale small, 40,000 with those before it; a study may have 20,000",
+        "experiment width has 40,000 runs at scale small, 40,000 with those before it; a study may have 20,000",
     ),
     "a base without scaling": (
         set_in(("experiments", "width", "set"), {"training.lr_base_batch": 3}),

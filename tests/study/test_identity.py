@@ -80,11 +80,11 @@ def test_canonical_json_is_one_text_for_one_value(value):
 
 @pytest.mark.parametrize("value", [{1}, object(), {1: "a"}, b"x"])
 def test_values_without_a_stable_form_are_refused(value):
-    with pytest.raises(TypeError, match="stable key|no canonical form"):
+    with pytest.raises(TypeError, match="stable keys|not JSON serializable"):
         canonical_json(value)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_nan_and_infinity_are_refused(value):
-    with pytest.raises(ValueError, match="no canonical form"):
+    with pytest.raises(ValueError, match="not JSON compliant"):
         canonical_json([value])

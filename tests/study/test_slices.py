@@ -41,7 +41,7 @@ def test_generations_differ_in_speed_and_memory():
 
 
 def test_unknown_slices_and_memory_are_refused(monkeypatch):
-    with pytest.raises(UserError, match="no TPU slice 'v5e-8' is known here: v4-8, .*v5litepod-8"):
+    with pytest.raises(UserError, match="unknown TPU slice 'v5e-8': there are v4-8, .*v5litepod-8"):
         parse_slice("v5e-8")
     monkeypatch.setenv("TRM_XLA_HBM_GIB", "31.25")  # a chip of v6e
     assert hbm_gib() == 31.25

@@ -1,1 +1,1 @@
-"""What is to be known: the study's schema, its grid of runs, their fingerprints and their cost. Needs no torch."""
+"""The study: its schema, grid of runs, fingerprints and costs. Needs neither torch nor numpy."""

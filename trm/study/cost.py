@@ -1,4 +1,4 @@
-"""What a run costs before it runs: parameters, steps, FLOPs, hours, memory, storage. Needs no torch."""
+"""Estimated cost of a run: parameters, steps, FLOPs, hours, memory, storage. Needs no torch."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from trm.errors import UserError
 from trm.study import flops, tpu_kernels
@@ -20,41 +20,39 @@ from trm.study.tasks import spec_of
 class Hardware(Section):
     """One entry of config/hardware.yaml."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
-
     device: str
-    """What an hour is counted of."""
+    """Name of a device, for device-hours."""
     devices: Count = 1
-    """Devices of one job."""
+    """Devices per job."""
     jobs: Count = 1
-    """Jobs that run at once."""
+    """Jobs that run at the same time."""
     hosts: Count = 1
     """Hosts of the whole machine (TPU pod)."""
     fixed: NonNegative = 0.0
-    """Seconds of a training job beside its steps: start, compilation, data, validation, writing."""
+    """Seconds of a training job outside its steps: start, compilation, data, validation, writing."""
     start: NonNegative = 5.0
-    """Seconds of any other job beside its arithmetic: data, evaluation, table, fit, figure, report."""
+    """Overhead in seconds of any other job: data, evaluation, table, fit, figure, report."""
     step: NonNegative = 0.0
-    """Seconds of a step beside its blocks."""
+    """Overhead in seconds of a step."""
     application: NonNegative = 0.0
-    """Seconds to start one block application; counts fully where it exceeds the arithmetic."""
+    """Overhead in seconds of one block application."""
     slices: tuple[str, ...] = ()
-    """TPU slices of one host and of the whole machine, whose programs `tpu-check` may have compiled: their step times
-    then replace those computed from FLOPs."""
+    """TPU slices of one host and of the whole machine. Step times that `tpu-check` has compiled for them replace those
+    computed from FLOPs."""
     flops_per_second: Positive
     """Achieved FLOP/s of one device."""
     memory_gib: Positive
     """Memory of one device, GiB."""
     host_memory: bool = False
-    """Whether the device is a processor, so that a run fills the host's memory."""
+    """Whether a run uses the host's memory (the device is a CPU)."""
     usd_per_device_hour: NonNegative = 0.0
-    """List price on demand, for the plan's total only."""
+    """On-demand list price, for the plan's total only."""
     usd_spot: NonNegative | None = None
-    """Price of spot capacity; it changes, so give your region's. null: unknown."""
+    """Spot price; it changes, so give your region's. null: unknown."""
 
     @property
     def usd_per_second(self) -> float:
-        """Price of a job's devices."""
+        """Price of one job's devices."""
         return self.usd_per_device_hour * self.devices / 3600
 
 
@@ -73,7 +71,7 @@ class Estimate:
     memory_bytes: int
     usd: float
     compiled: bool = False
-    """Whether the time of a step is the TPU compiler's estimate, not computed from FLOPs."""
+    """Whether the step time is the TPU compiler's estimate instead of being computed from FLOPs."""
 
 
 def read_hardware(path: str | Path, name: str) -> Hardware:
@@ -87,7 +85,7 @@ def read_hardware(path: str | Path, name: str) -> Hardware:
         return Hardware.model_validate(entries[name])
     except OSError as error:
         raise UserError(
-            f"{path}: {error.strerror}; it holds the speeds that the plan uses: name a file that can be read"
+            f"{path}: {error.strerror}; name a readable file: it holds the speeds that the plan uses"
         ) from error
     except (KeyError, TypeError):
         if not isinstance(entries, dict):
@@ -100,12 +98,16 @@ def read_hardware(path: str | Path, name: str) -> Hardware:
 
 
 def estimate(config: RunConfig, hardware: Hardware, step_seconds: float | None = None) -> Estimate:
-    """Expected cost of a run on one job's devices. `step_seconds`: of a step at full recursion, where it is known;
-    cheaper stages of a curriculum take less in proportion to their FLOPs."""
+    """Expected cost of a run on one job's devices.
+
+    Args:
+        step_seconds: measured or compiled time of a step at full recursion; cheaper stages of a curriculum take less in
+            proportion to their FLOPs. None: computed from FLOPs.
+    """
     model, training = config.model, config.training
     data = shape(config.data)
     total = flops.train_flops(model, training, data.seq_len, data.vocab_size)
-    whole = flops.step_flops(model, data.seq_len, data.vocab_size)
+    full_row = flops.step_flops(model, data.seq_len, data.vocab_size)
     seconds, done = hardware.fixed, 0
     for stage in recursion_stages(model, training):
         row = flops.step_flops(model, data.seq_len, data.vocab_size, stage.h_cycles, stage.l_cycles)
@@ -113,7 +115,7 @@ def estimate(config: RunConfig, hardware: Hardware, step_seconds: float | None =
         applications = model.layers * stage.h_cycles * (stage.l_cycles + 1)
         step = hardware.step + applications * hardware.application + arithmetic
         if step_seconds is not None:
-            step = step_seconds * row / whole
+            step = step_seconds * row / full_row
         seconds += (stage.last_step - done) * step
         done = stage.last_step
     hours = seconds * hardware.devices / 3600
@@ -135,7 +137,7 @@ def estimate(config: RunConfig, hardware: Hardware, step_seconds: float | None =
 def evaluation_seconds(
     config: RunConfig, evaluation: EvaluationConfig, hardware: Hardware, test_puzzles: int
 ) -> float:
-    """Expected arithmetic of one evaluation on one job's devices.
+    """Expected seconds of arithmetic of one evaluation on one job's devices.
 
     Args:
         test_puzzles: puzzles of the test split.
@@ -173,7 +175,7 @@ def _activation_bytes(config: RunConfig, seq_len: int, hardware: Hardware) -> in
 
 
 def seconds_text(seconds: float) -> str:
-    """A time for people, to two digits: 42 s, 3.5 min, 2.1 h, 4.2 d."""
+    """A duration to two digits: 42 s, 3.5 min, 2.1 h, 4.2 d."""
     for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * size:
             return f"{_two_digits(seconds / size)} {unit}"
@@ -181,7 +183,7 @@ def seconds_text(seconds: float) -> str:
 
 
 def device_text(hours: float) -> str:
-    """Device-hours for people: minutes where they are few, never days. 4.4 min, 3.1 h, 12,000 h."""
+    """Device-hours to two digits, never in days: 4.4 min, 3.1 h, 12,000 h."""
     return seconds_text(hours * 3600) if hours < 2 else f"{_two_digits(hours)} h"
 
 
@@ -193,7 +195,7 @@ def _two_digits(value: float) -> str:
 
 
 def flops_text(flops: float) -> str:
-    """FLOPs for people: 3.2 TFLOP."""
+    """FLOPs with a prefix: 3.2 TFLOP."""
     for prefix, size in (("E", 1e18), ("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6)):
         if flops >= size:
             return f"{flops / size:.3g} {prefix}FLOP"
@@ -201,7 +203,7 @@ def flops_text(flops: float) -> str:
 
 
 def bytes_text(count: float) -> str:
-    """Bytes for people: 1.2 GB."""
+    """Bytes with a prefix: 1.2 GB."""
     for prefix, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if count >= size:
             return f"{count / size:.3g} {prefix}"

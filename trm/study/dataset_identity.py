@@ -1,7 +1,7 @@
-"""What a pool of puzzles and a data set cut from it depend on, and the sizes known before either exists.
+"""Identities of puzzle pools and data sets, and the sizes known before either is built.
 
-Each identity is a partial `DataConfig`: only the fields that this task and source read, so that equal data have one
-name, and `DataConfig(**identity)` builds it. Needs no numpy.
+An identity is a partial `DataConfig` with only the fields that this task and source read, so that equal data have one
+name and `DataConfig(**identity)` builds them. Needs no numpy.
 """
 
 from __future__ import annotations
@@ -19,23 +19,22 @@ def shape(data: DataConfig) -> DataShape:
     """Sizes of the data set's rows.
 
     Raises:
-        UserError: for a combination of task and source, or of its numbers, that no data set can have.
+        UserError: no data set can have this combination of fields.
     """
     _check(data)
     return spec_of(data.task).shape(data)
 
 
 def source_identity(data: DataConfig) -> dict[str, Any]:
-    """The fields that a pool of puzzles depends on; paths are no part of it, their checksums are.
+    """The fields that a pool of puzzles depends on; files count by their checksums, not their paths.
 
     Raises:
-        UserError: as `shape`, and when files have no checksums.
+        UserError: as for `shape`, or files without checksums.
     """
     _check(data)
     spec = spec_of(data.task)
-    identity: dict[str, Any] = {"task": data.task, "source": data.source, "seed": data.seed} | spec.fields(
-        data
-    )
+    identity: dict[str, Any] = {"task": data.task, "source": data.source, "seed": data.seed}
+    identity |= spec.fields(data)
     if data.source == "mix":
         identity["sources"] = [source.model_dump(mode="json", exclude={"share"}) for source in data.sources]
     if data.source in ("csv", "json", "mix"):
@@ -44,7 +43,7 @@ def source_identity(data: DataConfig) -> dict[str, Any]:
                 f"data.sha256 has {len(data.sha256)} checksums for {len(data.files)} data.files: give one for each file"
             )
         identity["sha256"] = list(data.sha256)
-    elif data.source == "official" and (official := spec_of(data.task).official):
+    elif data.source == "official" and (official := spec.official):
         if official.revision != official.first_revision:  # a later revision is another data set
             identity["sha256"] = list(official.sha256.values())
     elif data.source == "generate":
@@ -54,22 +53,22 @@ def source_identity(data: DataConfig) -> dict[str, Any]:
 
 
 def dataset_identity(data: DataConfig) -> dict[str, Any]:
-    """The fields that a data set depends on: its source's, and how it is split and augmented.
+    """The fields that a data set depends on: those of its source, its splits and its augmentation.
 
     Raises:
-        UserError: as `source_identity`.
+        UserError: as for `source_identity`.
     """
     identity = source_identity(data) | {name: getattr(data, name) for name in _SPLIT_FIELDS}
-    if data.held_out_hints != (0, 0):  # a later field: the names of older data sets stay as they were
+    if data.held_out_hints != (0, 0):  # a later field: the names of older data sets must not change
         identity["held_out_hints"] = list(data.held_out_hints)
     return identity
 
 
 def training_identity(data: DataConfig) -> dict[str, Any]:
-    """What training depends on: the data set, and how rows are drawn from it.
+    """The data fields that training depends on: those of the data set, and how rows are drawn from it.
 
     Raises:
-        UserError: as `source_identity`.
+        UserError: as for `source_identity`.
     """
     drawn = data.model_dump(mode="json", include={"hints", "curriculum"}, exclude_defaults=True)
     if data.sources:
@@ -78,13 +77,13 @@ def training_identity(data: DataConfig) -> dict[str, Any]:
 
 
 def _resolved_pool(data: DataConfig) -> int:
-    """Puzzles to generate; 0: every class there is (4x4 Sudoku)."""
-    if data.pool or data.source != "generate" or spec_of(data.task).generates_all(data):
+    """Puzzles to generate; 0: one of every class (4x4 Sudoku)."""
+    if data.pool or spec_of(data.task).generates_all(data):
         return data.pool
     if data.train_puzzles is None or data.test_puzzles is None:
         raise UserError(
-            "data.pool is 0 and data.train_puzzles or data.test_puzzles is null, so nothing says how many puzzles to "
-            "generate: give data.pool, or both numbers"
+            "data.pool is 0, and data.train_puzzles or data.test_puzzles is null: give data.pool (the puzzles to "
+            "generate), or both numbers"
         )
     return data.train_puzzles + data.validation_puzzles + data.test_puzzles
 

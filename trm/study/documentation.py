@@ -55,7 +55,7 @@ def schema_text() -> str:
 
 
 def keys_text(more: Iterable[tuple[str, type[BaseModel]]] = ()) -> str:
-    """Markdown tables of every key (of `more` models too): type, default, meaning."""
+    """Markdown tables of all keys, of `more` models too: type, default, meaning."""
     parts = []
     for heading, model in (*TABLES, *more):
         rows = ["| key | type | default | meaning |", "|---|---|---|---|"]
@@ -101,15 +101,15 @@ def _default(field: FieldInfo) -> str:
 def write_or_check(
     check: bool, others: dict[Path, str], more: Iterable[tuple[str, type[BaseModel]]] = ()
 ) -> int:
-    """Write the generated files, or say which ones are not current.
+    """Write the generated files, or print which ones are out of date.
 
     Args:
-        check: only say.
+        check: only print.
         others: further files, path -> text.
         more: headings and models of further tables of keys.
 
     Returns:
-        Exit code: 1 if a checked file is not current.
+        Exit code: 1 if a checked file is out of date.
     """
     readme = Path("config/README.md")
     text = readme.read_text(encoding="utf-8")

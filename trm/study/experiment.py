@@ -10,60 +10,60 @@ from pydantic import Field, field_validator, model_validator
 from trm.study.schema import Count, RuntimeConfig, Section
 
 Overlay = dict[str, Any]
-"""Nested sections (`model: {d_model: 64}`) or dotted keys (`model.d_model: 64`), merged over the level below."""
+"""Nested sections (`model: {d_model: 64}`) or dotted keys (`model.d_model: 64`), merged over the lower level."""
 
 
 class Grid(Section):
-    """Points of an experiment: the product of all `product` lists, times the `zip` rows, times the `points`."""
+    """Points of an experiment: all combinations of the `product` values, the `zip` rows and the `points`."""
 
     set: Overlay = {}
     """Values shared by every point of this grid."""
     product: dict[str, list[Any]] = {}
     """Dotted key -> values; every combination is a point."""
     zip: dict[str, list[Any]] = {}
-    """Dotted key -> values of equal length; the first values form a point, the second ones another, and so on."""
+    """Dotted key -> values; all lists have the same length, and their k-th values form the k-th point."""
     points: list[Overlay] = []
     """Single points as dotted keys, each with an optional `label`."""
     label: str = ""
-    """What the points of this grid have in common, put in brackets after their labels where an experiment has several
-    grids; empty: the values of `set`."""
+    """Common to the points of this grid; appended to their labels in brackets if the experiment has several grids.
+    Empty: the values of `set`."""
     seeds: list[int] | None = None
-    """Seeds of this grid, where they differ from the experiment's."""
+    """Seeds of this grid; null: the experiment's."""
     needs: str | None = None
-    """Name of a `--config NAME=...` without which this grid is left out (another machine, another interpreter)."""
+    """Name of a `--config NAME=...` without which this grid is left out (another machine or interpreter)."""
 
     @field_validator("zip")
     @classmethod
     def _equal_lengths(cls, value: dict[str, list[Any]]) -> dict[str, list[Any]]:
         lengths = {key: len(items) for key, items in value.items()}
         if len(set(lengths.values())) > 1:
-            raise ValueError(f"zipped lists must be of equal length, not {lengths}")
+            raise ValueError(f"zipped lists must have the same length, not {lengths}")
         return value
 
 
 class ExperimentScale(Section):
-    """How an experiment differs at one scale."""
+    """Changes of an experiment at one scale."""
 
     set: Overlay | None = None
-    """Values of every point, over the scale's base."""
+    """Values of every point, merged over the scale's base."""
     grid: list[Grid] | None = None
-    """The points; at a scale it replaces the experiment's own."""
+    """The points; at a scale they replace the experiment's."""
     seeds: list[int] | None = None
     """Seeds; null: the scale's."""
     evaluation: Overlay | None = None
-    """How its runs are measured, over the scale's defaults."""
+    """How its runs are evaluated, merged over the scale's defaults."""
     log_every: Count | None = None
-    """Steps between metrics rows of its runs, where finer curves are wanted; not part of a run's identity."""
+    """Steps between metrics rows, for finer curves than the scale's; not part of a run's identity."""
     figures: list[dict[str, Any]] | None = None
-    """Figure specifications; at a scale they replace the experiment's own."""
+    """Figure specifications; at a scale they replace the experiment's."""
     skip: str | None = None
     """Why this experiment is not run at this scale; shown in the report."""
     question: str | None = None
-    """The question, where this scale asks another one."""
+    """The question, if this scale asks another one."""
     hypothesis: str | None = None
-    """The hypothesis, where this scale tests another one."""
+    """The hypothesis, if this scale tests another one."""
     hypothesis_needs: dict[str, Any] = {}
-    """Column -> value or values without which a grid cannot test the hypothesis; the report then says so."""
+    """Column -> value or values that the hypothesis is about; the report says if the grid has none of them."""
 
     @field_validator("grid", mode="before")
     @classmethod
@@ -77,30 +77,39 @@ class Experiment(ExperimentScale):
     question: str
     """One sentence that ends with a question mark."""
     hypothesis: str = ""
-    """What is expected, written before the run."""
+    """The expected result, written before the run."""
     phase: str = ""
-    """The study's phase that it belongs to, one of `phases`."""
+    """The phase of the study, one of `phases`."""
     aliases: list[str] = []
-    """Names under which older documents know it."""
+    """Its names in older documents."""
     points: dict[str, str] = {}
-    """Names under which older documents know single points: name -> label of the point."""
+    """Names of single points in older documents: name -> label of the point."""
     figures: list[dict[str, Any]] = []
     """Figure specifications (trm.analysis.specs)."""
     scales: dict[str, ExperimentScale] = {}
     """Changes at single scales."""
 
+    def at(self, scale: str) -> Experiment:
+        """The experiment at a scale: what the scale gives replaces its own, except for `set` and `evaluation`."""
+        here = self.scales.get(scale, ExperimentScale())
+        names = ("grid", "seeds", "log_every", "figures", "skip", "question", "hypothesis")
+        given = {name: value for name in names if (value := getattr(here, name)) is not None}
+        if here.hypothesis is not None:
+            given["hypothesis_needs"] = here.hypothesis_needs
+        return self.model_copy(update=given)
+
 
 class Scale(Section):
-    """A size of the whole study, chosen by the profile: what the base recipe becomes there."""
+    """A size of the study, chosen by the profile: how the base recipe changes."""
 
     base: Overlay = {}
     """Merged over the study's base."""
     seeds: list[int] = [0, 1, 2]
-    """Seeds of every experiment that names none."""
+    """Seeds of every experiment that gives none."""
     evaluation: Overlay = {}
-    """Defaults of every evaluation."""
+    """Defaults of all evaluations."""
     runtime: RuntimeConfig = RuntimeConfig()
-    """Logging and checkpoints; enters no identity."""
+    """Logging and checkpoints; not part of a run's identity."""
     hardware: str = "cpu"
     """Key of config/hardware.yaml, used for cost estimates."""
     threads: Count = 1
@@ -108,14 +117,14 @@ class Scale(Section):
     report: list[str] = []
     """Experiments of `make report`; empty: all."""
     study: list[str] = []
-    """Experiments of the whole study at this scale; empty: all that are not skipped."""
+    """Experiments of `make study`; empty: all that are not skipped."""
 
 
 RULES = {
     *("all", "source", "dataset", "train", "evaluate", "table", "fit", "plot", "publish", "html_report"),
     *("preflight", "report", "study"),
 }
-"""Names that are taken: Snakemake's rules, and the two selections."""
+"""Reserved names: Snakemake's rules and the two selections."""
 NAME = re.compile(r"[A-Za-z0-9_]+")
 ALIAS = re.compile(r"[A-Za-z0-9_.-]+")
 
@@ -128,13 +137,13 @@ class StudyFile(Section):
     base: Overlay = {}
     """The recipe that every experiment varies, merged over the schema's defaults (the paper's recipe)."""
     scales: dict[str, Scale] = Field(min_length=1)
-    """Sizes of the whole study by name."""
+    """Sizes of the study by name."""
     experiments: dict[str, Experiment] = Field(min_length=1)
     """Experiments by name."""
     phases: list[str] = []
-    """Phases of the study in the order in which a grant is spent (`--grant-days`)."""
+    """Phases of the study, in the order in which a grant is spent (`--grant-days`)."""
     figures: list[dict[str, Any]] = []
-    """Figures over several experiments."""
+    """Figures that combine several experiments."""
 
     @model_validator(mode="after")
     def _known_phases(self) -> StudyFile:

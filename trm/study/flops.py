@@ -1,4 +1,4 @@
-"""Parameters and floating-point operations of a TRM, from its configuration alone (no torch).
+"""Parameters and floating-point operations of a TRM, computed from its configuration (no torch).
 
 One multiply-add counts as two operations. Matrix products and attention scores are counted, elementwise work is
 not: the paper's 512-wide Sudoku model comes to 1.2205 GFLOP per call of its block stack (MLP) and 1.3608 (attention).
@@ -18,12 +18,12 @@ def inner_width(model: ModelConfig, width: int) -> int:
 
 
 def tokens(model: ModelConfig, seq_len: int) -> int:
-    """Length of the token axis: puzzle tokens, then one token a cell."""
+    """Length of the token axis: puzzle tokens, then one token per cell."""
     return seq_len + model.puzzle_tokens
 
 
 def parameter_shapes(model: ModelConfig, seq_len: int, vocab: int) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of the trained parameters (the puzzle table, trained apart, is not among them).
+    """Names and shapes of the trained parameters, without the puzzle embedding, which is trained separately.
 
     Matrices are [out, in], as in `torch.nn.Linear`.
     """
@@ -48,12 +48,12 @@ def parameter_shapes(model: ModelConfig, seq_len: int, vocab: int) -> dict[str, 
 
 
 def parameters(model: ModelConfig, seq_len: int, vocab: int) -> int:
-    """Trained parameters without the puzzle table."""
+    """Number of trained parameters, without the puzzle embedding."""
     return sum(prod(shape) for shape in parameter_shapes(model, seq_len, vocab).values())
 
 
 def stack_flops(model: ModelConfig, seq_len: int) -> float:
-    """One call of the block stack on one row, forward."""
+    """Forward pass of one row through the block stack."""
     width, length = model.d_model, tokens(model, seq_len)
     block = 2 * 3 * inner_width(model, width) * width * length
     if model.mixer == "mlp":
@@ -64,14 +64,14 @@ def stack_flops(model: ModelConfig, seq_len: int) -> float:
 
 
 def head_flops(model: ModelConfig, seq_len: int, vocab: int) -> float:
-    """Both heads on one row, forward."""
+    """Forward pass of one row through both heads."""
     return 2.0 * model.d_model * (seq_len * vocab + 2)
 
 
 def forward_flops(
     model: ModelConfig, seq_len: int, vocab: int, h_cycles: int | None = None, l_cycles: int | None = None
 ) -> float:
-    """One supervision step of one row without backward (evaluation)."""
+    """One supervision step of one row in evaluation: forward only."""
     rounds, updates = h_cycles or model.h_cycles, l_cycles or model.l_cycles
     return rounds * (updates + 1) * stack_flops(model, seq_len) + head_flops(model, seq_len, vocab)
 
@@ -86,7 +86,7 @@ def step_flops(
 
 
 def train_flops(model: ModelConfig, training: TrainingConfig, seq_len: int, vocab: int) -> float:
-    """The whole run: every step's forward and backward on the global batch; validation is not counted."""
+    """The whole run: forward and backward of every step on the global batch, without validation."""
     total, done = 0.0, 0
     for stage in recursion_stages(model, training):
         per_row = step_flops(model, seq_len, vocab, stage.h_cycles, stage.l_cycles)

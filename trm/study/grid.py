@@ -1,14 +1,15 @@
-"""From config/experiments.yaml and a scale to points, runs and evaluations; equal points are one run."""
+"""Expand config/experiments.yaml at a scale into points, runs and evaluations; equal points are one run."""
 
 from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from trm.errors import UserError
 from trm.study.experiment import Experiment, ExperimentScale, Grid, Scale, StudyFile
@@ -21,7 +22,7 @@ from trm.study.schema import EvaluationConfig, RunConfig, RuntimeConfig
 from trm.study.text import count
 
 MOST_RUNS = 20_000
-"""A study that asks for more is refused before its runs are resolved: it is a mistake, or needs another tool."""
+"""A larger study is refused before its runs are resolved: it is a mistake, or needs another tool."""
 
 
 def load_study(
@@ -30,13 +31,13 @@ def load_study(
     overrides: dict[str, Any] | None = None,
     variables: dict[str, Any] | None = None,
 ) -> Study:
-    """Read, check and expand the study.
+    """Read, validate and expand the study.
 
     Args:
         path: config/experiments.yaml.
         scale: key under `scales`.
-        overrides: dotted keys merged over every base recipe (`--set`); part of the identity.
-        variables: values of `$name` in data.files; an experiment whose variable is unset is skipped.
+        overrides: dotted keys merged over every point (`--set`); part of the identity.
+        variables: values of `$name` in data.files; an experiment whose variable is not set is skipped.
 
     Raises:
         UserError: one sentence naming file, experiment and key.
@@ -50,7 +51,7 @@ def load_study(
 
 
 def read_study_file(path: str | Path) -> StudyFile:
-    """Parse and type-check the file without expanding it."""
+    """Parse and validate the file without expanding it."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except OSError as error:
@@ -62,7 +63,7 @@ def read_study_file(path: str | Path) -> StudyFile:
 
 
 def parse_study(document: dict[str, Any], path: str) -> StudyFile:
-    """Type-check the document; see `read_study_file`."""
+    """Validate the parsed file; `path` is for messages."""
     try:
         return StudyFile.model_validate(document)
     except ValidationError as error:
@@ -81,12 +82,13 @@ def _expand(
     runtime = {key[8:]: value for key, value in overrides.items() if key.startswith("runtime.")}
     if runtime:
         scale = _with_runtime(scale, runtime)
-    forced = flatten({k: v for k, v in overrides.items() if k[:8] != "runtime."}, "--set")
+    forced = flatten({key: value for key, value in overrides.items() if key[:8] != "runtime."}, "--set")
     study = Study(file.study, scale_name, scale, {}, file.figures, {}, variables=_variables_of(file))
     study.phases = file.phases
-    _refuse_too_many(file, scale, scale_name, path)
+    definitions = {name: experiment.at(scale_name) for name, experiment in file.experiments.items()}
+    _refuse_too_many(definitions, scale, scale_name, path)
     study.recipe = _recipe(lay(base, forced), f"{path}: scale {scale_name}", forced)
-    for name, experiment in file.experiments.items():
+    for name, experiment in definitions.items():
         where = f"{path}: experiment {name}"
         for other in experiment.scales:
             if other not in file.scales:
@@ -110,79 +112,63 @@ def _expand(
     return study
 
 
-def _refuse_too_many(file: StudyFile, scale: Scale, scale_name: str, path: str) -> None:
-    """Count the runs of every grid without making them."""
+def _refuse_too_many(definitions: dict[str, Experiment], scale: Scale, scale_name: str, path: str) -> None:
+    """Count the runs of every grid without resolving them."""
     total = 0
-    for name, experiment in file.experiments.items():
-        here = experiment.scales.get(scale_name, ExperimentScale())
-        if here.skip:
+    for name, experiment in definitions.items():
+        if experiment.skip:
             continue
-        seeds = next(value for value in (here.seeds, experiment.seeds, scale.seeds) if value is not None)
         runs = 0
-        for grid in (here.grid if here.grid is not None else experiment.grid) or [Grid()]:
+        for grid in experiment.grid or [Grid()]:
             sizes = [len(values) for values in grid.product.values()]
             sizes += [len(next(iter(grid.zip.values())))] if grid.zip else []
             sizes += [len(grid.points)] if grid.points else []
-            runs += math.prod(sizes) * len(grid.seeds or seeds)
+            runs += math.prod(sizes) * len(grid.seeds or _seeds(experiment, scale))
         total += runs
         if total > MOST_RUNS:
             raise UserError(
-                f"{path}: experiment {name} asks for {count(runs, 'run')} at scale {scale_name}, {total:,} with those "
+                f"{path}: experiment {name} has {count(runs, 'run')} at scale {scale_name}, {total:,} with those "
                 f"before it; a study may have {MOST_RUNS:,}: shorten its lists"
             )
 
 
+def _seeds(experiment: Experiment, scale: Scale) -> list[int]:
+    return scale.seeds if experiment.seeds is None else experiment.seeds
+
+
 def _variables_of(file: StudyFile) -> frozenset[str]:
     """Names that the file reads as `$name` or `needs`."""
-    found: set[str] = set()
-
-    def visit(value: Any) -> None:
-        if isinstance(value, str) and value.startswith("$"):
-            found.add(value[1:])
-        for item in (
-            value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
-        ):
-            visit(item)
-
-    visit(file.base)
-    for part in (*file.scales.values(), *file.experiments.values()):
-        visit(part.model_dump())
+    names = set(re.findall(r'"\$([^"]+)"', file.model_dump_json()))
     for experiment in file.experiments.values():
         for here in (experiment, *experiment.scales.values()):
-            found.update(grid.needs for grid in here.grid or () if grid.needs)
-    return frozenset(found)
+            names.update(grid.needs for grid in here.grid or () if grid.needs)
+    return frozenset(names)
 
 
 def _recipe(flat: Flat, where: str, forced: Flat) -> Flat:
+    """Every field of a run and its evaluation as dotted keys, defaults included."""
     sections = nest(resolve(flat, where))
-    measured = _measured(sections.pop("evaluation"), where, forced)
-    try:
-        config = RunConfig.model_validate(sections).model_dump(mode="json")
-    except ValidationError as error:
-        key = ".".join(str(part) for part in error.errors()[0]["loc"])
-        raise UserError(
-            f"{'--set' if key in forced else where}: {error_sentence(error, RunConfig)}"
-        ) from error
-    config["evaluation"] = measured
-    return {
-        f"{section}.{key}": value
-        for section, values in config.items()
-        if isinstance(values, dict)
-        for key, value in values.items()
-    }
-
-
-def _measured(section: dict[str, Any], where: str, forced: Flat) -> dict[str, Any]:
-    try:
-        return EvaluationConfig.model_validate(section).model_dump(mode="json")
-    except ValidationError as error:
-        key = ".".join(("evaluation", *(str(part) for part in error.errors()[0]["loc"])))
-        place = "--set: evaluation" if key in forced else f"{where}: evaluation"
-        raise UserError(f"{place}: {error_sentence(error, EvaluationConfig)}") from error
+    evaluation = sections.pop("evaluation")
+    parts: list[tuple[type[BaseModel], dict[str, Any], tuple[str, ...]]] = [
+        (RunConfig, sections, ()),
+        (EvaluationConfig, evaluation, ("evaluation",)),
+    ]
+    recipe: Flat = {}
+    for model, values, prefix in parts:
+        try:
+            dumped = model.model_validate(values).model_dump(mode="json")
+        except ValidationError as error:
+            key = ".".join(str(part) for part in (*prefix, *error.errors()[0]["loc"]))
+            place = ": ".join(("--set" if key in forced else where, *prefix))
+            raise UserError(f"{place}: {error_sentence(error, model)}") from error
+        for section, fields in ({"evaluation": dumped} if prefix else dumped).items():
+            if isinstance(fields, dict):
+                recipe |= {f"{section}.{key}": value for key, value in fields.items()}
+    return recipe
 
 
 def _with_runtime(scale: Scale, changes: dict[str, Any]) -> Scale:
-    """The scale with other bookkeeping (`--set runtime.evals=16`), which enters no identity."""
+    """The scale with other `runtime` values (`--set runtime.evals=16`), which are not part of any identity."""
     try:
         runtime = RuntimeConfig.model_validate(scale.runtime.model_dump() | changes)
     except ValidationError as error:
@@ -200,18 +186,10 @@ def _resolve_experiment(
     variables: dict[str, Any],
     where: str,
 ) -> ResolvedExperiment:
+    figures = tuple(experiment.figures or ())
+    if experiment.skip:
+        return ResolvedExperiment(name, experiment, (), figures, experiment.skip)
     here = experiment.scales.get(scale_name, ExperimentScale())
-    asked: dict[str, Any] = {
-        key: value for key in ("question", "hypothesis") if (value := getattr(here, key)) is not None
-    }
-    if here.hypothesis is not None:
-        asked["hypothesis_needs"] = here.hypothesis_needs
-    experiment = experiment.model_copy(update=asked)
-    grids = (here.grid if here.grid is not None else experiment.grid) or []
-    seeds = next(value for value in (here.seeds, experiment.seeds, scale.seeds) if value is not None)
-    figures = here.figures if here.figures is not None else experiment.figures
-    if here.skip:
-        return ResolvedExperiment(name, experiment, (), tuple(figures), here.skip)
     common = lay(
         base,
         flatten(experiment.set or {}, where),
@@ -221,24 +199,25 @@ def _resolve_experiment(
     )
     common, unset = fill_variables(common, variables)
     if unset:
-        why = f"needs --config {unset}=PATH"
-        return ResolvedExperiment(name, experiment, (), tuple(figures), why)
+        return ResolvedExperiment(name, experiment, (), figures, f"needs --config {unset}=PATH")
+    grids = experiment.grid or [Grid()]
     points: dict[str, Point] = {}
     left_out = []
-    for grid in grids or [Grid()]:
+    for grid in grids:
         grid_where = f"{where}: grid"
         if grid.needs and not variables.get(grid.needs):
-            left_out.append(f"needs --config {grid.needs}=... for: {_names_text(grid)}")
+            labels = "; ".join(label for _, label in _grid_points(grid, grid_where))
+            left_out.append(f"needs --config {grid.needs}=... for: {labels or 'a grid'}")
             continue
-        shared = lay(common, flatten(grid.set, grid_where))
+        fixed = flatten(grid.set, grid_where)
+        shared = lay(common, fixed)
         expanded = list(_grid_points(grid, grid_where))
         made = set()
         for coords, label in expanded:
-            flat = lay(shared, coords, forced)
-            fixed = flatten(grid.set, grid_where)
             if (common_label := grid.label or _values_text(fixed)) and len(grids) > 1:
                 label = f"{label} ({common_label})" if label else common_label
-            point = _point(flat, fixed | coords, label, grid.seeds or seeds, where)
+            seeds = grid.seeds or _seeds(experiment, scale)
+            point = _point(lay(shared, coords, forced), fixed | coords, label, seeds, where)
             key = canonical_json([[run.name for run in point.runs], point.evaluation_file])
             if key in points and len(expanded) > 1 and points[key].coords == point.coords:
                 raise UserError(f"{where}: the point {point.label} is listed twice")
@@ -248,13 +227,8 @@ def _resolve_experiment(
             _refuse_dead_axes(grid, shared, forced, where)
     _refuse_equal_labels(points.values(), where)
     if not points:
-        return ResolvedExperiment(name, experiment, (), tuple(figures), "; ".join(left_out))
-    return ResolvedExperiment(name, experiment, tuple(points.values()), tuple(figures), None, tuple(left_out))
-
-
-def _names_text(grid: Grid) -> str:
-    """Which points a grid would make, in words."""
-    return "; ".join(label for _, label in _grid_points(grid, "grid")) or "a grid"
+        return ResolvedExperiment(name, experiment, (), figures, "; ".join(left_out))
+    return ResolvedExperiment(name, experiment, tuple(points.values()), figures, None, tuple(left_out))
 
 
 def _grid_points(grid: Grid, where: str) -> Iterator[tuple[Flat, str]]:
@@ -280,7 +254,7 @@ def _grid_points(grid: Grid, where: str) -> Iterator[tuple[Flat, str]]:
 
 
 def typed(flat: Flat, seed: Any, where: str, label: str = "") -> tuple[RunConfig, EvaluationConfig]:
-    """Dotted keys as typed configurations: derived keys resolved, checksums of local files filled in.
+    """Dotted keys as typed configurations, with derived keys resolved and checksums of local files filled in.
 
     Raises:
         UserError: names `where`, the point's `label`, and the key.
@@ -316,28 +290,26 @@ UNREAD = {
 
 
 def _refuse_equal_labels(points: Iterable[Point], where: str) -> None:
-    """Marks in a figure are named by the labels of their points."""
+    """Labels name the marks in figures."""
     seen: dict[str, Point] = {}
     for point in points:
         other = seen.setdefault(point.label, point)
         if other is not point:
-            one, two = (_exact(item.coords) for item in (other, point))
+            one, two = (
+                ", ".join(f"{key}={value}" for key, value in item.coords.items()) or "no values"
+                for item in (other, point)
+            )
             raise UserError(
                 f"{where}: two points are labelled {point.label!r}: {one} and {two}; give each its own `label`"
             )
 
 
-def _exact(values: Flat) -> str:
-    return ", ".join(f"{key}={value}" for key, value in values.items()) or "no values"
-
-
 def _refuse_dead_axes(grid: Grid, shared: Flat, forced: Flat, where: str) -> None:
-    """Refuse an axis along which nothing changes: it would repeat one run under several names."""
+    """Refuse an axis along which nothing changes."""
     lengths = {f"training.{name}" for name in LENGTHS}
-    fixed = {
-        *forced,
-        *(lengths if lengths & forced.keys() else ()),
-    }  # one length set by hand replaces the others
+    fixed = forced.keys() | (
+        lengths if lengths & forced.keys() else set()
+    )  # one forced length replaces the others
     for key, values in grid.product.items():
         if len(values) > 1 and key not in fixed:
             names = set()
@@ -352,8 +324,7 @@ def _refuse_dead_axes(grid: Grid, shared: Flat, forced: Flat, where: str) -> Non
 
 def _collect(study: Study, path: str) -> None:
     for experiment in study.experiments.values():
-        here = experiment.definition.scales.get(study.scale_name, ExperimentScale())
-        every = here.log_every or experiment.definition.log_every
+        every = experiment.definition.log_every
         for point in experiment.points:
             for run in point.runs:
                 if every:
@@ -367,7 +338,7 @@ def _collect(study: Study, path: str) -> None:
 
 
 def _collision(experiment: str, config: RunConfig, known: RunConfig, name: str) -> str:
-    """Why two configurations have one name, in a sentence."""
+    """Why two configurations have the same name."""
     for section in ("model", "data", "training"):
         one, two = (getattr(item, section).model_dump() for item in (config, known))
         for setting, value in one.items():

@@ -1,4 +1,4 @@
-"""Files that a configuration reads: variables in their names, and their checksums."""
+"""Input files of a configuration: variables in their names, and checksums."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trm.study.merge import Flat
 
 
 def with_checksums(data: dict[str, Any], where: str) -> dict[str, Any]:
-    """The data section with the checksum of each of its files: a local file's own, or the one given with a remote file
+    """The data section with the checksums of its files: computed for local files, given for remote ones
     (`gs://bucket/file.csv#sha256=HEX`).
 
     Raises:
@@ -38,14 +38,14 @@ def _named_checksum(name: str, where: str) -> tuple[str, str]:
     if re.fullmatch("[0-9a-f]{64}", checksum):
         return path, checksum
     raise UserError(
-        f"{where}: {name} is remote: give it as {path}#sha256=... with its checksum, which `python -m trm data "
-        f"checksum {path}` prints, or in data.sha256"
+        f"{where}: {name} is remote: append its checksum, as in {path}#sha256=..., which `python -m trm data "
+        f"checksum {path}` prints, or give it in data.sha256"
     )
 
 
 @cache
 def _sha256_of(name: str, _mtime: int, _size: int) -> str:
-    """The checksum of a file, read again when its time or size has changed."""
+    """Checksum of a file, cached until its time or size changes."""
     return sha256_file(name)
 
 
@@ -54,13 +54,11 @@ def _file_sha256(name: str, where: str) -> str:
         stat = Path(name).stat()
         return _sha256_of(name, stat.st_mtime_ns, stat.st_size)
     except OSError as error:
-        raise UserError(
-            f"{where}: data.files: {name}: {error.strerror}; name a file that can be read"
-        ) from error
+        raise UserError(f"{where}: data.files: {name}: {error.strerror}; name a readable file") from error
 
 
 def fill_variables(flat: Flat, variables: dict[str, Any]) -> tuple[Flat, str]:
-    """Replace `$name` in data.files; also the name of the first unset variable, or nothing."""
+    """Replace `$name` in data.files; returns also the first variable that is not set, or an empty string."""
     files = flat.get("data.files") or []
     filled: list[str] = []
     for file in [files] if isinstance(files, str) else files:
@@ -72,5 +70,5 @@ def fill_variables(flat: Flat, variables: dict[str, Any]) -> tuple[Flat, str]:
 
 
 def _paths(text: str) -> list[str]:
-    """Paths separated by commas; one path where a file of the whole name exists."""
+    """Paths separated by commas, or one path if a file with the whole name exists."""
     return [text] if Path(text).exists() else text.split(",")

@@ -1,4 +1,4 @@
-"""Merge configs: dotted keys, derived training lengths, and errors that name the nearest valid key."""
+"""Merge configurations: dotted keys, derived keys, and errors that name the nearest valid key."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "evaluation": EvaluationConfig,
 }
 LENGTHS = ("steps", "rows", "epochs")
-"""Three ways to give the length of training; naming one replaces the others."""
+"""Three ways to give the length of training; giving one replaces the others."""
 DERIVED = (
     "training.rows",
     "training.epochs",
@@ -35,22 +35,22 @@ DERIVED = (
     "training.lr_base_batch",
     "training.lr_base_width",
 )
-"""Keys of the file that resolve into others, so that equal points are one run however they were written."""
+"""Keys that resolve into others, so that equal points are one run however they are written."""
 Flat = dict[str, Any]
 
 
 @cache
 def valid_keys() -> frozenset[str]:
-    """Every dotted key that a grid or overlay may name."""
+    """Every dotted key that a grid or overlay may contain."""
     fields = {f"{section}.{field}" for section, model in SECTIONS.items() for field in model.model_fields}
     return frozenset(fields | set(DERIVED))
 
 
 def flatten(overlay: dict[str, Any], where: str) -> Flat:
-    """Nested sections and dotted keys alike as `{"model.d_model": 64}`.
+    """Flatten nested sections and dotted keys to `{"model.d_model": 64}`.
 
     Raises:
-        UserError: for an unknown key, naming `where`, the key and the nearest valid one.
+        UserError: unknown key; the message has `where`, the key and the nearest valid one.
     """
     flat: Flat = {}
     for key, value in _dotted(overlay):
@@ -72,7 +72,7 @@ def _dotted(overlay: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def check_key(key: str, where: str) -> None:
-    """Refuse a key that nothing reads."""
+    """Raise UserError for an unknown key."""
     section, _, field = key.partition(".")
     if section == "runtime" and field in RuntimeConfig.model_fields:
         raise UserError(
@@ -84,17 +84,16 @@ def check_key(key: str, where: str) -> None:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """`; did you mean 'x'?`, or nothing where no known word is close."""
+    """`; did you mean 'x'?`, or nothing if no known word is close."""
     close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.65)
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
 def lay(*layers: Flat) -> Flat:
-    """Later layers win; naming one of steps, rows, epochs removes the other two from lower layers."""
+    """Merge layers: later ones win, and one of steps, rows or epochs replaces the others of lower layers."""
     result: Flat = {}
     for layer in layers:
-        named = [f"training.{name}" for name in LENGTHS if f"training.{name}" in layer]
-        if named:
+        if any(f"training.{name}" in layer for name in LENGTHS):
             for name in LENGTHS:
                 result.pop(f"training.{name}", None)
         result.update(layer)
@@ -104,8 +103,8 @@ def lay(*layers: Flat) -> Flat:
 def resolve(flat: Flat, where: str) -> Flat:
     """Replace the derived keys by the fields that they set.
 
-    rows: steps = rows // batch_size. epochs: steps = epochs * train_puzzles // batch_size (the reference's count of
-    rows offered). lr_scaling: see `_scaled_lr`.
+    rows: steps = rows // batch_size. epochs: steps = epochs * train_puzzles // batch_size (as the reference trainer
+    counts rows). lr_scaling: see `_scaled_lr`.
     """
     flat = dict(flat)
     given = [name for name in LENGTHS if f"training.{name}" in flat]
@@ -122,7 +121,7 @@ def resolve(flat: Flat, where: str) -> Flat:
     if rows is not None:
         steps = int(_number(rows, "training.rows", where) // _number(batch, "training.batch_size", where))
         if steps < 1:
-            raise UserError(f"{where}: {int(rows)} rows are less than one batch of {batch}; offer more rows")
+            raise UserError(f"{where}: {int(rows)} rows are less than one batch of {batch}; give more rows")
         flat["training.steps"] = steps
     return _scaled_lr(flat, where)
 
@@ -133,14 +132,14 @@ LR_SCALINGS = {
     "width": ("d_model", "lr_base_width", -1.0),
     "sqrt_width": ("d_model", "lr_base_width", -0.5),
 }
-"""What the learning rate follows, the key of its base value, and the power of their ratio."""
+"""What the learning rate depends on, the key of its base value, and the power of their ratio."""
 
 
 def _scaled_lr(flat: Flat, where: str) -> Flat:
     """Multiply lr by (value / base) ** power for each name in `lr_scaling`.
 
-    Batch: linear (arXiv 1706.02677) or sqrt (arXiv 1404.5997). Width: 1 / d_model, as muP scales Adam's rate of hidden
-    matrices (Yang et al. 2022, arXiv 2203.03466, table 3), or 1 / sqrt(d_model).
+    Batch: linear (arXiv 1706.02677) or sqrt (arXiv 1404.5997). Width: 1 / d_model, as muP scales Adam's learning rate
+    of hidden matrices (Yang et al. 2022, arXiv 2203.03466, table 3), or 1 / sqrt(d_model).
     """
     named = flat.pop("training.lr_scaling", None)
     scalings = [] if named in (None, "none") else [named] if isinstance(named, str) else list(named)
@@ -153,9 +152,7 @@ def _scaled_lr(flat: Flat, where: str) -> Flat:
             )
         field, key, power = LR_SCALINGS[scaling]
         if key in used:
-            raise UserError(
-                f"{where}: training.lr_scaling={named!r} names two ways to follow {field}; keep one"
-            )
+            raise UserError(f"{where}: training.lr_scaling={named!r} has two scalings with {field}; keep one")
         if bases[key] is None:
             raise UserError(f"{where}: training.lr_scaling={scaling} needs training.{key}")
         used.add(key)
@@ -169,7 +166,7 @@ def _scaled_lr(flat: Flat, where: str) -> Flat:
             raise UserError(f"{where}: training.{key} has no effect without training.lr_scaling ({follows})")
     if used:
         lr = flat.get("training.lr", TrainingConfig().lr) * factor
-        flat["training.lr"] = float(f"{lr:.12g}")  # the last bits of a product do not belong to a recipe
+        flat["training.lr"] = float(f"{lr:.12g}")  # rounding errors of the product are not part of the recipe
     return flat
 
 
@@ -180,7 +177,7 @@ def _number(value: Any, key: str, where: str) -> float | int:
 
 
 def nest(flat: Flat) -> dict[str, dict[str, Any]]:
-    """`{"model.d_model": 64}` as `{"model": {"d_model": 64}}`."""
+    """`{"model.d_model": 64}` -> `{"model": {"d_model": 64}}`."""
     nested: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
     for key, value in flat.items():
         section, field = key.split(".", 1)

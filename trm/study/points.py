@@ -15,7 +15,7 @@ from trm.study.schema import EvaluationConfig, RunConfig
 
 @dataclass(frozen=True)
 class Run:
-    """One training run. `name` is its folder and its identity."""
+    """One training run; `name` is its folder and its identity."""
 
     name: str
     config: RunConfig
@@ -23,7 +23,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Point:
-    """One grid point of an experiment: what was varied, and the runs (one a seed) and evaluation that measure it."""
+    """One grid point of an experiment: what varies, the runs (one per seed) and their evaluation."""
 
     coords: dict[str, Any]
     label: str
@@ -37,7 +37,7 @@ class Point:
 
     @property
     def evaluations(self) -> list[str]:
-        """`<run>/<file>` of the evaluation of each run."""
+        """`<run>/<file>` of each run's evaluation."""
         return [f"{run.name}/{self.evaluation_file}" for run in self.runs]
 
 
@@ -51,30 +51,30 @@ class ResolvedExperiment:
     figures: tuple[dict[str, Any], ...]
     skip: str | None = None
     left_out: tuple[str, ...] = ()
-    """What is missing for grids that were left out, in words."""
+    """Why grids were left out, in words."""
 
     def point(self, name: str) -> Point:
         """A grid point by its label, or by a value in its label (`1000` for `train_puzzles=1000`).
 
         Raises:
-            UserError: none or several are meant; the message lists the labels.
+            UserError: no point or several match; the message lists the labels.
         """
-        found = [point for point in self.points if point.label == name]
-        if not found:
+        matches = [point for point in self.points if point.label == name]
+        if not matches:
             for point in self.points:
                 parts = point.label.split(", ")
                 if name in parts or name in [part.partition("=")[2] for part in parts]:
-                    found.append(point)
-        if len(found) != 1:
+                    matches.append(point)
+        if len(matches) != 1:
             labels = "; ".join(point.label for point in self.points)
-            what = f"{len(found)} points match" if found else "no point matches"
+            what = f"{len(matches)} points match" if matches else "no point matches"
             raise UserError(f"{self.name}: {what} {name!r}; there are: {labels}")
-        return found[0]
+        return matches[0]
 
 
 @dataclass
 class Study:
-    """The whole study at one scale."""
+    """The study at one scale."""
 
     name: str
     scale_name: str
@@ -83,28 +83,28 @@ class Study:
     figures: list[dict[str, Any]]
     aliases: dict[str, str]
     points: dict[str, tuple[str, str]] = field(default_factory=dict)
-    """Older documents' name of a point -> its experiment and label."""
+    """Name of a point in older documents -> its experiment and label."""
     runs: dict[str, Run] = field(default_factory=dict)
     evaluations: dict[str, EvaluationConfig] = field(default_factory=dict)
     log_every: dict[str, int] = field(default_factory=dict)
-    """Runs whose experiments ask for finer curves than the scale does."""
+    """Runs whose experiments want finer curves than the scale's."""
     variables: frozenset[str] = frozenset()
-    """Names that the study's file reads as `$name` or `needs`; `--config NAME=...` sets them."""
+    """Names that the study file reads as `$name` or `needs`, set by `--config NAME=...`."""
     phases: list[str] = field(default_factory=list)
-    """In the order in which a grant is spent."""
+    """Phases, in the order in which a grant is spent."""
     recipe: Flat = field(default_factory=dict)
-    """The scale's own recipe, before any experiment: dotted key -> value; what ablations compare with."""
+    """The scale's recipe before any experiment, dotted key -> value: the baseline of ablations."""
 
     @property
     def names(self) -> list[str]:
-        """Names and aliases of experiments, and those of single points."""
+        """Names and aliases of experiments and of single points."""
         return [*self.experiments, *self.aliases, *self.points]
 
     def find(self, name: str) -> tuple[ResolvedExperiment, Point | None]:
-        """What a name means: an experiment, or one point of it.
+        """The experiment that a name refers to, and the point if it is the name of one.
 
         Raises:
-            UserError: an unknown name, or a point that this scale lacks.
+            UserError: the name is unknown, or this scale has no such point.
         """
         if name not in self.points:
             return self.experiment(name), None
@@ -113,7 +113,7 @@ class Study:
         return experiment, None if experiment.skip else experiment.point(label)
 
     def experiment(self, name: str) -> ResolvedExperiment:
-        """An experiment by its name or by an older document's id."""
+        """An experiment by its name or alias."""
         known = self.aliases.get(name, name)
         if known in self.points:
             owner, label = self.points[known]
@@ -128,10 +128,10 @@ class Study:
         return self.experiments[known]
 
     def why_skipped(self, name: str) -> str:
-        """A sentence on an experiment that is not run."""
+        """Why an experiment is not run, as a sentence."""
         return f"{self.experiment(name).name} is not run at scale {self.scale_name}: {self.experiment(name).skip}"
 
     def selected(self, which: str) -> list[str]:
-        """Names of the experiments of `report` or `study` at this scale; skipped ones are left out."""
+        """Names of the experiments of `report` or `study` at this scale, without the skipped ones."""
         names = getattr(self.scale, which) or list(self.experiments)
         return [name for name in names if not self.experiment(name).skip]

@@ -1,4 +1,4 @@
-"""Reading YAML, and one sentence for what is wrong with it: where, what was given, what to do."""
+"""Parse YAML, and explain in one sentence what is wrong with it: where, what was given, what to do."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from trm.study.merge import nearest
 
 
 def parse_yaml(text: str, where: str) -> Any:
-    """One YAML value, with the study file's reading of numbers. UserError: not YAML, with line and column."""
+    """Parse YAML, with the study file's syntax of numbers. Raises UserError with line and column."""
     try:
         return yaml.load(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
         mark, start = error.problem_mark, error.context_mark
         place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        began = f" ({error.context} that begins in line {start.line + 1})" if start and error.context else ""
-        raise UserError(f"{where}{place}: not valid YAML: {error.problem}{began}") from error
+        context = f" ({error.context}, started in line {start.line + 1})" if start and error.context else ""
+        raise UserError(f"{where}{place}: not valid YAML: {error.problem}{context}") from error
     except yaml.YAMLError as error:
         raise UserError(f"{where}: not valid YAML: {' '.join(str(error).split())}") from error
 
@@ -71,11 +71,11 @@ def error_sentence(error: ValidationError, model: Any) -> str:
 
     Args:
         error: pydantic's error.
-        model: the model that was validated, for the keys near a misspelt one; None where there are several.
+        model: the model that was validated, to suggest a key for a misspelt one; None if there are several.
     """
     errors = error.errors()  # a misspelt key is why another one is missing
     first = next((item for item in errors if item["type"] == "extra_forbidden"), errors[0])
-    # parts with brackets are names of alternatives, not keys
+    # parts with brackets name alternatives of a union, not keys
     place = ".".join(str(part) for part in first["loc"] if "[" not in str(part)) or "value"
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
     if first["type"] == "extra_forbidden":
@@ -85,7 +85,7 @@ def error_sentence(error: ValidationError, model: Any) -> str:
 
 
 def _expectation(first: Any) -> str:
-    """What was expected and what was given."""
+    """The expected and the given value."""
     kind, context = first["type"], first.get("ctx", {})
     if kind == "missing":
         return "is required: give it a value"
@@ -110,7 +110,7 @@ def _expectation(first: Any) -> str:
 
 
 def _siblings(model: Any, location: tuple[Any, ...]) -> list[str]:
-    """Valid keys at the place of an unknown one."""
+    """The valid keys beside an unknown one."""
     for part in location[:-1]:
         fields = getattr(model, "model_fields", None)
         annotation = fields[part].annotation if fields and part in fields else model

@@ -1,8 +1,8 @@
-"""The typed schema of one run: model, data, training, evaluation; and what does not affect results.
+"""The typed schema of one run: model, data, training, evaluation, and settings that do not affect results.
 
-Every field carries its meaning; `config/schema.json` and `config/README.md` are generated from here. Defaults are the
-paper's Sudoku recipe (arXiv 2510.04871) and are frozen: a run's identity holds only what differs from them, so a new
-field with a neutral default leaves every existing fingerprint as it was (tests/study/golden_fingerprints.json).
+`config/schema.json` and `config/README.md` are generated from the docstrings. Defaults are the paper's Sudoku recipe
+(arXiv 2510.04871) and are frozen: a run's identity holds only the differences from them, so a new field with a neutral
+default changes no existing fingerprint (tests/study/golden_fingerprints.json).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Whole = Annotated[int, Field(ge=0)]
 
 
 def _range(value: Any) -> Any:
-    """Check a range of clues or hints before pydantic does: its own message for a tuple takes several lines."""
+    """Check a range of clues or hints before pydantic does, whose message for a tuple takes several lines."""
     items = list(value) if isinstance(value, list | tuple) else []
     if len(items) != 2 or not all(type(item) is int and item >= 0 for item in items) or items[0] > items[1]:
         raise ValueError("must be two whole numbers [least, most], 0 or more, the smaller one first")
@@ -50,14 +50,14 @@ Range = Annotated[tuple[int, int], BeforeValidator(_range)]
 
 
 class Section(BaseModel):
-    """Immutable, strict: an unknown key or a value of another type is an error, never ignored or converted."""
+    """Immutable and strict: unknown keys and values of another type are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     @field_validator("*", mode="wrap")
     @classmethod
     def _unconverted(cls, value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
-        """pydantic would read `yes` as 1 and '1e-3' as 0.001. A whole number may be given as 1e3."""
+        """Refuse what pydantic would convert, such as `yes` to 1 and '1e-3' to 0.001; 1e3 is a whole number."""
         result = validate(value)
         kind = {bool: "bool", int: "int", float: "float"}.get(type(result))
         if kind and type(result) is not type(value) and (isinstance(value, bool | str) or kind == "bool"):
@@ -75,33 +75,33 @@ class ModelConfig(Section):
     heads: Count = 8
     """Attention heads; must divide d_model. Read by the attention mixer only."""
     layers: Count = 2
-    """Blocks in the one shared stack (L_layers)."""
+    """Blocks in the shared stack (L_layers)."""
     h_cycles: Count = 3
-    """T: rounds of a supervision step; only the last is backpropagated (H_cycles)."""
+    """T: rounds per supervision step; only the last is backpropagated (H_cycles)."""
     l_cycles: Count = 6
-    """n: updates of z_L in a round (L_cycles)."""
+    """n: updates of z_L per round (L_cycles)."""
     halt_max_steps: Count = 16
-    """Nsup: most supervision steps a puzzle gets (halt_max_steps)."""
+    """Nsup: maximal supervision steps per puzzle (halt_max_steps)."""
     expansion: Positive = 4.0
-    """SwiGLU's inner width is expansion * width * 2/3, rounded up to a multiple of `multiple`."""
+    """The inner width of a SwiGLU is expansion * width * 2/3, rounded up to a multiple of `multiple`."""
     multiple: Annotated[int, Field(ge=8, le=1024, multiple_of=8)] = 256
-    """SwiGLU's inner width is a multiple of this number. At 256 (the paper's) all networks narrower than 96 have the
-    same inner width; a smaller number lets it follow the width and the expansion."""
+    """The inner width of a SwiGLU is a multiple of this number. At 256 (as in the paper) all networks narrower than 96
+    have the same inner width; with a smaller number it follows the width and the expansion."""
     puzzle_tokens: Annotated[int, Field(ge=0)] = 16
-    """Tokens prepended for the puzzle embedding (puzzle_emb_len); its first one carries the vector. 0: none."""
+    """Tokens prepended for the puzzle embedding (puzzle_emb_len); the first one carries the vector. 0: none."""
     position: Literal["none", "rope", "learned"] = "none"
-    """Position encoding: none, rotary (arXiv 2104.09864; needs the attention mixer) or a learned vector a token."""
+    """Position encoding: none, rotary (arXiv 2104.09864; attention mixer only) or a learned vector per token."""
 
 
 class SourceConfig(Section):
-    """One of several sources of Sudoku in one pool (`data.source: mix`)."""
+    """One of the sources of a Sudoku pool (`data.source: mix`)."""
 
     kind: Literal["file", "generate"]
-    """`file`: the next one of `data.files`; `generate`: made offline."""
+    """`file`: the next of `data.files`; `generate`: generated offline."""
     share: NonNegative = 1.0
-    """Part of the training rows drawn from this source, relative to the other sources' shares."""
+    """Share of the training rows drawn from this source, relative to the other sources' shares."""
     clues: Range | None = None
-    """Fewest and most clues: of generated puzzles (null: minimal ones), or of the file's puzzles that are taken."""
+    """Fewest and most clues of generated puzzles (null: minimal ones), or of the puzzles taken from the file."""
     min_rating: Whole = 0
     """Fewest guesses of the rating solver."""
     pool: Whole = 0
@@ -112,29 +112,29 @@ class DataStage(Section):
     """One stage of a curriculum over the training data."""
 
     until: Fraction
-    """The stage ends at this fraction of the steps; after the last one the values beside `curriculum` hold."""
+    """The stage ends at this fraction of the steps; after the last stage, the data's own values apply."""
     hints: Range | None = None
-    """`data.hints` during the stage; null: as there."""
+    """`data.hints` during the stage; null: no change."""
     shares: tuple[NonNegative, ...] | None = None
-    """The sources' shares during the stage, one for each of `data.sources`; null: their own."""
+    """Shares during the stage, one for each of `data.sources`; null: the sources' own."""
 
 
 class DataConfig(Section):
-    """What the puzzles are, where they come from, and how many are used."""
+    """The puzzles: their kind, source and numbers."""
 
     task: TaskName = "sudoku"
     """Kind of puzzle."""
     source: Literal["generate", "csv", "official", "json", "mix"] = "official"
-    """`generate` offline (ARC: small tasks of five kinds); `csv` files in the official layout; `official`: the
-    published data set (needs network); `json`: ARC challenge and solution files; `mix`: the several `sources`."""
+    """`generate`: generated offline (ARC: small tasks of five kinds); `csv`: files in the official layout; `official`:
+    the published data set (needs network); `json`: ARC challenge and solution files; `mix`: all `sources`."""
     files: tuple[str, ...] = ()
-    """Paths or gs:// URIs read by `csv`, `json` and `mix`. Not part of the identity: their checksums are."""
+    """Paths or gs:// URIs read by `csv`, `json` and `mix`. They count by their checksums, not their paths."""
     sha256: tuple[str, ...] = ()
-    """Checksums of `files`, in their order; filled in by itself for local files, needed for gs:// ones."""
+    """Checksums of `files`, in the same order; computed for local files, required for gs:// ones."""
     box_rows: Annotated[int, Field(ge=2, le=5)] = 3
-    """Sudoku: rows of a box; the grid has box_rows * box_cols rows."""
+    """Sudoku: rows per box; the grid has box_rows * box_cols rows."""
     box_cols: Annotated[int, Field(ge=2, le=5)] = 3
-    """Sudoku: columns of a box."""
+    """Sudoku: columns per box."""
     clues_min: Annotated[int, Field(ge=0)] = 0
     """Generated Sudoku: fewest clues (0: as few as uniqueness allows)."""
     clues_max: Annotated[int, Field(ge=0)] = 0
@@ -142,51 +142,50 @@ class DataConfig(Section):
     min_rating: Annotated[int, Field(ge=0)] = 0
     """Generated Sudoku: fewest guesses of the rating solver."""
     pool: Annotated[int, Field(ge=0)] = 0
-    """Generated puzzles, mazes or tasks before splitting (0: just as many as the splits ask for; 4x4 Sudoku: every
-    class)."""
+    """Puzzles, mazes or tasks to generate before splitting (0: as many as the splits need; 4x4 Sudoku: every class)."""
     maze_size: Annotated[int, Field(ge=5, le=64)] = 30
     """Maze: side of the square grid."""
     min_path: Annotated[int, Field(ge=0)] = 110
-    """Maze: fewest cells of the shortest path."""
+    """Generated maze: fewest cells of the shortest path."""
     unique_path: bool = False
-    """Generated maze: only mazes with one shortest path."""
+    """Generated maze: only mazes with a single shortest path."""
     arc_side: Annotated[int, Field(ge=4, le=30)] = 30
-    """ARC: side of the square canvas; tasks with a larger grid are left out."""
+    """ARC: side of the square canvas; tasks with larger grids are left out."""
     train_puzzles: Annotated[int, Field(ge=1)] | None = 1000
-    """Original training puzzles (nested: a smaller set is a subset of a larger one). null: all there are."""
+    """Original training puzzles (nested: a smaller set is a subset of a larger one). null: all."""
     augmentations: Annotated[int, Field(ge=0)] = 1000
-    """Symmetric copies of each training puzzle beside the original."""
+    """Augmented copies of each training puzzle besides the original."""
     validation_puzzles: Annotated[int, Field(ge=0)] = 2048
-    """Puzzles that choose the best checkpoint and draw the curves; never tested on."""
+    """Puzzles used to choose the best checkpoint and to draw the curves; never part of the test."""
     test_puzzles: Annotated[int, Field(ge=1)] | None = None
-    """Test puzzles. null: all there are."""
+    """Test puzzles. null: all."""
     sources: tuple[SourceConfig, ...] = ()
-    """Sudoku: sources joined into one pool by `source: mix`, each with its share of the training rows. Of equivalent
-    puzzles the first is kept; validation and test puzzles come from all sources by their numbers of puzzles."""
+    """Sudoku: sources of the pool for `source: mix`, each with its share of the training rows. Of equivalent puzzles
+    the first is kept; validation and test puzzles come from all sources in proportion to their numbers of puzzles."""
     hints: Annotated[Literal["auto"] | tuple[int, int], BeforeValidator(_hints)] = (0, 0)
-    """Sudoku: extra clues copied from the answer into each training row, a random number in [least, most] of random
-    cells, drawn again for every row of every step. `auto`: the number follows the model's own success, so that about
-    half of the rows are solved (see docs/training.md)."""
+    """Sudoku: extra clues copied from the answer into each training row: a random number in [least, most] of random
+    cells, drawn anew for every row of every step. `auto`: the number adapts so that the model solves about half of the
+    rows (see docs/training.md)."""
     held_out_hints: Range = (0, 0)
     """Sudoku: extra clues [least, most] of the validation and test puzzles, drawn once."""
     curriculum: tuple[DataStage, ...] = ()
-    """Stages of the training data with their own hints and shares before those of `hints` and `sources`."""
+    """Stages with other hints and shares, before those of `hints` and `sources` apply."""
     seed: int = 0
     """Seed of generation, splits and augmentation."""
 
     @property
     def gives_hints(self) -> bool:
-        """Whether training rows get extra clues at any time."""
+        """Whether training rows get extra clues in any stage."""
         return self.hints != (0, 0) or any(stage.hints for stage in self.curriculum)
 
     @property
     def file_sources(self) -> int:
-        """How many sources read a file."""
+        """Number of sources that read a file."""
         return sum(source.kind == "file" for source in self.sources)
 
     @property
     def all_shares(self) -> list[tuple[float, ...]]:
-        """Shares of the sources, the stages' and the sources' own; none where there are no sources."""
+        """All sets of shares: those of the stages, and the sources' own."""
         own = [tuple(source.share for source in self.sources)] if self.sources else []
         return [stage.shares for stage in self.curriculum if stage.shares] + own
 
@@ -206,25 +205,25 @@ class TrainingConfig(Section):
     """Optimisation, deep supervision and halting (sections 4-5 of the paper)."""
 
     batch_size: Count = 768
-    """Global batch: rows of one optimiser step over all workers."""
+    """Global batch: rows per optimiser step over all workers."""
     steps: Count = 65104
-    """Optimiser steps, one supervision step each. In the file `rows` (offered rows) or `epochs` (passes over the
-    original puzzles) may be given instead; they are converted to steps, so equal points stay one run."""
+    """Optimiser steps, one supervision step each. In the study file `rows` (rows drawn) or `epochs` (passes over the
+    original puzzles) may be given instead; they are converted to steps, so equal points are one run."""
     lr: Positive = 1e-4
-    """Peak learning rate. In the study file `lr_scaling`, one name or a list, multiplies it: with `lr_base_batch`,
-    linear (batch / base, arXiv 1706.02677) or sqrt (its square root, arXiv 1404.5997); with `lr_base_width`, width
-    (base / d_model, as muP does for Adam, arXiv 2203.03466) or sqrt_width (its square root)."""
+    """Peak learning rate. In the study file it can be scaled by `lr_scaling`, a name or a list of names: linear (batch
+    / `lr_base_batch`, arXiv 1706.02677), sqrt (its square root, arXiv 1404.5997), width (`lr_base_width` / d_model, as
+    muP does for Adam, arXiv 2203.03466) or sqrt_width (its square root)."""
     puzzle_lr: Positive | None = None
-    """Learning rate of the puzzle embedding; null: as lr."""
+    """Learning rate of the puzzle embedding; null: `lr`."""
     warmup_steps: Annotated[int, Field(ge=0)] = 2000
     """Steps of linear warm-up from 0; step 1 uses lr / warmup_steps."""
     lr_min_ratio: Fraction = 1.0
-    """Half a cosine (arXiv 1608.03983, without restarts) from the end of the warm-up to this fraction of lr; 1:
+    """Cosine decay (arXiv 1608.03983, without restarts) from the end of the warm-up to this fraction of lr; 1:
     constant."""
     weight_decay: NonNegative = 1.0
-    """Decoupled weight decay of every parameter but the puzzle embedding."""
+    """Decoupled weight decay of all parameters except the puzzle embedding."""
     puzzle_weight_decay: NonNegative = 1.0
-    """Decoupled weight decay of the touched rows of the puzzle embedding."""
+    """Decoupled weight decay of the rows of the puzzle embedding that are in the batch."""
     optimizer: Literal["adam_atan2", "adamw", "lion"] = "adam_atan2"
     """Adam-atan2 (arXiv 2407.05872), AdamW (1711.05101) or Lion (2302.06675)."""
     beta1: Fraction = 0.9
@@ -232,47 +231,47 @@ class TrainingConfig(Section):
     beta2: Fraction = 0.95
     """Second-moment decay (Lion: momentum decay)."""
     max_grad_norm: Positive | None = None
-    """Gradients of a larger global norm are scaled down to it (arXiv 1211.5063); null: none."""
+    """Gradients are clipped to this global norm (arXiv 1211.5063); null: no clipping."""
     ema: Fraction = 0.999
     """Decay of the weights' exponential moving average, used for evaluation (as in the paper); 0: off."""
     precision: Literal["auto", "float32", "bfloat16", "float16", "bfloat16_weights"] = "bfloat16"
-    """Matrix product precision. float16 has a dynamic loss scale (arXiv 1710.03740); bfloat16_weights also holds the
-    weights in bfloat16; `auto`: bfloat16 where the machine is fast at it, else float32 (recorded in the result)."""
+    """Precision of matrix products. float16 uses a dynamic loss scale (arXiv 1710.03740); bfloat16_weights also keeps
+    the weights in bfloat16; `auto`: bfloat16 if the machine is fast at it, else float32 (recorded in the result)."""
     micro_batches: Count = 1
-    """Micro-batches whose gradients are accumulated for one step; must divide batch_size."""
+    """Micro-batches per step, whose gradients are accumulated; must divide batch_size."""
     exploration: Fraction = 0.1
-    """Probability that a row's halting is delayed to a random minimum of steps, 2 to halt_max_steps (arXiv
+    """Probability that a row must take a random minimum of steps, 2 to halt_max_steps, before it halts (arXiv
     2506.21734)."""
     exploration_final: Fraction | None = None
-    """Exploration at the last step, reached linearly; null: constant."""
+    """Exploration at the last step, approached linearly; null: constant."""
     halting_cost: NonNegative = 0.0
-    """Compute-aware halting, in the spirit of the ponder cost of arXiv 1603.08983: weight in the loss of the expected
-    number of further supervision steps, sum over k = 1..R of (1 - p)^k at halt probability p with R steps left."""
+    """Compute-aware halting, similar to the ponder cost of arXiv 1603.08983: weight in the loss of the expected number
+    of further supervision steps, the sum over k = 1..R of (1 - p)^k at halt probability p with R steps left."""
     curriculum: tuple[CurriculumStage, ...] = ()
-    """Recursion curriculum: stages with their own (T, n) before the model's own; each is one static program."""
+    """Recursion curriculum: stages with other (T, n) before the model's own apply; each is a static program."""
     snapshots: Annotated[int, Field(ge=0)] = 0
-    """Weight snapshots at equal distances over the last half of the steps, for averaging (arXiv 1803.05407)."""
+    """Weight snapshots, evenly spaced over the last half of the steps, for averaging (arXiv 1803.05407)."""
     init_from: str | None = None
-    """Name of a finished run whose weights training starts from."""
+    """Name of a finished run from whose weights training starts."""
 
 
 class PlacementConfig(Section):
-    """Where and how a run must compute, for the experiments that ask just that (port_validation, ema_sync). Everywhere
-    else it keeps its defaults, and the machine is not part of a run's identity."""
+    """Where and how a run computes, for the experiments about just that (port_validation, ema_sync). Elsewhere it keeps
+    its defaults, and the machine is not part of a run's identity."""
 
     backend: Literal["any", "cpu", "cuda", "xla"] = "any"
-    """The backend; `any`: whatever the machine has."""
+    """The backend; `any`: chosen by the machine."""
     workers: Annotated[int, Field(ge=0)] = 0
-    """Processes that share every batch (hosts of a TPU pod); 0: as many as the job is given."""
+    """Processes that share each batch (hosts of a TPU pod); 0: as many as the job is given."""
     network: Literal["any", "plain"] = "any"
-    """`plain`: the network as its definition, differentiated by autograd; `any`: the backend's own faster form."""
+    """`plain`: the network as defined, differentiated by autograd; `any`: the backend's faster implementation."""
     average: Literal["every", "first"] = "every"
-    """Which workers keep the moving average: every one, or the first alone, which hands it to the others at each
-    validation. Under SPMD (xla) there is one average by construction."""
+    """Which workers compute the moving average: all, or only the first, which sends it to the others at each
+    validation. Under SPMD (xla) there is only one average."""
 
 
 class RunConfig(Section):
-    """Everything a trained model depends on, and nothing else: its fingerprint is the run's identity."""
+    """All that a trained model depends on, and nothing else: its fingerprint is the run's identity."""
 
     model: ModelConfig = ModelConfig()
     data: DataConfig = DataConfig()
@@ -304,11 +303,11 @@ class RunConfig(Section):
             ),
             (
                 any(a.until >= b.until for a, b in zip(training.curriculum, training.curriculum[1:])),
-                "training.curriculum: the stages' `until` must rise",
+                "training.curriculum: the stages' `until` must increase",
             ),
             (
                 any(a.until >= b.until for a, b in zip(data.curriculum, data.curriculum[1:])),
-                "data.curriculum: the stages' `until` must rise",
+                "data.curriculum: the stages' `until` must increase",
             ),
             (
                 (data.source == "mix") != bool(data.sources),
@@ -316,11 +315,11 @@ class RunConfig(Section):
             ),
             (
                 data.source == "mix" and data.file_sources not in (len(data.files), len(data.sha256)),
-                f"data.sources has {data.file_sources} of the kind file, data.files has {len(data.files)}",
+                f"data.sources has {data.file_sources} of kind file, but data.files has {len(data.files)}",
             ),
             (
                 any(source.kind == "generate" and not source.pool for source in data.sources),
-                "data.sources: a source of the kind generate needs a pool above 0",
+                "data.sources: a source of kind generate needs a pool above 0",
             ),
             (
                 any(stage.shares and len(stage.shares) != len(data.sources) for stage in data.curriculum),
@@ -336,11 +335,11 @@ class RunConfig(Section):
             ),
             (
                 data.hints == "auto" and any(stage.hints for stage in data.curriculum),
-                "data.curriculum: a stage has `hints`, but data.hints=auto already chooses them; keep one of the two",
+                "data.curriculum: a stage has `hints`, but data.hints=auto chooses them; keep one of the two",
             ),
             (
                 not spec_of(data.task).takes_hints and (data.gives_hints or data.held_out_hints != (0, 0)),
-                f"data.hints, data.held_out_hints: a question of {data.task} has no clues to add",
+                f"data.hints, data.held_out_hints: questions of {data.task} have no clues to add",
             ),
             (
                 data.clues_min > data.clues_max,
@@ -353,12 +352,12 @@ class RunConfig(Section):
             (
                 self.placement.backend == "xla"
                 and self.placement != PlacementConfig(backend="xla", workers=self.placement.workers),
-                "placement.network and placement.average are for the cpu and cuda backends: under xla the network has "
-                "one form and the moving average is one by construction",
+                "placement.network and placement.average are for the cpu and cuda backends: xla has one implementation "
+                "and one moving average",
             ),
             (
                 data.source in ("csv", "json") and not (data.files or data.sha256),
-                f"data.source={data.source} needs data.files: the path of at least one file",
+                f"data.source={data.source} needs data.files: at least one path",
             ),
         ]
         for wrong, sentence in checks:
@@ -368,53 +367,53 @@ class RunConfig(Section):
 
 
 class EvaluationConfig(Section):
-    """How a trained model is measured; part of the identity of an evaluation, never of the run."""
+    """How a trained model is evaluated; part of the evaluation's identity, not of the run's."""
 
     weights: Literal["ema", "raw", "average"] = "ema"
-    """Which weights: the moving average, the last ones, or the mean of the last `average` snapshots."""
+    """Weights to evaluate: the moving average, the last ones, or the mean of the last `average` snapshots."""
     average: Annotated[int, Field(ge=0)] = 0
-    """Snapshots in the mean (weights: average)."""
+    """Snapshots to average (`weights: average`)."""
     unroll: tuple[Count, ...] = ()
-    """Supervision steps at which answers are counted; empty: the model's halt_max_steps."""
+    """Supervision steps after which accuracy is measured; empty: the model's halt_max_steps."""
     confident: bool = False
-    """Also measure stopping each puzzle when its halt logit is positive (compacted batches)."""
+    """Also measure stopping each puzzle once its halt logit is positive (compacted batches)."""
     restarts: tuple[Count, ...] = ()
-    """Also measure the best of K noisy restarts, picked by the halt logit, for each K."""
+    """Also measure, for each K, the best of K noisy restarts, chosen by the halt logit."""
     noise: NonNegative = 0.0
-    """Standard deviation of the normal noise added to the initial state of every restart but the first."""
+    """Standard deviation of the noise added to the initial state of all restarts except the first."""
     copies: Annotated[int, Field(ge=0)] | None = None
-    """ARC: augmented copies of each test input that vote beside the original; null: all that were trained."""
+    """ARC: augmented copies of each test input that vote besides the original; null: all that were trained."""
     train_puzzles: Annotated[int, Field(ge=0)] = 1000
-    """Training puzzles (originals) measured too, for the train-test gap."""
+    """Training puzzles (originals) that are also evaluated, for the train-test gap."""
     test_puzzles: Annotated[int, Field(ge=1)] | None = None
-    """Test puzzles measured; null: all."""
+    """Test puzzles to evaluate; null: all."""
     steps: Count | None = None
     """Supervision steps of restarts, votes and traces; null: the model's halt_max_steps."""
     traces: Annotated[int, Field(ge=0)] = 4
-    """Test puzzles whose answer after each supervision step is kept, for the step-by-step figure."""
+    """Test puzzles whose answer after each supervision step is saved, for the step-by-step figure."""
 
 
 class RuntimeConfig(Section):
-    """What is logged, kept or printed. Never changes a result; not part of a run's identity."""
+    """Logging and checkpoints. Never changes a result; not part of a run's identity."""
 
     log_every: Count = 100
     """Steps between metrics rows and progress lines."""
     evals: Annotated[int, Field(ge=1)] = 10
-    """Validation passes in a run, at equal distances (the last one at the last step)."""
+    """Validation passes per run, evenly spaced (the last one at the last step)."""
     checkpoint_minutes: Positive = 10.0
     """Minutes between checkpoints."""
     stop_after_minutes: Positive | None = None
-    """Minutes after which a process ends with a checkpoint and exit code 75; the next start resumes. null: never."""
+    """Minutes after which the process saves a checkpoint and exits with code 75, to be resumed. null: never."""
     keep_checkpoints: Count = 5
-    """Newest checkpoints kept, besides the best."""
+    """Newest checkpoints to keep, besides the best."""
     carry_limit_mb: NonNegative = 512.0
-    """Carry rows above this size on one host are left out of checkpoints; slots restart."""
+    """A carry larger than this on one host is left out of checkpoints; after a resume its slots start anew."""
     xla_metrics_every: Count = 1000
     """Steps between torch_xla metrics reports."""
     profile_steps: Annotated[str, Field(pattern=r"^\d+:\d+$")] | None = None
-    """FIRST:LAST: write a profiler trace of these steps beside the checkpoints; null: none."""
+    """FIRST:LAST: write a profiler trace of these steps to the checkpoint folder; null: none."""
     tensorboard: bool = False
-    """Write TensorBoard event files beside the checkpoints."""
+    """Write TensorBoard event files to the checkpoint folder."""
     wandb: Literal["off", "offline", "online"] = "off"
     """Weights & Biases logging; the run's id is its fingerprint."""
     checksum_every: Annotated[int, Field(ge=0)] = 1000

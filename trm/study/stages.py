@@ -1,4 +1,4 @@
-"""Curricula: which values hold at a step. A stage that ends at fraction f covers the steps s with s - 1 < f * steps."""
+"""Curricula: the values at each step. A stage that ends at fraction f covers the steps s with s - 1 < f * steps."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class Stage(NamedTuple):
 
 
 class DrawStage(NamedTuple):
-    """Steps up to `last_step` (counted from 1) draw their rows so."""
+    """How the steps up to `last_step` (counted from 1) draw their rows."""
 
     last_step: int
     hints: tuple[int, int]
-    """Extra clues of a row, least and most."""
+    """Fewest and most extra clues of a row."""
     shares: tuple[float, ...] = ()
-    """Parts of the rows by source; they add up to 1. Empty: every puzzle is drawn as often."""
+    """Shares of the sources, with sum 1. Empty: all puzzles are drawn equally often."""
 
 
 def last_step(until: float, steps: int) -> int:
@@ -32,7 +32,7 @@ def last_step(until: float, steps: int) -> int:
 
 
 def recursion_stages(model: ModelConfig, training: TrainingConfig) -> list[Stage]:
-    """The recursion's (T, n) over the run: the curriculum's stages, then the model's own to the last step."""
+    """The recursion's (T, n) over the run: the curriculum's stages, then the model's own until the end."""
     stages: list[Stage] = []
     for stage in training.curriculum:
         last = last_step(stage.until, training.steps)
@@ -44,7 +44,7 @@ def recursion_stages(model: ModelConfig, training: TrainingConfig) -> list[Stage
 
 
 def draw_stages(data: DataConfig, steps: int) -> list[DrawStage]:
-    """How rows are drawn over the run: the data curriculum's stages, then the data's own values to the last step."""
+    """How rows are drawn over the run: the data curriculum's stages, then the data's own values until the end."""
     own = (0, 0) if data.hints == "auto" else data.hints
     own_shares = tuple(source.share for source in data.sources)
 

@@ -1,4 +1,4 @@
-"""The tasks by name, and what names and sizes depend on of each: no numpy, the Snakefile imports it."""
+"""The tasks by name, and what identities and sizes need to know of each. Imports no numpy: the Snakefile needs it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from trm.study.schema import DataConfig
 
 TASKS = {"sudoku": "trm.tasks.sudoku", "maze": "trm.tasks.maze", "arc": "trm.tasks.arc"}
-"""Name -> package with a `spec` and a `task` module. A new task is a line here and its folder (docs/extending.md); the
-packages are loaded by name, as plugins are, when their task is first asked for."""
+"""Name -> package with the modules `spec` and `task`, imported when first needed. A new task is a line here and its
+folder (docs/extending.md)."""
 
 if TYPE_CHECKING:
     TaskName = str
@@ -23,14 +23,14 @@ else:
 
 @dataclass(frozen=True)
 class DataShape:
-    """Sizes that a model is built for."""
+    """Sizes that a model depends on."""
 
     seq_len: int
     """Cells of a puzzle."""
     vocab_size: int
     """Distinct tokens, padding included."""
     num_puzzle_identifiers: int | None
-    """Rows of the puzzle embedding; None: known only once the data set is built (ARC: one per augmented task)."""
+    """Rows of the puzzle embedding; None: known when the data set is built (ARC: one per augmented task)."""
 
 
 class Sizes(NamedTuple):
@@ -48,42 +48,42 @@ class Sizes(NamedTuple):
 
 @dataclass(frozen=True)
 class OfficialFiles:
-    """One published data set on the Hugging Face hub: its own division into train.csv and test.csv."""
+    """A data set on the Hugging Face Hub, divided into train.csv and test.csv."""
 
     repository: str
     revision: str
-    """Commit: its files never change."""
+    """Commit."""
     sha256: dict[str, str]
-    """File name -> SHA-256, train first; a download with another digest is refused."""
+    """File name -> SHA-256, train first."""
     first_revision: str
-    """What `official` means in identities without checksums. Never changed: a later revision adds its checksums."""
+    """The revision of identities without checksums; never changes. Later revisions add their checksums."""
 
 
 class Cell(NamedTuple):
-    """A token as figures draw it."""
+    """A token as drawn in figures."""
 
     text: str
     colour: str = ""
-    """Background; empty: by whether the cell is given, wrong or neither."""
+    """Background; empty: chosen by whether the cell is given, wrong or neither."""
 
 
 class TaskSpec(ABC):
-    """What a data section says of one task."""
+    """A task's interpretation of the data section."""
 
     sources: tuple[str, ...]
-    """Values of `data.source` that have such puzzles."""
+    """Values of `data.source` that have puzzles of this task."""
     official: OfficialFiles | None = None
     """The published data set, for `source: official`."""
     published: tuple[int, int] | None = None
-    """Puzzles of the published data set: for training and validation, and for testing."""
+    """Numbers of puzzles in the published data set: for training and validation, and for testing."""
     votes = False
-    """Whether augmented copies of a test puzzle vote for its answer."""
+    """Whether augmented copies of a test puzzle vote on its answer."""
     takes_hints = False
-    """Whether blank cells of a question can be filled in from its answer (`data.hints`)."""
+    """Whether blank cells can be filled in from the answer (`data.hints`)."""
     boxed = False
     """Whether grids have boxes of `data.box_rows` by `data.box_cols`."""
     keeps_clues = True
-    """Whether the answer shows the given cells of the question again."""
+    """Whether the answer repeats the given cells of the question."""
 
     @abstractmethod
     def side(self, data: DataConfig) -> int:
@@ -94,26 +94,26 @@ class TaskSpec(ABC):
         """Sizes of the data set's rows."""
 
     def check(self, data: DataConfig) -> None:  # noqa: B027 (most tasks refuse nothing)
-        """Refuse a combination of fields that no data set can have. UserError: which, and what to do."""
+        """Raise UserError for a combination of fields that no data set can have."""
 
     def fields(self, data: DataConfig) -> dict[str, Any]:
         """Fields of the identity that every source reads."""
         return {}
 
     def generated_fields(self, data: DataConfig) -> dict[str, Any]:
-        """Fields of the identity that `source: generate` reads beside the pool's size."""
+        """Fields of the identity that `source: generate` reads besides the pool's size."""
         return {}
 
     def most_generated(self, data: DataConfig) -> int:
-        """Puzzles that differ by more than a symmetry, all that can be generated; 0: too many to count."""
+        """Number of puzzles that can be generated and are not equivalent; 0: too many to count."""
         return 0
 
     def generates_all(self, data: DataConfig) -> bool:
-        """Whether a pool of 0 means every puzzle there is."""
+        """Whether a pool of 0 means all puzzles."""
         return False
 
     def recognises(self, seq_len: int, vocab_size: int) -> bool:
-        """Whether a data set of these sizes, built by the reference's tools, is of this task."""
+        """Whether a data set of these sizes, built by the reference tools, is of this task."""
         return False
 
     def glyph(self, token: int) -> str:
@@ -121,22 +121,22 @@ class TaskSpec(ABC):
         return str(token - 1) if token >= 2 else ""
 
     def is_given(self, token: int) -> bool:
-        """Whether a question's token is a given cell."""
+        """Whether a token of a question is a given cell."""
         return token >= 2
 
     def cell(self, token: int, wrong: bool) -> Cell:
-        """A token as figures draw it; `wrong`: the answer differs there."""
+        """A token as drawn in figures; `wrong`: it differs from the right answer."""
         return Cell(self.glyph(token))
 
 
 @cache
 def spec_of(task: str) -> TaskSpec:
     """The spec of a task."""
-    found: TaskSpec = import_module(f"{TASKS[task]}.spec").SPEC
-    return found
+    spec: TaskSpec = import_module(f"{TASKS[task]}.spec").SPEC
+    return spec
 
 
 def recognised(seq_len: int, vocab_size: int) -> str:
-    """The task of a data set without a manifest, by its sizes; the first task where none recognises them."""
+    """The task of a data set without a manifest, by its sizes; the first task if none recognises them."""
     first = next(iter(TASKS))
     return next((name for name in TASKS if spec_of(name).recognises(seq_len, vocab_size)), first)

@@ -50,7 +50,7 @@ def test_wrong_knobs_are_refused(monkeypatch: pytest.MonkeyPatch):
         gradients()
     monkeypatch.setenv("TRM_XLA_REMAT", "auto")
     monkeypatch.setenv("TRM_XLA_HBM_GIB", "64")
-    with pytest.raises(UserError, match="TRM_XLA_HBM_GIB=64: it must be a number of GiB"):
+    with pytest.raises(UserError, match="TRM_XLA_HBM_GIB=64: give a number of GiB"):
         gradients()
 
 
