@@ -1,5 +1,4 @@
-"""numba's `njit`, cached on disk wherever this user can write. Import it only where compiled code is needed: it costs
-about half a second."""
+"""numba's `njit` with a cache on disk. Import it only where compiled code is needed: that takes half a second."""
 
 from __future__ import annotations
 
@@ -13,10 +12,10 @@ import numba
 
 
 def sources_digest(*folders: Path) -> str:
-    """Digest of every source file in `folders` that holds compiled code.
+    """Digest of all source files in `folders` that contain compiled code.
 
-    numba itself looks at a function's own file only, and would go on using code compiled with an older version of a
-    function from another file.
+    numba checks only a function's own file, and would reuse code compiled with an older version of a function from
+    another file.
     """
     texts = [path.read_bytes() for folder in folders for path in sorted(folder.rglob("*.py"))]
     compiled = [text for text in texts if b"njit" in text or b"numba" in text]
@@ -24,7 +23,7 @@ def sources_digest(*folders: Path) -> str:
 
 
 def first_writable(folders: list[Path]) -> Path | None:
-    """The first folder that can be made and written to."""
+    """The first folder that exists or can be created, and is writable."""
     for folder in folders:
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -36,7 +35,7 @@ def first_writable(folders: list[Path]) -> Path | None:
 
 
 def cache_folder(*sources: Path) -> Path | None:
-    """A writable folder for the compiled code of `sources`; it changes with the source files."""
+    """A writable folder for the compiled code of `sources`; its name changes with the source files."""
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     places = [sources[0] / "__pycache__", home / "trm", Path(tempfile.gettempdir()) / f"trm-{os.getuid()}"]
     if chosen := os.environ.get("NUMBA_CACHE_DIR"):
@@ -51,4 +50,4 @@ if _FOLDER is not None:
     config.CACHE_DIR = str(_FOLDER)
 
 njit = numba.njit(cache=_FOLDER is not None, nogil=True)
-"""Compiled on first call for the types it meets; releases the interpreter lock, so threads run side by side."""
+"""Compiles at the first call for each set of types; releases the GIL, so that threads run in parallel."""

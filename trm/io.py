@@ -1,4 +1,4 @@
-"""Files and configurations: atomic writes, locks, JSON, checksums, and configurations given as text or as a file."""
+"""Files and configurations: atomic writes, locks, JSON, checksums, and validated options."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import errno
 import fcntl
 import hashlib
 import json
+import math
 import os
 import textwrap
 from collections.abc import Iterator
@@ -21,22 +22,22 @@ Value = TypeVar("Value")
 
 
 def sha256_file(path: str | Path) -> str:
-    """Hexadecimal SHA-256 of a file's content."""
+    """SHA-256 of a file's content, hexadecimal."""
     with open(path, "rb") as source:
         return hashlib.file_digest(source, "sha256").hexdigest()
 
 
 def paragraph(text: str) -> str:
-    """A paragraph or list item of Markdown in lines of at most 120 characters."""
+    """Wrap a paragraph or list item of Markdown at 120 characters."""
     indent = "  " if text.startswith("- ") else ""
     return textwrap.fill(text, 120, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def write_bytes(path: str | Path, data: bytes) -> None:
-    """Write to a temporary name, sync, rename, sync the folder: a reader sees the old file or the new one.
+    """Write a file atomically and durably, creating its folder: a reader sees the old content or the new.
 
     Raises:
-        UserError: the disk is full or the folder cannot be written.
+        UserError: the disk is full or the folder is not writable.
     """
     path = Path(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -55,18 +56,18 @@ def write_bytes(path: str | Path, data: bytes) -> None:
 
 
 def write_text(path: str | Path, text: str) -> None:
-    """As `write_bytes`, UTF-8."""
+    """`write_bytes` of UTF-8 text."""
     write_bytes(path, text.encode())
 
 
 def write_json(path: str | Path, value: Any, indent: int | None = 1) -> None:
-    """As `write_bytes`; NaN and infinity are refused (ValueError)."""
+    """`write_bytes` of JSON. Raises ValueError for NaN and infinity."""
     write_text(path, json.dumps(value, indent=indent, allow_nan=False, ensure_ascii=False) + "\n")
 
 
 @contextlib.contextmanager
 def exclusive(path: Path) -> Iterator[None]:
-    """Hold the lock file `path`, which is made if needed, until the block ends; waits for other processes."""
+    """Hold a lock on the file `path`, created if needed, until the block ends; waits for other processes."""
     with open(path, "ab") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
@@ -79,7 +80,7 @@ def files_below(folder: Path) -> list[str]:
 
 
 def sync_folder(path: Path) -> None:
-    """Make the folder's entries survive a power cut."""
+    """Sync the folder's entries to disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -91,9 +92,9 @@ def _advice(error: OSError) -> str:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return "the disk is full; free space and start again (training resumes from its last checkpoint)"
     if error.errno == errno.EFBIG:
-        return "files of this size are not allowed to this process; raise the limit (ulimit -f)"
+        return "this process may not write files of this size; raise the limit (ulimit -f)"
     if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
-        return "the folder is read-only for this user; choose another one"
+        return "this user cannot write to the folder; choose another one"
     return error.strerror or str(error)
 
 
@@ -114,7 +115,7 @@ def read_json(path: str | Path) -> Any:
 
 
 def json_argument(argument: str, option: str) -> Any:
-    """The value of a command-line option: JSON text (it starts with `{` or `[`), or the path of a JSON file.
+    """The value of a command-line option: JSON text (starting with `{` or `[`), or the path of a JSON file.
 
     Raises:
         UserError: names the option.
@@ -135,10 +136,10 @@ def json_argument(argument: str, option: str) -> Any:
 
 
 def parse(kind: type[Value] | TypeAdapter[Value], value: Any, name: str) -> Value:
-    """Plain JSON data as a typed configuration.
+    """Validate plain JSON data as a typed configuration.
 
     Raises:
-        UserError: `name`, the first wrong key and the reason.
+        UserError: with `name`, the first invalid key and the reason.
     """
     adapter = kind if isinstance(kind, TypeAdapter) else TypeAdapter(kind)
     try:
@@ -155,7 +156,7 @@ def config_argument(kind: type[Value] | TypeAdapter[Value], argument: str, optio
 
 
 def dump(value: Any) -> str:
-    """JSON text of a result: sorted keys, NumPy values as Python's, null for NaN and infinity."""
+    """JSON text of a result: sorted keys, NumPy values as plain ones, null for NaN and infinity."""
     return json.dumps(_plain(value), sort_keys=True, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
 
 
@@ -167,5 +168,5 @@ def _plain(value: Any) -> Any:
     if hasattr(value, "tolist"):
         return _plain(value.tolist())
     if isinstance(value, float):
-        return value if value == value and abs(value) != float("inf") else None
+        return value if math.isfinite(value) else None
     return value

@@ -1,7 +1,8 @@
-"""Where a result comes from: commit, versions, machine, times. Imports nothing but the standard library."""
+"""Provenance of a result: commit, versions, machine, times. Imports only the standard library."""
 
 from __future__ import annotations
 
+import contextlib
 import platform
 import subprocess
 from datetime import UTC, datetime
@@ -13,15 +14,15 @@ PACKAGES = ("trm-scaling", "torch", "torch_xla", "numpy", "safetensors", "snakem
 
 
 def now() -> str:
-    """This moment in UTC, ISO 8601, to the second."""
+    """Current UTC time, ISO 8601, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def commit() -> tuple[str | None, bool | None]:
     """Commit of this project's repository, and whether tracked files differ from it.
 
-    (None, None) where the project is not the root of a repository: an unpacked archive inside another repository must
-    not name that one's commit.
+    (None, None) if the project is not the root of a repository: an archive unpacked inside another repository must not
+    report that repository's commit.
     """
     root = Path(__file__).resolve().parent.parent
 
@@ -38,7 +39,7 @@ def commit() -> tuple[str | None, bool | None]:
 
 
 def processor() -> tuple[str, frozenset[str]]:
-    """This machine's processor: its name, and its features where Linux lists them."""
+    """Name of this machine's processor, and its features if Linux lists them."""
     try:
         first = Path("/proc/cpuinfo").read_text(encoding="utf-8").split("\n\n")[0]
     except OSError:
@@ -51,18 +52,16 @@ def processor() -> tuple[str, frozenset[str]]:
 
 
 def versions() -> dict[str, str]:
-    """Versions of the packages that a result depends on, where installed."""
-    found = {}
+    """Versions of the installed packages that a result depends on."""
+    installed = {}
     for name in PACKAGES:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            installed[name] = metadata.version(name)
+    return installed
 
 
 def provenance(started: str | None = None) -> dict[str, Any]:
-    """The record stored with every result; `started`: when the work began, as from `now`."""
+    """The record stored with every result; `started`: `now` at the start of the work."""
     sha, dirty = commit()
     return {
         "commit": sha,

@@ -164,9 +164,9 @@ def test_a_damaged_pool_is_refused(tmp_path, pool_4x4):
     [
         (
             lambda d: np.save(d / "all__group_indices.npy", np.array([0, 41], dtype=np.int32)),
-            "must rise from 0 to 40",
+            "must increase from 0 to 40",
         ),
-        (lambda d: np.save(d / "all__puzzle_indices.npy", np.arange(41)[::-1]), "must rise from 0 to 40"),
+        (lambda d: np.save(d / "all__puzzle_indices.npy", np.arange(41)[::-1]), "must increase from 0 to 40"),
         (lambda d: np.save(d / "all__inputs.npy", np.full((40, 16), 6)), "holds 6, above 5"),
         (lambda d: np.save(d / "all__inputs.npy", np.full((40, 16), -1)), r"holds values outside 0\.\.255"),
         (lambda d: np.save(d / "all__inputs.npy", np.full((40, 16), 1.5)), "not integers"),

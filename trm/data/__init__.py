@@ -1,1 +1,1 @@
-"""Puzzle pools, splits without leaks, data set files, and the sampler."""
+"""Puzzle pools, leak-free splits, data set files, and the sampler."""

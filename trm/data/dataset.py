@@ -20,12 +20,12 @@ from trm.study.tasks import recognised
 SPLITS = ("train", "validation", "test")
 ARRAYS = ("inputs", "labels", "puzzle_identifiers", "puzzle_indices", "group_indices")
 OWN_ARRAYS = ("ratings", "sources")
-"""Arrays that the reference does not have; data sets of other tools, and older ones, lack them."""
+"""Arrays that the reference does not have; missing in data sets of other tools and in older ones."""
 
 
 @dataclass(frozen=True)
 class Meta:
-    """The properties of a data set that the model and the augmenter need."""
+    """Properties of a data set that the model and the augmenter need."""
 
     task: str
     """sudoku, maze or arc."""
@@ -33,7 +33,7 @@ class Meta:
     vocab_size: int
     num_puzzle_identifiers: int
     augmentations: int = 0
-    """Augmented copies per puzzle, made on the fly; 0 if they are in the files."""
+    """Augmented copies per puzzle made on the fly; 0 if they are in the files."""
     seed: int = 0
     """Seed of the copies."""
     box_rows: int = 0
@@ -42,19 +42,20 @@ class Meta:
     ignore_label_id: int | None = 0
     blank_identifier_id: int = 0
     identity: str = ""
-    """SHA-256 of what the data set depends on; empty for data sets without a manifest."""
+    """SHA-256 of what the data set depends on; empty without a manifest."""
     name: str = ""
     """Name of its folder."""
 
 
 @dataclass(frozen=True)
 class PuzzleSet:
-    """One split in memory. A group is an original puzzle and its augmentations; a puzzle has one or more examples."""
+    """One split in memory. A group is an original puzzle and its copies in the files; a puzzle has one or more
+    examples."""
 
     inputs: np.ndarray
     """Tokens, uint8 [examples, seq_len]."""
     labels: np.ndarray
-    """Tokens, uint8 [examples, seq_len]; `meta.ignore_label_id` marks cells without a label."""
+    """Tokens, uint8 [examples, seq_len]; `meta.ignore_label_id` for cells without a label."""
     puzzle_identifiers: np.ndarray
     """int32 [puzzles]."""
     puzzle_indices: np.ndarray
@@ -63,9 +64,9 @@ class PuzzleSet:
     """int32 [groups + 1]: where each group's puzzles start."""
     meta: Meta
     ratings: np.ndarray | None = None
-    """int32 [groups]: difficulty, as in the pool; -1: unknown."""
+    """int32 [groups]: difficulty as in the pool; -1: unknown."""
     sources: np.ndarray | None = None
-    """int32 [groups]: number of the source that each group comes from."""
+    """int32 [groups]: index of each group's source."""
 
     @property
     def examples(self) -> int:
@@ -74,7 +75,7 @@ class PuzzleSet:
 
     @property
     def puzzles(self) -> int:
-        """Puzzles, including augmented ones in the files."""
+        """Puzzles, including augmented copies in the files."""
         return len(self.puzzle_indices) - 1
 
     @property
@@ -84,11 +85,11 @@ class PuzzleSet:
 
     @property
     def puzzle_of_example(self) -> np.ndarray:
-        """int64 [examples]: the puzzle that each row belongs to."""
+        """int64 [examples]: the puzzle of each row."""
         return np.repeat(np.arange(self.puzzles), np.diff(self.puzzle_indices))
 
     def first(self, groups: int) -> PuzzleSet:
-        """The first groups only: a smaller data set of the same seed is a prefix."""
+        """The first groups: a smaller data set of the same seed is a prefix."""
         groups = min(groups, self.groups)
         puzzles = int(self.group_indices[groups])
         rows = int(self.puzzle_indices[puzzles])
@@ -105,7 +106,7 @@ class PuzzleSet:
 
 
 def one_example_set(inputs: np.ndarray, labels: np.ndarray, meta: Meta, group: int = 1) -> PuzzleSet:
-    """A set whose puzzles have one example each, `group` puzzles a group, all with the blank identifier."""
+    """A set of puzzles with one example each, in groups of `group`, all with the blank identifier."""
     count = len(inputs)
     return PuzzleSet(
         inputs=inputs,
@@ -144,12 +145,12 @@ def write_split(folder: Path, puzzles: PuzzleSet) -> None:
 
 
 def load(directory: str | Path, split: str) -> PuzzleSet:
-    """One split of a data set (`train`, `validation` or `test`), its files checked against the manifest.
+    """One split of a data set (`train`, `validation` or `test`), verified against the manifest.
 
     Data sets without a manifest (built by the reference tools) are checked for consistency only.
 
     Raises:
-        UserError: naming the file that is missing, damaged, changed or inconsistent.
+        UserError: a file is missing, damaged, changed or inconsistent.
     """
     folder = Path(directory)
     if not folder.is_dir():
@@ -166,20 +167,13 @@ def load(directory: str | Path, split: str) -> PuzzleSet:
         names = [f"{split}/all__{name}.npy" for name in ARRAYS] + [f"{split}/dataset.json"]
         verify(folder, manifest["sha256"], names + [name for name in own if name in manifest["sha256"]])
     meta = _meta(folder, split, manifest)
-    arrays = {
-        name: load_array(
-            folder / split / f"all__{name}.npy",
-            np.uint8 if name in ("inputs", "labels") else np.int32,
-            2 if name in ("inputs", "labels") else 1,
-        )
-        for name in ARRAYS
-    }
-    own_arrays = {
-        name: load_array(folder / split / f"all__{name}.npy", np.int32, 1)
-        for name in OWN_ARRAYS
-        if (folder / split / f"all__{name}.npy").exists()
-    }
-    puzzles = PuzzleSet(**arrays, meta=meta, **own_arrays)
+    arrays = {}
+    for name in (*ARRAYS, *OWN_ARRAYS):
+        path = folder / split / f"all__{name}.npy"
+        if name in ARRAYS or path.exists():
+            kind, axes = (np.uint8, 2) if name in ("inputs", "labels") else (np.int32, 1)
+            arrays[name] = load_array(path, kind, axes)
+    puzzles = PuzzleSet(**arrays, meta=meta)
     _check(folder / split, puzzles)
     return puzzles
 
@@ -221,7 +215,9 @@ def _check(folder: Path, puzzles: PuzzleSet) -> None:
 
     def indices(name: str, array: np.ndarray, total: int) -> None:
         if not len(array) or array[0] != 0 or array[-1] != total or (np.diff(array) < 0).any():
-            raise UserError(f"{folder}/all__{name}.npy must rise from 0 to {total}: build the data set again")
+            raise UserError(
+                f"{folder}/all__{name}.npy must increase from 0 to {total}: build the data set again"
+            )
 
     if puzzles.inputs.shape != puzzles.labels.shape or puzzles.inputs.shape[1] != meta.seq_len:
         raise UserError(
@@ -230,15 +226,15 @@ def _check(folder: Path, puzzles: PuzzleSet) -> None:
         )
     indices("puzzle_indices", puzzles.puzzle_indices, puzzles.examples)
     indices("group_indices", puzzles.group_indices, puzzles.puzzles)
-    for name in OWN_ARRAYS:
-        array = getattr(puzzles, name)
-        if array is not None and len(array) != puzzles.groups:
-            raise UserError(f"{folder}/all__{name}.npy has {len(array)} entries, not {puzzles.groups}")
     identifiers = puzzles.puzzle_identifiers
-    if len(identifiers) != puzzles.puzzles:
-        raise UserError(
-            f"{folder}/all__puzzle_identifiers.npy has {len(identifiers)} entries, not {puzzles.puzzles}"
-        )
+    for name, count in (
+        ("ratings", puzzles.groups),
+        ("sources", puzzles.groups),
+        ("puzzle_identifiers", puzzles.puzzles),
+    ):
+        array = getattr(puzzles, name)
+        if array is not None and len(array) != count:
+            raise UserError(f"{folder}/all__{name}.npy has {len(array)} entries, not {count}")
     for name, array, bound in (
         ("inputs", puzzles.inputs, meta.vocab_size),
         ("labels", puzzles.labels, meta.vocab_size),

@@ -1,4 +1,4 @@
-"""Folders written atomically with checksums, and arrays read with clear errors on damage."""
+"""Folders that are written atomically with checksums, and arrays that are read with clear errors."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from trm.io import files_below, read_json, sha256_file, write_json
 
 MANIFEST = "manifest.json"
 STALE = 86400.0
-"""Seconds after which an unfinished folder counts as abandoned."""
+"""Age in seconds at which an unfinished folder counts as abandoned."""
 
 
 @contextlib.contextmanager
 def new_folder(target: str | os.PathLike[str]) -> Iterator[Path]:
     """A temporary folder whose files replace those of `target` when the block ends without an error.
 
-    The old manifest is removed first and the new one, which holds the checksums, is moved last, so a folder with a
-    manifest is complete (a power cut can still truncate files; checksums reveal that). Call `write_manifest` inside.
+    The old manifest is removed first and the new one, with the checksums, is moved last, so a folder with a manifest is
+    complete (a power cut can still truncate files; the checksums reveal that). Call `write_manifest` inside.
 
     Raises:
-        UserError: if the place is read-only or full.
+        UserError: the disk is read-only or full.
     """
     target = Path(target)
     temporary = None
@@ -47,7 +47,7 @@ def new_folder(target: str | os.PathLike[str]) -> Iterator[Path]:
             _replace(temporary / name, target / name)
     except OSError as error:
         raise UserError(
-            f"{error.filename or target}: {error.strerror or error}; free space, or choose a folder that can be written"
+            f"{error.filename or target}: {error.strerror or error}; free space, or choose a writable folder"
         ) from error
     finally:
         if temporary is not None:
@@ -70,10 +70,10 @@ def write_manifest(folder: Path, document: dict[str, Any]) -> None:
 
 
 def read_manifest(folder: Path, kind: str) -> dict[str, Any]:
-    """The manifest of a folder of that kind (`source` or `dataset`).
+    """The manifest of a folder of a kind (`source` or `dataset`).
 
     Raises:
-        UserError: missing, of another kind, or of a newer format.
+        UserError: it is missing, of another kind, or of a newer format.
     """
     manifest = read_json(folder / MANIFEST)
     if (
@@ -95,7 +95,7 @@ def verify(folder: Path, checksums: dict[str, str], names: list[str] | None = No
     """Compare files with the manifest's checksums.
 
     Raises:
-        UserError: names the first file that is missing, changed, or not in the manifest.
+        UserError: a file is missing, changed, or not in the manifest.
     """
     for name in sorted(checksums) if names is None else names:
         path = folder / name
@@ -111,11 +111,11 @@ def verify(folder: Path, checksums: dict[str, str], names: list[str] | None = No
             )
 
 
-def load_array(path: Path, dtype: type | None = None, ndim: int | None = None) -> np.ndarray:
-    """An array of a .npy file.
+def load_array(path: Path, dtype: type, ndim: int) -> np.ndarray:
+    """The array of a .npy file.
 
     Raises:
-        UserError: missing, damaged, of another number of dimensions, or not convertible to `dtype` without loss.
+        UserError: it is missing, damaged, has another number of dimensions, or does not fit into `dtype`.
     """
     try:
         array: np.ndarray = np.load(path, allow_pickle=False)
@@ -123,9 +123,9 @@ def load_array(path: Path, dtype: type | None = None, ndim: int | None = None) -
         raise UserError(f"{path} does not exist: build the data set again, or check the path") from None
     except (OSError, ValueError, EOFError) as error:
         raise UserError(f"{path} is not a readable NumPy array ({error}): build the data set again") from None
-    if ndim is not None and array.ndim != ndim:
+    if array.ndim != ndim:
         raise UserError(f"{path} has {array.ndim} dimensions, not {ndim}: it is not an array of a data set")
-    if dtype is None or array.dtype == dtype:
+    if array.dtype == dtype:
         return array
     if array.dtype.kind not in "iu":
         raise UserError(f"{path} holds {array.dtype}, not integers: it is not an array of a data set")
@@ -138,7 +138,7 @@ def load_array(path: Path, dtype: type | None = None, ndim: int | None = None) -
 
 
 def save_npz(path: Path, arrays: dict[str, np.ndarray]) -> None:
-    """Like `numpy.savez`, but without timestamps: equal arrays give equal bytes."""
+    """`numpy.savez` without timestamps: equal arrays give equal bytes."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
         for name, array in arrays.items():
             with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as out:
@@ -146,11 +146,7 @@ def save_npz(path: Path, arrays: dict[str, np.ndarray]) -> None:
 
 
 def load_npz(path: Path) -> dict[str, np.ndarray]:
-    """All arrays of a .npz file.
-
-    Raises:
-        UserError: missing or damaged.
-    """
+    """All arrays of a .npz file. Raises UserError if it is missing or damaged."""
     try:
         with np.load(path, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}

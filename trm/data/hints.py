@@ -1,4 +1,4 @@
-"""Hints: extra clues filled in from the answer, a pure function of a key per row."""
+"""Hints: extra clues copied from the answer, a pure function of one key per row."""
 
 from __future__ import annotations
 
@@ -7,33 +7,33 @@ import numpy as np
 from trm.data import rng
 
 BLANK = 1
-"""Token of a Sudoku's blank cell."""
+"""Token of a blank Sudoku cell."""
 
 
 def keys_of_step(seed: int, step: int, batch: int, first: int, count: int) -> np.ndarray:
-    """Keys of rows first..first+count-1 of the global batch of `step` (from 0), uint64 [count]."""
+    """Keys of rows first..first+count-1 in the global batch of `step` (from 0), uint64 [count]."""
     return rng.key(rng.root_key(seed, "hint"), step * batch + first + np.arange(count))
 
 
 def shares(keys: np.ndarray) -> np.ndarray:
-    """A number in [0, 1) for each key, float32 [b]: how many hints the row gets, as a share of the range."""
+    """Number of hints of each row as a share of the range, in [0, 1): float32 [b]."""
     return ((rng.draw(keys, 0) >> np.uint64(40)) * 2.0**-24).astype(np.float32)
 
 
 def counts(keys: np.ndarray, least: int, most: int) -> np.ndarray:
-    """A whole number in [least, most] for each key, int64 [b]."""
+    """Number of hints of each row, in [least, most]: int64 [b]."""
     return least + rng.bounded(rng.draw(keys, 0), most - least + 1)
 
 
 def order(keys: np.ndarray, blank: np.ndarray) -> np.ndarray:
-    """The order in which each row's blank cells are filled in, int16 [b, cells].
+    """The order in which blank cells are filled in.
 
     Args:
         keys: uint64 [b].
         blank: bool [b, cells].
 
     Returns:
-        0 for the first cell, 1 for the second, ...; cells that are not blank come after all others.
+        int16 [b, cells]: 0 for the first cell, 1 for the second, ...; the number of cells if not blank.
     """
     cells = blank.shape[1]
     draws = rng.draw(keys[:, None], 1 + np.arange(cells)) >> np.uint64(1)
@@ -46,6 +46,6 @@ def order(keys: np.ndarray, blank: np.ndarray) -> np.ndarray:
 
 
 def give(questions: np.ndarray, answers: np.ndarray, keys: np.ndarray, hints: tuple[int, int]) -> np.ndarray:
-    """Questions with a random number of hints in `hints` each, uint8 [b, cells]."""
+    """Questions with a random number of hints in the range `hints`, uint8 [b, cells]."""
     shown = order(keys, questions == BLANK) < counts(keys, *hints)[:, None]
     return np.where(shown, answers, questions)

@@ -1,4 +1,4 @@
-"""Batches mixed from several sources; the shares change with the step. A pure function of (seed, step)."""
+"""Batches mixed from several sources with shares that depend on the step: a pure function of (seed, step)."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from trm.study.stages import DrawStage
 
 
 class MixtureSampler:
-    """Batches with rows from each source according to its share; an epoch of a source visits each of its puzzles once.
+    """Batches with each source's share of rows; an epoch of a source visits each of its puzzles once.
 
     Args:
-        sources: int [puzzles], number of each puzzle's source; each puzzle has one example and forms a group.
-        stages: shares by step; over any part of a stage a source's rows are within one of its share, except for the
-            source with the largest share, which absorbs the rounding.
-        copies, batch_size, seed: as for `Sampler`.
+        sources: int [puzzles], index of each puzzle's source; each puzzle has one example and is a group.
+        stages: shares by step; over any part of a stage, a source's rows differ from its share by at most one, except
+            for the source with the largest share, which takes the rounding errors.
+        copies, batch_size, seed: see `Sampler`.
 
     Raises:
         ValueError: a source with a share has no puzzles.

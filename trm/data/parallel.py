@@ -1,4 +1,4 @@
-"""Run compiled work on many rows in threads (compiled code releases the GIL)."""
+"""Run compiled code on many rows in threads (it releases the GIL)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from trm.data.progress import Progress
 
 
 def threads() -> int:
-    """Processors this process may use."""
+    """Number of CPUs that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -19,7 +19,7 @@ def threads() -> int:
 def over_rows(
     work: Callable[[int, int], None], rows: int, chunk: int, name: str = "", unit: str = "rows"
 ) -> None:
-    """Call work(start, stop) for consecutive ranges of at most `chunk` rows; the order of calls must not matter.
+    """Call work(start, stop) for consecutive ranges of at most `chunk` rows, in any order.
 
     The first call runs alone, so that code is compiled once. Without a name, no progress is printed.
     """

@@ -1,4 +1,4 @@
-"""A pool: every puzzle of one source, with its class, rating and place in the seeded split order."""
+"""A pool: all puzzles of a source with their classes, ratings and seeded split order."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from trm.data.files import load_npz, new_folder, read_manifest, save_npz, verify
 from trm.errors import UserError
 
 FREE, TRAIN, TEST = 0, 1, 2
-"""`part` of a puzzle: free to be split, or assigned to a split by the source."""
+"""`part` of a puzzle: free, or assigned to a split by the source."""
 
 
 def parts_of(sizes: list[int], divided: bool) -> np.ndarray:
-    """`part` of each puzzle, for files of the given sizes; `divided`: the files are the source's TRAIN and TEST."""
+    """`part` of each puzzle of files of these sizes; `divided`: the files are the source's TRAIN and TEST."""
     return np.repeat(np.array([TRAIN, TEST] if divided else [FREE] * len(sizes), np.uint8), sizes)
 
 
@@ -34,9 +34,9 @@ class Pool:
     ratings: np.ndarray
     """Difficulty, int32: guesses (Sudoku, -1 unknown), cells of the shortest path (maze), 0 (ARC)."""
     classes: np.ndarray
-    """int32: the puzzles of a class go to one split (9x9: solution grid; other Sudoku: puzzle; maze: maze)."""
+    """int32: all puzzles of a class go to one split (9x9: solution grid; other Sudoku: puzzle; maze: maze)."""
     order: np.ndarray
-    """int32: puzzle numbers in split order, puzzles of a class next to each other."""
+    """int32: puzzle numbers in split order, those of a class adjacent."""
     part: np.ndarray
     """uint8: FREE, TRAIN or TEST."""
     sources: np.ndarray | None = None
@@ -47,7 +47,7 @@ class Pool:
     names: list[str] = field(default_factory=list)
     """ARC: task ids."""
     report: dict[str, Any] = field(default_factory=dict)
-    """Entries of the manifest: counts, what was removed, histogram of ratings."""
+    """Entries of the manifest: counts, removed puzzles, histogram of ratings."""
 
     @property
     def puzzles(self) -> int:
@@ -55,10 +55,24 @@ class Pool:
         return len(self.part)
 
 
+def make_pool(
+    questions: np.ndarray,
+    answers: np.ndarray,
+    ratings: np.ndarray,
+    classes: np.ndarray,
+    order: np.ndarray,
+    part: np.ndarray,
+    report: dict[str, Any],
+) -> Pool:
+    """A pool of puzzles with one example each; its report has the classes and the histogram of ratings."""
+    counts = {"classes": int(classes.max()) + 1, "ratings": histogram(ratings)}
+    return Pool(questions, answers, ratings.astype(np.int32), classes, order, part, report=counts | report)
+
+
 def without_equivalents(numbers: np.ndarray, part: np.ndarray) -> np.ndarray:
     """Which puzzles a pool keeps, bool [puzzles]: the first of each set of equivalent ones (equal `numbers`).
 
-    A source's own test split is kept whole, and equivalents of its puzzles are dropped from the rest.
+    A source's own test split is kept as it is, and equivalents of its puzzles are dropped from the rest.
     """
     keep = np.zeros(len(part), dtype=bool)
     keep[np.unique(numbers, return_index=True)[1]] = True
@@ -74,7 +88,7 @@ _OPTIONAL = ("sources", "puzzle_indices", "example_part")
 
 
 def save_pool(pool: Pool, identity: dict[str, Any], folder: Path) -> None:
-    """Write `puzzles.npz` and `manifest.json`. Raises UserError when the place cannot be written."""
+    """Write `puzzles.npz` and `manifest.json`. Raises UserError if the folder is not writable."""
     arrays = {name: getattr(pool, name) for name in (*_ARRAYS, *_OPTIONAL)}
     arrays = {name: array for name, array in arrays.items() if array is not None}
     with new_folder(folder) as work:
@@ -90,10 +104,10 @@ def save_pool(pool: Pool, identity: dict[str, Any], folder: Path) -> None:
 
 
 def load_pool(folder: Path) -> tuple[Pool, dict[str, Any]]:
-    """A pool and its manifest, checksums compared.
+    """A verified pool and its manifest.
 
     Raises:
-        UserError: naming the file that is missing, changed or not a pool.
+        UserError: a file is missing, changed or not a pool.
     """
     manifest = read_manifest(folder, "source")
     verify(folder, manifest["sha256"], ["puzzles.npz"])
@@ -108,7 +122,7 @@ def load_pool(folder: Path) -> tuple[Pool, dict[str, Any]]:
 
 
 def histogram(ratings: np.ndarray) -> dict[str, Any]:
-    """Distribution of ratings for a manifest: counts in bins that double, and quantiles."""
+    """Distribution of ratings for a manifest: counts in bins of doubling width, and quantiles."""
     known = ratings[ratings >= 0]
     if not len(known):
         return {"known": 0}
@@ -130,7 +144,7 @@ def histogram(ratings: np.ndarray) -> dict[str, Any]:
 
 
 def split_order(classes: np.ndarray, seed: int) -> np.ndarray:
-    """Puzzle numbers in split order, int32: classes in random order regardless of size, and so are the puzzles of each.
+    """Puzzle numbers in split order, int32: classes in random order regardless of size, and so the puzzles of each.
 
     Args:
         classes: int [puzzles], numbers 0, 1, ...

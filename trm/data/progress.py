@@ -1,4 +1,4 @@
-"""Progress of long work on stderr: percent, rate, time left."""
+"""Progress of long tasks on stderr: percent, rate, time left."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 
 
 class Progress:
-    """Counts units of work. The first line comes after `every` seconds, each next one a little later (at most 30 s)."""
+    """Prints a line after `every` seconds, then at growing intervals of at most 30 s."""
 
     def __init__(self, name: str, total: int, unit: str, every: float = 5.0):
         self.name, self.total, self.unit, self.every = name, total, unit, every
@@ -15,7 +15,7 @@ class Progress:
         self.printed = False
 
     def update(self, done: int, note: str = "") -> None:
-        """Report that `done` of the total are finished."""
+        """Report the number of finished units."""
         now = time.monotonic()
         if now - self.last < self.every:
             return
@@ -27,7 +27,7 @@ class Progress:
         print(" ".join(text.split()), file=sys.stderr, flush=True)
 
     def close(self, done: int) -> None:
-        """The last line, if any was printed before."""
+        """Print the last line if others were printed."""
         if self.printed:
             seconds = time.monotonic() - self.start
             print(f"{self.name}: {done:,} {self.unit} in {seconds:.1f} s", file=sys.stderr, flush=True)

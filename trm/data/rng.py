@@ -1,8 +1,8 @@
 """Counter-based random numbers: every draw is a pure function of a key and a position.
 
 NumPy's streams may change between versions; these integers are the same on every machine, in every version and in any
-order. The mixing function is the finaliser of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014);
-`rng_kernels.py` has it for compiled code.
+order of draws. The mixing function is the finaliser of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014). `rng_kernels.py`
+has it for compiled code.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PURPOSES = {
 
 
 def mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """SplitMix64's finaliser on an array of uint64."""
+    """SplitMix64's finaliser of each element."""
     x = x ^ (x >> np.uint64(30))
     x = x * np.uint64(0xBF58476D1CE4E5B9)
     x = x ^ (x >> np.uint64(27))
@@ -47,21 +47,21 @@ def mix_int(x: int) -> int:
 
 
 def _words(values: np.ndarray | int) -> NDArray[np.uint64]:
-    # at least one-dimensional: the overflow is intended, and NumPy warns about it for scalars
+    # at least one-dimensional: overflow is intended, and NumPy would warn about it for scalars
     return np.atleast_1d(np.asarray(values)).astype(np.uint64)
 
 
 def root_key(seed: int, purpose: str) -> int:
-    """The key of everything drawn for one purpose from one seed (any integer)."""
+    """Root key of all draws for one purpose and seed (any integer)."""
     return mix_int(mix_int(seed) + PURPOSES[purpose] * GOLDEN)
 
 
 def key(root: int, *parts: np.ndarray | int) -> NDArray[np.uint64]:
-    """Keys below `root`, one for each position of the broadcast integer `parts` (at least one-dimensional)."""
-    found = np.array([root & _MASK], dtype=np.uint64)
+    """Keys below `root`, one for each element of the broadcast integer `parts`; at least one-dimensional."""
+    keys = np.array([root & _MASK], dtype=np.uint64)
     for part in parts:
-        found = mix((found ^ np.uint64(GOLDEN)) + _words(part))
-    return found
+        keys = mix((keys ^ np.uint64(GOLDEN)) + _words(part))
+    return keys
 
 
 def draw(keys: NDArray[np.uint64], position: int | np.ndarray) -> NDArray[np.uint64]:
@@ -70,13 +70,13 @@ def draw(keys: NDArray[np.uint64], position: int | np.ndarray) -> NDArray[np.uin
 
 
 def bounded(draws: NDArray[np.uint64], bound: int | np.ndarray) -> NDArray[np.int64]:
-    """Draws scaled to 0..bound-1 (int64); bias below bound / 2^32."""
+    """Draws scaled to 0..bound-1, int64; the bias is below bound / 2^32."""
     scaled = ((draws >> np.uint64(32)) * np.asarray(bound).astype(np.uint64)) >> np.uint64(32)
     return scaled.astype(np.int64)
 
 
 def permutations(keys: np.ndarray, position: int, length: int) -> np.ndarray:
-    """One permutation of 0..length-1 per key [len(keys), length], by Fisher-Yates on draws position, position+1, ..."""
+    """A permutation of 0..length-1 per key, by Fisher-Yates with draws position, position+1, ...: [keys, length]."""
     order = np.tile(np.arange(length, dtype=np.int64), (len(keys), 1))
     rows = np.arange(len(keys))
     for step, last in enumerate(range(length - 1, 0, -1)):
@@ -88,5 +88,5 @@ def permutations(keys: np.ndarray, position: int, length: int) -> np.ndarray:
 
 
 def shuffled(root: int, count: int) -> np.ndarray:
-    """A permutation of 0..count-1 by sorting a random key of each number (int64)."""
+    """A permutation of 0..count-1, int64, by sorting random keys."""
     return np.argsort(draw(np.full(count, root, dtype=np.uint64), np.arange(count)), kind="stable")

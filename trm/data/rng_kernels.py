@@ -1,4 +1,4 @@
-"""The draws of `trm.data.rng` for compiled code: the same numbers, one at a time."""
+"""`trm.data.rng` for compiled code: the same numbers, one at a time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _30, _27, _31, _32, _1 = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(
 
 @njit
 def mix(x):
-    """`rng.mix` of one number."""
+    """See `rng.mix`."""
     x = (x ^ (x >> _30)) * _A
     x = (x ^ (x >> _27)) * _B
     return x ^ (x >> _31)
@@ -21,20 +21,20 @@ def mix(x):
 
 @njit
 def child_key(root, part):
-    """`rng.key` of one number."""
+    """See `rng.key`."""
     return mix((root ^ GOLDEN) + np.uint64(part))
 
 
 @njit
 def bounded(key, position, bound):
-    """`rng.bounded(rng.draw(...))` of one number."""
+    """See `rng.bounded` and `rng.draw`."""
     draw = mix(key + (np.uint64(position) + _1) * GOLDEN)
     return np.int64(((draw >> _32) * np.uint64(bound)) >> _32)
 
 
 @njit
 def shuffle(order, key, position):
-    """Fisher-Yates in place on draws position...; returns the position after the last one used."""
+    """Fisher-Yates in place with draws position, position+1, ...; returns the next unused position."""
     for last in range(len(order) - 1, 0, -1):
         other = bounded(key, position, last + 1)
         position += 1

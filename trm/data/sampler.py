@@ -1,7 +1,7 @@
 """Rows of each training step: a pure function of (seed, step), the same for any number of workers.
 
 An epoch visits every group once, in random order, and draws one puzzle (copy) of it with all its examples in random
-order. Epochs form one stream; batches may span them. With `stream_epochs` the stream ends after that many epochs, its
+order. Epochs form one stream; batches may span them. With `stream_epochs` a stream ends after that many epochs, its
 last partial batch is dropped and the next stream starts, as in the reference trainer.
 """
 
@@ -16,14 +16,14 @@ from trm.data.dataset import PuzzleSet
 
 
 class SampledRows(NamedTuple):
-    """Rows that a worker draws for a step, int64 [rows] each."""
+    """A worker's rows of a step, int64 [rows] each."""
 
     rows: np.ndarray
     """Example: index into inputs and labels."""
     puzzles: np.ndarray
-    """Puzzle of the file that the example belongs to (index into puzzle_identifiers)."""
+    """Puzzle of the example: index into puzzle_identifiers."""
     copies: np.ndarray
-    """Number of the augmented copy; 0: the original."""
+    """Augmented copy; 0: the original."""
 
 
 class Sampler:
@@ -33,7 +33,7 @@ class Sampler:
         puzzle_indices: int [puzzles + 1], where each puzzle's examples start.
         group_indices: int [groups + 1], where each group's puzzles start.
         copies: versions of each puzzle made on the fly, including the original (1: no augmentation).
-        batch_size: rows of a step over all workers.
+        batch_size: rows per step over all workers.
         seed: any integer.
         stream_epochs: epochs joined into one stream; None: one endless stream, no row dropped.
 
@@ -57,10 +57,10 @@ class Sampler:
         sizes = np.diff(self._starts)
         if not len(self._group_sizes) or self._group_sizes.min() < 1 or sizes.min() < 1 or batch_size < 1:
             raise ValueError(
-                "a sampler needs a batch of at least one row, and groups and puzzles that are not empty"
+                "a sampler needs a batch of at least one row, and groups and puzzles must not be empty"
             )
         self.copies, self.batch_size = copies, batch_size
-        # a visit of a group yields one row per example of its original puzzle, whichever copy is drawn
+        # a visit of a group yields one row per example of its first puzzle, whichever copy is drawn
         self._visits = sizes[self._groups[:-1]]
         self._sizes = sizes
         self.epoch_rows = int(self._visits.sum())
@@ -77,7 +77,7 @@ class Sampler:
 
     @classmethod
     def of(cls, puzzles: PuzzleSet, batch_size: int, seed: int, stream_epochs: int | None = None) -> Sampler:
-        """The sampler of a `PuzzleSet` with its `meta.augmentations`."""
+        """The sampler of a set with its `meta.augmentations`."""
         return cls(
             puzzles.puzzle_indices,
             puzzles.group_indices,
@@ -88,13 +88,13 @@ class Sampler:
         )
 
     def batch(self, step: int, rank: int = 0, world: int = 1) -> SampledRows:
-        """Rows of worker `rank` of `world` at step 0, 1, ...: rows rank*b..(rank+1)*b-1 of the step's global batch.
+        """Rows of worker `rank` of `world` at a step (from 0): its part of the global batch.
 
         Raises:
-            ValueError: if `world` does not divide the batch.
+            ValueError: `world` does not divide the batch.
         """
         if self.batch_size % world or not 0 <= rank < world:
-            raise ValueError(f"batch {self.batch_size} cannot be shared by {world} workers (rank {rank})")
+            raise ValueError(f"batch {self.batch_size} cannot be divided among {world} workers (rank {rank})")
         size = self.batch_size // world
         if self._stream_epochs is None:
             begin = step * self.batch_size
@@ -133,7 +133,7 @@ class Sampler:
         return SampledRows(rows, puzzles, copies)
 
     def _many_epochs(self, begin: int, size: int, epochs: range) -> SampledRows:
-        """`rows` for few groups, when a batch spans many short epochs: all orders at once."""
+        """`rows` of a batch that spans many short epochs, with all orders drawn at once."""
         keys = rng.key(self._order_root, np.arange(epochs.start, epochs.stop))
         count = len(self._group_sizes)
         orders = np.argsort(rng.draw(keys[:, None], np.arange(count)[None, :]), axis=1, kind="stable")
@@ -143,7 +143,7 @@ class Sampler:
         return SampledRows(self._starts[puzzles], puzzles, copies)
 
     def _epoch(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
-        """Order of the groups in an epoch, and the end of each visit's rows; the last few epochs are cached."""
+        """Order of the groups in an epoch and the end of each visit's rows, cached for the last few epochs."""
         found = self._cache.get(epoch)
         if found is None:
             key = int(rng.key(self._order_root, epoch)[0])
@@ -164,8 +164,8 @@ class Sampler:
     def _draw_example(
         self, epoch: int, groups: np.ndarray, puzzles: np.ndarray, offsets: np.ndarray
     ) -> np.ndarray:
-        """Example number of the offset-th row of each visit: the puzzle's examples in random order, without replacement
-        until all are used."""
+        """Example of the offset-th row of each visit: the puzzle's examples in random order, repeated if it has
+        fewer."""
         sizes = self._sizes[puzzles]
         widest = int(sizes.max())
         slots = np.arange(widest)

@@ -1,8 +1,8 @@
-"""Split a pool into train, validation and test; no class is in two of them.
+"""Split a pool into train, validation and test, so that no class is in two of them.
 
 The seeded order is cut into validation, test, train: a larger training set or generated pool adds puzzles at the end
-and moves no others. With `test_puzzles: null`, train comes before test, which is all the rest. A class that a cut would
-divide goes to the earlier side; its puzzles beyond the cut are unused.
+and moves no others. With `test_puzzles: null`, train comes before test, which takes the rest. A class that a cut would
+divide goes to the earlier side; its puzzles beyond the cut are not used.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from trm.study.schema import DataConfig
 
 @dataclass(frozen=True)
 class Splits:
-    """Puzzle numbers of each split (int32), and how many were left out to keep classes apart."""
+    """Puzzle numbers of each split (int32), and how many were left out to keep classes together."""
 
     train: np.ndarray
     validation: np.ndarray
@@ -27,11 +27,7 @@ class Splits:
 
 
 def split(pool: Pool, config: DataConfig, name: str) -> Splits:
-    """Puzzles of each split.
-
-    Raises:
-        UserError: when the pool `name` is too small.
-    """
+    """Split a pool. Raises UserError if the pool, called `name` in messages, is too small."""
     own_test = pool.part[pool.order] == TEST
     if own_test.any():
         return _own_division(pool, config, name, pool.order[own_test])
@@ -39,7 +35,7 @@ def split(pool: Pool, config: DataConfig, name: str) -> Splits:
     validation = cutter.take(config.validation_puzzles, "validation_puzzles")
     if config.test_puzzles is None:
         if config.train_puzzles is None:
-            raise UserError("data.train_puzzles and data.test_puzzles are both null: give one of the numbers")
+            raise UserError("data.train_puzzles and data.test_puzzles are both null: give one of them")
         train = cutter.take(config.train_puzzles, "train_puzzles")
         test = cutter.take(None, "test_puzzles")
     else:
@@ -49,7 +45,7 @@ def split(pool: Pool, config: DataConfig, name: str) -> Splits:
 
 
 def _own_division(pool: Pool, config: DataConfig, name: str, test: np.ndarray) -> Splits:
-    """The source's own test puzzles; train and validation from the others, without classes that are tested."""
+    """Keep the source's test puzzles; take train and validation from the others, without classes of the test."""
     free = pool.order[pool.part[pool.order] != TEST]
     shared = np.isin(pool.classes[free], np.unique(pool.classes[test]))
     cutter = _Cutter(free[~shared], pool.classes, name)
@@ -63,14 +59,14 @@ def _own_division(pool: Pool, config: DataConfig, name: str, test: np.ndarray) -
 
 
 class _Cutter:
-    """Takes puzzles from the front of an order in which the puzzles of a class are adjacent."""
+    """Takes puzzles from the front of an order in which those of a class are adjacent."""
 
     def __init__(self, order: np.ndarray, classes: np.ndarray, name: str):
         self._order, self._classes, self._name = order, classes[order], name
         self._at = self.left_out = 0
 
     def take(self, count: int | None, field: str) -> np.ndarray:
-        """The next `count` puzzles (None: all that are left, at least one)."""
+        """The next `count` puzzles (None: all, at least one)."""
         left = len(self._order) - self._at
         if (count if count is not None else 1) > left:
             raise UserError(_too_few(self._name, field, 1 if count is None else count, left))
@@ -88,5 +84,5 @@ class _Cutter:
 def _too_few(name: str, field: str, wanted: int, found: int) -> str:
     return (
         f"{name} has {found} puzzles left for data.{field}, at least {wanted} are needed: "
-        "lower the numbers of puzzles, or give a larger source (data.pool)"
+        "lower the numbers of puzzles, or give a larger source or data.pool"
     )

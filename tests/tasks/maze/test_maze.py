@@ -84,11 +84,11 @@ BENT = "S#  #G   "
         ("SSG" + " " * 22, "SSG" + " " * 22, "2 S"),
         ("S G" + "x" + " " * 21, "S G" + "x" + " " * 21, "'x' at character 4"),
         ("SoG" + " " * 22, "SoG" + " " * 22, "the question shows a path"),
-        ("S G" + " " * 22, "SoG" + "#" + " " * 21, "of another maze"),
+        ("S G" + " " * 22, "SoG" + "#" + " " * 21, "show different mazes"),
         ("S G" + " " * 22, "S G" + " " * 22, "not a shortest path"),
         ("S G" + " " * 22, "S G" + "oooooo" + " " * 16, "not a shortest path"),
         ("S G" + " " * 22, "S G" + "o" + " " * 21, "path is broken"),
-        ("S#G  " + "###  " + " " * 15, "S#G  " + "###  " + " " * 15, "no way leads"),
+        ("S#G  " + "###  " + " " * 15, "S#G  " + "###  " + " " * 15, "there is no path from S to G"),
         ("S G", "SoG", "3 characters instead of 25"),
     ],
 )

@@ -12,7 +12,7 @@ import numpy as np
 
 from trm.data import rng
 from trm.data.dataset import Meta, PuzzleSet
-from trm.data.pool import TEST, TRAIN, Pool
+from trm.data.pool import TEST, Pool
 from trm.data.splits import Splits
 from trm.tasks.arc.augment import copy_name, copy_transforms
 
@@ -22,6 +22,7 @@ def puzzle_sets(
 ) -> tuple[list[PuzzleSet], list[str]]:
     """Train, validation and test sets of originals, and the tasks' names in the order of their identifiers."""
     assert pool.puzzle_indices is not None
+    assert pool.example_part is not None
     starts = pool.puzzle_indices
     tasks = np.concatenate([splits.train, splits.validation, splits.test])
     identifiers = np.zeros(pool.puzzles, dtype=np.int32)
@@ -53,8 +54,8 @@ def puzzle_sets(
             sources=unknown,
         )
 
-    hidden = pool.example_part == TEST
-    train = part(tasks, (pool.example_part == TRAIN) | np.isin(task_of_example, splits.train))
+    hidden = np.equal(pool.example_part, TEST)
+    train = part(tasks, ~hidden | np.isin(task_of_example, splits.train))
     sets = [train, part(splits.validation, hidden), part(splits.test, hidden)]
     return sets, [pool.names[task] for task in tasks]
 

@@ -1,4 +1,4 @@
-"""Compiled mazes: breadth-first distances, counting shortest paths, random mazes with a long one.
+"""Compiled mazes: breadth-first distances, number of shortest paths, random mazes with a long path.
 
 A maze is a square of tokens (maze.WALL ...), uint8 [side * side]; moves go up, left, right, down.
 """
@@ -35,7 +35,8 @@ def neighbours(cell, side, found):
 
 @njit
 def distances(maze, side, start, distance, queue, near):
-    """Steps from `start` to each open cell (-1: none) into `distance`; returns how many, in order in `queue`."""
+    """Write the steps from `start` to each open cell (-1: unreachable) to `distance`; returns the number of reached
+    cells, which are in `queue` in order."""
     distance[:] = -1
     distance[start] = 0
     queue[0] = start
@@ -68,7 +69,7 @@ def count_paths(side, distance, queue, reached, goal, ways, near):
 
 @njit
 def draw_path(answer, side, distance, goal, key, near):
-    """Mark one shortest path to `goal` in `answer`, choosing at random among several."""
+    """Mark one random shortest path to `goal` in `answer`."""
     cell = goal
     position = 0
     while distance[cell] > 1:
@@ -85,7 +86,7 @@ def draw_path(answer, side, distance, goal, key, near):
 
 @njit
 def block_detour(maze, answer, side, start, goal, distance, queue, back, near, key, position):
-    """Wall up one random cell of a shortest path other than the one marked in `answer`."""
+    """Put a wall on a random cell of a shortest path other than the one marked in `answer`."""
     reached = distances(maze, side, goal, back, queue, near)
     length = distance[goal]
     count = 0
@@ -102,9 +103,9 @@ def block_detour(maze, answer, side, start, goal, distance, queue, back, near, k
 def generate_batch(root, first, side, min_path, unique, tries, questions, answers, lengths, single):
     """Mazes first, first+1, ...: each a pure function of (root, its number).
 
-    Walls are random with a density of 30-50 %; the start is a random cell of the largest region's far end
-    and the goal a random cell whose shortest path has at least `min_path` cells, both included. With `unique`, other
-    paths of that length are walled up. Where no such maze is found in `tries`, lengths[i] is 0.
+    Walls are random with a density of 30-50 %. The start is a cell farthest from a random one, and the goal a random
+    cell whose shortest path has at least `min_path` cells, both included. With `unique`, other paths of that length are
+    walled up. If no such maze is found in `tries`, lengths[i] is 0.
     """
     cells = side * side
     distance, queue = np.empty(cells, np.int64), np.empty(cells, np.int64)
@@ -123,7 +124,7 @@ def generate_batch(root, first, side, min_path, unique, tries, questions, answer
             reached = distances(maze, side, start, distance, queue, near)
             if reached < min_path:
                 continue
-            start = queue[reached - 1]  # a farthest cell: its own distances are about the region's diameter
+            start = queue[reached - 1]  # a farthest cell: its distances reach about the region's diameter
             reached = distances(maze, side, start, distance, queue, near)
             if distance[queue[reached - 1]] + 1 < min_path:
                 continue
@@ -160,7 +161,7 @@ def generate_batch(root, first, side, min_path, unique, tries, questions, answer
 
 @njit
 def check_batch(side, questions, answers, faults, lengths, single):
-    """Check mazes with one start and goal each; faults: 0 none, 1 goal cut off, 2 path not shortest, 3 path broken."""
+    """Check mazes with one start and one goal; faults: 0 none, 1 goal cut off, 2 path not shortest, 3 path broken."""
     cells = side * side
     distance, queue = np.empty(cells, np.int64), np.empty(cells, np.int64)
     ways, near = np.empty(cells, np.int64), np.empty(5, np.int64)

@@ -14,7 +14,7 @@ import numpy as np
 from trm.data import rng
 from trm.data.csv_source import read_csv, refuse
 from trm.data.parallel import over_rows
-from trm.data.pool import FREE, Pool, histogram, parts_of, split_order, without_equivalents
+from trm.data.pool import FREE, Pool, make_pool, parts_of, split_order, without_equivalents
 from trm.data.progress import Progress
 from trm.errors import UserError
 from trm.study.schema import DataConfig
@@ -23,14 +23,14 @@ from trm.tasks.sudoku.classes import number_rows
 
 WALL, OPEN, START, GOAL, PATH = 1, 2, 3, 4, 5
 TRIES = 20_000
-"""Attempts per maze; about 1 in 60 random 30x30 mazes has a path of 110 cells."""
+"""Attempts per maze; about one in 60 random 30x30 mazes has a path of 110 cells."""
 
 
 def dihedral_cells(side: int) -> np.ndarray:
     """The 8 symmetries of a square as source cells, int16 [8, side * side]; the first is the identity.
 
-    Numbers 0-3: turned counter-clockwise by 0-3 quarters; 4: mirrored left-right; 5: mirrored top-bottom; 6:
-    transposed; 7: transposed along the other diagonal.
+    Numbers 0-3: rotation counter-clockwise by 0-3 quarters; 4: left-right mirror; 5: top-bottom mirror; 6: transpose;
+    7: transpose along the other diagonal.
     """
     cell = np.arange(side * side).reshape(side, side)
     views = [np.rot90(cell, quarter) for quarter in range(4)]
@@ -42,7 +42,7 @@ def generated_pool(config: DataConfig) -> Pool:
     """Mazes whose shortest path has at least `min_path` cells, start and goal included, no two equivalent.
 
     Raises:
-        UserError: random mazes of this size hardly ever have such a long path.
+        UserError: random mazes of this size almost never have such a long path.
     """
     side, wanted = config.maze_size, config.pool
     progress = Progress("generating mazes", wanted, "mazes")
@@ -71,14 +71,14 @@ def generated_pool(config: DataConfig) -> Pool:
     keep = np.sort(np.unique(number_rows(canonical_mazes(side, questions)), return_index=True)[1])
     if len(keep) < wanted:
         raise UserError(
-            f"only {len(keep)} of {len(questions)} random {side}x{side} mazes were different, {wanted} are asked for: "
+            f"only {len(keep)} of {len(questions)} random {side}x{side} mazes were different, not {wanted}: "
             "lower data.pool or raise data.maze_size"
         )
     removed, keep = len(questions) - len(keep), keep[:wanted]
     classes = np.arange(wanted, dtype=np.int32)
     part = np.full(wanted, FREE, dtype=np.uint8)
-    report = {"equivalent_removed": removed}
-    return _pool(questions[keep], answers[keep], lengths[keep], single[keep], classes, classes, part, report)
+    report = {"class_of": "maze", "one_shortest_path": int(single[keep].sum()), "equivalent_removed": removed}
+    return make_pool(questions[keep], answers[keep], lengths[keep], classes, classes, part, report)
 
 
 def _generate(config: DataConfig, first: int, arrays: tuple[np.ndarray, ...], start: int, stop: int) -> None:
@@ -90,15 +90,16 @@ def _generate(config: DataConfig, first: int, arrays: tuple[np.ndarray, ...], st
 
 
 def read_pool(config: DataConfig, files: list[tuple[str, Path]], divided: bool = False) -> Pool:
-    """The mazes of CSV files, checked; of equivalent ones the first is kept.
+    """The validated mazes of CSV files; of equivalent ones the first is kept.
 
     Args:
         files: name and path of each; if `divided`, the training and the test puzzles of a published data set.
 
     Raises:
-        UserError: naming file and line of what is malformed.
+        UserError: a maze is malformed; the message has file and line.
     """
-    read = [read_mazes(name, path, config.maze_size) for name, path in files]
+    cells = config.maze_size**2
+    read = [read_csv(path, cells, partial(_check, name, config.maze_size), name)[:2] for name, path in files]
     part = parts_of([len(arrays[0]) for arrays in read], divided)
     questions, answers = (np.concatenate(arrays) for arrays in zip(*read))
     numbers = number_rows(canonical_mazes(config.maze_size, questions))
@@ -106,18 +107,10 @@ def read_pool(config: DataConfig, files: list[tuple[str, Path]], divided: bool =
     classes = np.unique(numbers[keep], return_inverse=True)[1].astype(np.int32)
     questions, answers = questions[keep], answers[keep]
     _, lengths, single = examine(config.maze_size, questions, answers)
-    report = {"read": len(part), "equivalent_removed": int((~keep).sum())}
+    report = {"class_of": "maze", "one_shortest_path": int(single.sum()), "read": len(part)}
+    report["equivalent_removed"] = int((~keep).sum())
     order = split_order(classes, config.seed)
-    return _pool(questions, answers, lengths, single, classes, order, part[keep], report)
-
-
-def read_mazes(name: str, path: Path, side: int) -> tuple[np.ndarray, np.ndarray]:
-    """Tokens of a CSV file's questions and answers, uint8 [mazes, side * side].
-
-    Raises:
-        UserError: naming file and line of the first maze that is malformed, or whose answer is not a shortest path.
-    """
-    return read_csv(path, side * side, partial(_check, name, side), name)[:2]
+    return make_pool(questions, answers, lengths, classes, order, part[keep], report)
 
 
 def _check(
@@ -141,11 +134,11 @@ def _check(
         ~same.all(axis=1),
         name,
         first,
-        lambda at: "the answer is of another maze than the question: correct it",
+        lambda at: "question and answer show different mazes: correct them",
     )
     faults = examine(side, questions, answers)[0]
     words = {
-        1: "no way leads from S to G",
+        1: "there is no path from S to G",
         2: "the answer is not a shortest path",
         3: "the answer's path is broken",
     }
@@ -162,7 +155,7 @@ def _symbol(column: str, tokens: np.ndarray, text: np.ndarray, at: int) -> str:
 def examine(
     side: int, questions: np.ndarray, answers: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Faults (see `maze_kernels.check_batch`), cells of the shortest path (0: none), and whether it is the only one."""
+    """Faults (see `kernels.check_batch`), cells of the shortest path (0: none), and whether it is the only one."""
     from trm.tasks.maze.kernels import check_batch
 
     faults, lengths = np.zeros(len(questions), dtype=np.int64), np.zeros(len(questions), dtype=np.int64)
@@ -185,14 +178,14 @@ def canonical_mazes(side: int, questions: np.ndarray) -> np.ndarray:
 
 
 def fill_dead_ends(questions: np.ndarray) -> np.ndarray:
-    """Dead-end filling, without a search for the shortest path: cells with one open neighbour are filled until none
-    is left; the cells still connected to the start are the path.
+    """Dead-end filling, without searching for the shortest path: cells with one open neighbour are filled until none is
+    left; the cells still connected to the start are the path.
 
     Args:
         questions: tokens, uint8 [mazes, side * side].
 
     Returns:
-        Answers, same shape; correct if only one path is left.
+        Answers of the same shape, correct if only one path is left.
     """
     side = round(questions.shape[1] ** 0.5)
     grids = questions.reshape(-1, side, side)
@@ -213,25 +206,6 @@ def fill_dead_ends(questions: np.ndarray) -> np.ndarray:
 
 
 def _open_neighbours(cells: np.ndarray) -> np.ndarray:
-    """How many of the four neighbours of each cell are true, int64 [mazes, side, side]."""
+    """Number of the four neighbours of each cell that are true, int64 [mazes, side, side]."""
     wide = np.pad(cells, ((0, 0), (1, 1), (1, 1))).astype(np.int64)
     return wide[:, :-2, 1:-1] + wide[:, 2:, 1:-1] + wide[:, 1:-1, :-2] + wide[:, 1:-1, 2:]
-
-
-def _pool(
-    questions: np.ndarray,
-    answers: np.ndarray,
-    lengths: np.ndarray,
-    single: np.ndarray,
-    classes: np.ndarray,
-    order: np.ndarray,
-    part: np.ndarray,
-    report: dict[str, int],
-) -> Pool:
-    found = {
-        "classes": int(classes.max()) + 1,
-        "class_of": "maze",
-        "ratings": histogram(lengths),
-        "one_shortest_path": int(single.sum()),
-    }
-    return Pool(questions, answers, lengths.astype(np.int32), classes, order, part, report=found | report)

@@ -1,4 +1,4 @@
-"""Pools of Sudoku puzzles, generated offline or read from CSV files and checked."""
+"""Pools of Sudoku puzzles, generated offline or read from CSV files and validated."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from trm.data import rng
 from trm.data.csv_source import read_csv, refuse
 from trm.data.parallel import over_rows
-from trm.data.pool import FREE, Pool, histogram, parts_of, split_order, without_equivalents
+from trm.data.pool import FREE, Pool, make_pool, parts_of, split_order, without_equivalents
 from trm.data.progress import Progress
 from trm.errors import UserError
 from trm.study.schema import DataConfig
@@ -22,13 +22,13 @@ from trm.tasks.sudoku.small import FOUR, classes_4x4
 TOKEN = 1
 """Token of a value: value + 1 (0 is padding)."""
 RESTARTS, STEPS, SHOWN_AGAIN = 40, 50, 3
-"""For `generate_kernels.climb_batch`; fastest found for ratings of 20 and more (100 puzzles/s on one core)."""
+"""For `generate_kernels.climb_batch`: the fastest values for ratings of 20 and more (100 puzzles/s on one core)."""
 
 
 def solve(
     geometry: Geometry, questions: np.ndarray, limit: int = 2
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Answers (values, uint8), solutions counted up to `limit` (int64), and ratings (guesses, int64) of questions."""
+    """Answers (values, uint8), number of solutions up to `limit` (int64), and ratings (guesses, int64)."""
     from trm.tasks.sudoku.kernels import solve_batch
 
     answers = np.zeros_like(questions)
@@ -48,14 +48,11 @@ def rate(geometry: Geometry, questions: np.ndarray) -> np.ndarray:
     return solve(geometry, questions, limit=1)[2].astype(np.int32)
 
 
-# generated ------------------------------------------------------------------------------------------------------------
-
-
 def generated_pool(config: DataConfig) -> Pool:
     """Puzzles with one solution, no two equivalent, in seeded order.
 
     Raises:
-        UserError: there are not that many, or the config cannot be satisfied.
+        UserError: there are not enough, or the config cannot be satisfied.
     """
     geometry = Geometry(config.box_rows, config.box_cols)
     questions, answers, removed = _enumerated(config) if geometry == FOUR else _random(geometry, config)
@@ -72,7 +69,7 @@ def generated_pool(config: DataConfig) -> Pool:
 
 
 def _enumerated(config: DataConfig) -> tuple[np.ndarray, np.ndarray, int]:
-    """4x4: every class once, represented by a random member; order and members depend on the seed."""
+    """4x4: one random member of every class; order and members depend on the seed."""
     from trm.tasks.sudoku.augment import sudoku_maps
 
     questions, answers = classes_4x4(config.clues_min, config.clues_max)
@@ -95,7 +92,7 @@ def _enumerated(config: DataConfig) -> tuple[np.ndarray, np.ndarray, int]:
 
 
 def _random(geometry: Geometry, config: DataConfig) -> tuple[np.ndarray, np.ndarray, int]:
-    """Random grids, clues removed; puzzle i depends on (seed, i) alone; repeated classes are dropped."""
+    """Random puzzles without repeated classes; puzzle i depends only on (seed, i)."""
     root = rng.root_key(config.seed, "generate")
     wanted, progress = config.pool, Progress("generating", config.pool, "puzzles")
     climbing = config.min_rating > 0 and config.clues_max == 0
@@ -132,48 +129,43 @@ def _random(geometry: Geometry, config: DataConfig) -> tuple[np.ndarray, np.ndar
 def _candidates(
     geometry: Geometry, config: DataConfig, root: int, first: int, count: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Those of the random puzzles first..first+count-1 with the number of clues and rating asked for."""
+    """Those of the random puzzles first..first+count-1 that have the right number of clues and rating."""
     from trm.tasks.sudoku.generate_kernels import climb_batch, generate_batch
 
     questions = np.empty((count, geometry.cells), dtype=np.uint8)
     answers, found = np.empty_like(questions), np.zeros(count, dtype=np.int64)
-    lines = (geometry.units, geometry.peers)
 
-    def climb(start: int, stop: int) -> None:
-        part, limits = slice(start, stop), (config.min_rating, RESTARTS, STEPS, SHOWN_AGAIN)
-        climb_batch(
-            np.uint64(root), first + start, *limits, *lines, questions[part], answers[part], found[part]
-        )
+    climbing = config.min_rating > 0 and config.clues_max == 0
+    limits = (
+        (config.min_rating, RESTARTS, STEPS, SHOWN_AGAIN)
+        if climbing
+        else (config.clues_min, config.clues_max)
+    )
 
-    def generate(start: int, stop: int) -> None:
-        part, limits = slice(start, stop), (config.clues_min, config.clues_max)
-        generate_batch(
-            np.uint64(root), first + start, *limits, *lines, questions[part], answers[part], found[part]
-        )
+    def work(start: int, stop: int) -> None:
+        arrays = [array[start:stop] for array in (questions, answers, found)]
+        batch: Any = climb_batch if climbing else generate_batch
+        batch(np.uint64(root), first + start, *limits, geometry.units, geometry.peers, *arrays)
 
-    if config.min_rating and not config.clues_max:
-        over_rows(climb, count, 16)
+    over_rows(work, count, 16 if climbing else 64)
+    if climbing:
         keep = found >= config.min_rating
     else:
-        over_rows(generate, count, 64)
         keep = (found <= config.clues_max) | (config.clues_max == 0)
         if config.min_rating:
             keep &= solve(geometry, questions, limit=1)[2] >= config.min_rating
     return questions[keep], answers[keep]
 
 
-# read -----------------------------------------------------------------------------------------------------------------
-
-
 def csv_pool(config: DataConfig, files: list[tuple[str, Path]], divided: bool = False) -> Pool:
-    """The puzzles of CSV files, checked; of equivalent ones the first is kept.
+    """The validated puzzles of CSV files; of equivalent ones the first is kept.
 
     Args:
         files: name and path of each; if `divided`, the training and the test puzzles of a published data set, whose
             checksum guarantees unique solutions.
 
     Raises:
-        UserError: naming file and line of what is malformed.
+        UserError: a puzzle is malformed; the message has file and line.
     """
     geometry = Geometry(config.box_rows, config.box_cols)
     read = []
@@ -190,10 +182,10 @@ def csv_pool(config: DataConfig, files: list[tuple[str, Path]], divided: bool = 
 
 
 def mixed_pool(config: DataConfig, files: list[tuple[str, Path]]) -> Pool:
-    """The puzzles of all `config.sources` in their order; of equivalent ones the first is kept.
+    """The puzzles of all `config.sources`, in this order; of equivalent ones the first is kept.
 
     Raises:
-        UserError: as `generated_pool` and `csv_pool`, or no puzzle of a source is left.
+        UserError: as for `generated_pool` and `csv_pool`, or a source has no suitable puzzle.
     """
     geometry, unread = Geometry(config.box_rows, config.box_cols), iter(files)
     parts = []
@@ -235,8 +227,7 @@ def check_values(
     """Values of the characters of a CSV file, from its line `first` on.
 
     Raises:
-        UserError: naming file and line of the first puzzle with a wrong character, or with an answer that breaks a
-            rule or contradicts a clue.
+        UserError: an invalid character, or an answer that breaks a rule or contradicts a clue.
     """
     table = symbol_values(geometry.side)
     for column, texts in (("question", questions), ("answer", answers)):
@@ -264,7 +255,7 @@ def check_values(
             "repeats a digit in a row, column or box" if broken[at] else "contradicts a clue of the question"
         )
         solutions = int(solve(geometry, questions[at : at + 1])[1][0])
-        advice = {0: "the puzzle has no solution: remove it", 1: "the puzzle has another one: correct it"}
+        advice = {0: "the puzzle has no solution: remove it", 1: "the solution is another one: correct it"}
         return (
             f"the answer {what}; {advice.get(solutions, 'the puzzle has more than one solution: remove it')}"
         )
@@ -274,11 +265,7 @@ def check_values(
 
 
 def check_unique(geometry: Geometry, questions: np.ndarray, ratings: np.ndarray, name: str) -> np.ndarray:
-    """The ratings; missing ones (-1) are computed by our solver.
-
-    Raises:
-        UserError: naming file and line of the first puzzle with several solutions.
-    """
+    """The ratings, missing ones (-1) computed by our solver. Raises UserError for a puzzle with several solutions."""
     _, solutions, own = solve(geometry, questions)
     refuse(solutions != 1, name, 2, lambda at: "the puzzle has more than one solution: remove it")
     return np.where(ratings < 0, own, ratings).astype(np.int32)
@@ -293,7 +280,7 @@ def read_pool(
     part: np.ndarray,
     sources: np.ndarray | None = None,
 ) -> Pool:
-    """A pool of checked puzzles (values) without equivalent ones."""
+    """A pool of validated puzzles (values) without equivalent ones."""
     puzzles, classes = (number_rows(keys) for keys in class_keys(geometry, questions, answers))
     keep = without_equivalents(puzzles, part)
     report = {
@@ -322,14 +309,12 @@ def _pool(
     part: np.ndarray,
     report: dict[str, Any],
 ) -> Pool:
-    """A pool with values converted to tokens, and the counts for its manifest."""
+    """A pool of values, converted to tokens."""
     clues = np.bincount((questions > 0).sum(axis=1))
-    found = {
-        "classes": int(classes.max()) + 1,
+    report |= {
         "class_of": "solution grid" if questions.shape[1] == 81 else "puzzle",
-        "ratings": histogram(ratings),
         "clues": {str(number): int(count) for number, count in enumerate(clues) if count},
     }
     questions += np.uint8(TOKEN)  # in place: the official pool has 4.3 million
     answers += np.uint8(TOKEN)
-    return Pool(questions, answers, ratings.astype(np.int32), classes, order, part, report=found | report)
+    return make_pool(questions, answers, ratings, classes, order, part, report)
