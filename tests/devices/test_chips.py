@@ -88,7 +88,7 @@ def test_a_job_planned_for_chips_refuses_the_host(machine: Path, monkeypatch: py
 
 def test_the_variable_of_the_profile_is_checked(machine: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("TRM_BACKEND", "tpu")
-    with pytest.raises(UserError, match="TRM_BACKEND tpu: choose auto, cpu, cuda, xla"):
+    with pytest.raises(UserError, match="TRM_BACKEND tpu: choose one of auto, cpu, cuda, xla"):
         open_backend()
 
 

@@ -204,7 +204,7 @@ def test_devices(monkeypatch):
     if not torch.cuda.is_available():
         with pytest.raises(UserError, match="no GPU"):
             open_backend("cuda")
-    with pytest.raises(UserError, match="--backend abacus: choose auto, cpu, cuda, xla"):
+    with pytest.raises(UserError, match="--backend abacus: choose one of auto, cpu, cuda, xla"):
         open_backend("abacus")
     monkeypatch.setenv("RANK", "3")
     monkeypatch.setenv("WORLD_SIZE", "2")

@@ -1,4 +1,4 @@
-"""What differs between devices, behind one class: see `trm.devices.base.Backend`."""
+"""Backends: what differs between devices, behind the interface `trm.devices.base.Backend`."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ BACKEND_VARIABLE = "TRM_BACKEND"
 
 
 def open_backend(name: str = "auto", threads: int | None = None) -> Backend:
-    """Open the backend called `name` and join the other workers if RANK and WORLD_SIZE are set.
+    """Open a backend, and join the other workers if RANK and WORLD_SIZE are set.
 
-    `auto` takes what $TRM_BACKEND names, else xla on a machine with TPU chips, cuda where there is a GPU, else cpu.
+    `auto` is $TRM_BACKEND if set, else xla on a machine with TPU chips, cuda with a GPU, or cpu.
 
     Args:
         name: auto, cpu, cuda or xla.
-        threads: CPU threads of this process; None leaves the choice to torch.
+        threads: CPU threads of this process; None: chosen by torch.
     """
     import torch
 
@@ -49,4 +49,4 @@ def open_backend(name: str = "auto", threads: int | None = None) -> Backend:
                 f"the xla backend needs torch_xla, which cannot be imported here ({error}): install "
                 "envs/tpu/requirements.lock, or choose another backend with --backend"
             ) from None
-    raise UserError(f"{source} {name}: choose auto, {', '.join(NAMES)}")
+    raise UserError(f"{source} {name}: choose one of auto, {', '.join(NAMES)}")

@@ -12,14 +12,14 @@ DEVICES = Path("/dev")
 PCI = Path("/sys/bus/pci/devices")
 GOOGLE = "0x1ae0"
 TPU_DEVICE_IDS = ("0x0027", "0x005e", "0x0063", "0x006f", "0x0056", "0x0062", "0x0076")
-"""PCI ids by which torch_xla counts chips (v2 and v3, v4, v5e, v6e, two for testing, v7x)."""
+"""PCI ids that torch_xla counts as chips (v2 and v3, v4, v5e, v6e, two for testing, v7x)."""
 CHIPS_VARIABLE = "TRM_CHIPS_PER_HOST"
 
 
 def tpu_files() -> list[str]:
-    """Device files of the chips: /dev/accel0 and so on, or IOMMU groups where a TPU is on the PCI bus.
+    """Device files of the chips: /dev/accel0 and so on, or IOMMU groups if a TPU is on the PCI bus.
 
-    The numbers matter: other makers' accelerators live in the folder /dev/accel, and /dev/vfio holds whatever is
+    The numbers matter: /dev/accel is a folder of other vendors' accelerators, and /dev/vfio has any device that is
     passed through to a virtual machine.
     """
     found = glob.glob(f"{DEVICES}/accel[0-9]*")
@@ -38,16 +38,16 @@ def _tpu_on_bus() -> bool:
 
 
 def tpu_wanted() -> bool:
-    """Whether XLA takes TPU chips here: as PJRT_DEVICE says, else if there are any."""
+    """Whether XLA uses TPU chips here: by PJRT_DEVICE if set, else if there are any."""
     chosen = os.environ.get("PJRT_DEVICE", "").upper()
     return chosen == "TPU" or (not chosen and bool(tpu_files()))
 
 
 def planned_chips(processes: int) -> int | None:
-    """Chips that a job of this many processes was planned for ($TRM_CHIPS_PER_HOST each); None: any device will do."""
+    """Chips that a job of `processes` was planned for ($TRM_CHIPS_PER_HOST each); None: any device will do."""
     text = os.environ.get(CHIPS_VARIABLE)
     if not text:
         return None
     if not text.isdecimal() or not int(text):
-        raise UserError(f"{CHIPS_VARIABLE}={text}: give the number of TPU chips of one host, such as 4")
+        raise UserError(f"{CHIPS_VARIABLE}={text}: give the number of TPU chips per host, such as 4")
     return processes * int(text)

@@ -1,7 +1,7 @@
-"""Which GPU a process computes on: each takes one that no other process of ours holds.
+"""Claim a GPU that no other trm process uses.
 
-A claim is a lock on a file named by the GPU, held until the process ends. Jobs that Snakemake runs side by side on one
-machine, and the workers of one run, so get a GPU each without knowing of each other.
+A claim is a lock on a file named after the GPU, held until the process ends. So jobs that Snakemake runs at the same
+time on one machine, and the workers of a run, get different GPUs without communicating.
 """
 
 from __future__ import annotations
@@ -13,36 +13,35 @@ from collections.abc import Sequence
 from pathlib import Path
 
 _HELD: list[int] = []
-"""Descriptors of the locks of this process."""
+"""File descriptors of this process's locks."""
 
 
 def claim(names: Sequence[str], preferred: int, folder: Path | None = None) -> int | None:
     """Claim one of several devices until this process ends.
 
     Args:
-        names: a unique name of each device of the machine (its UUID).
-        preferred: the device to try first.
+        names: a unique name for each device of the machine (its UUID).
+        preferred: index of the device to try first.
         folder: folder of the lock files; by default the machine's temporary folder.
 
     Returns:
-        Place of the claimed device in `names`, or None where other processes hold all of them.
+        Index of the claimed device, or None if other processes have claimed all.
     """
     folder = folder or Path(tempfile.gettempdir())
-    order = [preferred, *(place for place in range(len(names)) if place != preferred)]
-    for place in order:
-        descriptor = _open(folder / f"trm-{names[place]}.lock")
+    for index in (preferred, *(other for other in range(len(names)) if other != preferred)):
+        descriptor = _open(folder / f"trm-{names[index]}.lock")
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(descriptor)
             continue
         _HELD.append(descriptor)
-        return place
+        return index
     return None
 
 
 def _open(path: Path) -> int:
     try:
-        return os.open(path, os.O_RDONLY)  # another user's file can be locked, but not opened for writing
+        return os.open(path, os.O_RDONLY)  # enough for a lock, also on another user's file
     except FileNotFoundError:
         return os.open(path, os.O_RDONLY | os.O_CREAT, 0o644)

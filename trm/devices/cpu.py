@@ -23,7 +23,7 @@ def cpu_info() -> tuple[str, bool]:
 
 
 def host_memory() -> int:
-    """Bytes of memory of this machine, or of its container or this process where that is less."""
+    """Bytes of memory of this machine, or the limit of its container or this process if lower."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     allowed = resource.getrlimit(resource.RLIMIT_AS)[0]
     total = total if allowed == resource.RLIM_INFINITY else min(total, allowed)
@@ -36,13 +36,13 @@ def host_memory() -> int:
 
 
 def peak_resident_bytes() -> int:
-    """Largest resident memory of this process so far."""
+    """Peak resident memory of this process."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
 
 
 class CpuBackend(Backend):
-    """Host memory and host cores."""
+    """The host's CPU."""
 
     name = "cpu"
     network = "fused"

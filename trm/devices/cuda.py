@@ -1,4 +1,4 @@
-"""The CUDA backend: one process per GPU, workers over NCCL, a step as two CUDA graphs if that works.
+"""The CUDA backend: one process per GPU, workers over NCCL, steps as two CUDA graphs if possible.
 
 After a few warm-up steps the two halves of a step, before and after the workers' sum, are captured, compared with an
 uncaptured step, and replayed from then on (TRM_CUDA_GRAPH=0 starts kernels one by one). Nothing in a step waits for the
@@ -24,8 +24,8 @@ from trm.errors import UserError
 
 log = logging.getLogger("trm")
 GRAPH_VARIABLE, TRITON_VARIABLE = "TRM_CUDA_GRAPH", "TRM_TRITON"
-WARM_UP_STEPS = 3  # real steps before capture: they create every buffer and pick every kernel
-LARGEST_DIFFERENCE = 0.05  # of a replay from an uncaptured step, relative to what the step changes
+WARM_UP_STEPS = 3  # steps before capture, which allocate all buffers and select all kernels
+LARGEST_DIFFERENCE = 0.05  # of a replay from an eager step, relative to what the step changes
 Call = Callable[[], None]
 Capture = Callable[[Call, Call], tuple[Call, Call]]
 
@@ -49,7 +49,7 @@ class CudaBackend(Backend):
         self.workers = Workers("nccl", self.rank, self.world) if self.world > 1 else None
 
     def _own_gpu(self) -> int:
-        """A GPU that no other process of ours computes on. Raises UserError."""
+        """Claim a GPU that no other trm process uses. Raises UserError."""
         local, count = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
         if local >= count:
             raise UserError(
@@ -70,7 +70,7 @@ class CudaBackend(Backend):
         return precision_of(requested, fast, "this GPU")
 
     def place(self, tensor: Tensor) -> Tensor:
-        # from pinned memory the copy runs beside the kernels of the step before
+        # from pinned memory the copy overlaps with the kernels of the previous step
         return tensor.pin_memory().to(self.device, non_blocking=True)
 
     def program(self, step: Step) -> Callable[..., None]:
@@ -90,7 +90,7 @@ class CudaBackend(Backend):
 
 
 def sum_in_float32() -> None:
-    """cuBLAS splits weight gradients over the rows of a batch: it adds the parts in float32, not in bfloat16."""
+    """Have cuBLAS, which splits weight gradients over the rows of a batch, sum the parts in float32, not bfloat16."""
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
 
 
@@ -101,15 +101,16 @@ def chosen_network(capability: tuple[int, int]) -> str:
 
 
 class GraphedStep:
-    """A training step whose kernels are recorded once for each (h_cycles, l_cycles) and then replayed.
+    """A training step whose kernels are captured once for each (h_cycles, l_cycles) and then replayed.
 
-    The step changes its state in place and reads a batch of fixed shapes, so a replay on the batch's own memory is
-    a step. Its two halves are recorded apart: the sum over the workers between them is never part of a graph. The first
-    steps of each kind run as usual. The first replay is compared with an uncaptured step from the same state; if it
-    differs, or if capture fails, one sentence says so and this worker's steps run uncaptured (others may still replay:
-    each step communicates once either way).
+    The step changes its state in place and reads a batch of fixed shapes, so a replay on the same memory is a step. Its
+    two halves are captured separately: the sum over the workers between them is never part of a graph. The first steps
+    of each kind run eagerly. The first replay is compared with an eager step from the same state. If it differs, or if
+    the capture fails, a warning is logged and this worker's steps run eagerly; others may replay, because each step
+    communicates once either way.
 
-    `capture(first, second)` records what the two calls do, which run in this order, and returns what replays each.
+    Args:
+        capture: captures two functions, which run in this order, and returns the functions that replay them.
     """
 
     def __init__(self, step: Step, capture: Capture):
@@ -142,7 +143,7 @@ class GraphedStep:
         update()
 
     def _record(self, kind: tuple[int, int]) -> str | None:
-        """Take one uncaptured step, capture, and compare replays from the same state; returns what is wrong."""
+        """Take an eager step, capture, and compare a replay from the same state; returns a problem or None."""
         step, tensors = self._step, self._step.state.changed_tensors()
         before = [tensor.clone() for tensor in tensors]
         step.gradients(self._batch, *kind)
@@ -177,21 +178,22 @@ class GraphedStep:
 
 
 def _relative(found: Tensor, expected: Tensor, before: Tensor) -> float:
-    """How far a tensor is from where a step takes it, relative to the length of that step; infinity for NaN."""
+    """Distance of a tensor from its expected value, relative to the length of the step; infinity for NaN."""
     if not found.is_floating_point():
         found, expected, before = found.float(), expected.float(), before.float()
     if not found.numel():
         return 0.0
-    way = torch.linalg.vector_norm((expected - before).float())
-    error = float(torch.linalg.vector_norm((found - expected).float()) / way.clamp(min=1e-20))
-    same = torch.equal(found, expected)
-    return 0.0 if same else error if math.isfinite(error) else math.inf
+    if torch.equal(found, expected):
+        return 0.0
+    length = torch.linalg.vector_norm((expected - before).float())
+    error = float(torch.linalg.vector_norm((found - expected).float()) / length.clamp(min=1e-20))
+    return error if math.isfinite(error) else math.inf
 
 
 def capture_graphs(first: Call, second: Call) -> tuple[Call, Call]:
-    """Record two calls as CUDA graphs once the device is idle; they share memory, since they run one after the other.
+    """Capture two functions as CUDA graphs. They share memory, because they run one after the other.
 
-    Only this thread's mistakes end a capture: NCCL's watchdog asks the driver for the state of its own work meanwhile.
+    Only errors of this thread end a capture: NCCL's watchdog thread queries the driver meanwhile.
     """
     torch.cuda.synchronize()
     graphs = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()

@@ -1,7 +1,7 @@
-"""Several workers on this machine: the same command once for each, with the variables that `torchrun` sets.
+"""Start several workers on this machine: one process per worker, with the variables that `torchrun` sets.
 
-Unlike torchrun it waits for a worker's checkpoint after SIGTERM however long that takes, and its exit code is the
-workers' own. Needs no torch.
+Unlike torchrun it waits for the workers' checkpoints after SIGTERM as long as they take, and passes on their exit code.
+Needs no torch.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from collections.abc import Sequence
 from types import FrameType
 
 STOPPED = (75, 130, 143)
-"""Exit codes of workers that stopped with a checkpoint: time is over, SIGINT, SIGTERM."""
+"""Exit codes of workers that stopped with a checkpoint: time limit, SIGINT, SIGTERM."""
 GRACE_SECONDS = 20.0
-"""How long the others may take to notice a dead worker; a worker that waits in NCCL notices nothing."""
+"""Time for the others to notice a dead worker; a worker that waits in NCCL never does."""
 
 
 def run_workers(count: int, command: Sequence[str], grace: float = GRACE_SECONDS) -> int:
     """Run `command` in `count` processes, ranks 0 to `count - 1`, and wait for all of them.
 
-    Returns the exit code of the first worker that failed, else that of rank 0. When a worker dies, the others are
-    ended after `grace` seconds and one sentence on stderr says so.
+    Returns the exit code of the first worker that failed, else of rank 0. If a worker dies, the others are killed after
+    `grace` seconds, with a message on stderr.
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

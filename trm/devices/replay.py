@@ -1,7 +1,7 @@
-"""A training step traced once: later calls start the compiled program straight from its arguments.
+"""Trace a training step once; later calls run the compiled program directly on its arguments.
 
-torch_xla traces each call of a step and looks its program up by the trace, which takes the host longer than a small
-step takes the chips. The program is always the same, so its arguments (state, batch, constants) are identified once; a
+torch_xla traces each call of a step and looks up its program by the trace, which takes longer on the host than a small
+step on the chips. The program is always the same, so its arguments (state, batch, constants) are identified once; a
 call passes them and receives the results. No argument's memory is donated to a result, so old values stay readable.
 """
 
@@ -18,9 +18,9 @@ XLA = torch_xla._XLAC
 
 
 class Replay:
-    """The program of `step()`, which reads the tensors of `given` and `state`, and changes `state` in place.
+    """The program of `step()`, which reads the tensors of `given` and `state` and changes `state` in place.
 
-    Making one traces, compiles and takes a step; `run` takes another.
+    The constructor traces, compiles and takes a step; `run` takes another.
     """
 
     def __init__(self, step: Callable[[], None], state: Sequence[Tensor], given: Sequence[Tensor]):
@@ -30,7 +30,7 @@ class Replay:
         pending = XLA._check_tensor_need_materialization(self._state)
         self._changed = [tensor for tensor, new in zip(self._state, pending, strict=True) if new]
         found, values = XLA._get_tensors_xla_device_data_node(self._changed)
-        # the place of the state's or batch's tensor; else a constant
+        # index of a tensor of the state or batch, or a constant
         self._arguments = [
             names.index(name) if name in names else value for name, value in zip(found, values, strict=True)
         ]
@@ -41,11 +41,11 @@ class Replay:
 
     @property
     def sizes(self) -> tuple[int, int]:
-        """Arguments and results of the program."""
+        """Numbers of the program's arguments and results."""
         return len(self._arguments), len(self._changed)
 
     def run(self, given: Sequence[Tensor]) -> None:
-        """Take a step with these tensors in place of those given when it was traced."""
+        """Take a step with these tensors instead of those it was traced with."""
         kept = [*self._state, *given]
         settle(kept)
         self._start([kept[item] if isinstance(item, int) else item for item in self._arguments])
@@ -58,14 +58,14 @@ class Replay:
 
 
 def settle(tensors: list[Tensor]) -> None:
-    """Run the tensors' pending operations, and wait until each has its data."""
+    """Run the tensors' pending operations and wait for their data."""
     if any(XLA._check_tensor_need_materialization(tensors)):
         torch_xla.sync()
         wait_device_ops()
 
 
 def names_of_data(tensors: list[Tensor]) -> list[int]:
-    """A name for each tensor's data, by which a traced program refers to it; clones get data of their own first."""
+    """The name by which a traced program refers to each tensor's data; clones get their own data first."""
     settle(tensors)
     first = [_name(tensor)[1] for tensor in tensors]
     again = [_name(tensor) for tensor in tensors]
@@ -78,6 +78,6 @@ def names_of_data(tensors: list[Tensor]) -> list[int]:
 
 
 def _name(tensor: Tensor) -> tuple[int, int]:
-    """The name of the tensor's data, and the new one that asking gives it."""
+    """The name of the tensor's data, and the new name that this query gives it."""
     (name,), (alias,) = XLA._get_tensors_xla_device_data_node([tensor])
     return name, XLA._xla_get_tensor_id(alias)

@@ -1,6 +1,6 @@
-"""torch.distributed for backends with one process per device: sums and gathers that fail instead of hanging.
+"""torch.distributed for backends with one process per device: collectives that fail instead of hanging.
 
-Started as torchrun does: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT in the environment (LOCAL_RANK picks the GPU).
+The environment has torchrun's variables: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, and LOCAL_RANK to choose the GPU.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LOOPBACK = "127.0.0.1"
 
 
 def world_from_environment() -> tuple[int, int]:
-    """(rank, world) of this process; (0, 1) when it was started alone."""
+    """(rank, world) of this process; (0, 1) if it was started alone."""
     try:
         rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     except ValueError:
@@ -31,11 +31,11 @@ def world_from_environment() -> tuple[int, int]:
 
 
 def stay_on_this_machine() -> None:
-    """Workers that all run on this machine meet through the loopback interface.
+    """Connect workers through the loopback interface if all of them run on this machine.
 
-    By default gloo, and torchrun's MASTER_ADDR, use the address of the host's name, which a firewall, a VPN or an old
-    entry in /etc/hosts can make unreachable: workers would then wait for each other until the time limit. Does nothing
-    if there are workers on other machines; GLOO_SOCKET_IFNAME wins.
+    By default gloo, and torchrun's MASTER_ADDR, use the address of the host name, which a firewall, a VPN or an old
+    entry in /etc/hosts can make unreachable: workers would wait for each other until the timeout. GLOO_SOCKET_IFNAME
+    takes precedence.
     """
     if os.environ.get("LOCAL_WORLD_SIZE") != os.environ.get("WORLD_SIZE"):
         return
@@ -63,7 +63,7 @@ class Workers:
             dist.init_process_group(
                 transport, rank=rank, world_size=world, timeout=timedelta(seconds=seconds)
             )
-            # host-side vectors (checksums, barriers) need a transport that reads host memory
+            # host vectors (checksums, barriers) need a transport that reads host memory
             self._host = (
                 None
                 if transport == "gloo"
@@ -105,6 +105,6 @@ class Workers:
             raise self._lost(error) from error
 
     def close(self) -> None:
-        """Leave the group; its threads would otherwise outlive the work."""
+        """Leave the group and end its threads."""
         if self._dist.is_initialized():
             self._dist.destroy_process_group()

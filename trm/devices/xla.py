@@ -1,11 +1,11 @@
-"""The XLA backend: TPU chips (or XLA's CPU devices) through torch_xla 2.9, one process a host, SPMD over all devices.
+"""The XLA backend: TPU chips (or XLA's CPU devices) through torch_xla 2.9, one process per host, SPMD over all devices.
 
-A tensor is global: its batch dimension is sharded over the one mesh axis, weights are replicated, and the partitioner
-puts the all-reduces in. So all devices of all hosts are one worker to the engine (`world` is 1), every host supplies
-the whole (small) batch and keeps its devices' part. Processes only meet on the host, over gloo.
+Tensors are global: the batch dimension is sharded over the only mesh axis, weights are replicated, and the partitioner
+inserts the all-reduces. So the engine sees all devices of all hosts as one worker (`world` is 1); every host supplies
+the whole (small) batch and keeps its devices' part. Processes communicate on the host, over gloo.
 
-PJRT_DEVICE says which devices (TPU or CPU; unset: TPU where there are chips), CPU_NUM_DEVICES how many of XLA's CPU
-devices. A job that was planned for TPU chips ($TRM_CHIPS_PER_HOST) computes on exactly those or not at all.
+PJRT_DEVICE chooses the devices (TPU or CPU; unset: TPU if there are chips), CPU_NUM_DEVICES the number of XLA's CPU
+devices. A job that was planned for TPU chips ($TRM_CHIPS_PER_HOST) runs on exactly these or not at all.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ from trm.devices.workers import Workers, world_from_environment
 from trm.errors import UserError
 from trm.study.slices import hbm_gib
 
-SETTLED = 5  # calls of a step after which a further compilation is a fault
+SETTLED = 5  # calls of a step after which another compilation is a fault
 CACHE_VARIABLE = "TRM_XLA_CACHE"
 REPLAY_VARIABLE = "TRM_XLA_REPLAY"
 
 
 def choose_device() -> str:
-    """PJRT_DEVICE; where nobody has set it, it becomes TPU on a machine with chips and CPU elsewhere."""
+    """PJRT_DEVICE; if unset, set it to TPU on a machine with chips and to CPU elsewhere."""
     if not os.environ.get("PJRT_DEVICE"):
         os.environ["PJRT_DEVICE"] = "TPU" if tpu_wanted() else "CPU"
     return os.environ["PJRT_DEVICE"].upper()
 
 
 def product_precision(forward: torch.dtype) -> str:
-    """torch_xla's name for how float32 is multiplied: a TPU does it in one bfloat16 pass (`default`) unless told to
-    take six (`highest`). Where activations are bfloat16 one pass is exact."""
+    """torch_xla's name for the precision of float32 products: a TPU takes one bfloat16 pass (`default`), which is exact
+    for bfloat16 activations, or six (`highest`)."""
     return "highest" if forward == torch.float32 else "default"
 
 
 class XlaBackend(Backend):
-    """All XLA devices of the job as one worker. `cache`: folder of compiled programs (None: the default one)."""
+    """All XLA devices of the job as one worker. `cache`: folder of compiled programs, or None for the default."""
 
     name = "xla"
     network = "xla"
@@ -68,7 +68,7 @@ class XlaBackend(Backend):
                 f"XLA's CPU devices cannot join {self._processes} processes (their sums are silently wrong): use "
                 "--backend cpu under torchrun, or one process with CPU_NUM_DEVICES=N"
             )
-        if self.on_tpu and not tpu_files():  # libtpu would look for one over the network, for many minutes
+        if self.on_tpu and not tpu_files():  # libtpu would search the network for many minutes
             raise UserError(
                 "PJRT_DEVICE=TPU, but this machine has no TPU (no /dev/accel0, no /dev/vfio/0 with a TPU on the PCI "
                 "bus): set PJRT_DEVICE=CPU"
@@ -119,13 +119,13 @@ class XlaBackend(Backend):
         return self.devices
 
     def precision(self, requested: str) -> Precision:
-        """As the base class; also sets how the device multiplies float32 from now on."""
+        """Also sets the precision of the device's float32 products."""
         found = precision_of(requested, self.on_tpu, "a TPU" if self.on_tpu else "XLA's CPU device")
         import torch_xla.backends as products
 
         wanted = product_precision(found.forward)
         if products.get_mat_mul_precision() != wanted:
-            logging.getLogger(products.__name__).setLevel(logging.ERROR)  # it warns even of the first setting
+            logging.getLogger(products.__name__).setLevel(logging.ERROR)  # it warns even at the first setting
             products.set_mat_mul_precision(wanted)
         return found
 
@@ -133,7 +133,7 @@ class XlaBackend(Backend):
         return tensor.to(self.device)
 
     def place_rows(self, tensor: Tensor, dim: int) -> Tensor:
-        """The global batch's tensor, each device holding its rows. Raises UserError where they do not divide."""
+        """A tensor of the global batch, its rows sharded over the devices. Raises UserError if they do not divide."""
         if tensor.shape[dim] % self.devices:
             raise UserError(
                 f"{tensor.shape[dim]} rows do not divide over {self.devices} XLA devices: make training.batch_size "
@@ -142,15 +142,15 @@ class XlaBackend(Backend):
         spec = self._spmd.ShardingSpec(
             self._mesh, tuple("data" if axis == dim else None for axis in range(tensor.dim()))
         )
-        # cut on the host: placed whole and cut then, a batch of 768 rows takes milliseconds
+        # sharded on the host: doing it on the device takes milliseconds for a batch of 768 rows
         placed: Tensor = self._send([tensor], self.device, spec)[0]
         return placed
 
     def program(self, step: Step) -> Callable[..., None]:
-        """The step as one XLA program a call; warns once of a compilation in a late call.
+        """The step as one XLA program per call; warns once if a late call compiles again.
 
-        A step is traced at its first call of each kind, and later calls start that program again. TRM_XLA_REPLAY=0:
-        it is traced at each call.
+        A step is traced at its first call of each kind, and later calls run the same program (TRM_XLA_REPLAY=0: it is
+        traced at every call).
         """
         from trm.devices.replay import Replay
 
@@ -163,7 +163,7 @@ class XlaBackend(Backend):
             self._lay_out(state)
 
         def traced(batch: object, h_cycles: int, l_cycles: int) -> None:
-            # changes between steps (a metric sum reset, a checkpoint loaded) must stay out of the step's graph
+            # changes between steps (reset metrics, a loaded checkpoint) must not become part of the step's graph
             self._torch_xla.sync()
             laid_out(batch, h_cycles, l_cycles)
             self._torch_xla.sync()
@@ -174,7 +174,7 @@ class XlaBackend(Backend):
             if not replayed:
                 traced(batch, h_cycles, l_cycles)
             elif kind in replays:
-                step.before_update()  # a started program cannot be stopped
+                step.before_update()  # a running program cannot be stopped
                 replays[kind].run(batch)
             else:
                 tensors = [*state.changed_tensors(), state.reduce]
@@ -193,9 +193,9 @@ class XlaBackend(Backend):
         return run
 
     def _lay_out(self, state: State) -> None:
-        """Mark what a step has changed: slots by rows, all else whole on every device.
+        """Mark the tensors that a step has changed: the carry sharded by rows, everything else replicated.
 
-        Otherwise the partitioner may return sharded weights, which the next step's program cannot take.
+        Otherwise the partitioner may return sharded weights, which the next step's program does not accept.
         """
         axes = [(tensor, axis) for tensor, axis in (*state.row_axes(), (state.reduce, None)) if tensor.dim()]
         changed = self._torch_xla._XLAC._check_tensor_need_materialization([tensor for tensor, _ in axes])
@@ -205,10 +205,10 @@ class XlaBackend(Backend):
                 self._spmd.mark_sharding(tensor, self._mesh, spec)
 
     def all_reduce(self, flat: Tensor) -> None:
-        """Nothing: the partitioner puts the sums into the program."""
+        """Nothing: the partitioner inserts the sums into the program."""
 
     def request_stop(self, stop: Tensor, requested: int) -> None:
-        """Nothing: a number put into the graph would compile another one; `stop_agreed` asks on the host."""
+        """Nothing: a number in the graph would compile another program; `stop_agreed` asks on the host."""
 
     def stop_agreed(self, stop: Tensor, step: int, requested: int) -> bool:
         if self.workers is None:
@@ -221,8 +221,8 @@ class XlaBackend(Backend):
         return self.fetch_all({"": tensor})[""]
 
     def fetch_all(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Tensors on the host. One program gathers all sharded ones: torch_xla itself would compile a program for each
-        tensor at each fetch."""
+        """Copy tensors to the host. One program gathers all sharded ones: torch_xla itself would compile a program for
+        each tensor at each fetch."""
         from trm.devices.replay import settle
 
         found = {name: tensor.detach() for name, tensor in tensors.items() if tensor.device.type == "xla"}
@@ -233,10 +233,9 @@ class XlaBackend(Backend):
             found[name] = marked(tensor, self._mesh, (None,) * tensor.dim())
         if shared:
             self._torch_xla.sync()
-        return {name: self._read(found[name]) if name in found else tensors[name] for name in tensors}
-
-    def _read(self, tensor: Tensor) -> Tensor:
-        return tensor.to("cpu").contiguous()
+        return {
+            name: found[name].to("cpu").contiguous() if name in found else tensors[name] for name in tensors
+        }
 
     def synchronize(self) -> None:
         self._torch_xla.sync(wait=True)
@@ -267,7 +266,7 @@ class XlaBackend(Backend):
         return f"{self.devices} x {kind}"
 
     def peak_memory(self) -> int:
-        # of this process: torch_xla reports a device's memory only outside SPMD (tpu-check predicts it)
+        # of the process: torch_xla reports a device's memory only without SPMD (tpu-check predicts it)
         return peak_resident_bytes()
 
     def peak_device_memory(self) -> int | None:
@@ -277,7 +276,7 @@ class XlaBackend(Backend):
         return self._chips.read() if self.on_tpu else None
 
     def start_trace(self, path: Path) -> Callable[[], Path]:
-        """A trace of host and devices by XLA's own profiler, a folder that TensorBoard's profile plugin reads."""
+        """Trace host and devices with XLA's profiler into a folder for TensorBoard's profile plugin."""
         import torch_xla.debug.profiler as profiler
 
         folder = path.with_suffix("")
@@ -295,7 +294,7 @@ class XlaBackend(Backend):
         return int(hbm_gib() * 2**30) if self.on_tpu else super().memory_limit()
 
     def _use_cache(self, cache: Path | None) -> None:
-        """Keep compiled programs on disk. XLA's CPU client cannot read them back, so there it is not used."""
+        """Cache compiled programs on disk, except on XLA's CPU devices, which cannot load them."""
         if self.on_tpu:
             default = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trm" / "xla"
             folder = cache or Path(os.environ.get(CACHE_VARIABLE) or default)
