@@ -12,6 +12,6 @@ if TYPE_CHECKING:
 
 
 def task_of(name: str) -> Task:
-    """The task called `name`; its module is loaded when it is first asked for."""
-    found: Task = import_module(f"{TASKS[name]}.task").TASK
-    return found
+    """The task called `name`, imported when first needed."""
+    task: Task = import_module(f"{TASKS[name]}.task").TASK
+    return task

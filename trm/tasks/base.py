@@ -1,4 +1,4 @@
-"""Interface of a task: puzzles, augmented copies, drawing, and baselines without learning.
+"""Interface of a task: puzzles, augmented copies, text form, and baselines without learning.
 
 A task is a folder with `spec.py` (SPEC: identity and sizes) and `task.py` (TASK), and a line in
 `trm.study.tasks.TASKS`.
@@ -27,16 +27,16 @@ Files = list[tuple[str, Path]]
 
 
 class Augmenter:
-    """Maps of augmented copies: cell i of a copy shows `token_map[row[cell_map[i]]]`; copy 0 is the original.
+    """Makes copies on the device: cell i of a copy is `token_map[row[cell_map[i]]]`; copy 0 is the original.
 
-    This one makes identical copies.
+    The base class makes identical copies.
     """
 
     def __init__(self, meta: Meta):
         self.meta = meta
 
     def maps(self, puzzles: np.ndarray, copies: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Maps of copy `copies[i]` of puzzle `puzzles[i]` (numbers in the data set).
+        """Maps of copy `copies[i]` of puzzle `puzzles[i]` of the data set.
 
         Returns:
             token_map uint8 [b, vocab] and cell_map int16 [b, cells].
@@ -48,10 +48,10 @@ class Augmenter:
 
 @runtime_checkable
 class HostAugmenter(Protocol):
-    """Makes copies on the host, for tasks whose maps would be larger than the copies."""
+    """Makes copies on the host, for tasks with maps larger than the copies."""
 
     def rows(self, batch: SampledRows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Inputs and labels uint8 [b, cells], and puzzle identifiers int32 [b], of a sampler's batch."""
+        """Inputs, labels (uint8 [b, cells]) and puzzle identifiers (int32 [b]) of a sampler's batch."""
         ...
 
 
@@ -60,13 +60,13 @@ class Task(ABC):
 
     name: str
     blank: int | None = None
-    """Symbol of an unknown cell in a question; None: every cell counts."""
+    """Token of an unknown cell in a question; None: every cell counts."""
     rating = "rating"
     """What a puzzle's rating counts."""
 
     @abstractmethod
     def pool(self, config: DataConfig, files: Files) -> Pool:
-        """All puzzles of `config.source`: generated, or read from `files` and checked.
+        """All puzzles of `config.source`: generated, or read from `files` and validated.
 
         Raises:
             UserError: malformed input, or a config that cannot be satisfied.
@@ -96,15 +96,15 @@ class Task(ABC):
         return Augmenter(puzzles.meta)
 
     def check_copies(self, train: PuzzleSet, copies: int, place: Path) -> None:
-        """Check the number of copies. UserError: it cannot be written."""
+        """Raise UserError if so many copies cannot be written."""
         if copies < 0:
             raise UserError(f"--copies {copies} is below 0: give 0 or more")
 
     @abstractmethod
     def lines(self, tokens: np.ndarray, box_rows: int, box_cols: int) -> list[str]:
-        """A puzzle's tokens as lines of text; the box shape (0: unknown) is for Sudoku."""
+        """A puzzle as lines of text; the box shape (0: unknown) is for Sudoku."""
 
     def guesses(self, config: DataConfig, inputs: np.ndarray, labels: np.ndarray) -> dict[str, float | None]:
-        """Baselines without learning. `uniform`, `rules`: expected blank-cell accuracy of a uniform guess, and of one
-        among the candidates that the rules leave; `exact`: exact accuracy of a simple method."""
+        """Baselines without learning. `uniform`, `rules`: expected accuracy on blank cells of a uniform guess, and of a
+        guess among the candidates that the rules leave; `exact`: exact accuracy of a simple method."""
         return {"uniform": None, "rules": None}

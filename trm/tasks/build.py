@@ -1,4 +1,4 @@
-"""Build a data set from a pool: split, check, and write with a manifest."""
+"""Build a data set from a pool: split it and write it with a manifest."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from trm.tasks import task_of
 
 
 def build_dataset(config: DataConfig, source: Path, out: Path) -> dict[str, Any]:
-    """Cut a data set from a pool and write it; returns its manifest.
+    """Split a pool into a data set and write it; returns its manifest.
 
     Raises:
-        UserError: the pool is of another source, too small or damaged, or the folder cannot be written.
+        UserError: the pool is of another source, too small or damaged, or the folder is not writable.
     """
     pool, source_manifest = load_pool(source)
     if config.source in ("csv", "json", "mix") and not config.sha256:

@@ -1,4 +1,4 @@
-"""Describe a data set or a pool, and print samples as text."""
+"""Describe a data set or a pool, with samples as text."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BAR = 40
 
 
 def describe(directory: Path, samples: int = 2) -> str:
-    """Identity, counts, difficulty and `samples` drawn puzzles of each split.
+    """Identity, counts, difficulty and `samples` random puzzles of each split.
 
     Raises:
         UserError: the folder is neither a data set nor a pool, or a file is damaged.
@@ -54,13 +54,13 @@ def describe(directory: Path, samples: int = 2) -> str:
 
 def _heading(directory: Path, manifest: dict[str, Any]) -> list[str]:
     if not manifest:
-        return [f"{directory}: built by other tools (no {MANIFEST}); checked for consistency only"]
+        return [f"{directory}: built by other tools (no {MANIFEST}); checked only for consistency"]
     source = manifest.get("source", {})
     lines = [
-        f"{manifest['name']}: {manifest['task']}, identity {manifest['identity'][:16]}, checksums right",
-        f"  seed {manifest['seed']}, {manifest['augmentations']} copies of each training puzzle on the fly"
+        f"{manifest['name']}: {manifest['task']}, identity {manifest['identity'][:16]}, checksums verified",
+        f"  seed {manifest['seed']}, {manifest['augmentations']} copies of each training puzzle made on the fly"
         + (f", {manifest['expanded']} written out" if manifest.get("expanded") else ""),
-        f"  left out to keep classes apart: {manifest.get('left_out_to_keep_classes_apart', 0)}",
+        f"  left out to keep classes together: {manifest.get('left_out_to_keep_classes_apart', 0)}",
     ]
     for key in ("repository", "revision", "read", "equivalent_removed", "one_shortest_path"):
         if source.get(key) is not None:
@@ -74,7 +74,7 @@ def _pool(directory: Path, samples: int) -> str:
     pool, manifest = load_pool(directory)
     identity = manifest["identity"]
     lines = [
-        f"{directory.name}: pool of {pool.puzzles:,} puzzles in {manifest['classes']:,} classes, checksums right"
+        f"{directory.name}: pool of {pool.puzzles:,} puzzles in {manifest['classes']:,} classes, checksums verified"
     ]
     lines += [f"  {key}: {value}" for key, value in identity.items()]
     lines += [

@@ -1,4 +1,4 @@
-"""Build the pool of puzzles of a DataConfig: `results/sources/<name>/`."""
+"""Build the puzzle pool of a DataConfig: `results/sources/<name>/`."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def build_source(config: DataConfig, out: Path) -> Pool:
     """Generate, read or download the puzzles and write the pool to `out`.
 
     Raises:
-        UserError: input is missing, malformed or has another checksum, or `out` cannot be written.
+        UserError: input is missing, malformed or has another checksum, or `out` is not writable.
     """
-    files = local_copies(config, out) if config.source in ("csv", "json", "mix") else []
+    files = local_copies(config) if config.source in ("csv", "json", "mix") else []
     if files and not config.sha256:
         config = config.model_copy(update={"sha256": tuple(sha256_file(path) for _, path in files)})
     identity = source_identity(config)
@@ -30,7 +30,7 @@ def build_source(config: DataConfig, out: Path) -> Pool:
         found = sha256_file(path)
         if found != wanted:
             raise UserError(
-                f"{name} has the SHA-256 {found}, not {wanted}: it is another file, or was changed"
+                f"{name} has the SHA-256 {found}, not {wanted}: it is another file, or has changed"
             )
     config = config.model_copy(update={"pool": identity.get("pool", config.pool)})
     pool = task_of(config.task).pool(config, files)
@@ -42,11 +42,11 @@ def build_source(config: DataConfig, out: Path) -> Pool:
     return pool
 
 
-def local_copies(config: DataConfig, out: Path) -> list[tuple[str, Path]]:
-    """Name and local path of each input file; gs:// files are downloaded once into the cache.
+def local_copies(config: DataConfig) -> list[tuple[str, Path]]:
+    """Name and local path of each input file; gs:// files are downloaded to the cache.
 
     Raises:
-        UserError: missing, or (gs://) without a checksum.
+        UserError: a file is missing, or a gs:// file has no checksum.
     """
     found = []
     for index, name in enumerate(config.files):
@@ -62,13 +62,15 @@ def local_copies(config: DataConfig, out: Path) -> list[tuple[str, Path]]:
 
 
 def checksum(file: str) -> str:
-    """SHA-256 of a gs:// file, which stays in the cache.
+    """SHA-256 of a gs:// file, which is kept in the cache.
 
     Raises:
-        UserError: a local file, or one that is missing or cannot be read.
+        UserError: the file is local, missing or cannot be read.
     """
     if not is_remote(file):
-        raise UserError(f"{file} is a local file: name it without a checksum, which is found when it is read")
+        raise UserError(
+            f"{file} is a local file: give it without a checksum, which is computed when it is read"
+        )
     folder, _, name = file.rpartition("/")
     files = default_folder() / "files"
     files.mkdir(parents=True, exist_ok=True)

@@ -87,7 +87,7 @@ def test_tasks_are_a_function_of_seed_and_number():
         ({"side": 31}, "side is 31"),
         ({"pairs": 1}, "pairs is 1; give 2 to 50"),
         ({"count": 0}, "tasks is 0"),
-        ({"families": ("miror",)}, "no family of ARC tasks is called 'miror': choose of recolour, mirror"),
+        ({"families": ("miror",)}, "unknown family of ARC tasks 'miror': choose from recolour, mirror"),
     ],
 )
 def test_what_cannot_be_made_is_refused(options, words):

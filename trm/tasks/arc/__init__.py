@@ -1,1 +1,1 @@
-"""ARC-AGI: files, canvases, augmentation, voting."""
+"""ARC-AGI: input files, canvases, augmentation, voting."""

@@ -1,9 +1,9 @@
 """Read ARC-AGI tasks in the public JSON layout and encode them as square canvases of tokens (30x30 or `data.arc_side`).
 
 Files are challenges (`{task: {"train": [{"input", "output"}], "test": [{"input"}]}}`), solutions (`{task: [grid]}`) or
-single tasks (`{"train": [...], "test": [{"input", "output"}]}`). Tokens: colour + 2; 1 ends a grid (the row below it
-and the column right of it), 0 is padding. Tasks of files with `evaluation` in their name are test tasks; without
-such files the seed splits the tasks.
+single tasks (`{"train": [...], "test": [{"input", "output"}]}`). Tokens: colour + 2; 1 ends a grid (in the row below
+and the column to the right); 0 is padding. Tasks of files with `evaluation` in their name are test tasks; without such
+files the tasks are split at random.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from trm.study.schema import DataConfig
 from trm.tasks.sudoku.classes import number_rows
 
 SIDE = 30
-"""Rows and columns of a canvas; also the largest grid that the layout allows."""
+"""Rows and columns of a canvas, and of the largest grid that the layout allows."""
 PAD, EOS, COLOUR = 0, 1, 2
 """Padding, end of grid, and the token of colour 0."""
 
 
 @dataclass
 class Task:
-    """One task: pairs of grids (uint8 [rows, columns], colours 0-9); `test` answers are None until solutions come."""
+    """Pairs of grids (uint8 [rows, columns], colours 0-9); answers in `test` are None until solutions are read."""
 
     name: str
     where: str
@@ -39,27 +39,22 @@ class Task:
 
     @property
     def side(self) -> int:
-        """Rows or columns of its largest grid."""
+        """Rows or columns of the largest grid."""
         grids = [grid for pair in (*self.train, *self.test) for grid in pair if grid is not None]
         return int(max(max(grid.shape) for grid in grids))
 
 
 def json_pool(config: DataConfig, files: list[tuple[str, Path]]) -> Pool:
-    """All tasks of the files as one pool; rotations, reflections and recolourings of a task form one class.
+    """All tasks of the files as one pool; rotations, reflections and recolourings of a task are one class.
 
     Raises:
-        UserError: names file, line and task of malformed input, or the task without a solution.
+        UserError: malformed input, with file, line and task, or a task without a solution.
     """
-    tasks = read_tasks(files)
-    return task_pool(config, tasks)
+    return task_pool(config, read_tasks(files))
 
 
 def generated_pool(config: DataConfig) -> Pool:
-    """`config.pool` generated small tasks (`trm.tasks.arc.generate`) of alternating kinds, no two equivalent.
-
-    Raises:
-        UserError: as `task_pool`.
-    """
+    """`config.pool` small generated tasks of alternating kinds, no two equivalent. Raises UserError as `task_pool`."""
     from trm.tasks.arc.generate import task
 
     tasks: dict[tuple[int, ...], Task] = {}
@@ -70,15 +65,15 @@ def generated_pool(config: DataConfig) -> Pool:
         tasks.setdefault(tuple(class_key(made)), made)
         number += 1
     pool = task_pool(config, list(tasks.values()))
-    pool.order = np.arange(pool.puzzles, dtype=np.int32)  # any five consecutive tasks cover the five kinds
+    pool.order = np.arange(pool.puzzles, dtype=np.int32)  # five consecutive tasks have the five kinds
     return pool
 
 
 def task_pool(config: DataConfig, tasks: list[Task]) -> Pool:
-    """Tasks as a pool of canvases of `config.arc_side`; tasks with a larger grid are dropped and counted.
+    """Tasks as a pool of canvases of `config.arc_side`; tasks with larger grids are dropped and counted.
 
     Raises:
-        UserError: a task has no solution, or no task fits the canvas.
+        UserError: a task has no solution, or no task fits into the canvas.
     """
     side = config.arc_side
     found, tasks = len(tasks), [task for task in tasks if task.side <= side]
@@ -115,11 +110,7 @@ def task_pool(config: DataConfig, tasks: list[Task]) -> Pool:
 
 
 def read_tasks(files: list[tuple[str, Path]]) -> list[Task]:
-    """Tasks in the order of the files, with their solutions from any of the files.
-
-    Raises:
-        UserError: as `json_pool`.
-    """
+    """Tasks in the order of the files, with solutions from any of the files. Raises UserError as `json_pool`."""
     tasks: dict[str, Task] = {}
     solutions: list[tuple[str, str, dict[str, Any]]] = []
     for name, path in files:
@@ -208,7 +199,7 @@ def _grid(rows: Any, place: str) -> np.ndarray:
 
 
 def encode(grid: np.ndarray, side: int = SIDE) -> np.ndarray:
-    """Tokens of a grid in the top left corner of a canvas, uint8 [side * side]."""
+    """Tokens of a canvas with a grid in its top left corner, uint8 [side * side]."""
     height, width = grid.shape
     canvas = np.full((side, side), PAD, dtype=np.uint8)
     canvas[:height, :width] = grid + COLOUR
@@ -225,8 +216,8 @@ def side_of(cells: int) -> int:
 
 
 def decode(tokens: np.ndarray) -> np.ndarray | None:
-    """The grid in the top left corner: the largest rectangle of colours there, or None. Exact for encoded
-    grids; defined for any prediction."""
+    """The grid in the top left corner: the largest rectangle of colours there, or None. Inverts `encode` and is defined
+    for any prediction."""
     side = side_of(len(tokens))
     canvas = tokens.reshape(side, side)
     inside = (canvas >= COLOUR) & (canvas < COLOUR + 10)
@@ -237,18 +228,18 @@ def decode(tokens: np.ndarray) -> np.ndarray | None:
 
 
 def turn(grid: np.ndarray, number: int) -> np.ndarray:
-    """One of the 8 symmetries of a rectangle (numbers as in `augment.dihedral_cells`)."""
+    """One of the 8 symmetries of a rectangle, numbered as in `maze.dihedral_cells`."""
     if number < 4:
         return np.rot90(grid, number)
     return (np.fliplr, np.flipud, np.transpose, lambda array: np.rot90(array.T, 2))[number - 4](grid)
 
 
 INVERSE_TURN = (0, 3, 2, 1, 4, 5, 6, 7)
-"""turn(turn(grid, k), INVERSE_TURN[k]) is the grid."""
+"""turn(turn(grid, k), INVERSE_TURN[k]) equals the grid."""
 
 
 def class_key(task: Task) -> list[int]:
-    """A digest (two words), invariant under rotation, reflection, recolouring, and the order of pairs."""
+    """A digest of two words, invariant under rotation, reflection, recolouring and the order of pairs."""
     from hashlib import blake2b
 
     def digest(number: int) -> bytes:
@@ -262,7 +253,7 @@ def class_key(task: Task) -> list[int]:
 
 
 def _recoloured(question: np.ndarray, answer: np.ndarray) -> bytes:
-    """Shapes of a pair, and its colours renumbered by first appearance."""
+    """Shapes and cells of a pair, colours renumbered by first appearance."""
     cells = np.concatenate([question.ravel(), answer.ravel()])
     found, first = np.unique(cells, return_index=True)
     rank = np.empty(10, dtype=np.uint8)

@@ -17,7 +17,7 @@ from trm.tasks.arc.arc import COLOUR, INVERSE_TURN, side_of, turn
 def copy_transforms(
     root: int, tasks: np.ndarray, copies: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The turn (int64 [n], 0-7) and recolouring (uint8 [n, 10]) of each copy of each task, and the copies' keys."""
+    """Turn (int64 [n], 0-7), recolouring (uint8 [n, 10]) and key of each copy of each task."""
     keys = rng.key(root, tasks, copies)
     turns = np.where(copies > 0, rng.bounded(rng.draw(keys, 0), 8), 0)
     colours = np.zeros((len(keys), 10), dtype=np.uint8)
@@ -34,12 +34,12 @@ def sizes(canvases: np.ndarray) -> np.ndarray:
 
 
 def shifts(keys: np.ndarray, example: np.ndarray, count: np.ndarray, room: np.ndarray) -> np.ndarray:
-    """Shift of each example of a copy, int64 [n, 2]: uniform in 0..room, none for one random example of the copy.
+    """Shift of each example of a copy, int64 [n, 2]: uniform in 0..room, but 0 for one random example of the copy.
 
     Args:
         keys: uint64 [n], the copies' keys.
-        example, count: int [n], number of the example in its task and how many there are.
-        room: int [n, 2], free rows and columns next to the larger of input and output after rotation.
+        example, count: int [n], index of the example in its task, and number of examples of the task.
+        room: int [n, 2], free rows and columns beside the larger of input and output after rotation.
     """
     still = rng.bounded(rng.draw(keys, 10), count) == example
     positions = 11 + 2 * example
@@ -48,12 +48,12 @@ def shifts(keys: np.ndarray, example: np.ndarray, count: np.ndarray, room: np.nd
 
 
 def undo(grid: np.ndarray, number: int, colours: np.ndarray) -> np.ndarray:
-    """The original frame's grid of a prediction (colours) for a copy with this turn and recolouring."""
+    """Transform the predicted grid (colours) for a copy with this turn and recolouring back to the original."""
     return turn(np.argsort(colours).astype(np.uint8)[grid], INVERSE_TURN[number])
 
 
 def copy_name(task: str, number: int, colours: np.ndarray) -> str:
-    """Name of an augmented task, as the reference tools write and parse it."""
+    """Name of an augmented task in the syntax of the reference tools."""
     return f"{task}|||t{number}|||{''.join(map(str, colours.tolist()))}"
 
 

@@ -1,8 +1,8 @@
-"""Families of ARC tasks with grids of different sizes: training data besides the few demonstrations of unseen tasks.
+"""Families of ARC tasks with grids of different sizes, as additional training data.
 
-The paper trains on the demonstrations of the test tasks, all training tasks, and ConceptARC, other tasks of the same
-concepts. Task i is a pure function of (seed, i); families alternate; colours and grid sizes are random. The layout is
-that of the official JSON files.
+The paper trains on the demonstrations of the test tasks, all training tasks, and ConceptARC, which has other tasks of
+the same concepts. Task i is a pure function of (seed, i); families alternate; colours and grid sizes are random. The
+layout is that of the official JSON files.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ import numpy as np
 
 from trm.data import rng
 from trm.errors import UserError
-from trm.tasks.arc.generate import Draws
+from trm.tasks.arc.generate import Draws, document
 
 SMALLEST = 4
 """Smallest side of the canvas."""
 MOST_PAIRS = 50
-"""Most pairs of a task; the smallest grids do not allow many more."""
+"""The smallest grids do not allow many more pairs."""
 Rule = Callable[[Draws, np.ndarray, int], tuple[np.ndarray, np.ndarray]]
 """(draws, the task's colours, side) -> input and output grids."""
 
 
 def _one(draws: Draws, low: int, high: int) -> int:
-    """A number low..high."""
+    """A number in low..high."""
     return low + int(draws.below(high - low + 1, 1)[0])
 
 
@@ -37,19 +37,19 @@ def _grid(draws: Draws, colours: np.ndarray, height: int, width: int) -> np.ndar
 
 
 def _recolour(draws: Draws, colours: np.ndarray, side: int) -> tuple[np.ndarray, np.ndarray]:
-    """The task's first colour becomes the second, which does not occur in inputs."""
+    """The task's first colour becomes the second, which is not in the inputs."""
     question = _grid(draws, colours[[0, 2, 3]], _one(draws, 1, side - 1), _one(draws, 1, side - 1))
     return question, np.where(question == colours[0], colours[1], question)
 
 
 def _mirror(draws: Draws, colours: np.ndarray, side: int) -> tuple[np.ndarray, np.ndarray]:
-    """Mirror left and right."""
+    """Mirror the grid left-right."""
     question = _grid(draws, draws.colours(), _one(draws, 1, side - 1), _one(draws, 2, side - 1))
     return question, question[:, ::-1]
 
 
 def _fill(draws: Draws, colours: np.ndarray, side: int) -> tuple[np.ndarray, np.ndarray]:
-    """A coloured cell at the left edge fills its row; cells elsewhere stay."""
+    """A coloured cell at the left edge fills its row; other cells stay."""
     height, width = _one(draws, 2, side - 1), _one(draws, 2, side - 1)
     question = np.zeros((height, width), dtype=np.uint8)
     shades = draws.colours()
@@ -66,13 +66,13 @@ def _fill(draws: Draws, colours: np.ndarray, side: int) -> tuple[np.ndarray, np.
 
 
 def _stack(draws: Draws, colours: np.ndarray, side: int) -> tuple[np.ndarray, np.ndarray]:
-    """The grid is stacked on top of itself."""
+    """Stack the grid on itself."""
     question = _grid(draws, draws.colours(), _one(draws, 1, side // 2), _one(draws, 1, side - 1))
     return question, np.concatenate([question, question])
 
 
 def _middle(draws: Draws, colours: np.ndarray, side: int) -> tuple[np.ndarray, np.ndarray]:
-    """The cell in the middle of a grid of one colour is all that is left."""
+    """Keep only the middle cell of a grid of one colour."""
     odd = (side - 2) // 2
     height, width = 1 + 2 * _one(draws, 0, odd), 1 + 2 * _one(draws, 1, odd)
     around, centre = draws.colours()[:2] * np.array([_one(draws, 0, 4) > 0, 1])
@@ -97,10 +97,10 @@ def tasks(
 
     Args:
         count: number of tasks.
-        side: of the canvas, 4 to 30; inputs are a row and a column smaller at least, so that copies can be shifted.
+        side: of the canvas, 4 to 30; inputs are at least a row and a column smaller, so that copies can be shifted.
         seed: any integer.
-        families: names of families, used in turn.
-        pairs: pairs of each task, 2 to 50; the last one is its test.
+        families: names of families, used alternately.
+        pairs: pairs per task, 2 to 50; the last one is its test.
 
     Raises:
         UserError: a number out of range, or an unknown family.
@@ -114,7 +114,7 @@ def tasks(
             raise UserError(f"generated ARC tasks: {name} is {value}; give {low} to {high}")
     for family in families:
         if family not in FAMILIES:
-            raise UserError(f"no family of ARC tasks is called {family!r}: choose of {', '.join(FAMILIES)}")
+            raise UserError(f"unknown family of ARC tasks {family!r}: choose from {', '.join(FAMILIES)}")
     turn = [families[number % len(families)] for number in range(count)]
     return {
         f"{family}-{number}": _task(family, number, side, seed, pairs) for number, family in enumerate(turn)
@@ -124,10 +124,4 @@ def tasks(
 def _task(family: str, number: int, side: int, seed: int, count: int) -> dict[str, Any]:
     draws = Draws(rng.key(rng.root_key(seed, "generate"), number))
     colours = draws.colours(9)
-    pairs: list[dict[str, Any]] = []
-    while len(pairs) < count:
-        question, answer = FAMILIES[family](draws, colours, side)
-        pair = {"input": question.tolist(), "output": answer.tolist()}
-        if pair["input"] != pair["output"] and pair not in pairs:  # a pair must show the rule, and be new
-            pairs.append(pair)
-    return {"train": pairs[:-1], "test": pairs[-1:]}
+    return document(lambda: FAMILIES[family](draws, colours, side), count)

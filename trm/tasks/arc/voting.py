@@ -1,4 +1,4 @@
-"""Answers to ARC tasks by vote: each augmented copy of a test input gives a prediction, turned back and counted."""
+"""Answers to ARC tasks by vote: predictions for augmented copies of a test input are transformed back and counted."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trm.tasks.arc.augment import copy_transforms, undo
 
 @dataclass(frozen=True)
 class Answer:
-    """A candidate grid (colours 0-9) with the predictions that agree on it and their mean confidence."""
+    """A candidate grid (colours 0-9), the number of predictions that agree on it, and their mean confidence."""
 
     grid: np.ndarray
     votes: int
@@ -22,7 +22,7 @@ class Answer:
 
 
 def vote(grids: list[np.ndarray], confidences: list[float]) -> list[Answer]:
-    """Distinct grids, most votes first, then highest mean confidence, then first seen."""
+    """Distinct grids, sorted by votes, then by mean confidence, then by first appearance."""
     found: dict[tuple[tuple[int, ...], bytes], list[int]] = {}
     for index, grid in enumerate(grids):
         found.setdefault((grid.shape, grid.tobytes()), []).append(index)
@@ -40,7 +40,7 @@ def vote_rows(
 
     Args:
         puzzles: the originals of a test split.
-        rows, copies: int [n], which row and which copy of it each prediction is for.
+        rows, copies: int [n], row and copy of each prediction.
         predictions: tokens [n, S].
         confidences: float [n], e.g. the halt logit.
     """
@@ -59,7 +59,7 @@ def vote_rows(
 
 
 def solved(puzzles: PuzzleSet, answers: dict[int, list[Answer]], attempts: int = 2) -> np.ndarray:
-    """Share of each task's test inputs whose solution is among the first `attempts` answers: float64 [puzzles]."""
+    """Share of each task's test inputs with the solution among the first `attempts` answers: float64 [puzzles]."""
     right = np.zeros(puzzles.examples)
     for row in range(puzzles.examples):
         solution = decode(puzzles.labels[row])

@@ -1,4 +1,4 @@
-"""Augmented copies of Sudoku as pure functions of (seed, puzzle, copy): random symmetries of the rules."""
+"""Augmented copies of Sudoku: random symmetries of the rules, a pure function of (seed, puzzle, copy)."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from trm.tasks.sudoku.geometry import Geometry
 
 
 def sudoku_maps(geometry: Geometry, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """A random symmetry of the rules for each key: digits, transposition (square boxes), bands, rows in bands, stacks,
-    columns in stacks.
+    """A random symmetry of the rules for each key: digits, transposition (square boxes), bands, rows within bands,
+    stacks, columns within stacks.
 
     Returns:
         token_map uint8 [keys, n + 2] and cell_map int16 [keys, n * n].
@@ -33,7 +33,7 @@ def sudoku_maps(geometry: Geometry, keys: np.ndarray) -> tuple[np.ndarray, np.nd
 
 
 def _lines(keys: np.ndarray, position: int, blocks: int, size: int) -> tuple[np.ndarray, int]:
-    """A random order of lines that keeps blocks together: int64 [keys, blocks * size], and the next draw's position."""
+    """A random order of lines that keeps blocks together, int64 [keys, blocks * size], and the next draw's position."""
     outer = rng.permutations(keys, position, blocks)
     position += blocks - 1
     inner = []

@@ -1,9 +1,9 @@
 """Canonical form of 9x9 Sudoku: the lexicographically smallest solution grid under all 2 x 6^8 x 9! symmetries.
 
-Read row by row, the smallest grid starts with 123456789, then 456 or 457. So it is enough to choose the line that
-becomes the first row and the line of its band that becomes the second (36 ways). At most 18 column orders can then give
-the smallest second row, and each fixes the order of all other rows. Ties (automorphic grids) are broken by the pattern
-of clues.
+Read row by row, the smallest grid starts with 123456789, then 456 or 457. So it suffices to try each choice of the line
+that becomes the first row and of the line in its band that becomes the second (36 ways). At most 18 column orders can
+then give the smallest second row, and each determines the order of all other rows. Ties (automorphic grids) are broken
+by the pattern of clues.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from trm.data.parallel import over_rows
 _ORDERS = np.array([[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]], dtype=np.int64)
 EQUAL, LESS, GREATER = 0, 1, 2
 SAME = np.arange(2, dtype=np.uint8)
-"""The identity relabelling, for a pattern of clues."""
+"""The identity relabelling, for patterns of clues."""
 
 
 def canonical_keys(questions: np.ndarray, answers: np.ndarray) -> np.ndarray:
@@ -53,7 +53,7 @@ def _keys_batch(questions, answers, orders, keys):
 
 @njit
 def _canonical(question, answer, orders, best, mask):
-    """Fill `best` with the smallest grid and `mask` with the smallest pattern of clues (1: shown) among ties."""
+    """Write the smallest grid to `best`, and the smallest pattern of clues (1: shown) among ties to `mask`."""
     grid = np.empty((9, 9), np.uint8)
     shown = np.empty((9, 9), np.uint8)
     partner = np.empty(9, np.int64)
@@ -109,12 +109,12 @@ def _canonical(question, answer, orders, best, mask):
 
 @njit
 def _compare(grid, shown, rows, columns, label, best, mask, started):
-    """Store the grid with these first three rows, columns and labels in `best` if it is smaller; returns True."""
+    """Write the grid with these first three rows, columns and labels to `best` if it is smaller; returns True."""
     state = LESS if not started else EQUAL
     state = _put(grid, label, rows, columns, 1, 3, best, state)
     if state == GREATER:
         return True
-    # rows of the other bands by their first value, bands by their first row's
+    # order the rows of the other bands by their first values, and the bands by their first rows
     band = rows[0] // 3
     lower, upper = (band + 1) % 3, (band + 2) % 3
     column = columns[0]

@@ -1,4 +1,4 @@
-"""Classes of equivalent Sudoku: puzzles related by a symmetry of the rules belong to one split.
+"""Classes of equivalent Sudoku, which belong to one split: puzzles related by a symmetry of the rules.
 
 9x9 puzzles are classified by solution grid (5.5 billion classes), other sizes by puzzle, because they have few classes
 of grids (4x4: two).
@@ -19,14 +19,14 @@ SMALL = (Geometry(2, 2), Geometry(2, 3), Geometry(3, 2))
 def class_keys(
     geometry: Geometry, questions: np.ndarray, answers: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Keys of each puzzle's class, and of the class that decides its split: one row a puzzle, integers.
+    """Keys of each puzzle's class, and of the class that determines its split: integers, one row per puzzle.
 
     Args:
         questions, answers: values, uint8 [puzzles, cells].
 
     Returns:
-        For 4x4, 6x6 and 9x9 rows are equal exactly for equivalent puzzles (9x9: the second for equivalent grids). For
-        other sizes equivalent puzzles have equal rows, and others differ unless colour refinement fails on them.
+        For 4x4, 6x6 and 9x9, rows are equal if and only if puzzles are equivalent (second key of 9x9: grids). For other
+        sizes equivalent puzzles have equal rows, and others differ unless colour refinement fails to separate them.
     """
     if geometry == Geometry(3, 3):
         from trm.tasks.sudoku.canonical import canonical_keys
@@ -42,7 +42,7 @@ def class_keys(
 
 
 def number_rows(rows: np.ndarray) -> np.ndarray:
-    """Number rows 0, 1, ... by first appearance, equal rows alike: int32 [len(rows)]."""
+    """Number distinct rows 0, 1, ... by first appearance: int32 [len(rows)]."""
     if not len(rows):
         return np.zeros(0, dtype=np.int32)
     rows = np.ascontiguousarray(rows)
@@ -54,7 +54,7 @@ def number_rows(rows: np.ndarray) -> np.ndarray:
 
 
 def pairs(numbers: np.ndarray) -> int:
-    """Number of pairs of puzzles in the same class."""
+    """Number of pairs of puzzles in a common class."""
     counts = np.bincount(numbers).astype(np.int64)
     return int((counts * (counts - 1) // 2).sum())
 
@@ -72,8 +72,8 @@ def _tried_symmetries(geometry: Geometry, questions: np.ndarray) -> np.ndarray:
 
 
 def _refined(geometry: Geometry, questions: np.ndarray, answers: np.ndarray, rounds: int = 6) -> np.ndarray:
-    """A hash of each puzzle, invariant under symmetries, uint64 [puzzles, 2]: cell colours, refined by those of row,
-    column, box and cells of equal value (as in the Weisfeiler-Leman test)."""
+    """Hash of each puzzle, invariant under symmetries, uint64 [puzzles, 2]: colours of cells, refined by the colours in
+    their row, column, box and of cells with equal value (as in the Weisfeiler-Leman test)."""
     n, count = geometry.side, len(questions)
     colours = rng.mix(
         (questions > 0).astype(np.uint64)[None] + np.arange(1, 3, dtype=np.uint64)[:, None, None]
@@ -90,12 +90,8 @@ def _refined(geometry: Geometry, questions: np.ndarray, answers: np.ndarray, rou
             by_value = np.zeros((count, n + 1), dtype=np.uint64)
             np.add.at(by_value, (puzzle, answers.astype(np.int64)), own)
             lines = [rng.mix(sums[:, unit_of[kind]]) for kind in range(3)]
-            boxes, values = (
-                rng.mix(lines[2]),
-                rng.mix(rng.mix(by_value[puzzle, answers.astype(np.int64)]) ^ own),
-            )
-            parts.append(
-                rng.mix(own) + lines[0] + lines[1] + boxes + values
-            )  # a transposition swaps rows and columns
+            values = rng.mix(rng.mix(by_value[puzzle, answers.astype(np.int64)]) ^ own)
+            # rows and columns alike, because a transposition swaps them
+            parts.append(rng.mix(own) + lines[0] + lines[1] + rng.mix(lines[2]) + values)
         colours = rng.mix(np.stack(parts))
     return np.ascontiguousarray(rng.mix(colours).sum(axis=2).T)

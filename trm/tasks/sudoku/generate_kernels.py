@@ -1,6 +1,6 @@
 """Compiled Sudoku generation: random grids, removal of clues while the solution stays unique, search for hard puzzles.
 
-Every puzzle is a pure function of a key and its number, so ranges can be generated anywhere, in any order.
+Every puzzle is a pure function of a key and its number, so ranges can be generated in any order.
 """
 
 from __future__ import annotations
@@ -16,12 +16,10 @@ _1 = np.uint64(1)
 
 @njit
 def is_forced(question, cell, value, stack, queue, cells, left, units, peers, solution):
-    """Whether the puzzle without the clue at `cell` still forces `value` there."""
+    """Whether the puzzle, without a clue at `cell`, has only solutions with `value` there."""
     full = (1 << units.shape[1]) - 1
     filled = start(question, stack[0], queue, full)
     mask = full ^ (1 << (value - 1))
-    if question[cell]:
-        raise ValueError("the cell must be blank")
     stack[0, cell] = mask
     if mask & (mask - 1) == 0:
         queue[filled] = cell
@@ -32,8 +30,8 @@ def is_forced(question, cell, value, stack, queue, cells, left, units, peers, so
 
 @njit
 def dig(question, answer, order, target, work, units, peers):
-    """Remove clues in the given order while the solution stays unique and more than `target` remain; returns the
-    number of clues."""
+    """Remove clues in the given order while the solution stays unique and more than `target` remain; returns their
+    number."""
     stack, queue, cells, left, solution = work
     clues = 0
     for cell in range(len(question)):
@@ -53,7 +51,7 @@ def dig(question, answer, order, target, work, units, peers):
 
 @njit
 def random_grid(key, work, units, peers, answer):
-    """A random solution grid: depth-first search with random values from an empty grid."""
+    """A random solution grid by depth-first search with random values."""
     stack, queue, cells, left, solution = work
     stack[0] = (1 << units.shape[1]) - 1
     left[0] = 0
@@ -64,8 +62,8 @@ def random_grid(key, work, units, peers, answer):
 
 @njit
 def generate_batch(root, first, clues_min, clues_max, units, peers, questions, answers, clues):
-    """Random puzzles first, first+1, ...: each a pure function of (root, its number). clues_max 0: minimal puzzles.
-    clues[i] is above clues_max where the grid's random order allowed no fewer clues."""
+    """Random puzzles first, first+1, ..., each a pure function of (root, its number). clues_max 0: minimal puzzles.
+    clues[i] is above clues_max if the random order of the grid's cells allowed no fewer clues."""
     cells = questions.shape[1]
     work = workspace(cells)
     order = np.empty(cells, np.int64)
@@ -85,11 +83,11 @@ def generate_batch(root, first, clues_min, clues_max, units, peers, questions, a
 
 @njit
 def climb_batch(root, first, min_rating, restarts, steps, add, units, peers, questions, answers, ratings):
-    """Minimal puzzles first, first+1, ... rated at least `min_rating`: each a pure function of (root, its number).
+    """Minimal puzzles first, first+1, ... rated `min_rating` or more, each a pure function of (root, its number).
 
-    Hill climbing: from a random minimal puzzle, add `add` random clues, remove others in random order, and keep the
-    result if its rating is no lower, until the bound is reached. After `steps` attempts a new grid is drawn, at most
-    `restarts` times; ratings[i] may stay below the bound.
+    Hill climbing from a random minimal puzzle: add `add` random clues, remove others in random order, and keep the
+    result if its rating is not lower, until it reaches `min_rating`. After `steps` attempts a new grid is drawn, up to
+    `restarts` times; ratings[i] may stay below `min_rating`.
     """
     cells = questions.shape[1]
     work = workspace(cells)
@@ -111,7 +109,7 @@ def climb_batch(root, first, min_rating, restarts, steps, add, units, peers, que
                 if step == 0:
                     trial[:] = answers[row]
                 else:
-                    # added clues come last in the order, so that others are removed first
+                    # the added clues come last, so that others are removed first
                     trial[:] = questions[row]
                     front, back = 0, cells
                     for j in range(cells):

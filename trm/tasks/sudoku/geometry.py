@@ -1,7 +1,7 @@
-"""Sudoku with boxes of any size: geometry, text form, rules, and classes of equivalent puzzles.
+"""Sudoku with boxes of any size: geometry, text form and rules.
 
-A grid has n = box_rows * box_cols rows; values are 1..n, 0 is a blank; tokens are value + 1. Text has one character a
-cell, row by row: 1-9, then A, B, ...; `.` or 0 is a blank.
+A grid has n = box_rows * box_cols rows; values are 1..n, 0 for a blank; tokens are value + 1. Text has one character
+per cell, row by row: 1-9, then A, B, ...; `.` or 0 for a blank.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ SYMBOLS = "123456789ABCDEFGHIJKLMNOP"
 
 @dataclass(frozen=True)
 class Geometry:
-    """Box shape of a grid, and the cells of its rows, columns and boxes."""
+    """Box shape of a grid, with the cells of its rows, columns and boxes."""
 
     box_rows: int
     box_cols: int
 
     @property
     def side(self) -> int:
-        """n: rows, columns, boxes, values."""
+        """n: number of rows, columns, boxes and values."""
         return self.box_rows * self.box_cols
 
     @property
@@ -33,7 +33,7 @@ class Geometry:
 
     @property
     def transposable(self) -> bool:
-        """Whether the transposed grid has boxes of the same shape."""
+        """Whether boxes are square, so that a transposed grid is valid."""
         return self.box_rows == self.box_cols
 
     @cached_property
@@ -55,9 +55,9 @@ class Geometry:
 
     @cached_property
     def cell_symmetries(self) -> np.ndarray:
-        """Every permutation of cells that maps units to units, as source cells: uint16 [symmetries, n*n].
+        """All permutations of cells that map units to units, as source cells: uint16 [symmetries, n*n].
 
-        Feasible for small grids only: 128 of 4x4, 3,456 of 6x6.
+        Feasible for small grids only: 128 for 4x4, 3,456 for 6x6.
         """
         rows = _line_orders(self.side, self.box_rows)
         columns = _line_orders(self.side, self.box_cols)
@@ -69,7 +69,7 @@ class Geometry:
 
 
 def _line_orders(side: int, group: int) -> np.ndarray:
-    """All orders of n lines that keep blocks of neighbouring lines together: int64 [orders, n]."""
+    """All orders of n lines that keep blocks of adjacent lines together: int64 [orders, n]."""
     from itertools import permutations, product
 
     inner = list(permutations(range(group)))
@@ -87,12 +87,12 @@ def to_text(values: np.ndarray) -> str:
 
 
 def from_text(text: str) -> np.ndarray:
-    """Values of a text form, uint8. ValueError: an invalid character."""
+    """Values of a text form, uint8. Raises ValueError for an invalid character."""
     return np.array([0 if char in ".0" else SYMBOLS.index(char) + 1 for char in text], dtype=np.uint8)
 
 
 def symbol_values(side: int) -> np.ndarray:
-    """Value of each byte in a text form, 255 where it is not a symbol of an n x n grid: uint8 [256]."""
+    """Value of each byte in a text form, 255 if it is not a symbol of an n x n grid: uint8 [256]."""
     table = np.full(256, 255, dtype=np.uint8)
     for value, symbol in enumerate(SYMBOLS[:side], start=1):
         table[ord(symbol)] = value
@@ -101,7 +101,7 @@ def symbol_values(side: int) -> np.ndarray:
 
 
 def broken_rule(geometry: Geometry, answers: np.ndarray) -> np.ndarray:
-    """Whether each grid fails to hold every value once in each row, column and box: bool [len(answers)]."""
+    """Whether each grid has a row, column or box without all values: bool [len(answers)]."""
     bits = np.left_shift(np.uint32(1), answers.astype(np.uint32))
     wanted = np.uint32((1 << (geometry.side + 1)) - 2)
     bad = np.zeros(len(answers), dtype=bool)

@@ -1,7 +1,7 @@
 """Compiled Sudoku: depth-first solver and rating, canonical forms of small grids.
 
-Candidates are bit masks (bit v-1: value v), int32 [cells]. A stack holds one such array per level. `units` and `peers`
-come from `sudoku.Geometry`. Integers only, so results are the same on every machine.
+Candidates are bit masks (bit v-1: value v), int32 [cells]; a stack has one such array per level. `units` and `peers`
+are those of `Geometry`. All numbers are integers, so results are the same on every machine.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from trm.data.rng_kernels import bounded
 
 @njit
 def propagate(cand, queue, filled, units, peers, full):
-    """Propagate naked and hidden singles to a fixed point. queue[:filled] holds cells with one candidate that were not
-    propagated yet. Returns False on a contradiction."""
+    """Propagate naked and hidden singles to a fixed point. queue[:filled] are cells with one candidate that is not yet
+    propagated. Returns False on a contradiction."""
     side = units.shape[1]
     while True:
         while filled:
@@ -52,7 +52,7 @@ def propagate(cand, queue, filled, units, peers, full):
                     bit = cand[cell] & hidden
                     if bit:
                         if bit & (bit - 1):
-                            return False  # this cell is the only one for two values
+                            return False  # two values have only this cell
                         cand[cell] = bit
                         queue[filled] = cell
                         filled += 1
@@ -63,7 +63,7 @@ def propagate(cand, queue, filled, units, peers, full):
 
 @njit
 def start(question, cand, queue, full):
-    """Candidates left by the clues alone; returns the number of queued cells."""
+    """Initialise candidates from the clues; returns the number of queued cells."""
     filled = 0
     for cell in range(len(question)):
         if question[cell]:
@@ -162,7 +162,7 @@ def value_of(bit):
 
 @njit
 def workspace(cells):
-    """Arrays that `search` works in: stack, queue, branch cells, values left, solution."""
+    """Work arrays of `search`: stack, queue, branch cells, values left, solution."""
     return (
         np.empty((cells + 2, cells), np.int32),
         np.empty(cells * 4, np.int32),
@@ -174,8 +174,8 @@ def workspace(cells):
 
 @njit
 def solve_batch(questions, units, peers, limit, answers, solutions, ratings):
-    """Solve each question; fills answers (values), solutions (count up to `limit`) and ratings (guesses until the first
-    solution, which no later search changes)."""
+    """Solve each question; writes answers (values), solutions (number up to `limit`) and ratings (guesses until
+    the first solution)."""
     stack, queue, cells, left, solution = workspace(questions.shape[1])
     full = (1 << units.shape[1]) - 1
     for row in range(len(questions)):
@@ -192,7 +192,7 @@ def solve_batch(questions, units, peers, limit, answers, solutions, ratings):
 @njit
 def canonical_batch(questions, symmetries, out):
     """The smallest equivalent puzzle of each question over all cell symmetries, values renamed by first appearance. The
-    pattern of clues is compared first: few symmetries reach the smallest one."""
+    pattern of clues is compared first, because few symmetries give the smallest one."""
     cells = questions.shape[1]
     names = np.zeros(64, np.uint8)
     for row in range(len(questions)):

@@ -59,7 +59,7 @@ class Sudoku(Task):
 
 
 def candidates(inputs: np.ndarray, box_rows: int, box_cols: int) -> np.ndarray:
-    """Digits that row, column and box leave for each cell, int64 [N, S]; `inputs` uint8 [N, S], 1: blank."""
+    """Number of digits that row, column and box leave for each cell, int64 [N, S]; `inputs` uint8 [N, S], 1: blank."""
     side = box_rows * box_cols
     cells = np.arange(side * side)
     row, column = cells // side, cells % side
