@@ -106,8 +106,6 @@ class Sampler:
     def rows(self, begin: int, size: int) -> SampledRows:
         """Rows begin..begin+size-1 of the endless stream of epochs."""
         epochs = range(begin // self.epoch_rows, (begin + size - 1) // self.epoch_rows + 1)
-        if len(epochs) > 4 and self._single:
-            return self._many_epochs(begin, size, epochs)
         parts, position = [], begin
         for epoch in epochs:
             stop = min(begin + size, (epoch + 1) * self.epoch_rows)
@@ -132,16 +130,6 @@ class Sampler:
             )
         return SampledRows(rows, puzzles, copies)
 
-    def _many_epochs(self, begin: int, size: int, epochs: range) -> SampledRows:
-        """`rows` of a batch that spans many short epochs, with all orders drawn at once."""
-        keys = rng.key(self._order_root, np.arange(epochs.start, epochs.stop))
-        count = len(self._group_sizes)
-        orders = np.argsort(rng.draw(keys[:, None], np.arange(count)[None, :]), axis=1, kind="stable")
-        skip = begin - epochs.start * count
-        groups = orders.reshape(-1)[skip : skip + size]
-        puzzles, copies = self._draw_puzzle(np.arange(begin, begin + size) // count, groups)
-        return SampledRows(self._starts[puzzles], puzzles, copies)
-
     def _epoch(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
         """Order of the groups in an epoch and the end of each visit's rows, cached for the last few epochs."""
         found = self._cache.get(epoch)
@@ -155,7 +143,7 @@ class Sampler:
             self._cache[epoch] = found
         return found
 
-    def _draw_puzzle(self, epoch: int | np.ndarray, groups: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _draw_puzzle(self, epoch: int, groups: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """A random puzzle of each group, and a random copy of it."""
         sizes = self._group_sizes[groups]
         chosen = rng.bounded(rng.key(self._copy_root, epoch, groups), sizes * self.copies)

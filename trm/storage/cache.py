@@ -17,8 +17,7 @@ from typing import Any
 
 from trm.errors import UserError
 from trm.io import exclusive
-from trm.storage.base import ObjectInfo, ObjectMissing, Patience, Store, is_remote
-from trm.storage.opening import open_store
+from trm.storage import ObjectInfo, ObjectMissing, Store, is_remote, open_store
 
 log = logging.getLogger("trm")
 
@@ -30,7 +29,7 @@ def default_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trm"
 
 
-def fetch(uri: str, folder: Path | None = None, patience: Patience | None = None) -> Path:
+def fetch(uri: str) -> Path:
     """A local folder with the content of `uri`: the path itself, or a verified copy of gs://bucket/prefix.
 
     One job downloads, others that ask at the same time wait for it.
@@ -43,7 +42,7 @@ def fetch(uri: str, folder: Path | None = None, patience: Patience | None = None
         if not path.exists():
             raise UserError(f"The data set {path} does not exist: build it first or correct the path.")
         return path
-    return fetch_store(open_store(uri, patience), folder)
+    return fetch_store(open_store(uri))
 
 
 def fetch_store(store: Store, folder: Path | None = None) -> Path:

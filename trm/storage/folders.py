@@ -8,8 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from trm.io import files_below
-from trm.storage.base import Patience, Store, is_remote
-from trm.storage.opening import open_store
+from trm.storage import Patience, Store, is_remote, open_store
 
 
 def upload_folder(folder: Path, store: Store, last: Sequence[str] = ()) -> None:

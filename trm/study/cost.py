@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -196,15 +197,18 @@ def _two_digits(value: float) -> str:
 
 def flops_text(flops: float) -> str:
     """FLOPs with a prefix: 3.2 TFLOP."""
-    for prefix, size in (("E", 1e18), ("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6)):
-        if flops >= size:
-            return f"{flops / size:.3g} {prefix}FLOP"
-    return f"{flops:.0f} FLOP"
+    return _with_prefix(flops, "FLOP", ("E", "P", "T", "G", "M"), 1e18)
 
 
 def bytes_text(count: float) -> str:
     """Bytes with a prefix: 1.2 GB."""
-    for prefix, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= size:
-            return f"{count / size:.3g} {prefix}"
-    return f"{count:.0f} B"
+    return _with_prefix(count, "B", ("T", "G", "M", "k"), 1e12)
+
+
+def _with_prefix(value: float, unit: str, prefixes: Iterable[str], size: float) -> str:
+    """The value in the largest unit that it reaches, of those 1,000 apart from `size` down."""
+    for prefix in prefixes:
+        if value >= size:
+            return f"{value / size:.3g} {prefix}{unit}"
+        size /= 1e3
+    return f"{value:.0f} {unit}"

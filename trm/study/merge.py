@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
@@ -53,22 +53,14 @@ def flatten(overlay: dict[str, Any], where: str) -> Flat:
         UserError: unknown key; the message has `where`, the key and the nearest valid one.
     """
     flat: Flat = {}
-    for key, value in _dotted(overlay):
-        check_key(key, where)
-        flat[key] = value
-    return flat
-
-
-def _dotted(overlay: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     for key, value in overlay.items():
-        if key in SECTIONS:
-            if not isinstance(value, dict):
-                yield key, value
-                continue
-            for name, item in value.items():
-                yield f"{key}.{name}", item
+        if key in SECTIONS and isinstance(value, dict):
+            flat |= {f"{key}.{name}": item for name, item in value.items()}
         else:
-            yield str(key), value
+            flat[str(key)] = value
+    for key in flat:
+        check_key(key, where)
+    return flat
 
 
 def check_key(key: str, where: str) -> None:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from trm.data import rng
-from trm.data.dataset import SPLITS, PuzzleSet, load
+from trm.data.dataset import SPLITS, load
 from trm.data.files import MANIFEST, read_manifest
+from trm.data.pool import load_pool
 from trm.errors import UserError
 from trm.io import read_json
 from trm.tasks import task_of
 
 BAR = 40
 """Characters of the longest bar of a histogram."""
+COUNTS = ("read", "equivalent_removed", "one_shortest_path")
 
 
 def describe(directory: Path, samples: int = 2) -> str:
@@ -48,7 +51,8 @@ def describe(directory: Path, samples: int = 2) -> str:
             f"\n{name}: {puzzles.groups:,} originals{classes}, {puzzles.puzzles:,} puzzles, {puzzles.examples:,} rows"
         )
         lines += _histogram(counts.get("ratings", {}), puzzles.meta.task)
-        lines += _samples(puzzles, samples)
+        meta = puzzles.meta
+        lines += _samples(puzzles.inputs, puzzles.labels, samples, meta.task, meta.box_rows, meta.box_cols)
     return "\n".join(lines)
 
 
@@ -62,33 +66,24 @@ def _heading(directory: Path, manifest: dict[str, Any]) -> list[str]:
         + (f", {manifest['expanded']} written out" if manifest.get("expanded") else ""),
         f"  left out to keep classes together: {manifest.get('left_out_to_keep_classes_apart', 0)}",
     ]
-    for key in ("repository", "revision", "read", "equivalent_removed", "one_shortest_path"):
-        if source.get(key) is not None:
-            lines.append(f"  source {key}: {source[key]}")
-    return lines
+    keys = ("repository", "revision", *COUNTS)
+    return lines + [f"  source {key}: {source[key]}" for key in keys if source.get(key) is not None]
 
 
 def _pool(directory: Path, samples: int) -> str:
-    from trm.data.pool import load_pool
-
     pool, manifest = load_pool(directory)
     identity = manifest["identity"]
     lines = [
         f"{directory.name}: pool of {pool.puzzles:,} puzzles in {manifest['classes']:,} classes, checksums verified"
     ]
     lines += [f"  {key}: {value}" for key, value in identity.items()]
-    lines += [
-        f"  {key}: {manifest[key]}"
-        for key in ("read", "equivalent_removed", "one_shortest_path")
-        if key in manifest
-    ]
+    lines += [f"  {key}: {manifest[key]}" for key in COUNTS if key in manifest]
     lines += _histogram(manifest.get("ratings", {}), identity["task"])
     boxes = identity.get("box_rows", 0), identity.get("box_cols", 0)
-    for puzzle in _chosen(pool.puzzles, samples):
-        row = int(pool.puzzle_indices[puzzle]) if pool.puzzle_indices is not None else puzzle
-        lines += ["", f"  puzzle {puzzle}"]
-        lines += _side_by_side(pool.questions[row], pool.answers[row], identity["task"], *boxes)
-    return "\n".join(lines)
+    rows = np.arange(pool.puzzles) if pool.puzzle_indices is None else pool.puzzle_indices[:-1]
+    return "\n".join(
+        lines + _samples(pool.questions[rows], pool.answers[rows], samples, identity["task"], *boxes)
+    )
 
 
 def _histogram(ratings: dict[str, Any], task: str) -> list[str]:
@@ -105,25 +100,17 @@ def _histogram(ratings: dict[str, Any], task: str) -> list[str]:
     ]
 
 
-def _chosen(count: int, samples: int) -> list[int]:
-    return sorted(rng.shuffled(rng.root_key(0, "inspect"), count)[:samples].tolist())
-
-
-def _samples(puzzles: PuzzleSet, samples: int) -> list[str]:
-    lines, meta = [], puzzles.meta
-    for row in _chosen(puzzles.examples, samples):
-        lines += ["", f"  row {row}"]
-        lines += _side_by_side(
-            puzzles.inputs[row], puzzles.labels[row], meta.task, meta.box_rows, meta.box_cols
-        )
-    return lines
-
-
-def _side_by_side(
-    question: np.ndarray, answer: np.ndarray, task: str, box_rows: int, box_cols: int
+def _samples(
+    questions: np.ndarray, answers: np.ndarray, samples: int, task: str, box_rows: int, box_cols: int
 ) -> list[str]:
-    left, right = (task_of(task).lines(tokens, box_rows, box_cols) for tokens in (question, answer))
-    width = max(len(line) for line in left)
-    rows = max(len(left), len(right))
-    left, right = (lines + [""] * (rows - len(lines)) for lines in (left, right))
-    return [f"    {a:<{width}}    {b}".rstrip() for a, b in zip(left, right)]
+    """Random questions with their answers beside them."""
+    lines = []
+    chosen = rng.shuffled(rng.root_key(0, "inspect"), len(questions))[:samples]
+    for row in np.sort(chosen).tolist():
+        left, right = (
+            task_of(task).lines(tokens[row], box_rows, box_cols) for tokens in (questions, answers)
+        )
+        width = max(len(line) for line in left)
+        lines += ["", f"  puzzle {row}"]
+        lines += [f"    {a:<{width}}    {b}".rstrip() for a, b in zip_longest(left, right, fillvalue="")]
+    return lines

@@ -11,7 +11,7 @@ from trm.study.schema import DataConfig
 from trm.tasks.base import Augmenter, Files, Task
 from trm.tasks.sudoku import pool
 from trm.tasks.sudoku.augment import SudokuAugmenter
-from trm.tasks.sudoku.geometry import SYMBOLS
+from trm.tasks.sudoku.geometry import SYMBOLS, Geometry
 
 
 class Sudoku(Task):
@@ -60,18 +60,12 @@ class Sudoku(Task):
 
 def candidates(inputs: np.ndarray, box_rows: int, box_cols: int) -> np.ndarray:
     """Number of digits that row, column and box leave for each cell, int64 [N, S]; `inputs` uint8 [N, S], 1: blank."""
-    side = box_rows * box_cols
-    cells = np.arange(side * side)
-    row, column = cells // side, cells % side
-    box = row // box_rows * box_rows + column // box_cols
-    seen = np.zeros((len(inputs), side * side, side), dtype=bool)
-    digits = inputs[:, :, None] == np.arange(2, side + 2, dtype=inputs.dtype)
-    for unit in (row, column, box):
-        present = np.zeros((len(inputs), side, side), dtype=bool)
-        for which in range(side):
-            present[:, which] = digits[:, unit == which].any(1)
-        seen |= present[:, unit]
-    return np.asarray(side - seen.sum(2))
+    geometry = Geometry(box_rows, box_cols)
+    digits = inputs[:, :, None] == np.arange(2, geometry.side + 2, dtype=inputs.dtype)
+    seen = np.zeros_like(digits)
+    for unit in geometry.units:
+        seen[:, unit] |= digits[:, unit].any(axis=1, keepdims=True)
+    return np.asarray(geometry.side - seen.sum(2))
 
 
 TASK = Sudoku()
