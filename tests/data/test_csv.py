@@ -91,11 +91,11 @@ def test_equivalent_puzzles_are_kept_once(tmp_path, pool_4x4):
         (HEADER + "made,2...34122143432.,1234341221434321,0\n", "line 2: the answer contradicts a clue"),
         (
             HEADER + "made,.234341221434321,1234341221434322,0\n",
-            "line 2: the answer repeats a digit.*another one",
+            "line 2: the answer repeats a digit.*solution is another one",
         ),
         (
             HEADER + "made,123434122143....,1234341221431234,0\n",
-            "line 2: the answer repeats a digit.*another one",
+            "line 2: the answer repeats a digit.*solution is another one",
         ),
         (
             HEADER + "made,11..............,1134341221434321,0\n",

@@ -212,7 +212,7 @@ WRONG = {
     ),
     "a remote file without checksum": (
         set_in(("experiments", "width", "set"), {"data": {"source": "csv", "files": ["gs://b/x.csv"]}}),
-        "remote: give it as gs://b/x.csv#sha256=... with its checksum, which `python -m trm data checksum gs://b/x.csv`",
+        "remote: append its checksum, as in gs://b/x.csv#sha256=..., which `python -m trm data checksum gs://b/x.csv`",
     ),
     "unknown scale of an experiment": (
         set_in(("experiments", "width", "scales"), {"smal": {}}),

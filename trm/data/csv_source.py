@@ -123,6 +123,18 @@ def _parse(
     return characters("question"), characters("answer"), numbers
 
 
+def refuse_characters(
+    bad: np.ndarray, texts: np.ndarray, column: str, allowed: str, name: str, first: int
+) -> None:
+    """`refuse` the first True of `bad`, bool [puzzles, cells], among the characters of a column."""
+
+    def sentence(at: int) -> str:
+        cell = int(bad[at].argmax())
+        return f"the {column} has {chr(texts[at, cell])!r} at character {cell + 1}: use only {allowed}"
+
+    refuse(bad.any(axis=1), name, first, sentence)
+
+
 def refuse(bad: np.ndarray, name: str, first: int, sentence: Callable[[int], str]) -> None:
     """Raise a UserError that names file and line of the first True in `bad`, which begins with line `first`."""
     if bad.any():

@@ -59,14 +59,18 @@ def make_pool(
     questions: np.ndarray,
     answers: np.ndarray,
     ratings: np.ndarray,
-    classes: np.ndarray,
-    order: np.ndarray,
-    part: np.ndarray,
     report: dict[str, Any],
+    classes: np.ndarray | None = None,
+    order: np.ndarray | None = None,
+    part: np.ndarray | None = None,
 ) -> Pool:
-    """A pool of puzzles with one example each; its report has the classes and the histogram of ratings."""
-    counts = {"classes": int(classes.max()) + 1, "ratings": histogram(ratings)}
-    return Pool(questions, answers, ratings.astype(np.int32), classes, order, part, report=counts | report)
+    """A pool of puzzles with one example each; by default each is a class, in this order, free to be split."""
+    numbers = np.arange(len(questions), dtype=np.int32)
+    classes = numbers if classes is None else classes
+    order = numbers if order is None else order
+    part = np.full(len(questions), FREE, dtype=np.uint8) if part is None else part
+    report = {"classes": int(classes.max()) + 1, "ratings": histogram(ratings)} | report
+    return Pool(questions, answers, ratings.astype(np.int32), classes, order, part, report=report)
 
 
 def without_equivalents(numbers: np.ndarray, part: np.ndarray) -> np.ndarray:

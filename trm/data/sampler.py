@@ -57,7 +57,7 @@ class Sampler:
         sizes = np.diff(self._starts)
         if not len(self._group_sizes) or self._group_sizes.min() < 1 or sizes.min() < 1 or batch_size < 1:
             raise ValueError(
-                "a sampler needs a batch of at least one row, and groups and puzzles must not be empty"
+                "a sampler needs a batch of at least one row, and groups and puzzles that are not empty"
             )
         self.copies, self.batch_size = copies, batch_size
         # a visit of a group yields one row per example of its first puzzle, whichever copy is drawn

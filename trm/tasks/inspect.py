@@ -111,6 +111,6 @@ def _samples(
             task_of(task).lines(tokens[row], box_rows, box_cols) for tokens in (questions, answers)
         )
         width = max(len(line) for line in left)
-        lines += ["", f"  puzzle {row}"]
+        lines += ["", f"  row {row}"]
         lines += [f"    {a:<{width}}    {b}".rstrip() for a, b in zip_longest(left, right, fillvalue="")]
     return lines

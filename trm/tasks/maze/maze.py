@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 
 from trm.data import rng
-from trm.data.csv_source import read_csv, refuse
+from trm.data.csv_source import read_csv, refuse, refuse_characters
 from trm.data.parallel import over_rows
-from trm.data.pool import FREE, Pool, make_pool, parts_of, split_order, without_equivalents
+from trm.data.pool import Pool, make_pool, parts_of, split_order, without_equivalents
 from trm.data.progress import Progress
 from trm.errors import UserError
 from trm.study.schema import DataConfig
@@ -75,10 +75,8 @@ def generated_pool(config: DataConfig) -> Pool:
             "lower data.pool or raise data.maze_size"
         )
     removed, keep = len(questions) - len(keep), keep[:wanted]
-    classes = np.arange(wanted, dtype=np.int32)
-    part = np.full(wanted, FREE, dtype=np.uint8)
     report = {"class_of": "maze", "one_shortest_path": int(single[keep].sum()), "equivalent_removed": removed}
-    return make_pool(questions[keep], answers[keep], lengths[keep], classes, classes, part, report)
+    return make_pool(questions[keep], answers[keep], lengths[keep], report)
 
 
 def _generate(config: DataConfig, first: int, arrays: tuple[np.ndarray, ...], start: int, stop: int) -> None:
@@ -110,7 +108,7 @@ def read_pool(config: DataConfig, files: list[tuple[str, Path]], divided: bool =
     report = {"class_of": "maze", "one_shortest_path": int(single.sum()), "read": len(part)}
     report["equivalent_removed"] = int((~keep).sum())
     order = split_order(classes, config.seed)
-    return make_pool(questions, answers, lengths, classes, order, part[keep], report)
+    return make_pool(questions, answers, lengths, report, classes, order, part[keep])
 
 
 def _check(
@@ -122,7 +120,7 @@ def _check(
         table[ord(character)] = token
     questions, answers = table[question], table[answer]
     for column, tokens, text in (("question", questions, question), ("answer", answers, answer)):
-        refuse((tokens == 0).any(axis=1), name, first, partial(_symbol, column, tokens, text))
+        refuse_characters(tokens == 0, text, column, f"'{CHARACTERS}'", name, first)
     for token, what in ((START, "S (start)"), (GOAL, "G (goal)")):
         count = (questions == token).sum(axis=1)
         refuse(count != 1, name, first, lambda at: f"the maze has {count[at]} {what}, not one")  # noqa: B023 (called at once)
@@ -144,12 +142,6 @@ def _check(
     }
     refuse(faults > 0, name, first, lambda at: f"{words[int(faults[at])]}: correct or remove it")
     return questions, answers
-
-
-def _symbol(column: str, tokens: np.ndarray, text: np.ndarray, at: int) -> str:
-    """The message for the first invalid character of puzzle `at`."""
-    cell = int((tokens[at] == 0).argmax())
-    return f"the {column} has {chr(text[at, cell])!r} at character {cell + 1}: use only '{CHARACTERS}'"
 
 
 def examine(

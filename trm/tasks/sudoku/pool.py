@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 
 from trm.data import rng
-from trm.data.csv_source import read_csv, refuse
+from trm.data.csv_source import read_csv, refuse, refuse_characters
 from trm.data.parallel import over_rows
 from trm.data.pool import FREE, Pool, make_pool, parts_of, split_order, without_equivalents
 from trm.data.progress import Progress
 from trm.errors import UserError
 from trm.study.schema import DataConfig
 from trm.tasks.sudoku.classes import class_keys, number_rows, pairs
-from trm.tasks.sudoku.geometry import Geometry, broken_rule, symbol_values
+from trm.tasks.sudoku.geometry import SYMBOLS, Geometry, broken_rule, symbol_values
 from trm.tasks.sudoku.small import FOUR, classes_4x4
 
 TOKEN = 1
@@ -56,16 +56,7 @@ def generated_pool(config: DataConfig) -> Pool:
     """
     geometry = Geometry(config.box_rows, config.box_cols)
     questions, answers, removed = _enumerated(config) if geometry == FOUR else _random(geometry, config)
-    count = len(questions)
-    return _pool(
-        questions,
-        answers,
-        rate(geometry, questions),
-        np.arange(count, dtype=np.int32),
-        np.arange(count, dtype=np.int32),
-        np.full(count, FREE, dtype=np.uint8),
-        {"equivalent_removed": removed},
-    )
+    return _pool(questions, answers, rate(geometry, questions), {"equivalent_removed": removed})
 
 
 def _enumerated(config: DataConfig) -> tuple[np.ndarray, np.ndarray, int]:
@@ -234,31 +225,19 @@ def check_values(
         wrong = table[texts] == 255
         if column == "answer":
             wrong |= table[texts] == 0
-
-        def sentence(
-            at: int, column: str = column, texts: np.ndarray = texts, wrong: np.ndarray = wrong
-        ) -> str:
-            cell = int(wrong[at].argmax())
-            return (
-                f"the {column} has {chr(texts[at, cell])!r} at character {cell + 1}: only digits are allowed"
-            )
-
-        refuse(wrong.any(axis=1), name, first, sentence)
+        refuse_characters(wrong, texts, column, f"digits up to {SYMBOLS[geometry.side - 1]}", name, first)
     questions, answers = table[questions], table[answers]
-    contradicts, broken = (
-        ((questions > 0) & (questions != answers)).any(axis=1),
-        broken_rule(geometry, answers),
+    contradicts = ((questions > 0) & (questions != answers)).any(axis=1)
+    broken = broken_rule(geometry, answers)
+    advice = (
+        "the puzzle has no solution: remove it",
+        "the solution is another one: correct it",
+        "the puzzle has more than one solution: remove it",
     )
 
     def verdict(at: int) -> str:
-        what = (
-            "repeats a digit in a row, column or box" if broken[at] else "contradicts a clue of the question"
-        )
-        solutions = int(solve(geometry, questions[at : at + 1])[1][0])
-        advice = {0: "the puzzle has no solution: remove it", 1: "the solution is another one: correct it"}
-        return (
-            f"the answer {what}; {advice.get(solutions, 'the puzzle has more than one solution: remove it')}"
-        )
+        what = "repeats a digit in a row, column or box" if broken[at] else "contradicts a clue"
+        return f"the answer {what}; {advice[int(solve(geometry, questions[at : at + 1])[1][0])]}"
 
     refuse(contradicts | broken, name, first, verdict)
     return questions, answers
@@ -293,7 +272,7 @@ def read_pool(
     if not keep.all():
         questions, answers, ratings, part = questions[keep], answers[keep], ratings[keep], part[keep]
         classes = np.unique(classes[keep], return_inverse=True)[1].astype(np.int32)
-    pool = _pool(questions, answers, ratings, classes, split_order(classes, seed), part, report)
+    pool = _pool(questions, answers, ratings, report, classes, split_order(classes, seed), part)
     if sources is not None:
         pool.sources = sources[keep]
         pool.report["by_source"] = np.bincount(pool.sources).tolist()
@@ -304,12 +283,10 @@ def _pool(
     questions: np.ndarray,
     answers: np.ndarray,
     ratings: np.ndarray,
-    classes: np.ndarray,
-    order: np.ndarray,
-    part: np.ndarray,
     report: dict[str, Any],
+    *split: np.ndarray,
 ) -> Pool:
-    """A pool of values, converted to tokens."""
+    """A pool of values, converted to tokens; `split`: classes, order and part of `make_pool`."""
     clues = np.bincount((questions > 0).sum(axis=1))
     report |= {
         "class_of": "solution grid" if questions.shape[1] == 81 else "puzzle",
@@ -317,4 +294,4 @@ def _pool(
     }
     questions += np.uint8(TOKEN)  # in place: the official pool has 4.3 million
     answers += np.uint8(TOKEN)
-    return make_pool(questions, answers, ratings, classes, order, part, report)
+    return make_pool(questions, answers, ratings, report, *split)
