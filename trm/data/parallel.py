@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor
 
 from trm.data.progress import Progress
 
@@ -27,17 +27,8 @@ def over_rows(
     ranges = [(start, min(start + chunk, rows)) for start in range(0, rows, chunk)]
     if not ranges:
         return
-    work(*ranges[0])
-    done = ranges[0][1]
+    work(*ranges.pop(0))
     with ThreadPoolExecutor(threads()) as pool:
-        waiting = {pool.submit(work, *bounds): bounds for bounds in ranges[1:]}
-        try:
-            for future in as_completed(waiting):
-                future.result()
-                start, stop = waiting[future]
-                done += stop - start
-                progress.update(done)
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
-    progress.close(done)
+        for (_, stop), _ in zip(ranges, pool.map(lambda bounds: work(*bounds), ranges)):
+            progress.update(stop)
+    progress.close(rows)

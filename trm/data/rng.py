@@ -38,14 +38,6 @@ def mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return x ^ (x >> np.uint64(31))
 
 
-def mix_int(x: int) -> int:
-    """`mix` of one Python integer."""
-    x &= _MASK
-    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK
-    return x ^ (x >> 31)
-
-
 def _words(values: np.ndarray | int) -> NDArray[np.uint64]:
     # at least one-dimensional: overflow is intended, and NumPy would warn about it for scalars
     return np.atleast_1d(np.asarray(values)).astype(np.uint64)
@@ -53,7 +45,8 @@ def _words(values: np.ndarray | int) -> NDArray[np.uint64]:
 
 def root_key(seed: int, purpose: str) -> int:
     """Root key of all draws for one purpose and seed (any integer)."""
-    return mix_int(mix_int(seed) + PURPOSES[purpose] * GOLDEN)
+    first = mix(_words(seed & _MASK)) + _words(PURPOSES[purpose] * GOLDEN & _MASK)
+    return int(mix(first)[0])
 
 
 def key(root: int, *parts: np.ndarray | int) -> NDArray[np.uint64]:
