@@ -102,10 +102,10 @@ def verify(folder: Path, checksums: dict[str, str], names: list[str] | None = No
         if name not in checksums:
             raise UserError(f"{path} is not listed in {folder / MANIFEST}: build the folder again")
         try:
-            found = sha256_file(path)
+            digest = sha256_file(path)
         except OSError as error:
             raise UserError(f"{path}: {error.strerror}; build the folder again") from None
-        if found != checksums[name]:
+        if digest != checksums[name]:
             raise UserError(
                 f"{path} was changed or damaged since it was written: delete its folder and build it again"
             )

@@ -38,11 +38,11 @@ def order(keys: np.ndarray, blank: np.ndarray) -> np.ndarray:
     cells = blank.shape[1]
     draws = rng.draw(keys[:, None], 1 + np.arange(cells)) >> np.uint64(1)
     draws[~blank] = np.uint64((1 << 64) - 1)
-    found = np.empty(blank.shape, dtype=np.int16)
+    ranks = np.empty(blank.shape, dtype=np.int16)
     places = np.argsort(draws, axis=1, kind="stable")
-    np.put_along_axis(found, places, np.arange(cells, dtype=np.int16)[None], axis=1)
-    found[~blank] = cells
-    return found
+    np.put_along_axis(ranks, places, np.arange(cells, dtype=np.int16)[None], axis=1)
+    ranks[~blank] = cells
+    return ranks
 
 
 def give(questions: np.ndarray, answers: np.ndarray, keys: np.ndarray, hints: tuple[int, int]) -> np.ndarray:

@@ -71,8 +71,8 @@ class MixtureSampler:
         parts = []
         for sampler, members, start, count in zip(self._samplers, self._members, begin, counts, strict=True):
             if sampler and count:
-                found = sampler.rows(int(start), int(count))
-                parts.append(SampledRows(members[found.rows], members[found.puzzles], found.copies))
+                drawn = sampler.rows(int(start), int(count))
+                parts.append(SampledRows(members[drawn.rows], members[drawn.puzzles], drawn.copies))
         order = rng.shuffled(int(rng.key(self._root, step)[0]), self.batch_size)
         size = self.batch_size // world
         own = order[rank * size : (rank + 1) * size]

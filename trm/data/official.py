@@ -53,11 +53,11 @@ def _cached(source: OfficialFiles, name: str, folder: Path) -> Path:
             f"{place} cannot be downloaded ({reason}): connect to the network and start again, or use "
             "data.source=generate, which needs no network, or data.source=csv with your own copies of the files"
         ) from error
-    found = sha256_file(path)
-    if found != wanted:
+    digest = sha256_file(path)
+    if digest != wanted:
         path.unlink()
         raise UserError(
-            f"{place} was downloaded with the SHA-256 {found}, not {wanted}: the file is damaged or the hub serves "
+            f"{place} was downloaded with the SHA-256 {digest}, not {wanted}: the file is damaged or the hub serves "
             "another one; try again, or give your own copy with data.source=csv"
         )
     return path

@@ -132,16 +132,16 @@ class Sampler:
 
     def _epoch(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
         """Order of the groups in an epoch and the end of each visit's rows, cached for the last few epochs."""
-        found = self._cache.get(epoch)
-        if found is None:
+        entry = self._cache.get(epoch)
+        if entry is None:
             key = int(rng.key(self._order_root, epoch)[0])
             order = rng.shuffled(key, len(self._group_sizes))
             ends = np.empty(0, dtype=np.int64) if self._single else np.cumsum(self._visits[order])
-            found = order, ends
+            entry = order, ends
             while len(self._cache) >= 4:
                 self._cache.pop(next(iter(self._cache)))
-            self._cache[epoch] = found
-        return found
+            self._cache[epoch] = entry
+        return entry
 
     def _draw_puzzle(self, epoch: int, groups: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """A random puzzle of each group, and a random copy of it."""

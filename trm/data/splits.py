@@ -81,8 +81,8 @@ class _Cutter:
         return taken
 
 
-def _too_few(name: str, field: str, wanted: int, found: int) -> str:
+def _too_few(name: str, field: str, wanted: int, left: int) -> str:
     return (
-        f"{name} has {found} puzzles left for data.{field}, at least {wanted} are needed: "
+        f"{name} has {left} puzzles left for data.{field}, at least {wanted} are needed: "
         "lower the numbers of puzzles, or give a larger source or data.pool"
     )

@@ -22,8 +22,8 @@ def tpu_files() -> list[str]:
     The numbers matter: /dev/accel is a folder of other vendors' accelerators, and /dev/vfio has any device that is
     passed through to a virtual machine.
     """
-    found = glob.glob(f"{DEVICES}/accel[0-9]*")
-    return sorted(found or (glob.glob(f"{DEVICES}/vfio/[0-9]*") if _tpu_on_bus() else []))
+    files = glob.glob(f"{DEVICES}/accel[0-9]*")
+    return sorted(files or (glob.glob(f"{DEVICES}/vfio/[0-9]*") if _tpu_on_bus() else []))
 
 
 def _tpu_on_bus() -> bool:

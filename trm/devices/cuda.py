@@ -56,14 +56,14 @@ class CudaBackend(Backend):
                 f"worker {local} of this machine has no GPU: there are {count}, so start {count} workers"
             )
         names = [f"gpu-{torch.cuda.get_device_properties(k).uuid}" for k in range(count)]
-        found = claim(names, local)
-        if found is None and self.world > 1:
+        claimed = claim(names, local)
+        if claimed is None and self.world > 1:
             raise UserError(
                 "other trm processes use the GPUs of this machine: wait for them, or start fewer workers"
             )
-        if found is None:
+        if claimed is None:
             log.warning("other trm processes use every GPU of this machine; this one shares GPU %d", local)
-        return local if found is None else found
+        return local if claimed is None else claimed
 
     def precision(self, requested: str) -> Precision:
         fast = torch.cuda.get_device_capability(self.device)[0] >= 8
@@ -177,16 +177,16 @@ class GraphedStep:
         return None
 
 
-def _relative(found: Tensor, expected: Tensor, before: Tensor) -> float:
+def _relative(actual: Tensor, expected: Tensor, before: Tensor) -> float:
     """Distance of a tensor from its expected value, relative to the length of the step; infinity for NaN."""
-    if not found.is_floating_point():
-        found, expected, before = found.float(), expected.float(), before.float()
-    if not found.numel():
+    if not actual.is_floating_point():
+        actual, expected, before = actual.float(), expected.float(), before.float()
+    if not actual.numel():
         return 0.0
-    if torch.equal(found, expected):
+    if torch.equal(actual, expected):
         return 0.0
     length = torch.linalg.vector_norm((expected - before).float())
-    error = float(torch.linalg.vector_norm((found - expected).float()) / length.clamp(min=1e-20))
+    error = float(torch.linalg.vector_norm((actual - expected).float()) / length.clamp(min=1e-20))
     return error if math.isfinite(error) else math.inf
 
 

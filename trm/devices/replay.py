@@ -29,10 +29,10 @@ class Replay:
         step()
         pending = XLA._check_tensor_need_materialization(self._state)
         self._changed = [tensor for tensor, new in zip(self._state, pending, strict=True) if new]
-        found, values = XLA._get_tensors_xla_device_data_node(self._changed)
+        used, values = XLA._get_tensors_xla_device_data_node(self._changed)
         # index of a tensor of the state or batch, or a constant
         self._arguments = [
-            names.index(name) if name in names else value for name, value in zip(found, values, strict=True)
+            names.index(name) if name in names else value for name, value in zip(used, values, strict=True)
         ]
         self._program = XLA._get_graph_hash(self._changed)
         XLA._xla_warm_up_cache(self._changed, [])

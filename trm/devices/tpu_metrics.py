@@ -86,13 +86,13 @@ def gauges(response: bytes) -> list[float]:
     Raises:
         DecodeError: not a protocol buffer.
     """
-    found: list[float] = []
+    values: list[float] = []
     for metric in _fields(response, 1):
         for chip in _fields(metric, 3):
             for gauge in _fields(chip, 3):
-                found += [struct.unpack("<d", struct.pack("<Q", bits))[0] for bits in _fields(gauge, 1, 1)]
-                found += _fields(gauge, 2, 0)
-    return found
+                values += [struct.unpack("<d", struct.pack("<Q", bits))[0] for bits in _fields(gauge, 1, 1)]
+                values += _fields(gauge, 2, 0)
+    return values
 
 
 def _fields(message: bytes, number: int, wire_type: int = 2) -> list[Any]:

@@ -120,14 +120,14 @@ class XlaBackend(Backend):
 
     def precision(self, requested: str) -> Precision:
         """Also sets the precision of the device's float32 products."""
-        found = precision_of(requested, self.on_tpu, "a TPU" if self.on_tpu else "XLA's CPU device")
+        precision = precision_of(requested, self.on_tpu, "a TPU" if self.on_tpu else "XLA's CPU device")
         import torch_xla.backends as products
 
-        wanted = product_precision(found.forward)
+        wanted = product_precision(precision.forward)
         if products.get_mat_mul_precision() != wanted:
             logging.getLogger(products.__name__).setLevel(logging.ERROR)  # it warns even at the first setting
             products.set_mat_mul_precision(wanted)
-        return found
+        return precision
 
     def place(self, tensor: Tensor) -> Tensor:
         return tensor.to(self.device)
@@ -225,16 +225,17 @@ class XlaBackend(Backend):
         each tensor at each fetch."""
         from trm.devices.replay import settle
 
-        found = {name: tensor.detach() for name, tensor in tensors.items() if tensor.device.type == "xla"}
-        settle(list(found.values()))  # pending operations must not become part of that program
+        on_device = {name: tensor.detach() for name, tensor in tensors.items() if tensor.device.type == "xla"}
+        settle(list(on_device.values()))  # pending operations must not become part of that program
         spec = self._torch_xla._XLAC._get_xla_sharding_spec
-        shared = {name: tensor for name, tensor in found.items() if "devices=" in spec(tensor)}
+        shared = {name: tensor for name, tensor in on_device.items() if "devices=" in spec(tensor)}
         for name, tensor in shared.items():
-            found[name] = marked(tensor, self._mesh, (None,) * tensor.dim())
+            on_device[name] = marked(tensor, self._mesh, (None,) * tensor.dim())
         if shared:
             self._torch_xla.sync()
         return {
-            name: found[name].to("cpu").contiguous() if name in found else tensors[name] for name in tensors
+            name: on_device[name].to("cpu").contiguous() if name in on_device else tensors[name]
+            for name in tensors
         }
 
     def synchronize(self) -> None:

@@ -90,16 +90,16 @@ class Lease:
     def acquire(self) -> None:
         """Take the lease, waiting up to one term to see whether its holder is alive. Raises LeaseHeld."""
         while True:
-            found = self.store.stat(NAME)
-            if found is not None:
+            info = self.store.stat(NAME)
+            if info is not None:
                 holder = self._holder()
                 if holder is None:
                     continue  # released between the two calls
                 if not _has_ended(holder):
-                    self._watch(found)
+                    self._watch(info)
             try:
                 with self._lock:
-                    self._generation = self._write(found.generation if found else 0)
+                    self._generation = self._write(info.generation if info else 0)
                 return
             except Conflict:
                 continue  # another new job was faster: look again
@@ -176,7 +176,7 @@ class Lease:
             return {}
         return content if isinstance(content, dict) else {}
 
-    def _watch(self, found: ObjectInfo) -> None:
+    def _watch(self, seen: ObjectInfo) -> None:
         """Return after a term without a renewal, or when the lease is released; raise LeaseHeld at a renewal."""
         deadline = time.monotonic() + self.term
         while (left := deadline - time.monotonic()) > 0:
@@ -184,7 +184,7 @@ class Lease:
             now = self.store.stat(NAME)
             if now is None:
                 return
-            if now.generation != found.generation:
+            if now.generation != seen.generation:
                 raise LeaseHeld(
                     f"The run {self.run} is being written by {self._describe_holder()}: stop it, "
                     "or wait for it to end."

@@ -85,8 +85,8 @@ class LocalStore(Store):
 
     def _check_generation(self, name: str, wanted: int | None) -> int:
         """The object's generation (0 if it does not exist). Raises Conflict unless it is the wanted one."""
-        found = self.stat(name)
-        generation = found.generation if found else 0
+        info = self.stat(name)
+        generation = info.generation if info else 0
         if wanted is not None and generation != wanted:
             raise Conflict(
                 f"{self.url(name)} was changed by another writer: only one may write it at a time."
@@ -104,5 +104,5 @@ class LocalStore(Store):
 
 
 def _info(name: str, path: Path) -> ObjectInfo:
-    found = path.stat()
-    return ObjectInfo(name, found.st_size, found.st_mtime_ns, found.st_mtime)
+    stat = path.stat()
+    return ObjectInfo(name, stat.st_size, stat.st_mtime_ns, stat.st_mtime)

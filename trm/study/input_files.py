@@ -27,7 +27,11 @@ def with_checksums(data: dict[str, Any], where: str) -> dict[str, Any]:
     if data.get("sha256"):
         return {**data, "files": tuple(files)}
     named = [_named_checksum(str(name), where) for name in files]
-    return {**data, "files": tuple(name for name, _ in named), "sha256": tuple(found for _, found in named)}
+    return {
+        **data,
+        "files": tuple(name for name, _ in named),
+        "sha256": tuple(checksum for _, checksum in named),
+    }
 
 
 def _named_checksum(name: str, where: str) -> tuple[str, str]:

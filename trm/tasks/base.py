@@ -85,8 +85,8 @@ class Task(ABC):
             if held_out and config.held_out_hints != (0, 0):
                 keys = rng.key(rng.root_key(config.seed, "held out"), members)
                 questions = hints.give(questions, pool.answers[members], keys, config.held_out_hints)
-            found = one_example_set(questions, pool.answers[members], meta)
-            return replace(found, ratings=pool.ratings[members], sources=sources[members])
+            originals = one_example_set(questions, pool.answers[members], meta)
+            return replace(originals, ratings=pool.ratings[members], sources=sources[members])
 
         parts = (splits.train, False), (splits.validation, True), (splits.test, True)
         return [puzzles(*part) for part in parts], ["<blank>"], {}

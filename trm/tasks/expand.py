@@ -81,8 +81,8 @@ def write_copies(folder: Path, puzzles: PuzzleSet, copies: int, augmenter: Augme
         copy, example = np.divmod(offset, examples[puzzle])
         at = slice(first[start] * (copies + 1), first[stop] * (copies + 1))
         batch = SampledRows(first[puzzle] + example, puzzle, copy)
-        inputs[at], labels[at], found = _augmented(puzzles, augmenter, batch)
-        identifiers[start * (copies + 1) : stop * (copies + 1)] = found[example == 0]
+        inputs[at], labels[at], puzzle_ids = _augmented(puzzles, augmenter, batch)
+        identifiers[start * (copies + 1) : stop * (copies + 1)] = puzzle_ids[example == 0]
 
     chunk = 16384 // int((copies + 1) * examples.max(initial=1))
     over_rows(work, puzzles.puzzles, max(1, chunk), "augmenting", "puzzles")

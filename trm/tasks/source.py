@@ -27,10 +27,10 @@ def build_source(config: DataConfig, out: Path) -> Pool:
         config = config.model_copy(update={"sha256": tuple(sha256_file(path) for _, path in files)})
     identity = source_identity(config)
     for (name, path), wanted in zip(files, config.sha256):
-        found = sha256_file(path)
-        if found != wanted:
+        digest = sha256_file(path)
+        if digest != wanted:
             raise UserError(
-                f"{name} has the SHA-256 {found}, not {wanted}: it is another file, or has changed"
+                f"{name} has the SHA-256 {digest}, not {wanted}: it is another file, or has changed"
             )
     config = config.model_copy(update={"pool": identity.get("pool", config.pool)})
     pool = task_of(config.task).pool(config, files)
@@ -48,7 +48,7 @@ def local_copies(config: DataConfig) -> list[tuple[str, Path]]:
     Raises:
         UserError: a file is missing, or a gs:// file has no checksum.
     """
-    found = []
+    paths = []
     for index, name in enumerate(config.files):
         path = Path(name)
         if is_remote(name):
@@ -57,8 +57,8 @@ def local_copies(config: DataConfig) -> list[tuple[str, Path]]:
             path = _fetch(name, config.sha256[index])
         elif not path.is_file():
             raise UserError(f"{name} does not exist or is not a file: check the path in data.files")
-        found.append((name, path))
-    return found
+        paths.append((name, path))
+    return paths
 
 
 def checksum(file: str) -> str:
@@ -77,10 +77,10 @@ def checksum(file: str) -> str:
     with tempfile.TemporaryDirectory(dir=files) as scratch:
         path = Path(scratch, name)
         open_store(folder).get_file(name, path)
-        found = sha256_file(path)
-        (files / found).mkdir(exist_ok=True)
-        path.replace(files / found / name)
-    return found
+        digest = sha256_file(path)
+        (files / digest).mkdir(exist_ok=True)
+        path.replace(files / digest / name)
+    return digest
 
 
 def _fetch(uri: str, checksum: str) -> Path:

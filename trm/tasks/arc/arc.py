@@ -76,9 +76,9 @@ def task_pool(config: DataConfig, tasks: list[Task]) -> Pool:
         UserError: a task has no solution, or no task fits into the canvas.
     """
     side = config.arc_side
-    found, tasks = len(tasks), [task for task in tasks if task.side <= side]
+    read, tasks = len(tasks), [task for task in tasks if task.side <= side]
     if not tasks:
-        raise UserError(f"all {found} tasks have grids larger than data.arc_side={side}: raise it")
+        raise UserError(f"all {read} tasks have grids larger than data.arc_side={side}: raise it")
     questions, answers, part, sizes = [], [], [], []
     for task in tasks:
         for pairs, kind in ((task.train, TRAIN), (task.test, TEST)):
@@ -105,7 +105,7 @@ def task_pool(config: DataConfig, tasks: list[Task]) -> Pool:
         example_part=np.array(part, dtype=np.uint8),
         names=[task.name for task in tasks],
         report={"classes": int(classes.max()) + 1, "class_of": "task", "examples": len(part)}
-        | ({"too_large": found - len(tasks)} if found > len(tasks) else {}),
+        | ({"too_large": read - len(tasks)} if read > len(tasks) else {}),
     )
 
 
@@ -255,7 +255,7 @@ def class_key(task: Task) -> list[int]:
 def _recoloured(question: np.ndarray, answer: np.ndarray) -> bytes:
     """Shapes and cells of a pair, colours renumbered by first appearance."""
     cells = np.concatenate([question.ravel(), answer.ravel()])
-    found, first = np.unique(cells, return_index=True)
+    colours, first = np.unique(cells, return_index=True)
     rank = np.empty(10, dtype=np.uint8)
-    rank[found[np.argsort(first)]] = np.arange(len(found))
+    rank[colours[np.argsort(first)]] = np.arange(len(colours))
     return bytes([*question.shape, *answer.shape, *rank[cells].tolist()])

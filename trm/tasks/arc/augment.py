@@ -83,12 +83,12 @@ class ArcAugmenter:
         from trm.tasks.arc.kernels import move_grids
 
         moves = self.transforms(rows, copies)
-        found = []
+        outputs = []
         for grids, shapes in ((self._inputs, self.input_sizes), (self._labels, self.label_sizes)):
             out = np.empty((len(rows), self._side**2), dtype=np.uint8)
             move_grids(grids[rows], shapes[rows], *moves, out, self._side)
-            found.append(out)
-        return found[0], found[1]
+            outputs.append(out)
+        return outputs[0], outputs[1]
 
     def rows(self, batch: SampledRows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Inputs, labels (uint8 [n, S]) and puzzle identifiers (int32 [n]) of a sampler's batch."""

@@ -23,12 +23,12 @@ class Answer:
 
 def vote(grids: list[np.ndarray], confidences: list[float]) -> list[Answer]:
     """Distinct grids, sorted by votes, then by mean confidence, then by first appearance."""
-    found: dict[tuple[tuple[int, ...], bytes], list[int]] = {}
+    members_of: dict[tuple[tuple[int, ...], bytes], list[int]] = {}
     for index, grid in enumerate(grids):
-        found.setdefault((grid.shape, grid.tobytes()), []).append(index)
+        members_of.setdefault((grid.shape, grid.tobytes()), []).append(index)
     answers = [
         Answer(grids[members[0]], len(members), float(np.mean([confidences[i] for i in members])))
-        for members in found.values()
+        for members in members_of.values()
     ]
     return sorted(answers, key=lambda answer: (-answer.votes, -answer.confidence))
 

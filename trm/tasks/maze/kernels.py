@@ -14,21 +14,21 @@ WALL, OPEN, START, GOAL, PATH = 1, 2, 3, 4, 5
 
 
 @njit
-def neighbours(cell, side, found):
-    """Write the neighbours of `cell` to found[:4]; returns their number."""
+def neighbours(cell, side, out):
+    """Write the neighbours of `cell` to out[:4]; returns their number."""
     row, column = cell // side, cell % side
     count = 0
     if row > 0:
-        found[count] = cell - side
+        out[count] = cell - side
         count += 1
     if column > 0:
-        found[count] = cell - 1
+        out[count] = cell - 1
         count += 1
     if column < side - 1:
-        found[count] = cell + 1
+        out[count] = cell + 1
         count += 1
     if row < side - 1:
-        found[count] = cell + side
+        out[count] = cell + side
         count += 1
     return count
 
@@ -74,8 +74,8 @@ def draw_path(answer, side, distance, goal, key, near):
     position = 0
     while distance[cell] > 1:
         before = 0
-        found = neighbours(cell, side, near)
-        for k in range(found):
+        count = neighbours(cell, side, near)
+        for k in range(count):
             if distance[near[k]] == distance[cell] - 1:
                 near[before] = near[k]
                 before += 1

@@ -47,9 +47,9 @@ def generated_pool(config: DataConfig) -> Pool:
     side, wanted = config.maze_size, config.pool
     progress = Progress("generating mazes", wanted, "mazes")
     parts: list[tuple[np.ndarray, ...]] = []
-    first = found = 0
-    while found < wanted:
-        count = min(wanted - found + 8, 256)
+    first = made = 0
+    while made < wanted:
+        count = min(wanted - made + 8, 256)
         questions = np.empty((count, side * side), dtype=np.uint8)
         answers, lengths = np.empty_like(questions), np.zeros(count, dtype=np.int64)
         single = np.zeros(count, dtype=bool)
@@ -64,8 +64,8 @@ def generated_pool(config: DataConfig) -> Pool:
                 "or more: lower data.min_path or raise data.maze_size"
             )
         parts.append((questions[good], answers[good], lengths[good], single[good]))
-        found += int(good.sum())
-        progress.update(min(found, wanted))
+        made += int(good.sum())
+        progress.update(min(made, wanted))
     progress.close(wanted)
     questions, answers, lengths, single = (np.concatenate(arrays) for arrays in zip(*parts))
     keep = np.sort(np.unique(number_rows(canonical_mazes(side, questions)), return_index=True)[1])

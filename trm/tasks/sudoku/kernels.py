@@ -78,7 +78,7 @@ def start(question, cand, queue, full):
 @njit
 def fewest(cand, side):
     """The first cell with the fewest candidates above one, or -1 if all are decided."""
-    best, found = side + 1, -1
+    best, chosen = side + 1, -1
     for cell in range(len(cand)):
         mask = cand[cell]
         if mask & (mask - 1):
@@ -87,10 +87,10 @@ def fewest(cand, side):
                 mask &= mask - 1
                 count += 1
             if count < best:
-                best, found = count, cell
+                best, chosen = count, cell
                 if best == 2:
                     break
-    return found
+    return chosen
 
 
 @njit
@@ -102,7 +102,7 @@ def search(stack, queue, filled, cells, left, units, peers, limit, key, solution
     """
     side = units.shape[1]
     full = (1 << side) - 1
-    found = 0
+    solutions = 0
     guesses = 0
     rating = 0
     depth = 0
@@ -112,12 +112,12 @@ def search(stack, queue, filled, cells, left, units, peers, limit, key, solution
         if alive:
             cell = fewest(stack[depth], side)
             if cell < 0:
-                if found == 0:
+                if solutions == 0:
                     solution[:] = stack[depth]
                     rating = guesses
-                found += 1
-                if found >= limit:
-                    return found, rating if found else guesses
+                solutions += 1
+                if solutions >= limit:
+                    return solutions, rating if solutions else guesses
                 depth -= 1
             else:
                 cells[depth] = cell
@@ -127,7 +127,7 @@ def search(stack, queue, filled, cells, left, units, peers, limit, key, solution
         while depth >= 0 and left[depth] == 0:
             depth -= 1
         if depth < 0:
-            return found, rating if found else guesses
+            return solutions, rating if solutions else guesses
         mask = left[depth]
         if key:
             count = 0
@@ -181,12 +181,12 @@ def solve_batch(questions, units, peers, limit, answers, solutions, ratings):
     for row in range(len(questions)):
         filled = start(questions[row], stack[0], queue, full)
         left[0] = 0
-        found, ratings[row] = search(
+        count, ratings[row] = search(
             stack, queue, filled, cells, left, units, peers, limit, np.uint64(0), solution
         )
-        solutions[row] = found
+        solutions[row] = count
         for cell in range(questions.shape[1]):
-            answers[row, cell] = value_of(solution[cell]) if found else 0
+            answers[row, cell] = value_of(solution[cell]) if count else 0
 
 
 @njit

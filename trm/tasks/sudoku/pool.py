@@ -36,8 +36,8 @@ def solve(
 
     def work(start: int, stop: int) -> None:
         part = slice(start, stop)
-        found = answers[part], solutions[part], ratings[part]
-        solve_batch(questions[part], geometry.units, geometry.peers, limit, *found)
+        outputs = answers[part], solutions[part], ratings[part]
+        solve_batch(questions[part], geometry.units, geometry.peers, limit, *outputs)
 
     over_rows(work, len(questions), 1024, "solving", "puzzles")
     return answers, solutions, ratings
@@ -124,7 +124,7 @@ def _candidates(
     from trm.tasks.sudoku.generate_kernels import climb_batch, generate_batch
 
     questions = np.empty((count, geometry.cells), dtype=np.uint8)
-    answers, found = np.empty_like(questions), np.zeros(count, dtype=np.int64)
+    answers, reached = np.empty_like(questions), np.zeros(count, dtype=np.int64)
 
     climbing = config.min_rating > 0 and config.clues_max == 0
     limits = (
@@ -134,15 +134,15 @@ def _candidates(
     )
 
     def work(start: int, stop: int) -> None:
-        arrays = [array[start:stop] for array in (questions, answers, found)]
+        arrays = [array[start:stop] for array in (questions, answers, reached)]
         batch: Any = climb_batch if climbing else generate_batch
         batch(np.uint64(root), first + start, *limits, geometry.units, geometry.peers, *arrays)
 
     over_rows(work, count, 16 if climbing else 64)
     if climbing:
-        keep = found >= config.min_rating
+        keep = reached >= config.min_rating
     else:
-        keep = (found <= config.clues_max) | (config.clues_max == 0)
+        keep = (reached <= config.clues_max) | (config.clues_max == 0)
         if config.min_rating:
             keep &= solve(geometry, questions, limit=1)[2] >= config.min_rating
     return questions[keep], answers[keep]
