@@ -27,17 +27,16 @@ def sampler_of(group_sizes, examples=1, **settings_):
     st.integers(1, 5),
     st.integers(-5, 5),
     st.integers(0, 50),
-    st.sampled_from([None, 20]),
 )
-def test_workers_share_the_single_workers_batch(groups, examples, copies, seed, step, stream):
-    sampler = sampler_of(groups, examples, copies=copies, batch_size=16, seed=seed, stream_epochs=stream)
+def test_workers_share_the_single_workers_batch(groups, examples, copies, seed, step):
+    sampler = sampler_of(groups, examples, copies=copies, batch_size=16, seed=seed)
     whole = sampler.batch(step)
     assert len(whole.rows) == 16
     for world in (2, 4, 8):
         parts = [sampler.batch(step, rank, world) for rank in range(world)]
         for field in range(3):
             assert (np.concatenate([part[field] for part in parts]) == whole[field]).all()
-    fresh = sampler_of(groups, examples, copies=copies, batch_size=16, seed=seed, stream_epochs=stream)
+    fresh = sampler_of(groups, examples, copies=copies, batch_size=16, seed=seed)
     assert all((a == b).all() for a, b in zip(fresh.batch(step), whole))  # no replay needed
 
 
@@ -59,22 +58,12 @@ def test_every_epoch_visits_every_group_once(groups, examples, batch):
         assert (rows[k] // examples == puzzles[k]).all()
 
 
-def test_streams_drop_only_their_last_partial_batch():
-    sampler = sampler_of([1] * 7, batch_size=4, stream_epochs=3)  # 21 rows: 5 batches, one row dropped
-    endless = sampler_of([1] * 7, batch_size=4)
-    for step in range(5):
-        assert (sampler.batch(step).rows == endless.batch(step).rows).all()
-    seventh = np.concatenate([sampler.batch(step).rows for step in range(5, 7)])
-    assert sorted(seventh[:7].tolist()) == list(range(7))  # a new stream starts with a new epoch
-
-
-def test_many_short_epochs_equal_epoch_by_epoch():
-    short = sampler_of([2, 1, 3], copies=4, batch_size=64, seed=9)
-    slow = sampler_of([2, 1, 3], copies=4, batch_size=64, seed=9)
-    slow._many_epochs = None  # type: ignore[assignment]
-    slow._single = False
+def test_single_examples_are_drawn_as_several_are():
+    single = sampler_of([2, 1, 3], copies=4, batch_size=64, seed=9)
+    general = sampler_of([2, 1, 3], copies=4, batch_size=64, seed=9)
+    general._single = False
     for step in (0, 1, 17):
-        assert all((a == b).all() for a, b in zip(short.batch(step), slow.batch(step)))
+        assert all((a == b).all() for a, b in zip(single.batch(step), general.batch(step)))
 
 
 def test_all_copies_and_seeds_occur():
@@ -104,8 +93,6 @@ def test_bad_arguments(set_4x4):
     for wrong in (lambda: Sampler.of(train.first(0), 4, 0), lambda: Sampler.of(train, 0, 0)):
         with pytest.raises(ValueError, match="not empty"):
             wrong()
-    with pytest.raises(ValueError, match="no batch of 100"):
-        Sampler.of(train, 100, 0, stream_epochs=2)
     with pytest.raises(ValueError, match="3 workers"):
         Sampler.of(train, 32, 0).batch(0, 0, 3)
     assert small().augmentations == 3

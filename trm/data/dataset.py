@@ -105,15 +105,15 @@ class PuzzleSet:
         )
 
 
-def one_example_set(inputs: np.ndarray, labels: np.ndarray, meta: Meta, group: int = 1) -> PuzzleSet:
-    """A set of puzzles with one example each, in groups of `group`, all with the blank identifier."""
+def one_example_set(inputs: np.ndarray, labels: np.ndarray, meta: Meta) -> PuzzleSet:
+    """A set of original puzzles with one example each, all with the blank identifier."""
     count = len(inputs)
     return PuzzleSet(
         inputs=inputs,
         labels=labels,
         puzzle_identifiers=np.zeros(count, dtype=np.int32),
         puzzle_indices=np.arange(count + 1, dtype=np.int32),
-        group_indices=np.arange(0, count + 1, group, dtype=np.int32),
+        group_indices=np.arange(count + 1, dtype=np.int32),
         meta=meta,
     )
 

@@ -1,8 +1,7 @@
 """Rows of each training step: a pure function of (seed, step), the same for any number of workers.
 
 An epoch visits every group once, in random order, and draws one puzzle (copy) of it with all its examples in random
-order. Epochs form one stream; batches may span them. With `stream_epochs` a stream ends after that many epochs, its
-last partial batch is dropped and the next stream starts, as in the reference trainer.
+order. Epochs form one endless stream; batches may span them.
 """
 
 from __future__ import annotations
@@ -35,10 +34,9 @@ class Sampler:
         copies: versions of each puzzle made on the fly, including the original (1: no augmentation).
         batch_size: rows per step over all workers.
         seed: any integer.
-        stream_epochs: epochs joined into one stream; None: one endless stream, no row dropped.
 
     Raises:
-        ValueError: no puzzles, or a batch larger than a stream.
+        ValueError: no puzzles, or an empty batch.
     """
 
     def __init__(
@@ -49,7 +47,6 @@ class Sampler:
         copies: int = 1,
         batch_size: int,
         seed: int,
-        stream_epochs: int | None = None,
     ):
         self._starts = np.asarray(puzzle_indices, dtype=np.int64)
         self._groups = np.asarray(group_indices, dtype=np.int64)
@@ -68,15 +65,10 @@ class Sampler:
         self._order_root = rng.root_key(seed, "epoch")
         self._copy_root = rng.root_key(seed, "copy")
         self._example_root = rng.root_key(seed, "example")
-        self._stream_epochs = stream_epochs
-        if stream_epochs is not None and self.epoch_rows * stream_epochs < batch_size:
-            raise ValueError(
-                f"a stream of {self.epoch_rows * stream_epochs} rows has no batch of {batch_size}"
-            )
         self._cache: dict[int, tuple[np.ndarray, np.ndarray]] = {}
 
     @classmethod
-    def of(cls, puzzles: PuzzleSet, batch_size: int, seed: int, stream_epochs: int | None = None) -> Sampler:
+    def of(cls, puzzles: PuzzleSet, batch_size: int, seed: int) -> Sampler:
         """The sampler of a set with its `meta.augmentations`."""
         return cls(
             puzzles.puzzle_indices,
@@ -84,7 +76,6 @@ class Sampler:
             copies=puzzles.meta.augmentations + 1,
             batch_size=batch_size,
             seed=seed,
-            stream_epochs=stream_epochs,
         )
 
     def batch(self, step: int, rank: int = 0, world: int = 1) -> SampledRows:
@@ -96,12 +87,7 @@ class Sampler:
         if self.batch_size % world or not 0 <= rank < world:
             raise ValueError(f"batch {self.batch_size} cannot be divided among {world} workers (rank {rank})")
         size = self.batch_size // world
-        if self._stream_epochs is None:
-            begin = step * self.batch_size
-        else:
-            steps = self.epoch_rows * self._stream_epochs // self.batch_size
-            begin = step // steps * self._stream_epochs * self.epoch_rows + step % steps * self.batch_size
-        return self.rows(begin + rank * size, size)
+        return self.rows(step * self.batch_size + rank * size, size)
 
     def rows(self, begin: int, size: int) -> SampledRows:
         """Rows begin..begin+size-1 of the endless stream of epochs."""

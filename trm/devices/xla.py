@@ -48,13 +48,13 @@ def product_precision(forward: torch.dtype) -> str:
 
 
 class XlaBackend(Backend):
-    """All XLA devices of the job as one worker. `cache`: folder of compiled programs, or None for the default."""
+    """All XLA devices of the job as one worker."""
 
     name = "xla"
     network = "xla"
     stop_every = 10
 
-    def __init__(self, cache: Path | None = None) -> None:
+    def __init__(self) -> None:
         self.rank, self._processes = world_from_environment()
         planned = planned_chips(self._processes)
         self.on_tpu = choose_device() == "TPU"
@@ -82,7 +82,7 @@ class XlaBackend(Backend):
         self._send = send_cpu_data_to_device
         self._torch_xla, self._metrics, self._spmd, self._runtime = torch_xla, metrics, spmd, runtime
         runtime.use_spmd()
-        self._use_cache(cache)
+        self._use_cache()
         try:
             self.device = torch_xla.device()
             self.devices: int = runtime.global_runtime_device_count()
@@ -294,10 +294,10 @@ class XlaBackend(Backend):
     def memory_limit(self) -> int:
         return int(hbm_gib() * 2**30) if self.on_tpu else super().memory_limit()
 
-    def _use_cache(self, cache: Path | None) -> None:
+    def _use_cache(self) -> None:
         """Cache compiled programs on disk, except on XLA's CPU devices, which cannot load them."""
         if self.on_tpu:
             default = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trm" / "xla"
-            folder = cache or Path(os.environ.get(CACHE_VARIABLE) or default)
+            folder = Path(os.environ.get(CACHE_VARIABLE) or default)
             folder.mkdir(parents=True, exist_ok=True)
             self._runtime.initialize_cache(str(folder))

@@ -80,9 +80,9 @@ class Store(ABC):
         """Write `data`. Raises Conflict if the precondition fails."""
         return self._write(name, lambda: io.BytesIO(data), len(data), if_generation_match)
 
-    def put_file(self, name: str, path: Path, *, if_generation_match: int | None = None) -> ObjectInfo:
-        """Write a file's content. Raises Conflict if the precondition fails."""
-        return self._write(name, lambda: open(path, "rb"), path.stat().st_size, if_generation_match)
+    def put_file(self, name: str, path: Path) -> ObjectInfo:
+        """Write a file's content."""
+        return self._write(name, lambda: open(path, "rb"), path.stat().st_size, None)
 
     def get_bytes(self, name: str) -> bytes:
         """The object's content, verified if the store has checksums. Raises ObjectMissing."""

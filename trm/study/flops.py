@@ -68,12 +68,11 @@ def head_flops(model: ModelConfig, seq_len: int, vocab: int) -> float:
     return 2.0 * model.d_model * (seq_len * vocab + 2)
 
 
-def forward_flops(
-    model: ModelConfig, seq_len: int, vocab: int, h_cycles: int | None = None, l_cycles: int | None = None
-) -> float:
+def forward_flops(model: ModelConfig, seq_len: int, vocab: int) -> float:
     """One supervision step of one row in evaluation: forward only."""
-    rounds, updates = h_cycles or model.h_cycles, l_cycles or model.l_cycles
-    return rounds * (updates + 1) * stack_flops(model, seq_len) + head_flops(model, seq_len, vocab)
+    return model.h_cycles * (model.l_cycles + 1) * stack_flops(model, seq_len) + head_flops(
+        model, seq_len, vocab
+    )
 
 
 def step_flops(
