@@ -210,15 +210,10 @@ def encode(grid: np.ndarray, side: int = SIDE) -> np.ndarray:
     return canvas.reshape(-1)
 
 
-def side_of(cells: int) -> int:
-    """Rows and columns of a square canvas of `cells` cells."""
-    return math.isqrt(cells)
-
-
 def decode(tokens: np.ndarray) -> np.ndarray | None:
     """The grid in the top left corner: the largest rectangle of colours there, or None. Inverts `encode` and is defined
     for any prediction."""
-    side = side_of(len(tokens))
+    side = math.isqrt(len(tokens))
     canvas = tokens.reshape(side, side)
     inside = (canvas >= COLOUR) & (canvas < COLOUR + 10)
     widths = np.minimum.accumulate(np.cumprod(inside, axis=1).sum(axis=1))

@@ -6,12 +6,14 @@ canvas has S cells.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from trm.data import rng
 from trm.data.dataset import PuzzleSet
 from trm.data.sampler import SampledRows
-from trm.tasks.arc.arc import COLOUR, INVERSE_TURN, side_of, turn
+from trm.tasks.arc.arc import COLOUR, INVERSE_TURN, turn
 
 
 def copy_transforms(
@@ -28,7 +30,7 @@ def copy_transforms(
 
 def sizes(canvases: np.ndarray) -> np.ndarray:
     """Rows and columns of the grid in the top left corner of each canvas: int64 [n, 2]."""
-    side = side_of(canvases.shape[1])
+    side = math.isqrt(canvases.shape[1])
     grids = canvases.reshape(-1, side, side) >= COLOUR
     return np.stack([grids[:, :, 0].sum(axis=1), grids[:, 0, :].sum(axis=1)], axis=1)
 
@@ -76,7 +78,7 @@ class ArcAugmenter:
         self._count = np.diff(puzzles.puzzle_indices)[puzzle].astype(np.int64)
         self.input_sizes, self.label_sizes = sizes(puzzles.inputs), sizes(puzzles.labels)
         self._inputs, self._labels = puzzles.inputs, puzzles.labels
-        self._side = side_of(meta.seq_len)
+        self._side = math.isqrt(meta.seq_len)
 
     def canvases(self, rows: np.ndarray, copies: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Inputs and labels of copy `copies[i]` of example `rows[i]`, uint8 [n, S] each."""
