@@ -104,7 +104,7 @@ def _parse(
     fields = dict(zip(columns, zip(*rows)))
 
     def characters(column: str) -> np.ndarray:
-        lengths = np.array([len(text) for text in fields[column]])
+        lengths: np.ndarray = np.array([len(text) for text in fields[column]])
         refuse(
             lengths != cells,
             name,
