@@ -104,7 +104,7 @@ def _parse(
     fields = dict(zip(columns, zip(*rows)))
 
     def characters(column: str) -> np.ndarray:
-        lengths: np.ndarray = np.array([len(text) for text in fields[column]])
+        lengths = np.array([len(text) for text in fields[column]])
         refuse(
             lengths != cells,
             name,
@@ -132,7 +132,7 @@ def refuse_characters(
         cell = int(bad[at].argmax())
         return f"the {column} has {chr(texts[at, cell])!r} at character {cell + 1}: use only {allowed}"
 
-    refuse(bad.any(axis=1), name, first, sentence)
+    refuse(np.asarray(bad.any(axis=1)), name, first, sentence)
 
 
 def refuse(bad: np.ndarray, name: str, first: int, sentence: Callable[[int], str]) -> None:
