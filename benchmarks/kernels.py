@@ -62,8 +62,8 @@ def cases(architecture: str) -> Iterator[tuple[str, Any, list[str], dict[str, An
         yield f"norm {axis}", norm._forward, [BF16] * 3 + [FP32, BF16, BF16, INT, INT], tile | kept
         yield f"norm backward {axis}", norm._backward, [BF16, BF16, FP32, BF16, INT, INT], tile
     gate = swiglu.TILE | {"num_warps": 8} | common
-    for kernel, name in ((swiglu._gate, "gate"), (swiglu._gate_backward, "gate backward")):
-        yield name, kernel, [BF16, BF16, INT, INT, INT, INT], gate
+    for name, backward in (("gate", False), ("gate backward", True)):
+        yield name, swiglu._gate, [BF16, BF16, INT, INT, INT, INT], gate | {"BACKWARD": backward}
     for tile in candidates("channels", architecture):
         sizes = {"inner": INNER, "depth": WIDTH, "GROUP": 8, "KEEP": True}
         yield "swiglu product", swiglu._product, [BF16] * 4 + [INT], tile | sizes | dot

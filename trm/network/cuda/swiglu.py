@@ -16,25 +16,7 @@ from trm.network.cuda.common import operand, sigmoid, wide
 @triton.jit
 def _gate(
     gate_up, hidden, rows, columns, row_stride, up,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDE: tl.constexpr,
-):  # fmt: skip
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    inside = (row[:, None] < rows) & (column[None, :] < columns)
-    first = tl.program_id(0).to(tl.int64) * ROWS
-    offset = tl.arange(0, ROWS)[:, None] * row_stride + column[None, :]
-    gate_up += first * row_stride
-    hidden += first * columns
-    g = tl.load(gate_up + offset, mask=inside, other=0.0).to(WIDE)
-    u = tl.load(gate_up + up + offset, mask=inside, other=0.0).to(WIDE)
-    h = g * sigmoid(g) * u
-    tl.store(hidden + tl.arange(0, ROWS)[:, None] * columns + column[None, :], h, mask=inside)
-
-
-@triton.jit
-def _gate_backward(
-    gate_up, hidden, rows, columns, row_stride, up,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDE: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDE: tl.constexpr, BACKWARD: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
@@ -46,11 +28,12 @@ def _gate_backward(
     narrow = tl.arange(0, ROWS)[:, None] * columns + column[None, :]
     g = tl.load(gate_up + offset, mask=inside, other=0.0).to(WIDE)
     u = tl.load(gate_up + up + offset, mask=inside, other=0.0).to(WIDE)
-    pushed = tl.load(hidden + narrow, mask=inside, other=0.0).to(WIDE)
     sigma = sigmoid(g)
     silu = g * sigma
-    tl.store(gate_up + offset, pushed * u * sigma * (1.0 + g - silu), mask=inside)
-    tl.store(gate_up + up + offset, pushed * silu, mask=inside)
+    if BACKWARD:
+        pushed = tl.load(hidden + narrow, mask=inside, other=0.0).to(WIDE)
+        tl.store(gate_up + offset, pushed * u * sigma * (1.0 + g - silu), mask=inside)
+        tl.store(gate_up + up + offset, pushed * silu, mask=inside)
     tl.store(hidden + narrow, silu * u, mask=inside)
 
 
@@ -94,27 +77,23 @@ def _product(
 TILE = {"ROWS": 4, "COLUMNS": 512}
 
 
-def _layout(gate_up: Tensor, hidden: Tensor) -> tuple[int, int, int, int]:
-    """Rows and columns of one half, the row stride, and the offset from gate to up."""
+def _run_gate(gate_up: Tensor, hidden: Tensor, backward: bool) -> Tensor:
     rows, columns = hidden.shape
-    return rows, columns, gate_up.shape[1], columns if gate_up.shape[0] == rows else rows * columns
+    up = columns if gate_up.shape[0] == rows else rows * columns  # offset from gate to up
+    programs = triton.cdiv(rows, TILE["ROWS"]), triton.cdiv(columns, TILE["COLUMNS"])
+    options = TILE | {"WIDE": wide(hidden), "BACKWARD": backward, "num_warps": 8}
+    _gate[programs](gate_up, hidden, rows, columns, gate_up.shape[1], up, **options)
+    return hidden
 
 
 def gate(gate_up: Tensor, hidden: Tensor) -> Tensor:
     """hidden = silu(gate) * up."""
-    rows, columns, stride, up = _layout(gate_up, hidden)
-    programs = triton.cdiv(rows, TILE["ROWS"]), triton.cdiv(columns, TILE["COLUMNS"])
-    _gate[programs](gate_up, hidden, rows, columns, stride, up, **TILE, WIDE=wide(hidden), num_warps=8)
-    return hidden
+    return _run_gate(gate_up, hidden, backward=False)
 
 
 def gate_backward(gate_up: Tensor, hidden: Tensor) -> None:
-    """In offset: `hidden` holds its gradient and is recomputed; `gate_up` is replaced by its gradient."""
-    rows, columns, stride, up = _layout(gate_up, hidden)
-    programs = triton.cdiv(rows, TILE["ROWS"]), triton.cdiv(columns, TILE["COLUMNS"])
-    _gate_backward[programs](
-        gate_up, hidden, rows, columns, stride, up, **TILE, WIDE=wide(hidden), num_warps=8
-    )
+    """In place: `hidden` holds its gradient and is recomputed; `gate_up` is replaced by its gradient."""
+    _run_gate(gate_up, hidden, backward=True)
 
 
 def product(
