@@ -36,7 +36,7 @@ KINDS = (
     *(*CUTS, "fill disk", "TPU API 503", "TPU API 429", "GCS 500/503"),
 )
 DEADLY = ("reboot host", *PREEMPTIONS, "fill disk")  # jobs need another launch after these
-LOCAL = ("reboot host", "fill disk", "cut network")  # these hit one host
+LOCAL = ("reboot host", "fill disk", "cut network")  # these hit one host, preemptions one slice of a pool
 LIMIT_SECONDS = 180
 FINISHED = (sys.maxsize, sys.maxsize)
 
@@ -111,18 +111,18 @@ class Campaign:
             for job in study.jobs
         }
         rank = self.random.choice([rank for ranks in where.values() for rank in ranks] or [0])
+        local = kind in LOCAL or (self.pool and kind in PREEMPTIONS)
         hit = {
             job: (step, launch)
             for job, (step, launch) in self._steps(study).items()
-            if (rank in where[job] if kind in LOCAL else where[job]) and step < study.jobs[job]["steps"] - 3
+            if (rank in where[job] if local else where[job]) and step < study.jobs[job]["steps"] - 3
         }
         begin = time.monotonic()
 
         def recovered() -> bool:
             now = self._steps(study)
-            relaunched = kind in DEADLY and not self.pool
             return all(
-                now[job][0] > step + 1 and (not relaunched or now[job][1] > launch)
+                now[job][0] > step + 1 and (kind not in DEADLY or now[job][1] > launch)
                 for job, (step, launch) in hit.items()
             )
 
@@ -133,9 +133,8 @@ class Campaign:
                 time.sleep(0.05)
         finally:
             self.pod.api.key_seconds, self.pod.api.seconds_per_state = 0.0, 0.05
-        seconds = time.monotonic() - begin
-        self.recoveries[kind].append(seconds)
-        resumed = f"{len(hit)} job(s) resumed after {seconds:5.1f} s"
+        self.recoveries[kind].append(time.monotonic() - begin)
+        resumed = f"{len(hit)} job(s) resumed after {self.recoveries[kind][-1]:5.1f} s"
         print(f"{len(self.kinds):3d} to go: {kind:23} {resumed}", flush=True)
 
     def _inflict(self, kind: str, study: Study, rank: int) -> None:
@@ -145,7 +144,7 @@ class Campaign:
             time.sleep(self.random.uniform(0.5, 5))
             pod.hosts[rank].boot()
         elif kind in PREEMPTIONS:
-            self._preempt(kind)
+            self._preempt(kind, rank)
         elif kind in INTRUDERS:
             self._intrude(kind, study)
         elif kind.endswith(" controller"):
@@ -176,7 +175,7 @@ class Campaign:
             pod.api.fail(3, *(quota if kind.endswith("429") else ()))
             pod.hosts[rank].drop_connections()
 
-    def _preempt(self, kind: str) -> None:
+    def _preempt(self, kind: str, rank: int) -> None:
         api = self.pod.api
         if kind.endswith("no capacity"):
             api.fail_requests(2)
@@ -185,7 +184,8 @@ class Campaign:
         elif kind.endswith("slow states"):
             api.seconds_per_state = 1.0
         self.preempted += 1
-        name = f"pod-{self.random.randrange(len(self.pod.groups))}" if self.pool else ""
+        node = self.pod.booted.get(rank) if self.pool else None
+        name = node.name.rpartition("/")[2] if node else ""
         self.pod.preempt(1.0 if kind.endswith("notice") else 0.0, name)
 
     def _intrude(self, kind: str, study: Study) -> None:

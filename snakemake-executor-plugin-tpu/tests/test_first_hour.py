@@ -47,6 +47,13 @@ def test_nothing_starts_without_a_yes(profile, capsys, monkeypatch):
     assert "Nothing was created" in said
 
 
+def test_a_profile_with_a_pool_is_refused(profile, capsys):
+    with (profile / "config.yaml").open("a") as file:
+        file.write("tpu-pool: v4-8 x 8\n")
+    assert main(["first-hour", "--yes", "--profile", str(profile)]) == 1
+    assert "give a profile without tpu-pool" in capsys.readouterr().err
+
+
 def test_the_slice_is_deleted_and_the_record_written_when_a_step_fails(profile, monkeypatch):
     called = []
 

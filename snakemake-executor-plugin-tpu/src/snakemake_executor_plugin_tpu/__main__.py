@@ -284,6 +284,9 @@ def first_hour(args: argparse.Namespace, settings: ExecutorSettings) -> int:
     settings.check_pod()
     if args.profile is None:
         raise PodError("The first hour needs a profile: --profile profiles/tpu.")
+    if settings.pool:
+        # Every call would create the whole pool, at a multiple of the announced price.
+        raise PodError("The first hour uses one slice: give a profile without tpu-pool.")
     hour = FirstHour(args.profile, str(settings.name), lambda sentence: print(sentence, flush=True))
     print(hour.announce())
     if not args.yes and (not sys.stdin.isatty() or input("Start? [y/N] ").strip().lower() != "y"):

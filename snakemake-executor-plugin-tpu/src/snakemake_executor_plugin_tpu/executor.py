@@ -145,7 +145,6 @@ class Executor(RemoteExecutor):
             logs=self.folder / "logs" / slot,
             settings=self.settings,
             say=self.logger.info,
-            show=self.logger.info,
         )
         self.runs[slot] = run
         self.futures[slot] = self.driver.start(run.run())
@@ -183,15 +182,14 @@ class Executor(RemoteExecutor):
             found = sorted(Path(item).rglob("*")) if Path(item).is_dir() else [Path(item)]
             sources = [path for path in found if path.is_file() and "__pycache__" not in path.parts]
             files.update({str(path): path for path in sources})
-        for part in members(job):
-            made_inside = {str(file) for other in members(job) for file in other.output}
-            for file in part.input:
-                if not file.is_storage and str(file) not in made_inside and Path(file).is_file():
-                    if Path(file).stat().st_size > LARGEST_LOCAL_INPUT:
-                        raise WorkflowError(
-                            f"Input {file} is too large to send with each job: put it into storage."
-                        )
-                    files[str(file)] = Path(file)
+        made_inside = {str(file) for part in members(job) for file in part.output}
+        for file in (file for part in members(job) for file in part.input):
+            if not file.is_storage and str(file) not in made_inside and Path(file).is_file():
+                if Path(file).stat().st_size > LARGEST_LOCAL_INPUT:
+                    raise WorkflowError(
+                        f"Input {file} is too large to send with each job: put it into storage."
+                    )
+                files[str(file)] = Path(file)
         for name in files:
             if name.startswith(("/", "..")):
                 raise WorkflowError(

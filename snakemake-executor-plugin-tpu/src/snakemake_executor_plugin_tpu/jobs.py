@@ -68,11 +68,10 @@ class JobRun:
         logs: Path,
         settings: ExecutorSettings,
         say: Callable[[str], None],
-        show: Callable[[str], None],
     ) -> None:
         self.request, self.pool, self.record = request, pool, record
         self.member = pool.members[0]
-        self.logs, self.settings, self.say, self.show = logs, settings, say, show
+        self.logs, self.settings, self.say = logs, settings, say
         self.task: asyncio.Task[Any] | None = None
         self.launch: Launch | None = None
         self.launches: list[Launch] = []
@@ -234,7 +233,7 @@ class JobRun:
 
     def _show(self, rank: int, line: str) -> None:
         if self.settings.stream == "all" or (self.settings.stream == "first" and rank == 0):
-            self.show(f"[{self.request.label} {rank}] {line}")
+            self.say(f"[{self.request.label} {rank}] {line}")
 
     async def _find(self, pod: Pod) -> dict[str, Any] | None:
         """Return this job's task if it is on the pod, and remove outdated ones."""
