@@ -174,12 +174,8 @@ class Supervisor:
 
     def _stop(self) -> int:
         grace = float(read(self.folder / "stop") or self.spec.get("grace", 10))
-        # One signal per process: jobs treat a second SIGTERM as a request to stop at once.
-        self._signal_all(signal.SIGTERM)
-        deadline = time.monotonic() + grace
-        while descendants(os.getpid()) and time.monotonic() < deadline:
-            self._reap()
-            self._wait(0.1)
+        # SIGTERM once per process: jobs treat a second one as a request to stop at once.
+        self._signal_until_gone(signal.SIGTERM, grace)
         self._signal_until_gone(signal.SIGKILL, 30)
         deadline = time.monotonic() + 10
         while self._reap() is None and time.monotonic() < deadline:
@@ -195,7 +191,7 @@ class Supervisor:
         deadline = time.monotonic() + seconds
         self._signal_all(number)
         while descendants(os.getpid()) and time.monotonic() < deadline:
-            time.sleep(0.02)
+            self._wait(0.05)
             if number == signal.SIGKILL:
                 self._signal_all(number)
 
