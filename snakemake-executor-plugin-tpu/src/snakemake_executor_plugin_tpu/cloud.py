@@ -1,17 +1,20 @@
 """The pod in the Cloud TPU API (v2): describe, create, delete."""
 
 import asyncio
+import json
+import secrets
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 from .errors import CloudError, explain, is_transient, short
 from .google import auth, gx, load
 from .keys import public_half
 from .settings import ExecutorSettings
-from .spec import guard_metadata, valid_seconds
 
 # Only these states prove that a pod is lost; silent hosts prove nothing.
 LOST_NODE = {"PREEMPTED", "TERMINATED"}
@@ -19,6 +22,7 @@ LOST_QUEUED = {"SUSPENDED", "FAILED"}
 LABEL = {"snakemake-tpu": "created"}
 CALL_TIMEOUT = 60.0
 TELL_AFTER = 4
+QUEUE_SECONDS = 86400
 KEY_PAUSES = (1.0, 2.0, 4.0, 8.0, 15.0, 15.0, 15.0)
 
 
@@ -73,6 +77,30 @@ class PodState:
     def __str__(self) -> str:
         """Return a short description."""
         return f"node {self.node}, queued resource {self.queued}" + (f" ({self.error})" if self.error else "")
+
+
+def guard_metadata(settings: ExecutorSettings) -> dict[str, str]:
+    """Return the metadata by which a new pod deletes itself: the startup script (worker/guard.py) and its settings."""
+    if not (settings.idle_delete or settings.end):
+        return {}
+    orders = {
+        "name": settings.name,
+        "idle_seconds": 60 * settings.idle_delete,
+        "end": settings.end_time(),
+        "lease": settings.lease,
+        "secret": secrets.token_hex(16),
+        "api": f"{'http' if settings.api_endpoint else 'https'}://tpu.googleapis.com",
+    }
+    script = (Path(__file__).parent / "worker" / "guard.py").read_text()
+    return {"startup-script": script, "snakemake-tpu": json.dumps(orders)}
+
+
+def valid_seconds(settings: ExecutorSettings) -> int:
+    """Return after how long a queued request expires, since its controller may have ended."""
+    seconds = settings.queue_timeout or QUEUE_SECONDS
+    if settings.end:
+        seconds = min(seconds, int(settings.end_time() - time.time()))
+    return max(1, seconds)
 
 
 class TpuCloud:
