@@ -58,18 +58,13 @@ class MixtureSampler:
         rows[shares.argmax()] += steps * self.batch_size - rows.sum()
         return rows
 
-    def _before(self, step: int) -> NDArray[np.int64]:
-        """Rows of each source before step 0, 1, ..."""
-        first, done, shares = next(stage for stage in reversed(self._stages) if stage[0] <= step)
-        return done + self._drawn(shares, step - first)
-
     def batch(self, step: int, rank: int = 0, world: int = 1) -> SampledRows:
         """See `Sampler.batch`."""
-        first, _, shares = next(stage for stage in reversed(self._stages) if stage[0] <= step)
-        begin = self._before(step)
-        counts = self._drawn(shares, step + 1 - first) - self._drawn(shares, step - first)
+        first, done, shares = next(stage for stage in reversed(self._stages) if stage[0] <= step)
+        before, after = (self._drawn(shares, steps - first) for steps in (step, step + 1))
         parts = []
-        for sampler, members, start, count in zip(self._samplers, self._members, begin, counts, strict=True):
+        spans = zip(self._samplers, self._members, done + before, after - before, strict=True)
+        for sampler, members, start, count in spans:
             if sampler and count:
                 drawn = sampler.rows(int(start), int(count))
                 parts.append(SampledRows(members[drawn.rows], members[drawn.puzzles], drawn.copies))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from math import ceil
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
-from trm.study.schema import DataConfig, ModelConfig, TrainingConfig
+from trm.study.schema import CurriculumStage, DataConfig, DataStage, ModelConfig, TrainingConfig
+
+AnyStage = TypeVar("AnyStage", CurriculumStage, DataStage)
 
 
 class Stage(NamedTuple):
@@ -33,30 +36,28 @@ def last_step(until: float, steps: int) -> int:
 
 def recursion_stages(model: ModelConfig, training: TrainingConfig) -> list[Stage]:
     """The recursion's (T, n) over the run: the curriculum's stages, then the model's own until the end."""
-    stages: list[Stage] = []
-    for stage in training.curriculum:
-        last = last_step(stage.until, training.steps)
-        if last > (stages[-1].last_step if stages else 0):
-            stages.append(Stage(last, stage.h_cycles, stage.l_cycles))
-    if not stages or stages[-1].last_step < training.steps:
-        stages.append(Stage(training.steps, model.h_cycles, model.l_cycles))
-    return stages
+    return [
+        Stage(last, (stage or model).h_cycles, (stage or model).l_cycles)
+        for last, stage in _spans(training.curriculum, training.steps)
+    ]
 
 
 def draw_stages(data: DataConfig, steps: int) -> list[DrawStage]:
     """How rows are drawn over the run: the data curriculum's stages, then the data's own values until the end."""
-    own = (0, 0) if data.hints == "auto" else data.hints
-    own_shares = tuple(source.share for source in data.sources)
-
-    def drawn(last: int, hints: tuple[int, int] | None, shares: tuple[float, ...] | None) -> DrawStage:
-        shares = shares or own_shares
-        return DrawStage(last, hints or own, tuple(share / sum(shares) for share in shares))
-
-    stages: list[DrawStage] = []
-    for stage in data.curriculum:
-        last = last_step(stage.until, steps)
-        if last > (stages[-1].last_step if stages else 0):
-            stages.append(drawn(last, stage.hints, stage.shares))
-    if not stages or stages[-1].last_step < steps:
-        stages.append(drawn(steps, None, None))
+    stages = []
+    for last, stage in _spans(data.curriculum, steps):
+        hints = (stage and stage.hints) or ((0, 0) if data.hints == "auto" else data.hints)
+        shares = (stage and stage.shares) or tuple(source.share for source in data.sources)
+        stages.append(DrawStage(last, hints, tuple(share / sum(shares) for share in shares)))
     return stages
+
+
+def _spans(curriculum: Sequence[AnyStage], steps: int) -> Iterator[tuple[int, AnyStage | None]]:
+    """The last step of each stage that is not empty, and the stage; None: after the last one."""
+    done = 0
+    for stage in curriculum:
+        if (last := last_step(stage.until, steps)) > done:
+            yield last, stage
+            done = last
+    if done < steps:
+        yield steps, None

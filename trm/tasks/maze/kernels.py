@@ -1,6 +1,6 @@
 """Compiled mazes: breadth-first distances, number of shortest paths, random mazes with a long path.
 
-A maze is a square of tokens (maze.WALL ...), uint8 [side * side]; moves go up, left, right, down.
+A maze is a square of tokens (WALL, ...), uint8 [side * side]; moves go up, left, right, down.
 """
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ import numpy as np
 
 from trm.compiled import njit
 from trm.data.rng_kernels import bounded, child_key
-
-WALL, OPEN, START, GOAL, PATH = 1, 2, 3, 4, 5
+from trm.tasks.maze.spec import GOAL, OPEN, PATH, START, WALL
 
 
 @njit

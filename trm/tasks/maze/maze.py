@@ -18,10 +18,9 @@ from trm.data.pool import Pool, make_pool, parts_of, split_order, without_equiva
 from trm.data.progress import Progress
 from trm.errors import UserError
 from trm.study.schema import DataConfig
-from trm.tasks.maze.spec import CHARACTERS
+from trm.tasks.maze.spec import CHARACTERS, GOAL, OPEN, PATH, START, WALL
 from trm.tasks.sudoku.classes import number_rows
 
-WALL, OPEN, START, GOAL, PATH = 1, 2, 3, 4, 5
 TRIES = 20_000
 """Attempts per maze; about one in 60 random 30x30 mazes has a path of 110 cells."""
 

@@ -10,6 +10,7 @@ from trm.study.tasks import Cell, DataShape, OfficialFiles, TaskSpec
 
 CHARACTERS = "# SGo"
 """Characters of tokens 1 to 5."""
+WALL, OPEN, START, GOAL, PATH = 1, 2, 3, 4, 5
 
 
 class MazeSpec(TaskSpec):

@@ -10,7 +10,7 @@ from trm.data.pool import Pool
 from trm.study.schema import DataConfig
 from trm.tasks.base import Augmenter, Files, Task
 from trm.tasks.maze import maze
-from trm.tasks.maze.spec import CHARACTERS
+from trm.tasks.maze.spec import CHARACTERS, OPEN
 
 
 class MazeAugmenter(Augmenter):
@@ -28,7 +28,7 @@ class Maze(Task):
     """Square mazes, answered by a shortest path."""
 
     name = "maze"
-    blank = maze.OPEN
+    blank = OPEN
     rating = "cells of the shortest path"
 
     def pool(self, config: DataConfig, files: Files) -> Pool:
