@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 
 from trm.errors import UserError
-from trm.io import sha256_file
+from trm.io import exclusive, sha256_file
 from trm.storage.cache import default_folder
 from trm.study.tasks import OfficialFiles, spec_of
 
@@ -28,13 +28,25 @@ def official_files(task: str) -> list[tuple[str, Path]]:
 
 def _cached(source: OfficialFiles, name: str, folder: Path) -> Path:
     path, wanted = folder / name, source.sha256[name]
-    if path.is_file() and sha256_file(path) == wanted:
-        return path
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with exclusive(folder / f"{name}.lock"):
+            if not path.is_file() or sha256_file(path) != wanted:
+                _download(source, name, folder)
+    except OSError as error:
+        raise UserError(
+            f"{error.filename or folder}: {error.strerror or error}; free space, or set TRM_CACHE to a writable folder"
+        ) from error
+    return path
+
+
+def _download(source: OfficialFiles, name: str, folder: Path) -> None:
     from huggingface_hub import hf_hub_download
 
+    path, wanted = folder / name, source.sha256[name]
     place = f"{name} of {source.repository}, revision {source.revision[:8]},"
+    path.unlink(missing_ok=True)  # it is damaged
     try:
-        path.unlink(missing_ok=True)  # damaged, or of another revision
         hf_hub_download(
             source.repository,
             name,
@@ -45,9 +57,7 @@ def _cached(source: OfficialFiles, name: str, folder: Path) -> Path:
         )
     except Exception as error:  # the hub's client raises those of its HTTP library too
         if isinstance(error, OSError) and error.errno:
-            raise UserError(
-                f"{error.filename or folder}: {error.strerror}; free space, or set TRM_CACHE to a writable folder"
-            ) from error
+            raise
         reason = str(error.__cause__ or error).splitlines()[0]
         raise UserError(
             f"{place} cannot be downloaded ({reason}): connect to the network and start again, or use "
@@ -60,4 +70,3 @@ def _cached(source: OfficialFiles, name: str, folder: Path) -> Path:
             f"{place} was downloaded with the SHA-256 {digest}, not {wanted}: the file is damaged or the hub serves "
             "another one; try again, or give your own copy with data.source=csv"
         )
-    return path
