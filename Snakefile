@@ -80,7 +80,7 @@ localrules:
 rule all:
     default_target: True
     input:
-        INPUTS.everything,
+        by(INPUTS.everything),
 
 
 include: "workflow/rules/preflight.smk"

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from benchmarks.frame import finish, parser
-from trm.analysis.fits.bootstrap import POOL, resample, seed_spread
-from trm.analysis.fits.compare import delta_for
+from trm.analysis.fits.bootstrap import POOL, resample
+from trm.analysis.fits.compare import delta_for, percentiles
 from trm.analysis.fits.forms import FORMS, Array, normalise
-from trm.analysis.fits.run import percentiles
 from trm.analysis.fits.solve import solve
+from trm.analysis.stats import seed_spread
 
 
 @dataclass(frozen=True)

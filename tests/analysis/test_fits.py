@@ -12,12 +12,13 @@ from scipy.optimize import least_squares
 from benchmarks.fits import Truth, coverage
 from tests.analysis.synthetic import experiment
 from trm.analysis.fits import fit_table
-from trm.analysis.fits.bootstrap import resample, seed_spread, within
+from trm.analysis.fits.bootstrap import resample, within
 from trm.analysis.fits.compare import choose, doubts
 from trm.analysis.fits.forms import FORMS, Form, normalise
 from trm.analysis.fits.run import round_number
 from trm.analysis.fits.solve import solve
 from trm.analysis.specs import FitSpec, TableSpec
+from trm.analysis.stats import seed_spread
 from trm.analysis.tables import Table, collect, merge
 
 PUZZLES = np.array([[100.0, 250, 500, 1000, 2000, 5000, 10000]])

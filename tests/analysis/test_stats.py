@@ -128,7 +128,6 @@ def test_the_noise_scale_comes_from_logs_or_gradient_norms() -> None:
         (compact(3e15), "3P"),
         (interval((0.1, 0.25)), " [0.1, 0.25]"),
         (interval(None), ""),
-        (interval((1e-12, 0.02), 2, 100), " [0, 2]"),
         (value_name("adam_atan2"), "Adam-atan2"),
         (value_name(0.999), "0.999"),
         (value_name(50), "50"),

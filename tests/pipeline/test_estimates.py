@@ -3,7 +3,6 @@
 import json
 import shlex
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -103,15 +102,15 @@ def test_commands_of_rules_see_the_same_study(jobs):
 def test_a_run_that_starts_from_weights_outside_the_study_needs_them_on_disk(jobs, tmp_path, monkeypatch):
     project = open_project({"experiments": "ema", "set": {"training.init_from": "older-12345678"}})
     assert project.catalogue.any_initial_weights
-    job = SimpleNamespace(run=project.study.experiment("ema").points[0].runs[0].name)
+    run = project.study.experiment("ema").points[0].runs[0].name
     inputs = Inputs(project, Estimates(project), PreflightGate(Settings(), project.place, 1))
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match="init_from=older-12345678: .* does not exist"):
-        inputs.train_initial(job)
+        inputs.train_initial(run)
     weights = tmp_path / "results/runs/older-12345678/weights.safetensors"
     weights.parent.mkdir(parents=True)
     weights.touch()
-    assert inputs.train_initial(job) == []
+    assert inputs.train_initial(run) == []
 
 
 def test_gpus_of_a_job_follow_its_workers(jobs):

@@ -7,7 +7,7 @@ import pytest
 from tests.storage.conftest import BUCKET
 from trm.cli import main
 from trm.errors import UserError
-from trm.pipeline.archive import export, open_place, send, survey, without_formulas
+from trm.pipeline.archive import export, open_place, send, survey
 from trm.storage.gcs import GcsStore
 
 
@@ -79,9 +79,3 @@ def test_tables_are_exported_under_the_names_of_their_experiments(results: Path,
         export({"ema": "results/tables/ema-2.csv"}, str(tmp_path / "out"))
     with pytest.raises(UserError, match="name a folder"):
         export({"data_size": str(table)}, " ")
-
-
-def test_no_cell_of_an_exported_table_is_a_formula() -> None:
-    text = 'label,error\n"=HYPERLINK(""http://x"")",-1.5\n@sum,+2e-3\n-note,nan\n'
-    expected = 'label,error\n"\'=HYPERLINK(""http://x"")",-1.5\n\'@sum,+2e-3\n\'-note,nan\n'
-    assert without_formulas(text) == expected

@@ -128,6 +128,11 @@ def config_keys() -> tuple[str, ...]:
     return tuple(f"{name}.{field}" for name, section in SECTIONS.items() for field in section.model_fields)
 
 
+def lower_is_better(metric: str) -> bool:
+    """Whether a smaller value of the metric is the better one."""
+    return "error" in metric or "entropy" in metric or metric.endswith(("seconds", "bytes", "variance"))
+
+
 def label(column: str) -> Label:
     """The label of any column; an unnamed key is written as its last part."""
     for table in (METRICS, DERIVED, CONFIG):

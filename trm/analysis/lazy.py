@@ -1,4 +1,4 @@
-"""Heavy modules, imported on first use.
+"""Heavy modules, imported on first use, and types of theirs that annotations name.
 
 The Snakefile validates figure specifications, so it imports every module of `trm.analysis.kinds`. numpy, pandas, scipy
 and matplotlib would add a second to each dry run; only drawing needs them.
@@ -13,9 +13,12 @@ if TYPE_CHECKING:
     import matplotlib as mpl
     import numpy as np
     import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Canvas
 
     from trm.analysis import stats
     from trm.analysis.kinds import common
+    from trm.analysis.tables import Table
 else:
 
     class Lazy:
@@ -31,5 +34,6 @@ else:
 
     mpl, np, pd = Lazy("matplotlib"), Lazy("numpy"), Lazy("pandas")
     stats, common = Lazy("trm.analysis.stats"), Lazy("trm.analysis.kinds.common")
+    Axes = Canvas = Table = Any
 
-__all__ = ["common", "mpl", "np", "pd", "stats"]
+__all__ = ["Axes", "Canvas", "Table", "common", "mpl", "np", "pd", "stats"]

@@ -135,20 +135,11 @@ def memory(size: float | None, digits: int = 3) -> str:
     return f"{number(size, digits)} GiB"
 
 
-def interval(bounds: Sequence[float | None] | None, digits: int = 2, scale: float = 1.0) -> str:
+def interval(bounds: Sequence[float | None] | None, digits: int = 2) -> str:
     """` [low, high]` with a leading space; nothing where there is no interval."""
     if bounds is None or any(bound is None or not math.isfinite(bound) for bound in bounds):
         return ""
-    # below 0.001 % a bound is shown as 0
-    least = 1e-3 if scale == 100 else 0.0
-    low, high = (scale * float(bound or 0) for bound in bounds)
-    shown = [number(bound if abs(bound) >= least else 0.0, digits) for bound in (low, high)]
-    return f" [{', '.join(shown)}]"
-
-
-def share(value: float | None, digits: int = 2) -> str:
-    """A share in per cent, without the sign; what is below 0.001 % is 0."""
-    return number(100 * value if value is not None and abs(value) >= 1e-5 else value and 0.0, digits)
+    return f" [{', '.join(number(bound, digits) for bound in bounds)}]"
 
 
 def value_name(value: Any, column: str = "") -> str:

@@ -21,11 +21,11 @@ def run(args: argparse.Namespace) -> int:
     """Fit and write."""
     from trm.analysis.fits import fit_table
     from trm.analysis.specs import FitSpec
-    from trm.analysis.tables import load_all
+    from trm.analysis.tables import load, merge
     from trm.io import config_argument, dump, write_text
 
     spec = config_argument(FitSpec, args.spec, "--spec")
-    result = fit_table(load_all(args.table, spec.experiments), spec)
+    result = fit_table(merge([load(path) for path in args.table], spec.experiments), spec)
     write_text(args.out, dump(result))
     for group in result["groups"]:
         print(f"{args.out}: {group.get('chosen') or group.get('error') or spec.form}")

@@ -6,8 +6,7 @@ what a pod wrote below its `storage_prefix` can be collected onto this disk.
 
 from __future__ import annotations
 
-import csv
-import io
+import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,47 +98,26 @@ def _checksum(store: Store, info: ObjectInfo) -> str:
 def export(tables: dict[str, str], out: str) -> list[Path]:
     """Copy tables (experiment -> path of its CSV) to `out`/EXPERIMENT.csv, for a spreadsheet or another program.
 
-    Text that a spreadsheet would take for a formula gets an apostrophe before it.
-
     Raises:
         UserError: no folder is named, a table is not built, or the folder cannot be written.
     """
     if not out.strip():
         raise UserError("export: name a folder, such as `results export tables`")
-    written = []
     for experiment, table in tables.items():
         if not Path(table).exists():
             raise UserError(
                 f"{table} does not exist: build it first (`snakemake --profile ... {experiment}`)"
             )
+    written = []
     for experiment, table in tables.items():
-        for end in (".csv", ".curves.csv"):
+        for origin, end in ((table, ".csv"), (f"{table}.curves.csv", ".curves.csv")):
             target = Path(out, f"{experiment}{end}")
-            origin = Path(table) if end == ".csv" else Path(f"{table}.curves.csv")
             try:
                 target.parent.mkdir(parents=True, exist_ok=True)
-                target.write_text(without_formulas(origin.read_text(encoding="utf-8")), encoding="utf-8")
+                shutil.copyfile(origin, target)
             except OSError as error:
                 raise UserError(
                     f"{error.filename}: {error.strerror}; name a folder that can be written"
                 ) from error
             written.append(target)
     return written
-
-
-def without_formulas(text: str) -> str:
-    """A CSV text whose cells no spreadsheet evaluates; numbers stay as they are."""
-    rows = [[_inert(cell) for cell in row] for row in csv.reader(io.StringIO(text))]
-    found = io.StringIO()
-    csv.writer(found, lineterminator="\n").writerows(rows)
-    return found.getvalue()
-
-
-def _inert(cell: str) -> str:
-    if cell[:1] not in ("=", "+", "-", "@", "\t", "\r"):
-        return cell
-    try:
-        float(cell)
-    except ValueError:
-        return f"'{cell}"
-    return cell

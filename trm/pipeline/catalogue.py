@@ -221,17 +221,16 @@ class Catalogue:
         if any(self.study.experiment(name).skip for name in experiments):
             return None
         fits = tuple(self._fit(fit, experiments) for fit in spec.fits(experiment))
-        tables = [self.table_identity(name) for name in experiments]
+        identities = [self.table_identity(name) for name in experiments]
         content = spec.model_dump(mode="json")
-        identity = digest([ANALYSIS_VERSION, content, tables, [fit.name for fit in fits], self._style])
-        return Figure(stem, spec, experiments, fits, identity)
+        identity = digest([ANALYSIS_VERSION, content, identities, [fit.name for fit in fits], self._style])
+        return Figure(stem, spec, experiments, self._table_files(experiments), fits, identity)
 
     def _fit(self, spec: FitSpec, experiments: tuple[str, ...]) -> Fit:
         experiments = spec.experiments or experiments
-        tables = [self.table_identity(name) for name in experiments]
-        identity = digest([ANALYSIS_VERSION, spec.model_dump(mode="json"), tables])
-        return Fit(f"{'_'.join(experiments)}-{identity[:8]}", spec, experiments)
+        identities = [self.table_identity(name) for name in experiments]
+        identity = digest([ANALYSIS_VERSION, spec.model_dump(mode="json"), identities])
+        return Fit(f"{'_'.join(experiments)}-{identity[:8]}", spec, self._table_files(experiments))
 
-    def figure_tables(self, drawn: Figure | Fit) -> list[str]:
-        """Tables that a figure or a fit reads."""
-        return [self.table_file(name) for name in drawn.experiments]
+    def _table_files(self, experiments: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(map(self.table_file, experiments))

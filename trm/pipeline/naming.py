@@ -10,43 +10,39 @@ from typing import Any
 from trm.analysis.specs import Figure as FigureSpec
 from trm.analysis.specs import FitSpec
 from trm.study.dataset_identity import dataset_identity, source_identity
-from trm.study.fingerprint import digest, task_slug
+from trm.study.fingerprint import canonical_json, digest, task_slug
 from trm.study.points import Point
 from trm.study.schema import DataConfig
 
 ANALYSIS_VERSION = 10
 """Raised when tables, fits or figures are computed differently: all of them are then rebuilt; no run is."""
+ARRAYS = (
+    "inputs", "labels", "puzzle_identifiers", "puzzle_indices", "group_indices", "ratings", "sources",
+)  # fmt: skip
 DATASET_FILES = tuple(
     f"{split}/{file}"
     for split in ("train", "validation", "test")
-    for file in (
-        "dataset.json",
-        *(
-            f"all__{array}.npy"
-            for array in (
-                "inputs",
-                "labels",
-                "puzzle_identifiers",
-                "puzzle_indices",
-                "group_indices",
-                "ratings",
-                "sources",
-            )
-        ),
-    )
+    for file in ("dataset.json", *(f"all__{array}.npy" for array in ARRAYS))
 )
-
 REPORT = "results/report.html"
 RUN_FILES = ("training.json", "history.csv", "weights.safetensors")
 
 
 @dataclass(frozen=True)
 class Fit:
-    """One fit: the file by content, its specification and the tables it reads."""
+    """One fit: its name by content, its specification and the tables it reads."""
 
     name: str
     spec: FitSpec
-    experiments: tuple[str, ...]
+    tables: tuple[str, ...]
+
+    @property
+    def file(self) -> str:
+        return f"results/fits/{self.name}.json"
+
+    @property
+    def json(self) -> str:
+        return canonical_json(self.spec.model_dump(mode="json"))
 
 
 @dataclass(frozen=True)
@@ -56,13 +52,28 @@ class Figure:
     stem: str
     spec: FigureSpec
     experiments: tuple[str, ...]
+    tables: tuple[str, ...]
     fits: tuple[Fit, ...]
     identity: str
 
     @property
     def name(self) -> str:
-        """Name of the file by content."""
+        """Name of the files by content."""
         return f"{self.stem}-{self.identity[:8]}"
+
+    @property
+    def files(self) -> list[str]:
+        """PDF, PNG and caption."""
+        return [f"results/figures/{self.name}{end}" for end in (".pdf", ".png", ".json")]
+
+    @property
+    def json(self) -> str:
+        return canonical_json(self.spec.model_dump(mode="json"))
+
+    @property
+    def reading(self) -> str:
+        """How to read a figure of its kind."""
+        return self.spec.reading
 
 
 def published(stem: str) -> str:

@@ -12,7 +12,6 @@ from trm.errors import UserError
 from trm.io import write_json
 from trm.pipeline.project import Project, open_project
 from trm.pipeline.reporting import report_spec
-from trm.pipeline.selection import spec_json
 
 REPORT = Path("results/report.partial.html")
 
@@ -52,10 +51,10 @@ def _gather(project: Project, section: dict[str, Any], work: Path) -> None:
         fits = []
         for fit in figure.fits:
             out = work / f"{fit.name}.json"
-            if _trm("fit", "--table", table, "--spec", spec_json(fit), "--out", out):
+            if _trm("fit", "--table", table, "--spec", fit.json, "--out", out):
                 fits.append(out)
         out = work / f"{figure.name}.pdf"
-        if _trm("plot", "--spec", spec_json(figure), "--table", table, "--fit", *fits, "--out", out):
+        if _trm("plot", "--spec", figure.json, "--table", table, "--fit", *fits, "--out", out):
             figures.append(str(out))
     section["figures"] = figures
 

@@ -168,8 +168,8 @@ def _drawing(project: Project, estimates: Estimates, experiments: list[str]) -> 
     for name in experiments:
         figures = catalogue.figures_of(name)
         wanted += [catalogue.table_file(name)]
-        wanted += [f"results/fits/{fit.name}.json" for figure in figures for fit in figure.fits]
-        wanted += [f"results/figures/{figure.name}.pdf" for figure in figures]
+        wanted += [fit.file for figure in figures for fit in figure.fits]
+        wanted += [figure.files[0] for figure in figures]
         wanted += [published(figure.stem) for figure in figures]
     missing = [path for path in dict.fromkeys([*wanted, REPORT]) if not project.place.exists(path)]
     return [estimates.hardware.start] * len(missing) if experiments else []

@@ -23,7 +23,7 @@ def report_spec(project: Project) -> dict[str, Any]:
         figures = [figure for figure in project.catalogue.figures_of(name) if figure.stem in shown]
         own.update(figure.stem for figure in figures)
         runs = sorted({run.name for point in experiment.points for run in point.runs})
-        fits = dict.fromkeys(f"results/fits/{fit.name}.json" for figure in figures for fit in figure.fits)
+        fits = dict.fromkeys(fit.file for figure in figures for fit in figure.fits)
         experiments.append(
             {
                 "name": name,
@@ -33,7 +33,7 @@ def report_spec(project: Project) -> dict[str, Any]:
                 "needs": experiment.definition.hypothesis_needs,
                 "table": project.catalogue.table_file(name),
                 "fits": list(fits),
-                "figures": _files(figures),
+                "figures": [figure.files[0] for figure in figures],
                 "planned_runs": len(runs),
                 "planned_hours": sum(estimates.of(run).device_hours for run in runs),
                 "failed": failed_runs(project, runs),
@@ -47,13 +47,9 @@ def report_spec(project: Project) -> dict[str, Any]:
         "budget": budget,
         "budget_rows": budget_rows,
         "experiments": experiments,
-        "figures": _files(figure for figure in project.selection.shown if figure.stem not in own),
+        "figures": [figure.files[0] for figure in project.selection.shown if figure.stem not in own],
         "rebuild": rebuild,
     }
-
-
-def _files(figures: Any) -> list[str]:
-    return [f"results/figures/{figure.name}.pdf" for figure in figures]
 
 
 def failed_runs(project: Project, runs: list[str]) -> list[dict[str, str]]:

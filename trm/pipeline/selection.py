@@ -10,7 +10,6 @@ from typing import Any
 from trm.errors import UserError
 from trm.pipeline.catalogue import Catalogue
 from trm.pipeline.naming import Figure, Fit, published
-from trm.study.fingerprint import canonical_json
 
 
 class Selection:
@@ -127,14 +126,12 @@ class Selection:
     @cached_property
     def report_fits(self) -> list[str]:
         """Fits that the report quotes."""
-        names = dict.fromkeys(fit.name for figure in self.shown for fit in figure.fits)
-        return [f"results/fits/{name}.json" for name in names]
+        return list(dict.fromkeys(fit.file for figure in self.shown for fit in figure.fits))
 
     @cached_property
     def report_figures(self) -> list[str]:
         """Files of the figures that the report shows."""
-        ends = (".pdf", ".png", ".json")
-        return [f"results/figures/{figure.name}{end}" for figure in self.shown for end in ends]
+        return [file for figure in self.shown for file in figure.files]
 
     @cached_property
     def targets(self) -> dict[str, list[str]]:
@@ -146,8 +143,3 @@ class Selection:
             for target in (name, *experiment.definition.aliases)
         }
         return experiments | {name: [] for name in self._study.points}
-
-
-def spec_json(item: Figure | Fit) -> str:
-    """Specification of a figure or a fit."""
-    return canonical_json(item.spec.model_dump(mode="json"))

@@ -3,7 +3,7 @@
 
 rule source:
     input:
-        preflight=INPUTS.source_preflight,
+        preflight=by(INPUTS.source_preflight, "source"),
     output:
         manifest=PLACE.at("results/sources/{source}/manifest.json"),
         puzzles=PLACE.at("results/sources/{source}/puzzles.npz"),
@@ -24,9 +24,9 @@ rule source:
 
 rule dataset:
     input:
-        preflight=INPUTS.dataset_preflight,
-        source=INPUTS.dataset_manifest,
-        puzzles=INPUTS.dataset_puzzles,
+        preflight=by(INPUTS.dataset_preflight, "dataset"),
+        source=by(INPUTS.source_manifest, "dataset"),
+        puzzles=by(INPUTS.source_puzzles, "dataset"),
     output:
         manifest=PLACE.at("results/datasets/{dataset}/manifest.json"),
         files=PLACE.all(CATALOGUE.dataset_files("{dataset}")[1:]),

@@ -5,7 +5,7 @@ rule evaluate:
     input:
         training=PLACE.at("results/runs/{run}/training.json"),
         weights=PLACE.at("results/runs/{run}/weights.safetensors"),
-        dataset=INPUTS.evaluate_dataset,
+        dataset=by(INPUTS.evaluate_dataset, "run", "evaluation"),
     output:
         evaluation=PLACE.at("results/runs/{run}/evaluation-{evaluation}.json"),
     log:
@@ -20,7 +20,7 @@ rule evaluate:
         gpu=PLAN.gpus_per_worker,
     params:
         evaluation=by(CATALOGUE.evaluation_json, "run", "evaluation"),
-        checkpoints=INPUTS.checkpoints,
+        checkpoints=derived(INPUTS.checkpoints, "run"),
     message:
         "Evaluation of {wildcards.run}"
     shell:

@@ -1,9 +1,9 @@
-# Tables gather evaluations; fits read tables. Both are named by content, so what exists is current.
+# Tables collect evaluations; fits read tables. Both are named by content, so what exists is current.
 
 
 rule table:
     input:
-        INPUTS.table_inputs,
+        by(INPUTS.table, "table"),
     output:
         table="results/tables/{table}.csv",
         sidecar="results/tables/{table}.csv.json",
@@ -26,7 +26,7 @@ rule table:
 
 rule fit:
     input:
-        tables=INPUTS.fit_tables,
+        tables=by(lambda fit: SELECTION.fit(fit).tables, "fit"),
     output:
         "results/fits/{fit}.json",
     log:
@@ -34,7 +34,7 @@ rule fit:
     conda:
         "../../envs/cpu/environment.yaml"
     params:
-        spec=INPUTS.fit_json,
+        spec=by(lambda fit: SELECTION.fit(fit).json, "fit"),
     message:
         "Fit {wildcards.fit}"
     shell:

@@ -3,8 +3,8 @@
 
 rule plot:
     input:
-        tables=INPUTS.figure_tables,
-        fits=INPUTS.figure_fits,
+        tables=by(lambda figure: SELECTION.figure_by_name(figure).tables, "figure"),
+        fits=by(lambda figure: [fit.file for fit in SELECTION.figure_by_name(figure).fits], "figure"),
     output:
         pdf="results/figures/{figure}.pdf",
         png="results/figures/{figure}.png",
@@ -14,7 +14,7 @@ rule plot:
     conda:
         "../../envs/cpu/environment.yaml"
     params:
-        spec=INPUTS.figure_json,
+        spec=by(lambda figure: SELECTION.figure_by_name(figure).json, "figure"),
     message:
         "Figure {wildcards.figure}"
     shell:
@@ -24,7 +24,7 @@ rule plot:
 
 rule publish:
     input:
-        figure=INPUTS.published_files,
+        figure=by(lambda stem: SELECTION.figure(stem).files, "stem"),
         stale=by(PUBLISHED.stale_figure, "stem"),
     output:
         pdf=report(
@@ -39,8 +39,8 @@ rule publish:
     conda:
         "../../envs/cpu/environment.yaml"
     params:
-        identity=INPUTS.published_identity,
-        kind=INPUTS.published_kind,
+        identity=by(lambda stem: SELECTION.figure(stem).identity, "stem"),
+        reading=derived(lambda stem: SELECTION.figure(stem).reading, "stem"),
     message:
         "Publish results/plots/{wildcards.stem}.pdf"
     shell:

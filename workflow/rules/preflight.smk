@@ -7,7 +7,7 @@ if CHECK.wanted:
         output:
             rows=CHECK.output,
         log:
-            "logs/preflight.log",
+            f"{LOGS}/preflight.log",
         conda:
             "../../envs/cpu/environment.yaml"
         resources:

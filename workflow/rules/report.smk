@@ -3,7 +3,7 @@
 
 rule html_report:
     input:
-        shown=INPUTS.report_inputs,
+        shown=by(INPUTS.report),
         stale=by(PUBLISHED.stale_report),
     output:
         html=report("results/report.html", caption="../report/report.rst", category="Report"),

@@ -3,10 +3,10 @@
 
 rule train:
     input:
-        dataset=INPUTS.train_dataset,
+        dataset=by(INPUTS.train_dataset, "run"),
         # functions only where they can name a file: Snakemake calls them for each of thousands of runs
-        preflight=INPUTS.train_preflight if CHECK.wanted else [],
-        initial=INPUTS.train_initial if CATALOGUE.any_initial_weights else [],
+        preflight=by(INPUTS.train_preflight, "run") if CHECK.wanted else [],
+        initial=by(INPUTS.train_initial, "run") if CATALOGUE.any_initial_weights else [],
     output:
         training=PLACE.at("results/runs/{run}/training.json"),
         history=PLACE.at("results/runs/{run}/history.csv"),

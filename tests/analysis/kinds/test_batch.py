@@ -9,7 +9,7 @@ from trm.analysis.stats import Cost, Mean
 
 def test_a_doubtful_critical_batch_is_not_claimed() -> None:
     none = Mean(float("nan"), None, None, 0)
-    cost = Cost(64.0, Mean(100.0, 90.0, 110.0, 3), none, none, none, reached=2, runs=3)
+    cost = Cost(64.0, Mean(100.0, 90.0, 110.0, 3), none, none, reached=2, runs=3)
     form = {
         "parameters": {"B*": 82.0, "Smin": 562.0},
         "intervals": {"B*": [58.0, 111.0], "Smin": [461.0, 684.0]},

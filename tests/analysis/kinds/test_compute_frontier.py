@@ -10,7 +10,7 @@ from trm.analysis.tables import Table
 
 
 def test_the_two_ends_are_named() -> None:
-    kept = [("a", 1e12, 0.5, 0.5), ("b", 4e12, 0.75, 0.25)]
+    kept = [("a", 1e12, 0.5), ("b", 4e12, 0.75)]
     text = frontier_sentence(kept, "training compute")
     assert "rises from 50.0 % at 1T FLOPs (a) to 75.0 % at 4T FLOPs (b)" in text
     assert "No measured point beats 50.0 %" in frontier_sentence(kept[:1], "training compute")

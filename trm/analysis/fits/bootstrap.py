@@ -69,19 +69,7 @@ def student_factor(observations: int, points: int, level: float = 0.95) -> float
 
 def within(log_y: Array, group: np.ndarray, *, scaled: bool = True) -> tuple[Array, Array]:
     """Residuals about each point's mean (scaled by sqrt(n/(n-1))) and those means, both [N]."""
-    residuals, means = np.zeros(len(log_y)), np.zeros(len(log_y))
-    for key in np.unique(group):
-        rows = group == key
-        n = int(rows.sum())
-        means[rows] = log_y[rows].mean()
-        factor = np.sqrt(n / (n - 1)) if scaled and n > 1 else 1.0
-        residuals[rows] = (log_y[rows] - means[rows]) * factor
-    return residuals, means
-
-
-def seed_spread(log_y: Array, group: np.ndarray) -> float | None:
-    """Pooled standard deviation between seeds, in log units; None if no point has two seeds."""
-    residuals, _ = within(log_y, group, scaled=False)
-    points = np.unique(group)
-    freedom = len(log_y) - len(points)
-    return float(np.sqrt((residuals**2).sum() / freedom)) if freedom else None
+    _, index, sizes = np.unique(group, return_inverse=True, return_counts=True)
+    means = (np.bincount(index, log_y) / sizes)[index]
+    factor = np.sqrt(sizes / np.maximum(sizes - 1, 1)) if scaled else np.ones(len(sizes))
+    return (log_y - means) * factor[index], means

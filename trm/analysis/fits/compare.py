@@ -32,9 +32,10 @@ class Fitted:
         values = self.form.public(self.solution.phi, self.scale)[0]
         return dict(zip(self.form.parameters, (float(value) for value in values)))
 
-    def predict(self, x: Array) -> Array:
-        """The law at x [v, Q] -> [Q]."""
-        return np.asarray(np.exp(self.form.log_value(self.solution.phi, x / self.scale[:, None])[0]))
+    def predict(self, x: Array, phi: Array | None = None) -> Array:
+        """The law at x [v, Q] -> [Q]; of refits phi [B, k] -> [B, Q]."""
+        law = self.form.log_value(self.solution.phi if phi is None else phi, x / self.scale[:, None])
+        return np.asarray(np.exp(law[0] if phi is None else law))
 
 
 def fit_form(name: str, data: Data, delta: float) -> Fitted:
@@ -44,6 +45,14 @@ def fit_form(name: str, data: Data, delta: float) -> Fitted:
     u, scale = normalise(form, x)
     solution = solve(form, u, data.log_y[None], delta, form.starts(u, data.y), refine=12)
     return Fitted(form, u, scale, solution, delta)
+
+
+def percentiles(values: Array, level: float) -> Array:
+    """Percentile interval over the first axis: [2, ...]; NaN if there is none."""
+    if not len(values):
+        return np.full((2, *values.shape[1:]), np.nan)
+    tail = 50 * (1 - level)
+    return np.percentile(values, [tail, 100 - tail], axis=0)
 
 
 def aicc(fitted: Fitted, count: int) -> float | None:
@@ -90,8 +99,7 @@ def held_out(
         refits = solve(form, fitted.u, samples[:, ~largest], delta, starts, refine=2)
         logs = form.log_value(refits.phi, place / fitted.scale[:, None])[:, 0]
         logs = logs + samples[:, largest].mean(axis=1) - data.log_y[largest].mean()
-        tail = 50 * (1 - level)
-        found["interval"] = np.exp(np.percentile(logs[refits.converged], [tail, 100 - tail])).tolist()
+        found["interval"] = np.exp(percentiles(logs[refits.converged], level)).tolist()
     return found
 
 

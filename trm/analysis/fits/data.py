@@ -12,7 +12,7 @@ from trm.analysis.fits.forms import Array
 from trm.analysis.labels import label
 from trm.analysis.specs import FitSpec
 from trm.analysis.stats import first_reach, frontier
-from trm.analysis.tables import Table, implied_hue, plain
+from trm.analysis.tables import Table
 from trm.analysis.words import count, goal, percent
 from trm.errors import UserError
 
@@ -77,13 +77,13 @@ def gather(table: Table, spec: FitSpec) -> list[tuple[Any, Data]]:
         UserError: a column is missing, or nothing can be fitted.
     """
     columns = [name for name in (spec.x, spec.second, spec.hue) if name]
-    rows = table.select(spec.where, columns)
+    rows = table.select(spec.where, columns, plain=bool(spec.second))
     if spec.y == "steps_to_target":
         rows[spec.y] = reach(table, rows, spec.target or 0.8)
     if not len(rows):
         raise UserError(f"no row of {table.experiment} matches {spec.where}: nothing to fit")
     if spec.second:
-        return [(None, observations(plain(rows), spec))]
+        return [(None, observations(rows, spec))]
     hue = hue_of(table, spec)
     if hue is None:
         return [(None, observations(rows, spec))]
@@ -96,7 +96,7 @@ def hue_of(table: Table, spec: FitSpec) -> str | None:
     none)."""
     if spec.hue or spec.second or spec.best:
         return spec.hue
-    return implied_hue(table, table.select(spec.where, [spec.x]), [spec.x])
+    return table.implied_hue(table.select(spec.where, [spec.x]), [spec.x])
 
 
 def reach(table: Table, rows: pd.DataFrame, target: float, axis: str = "step") -> Array:
@@ -140,7 +140,7 @@ def envelope(data: Data) -> Data:
     keys = np.unique(data.group)
     cost = np.array([data.x[0, data.group == key].mean() for key in keys])
     level = np.array([data.log_y[data.group == key].mean() for key in keys])
-    kept = keys[frontier(cost, level, higher_is_better=False)]
+    kept = keys[frontier(cost, -level)]
     beaten = ~np.isin(data.group, kept)
     _exclude(data, beaten, "another point is better at no higher cost")
     return data.without(beaten)

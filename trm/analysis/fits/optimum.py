@@ -10,11 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from trm.analysis.fits.bootstrap import resample, seed_spread
+from trm.analysis.fits.bootstrap import resample
+from trm.analysis.fits.compare import percentiles
 from trm.analysis.fits.data import Data, observations
 from trm.analysis.fits.forms import Array
 from trm.analysis.specs import FitSpec
-from trm.analysis.tables import Table, plain
+from trm.analysis.stats import seed_spread
+from trm.analysis.tables import Table
 from trm.errors import UserError
 
 
@@ -24,73 +26,54 @@ def optimum(table: Table, spec: FitSpec) -> dict[str, Any]:
     Raises:
         UserError: no row matches.
     """
-    rows = plain(table.select(spec.where, [spec.x, str(spec.second)]))
+    rows = table.select(spec.where, [spec.x, str(spec.second)], plain=True)
     if not len(rows):
         raise UserError(f"no row of {table.experiment} matches {spec.where}: nothing to fit")
     data = observations(rows, spec)
-    base = {"hue": None, "runs": len(data.runs), "points": data.points, "exclusions": data.exclusions}
+    base: dict[str, Any] = {"hue": None, "runs": len(data.runs), "points": data.points}
+    base |= {"exclusions": data.exclusions, "notes": list(data.notes)}
     values = np.unique(data.x[1])
     spread = seed_spread(data.log_y, data.group) if data.points else None
     if not data.points or len(values) < 2:
-        return {
-            **base,
-            "notes": data.notes,
-            "error": "fewer than two rows of usable points: no optimum to follow",
+        return {**base, "error": "fewer than two rows of usable points: no optimum to follow"}
+    # the measurements come first, then the bootstrap data sets
+    samples = data.log_y[None]
+    if spread:
+        refits = resample(data.log_y, data.group, spec.bootstrap, spec.seed, level=spec.level)
+        samples = np.concatenate([samples, refits])
+
+    def bounds(logs: Array) -> Array:
+        return percentiles(logs[1:], spec.level)
+
+    vertices, edges = map(np.array, zip(*(_vertex(data, value, samples) for value in values)))
+    edge = edges[:, 0]
+    optima = [
+        {
+            "second": float(value),
+            "x": float(np.exp(logs[0])),
+            "interval": np.exp(bounds(logs)).tolist() if spread else None,
+            "edge": bool(at_edge),
         }
-    samples = (
-        resample(data.log_y, data.group, spec.bootstrap, spec.seed, level=spec.level)
-        if spread
-        else data.log_y[None]
-    )
-    tail = 50 * (1 - spec.level)
-    found, inside = [], []
-    logs, weights = [], []
-    for value in values:
-        best, edge = _vertex(data, value, data.log_y[None])
-        many, edges = _vertex(data, value, samples)
-        low, high = np.percentile(many, [tail, 100 - tail])
-        found.append(
-            {
-                "second": float(value),
-                "x": float(np.exp(best[0])),
-                "interval": [float(np.exp(low)), float(np.exp(high))] if spread else None,
-                "edge": bool(edge[0]),
-                "edge_share": float(edges.mean()),
-            }
-        )
-        logs.append(many)
-        weights.append(best[0])
-        inside.append(not edge[0])
-    result: dict[str, Any] = {
-        **base,
-        "notes": list(data.notes),
-        "optima": found,
-        "interval": spec.level if spread else None,
-    }
-    keep = np.array(inside)
-    if keep.sum() < 2:
+        for value, logs, at_edge in zip(values, vertices, edge)
+    ]
+    result = {**base, "optima": optima, "interval": spec.level if spread else None}
+    points = int((~edge).sum())
+    if points < 2:
         result["notes"].append("fewer than two optima inside the grid: no power law of the optimum")
         return result
-    log_b = np.log(values[keep])
-    slope, offset = _line(log_b, np.array(weights)[keep][None])
-    slopes, offsets = _line(log_b, np.array(logs)[keep].T)
+    slopes, offsets = np.polyfit(np.log(values[~edge]), vertices[~edge], 1)
+    intervals = {"A": np.exp(bounds(offsets)).tolist(), "a": bounds(slopes).tolist()} if spread else None
     result["law"] = {
-        "parameters": {"A": float(np.exp(offset[0])), "a": float(slope[0])},
-        "intervals": {
-            "A": np.exp(np.percentile(offsets, [tail, 100 - tail])).tolist(),
-            "a": np.percentile(slopes, [tail, 100 - tail]).tolist(),
-        }
-        if spread
-        else None,
-        "points": int(keep.sum()),
-        "enough_points": bool(keep.sum() > 3),
+        "parameters": {"A": float(np.exp(offsets[0])), "a": float(slopes[0])},
+        "intervals": intervals,
+        "points": points,
+        "enough_points": points > 3,
     }
     return result
 
 
 def _vertex(data: Data, value: float, samples: Array) -> tuple[Array, np.ndarray]:
-    """log of the optimal x at second = value for each data set [B], and whether it lies at the grid's
-    edge."""
+    """log of the optimal x at second = value for each data set [B], and whether it lies at the grid's edge."""
     x = np.unique(data.x[0, data.x[1] == value])
     means = np.stack(
         [samples[:, (data.x[0] == place) & (data.x[1] == value)].mean(axis=1) for place in x], axis=1
@@ -109,10 +92,3 @@ def _vertex(data: Data, value: float, samples: Array) -> tuple[Array, np.ndarray
         shift = np.where(np.abs(bottom) > 1e-12, 0.5 * top / np.where(bottom == 0, 1, bottom), 0.0)
         vertex[rows] = np.clip(x1 - shift, x0, x2)
     return vertex, edge
-
-
-def _line(x: Array, y: Array) -> tuple[Array, Array]:
-    """Least-squares slope and offset of each row of y [B, P] on x [P]."""
-    centred = x - x.mean()
-    slope = (y * centred).sum(axis=1) / (centred**2).sum()
-    return slope, y.mean(axis=1) - slope * x.mean()

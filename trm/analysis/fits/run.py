@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from trm.analysis.fits.bootstrap import resample, seed_spread
-from trm.analysis.fits.compare import Fitted, aicc, choose, delta_for, doubts, enough, fit_form, held_out
+from trm.analysis.fits.bootstrap import resample
+from trm.analysis.fits.compare import (
+    Fitted,
+    aicc,
+    choose,
+    delta_for,
+    doubts,
+    enough,
+    fit_form,
+    held_out,
+    percentiles,
+)
 from trm.analysis.fits.data import Data, gather, hue_of
 from trm.analysis.fits.forms import EXPONENT, FORMS, Array
 from trm.analysis.fits.optimum import optimum
-from trm.analysis.fits.solve import Solution, solve
+from trm.analysis.fits.solve import solve
 from trm.analysis.specs import FitSpec
+from trm.analysis.stats import seed_spread
 from trm.analysis.tables import Table
 from trm.analysis.words import count
 from trm.errors import UserError
@@ -127,40 +139,46 @@ def _binomial(data: Data) -> float | None:
 
 
 def _form(name: str, data: Data, spec: FitSpec, delta: float, samples: Array | None) -> dict[str, Any]:
+    """One form: its fit and, from the bootstrap data sets, its intervals."""
     fitted = fit_form(name, data, delta)
-    solution = fitted.solution
+    form, solution = fitted.form, fitted.solution
     result: dict[str, Any] = {
         "parameters": fitted.parameters,
         "cost": float(solution.cost[0]),
         "converged": bool(solution.converged[0]),
         "at_bound": bool(solution.at_bound[0]),
-        "enough_points": enough(fitted.form, data.points),
+        "enough_points": enough(form, data.points),
         "aicc": aicc(fitted, len(data.y)),
         "held_out": held_out(name, data, delta),
         "sensitivity": {
             f"{factor:g} delta": fit_form(name, data, factor * delta).parameters for factor in (0.5, 2.0)
         },
+        "curve": None,
     }
-    grid = _grid(data, fitted)
-    at = round_number(float(np.exp(np.log(data.x[0]).mean())))
-    refits = _refits(fitted, data, samples) if samples is not None else None
-    result["curve"] = _curve(fitted, grid, refits, spec.level)
-    if refits is not None:
-        good = refits.converged
-        result["failed_share"] = float(1 - good.mean())
-        result["bound_share"] = float(refits.at_bound.mean())
-        result["refits"] = len(good)
-        bounds = percentiles(fitted.form.public(refits.phi[good], fitted.scale), spec.level)
-        result["intervals"] = dict(zip(fitted.form.parameters, bounds.T.tolist()))
-        at_points = np.exp(fitted.form.log_value(refits.phi[good], fitted.u))
-        result["fit_intervals"] = percentiles(at_points, spec.level).T.tolist() if len(at_points) else None
-    if "A" in result["parameters"] and fitted.form.variables == 1:
-        public = None if refits is None else fitted.form.public(refits.phi[refits.converged], fitted.scale)
-        result["reference"] = _reference(fitted, at, public, spec.level)
-    if spec.target is not None and fitted.form.variables == 1 and spec.y == "error":
-        result["target"] = _target(fitted, data, refits, spec)
-    if spec.at is not None and fitted.form.variables == 1:
-        result["at"] = _at(fitted, spec.at, refits, spec.level)
+    refits = np.empty((0, len(form.parameters)))
+    if samples is not None:
+        starts = np.concatenate([solution.phi, form.starts(fitted.u, data.y)])
+        found = solve(form, fitted.u, samples, delta, starts, refine=3)
+        refits = found.phi[found.converged]
+        bounds = percentiles(form.public(refits, fitted.scale), spec.level)
+        result |= {
+            "failed_share": float(1 - found.converged.mean()),
+            "bound_share": float(found.at_bound.mean()),
+            "refits": len(samples),
+            "intervals": dict(zip(form.parameters, bounds.T.tolist())),
+        }
+    if form.variables == 1:
+        result["curve"] = _curve(fitted, data, refits, spec.level)
+        if "A" in form.parameters:
+            result["reference"] = _reference(fitted, data, refits, spec.level)
+        if spec.target is not None and spec.y == "error":
+            result["target"] = _target(fitted, data, refits, spec.target, spec.level)
+        if spec.at is not None:
+            place = np.array([[spec.at]])
+            result["at"] = {"x": spec.at, "y": float(fitted.predict(place)[0]), "interval": None}
+            if len(refits):
+                interval = percentiles(fitted.predict(place, refits)[:, 0], spec.level)
+                result["at"]["interval"] = interval.tolist()
     return result
 
 
@@ -170,88 +188,48 @@ def round_number(value: float) -> float:
     return float(min((step * power for step in (1, 2, 5, 10)), key=lambda near: abs(np.log(near / value))))
 
 
-def _reference(fitted: Fitted, at: float, public: Array | None, level: float) -> dict[str, Any]:
+def _reference(fitted: Fitted, data: Data, refits: Array, level: float) -> dict[str, Any]:
     """A in units of a round x inside the data: the error (above the floor) there."""
+    at = round_number(float(np.exp(np.log(data.x[0]).mean())))
     names = fitted.form.parameters
     values = fitted.parameters
     result: dict[str, Any] = {"x": at, "A": values["A"] * at ** -values["a"], "interval": None}
-    if public is not None and len(public):
+    if len(refits):
+        public = fitted.form.public(refits, fitted.scale)
         scaled = public[:, names.index("A")] * at ** -public[:, names.index("a")]
         result["interval"] = percentiles(scaled, level).tolist()
     return result
 
 
-def _refits(fitted: Fitted, data: Data, samples: Array) -> Solution:
-    """Refit every bootstrap data set, from the full fit and the grid of starts."""
-    form = fitted.form
-    starts = np.concatenate([fitted.solution.phi, form.starts(fitted.u, data.y)])
-    return solve(form, fitted.u, samples, fitted.delta, starts, refine=3)
-
-
-def percentiles(values: Array, level: float) -> Array:
-    """Percentile interval over the first axis: [2, ...]; NaN if there is none."""
-    if not len(values):
-        return np.full((2, *values.shape[1:]), np.nan)
-    tail = 50 * (1 - level)
-    return np.percentile(values, [tail, 100 - tail], axis=0)
-
-
-def _grid(data: Data, fitted: Fitted) -> Array:
-    """Places of the stored curve [1, Q]; two-variable laws have none (their figures evaluate the
-    parameters)."""
-    low, high = data.x[0].min(), data.x[0].max()
-    places = np.geomspace(low, high * REACH, CURVE)
-    inside = np.unique(data.x[0])
-    return np.unique(np.concatenate([places, inside]))[None]
-
-
-def _curve(fitted: Fitted, grid: Array, refits: Solution | None, level: float) -> dict[str, Any] | None:
-    if fitted.form.variables != 1:
-        return None
-    curve: dict[str, Any] = {"x": grid[0].tolist(), "y": _short(fitted.predict(grid))}
-    if refits is not None and refits.converged.any():
-        values = np.exp(fitted.form.log_value(refits.phi[refits.converged], grid / fitted.scale[:, None]))
-        curve["low"], curve["high"] = (_short(bound) for bound in percentiles(values, level))
+def _curve(fitted: Fitted, data: Data, refits: Array, level: float) -> dict[str, Any]:
+    """The law of one variable at many places, with its ribbon; six digits are enough to draw."""
+    x = data.x[0]
+    grid = np.unique(np.concatenate([np.geomspace(x.min(), x.max() * REACH, CURVE), np.unique(x)]))
+    curve = {"x": grid.tolist(), "y": _short(fitted.predict(grid[None]))}
+    if len(refits):
+        curve["low"], curve["high"] = map(_short, percentiles(fitted.predict(grid[None], refits), level))
     return curve
 
 
-def _at(fitted: Fitted, x: float, refits: Solution | None, level: float) -> dict[str, Any]:
-    """The law at one x, with its interval."""
-    place = np.array([[x]])
-    result: dict[str, Any] = {"x": x, "y": float(fitted.predict(place)[0]), "interval": None}
-    if refits is not None and refits.converged.any():
-        values = np.exp(fitted.form.log_value(refits.phi[refits.converged], place / fitted.scale[:, None]))
-        result["interval"] = percentiles(values[:, 0], level).tolist()
-    return result
-
-
 def _short(values: Array) -> list[float]:
-    """Six digits: enough to draw."""
     return [float(f"{value:.6g}") for value in values]
 
 
-def _target(fitted: Fitted, data: Data, refits: Solution | None, spec: FitSpec) -> dict[str, Any]:
+def _target(fitted: Fitted, data: Data, refits: Array, accuracy: float, level: float) -> dict[str, Any]:
     """The x at which the law reaches the target accuracy: value, interval, share of refits that never do."""
-    error = 1 - float(spec.target or 0)
-    places = np.geomspace(data.x[0].min() / 100, data.x[0].max() * 1e4, 4000)[None]
+    places = np.geomspace(data.x[0].min() / 100, data.x[0].max() * 1e4, 4000)
 
-    def cross(phi: Array) -> Array:
-        found = np.full(len(phi), np.inf)
-        for i, row in enumerate(phi):
-            values = np.exp(fitted.form.log_value(row[None], places / fitted.scale[:, None]))[0]
-            below = np.flatnonzero(values <= error)
-            if len(below):
-                found[i] = places[0, below[0]]
-        return found
+    def cross(phi: Array) -> float:
+        below = np.flatnonzero(fitted.predict(places[None], phi[None])[0] <= 1 - accuracy)
+        return float(places[below[0]]) if len(below) else math.inf
 
-    value = float(cross(fitted.solution.phi)[0])
-    answer: dict[str, Any] = {"accuracy": spec.target, "x": value if np.isfinite(value) else None}
-    if refits is not None and refits.converged.any():
-        found = cross(refits.phi[refits.converged])
-        answer["never_share"] = float(np.isinf(found).mean())
-        low, high = np.percentile(found, [50 * (1 - spec.level), 50 * (1 + spec.level)], method="nearest")
-        answer["interval"] = [
-            float(low) if np.isfinite(low) else None,
-            float(high) if np.isfinite(high) else None,
-        ]
+    def known(value: float) -> float | None:
+        return value if math.isfinite(value) else None
+
+    answer: dict[str, Any] = {"accuracy": accuracy, "x": known(cross(fitted.solution.phi[0]))}
+    if len(refits):
+        crossed = [cross(phi) for phi in refits]
+        answer["never_share"] = float(np.isinf(crossed).mean())
+        bounds = np.percentile(crossed, [50 * (1 - level), 50 * (1 + level)], method="nearest")
+        answer["interval"] = [known(float(bound)) for bound in bounds]
     return answer

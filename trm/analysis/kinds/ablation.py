@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from trm.analysis.labels import label
-from trm.analysis.lazy import common, np, pd, stats
+from trm.analysis.lazy import Axes, Table, common, np, pd, stats
 from trm.analysis.specs import Column, Figure, Metric, Scalar
 from trm.analysis.words import (
     changed,
@@ -22,12 +22,6 @@ from trm.analysis.words import (
 )
 from trm.errors import UserError
 from trm.study.schema import EvaluationConfig, RunConfig
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-    from trm.analysis.stats import Mean
-    from trm.analysis.tables import Table
 
 ALPHA = 0.05
 
@@ -55,7 +49,7 @@ class Spec(Figure):
 class Change(NamedTuple):
     """A paired difference from the baseline, and its p value adjusted for the number of comparisons (Holm)."""
 
-    mean: Mean
+    mean: stats.Mean
     p: float | None
 
     @property
@@ -65,8 +59,14 @@ class Change(NamedTuple):
             return 0
         return 1 if self.mean.value > 0 else -1
 
+    @property
+    def numbers(self) -> dict[str, Any]:
+        """The difference with its interval, for the figure's JSON."""
+        mean = self.mean
+        return {"mean": mean.value, "low": mean.low, "high": mean.high, "pairs": mean.n}
 
-def adjusted(found: Sequence[Mean]) -> list[Change]:
+
+def adjusted(found: Sequence[stats.Mean]) -> list[Change]:
     """Differences with p values adjusted together."""
     return [Change(item, p) for item, p in zip(found, stats.holm([item.p for item in found]))]
 
@@ -175,29 +175,26 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     extra = [name for name in spec.second if rows[name].notna().any()]
     height = max(1.7, 0.9 + (0.26 + 0.16 * len(parts)) * len(values))
     figure, axes = common.canvas(common.TWO, height, 1, 2 + len(extra), sharey=True)
-    raw: dict[tuple[Any, Any], Mean] = {}
+    raw: dict[tuple[Any, Any], stats.Mean] = {}
     levels: dict[Any, float] = {}
-    for index, (hue, part) in enumerate(parts.items()):
-        shift = (index - (len(parts) - 1) / 2) * 0.62 / len(parts)
+    shifts = {hue: (index - (len(parts) - 1) / 2) * 0.62 / len(parts) for index, hue in enumerate(parts)}
+    for hue, part in parts.items():
         series = {value: by_seed(part, spec, value) for value in values}
         for row, value in enumerate(values):
+            here = part[common.is_value(part[spec.x], value)]
             for axis, name in zip((axes[0, 0], *axes[0, 2:]), (spec.y, *extra)):
-                _values(axis, row + shift, part[common.is_value(part[spec.x], value)], name, shades[hue])
+                _values(axis, row + shifts[hue], here, name, shades[hue])
             if value != baseline and len(series[value]):
                 raw[hue, value] = stats.paired(series[baseline], series[value])
         levels[hue] = float(series[baseline].mean()) if len(series[baseline]) else float("nan")
+        axes[0, 1].plot(0, values.index(baseline) + shifts[hue], "|", color=shades[hue], markersize=8)
     found = dict(zip(raw, adjusted(list(raw.values()))))
-    for index, hue in enumerate(parts):
-        shift = (index - (len(parts) - 1) / 2) * 0.62 / len(parts)
-        _differences(
-            axes[0, 1],
-            {k[1]: c for k, c in found.items() if k[0] == hue},
-            values,
-            baseline,
-            shades[hue],
-            shift,
-            spec.y,
-        )
+    for (hue, value), change in found.items():
+        if change.mean.n:
+            at = values.index(value) + shifts[hue]
+            mean = change.mean.clipped(-1.0, 1.0) if label(spec.y).percent else change.mean
+            mark: dict[str, Any] = {"summary": mean, "hollow": not change.sign, "sideways": True}
+            common.seed_marks(axes[0, 1], at, [mean.value], shades[hue], **mark)
     common.note(axes[0, 1], "baseline", (0, values.index(baseline) - 0.31), (-3, 1), ha="right")
     _dress(axes[0], spec, extra, values, rows)
     common.hue_legend(figure, spec.hue, shades, marker="o")
@@ -225,15 +222,8 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
             "baseline": baseline,
             "x": spec.x,
             "differences": [
-                {
-                    "hue": k[0],
-                    "value": spoken(spec.x, k[1]),
-                    "mean": c.mean.value,
-                    "low": c.mean.low,
-                    "high": c.mean.high,
-                }
-                | {"pairs": c.mean.n, "p_holm": c.p}
-                for k, c in found.items()
+                {"hue": hue, "value": spoken(spec.x, value), "p_holm": change.p} | change.numbers
+                for (hue, value), change in found.items()
             ],
             "detectable": stats.detectable(list(raw.values())) if label(spec.y).percent else None,
             "interactions": crossed,
@@ -282,7 +272,7 @@ def interactions(
 ) -> list[dict[str, Any]]:
     """Does each effect at the first hue value hold at the others?"""
     hues = list(parts)
-    raw: dict[tuple[Any, Any], Mean] = {}
+    raw: dict[tuple[Any, Any], stats.Mean] = {}
     for hue in hues[1:]:
         for value in values:
             series = [
@@ -293,11 +283,10 @@ def interactions(
     found = []
     for (hue, value), change in zip(raw, adjusted(list(raw.values()))):
         effect, here, there = spoken(spec.x, value), place(str(spec.hue), hues[0]), place(str(spec.hue), hue)
-        mean = change.mean
         found.append(
             {"hue": spec.hue, "effect": effect, "where": here, "elsewhere": there}
-            | {"mean": mean.value, "low": mean.low, "high": mean.high, "pairs": mean.n, "sign": change.sign}
-            | {"sentence": interaction_sentence(effect, here, there, change, spec.y)}
+            | {"sign": change.sign, "sentence": interaction_sentence(effect, here, there, change, spec.y)}
+            | change.numbers
         )
     return found
 
@@ -307,25 +296,6 @@ def _values(axes: Axes, at: float, rows: pd.DataFrame, name: str, colour: str) -
     if len(data):
         summary = common.mean_of(data, name)
         common.seed_marks(axes, at, data, colour, seeds_at=at + 0.09, summary=summary, sideways=True)
-
-
-def _differences(
-    axes: Axes,
-    found: Mapping[Any, Change],
-    values: list[Any],
-    baseline: Any,
-    colour: str,
-    shift: float,
-    metric: str,
-) -> None:
-    """Paired differences of one colour."""
-    axes.plot(0, values.index(baseline) + shift, "|", color=colour, markersize=8)
-    for value, change in found.items():
-        if change.mean.n:
-            mean = change.mean.clipped(-1.0, 1.0) if label(metric).percent else change.mean
-            at = values.index(value) + shift
-            hollow = not change.sign
-            common.seed_marks(axes, at, [mean.value], colour, summary=mean, hollow=hollow, sideways=True)
 
 
 def _dress(axes: np.ndarray, spec: Spec, extra: list[str], values: list[Any], rows: pd.DataFrame) -> None:

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from trm.analysis.labels import HISTORY, Label
-from trm.analysis.lazy import common, np, pd
+from trm.analysis.lazy import Axes, Table, common, np, pd
 from trm.analysis.specs import Figure
 from trm.analysis.words import count, listed, memory, number, percent, point_name
 from trm.errors import UserError
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-    from trm.analysis.tables import Table
 
 LEAST = 1e-9
 """Where a difference of exactly 0 is drawn."""

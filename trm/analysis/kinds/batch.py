@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from trm.analysis.labels import Label, label
-from trm.analysis.lazy import common, np, stats
+from trm.analysis.lazy import Axes, Table, common, np, pd, stats
 from trm.analysis.specs import Column, Figure, FitSpec, Fraction
 from trm.analysis.words import goal, interval, listed, number, place, value_name
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
-
-    from trm.analysis.stats import Cost
-    from trm.analysis.tables import Table
 
 
 class Spec(Figure):
@@ -36,7 +29,7 @@ class Spec(Figure):
 
 def batch_sentence(
     groups: Mapping[float, Mapping[str, Any]],
-    costs: Mapping[float, Sequence[Cost]],
+    costs: Mapping[float, Sequence[stats.Cost]],
     noise: Sequence[tuple[float, str]],
 ) -> str:
     """Critical batch for every target, what is never reached, and the noise scale."""
@@ -70,17 +63,15 @@ def batch_sentence(
 
 def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.Drawing:
     """All four panels; one mark for each setting, one colour for each target."""
-    from trm.analysis.tables import implied_hue
-
     table = tables[0]
     rows = table.select(spec.where, [spec.x])
     wanted = [common.fit_of(fits, item) for item in spec.fits(table.experiment)]
-    hue = implied_hue(table, rows, [spec.x])
+    hue = table.implied_hue(rows, [spec.x])
     parts = common.groups(rows, hue)
     figure, grid = common.canvas(common.TWO, 5.0, 2, 2)
     axes = grid.ravel()
     handles: list[Any] = []
-    known: dict[Any, dict[float, list[Cost]]] = {value: {} for value in parts}
+    known: dict[Any, dict[float, list[stats.Cost]]] = {value: {} for value in parts}
     groups: dict[Any, dict[float, Any]] = {value: {} for value in parts}
     for colour, target, fit in zip(common.OKABE_ITO, spec.targets, wanted):
         for index, (value, part) in enumerate(parts.items()):
@@ -144,7 +135,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     )
 
 
-def _marks(axes: Axes, found: list[Cost], field: str, colour: str, marker: str) -> None:
+def _marks(axes: Axes, found: list[stats.Cost], field: str, colour: str, marker: str) -> None:
     for cost in found:
         mean = getattr(cost, field)
         if mean.n:

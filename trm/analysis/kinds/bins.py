@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from trm.analysis.labels import Label, label
-from trm.analysis.lazy import common, np
+from trm.analysis.lazy import Table, common, np, stats
 from trm.analysis.specs import Column, Figure
 from trm.analysis.words import count, percent, place, sentence
 from trm.errors import UserError
-
-if TYPE_CHECKING:
-    from trm.analysis.stats import Mean
-    from trm.analysis.tables import Table
 
 
 class Spec(Figure):
@@ -27,7 +23,9 @@ class Spec(Figure):
     """One curve for each value; null: the only coordinate, or the grid point."""
 
 
-def bins_sentence(name: str, by: str, first: tuple[str, Mean], last: tuple[str, Mean], puzzles: float) -> str:
+def bins_sentence(
+    name: str, by: str, first: tuple[str, stats.Mean], last: tuple[str, stats.Mean], puzzles: float
+) -> str:
     """The two ends of one curve."""
     return (
         f"{name}{': of ' if name else 'Of '}{count(int(puzzles), 'test puzzle')}, those with {label(by).name} "
@@ -65,28 +63,16 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     for index, (value, part) in enumerate(parts.items()):
         means = {}
         for at, name in enumerate(names):
-            cells = [
-                item
-                for run in part["run"]
-                for item in known[run]
-                if bounds_of(item) == name and item["puzzles"]
-            ]
+            found = [item for run in part["run"] for item in known[run] if bounds_of(item) == name]
+            cells = [item for item in found if item["puzzles"]]
             if not cells:
                 continue
             shares = np.array([item["correct"] / item["puzzles"] for item in cells])
-            means[name] = common.mean_of(shares, "exact_accuracy")
-            shift = (index - (len(parts) - 1) / 2) * 0.5 / len(parts)
+            mean = means[name] = common.mean_of(shares, "exact_accuracy")
+            x = at + (index - (len(parts) - 1) / 2) * 0.5 / len(parts)
             marker = common.MARKERS[index % 8]
-            common.binomial_bar(above, at + shift, means[name].value, cells[0]["puzzles"])
-            common.seed_marks(
-                above,
-                at + shift,
-                shares,
-                shades[value],
-                marker,
-                seeds_at=at + shift - 0.07,
-                summary=means[name],
-            )
+            common.binomial_bar(above, x, mean.value, cells[0]["puzzles"])
+            common.seed_marks(above, x, shares, shades[value], marker, seeds_at=x - 0.07, summary=mean)
             if index == 0:
                 below.bar(at, float(np.mean([item["puzzles"] for item in cells])), 0.7, color="#c4c4c4")
         first, last = next(iter(means.items())), list(means.items())[-1]
@@ -114,11 +100,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     )
 
 
-def _counted(results: list[dict[str, Any]] | None, by: str, steps: float) -> list[dict[str, Any]] | None:
-    """The bins of the reference evaluation: test split, fixed policy, as many steps as in training, else the most."""
-    fixed = [item for item in results or [] if item["split"] == "test" and item["policy"] == "fixed"]
-    fixed = [item for item in fixed if by in item["bins"]]
-    exact = [item for item in fixed if item["steps"] == steps] or sorted(
-        fixed, key=lambda item: item["steps"]
-    )
-    return list(exact[-1]["bins"][by]) if exact else None
+def _counted(results: list[dict[str, Any]] | None, by: str, steps: int) -> list[dict[str, Any]] | None:
+    """The bins of the reference evaluation on the test split."""
+    item = common.reference([item for item in results or [] if by in item["bins"]], "test", steps)
+    return list(item["bins"][by]) if item else None

@@ -21,13 +21,16 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
+from trm.analysis import stats
 from trm.analysis.labels import Label, label
 from trm.analysis.scales import BinaryLocator, crowded, shown
 from trm.analysis.scales import nice as nice
 from trm.analysis.scales import panel_width as panel_width
 from trm.analysis.specs import Figure, FitSpec
-from trm.analysis.stats import Mean, wilson
-from trm.analysis.tables import Table, implied_hue
+from trm.analysis.stats import Mean
+from trm.analysis.tables import Table
+from trm.analysis.tables import merge as merge
+from trm.analysis.tables import reference as reference
 from trm.analysis.words import count, listed, place, point_name, value_name
 from trm.errors import UserError
 from trm.io import dump, write_bytes, write_text
@@ -90,16 +93,6 @@ def styled(path: str | Path | None = None) -> Iterator[None]:
 # data --------------------------------------------------------------------------------------------------------------
 
 
-def table_of(tables: Sequence[Table], experiment: str) -> Table:
-    """The table of an experiment. UserError: it was not given."""
-    for table in tables:
-        if table.experiment == experiment:
-            return table
-    raise UserError(
-        f"no --table holds experiment {experiment}; given: {listed([t.experiment for t in tables])}"
-    )
-
-
 def fit_of(fits: Sequence[dict[str, Any]], spec: FitSpec) -> dict[str, Any]:
     """The content of the fit.json made for `spec`. UserError: it was not given."""
     wanted = spec.model_dump(mode="json")
@@ -122,15 +115,24 @@ def rows_of(table: Table, where: Mapping[str, Any], metric: str, *columns: str |
 
 
 def varied(spec: Any, table: Table, rows: pd.DataFrame) -> str | None:
-    """The column of the colours: the spec's hue, else the one coordinate that differs, else the grid point; None where
-    nothing differs."""
-    found = [name for name in table.info.get("coordinates", []) if rows[name].nunique(dropna=False) > 1]
+    """The column of the colours: the spec's hue, else the one coordinate that differs, else the grid point.
+
+    None: nothing differs.
+    """
+    found = differing(table, rows)
+    if len(found) == 1 and rows[found[0]].astype(str).str.startswith("[").any():
+        found.append("")  # stages of a curriculum: the point's own words say more
     return spec.hue or (found[0] if len(found) == 1 else "label" if found else None)
+
+
+def differing(table: Table, rows: pd.DataFrame) -> list[str]:
+    """The grid's coordinates that differ between rows."""
+    return [name for name in table.info.get("coordinates", []) if rows[name].nunique(dropna=False) > 1]
 
 
 def with_hue(spec: Any, table: Table, rows: pd.DataFrame, taken: Sequence[str]) -> Any:
     """The spec with the hue that its table calls for, where it names none."""
-    return spec if spec.hue else spec.model_copy(update={"hue": implied_hue(table, rows, taken)})
+    return spec if spec.hue else spec.model_copy(update={"hue": table.implied_hue(rows, taken)})
 
 
 def ordered(values: pd.Series) -> list[Any]:
@@ -446,13 +448,11 @@ def seed_marks(
         summary: the mean; without one, that of the values with Student's interval.
         strength: opacity.
     """
-    from trm.analysis.stats import mean
-
     values = np.asarray(values, float)
     values = values[np.isfinite(values)]
     if not len(values):
         return
-    summary = summary or mean(values)
+    summary = summary or stats.mean(values)
 
     def line(places: Any, heights: Any, *style: Any, **options: Any) -> None:
         axes.plot(*((heights, places) if sideways else (places, heights)), *style, color=colour, **options)
@@ -466,32 +466,30 @@ def seed_marks(
     line(at, summary.value, marker, markersize=4.2, markerfacecolor=face, alpha=strength, zorder=5)
 
 
-def frontier(axes: Axes, cost: Any, shown: Any, gain: Any) -> np.ndarray:
+def frontier(
+    axes: Axes, cost: Any, shown: Any, gain: Any, *, tolerance: float = EQUAL_COSTS, **style: Any
+) -> np.ndarray:
     """Draw the Pareto frontier as steps; returns the indices of its points, by rising cost.
 
     Args:
         cost, shown: places of the points on the axes [N].
         gain: what is compared at equal cost, higher is better [N].
     """
-    from trm.analysis.stats import frontier as best_of
-
-    best = best_of(np.asarray(cost), np.asarray(gain), tolerance=EQUAL_COSTS)
-    places = np.asarray(cost)[best], np.asarray(shown)[best]
-    axes.plot(*places, color="black", linewidth=0.9, drawstyle="steps-post", zorder=1)
+    best = stats.frontier(np.asarray(cost), np.asarray(gain), tolerance=tolerance)
+    options = {"color": "black", "linewidth": 0.9, "drawstyle": "steps-post", "zorder": 1, **style}
+    axes.plot(np.asarray(cost)[best], np.asarray(shown)[best], **options)
     return best
 
 
 def binomial_bar(axes: Axes, x: float, share: float, puzzles: float) -> tuple[float, float]:
     """Draw the binomial 95 % interval of a share of so many test puzzles as a grey bar, and return it."""
-    bounds = wilson(share * puzzles, puzzles)
+    bounds = stats.wilson(share * puzzles, puzzles)
     axes.plot([x, x], bounds, color="#c4c4c4", linewidth=3.2, solid_capstyle="butt", zorder=2)
     return bounds
 
 
 def mean_of(values: Any, metric: str) -> Mean:
     """Mean with Student's interval, cut to the range of the metric."""
-    from trm.analysis.stats import mean
-
     text = label(metric)
     low = 0.0 if text.percent or text.log else -np.inf
-    return mean(values).clipped(low, 1.0 if text.percent else np.inf)
+    return stats.mean(values).clipped(low, 1.0 if text.percent else np.inf)

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
+from trm.analysis.kinds.pareto import Point, means
 from trm.analysis.labels import label
-from trm.analysis.lazy import common, pd
+from trm.analysis.lazy import Axes, Table, common, pd
 from trm.analysis.specs import Figure
-from trm.analysis.words import compact, percent, point_name
+from trm.analysis.words import compact, percent, sentence
 from trm.errors import UserError
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-    from trm.analysis.tables import Table
 
 POLICIES = ("fixed", "confident", "restarts")
 """What a user could run; majority vote and oracle are in the experiment's own figure."""
@@ -36,15 +32,11 @@ class Spec(Figure):
         return self.sources
 
 
-Point = tuple[str, float, float, float]
-"""Name, FLOPs, accuracy, error as drawn."""
-
-
-def frontier_sentence(kept: Sequence[Point], what: str) -> str:
+def frontier_sentence(kept: Sequence[tuple[str, float, float]], what: str) -> str:
     """The two ends of a frontier."""
     if not kept:
         return f"Nothing was measured against {what}."
-    (first, start, low, _), (name, cost, value, _) = kept[0], kept[-1]
+    (first, start, low), (name, cost, value) = kept[0], kept[-1]
     if len(kept) == 1:
         where = f"the lowest {what}: {compact(cost)} FLOPs ({name})"
         return f"No measured point beats {percent(value)}, reached at {where}."
@@ -79,11 +71,12 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     texts = ("training compute", "test-time compute a puzzle")
     kept = []
     for axis, points, column, text in zip(axes[0], (train, test), ("train_flops", "flops_per_puzzle"), texts):
-        cost, accuracy, error = ([point[i] for point in points] for i in (1, 2, 3))
-        kept.append([points[i] for i in common.frontier(axis, cost, error, accuracy)])
-        common.axis_scale(axis, "x", label(column), cost, log=True)
-        common.heading(axis, text[:1].upper() + text[1:])
-    errors = [point[3] for point in train + test]
+        costs = [point.cost for point in points]
+        best = common.frontier(axis, costs, [p.shown for p in points], [p.value for p in points])
+        kept.append([points[i][:3] for i in best])
+        common.axis_scale(axis, "x", label(column), costs, log=True)
+        common.heading(axis, sentence(text))
+    errors = [point.shown for point in train + test]
     common.error_scale(axes[0, 0], "error", min(errors), max(errors))
     common.legend(figure, handles, 4)
     sentences = [frontier_sentence(item, text) for item, text in zip(kept, texts)]
@@ -103,12 +96,11 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
 
 
 def _points(axes: Axes, rows: pd.DataFrame, column: str, style: dict[str, Any]) -> list[Point]:
-    """Means over seeds of each setting."""
-    found = []
-    for _, part in rows.groupby(["point", "policy", "eval_steps", "restarts"], sort=True):
-        cost, value = float(part[column].mean()), float(part["exact_accuracy"].mean())
-        error = float(common.positive(part, "error").mean())
-        axes.plot(cost, error, alpha=0.7, markersize=3.2, markeredgewidth=0, **style)
-        name = f"{part['experiment'].iloc[0]}: {point_name(part['label'].iloc[0])}".replace("_", " ")
-        found.append((name, cost, value, error))
-    return found
+    """Draw the means over seeds of each setting, and return them."""
+    points = means(rows, ["point", "policy", "eval_steps", "restarts"], column, "exact_accuracy")
+    for point in points:
+        axes.plot(point.cost, point.shown, alpha=0.7, markersize=3.2, markeredgewidth=0, **style)
+    return [
+        point._replace(name=f"{point.rows['experiment'].iloc[0]}: {point.name}".replace("_", " "))
+        for point in points
+    ]

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from trm.analysis.labels import HISTORY, Label, label
-from trm.analysis.lazy import common, mpl, np, pd
+from trm.analysis.lazy import Axes, Table, common, mpl, np, pd
 from trm.analysis.specs import Column, Figure
 from trm.analysis.words import number, percent, point_name, points, sentence
 from trm.errors import UserError
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-    from trm.analysis.tables import Table
 
 AXES = {
     "step": Label("training step"),
@@ -78,7 +73,9 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     """All panels."""
     table = tables[0]
     rows = table.select(spec.where, [spec.hue] if spec.hue else [])
-    key = spec.hue or _key(table, rows)
+    key = common.varied(spec, table, rows) or "label"
+    if key == "label" and rows["label"].nunique() > MOST:
+        key = next(iter(common.differing(table, rows)), key)
     parts = common.groups(rows, key)
     names = {
         value: point_name(value) if key == "label" else f"{label(key).name} {common.hue_name(key, value)}"
@@ -108,23 +105,12 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         caption=(
             "Thin lines: seeds. Thick lines: their mean at the same place. Validation puzzles are disjoint, up to "
             "symmetry, from training and test puzzles."
-            + (
-                " Last panel: exact accuracy of the finished runs on training and on test puzzles."
-                if gap
-                else ""
-            )
+            + gap
+            * " Last panel: exact accuracy of the finished runs on training and on test puzzles."
         ),
         sentence=words,
         numbers={"final": {names[k]: v[0] for k, v in ends[0].items()}},
     )
-
-
-def _key(table: Table, rows: pd.DataFrame) -> str:
-    """The column that colours: the only coordinate, or the first of many grid points, else the point's label."""
-    varied = [name for name in table.info.get("coordinates", []) if rows[name].nunique(dropna=False) > 1]
-    if len(varied) == 1 and rows[varied[0]].astype(str).str.startswith("[").any():
-        return "label"  # stages of a curriculum: the point's own words say more
-    return varied[0] if len(varied) == 1 or (varied and rows["label"].nunique() > MOST) else "label"
 
 
 def _panel(

@@ -3,35 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from trm.analysis.kinds import law
 from trm.analysis.labels import label
-from trm.analysis.lazy import common, np, pd, stats
+from trm.analysis.lazy import Axes, Table, common, np, pd, stats
 from trm.analysis.specs import Column, Figure, FitSpec
-from trm.analysis.words import compact, number, percent, points, spoken
+from trm.analysis.words import compact, number, percent, points, sentence, spoken
 from trm.errors import UserError
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-    from trm.analysis.tables import Table
-
-BLUE, ORANGE, GREEN, PINK = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
 POLICIES = {
-    "fixed": ("more supervision steps", BLUE, "o", "-"),
-    "confident": ("stop when the halt logit is positive", GREEN, "s", "-"),
-    "restarts": ("noisy restarts, picked by the halt logit", ORANGE, "^", "-"),
-    "majority": ("restarts, majority vote", PINK, "v", "--"),
-    "oracle": ("restarts, any of them right (upper bound)", "#7F7F7F", "D", ":"),
+    "fixed": ("more supervision steps", "#0072B2", "o", "-"),
+    "confident": ("stopping on the halt logit", "#009E73", "s", "-"),
+    "restarts": ("picking among restarts by the halt logit", "#D55E00", "^", "-"),
+    "majority": ("majority vote over restarts", "#CC79A7", "v", "--"),
+    "oracle": ("any restart right (oracle)", "#7F7F7F", "D", ":"),
 }
-WORDS = {
-    "fixed": "more supervision steps",
-    "confident": "stopping on the halt logit",
-    "restarts": "picking among restarts by the halt logit",
-    "majority": "majority vote over restarts",
-    "oracle": "the oracle over restarts",
-}
+"""Policy -> words, colour, mark, line."""
 
 
 class Spec(Figure):
@@ -66,7 +54,7 @@ def gained(item: Mapping[str, Any]) -> str:
         return text
     if item["low"] is None:
         return f"{text} in one seed"
-    excluded = item["low"] is not None and (item["low"] > 0 or item["high"] < 0)
+    excluded = item["low"] > 0 or item["high"] < 0
     return f"{text}, not established{' after correction for several comparisons' if excluded else ''}"
 
 
@@ -79,13 +67,13 @@ def inference_sentence(gains: Mapping[str, Any]) -> str:
         f"The reference evaluation solves {percent(reference['value'])} at {compact(reference['flops'])} FLOPs a "
         "puzzle."
     )
-    for policy, name in WORDS.items():
+    for policy, (name, *_) in POLICIES.items():
         item = gains.get(policy)
         if not item or (item["flops"] == reference["flops"] and policy == "fixed"):
             continue
         how = f"{item['restarts']} restarts" if item["restarts"] > 1 else f"at most {item['steps']} steps"
         ratio = number(item["flops"] / reference["flops"], 2)
-        text += f" {name[:1].upper()}{name[1:]}: {gained(item)}, at {ratio} times the compute ({how})."
+        text += f" {sentence(name)}: {gained(item)}, at {ratio} times the compute ({how})."
     return text
 
 
@@ -96,12 +84,14 @@ def inference_answer(gains: Mapping[str, Any]) -> str:
     if not known or reference["flops"] is None:
         return inference_sentence(gains)
     name = max(known, key=lambda key: known[key]["value"])
-    item = known[name]
+    item, how = known[name], POLICIES[name][0]
     if not established(item) and item["low"] is not None:
-        return f"No gain from more compute at test time is established; the largest, by {WORDS[name]}: {gained(item)}."
+        return (
+            f"No gain from more compute at test time is established; the largest, by {how}: {gained(item)}."
+        )
     return (
         f"Compute at test time changes accuracy from {percent(reference['value'])} to {percent(item['value'])} "
-        f"({gained(item)}) by {WORDS[name]}, at {number(item['flops'] / reference['flops'], 2)} times the compute."
+        f"({gained(item)}) by {how}, at {number(item['flops'] / reference['flops'], 2)} times the compute."
     )
 
 
@@ -113,16 +103,16 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     parts = common.groups(rows, hue)
     found = spec.fits(table.experiment)
     fit = common.fit_of(fits, found[0]) if found else None
-    shown = [policy for policy in POLICIES if (rows["policy"] == policy).any()]
     figure, axes = common.panels(len(parts), 2.9, sharey=True)
     best: dict[str, tuple[float, float, str]] = {}
     for axis, (value, part) in zip(axes, parts.items()):
         best |= panel(axis, part)
         if hue:
             common.heading(axis, spoken(hue, value))
+    styles = [POLICIES[policy] for policy in POLICIES if (rows["policy"] == policy).any()]
     handles = [
         common.entry(axes[0], name, color=colour, marker=marker, linestyle=line)
-        for name, colour, marker, line in (POLICIES[policy] for policy in shown)
+        for name, colour, marker, line in styles
     ]
     common.legend(figure, handles, 2)
     first, part = next(iter(parts.items()))
@@ -132,7 +122,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         words = f"{spoken(hue, first)}: {words[0].lower()}{words[1:]}"
     if fit and (spec.hue or not hue):
         words += " With more supervision steps: " + law.group_sentence(fit["groups"][0], "flops_per_puzzle")
-    sure = [item for name, item in found_gains.items() if name in WORDS and established(item)]
+    sure = [item for name, item in found_gains.items() if name in POLICIES and established(item)]
     return common.Drawing(
         figure,
         rows,
@@ -207,21 +197,13 @@ def panel(axes: Axes, rows: pd.DataFrame) -> dict[str, tuple[float, float, str]]
             continue
         part = rows[rows["policy"] == policy]
         style: dict[str, Any] = {"color": colour, "zorder": 3}
-        axes.plot(
-            part["flops_per_puzzle"],
-            part["exact_accuracy"],
-            marker,
-            alpha=0.3,
-            markersize=2.6,
-            mew=0,
-            **style,
-        )
+        seeds: dict[str, Any] = {"alpha": 0.3, "markersize": 2.6, "mew": 0}
+        axes.plot(part["flops_per_puzzle"], part["exact_accuracy"], marker, **seeds, **style)
         axes.vlines(settings["flops"], settings["low"], settings["high"], color=colour, linewidth=1)
         axes.plot(settings["flops"], settings["value"], marker=marker, linestyle=line, markersize=4, **style)
         for _, point in settings.iterrows() if policy == "fixed" else ():
-            common.note(
-                axes, f"{int(point['eval_steps'])}", (point["flops"], point["value"]), (4, -8), color=colour
-            )
+            steps = f"{int(point['eval_steps'])}"
+            common.note(axes, steps, (point["flops"], point["value"]), (4, -8), color=colour)
         top = settings.nlargest(1, "value").iloc[0]
         best[policy] = (float(top["flops"]), float(top["value"]), name)
     common.axis_scale(axes, "x", label("flops_per_puzzle"), rows["flops_per_puzzle"].to_numpy())

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from trm.analysis.labels import Label, label
-from trm.analysis.lazy import common, mpl, np, stats
+from trm.analysis.lazy import Table, common, mpl, np, stats
 from trm.analysis.specs import Column, Figure
 from trm.analysis.words import interval, number, percent, point_name, value_name
 from trm.errors import UserError
-
-if TYPE_CHECKING:
-    from trm.analysis.tables import Table
 
 
 class Spec(Figure):

@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
-from trm.analysis.labels import label
-from trm.analysis.lazy import common, mpl, np, stats
+from trm.analysis.labels import label, lower_is_better
+from trm.analysis.lazy import Axes, Table, common, mpl, np, pd, stats
 from trm.analysis.specs import Column, Figure, FitSpec, Metric
 from trm.analysis.words import count, interval, measured, number, place, sentence, thing, value_name
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
-
-    from trm.analysis.tables import Table
 
 
 class Spec(Figure):
@@ -42,12 +36,9 @@ class Spec(Figure):
 
 def heatmap_sentence(rows: pd.DataFrame, x: str, y: str, z: str) -> str:
     """The best cell, and how many others are within its spread; the worst one."""
-    cells = {}
-    for at, part in rows.groupby([x, y], dropna=False, sort=True):
-        cells[at] = part.groupby("seed")[z].mean()
-    ranked = sorted(cells, key=lambda at: cells[at].mean())
-    worst, best = (ranked[0], ranked[-1]) if not lower_is_better(z) else (ranked[-1], ranked[0])
-    others = [at for at in ranked if at != best]
+    groups = rows.groupby([x, y], dropna=False, sort=True)
+    cells = {at: part.groupby("seed")[z].mean() for at, part in groups}
+    *others, best = sorted(cells, key=lambda at: cells[at].mean(), reverse=lower_is_better(z))
 
     def cell(at: Any) -> str:
         mean = common.mean_of(cells[at], z)
@@ -56,22 +47,11 @@ def heatmap_sentence(rows: pd.DataFrame, x: str, y: str, z: str) -> str:
 
     if not others:
         return sentence(f"{thing(z)} was measured in one cell only: {cell(best)}.")
-    text = f"{sentence(thing(z))} is best, {cell(best)}"
     changes = [stats.paired(cells[best], cells[at]) for at in others]
-    adjusted = stats.holm([change.p for change in changes])
-    close = sum(p is None or p >= 0.05 for p in adjusted)
-    if others:
-        text += f", and {'not established to differ from' if close else 'differs from each of'} "
-        text += (
-            f"{close} of {count(len(others), 'other cell')}" if close else count(len(others), "other cell")
-        )
-        text += f"; worst, {cell(worst)}"
-    return text + "."
-
-
-def lower_is_better(metric: str) -> bool:
-    """Whether a smaller value of the metric is the better one."""
-    return "error" in metric or "entropy" in metric or metric.endswith(("seconds", "bytes", "variance"))
+    close = sum(p is None or p >= 0.05 for p in stats.holm([change.p for change in changes]))
+    many = count(len(others), "other cell")
+    differs = f"not established to differ from {close} of {many}" if close else f"differs from each of {many}"
+    return f"{sentence(thing(z))} is best, {cell(best)}, and {differs}; worst, {cell(others[0])}."
 
 
 def optimum_sentence(group: Mapping[str, Any], x: str, second: str) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
 from trm.analysis.labels import label
-from trm.analysis.lazy import common, np, pd, stats
+from trm.analysis.lazy import Axes, Canvas, Table, common, np, pd, stats
 from trm.analysis.specs import Column, Figure, FitSpec, Form, Fraction, Metric, Reported
 from trm.analysis.words import (
     compact,
@@ -24,13 +25,10 @@ from trm.analysis.words import (
     value_name,
 )
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-    from trm.analysis.tables import Table
-
-Group = dict[str, Any]
-"""One of fit.json's groups: the fit of one colour."""
+Fit = dict[str, Any]
+"""The content of a fit.json."""
+Group = Mapping[str, Any]
+"""One of its groups: the fit of one colour."""
 
 
 class Spec(Figure):
@@ -118,7 +116,7 @@ def group_sentence(group: Group, x: str, y: str = "error") -> str:
     return sentence(text) + "." + _predicted(form, y) + _price(form, x)
 
 
-def law_sentence(fit: dict[str, Any], x: str, y: str) -> str:
+def law_sentence(fit: Fit, x: str, y: str) -> str:
     """What the fit says, for every colour."""
     parts = []
     for group in fit["groups"]:
@@ -128,7 +126,7 @@ def law_sentence(fit: dict[str, Any], x: str, y: str) -> str:
     return " ".join(parts)
 
 
-def law_answer(fit: dict[str, Any], x: str, y: str) -> str:
+def law_answer(fit: Fit, x: str, y: str) -> str:
     """One sentence: the law's own, or for several colours their exponents side by side."""
     found = [group for group in fit["groups"] if "forms" in group]
     hue = fit.get("hue")
@@ -215,7 +213,7 @@ def _mathtext(value: float) -> str:
     return (f"{head}\\cdot" if head != 1 else "") + f"10^{{{power}}}"
 
 
-def subtitle(fit: dict[str, Any] | None, x: str, y: str, width: int = 72) -> str:
+def subtitle(fit: Fit | None, x: str, y: str, width: int = 72) -> str:
     """The equation, or why there is none."""
     if fit is None:
         return ""
@@ -228,7 +226,14 @@ def subtitle(fit: dict[str, Any] | None, x: str, y: str, width: int = 72) -> str
     return common.wrap("no law: " + "; ".join(reasons), width)
 
 
-def fit_caption(fit: dict[str, Any]) -> str:
+def unclaimed(group: Group, name: str) -> str:
+    """Why no law is claimed; empty: one is."""
+    if "error" in group:
+        return f"No {name} could be fitted: {group['error']}."
+    return f"No {name} is claimed: {listed(group['doubts'])}." if group["doubts"] else ""
+
+
+def fit_caption(fit: Fit) -> str:
     """How a law was fitted, and what was left out."""
     forms = [group["forms"][group["chosen"]] for group in fit["groups"] if "forms" in group]
     text = ""
@@ -259,25 +264,35 @@ CAPTION = (
 
 def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.Drawing:
     """The law figure of one experiment."""
-    from trm.analysis.tables import merge
-
-    table = merge([common.table_of(tables, name) for name in spec.experiments(tables[0].experiment)])
-    found = spec.fits(table.experiment)
-    fit = common.fit_of(fits, found[0]) if found else None
+    table = common.merge(tables, spec.experiments(tables[0].experiment))
+    specs = spec.fits(table.experiment)
+    fit = common.fit_of(fits, specs[0]) if specs else None
     spec = coloured(spec, table)
     figure, axes = common.canvas(common.ONE, 3.0)
     rows = panel(axes[0, 0], spec, table, fit)
     common.hue_legend(figure, spec.hue, {}, axes[0, 0].get_legend_handles_labels()[0])
+    return drawing(
+        figure,
+        rows,
+        fit,
+        title=title_of(spec),
+        lines=subtitle(fit, spec.x, spec.y),
+        sentence=law_sentence(fit, spec.x, spec.y) if fit else plain_sentence(rows, spec),
+        answer=law_answer(fit, spec.x, spec.y) if fit else "",
+    )
+
+
+def drawing(
+    figure: Canvas, rows: pd.DataFrame, fit: Fit | None, caption: str = "", **words: Any
+) -> common.Drawing:
+    """A figure of one fit: its caption says how the law was fitted, its numbers are the fit's."""
     return common.Drawing(
         figure,
         rows,
-        title=title_of(spec),
-        lines=subtitle(fit, spec.x, spec.y),
-        caption=CAPTION + (fit_caption(fit) if fit else ""),
-        sentence=law_sentence(fit, spec.x, spec.y) if fit else plain_sentence(rows, spec),
-        answer=law_answer(fit, spec.x, spec.y) if fit else "",
+        caption=CAPTION + caption + (fit_caption(fit) if fit else ""),
         strength=strength(fit),
         numbers={"fit": summary(fit)} if fit else {},
+        **words,
     )
 
 
@@ -287,13 +302,13 @@ def title_of(spec: Any) -> str:
 
 
 def plain_sentence(rows: pd.DataFrame, spec: Any) -> str:
-    """What is shown where no law is fitted: the ends of the range."""
+    """The ends of the range, if no law is fitted."""
     means = rows.groupby(spec.x)[spec.y].mean()
     first, last = (measured(spec.y, float(value)) for value in (means.iloc[0], means.iloc[-1]))
     return sentence(f"{thing(spec.y)} goes from {first} to {last} over the range.")
 
 
-def strength(fit: dict[str, Any] | None) -> float | None:
+def strength(fit: Fit | None) -> float | None:
     """Exponent over half the width of its interval, of the law that is best determined."""
     found = []
     for group in fit["groups"] if fit else []:
@@ -305,173 +320,146 @@ def strength(fit: dict[str, Any] | None) -> float | None:
     return max(found, default=None)
 
 
-def summary(fit: dict[str, Any]) -> list[dict[str, Any]]:
+def summary(fit: Fit) -> list[dict[str, Any]]:
     """The part of a fit that the report quotes: no curves."""
     short = []
     for group in fit["groups"]:
         item = {key: value for key, value in group.items() if key not in ("forms", "means", "exclusions")}
         if "forms" in group:
             best = group["forms"][group["chosen"]]
-            item |= {
-                key: best.get(key) for key in ("parameters", "enough_points", "aicc", "held_out", "intervals")
-            }
+            keys = ("parameters", "enough_points", "aicc", "held_out", "intervals")
+            item |= {key: best.get(key) for key in keys}
         short.append(item)
     return short
 
 
 def coloured(spec: Any, table: Table) -> Any:
-    """The spec with the hue that its table calls for, where it names none."""
+    """The spec with the hue that its table calls for, if it names none."""
     return common.with_hue(spec, table, table.select(spec.where, [spec.x]), [spec.x])
 
 
-def panel(axes: Axes, spec: Any, table: Table, fit: dict[str, Any] | None) -> pd.DataFrame:
+def panel(axes: Axes, spec: Any, table: Table, fit: Fit | None, *, curves: bool = True) -> pd.DataFrame:
     """Draw one law into `axes`; returns the rows shown. `scaling_laws` and `prediction` draw their panels by it.
 
-    The hue is the spec's: `coloured` gives it the one that its table calls for.
+    Args:
+        spec: with the hue that `coloured` gives it.
+        curves: draw the law of each colour that supports one.
     """
-    rows = common.rows_of(table, spec.where, spec.y, spec.x, spec.hue)
-    rows = rows.assign(_x=rows[spec.x].astype(float) + label(spec.x).offset, _y=common.positive(rows, spec.y))
-    rows = rows[(rows["_x"] > 0) & (rows["_y"] > 0)]
-    parts = common.groups(rows, spec.hue)
-    shades = common.colours(list(parts))
-    keys = [rows[name].astype("object").where(rows[name].notna(), "") for name in (spec.x, spec.hue) if name]
-    points = np.array(["|".join(map(str, cells)) for cells in zip(*keys)])
-    spread = stats.pooled_spread(rows["_y"].to_numpy(), points)
-    span = float(np.log(rows["_x"].max() / rows["_x"].min())) or 1.0
-    shifts = common.dodge(len(parts), span)
-    low, high = rows["_y"].min(), rows["_y"].max()
-    for index, (value, part) in enumerate(parts.items()):
-        marker, colour = common.MARKERS[index % 8], shades[value]
-        group = _group(fit, value, bool(spec.hue))
-        out = {(item["run"], item["x"][0]) for item in group["exclusions"]} if group else set()
-        means = stats.pooled_log_intervals(
-            part["_y"].to_numpy(),
-            part["_x"].to_numpy(),
-            spread=spread,
-            most=1.0 if spec.y == "error" else np.inf,
-        )
-        for at, mean in means.items():
-            here = part[part["_x"] == at]
-            if spec.y == "error":
-                tested = float(here["puzzles"].iloc[0])
-                bounds = common.binomial_bar(axes, at * shifts[index], mean.value, tested)
-                low, high = min(low, max(bounds[0], 0.25 / tested)), max(high, bounds[1])
-            hollow = all(pair in out for pair in zip(here["run"], here["_x"]))
-            common.seed_marks(
-                axes,
-                at * shifts[index],
-                here["_y"].to_numpy(),
-                colour,
-                marker,
-                seeds_at=at * shifts[index] * np.exp(-0.012 * span),
-                summary=mean,
-                hollow=hollow,
-            )
-            if mean.bounds:
-                low, high = min(low, mean.bounds[0]), max(high, mean.bounds[1])
-        if spec.hue:
-            common.entry(axes, common.hue_name(spec.hue, value), marker=marker, color=colour)
-        if group and supported(group):
-            _curve(axes, group, colour, spec.extrapolate, spec.y == "error")
+    rows: pd.DataFrame = common.rows_of(table, spec.where, spec.y, spec.x, spec.hue)
+    x = rows[spec.x].to_numpy(float) + label(spec.x).offset
+    y = common.positive(rows, spec.y)
+    keep: np.ndarray = (x > 0) & (y > 0)
+    rows, x = rows.loc[keep], x[keep]
+    shades, means, (low, high) = marks(axes, rows, x, spec.hue, fit, spec.y)
+    for group in fit["groups"] if fit and curves else []:
+        if supported(group):
+            colour = shades[group["hue"] if spec.hue else None]
+            _curve(axes, group, colour, spec.extrapolate, 1.0 if spec.y == "error" else np.inf)
     if spec.envelope:
-        _envelope(axes, rows, spec)
+        envelope(axes, means)
     for point in spec.reported:
         axes.plot(point.x, point.y, "*", color=common.GREY, markersize=9, zorder=5)
         common.note(axes, point.label, (point.x, point.y), (-6, 3), ha="right")
         low, high = min(low, point.y), max(high, point.y)
     axes.set_xscale("log" if label(spec.x).log else "linear")
-    common.axis_scale(axes, "x", label(spec.x), rows["_x"].to_numpy())
+    common.axis_scale(axes, "x", label(spec.x), x)
     if label(spec.y).log:
-        common.error_scale(axes, spec.y, float(low), float(high))
+        common.error_scale(axes, spec.y, low, high)
     else:
         common.axis_scale(axes, "y", label(spec.y), np.array([low, high]))
-    return rows.drop(columns=["_x", "_y"])
+    return rows
 
 
-def _group(fit: dict[str, Any] | None, value: Any, by_hue: bool) -> Group | None:
-    for group in fit["groups"] if fit else []:
-        if not by_hue or group["hue"] == value or (group["hue"] is None and value is None):
-            return dict(group)
-    return None
+def marks(
+    axes: Axes, rows: pd.DataFrame, x: np.ndarray, hue: str | None, fit: Fit | None, metric: str = "error"
+) -> tuple[dict[Any, str], np.ndarray, tuple[float, float]]:
+    """Seeds and means at places x [N], one colour for each value of `hue`; hollow where the fit left all runs out.
+
+    Returns:
+        The colours; place and geometric mean of each point [P, 2]; the range to show.
+    """
+    is_error = metric == "error"
+    rows = rows.assign(_x=x, _y=common.positive(rows, metric))
+    rows["_point"] = rows.groupby([*([hue] if hue else []), "_x"], dropna=False).ngroup()
+    parts = common.groups(rows, hue)
+    shades = common.colours(list(parts))
+    means = stats.pooled_log_intervals(
+        rows["_y"].to_numpy(), rows["_point"].to_numpy(), most=1.0 if is_error else np.inf
+    )
+    items = [item for group in (fit["groups"] if fit else []) for item in group["exclusions"]]
+    rows["_out"] = rows["run"].isin([item["run"] for item in items])
+    if items and len(items[0]["x"]) == 1:  # a run may have a row for each evaluation setting
+        out = {(item["run"], item["x"][0]) for item in items}
+        rows["_out"] = [pair in out for pair in zip(rows["run"], x)]
+    span = float(np.log(x.max() / x.min())) or 1.0
+    shared = len(means) > len(np.unique(x))  # two colours at one place
+    shifts = common.dodge(len(parts), span if shared else 0.0)
+    low, high = float(rows["_y"].min()), float(rows["_y"].max())
+    places = []
+    for index, (value, part) in enumerate(parts.items()):
+        marker, colour = common.MARKERS[index % 8], shades[value]
+        for key, here in part.groupby("_point", sort=True):
+            mean, at = means[key], float(here["_x"].iloc[0])
+            place = at * shifts[index]
+            if is_error:
+                tested = float(here["puzzles"].iloc[0])
+                bounds = common.binomial_bar(axes, place, mean.value, tested)
+                low, high = min(low, max(bounds[0], 0.25 / tested)), max(high, bounds[1])
+            if mean.bounds:
+                low, high = min(low, mean.bounds[0]), max(high, mean.bounds[1])
+            common.seed_marks(
+                axes,
+                place,
+                here["_y"],
+                colour,
+                marker,
+                seeds_at=place * np.exp(-0.012 * span),
+                summary=mean,
+                hollow=bool(here["_out"].all()),
+            )
+            places.append((at, mean.value))
+        if hue:
+            common.entry(axes, common.hue_name(hue, value), marker=marker, color=colour)
+    return shades, np.array(places), (low, high)
 
 
-def _curve(axes: Axes, group: Group, colour: str, extrapolate: float, share: bool) -> None:
-    """The law: solid over the data, dashed beyond, with its ribbon."""
-    curve = group["forms"][group["chosen"]]["curve"]
-    x = np.array(curve["x"])
-    most = 1.0 if share else np.inf
-    y, low, high = (np.minimum(np.array(curve[key], float), most) for key in ("y", "low", "high"))
-    end = group["range"][0][1]
-    inside, shown = x <= end * (1 + 1e-9), x <= end * extrapolate * (1 + 1e-9)
-    beyond = (x >= end * (1 - 1e-9)) & shown
+def envelope(axes: Axes, means: np.ndarray) -> None:
+    """The best mean at each price, over all colours. means: place and mean of each point [P, 2]."""
+    style = {"label": "envelope", "linestyle": ":", "zorder": 6}
+    common.frontier(axes, means[:, 0], means[:, 1], -means[:, 1], tolerance=0.0, **style)
+
+
+def _curve(axes: Axes, group: Group, colour: str, extrapolate: float, most: float) -> None:
+    """The stored law with its ribbon, as far beyond the data as the spec says."""
+    curve, end = group["forms"][group["chosen"]]["curve"], group["range"][0][1]
+    x, y, low, high = (np.array(curve[key], float) for key in ("x", "y", "low", "high"))
+    shown = x <= end * extrapolate * (1 + 1e-9)
+    low, high = np.minimum(low[shown], most), np.minimum(high[shown], most)
+    line(axes, x[shown], y[shown], end, colour, most)
+    axes.fill_between(x[shown], low, high, color=colour, alpha=0.14, linewidth=0, zorder=1)
+
+
+def line(axes: Axes, x: np.ndarray, y: np.ndarray, end: float, colour: str, most: float = 1.0) -> None:
+    """A law at places x, solid up to `end` and dashed beyond, cut off at `most`."""
+    y = np.minimum(y, most)
+    inside, beyond = x <= end * (1 + 1e-9), x >= end * (1 - 1e-9)
     axes.plot(x[inside], y[inside], color=colour, linewidth=1.2, zorder=3)
     axes.plot(x[beyond], y[beyond], color=colour, linestyle=common.DASHES[1], linewidth=1.1, zorder=3)
-    axes.fill_between(x[shown], low[shown], high[shown], color=colour, alpha=0.14, linewidth=0, zorder=1)
-
-
-def _envelope(axes: Axes, rows: pd.DataFrame, spec: Any) -> None:
-    """The best mean at each price: the lower envelope over all colours."""
-    means = rows.groupby([spec.x, "point"], sort=True)[spec.y].mean().reset_index()
-    best = stats.frontier(means[spec.x].to_numpy(), means[spec.y].to_numpy(), higher_is_better=False)
-    chosen = means.iloc[best]
-    style: dict[str, Any] = {
-        "color": "black",
-        "linewidth": 0.9,
-        "linestyle": ":",
-        "drawstyle": "steps-post",
-        "zorder": 6,
-    }
-    axes.plot(chosen[spec.x], chosen[spec.y], label="envelope", **style)
 
 
 # laws of two variables ---------------------------------------------------------------------------------------------
 
 
-def marks(
-    axes: Axes, rows: pd.DataFrame, x: np.ndarray, level: str, second: str, group: Group
-) -> tuple[dict[Any, str], np.ndarray]:
-    """Seeds and means at places x [N], one colour for each value of `level`, a point for each pair of `level` and
-    `second`.
-
-    Returns:
-        The colours, and place and mean of each point [P, 2].
-    """
-    y = common.positive(rows, "error")
-    out = rows["run"].isin({item["run"] for item in group["exclusions"]}).to_numpy()
-    keys = np.array([f"{a}:{b}" for a, b in zip(rows[level], rows[second])])
-    means = stats.pooled_log_intervals(y, keys, most=1.0)
-    shades = common.colours(common.ordered(rows[level]))
-    found = []
-    for index, (value, colour) in enumerate(shades.items()):
-        for key in np.unique(keys[(rows[level] == value).to_numpy()]):
-            same = keys == key
-            at = float(x[same][0])
-            hollow, marker = bool(out[same].all()), common.MARKERS[index % 8]
-            common.seed_marks(
-                axes, at, y[same], colour, marker, seeds_at=0.95 * at, summary=means[key], hollow=hollow
-            )
-            found.append((at, means[key].value))
-    common.error_scale(axes, "error", float(y.min()), float(y.max()))
-    return shades, np.array(found)
-
-
-def line(axes: Axes, x: np.ndarray, y: np.ndarray, end: float, colour: str) -> None:
-    """A law at places x, solid up to `end`, dashed beyond; an error ends at 1."""
-    y, inside = np.minimum(y, 1.0), x <= end
-    axes.plot(x[inside], y[inside], color=colour, linewidth=1.2)
-    axes.plot(x[~inside], y[~inside], color=colour, linewidth=1, linestyle=common.DASHES[1])
-
-
 def parameters(group: Group, formula: str, *keys: str) -> str:
     """A formula and its parameters, or why no law is claimed; for the heading of a law of two variables."""
-    form = (group.get("forms") or {}).get(group.get("chosen"))
-    if not supported(group) or form is None:
-        return common.wrap("no law: " + "; ".join(group["doubts"] if form else [group["error"]]), 72)
+    if not supported(group):
+        return common.wrap(
+            "no law: " + "; ".join([group["error"]] if "error" in group else group["doubts"]), 72
+        )
+    form = group["forms"][group["chosen"]]
     values, bounds = form["parameters"], form.get("intervals") or {}
     parts = [f"{key} = {number(values[key], 2)}{interval(bounds.get(key))}" for key in keys]
-    floor = (
-        f"E = {percent(values['E'], bounds.get('E'))}"
-        if floor_shown(group)
-        else "E not shown (interval includes 0)"
-    )
+    floor = "E not shown (its interval includes 0)"
+    if floor_shown(group):
+        floor = f"E = {percent(values['E'], bounds.get('E'))}"
     return f"{formula}\n" + ",  ".join([*parts, floor])

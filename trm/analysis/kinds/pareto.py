@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
-from trm.analysis.labels import label
-from trm.analysis.lazy import common, np, pd
+from trm.analysis.labels import label, lower_is_better
+from trm.analysis.lazy import Axes, Table, common, np, pd
 from trm.analysis.specs import Column, Figure, Metric
 from trm.analysis.words import compact, count, measured, memory, point_name, sentence, thing
 from trm.errors import UserError
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-    from trm.analysis.tables import Table
 
 HEIGHT = 2.7  # inches of a panel with its labels
 MOST_NAMES = 8
@@ -75,6 +70,30 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     )
 
 
+class Point(NamedTuple):
+    """Mean over the seeds of one setting."""
+
+    name: str
+    cost: float
+    value: float
+    """Of the metric."""
+    shown: float
+    """On the y axis."""
+    rows: pd.DataFrame
+
+
+def means(rows: pd.DataFrame, by: Sequence[str], cost: str, metric: str) -> list[Point]:
+    """A point for each setting with a known cost; `by` are the columns that name a setting."""
+    found = []
+    for _, part in rows.groupby(list(by), sort=True):
+        price = float(pd.to_numeric(part[cost], errors="coerce").mean())
+        if np.isfinite(price):
+            name = point_name(part["label"].iloc[0])
+            shown = float(common.positive(part, shown_metric(metric)).mean())
+            found.append(Point(name, price, float(part[metric].mean()), shown, part))
+    return found
+
+
 def shown_metric(metric: str) -> str:
     """What is drawn of a metric: the error of an accuracy."""
     return "error" if metric == "exact_accuracy" else metric
@@ -85,42 +104,28 @@ def _panel(
 ) -> list[tuple[str, float, float]]:
     """Draw one cost; returns the frontier as (name, cost, value of the metric)."""
     metric = shown_metric(spec.y)
-    names, prices, values, marks = [], [], [], []
-    for _, part in rows.groupby("point", sort=True):
-        price = pd.to_numeric(part[cost], errors="coerce").mean()
-        if not np.isfinite(price):
-            continue
-        hue = part[spec.hue].iloc[0] if spec.hue else None
-        names.append(point_name(part["label"].iloc[0]))
-        prices.append(float(price))
-        values.append(float(part[spec.y].mean()))
-        marks.append((part, next((h for h in shades if h == hue), None)))
-    if not names:
+    points = means(rows, ["point"], cost, spec.y)
+    if not points:
         raise UserError(f"no grid point has both {cost} and {spec.y}")
-    shown = np.array([common.positive(part, metric).mean() for part, _ in marks])
-    sign = -1 if "error" in spec.y or "entropy" in spec.y else 1
-    best = common.frontier(axes, prices, shown, sign * np.array(values))
-    for index, (part, hue) in enumerate(marks):
-        data = common.positive(part, metric)
-        summary = common.mean_of(data, metric)
+    _, costs, values, shown, _ = map(list, zip(*points))
+    sign = -1 if lower_is_better(spec.y) else 1
+    best = common.frontier(axes, costs, shown, sign * np.array(values))
+    for index, point in enumerate(points):
+        hue = next((h for h in shades if spec.hue and h == point.rows[spec.hue].iloc[0]), None)
+        summary = common.mean_of(common.positive(point.rows, metric), metric)
         if metric == "error":
-            summary = summary.clipped(0.25 / float(part["puzzles"].iloc[0]), 1.0)
-        common.seed_marks(
-            axes,
-            prices[index],
-            [summary.value],
-            shades[hue],
-            common.MARKERS[list(shades).index(hue) % 8],
-            summary=summary,
-            strength=1.0 if index in best else 0.4,
-        )
-    common.axis_scale(axes, "x", label(cost), np.array(prices))
+            summary = summary.clipped(0.25 / float(point.rows["puzzles"].iloc[0]), 1.0)
+        marker, strength = common.MARKERS[list(shades).index(hue) % 8], 1.0 if index in best else 0.4
+        mark: dict[str, Any] = {"summary": summary, "strength": strength}
+        common.seed_marks(axes, point.cost, [summary.value], shades[hue], marker, **mark)
+    common.axis_scale(axes, "x", label(cost), costs)
     if label(metric).log:
-        common.error_scale(axes, metric, float(shown.min()), float(shown.max()))
+        common.error_scale(axes, metric, min(shown), max(shown))
     else:
         common.axis_scale(axes, "y", label(metric), shown, log=False)
-    _names(axes, [(names[i], prices[i], float(shown[i])) for i in best[:MOST_NAMES]])
-    return [(names[i], prices[i], values[i]) for i in best]
+    kept = [points[i] for i in best]
+    _names(axes, [(point.name, point.cost, point.shown) for point in kept[:MOST_NAMES]])
+    return [(point.name, point.cost, point.value) for point in kept]
 
 
 def _names(axes: Axes, points: Sequence[tuple[str, float, float]]) -> None:

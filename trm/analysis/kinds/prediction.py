@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
 from trm.analysis.kinds import law
 from trm.analysis.labels import label
-from trm.analysis.lazy import common, np
+from trm.analysis.lazy import Table, common, np
 from trm.analysis.specs import Column, Figure, FitSpec, Form, Metric, Reported
 from trm.analysis.words import compact, listed, measured, sentence, thing
-
-if TYPE_CHECKING:
-    from trm.analysis.tables import Table
 
 
 class Spec(Figure):
@@ -40,7 +36,7 @@ class Spec(Figure):
         return (FitSpec(experiments=(experiment,), form=self.fit, at=self.reported[0].x, **keys),)
 
 
-def prediction_sentence(group: Mapping[str, Any], spec: Spec) -> str:
+def prediction_sentence(group: law.Group, spec: Spec) -> str:
     """What the law predicts, whether the published value is inside its interval, and how far it had to reach."""
     goal = spec.reported[0]
     if "error" in group:
@@ -77,47 +73,33 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     group = fit["groups"][0]
     figure, axes = common.canvas(common.ONE, 3.2)
     axis = axes[0, 0]
-    rows = law.panel(
-        axis,
-        spec if spec.best else law.coloured(spec, table),
-        table,
-        {**fit, "groups": [{**group, "doubts": ["drawn below"]}]},
-    )
+    rows = law.panel(axis, spec if spec.best else law.coloured(spec, table), table, fit, curves=False)
     if "forms" in group:
         form = group["forms"][group["chosen"]]
-        end, goal = group["range"][0][1], form["at"]
-        values = form["parameters"]
-        places = np.geomspace(group["range"][0][0], max(point.x for point in spec.reported) * 1.3, 200)
-        predicted = []
+        (start, end), at = group["range"][0], form["at"]
+        values, bounds = form["parameters"], at["interval"] or ()
+        places = np.geomspace(start, max(point.x for point in spec.reported) * 1.3, 200)
+        lowest = min(*(point.y for point in spec.reported), *group["means"]["y"])
         if group["chosen"] != "constant":  # without a trend there is nothing to extrapolate
             height = values.get("E", 0.0) + values["A"] * places ** -values["a"]
             law.line(axis, places, height, end, common.OKABE_ITO[0])
             style = {"color": common.OKABE_ITO[1], "zorder": 5}
-            predicted = [goal["y"], *(goal["interval"] or ())]
-            if goal["interval"]:
-                axis.plot([goal["x"]] * 2, np.clip(goal["interval"], 1e-6, 1.0), linewidth=1.6, **style)
-            axis.plot(goal["x"], goal["y"], "D", markersize=4.5, **style)
-            common.note(
-                axis, "predicted", (goal["x"], goal["y"]), (-6, -9), ha="right", color=common.OKABE_ITO[1]
-            )
-        low = min(*predicted, *(point.y for point in spec.reported), *group["means"]["y"])
-        common.error_scale(axis, spec.y, max(low, 1e-4), max(group["means"]["y"]))
+            axis.plot([at["x"]] * len(bounds), np.clip(bounds, 1e-6, 1.0), linewidth=1.6, **style)
+            axis.plot(at["x"], at["y"], "D", markersize=4.5, **style)
+            common.note(axis, "predicted", (at["x"], at["y"]), (-6, -9), ha="right", color=style["color"])
+            lowest = min(lowest, at["y"], *bounds)
+        common.error_scale(axis, spec.y, max(lowest, 1e-4), max(group["means"]["y"]))
         axis.set_xlim(places[0] / 1.5, places[-1] * 1.5)
         common.axis_scale(axis, "x", label(spec.x), np.geomspace(places[0], places[-1], 12))
     words = prediction_sentence(group, spec)
-    return common.Drawing(
+    return law.drawing(
         figure,
         rows,
+        fit,
+        "Line: the law, solid over the fitted points, dashed beyond. Diamond: its value at the published point with "
+        "the bootstrap's 95 % interval. Stars: published values, not fitted. ",
         title=sentence(f"{thing(spec.y)} extrapolated in {thing(spec.x)}"),
         lines=law.subtitle(fit, spec.x, spec.y),
-        caption=(
-            law.CAPTION
-            + "Line: the law, solid over the fitted points, dashed beyond. Diamond: its value at the published "
-            "point with the bootstrap's 95 % interval. Stars: published values, not fitted. "
-            + law.fit_caption(fit)
-        ),
         sentence=words,
         answer=words.split(" The interval holds")[0],
-        strength=law.strength(fit),
-        numbers={"fit": law.summary(fit)},
     )

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from trm.analysis.kinds import law
 from trm.analysis.labels import Label
-from trm.analysis.lazy import common, mpl, np
+from trm.analysis.lazy import Axes, Table, common, mpl, np, pd
 from trm.analysis.specs import Column, Figure, FitSpec
-from trm.analysis.words import interval, listed, number
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
-
-    from trm.analysis.tables import Table
+from trm.analysis.words import interval, number
 
 
 class Spec(Figure):
@@ -38,12 +31,10 @@ class Spec(Figure):
         return self.sources
 
 
-def repeated_sentence(group: Mapping[str, Any]) -> str:
+def repeated_sentence(group: law.Group) -> str:
     """What copies are worth."""
-    if "forms" not in group:
-        return f"The repeated-data law could not be fitted: {group['error']}."
-    if group["doubts"]:
-        return f"No repeated-data law is claimed: {listed(group['doubts'])}."
+    if reason := law.unclaimed(group, "repeated-data law"):
+        return reason
     form = group["forms"]["repeated_data"]
     worth, bounds = form["parameters"]["R*"], (form.get("intervals") or {}).get("R*")
     return (
@@ -54,44 +45,36 @@ def repeated_sentence(group: Mapping[str, Any]) -> str:
 
 def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.Drawing:
     """Left: error against effective data, all experiments on one curve. Right: what copies are worth."""
-    from trm.analysis.tables import merge, plain
-
-    table = merge([common.table_of(tables, name) for name in spec.sources])
-    rows = plain(table.select(spec.where, [spec.x, spec.second]))
-    group = common.fit_of(fits, spec.fits("")[0])["groups"][0]
+    rows = common.merge(tables, spec.sources).select(spec.where, [spec.x, spec.second], plain=True)
+    fit = common.fit_of(fits, spec.fits("")[0])
+    group = fit["groups"][0]
     form = group["forms"]["repeated_data"] if law.supported(group) else None
     figure, axes = common.panels(2 if form else 1, 3.0)
     x = effective(rows[spec.x], rows[spec.second], form)
-    shades, _ = law.marks(axes[0], rows, x, spec.x, spec.second, group)
+    shades, _, span = law.marks(axes[0], rows, x, spec.x, fit)
+    caption = (
+        "Every grid point of the experiments at its effective number of puzzles D′ = U + U R*(1 − exp(−R/R*)), "
+        "U unique puzzles with R augmented copies each (Muennighoff et al. 2023). "
+    )
     if form:
         values = form["parameters"]
         places = np.geomspace(x.min(), 4 * x.max(), 100)
         law.line(axes[0], places, values["E"] + values["A"] * places ** -values["a"], x.max(), "black")
         _worth(axes[1], rows[spec.second].to_numpy(float), form)
+        caption += "Right: how many fresh puzzles the copies of one are worth; ribbon: the interval of R*. "
     name = "effective puzzles D′" if form else "training puzzles, every copy counted"
     common.axis_scale(axes[0], "x", Label(name, log=True), x)
     axes[0].xaxis.set_major_locator(mpl.ticker.FixedLocator(common.nice(*axes[0].get_xlim())))
+    common.error_scale(axes[0], "error", *span)
     common.hue_legend(figure, spec.x, shades, columns=6)
-    fit = {"groups": [group]}
-    return common.Drawing(
+    return law.drawing(
         figure,
         rows,
+        fit,
+        caption,
         title="Unique and repeated data, one law",
         lines=law.parameters(group, "$e = E + A\\,D'^{-a}$", "a", "R*"),
-        caption=(
-            "Every grid point of the experiments at its effective number of puzzles D′ = U + U R*(1 − exp(−R/R*)), "
-            "U unique puzzles with R augmented copies each (Muennighoff et al. 2023). "
-            + (
-                "Right: how many fresh puzzles the copies of one are worth; ribbon: the interval of R*. "
-                if form
-                else ""
-            )
-            + law.CAPTION
-            + law.fit_caption(fit)
-        ),
         sentence=repeated_sentence(group),
-        strength=law.strength(fit),
-        numbers={"fit": law.summary(fit)},
     )
 
 

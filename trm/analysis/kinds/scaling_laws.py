@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
 from trm.analysis.kinds import law
-from trm.analysis.lazy import common, pd
+from trm.analysis.lazy import Table, common, pd
 from trm.analysis.specs import Figure, FitSpec
 from trm.errors import UserError
-
-if TYPE_CHECKING:
-    from trm.analysis.tables import Table
 
 
 class Panel(law.Spec):
@@ -52,7 +49,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         letter = chr(97 + index)
         title = f"{letter}  {(panel.title or law.title_of(panel)).removeprefix('Error ')}"
         try:
-            table = common.table_of(tables, panel.experiment)
+            table = common.merge(tables, [panel.experiment])
             found = panel.fits()
             fit = common.fit_of(fits, found[0]) if found else None
             where = {**panel.where, **({"policy": "fixed"} if panel.x == "flops_per_puzzle" else {})}

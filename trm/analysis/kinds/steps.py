@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from trm.analysis.lazy import common, mpl, np
+from trm.analysis.lazy import Axes, Table, common, mpl, np
 from trm.analysis.specs import Figure
 from trm.analysis.words import count, number
 from trm.errors import UserError
 from trm.study.tasks import spec_of
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-    from trm.analysis.tables import Table
 
 GIVEN, WRONG = "#ececE7", "#FBD9D3"
 GOOD, BAD = "#00664b", "#a3001c"

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from trm.analysis.labels import label
-from trm.analysis.lazy import common, np, stats
+from trm.analysis.lazy import Table, common, np, stats
 from trm.analysis.specs import Column, Figure
 from trm.analysis.words import percent, place, points
 from trm.errors import UserError
-
-if TYPE_CHECKING:
-    from trm.analysis.stats import Mean
-    from trm.analysis.tables import Table
 
 
 class Spec(Figure):
@@ -30,7 +26,7 @@ class Spec(Figure):
 
 
 def unroll_sentence(
-    name: str, means: Mapping[float, Mean], best: float, gain: Mean | None, puzzles: float = 0
+    name: str, means: Mapping[float, stats.Mean], best: float, gain: stats.Mean | None, puzzles: float = 0
 ) -> str:
     """One curve in words.
 

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from trm.analysis.labels import Label
-from trm.analysis.lazy import common, np
+from trm.analysis.lazy import Axes, Table, common, np, pd
 from trm.analysis.specs import Figure
 from trm.analysis.words import count, listed, percent
 from trm.errors import UserError
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
-
-    from trm.analysis.tables import Table
 
 WAYS = {
     "fixed": "no vote: the task as it is",

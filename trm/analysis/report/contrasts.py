@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
@@ -23,15 +22,6 @@ IGNORED = {
     "data.test_puzzles",
 }
 """Keys that do not change what the paper's recipe is."""
-
-
-@dataclass(frozen=True)
-class Contrast:
-    """The effect of one ablation, and what was compared."""
-
-    change: Mean
-    better: str
-    worse: str
 
 
 def primary(tables: Sequence[Table]) -> pd.DataFrame:
@@ -73,24 +63,23 @@ def same(column: pd.Series, value: Any) -> pd.Series:
     return column.astype("object").eq(value)
 
 
-def contrast(rows: pd.DataFrame, ablation: Ablation) -> Contrast | None:
-    """better - worse over pairs of seeds, in the setting with most pairs; None if no setting holds both."""
+def contrast(rows: pd.DataFrame, ablation: Ablation) -> Mean | None:
+    """better - worse over pairs of seeds, in the setting with the most pairs; None if no setting has both."""
     keys = list(ablation.keys)
     if not len(rows):
         return None
     others = [name for name in config_columns(rows) if name not in keys and name not in IGNORED]
     frame = rows.copy()
     frame[others] = frame[others].astype("object").where(frame[others].notna(), "")
-    best: Contrast | None = None
+    best: Mean | None = None
     for _, part in frame.groupby(others, sort=False, dropna=False):
         levels = sorted(part[keys].drop_duplicates().itertuples(index=False, name=None))
         pair = _pair(levels, ablation)
         if pair is None:
             continue
-        left, right = (_series(part, keys, level) for level in pair)
-        change = paired(left, right)
-        if change.n and (best is None or change.n > best.change.n):
-            best = Contrast(change, _name(keys, pair[1]), _name(keys, pair[0]))
+        change = paired(*(_series(part, keys, level) for level in pair))
+        if change.n and (best is None or change.n > best.n):
+            best = change
     return best
 
 
@@ -102,15 +91,13 @@ def _pair(
         return ablation.worse, ablation.better
     if not ablation.nearest or len(levels) < 2:
         return None
-    if ablation.worse in levels and len(ablation.keys) == 1:
-        target = ablation.better[0]
-        return ablation.worse, min(
-            (v for v in levels if v != ablation.worse), key=lambda v: abs(v[0] - target)
-        )
-    if len(ablation.keys) == 1:
+    if len(ablation.keys) > 1:
+        ranked = sorted(levels, key=lambda level: level[0] * (level[1] + 1))
+        return ranked[0], ranked[-1]
+    if ablation.worse not in levels:
         return None
-    ranked = sorted(levels, key=lambda level: level[0] * (level[1] + 1))
-    return ranked[0], ranked[-1]
+    others = [level for level in levels if level != ablation.worse]
+    return ablation.worse, min(others, key=lambda level: abs(level[0] - ablation.better[0]))
 
 
 def _series(rows: pd.DataFrame, keys: list[str], level: tuple[Any, ...]) -> pd.Series:
@@ -119,10 +106,6 @@ def _series(rows: pd.DataFrame, keys: list[str], level: tuple[Any, ...]) -> pd.S
         keep &= rows[key] == value
     part = rows[keep]
     return pd.Series(part["exact_accuracy"].to_numpy(float), index=part["seed"].to_numpy())
-
-
-def _name(keys: list[str], level: tuple[Any, ...]) -> str:
-    return ", ".join(f"{key.rsplit('.', 1)[-1]} = {value}" for key, value in zip(keys, level))
 
 
 def accuracy(rows: pd.DataFrame) -> Mean:

@@ -9,7 +9,7 @@ import pandas as pd
 
 from trm.analysis.paper import ABLATIONS, PAPER_ACCURACY, SUDOKU_EXTREME
 from trm.analysis.report.contents import Criterion, State
-from trm.analysis.report.contrasts import Contrast, accuracy, contrast, matching, same
+from trm.analysis.report.contrasts import accuracy, contrast, matching, same
 from trm.analysis.stats import Mean
 from trm.analysis.words import count, interval, number, percent, points
 
@@ -37,7 +37,7 @@ def criteria(
         *reproduction(baseline),
         beyond(rows),
         workers(runs),
-        ablations([(item.name, item.reported, contrast(rows, item)) for item in ABLATIONS]),
+        ablations({item.name: contrast(rows, item) for item in ABLATIONS}),
         stability(runs, failed),
         laws(fits),
         scale(interactions),
@@ -86,12 +86,12 @@ def workers(runs: Mapping[str, Mapping[str, Any]]) -> Criterion:
     )
 
 
-def ablations(found: Sequence[tuple[str, float, Contrast | None]]) -> Criterion:
+def ablations(found: Mapping[str, Mean | None]) -> Criterion:
     """At least three of the paper's ablations, confirmed by an interval that excludes zero."""
     name = "At least three of the paper's ablations are confirmed"
-    measured = [(text, item) for text, _, item in found if item is not None]
-    confirmed = [text for text, item in measured if item.change.sign > 0]
-    parts = [f"{text}: {points(item.change.value, item.change.bounds)}" for text, item in measured]
+    measured = {text: change for text, change in found.items() if change is not None}
+    confirmed = [text for text, change in measured.items() if change.sign > 0]
+    parts = [f"{text}: {points(change.value, change.bounds)}" for text, change in measured.items()]
     shown = f"{len(confirmed)} of {len(measured)} measured" + (f" ({'; '.join(parts)})" if parts else "")
     if len(confirmed) >= 3:
         return Criterion(name, "met", shown)

@@ -25,10 +25,15 @@ from trm.study.stages import recursion_stages
 CURVE_ROWS = 240
 """Most history rows of a run kept for the curves; rows with a validation result are always kept."""
 TRACES_PER_POINT = 4
+MEASURED = (
+    "puzzles", "correct", "accuracy", "blank_accuracy", "blank_error", "cross_entropy", "mean_steps",
+    "flops_per_puzzle",
+)  # fmt: skip
+"""Fields of an evaluation's result that become columns as they are."""
 TARGETS = (0.80, 0.85)
 """Validation accuracies whose first crossing is in the table (steps_to_80, seconds_to_80, flops_to_80, ...)."""
 PEAK_FLOPS = {"H200": 989e12, "H100": 989e12, "A100": 312e12, "v4": 275e12}
-"""Makers' dense bfloat16 FLOP/s of one device, by a part of its name."""
+"""Dense bfloat16 FLOP/s of one device by its maker, by a part of its name."""
 
 
 def collect(spec: TableSpec, *, allow_missing: bool = False) -> Table:
@@ -42,7 +47,7 @@ def collect(spec: TableSpec, *, allow_missing: bool = False) -> Table:
         The table: a row for each run x evaluation x result.
 
     Raises:
-        UserError: a file is missing or damaged (and not allowed to be), or no run is whole.
+        UserError: a file is missing or damaged (and not allowed to be), or no run is complete.
     """
     rows: list[dict[str, Any]] = []
     curves: list[pd.DataFrame] = []
@@ -66,7 +71,7 @@ def collect(spec: TableSpec, *, allow_missing: bool = False) -> Table:
         "runs": {},
     }
     for index, point in enumerate(spec.points):
-        traces = 0
+        traces: list[dict[str, Any]] = []
         for run in point.runs:
             found = _run(run, info, allow_missing)
             if found is None:
@@ -76,28 +81,21 @@ def collect(spec: TableSpec, *, allow_missing: bool = False) -> Table:
                 seen.add(run.run)
                 curves.append(_curve(run, history))
             base = _run_columns(run, training, history)
-            for first, (file, evaluation) in enumerate(evaluations):
-                rows += _result_rows(spec, point, index, base, file, evaluation, first == 0)
-                if first == 0:
-                    info["halting"][run.run] = evaluation.get("halting")
-                    info["guess"][run.run] = evaluation.get("guess")
-                    info["bins"][run.run] = [
-                        {key: result[key] for key in ("split", "policy", "steps", "bins")}
-                        for result in evaluation["results"]
-                        if "bins" in result
-                    ]
-                    if evaluation.get("tasks"):
-                        info["tasks"][run.run] = evaluation["tasks"]
-                    for trace in (evaluation.get("traces") or [])[: TRACES_PER_POINT - traces]:
-                        info["traces"].append(
-                            {
-                                **trace,
-                                "run": run.run,
-                                "label": _label(point),
-                                "data": training["config"]["data"],
-                            }
-                        )
-                        traces += 1
+            for number, (file, evaluation) in enumerate(evaluations):
+                rows += _result_rows(spec, point, index, base, file, evaluation, number == 0)
+            first = evaluations[0][1]
+            info["halting"][run.run] = first.get("halting")
+            info["guess"][run.run] = first.get("guess")
+            info["bins"][run.run] = [
+                {key: result[key] for key in ("split", "policy", "steps", "bins")}
+                for result in first["results"]
+                if "bins" in result
+            ]
+            if first.get("tasks"):
+                info["tasks"][run.run] = first["tasks"]
+            about = {"run": run.run, "label": _label(point), "data": training["config"]["data"]}
+            traces += [{**trace, **about} for trace in first.get("traces") or []]
+        info["traces"] += traces[:TRACES_PER_POINT]
     if not rows:
         raise UserError(f"experiment {spec.name} has no finished run: nothing to tabulate")
     table = pd.DataFrame(rows)
@@ -129,31 +127,29 @@ def _series(point: TablePoint) -> str:
 def _run(
     run: TableRun, info: dict[str, Any], allow_missing: bool
 ) -> tuple[dict[str, Any], pd.DataFrame, list[tuple[str, dict[str, Any]]]] | None:
-    """A run's three kinds of files, or None after noting what is missing."""
+    """A run's training.json, history and evaluations, or None after noting what is missing."""
     folder = Path(run.directory)
-    wanted = [folder / "training.json", folder / "history.csv"]
-    absent = [path for path in wanted if not path.exists()]
-    present = [file for file in run.evaluations if (folder / file).exists()]
-    late = [folder / file for file in run.evaluations if file not in present]
-    for path in absent + late:
+    path = folder / "training.json"
+    wanted = [path, folder / "history.csv", *(folder / file for file in run.evaluations)]
+    missing = [file for file in wanted if not file.exists()]
+    for file in missing:
         if not allow_missing:
-            raise UserError(f"{path} does not exist: train and evaluate {run.run}, or pass --allow-missing")
-        info["missing"].append({"run": run.run, "seed": run.seed, "file": str(path)})
-    if absent or not present:
+            raise UserError(f"{file} does not exist: train and evaluate {run.run}, or pass --allow-missing")
+        info["missing"].append({"run": run.run, "seed": run.seed, "file": str(file)})
+    present = [file for file in wanted[2:] if file not in missing]
+    if set(wanted[:2]) & set(missing) or not present:
         return None
     try:
         training = _checked(
-            wanted[0], {"config", "dataset", "outcome", "provenance", "train_flops", "wall_seconds"}
+            path, {"config", "dataset", "outcome", "provenance", "train_flops", "wall_seconds"}
         )
         history = _history(wanted[1])
-        evaluations = [
-            (file, _checked(folder / file, {"evaluation", "config", "results"})) for file in present
-        ]
+        evaluations = [(file.name, _checked(file, {"evaluation", "config", "results"})) for file in present]
         try:
             history = history.assign(flops=cumulative_flops(training, history["step"]))
             info["runs"][run.run] = _provenance(training, history)
         except (KeyError, TypeError, ValueError) as error:
-            raise UserError(f"{wanted[0]} is damaged or of another version ({error}): {REMEDY}") from None
+            raise UserError(f"{path} is damaged or of another version ({error}): {REMEDY}") from None
     except UserError as error:
         if not allow_missing:
             raise
@@ -233,6 +229,7 @@ def cumulative_flops(training: Mapping[str, Any], steps: pd.Series) -> np.ndarra
 
 
 def _provenance(training: Mapping[str, Any], history: pd.DataFrame) -> dict[str, Any]:
+    """A run's entry in the table's provenance."""
     provenance = training["provenance"]
     losses = history["train/loss"].to_numpy(float) if "train/loss" in history else np.array([])
     return {
@@ -246,7 +243,7 @@ def _provenance(training: Mapping[str, Any], history: pd.DataFrame) -> dict[str,
         "device": str(training.get("device_name") or training.get("device") or "unknown"),
         "workers": int(training.get("workers") or 1),
         "device_seconds": float(training["wall_seconds"] + training.get("setup_seconds", 0.0))
-        * int(training.get("devices") or training.get("workers") or 1),
+        * _devices(training),
         "resumes": int(training.get("resumes") or 0),
         "broken": bool(np.isinf(losses).any() or (len(losses) and np.isnan(losses[-1]))),
     }
@@ -295,7 +292,11 @@ def _utilisation(training: Mapping[str, Any]) -> float | None:
     if peak is None:
         return None
     speed = float(training["train_flops"] / max(training["wall_seconds"], 1e-9))
-    return speed / (peak * int(training.get("devices") or training.get("workers") or 1))
+    return speed / (peak * _devices(training))
+
+
+def _devices(training: Mapping[str, Any]) -> int:
+    return int(training.get("devices") or training.get("workers") or 1)
 
 
 def _result_rows(
@@ -311,11 +312,11 @@ def _result_rows(
     settings = evaluation["evaluation"]
     steps = evaluation["config"]["model"]["halt_max_steps"]
     results = evaluation["results"]
-    trained = _reference(results, "train", steps)
-    main = _reference(results, "test", steps)
+    trained = (reference(results, "train", steps) or {}).get("exact_accuracy")
+    main = reference(results, "test", steps)
     rows = []
     for result in results:
-        is_main = result is main
+        exact, seconds, is_main = result["exact_accuracy"], result.get("seconds"), result is main
         row = {
             "experiment": spec.name,
             "label": _label(point),
@@ -323,28 +324,17 @@ def _result_rows(
             "point": index,
             **{key: _cell(value) for key, value in point.coords.items()},
             "seed": base["seed"],
-            "exact_accuracy": result["exact_accuracy"],
-            "error": 1 - result["exact_accuracy"],
-            "puzzles": result["puzzles"],
-            "correct": result["correct"],
-            "accuracy": result.get("accuracy"),
-            "blank_accuracy": result.get("blank_accuracy"),
-            "blank_error": result.get("blank_error"),
-            "cross_entropy": result.get("cross_entropy"),
-            "train_exact_accuracy": trained["exact_accuracy"] if trained else None,
-            "train_test_gap": 100 * (trained["exact_accuracy"] - result["exact_accuracy"])
-            if trained
-            else None,
+            "exact_accuracy": exact,
+            "error": 1 - exact,
+            **{key: result.get(key) for key in MEASURED},
+            "train_exact_accuracy": trained,
+            "train_test_gap": None if trained is None else 100 * (trained - exact),
             "split": result["split"],
             "policy": result["policy"],
             "eval_steps": result["steps"],
             "restarts": result.get("restarts", 1),
-            "mean_steps": result.get("mean_steps"),
-            "flops_per_puzzle": result.get("flops_per_puzzle"),
-            "eval_seconds": result.get("seconds"),
-            "eval_puzzles_per_second": result["puzzles"] / result["seconds"]
-            if result.get("seconds")
-            else None,
+            "eval_seconds": seconds,
+            "eval_puzzles_per_second": result["puzzles"] / seconds if seconds else None,
             "evaluation": file.removeprefix("evaluation-").removesuffix(".json"),
             "primary": is_main and first,
             "main": is_main,
@@ -355,7 +345,7 @@ def _result_rows(
     return rows
 
 
-def _reference(results: list[dict[str, Any]], split: str, steps: int) -> dict[str, Any] | None:
+def reference(results: list[dict[str, Any]], split: str, steps: int) -> dict[str, Any] | None:
     """The reference's measurement on a split: fixed policy, as many steps as in training (else the most)."""
     fixed = [item for item in results if item["split"] == split and item["policy"] == "fixed"]
     exact = [item for item in fixed if item["steps"] == steps]
@@ -371,13 +361,8 @@ def _cell(value: Any) -> Any:
 
 def _curve(run: TableRun, history: pd.DataFrame) -> pd.DataFrame:
     """A run's history, thinned evenly; rows with a validation result stay."""
-    keep = np.zeros(len(history), bool)
-    keep[np.unique(np.linspace(0, len(history) - 1, min(CURVE_ROWS, len(history))).round().astype(int))] = (
-        True
-    )
-    for name in history.columns:
-        if name.startswith("eval/"):
-            keep |= history[name].notna().to_numpy()
+    keep = history.filter(like="eval/").notna().any(axis=1).to_numpy(copy=True)
+    keep[np.linspace(0, len(history) - 1, min(CURVE_ROWS, len(history))).round().astype(int)] = True
     thinned = history[keep].copy()
     thinned.insert(0, "run", run.run)
     return thinned

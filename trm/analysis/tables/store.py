@@ -1,9 +1,9 @@
-"""A results table on disk and in memory, and the selection of rows that a figure or fit asks for."""
+"""A results table on disk and in memory, and the selection of its rows for a figure or fit."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from trm.analysis.words import listed
 from trm.errors import UserError
 from trm.io import dump, read_json, write_text
 
@@ -30,13 +31,17 @@ class Table:
     def experiment(self) -> str:
         return str(self.info.get("experiment", ""))
 
-    def select(self, where: Mapping[str, Any] | None = None, columns: Sequence[str] = ()) -> pd.DataFrame:
-        """Rows that count, restricted to `where`.
+    def select(
+        self, where: Mapping[str, Any] | None = None, columns: Sequence[str] = (), *, plain: bool = False
+    ) -> pd.DataFrame:
+        """The rows to show or fit, restricted to `where`.
 
-        Without a word about evaluation these are the primary rows (one a run: test split, reference
-        policy). If `columns` or `where` name `evaluation.*`, the main row of every evaluation; if they
-        name a policy, split, or test-time compute, every row of it. Values compare as numbers when both
-        are; null matches an empty cell.
+        By default the primary row of each run (test split, reference policy). If `columns` or `where` name
+        `evaluation.*`, the main row of every evaluation; if they name a policy, split or test-time compute, every row
+        of it. Numbers are compared as numbers; null matches an empty cell.
+
+        Args:
+            plain: only the rows of the recipe itself, if blocks of the grid set something else.
 
         Raises:
             UserError: `where` or `columns` name a column the table lacks.
@@ -62,34 +67,28 @@ class Table:
             rows = rows[rows["primary"]]
         for name, value in where.items():
             rows = rows[_equal(rows[name], value)]
+        if plain and len(rows):
+            series = rows["series"].astype("object")
+            rows = rows[series.isna() if series.isna().any() else series == series.mode().iloc[0]]
         return rows.copy()
 
+    def implied_hue(self, rows: pd.DataFrame, taken: Sequence[str]) -> str | None:
+        """The column that must separate rows beside the variables `taken`, or unlike points would be averaged.
 
-def implied_hue(table: Table, rows: pd.DataFrame, taken: Sequence[str]) -> str | None:
-    """What must tell rows apart beside the variables `taken`, or unlike points would be averaged; None: nothing.
-
-    Blocks of a grid that set something throughout ("also at batch 4096") differ in `series`; points that differ in
-    how a run is evaluated, in an `evaluation.*` coordinate.
-    """
-    if "label" in taken:
+        Blocks of a grid that set something throughout ("also at batch 4096") differ in `series`; points that differ
+        in how a run is evaluated, in an `evaluation.*` coordinate.
+        """
+        if "label" in taken:
+            return None
+        if "series" not in taken and rows["series"].nunique(dropna=False) > 1:
+            return "series"
+        known = [name for name in taken if name in rows]
+        for name in self.info.get("coordinates", []):
+            if name.startswith("evaluation.") and name in rows and name not in taken:
+                groups = rows.groupby(known, dropna=False)[name] if known else rows[name]
+                if np.max(groups.nunique(dropna=False)) > 1:
+                    return str(name)
         return None
-    if "series" not in taken and rows["series"].nunique(dropna=False) > 1:
-        return "series"
-    known = [name for name in taken if name in rows]
-    for name in table.info.get("coordinates", []):
-        if name.startswith("evaluation.") and name in rows and name not in taken:
-            groups = rows.groupby(known, dropna=False)[name] if known else rows[name]
-            if np.max(groups.nunique(dropna=False)) > 1:
-                return str(name)
-    return None
-
-
-def plain(rows: pd.DataFrame) -> pd.DataFrame:
-    """Rows of the recipe itself where blocks of the grid set something else (laws of two variables mix no blocks)."""
-    own = rows[rows["series"].isna()]
-    if len(own):
-        return own
-    return rows[rows["series"] == rows["series"].mode().iloc[0]] if len(rows) else rows
 
 
 def _equal(column: pd.Series, value: Any) -> pd.Series:
@@ -111,24 +110,17 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r", "'")
 
 def neutralised(frame: pd.DataFrame) -> pd.DataFrame:
     """The frame with a quote before text cells that a spreadsheet would run as formulas; `load` takes it away."""
-    texts = frame.select_dtypes(include=["object", "string"])
-    quoted = {
-        str(name): column.map(
-            lambda cell: f"'{cell}" if isinstance(cell, str) and cell.startswith(FORMULA) else cell
-        )
-        for name, column in texts.items()
-    }
-    return frame.assign(**quoted)
+    return _texts(frame, lambda text: f"'{text}" if text.startswith(FORMULA) else text)
 
 
-def restored(frame: pd.DataFrame) -> pd.DataFrame:
-    """The frame as it was before `neutralised`."""
-    texts = frame.select_dtypes(include=["object", "string"])
-    plain = {
-        str(name): column.map(lambda cell: cell[1:] if isinstance(cell, str) and cell[:1] == "'" else cell)
-        for name, column in texts.items()
-    }
-    return frame.assign(**plain)
+def _texts(frame: pd.DataFrame, change: Callable[[str], str]) -> pd.DataFrame:
+    """The frame with `change` applied to every text cell."""
+    columns = frame.select_dtypes(include=["object", "string"]).items()
+
+    def cell(value: Any) -> Any:
+        return change(value) if isinstance(value, str) else value
+
+    return frame.assign(**{str(name): column.map(cell) for name, column in columns})
 
 
 def save(table: Table, out: str | Path) -> None:
@@ -141,14 +133,18 @@ def save(table: Table, out: str | Path) -> None:
     write_text(sidecar, dump(table.info))
 
 
+def _bare(text: str) -> str:
+    return text.removeprefix("'")
+
+
 def load(path: str | Path) -> Table:
     """Read a table written by `save`. UserError when a file is missing or does not parse."""
     rows, sidecar, curves = paths(path)
     info = read_json(sidecar)
     kinds = dict.fromkeys(info.get("text_columns", []), "str")
     try:
-        table = restored(pd.read_csv(rows, dtype=kinds, keep_default_na=False, na_values=[""]))
-        history = restored(pd.read_csv(curves, low_memory=False))
+        table = _texts(pd.read_csv(rows, dtype=kinds, keep_default_na=False, na_values=[""]), _bare)
+        history = _texts(pd.read_csv(curves, low_memory=False), _bare)
         for name in ("primary", "main", "evaluation.first", "finished"):
             table[name] = table[name].astype(str) == "True"
         table["run"], table["seed"], history["run"], info["runs"]
@@ -161,26 +157,21 @@ def load(path: str | Path) -> Table:
     return Table(table, history, info)
 
 
-def load_all(files: Sequence[str | Path], names: Sequence[str] = ()) -> Table:
-    """Several tables as one; a run shared by two of them counts once.
+def merge(tables: Sequence[Table], experiments: Sequence[str] = ()) -> Table:
+    """Several tables as one; rows of a run that two experiments share count once.
 
     Args:
-        files: paths of table.csv files.
-        names: experiments wanted; empty: all of them.
+        tables: at least one.
+        experiments: take the tables of these; empty: all.
 
     Raises:
-        UserError: a wanted experiment is in none of the files.
+        UserError: an experiment has no table.
     """
-    tables = [load(path) for path in files]
-    found = {table.experiment: table for table in tables}
-    missing = [name for name in names if name not in found]
-    if missing:
-        raise UserError(f"no --table holds experiment {missing[0]}; given: {', '.join(found) or 'none'}")
-    return merge([found[name] for name in names] if names else tables)
-
-
-def merge(tables: Sequence[Table]) -> Table:
-    """One table of several: rows of a run that two experiments share count once."""
+    known = {table.experiment: table for table in tables}
+    for name in experiments:
+        if name not in known:
+            raise UserError(f"no --table holds experiment {name}; given: {listed(list(known)) or 'none'}")
+    tables = [known[name] for name in experiments] or tables
     if len(tables) == 1:
         return tables[0]
     keys = ["run", "evaluation", "split", "policy", "eval_steps", "restarts"]
@@ -194,7 +185,6 @@ def merge(tables: Sequence[Table]) -> Table:
         "fingerprint": hashlib.sha256(joined.encode()).hexdigest(),
         "missing": [item for info in infos for item in info.get("missing", [])],
         "commits": sorted({commit for info in infos for commit in info.get("commits", [])}),
-        "notes": [note for info in infos for note in info.get("notes", [])],
         "halting": {key: value for info in infos for key, value in info.get("halting", {}).items()},
         "traces": [trace for info in infos for trace in info.get("traces", [])],
         "points": sum(info.get("points", 0) for info in infos),

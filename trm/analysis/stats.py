@@ -1,0 +1,295 @@
+"""Statistics that figures, fits and the report share: intervals, tests, frontiers, batch size.
+
+Batch size after McCandlish et al. 2018, arXiv 1812.06162: the tradeoff (eq. 2.11) reads S = Smin (1 + B*/B),
+E = Emin (1 + B/B*) with E = S B, so that B* = Emin / Smin; the simple noise scale (eq. 2.9) is tr(Sigma) / |G|^2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+LEVEL = 0.95
+"""Level of every interval."""
+
+
+@dataclass(frozen=True)
+class Mean:
+    """A mean with its two-sided interval; no interval (None) from a single value."""
+
+    value: float
+    low: float | None
+    high: float | None
+    n: int
+
+    @property
+    def bounds(self) -> tuple[float, float] | None:
+        return None if self.low is None or self.high is None else (self.low, self.high)
+
+    @property
+    def sign(self) -> int:
+        """+1 or -1 when the interval excludes zero; 0 otherwise, and without an interval."""
+        if self.low is None or self.high is None:
+            return 0
+        return 1 if self.low > 0 else -1 if self.high < 0 else 0
+
+    @property
+    def p(self) -> float | None:
+        """Two-sided p value of Student's test against 0, from the 95 % interval; None without an interval."""
+        if self.high is None or self.n < 2:
+            return None
+        half = self.high - self.value
+        if half <= 0:
+            return 0.0 if self.value else 1.0
+        return float(
+            2 * stats.t.sf(abs(self.value) / half * stats.t.ppf(0.5 + LEVEL / 2, self.n - 1), self.n - 1)
+        )
+
+    @property
+    def strength(self) -> float:
+        """Size over half the width of the interval: above 1 where it excludes zero; 0 without an interval."""
+        return abs(self.value) / max(1e-9, abs(self.value - self.low)) if self.low is not None else 0.0
+
+    def clipped(self, low: float, high: float) -> Mean:
+        """The same with its interval cut to [low, high], the range of the quantity."""
+        if self.low is None or self.high is None:
+            return self
+        return Mean(self.value, max(low, self.low), min(high, self.high), self.n)
+
+
+def mean(values: np.ndarray | pd.Series | list[float]) -> Mean:
+    """Mean and Student interval over seeds (n - 1 degrees of freedom); NaN values are left out."""
+    data = np.asarray(values, float)
+    data = data[np.isfinite(data)]
+    n = len(data)
+    if n == 0:
+        return Mean(float("nan"), None, None, 0)
+    centre = float(data.mean())
+    if n == 1:
+        return Mean(centre, None, None, 1)
+    half = float(stats.t.ppf(0.5 + LEVEL / 2, n - 1) * data.std(ddof=1) / np.sqrt(n))
+    return Mean(centre, centre - half, centre + half, n)
+
+
+def seed_spread(logs: np.ndarray, group: np.ndarray) -> float | None:
+    """Pooled standard deviation within groups; None: no group has two values."""
+    keys, index = np.unique(group, return_inverse=True)
+    freedom = len(logs) - len(keys)
+    if freedom <= 0:
+        return None
+    means = np.bincount(index, logs) / np.bincount(index)
+    return float(np.sqrt(((logs - means[index]) ** 2).sum() / freedom))
+
+
+def pooled_log_intervals(values: np.ndarray, group: np.ndarray, most: float = np.inf) -> dict[Any, Mean]:
+    """Geometric mean of each group with an interval from the seed spread pooled over all groups.
+
+    Three seeds alone give a Student factor of 4.3; pooling the logarithms' variance over the points, which the fits
+    assume too, steadies the bars. No interval if no group has two values.
+
+    Args:
+        most: the largest possible value (an error: 1), where the interval ends.
+    """
+    logs = np.log(values)
+    keys = np.unique(group)
+    spread = seed_spread(logs, group)
+    result = {}
+    for key in keys:
+        own = logs[group == key]
+        centre = float(np.exp(own.mean()))
+        if spread is None:
+            result[key] = Mean(centre, None, None, len(own))
+            continue
+        factor = stats.t.ppf(0.5 + LEVEL / 2, len(logs) - len(keys)) * spread
+        ratio = float(np.exp(factor / np.sqrt(len(own))))
+        result[key] = Mean(centre, centre / ratio, min(centre * ratio, most), len(own))
+    return result
+
+
+def wilson(correct: float, total: float) -> tuple[float, float]:
+    """Wilson's interval of a share (binomial error of a finite test set); `correct` need not be an integer."""
+    z = float(stats.norm.ppf(0.5 + LEVEL / 2))
+    share = correct / total
+    centre = (share + z**2 / (2 * total)) / (1 + z**2 / total)
+    half = z / (1 + z**2 / total) * np.sqrt(share * (1 - share) / total + z**2 / (4 * total**2))
+    return max(0.0, centre - half), min(1.0, centre + half)
+
+
+def paired(left: pd.Series, right: pd.Series) -> Mean:
+    """Mean of right - left over the seeds that both have. Index of both: seed."""
+    left, right = left.groupby(level=0).mean(), right.groupby(level=0).mean()
+    shared = left.index.intersection(right.index)
+    return mean(right.loc[shared].to_numpy(float) - left.loc[shared].to_numpy(float))
+
+
+def interaction(a: pd.Series, b: pd.Series, c: pd.Series, d: pd.Series) -> Mean:
+    """(d - c) - (b - a) over shared seeds: does the effect b - a change elsewhere? Index: seed."""
+    parts = [series.groupby(level=0).mean() for series in (a, b, c, d)]
+    shared = parts[0].index
+    for part in parts[1:]:
+        shared = shared.intersection(part.index)
+    before, after, other_before, other_after = (part.loc[shared].to_numpy(float) for part in parts)
+    return mean((other_after - other_before) - (after - before))
+
+
+def holm(values: Sequence[float | None]) -> list[float | None]:
+    """p values adjusted for their number by Holm's step-down method (Holm 1979); None stays None."""
+    known = sorted((value, index) for index, value in enumerate(values) if value is not None)
+    adjusted: list[float | None] = [None] * len(values)
+    highest = 0.0
+    for rank, (value, index) in enumerate(known):
+        highest = max(highest, min(1.0, (len(known) - rank) * value))
+        adjusted[index] = highest
+    return adjusted
+
+
+def detectable(differences: Sequence[Mean], power: float = 0.8) -> float | None:
+    """The smallest true difference that the typical comparison would have shown with probability `power`.
+
+    (t_alpha + t_power) s / sqrt(n): s is the standard deviation of paired differences pooled over the comparisons, and
+    alpha is divided by their number (Bonferroni, stricter than Holm's method). None: no comparison has two pairs.
+    """
+    known = [item for item in differences if item.n > 1 and item.high is not None]
+    if not known:
+        return None
+    n = min(item.n for item in known)
+    half = [float(item.high or 0.0) - item.value for item in known]
+    errors = [width / stats.t.ppf(0.5 + LEVEL / 2, item.n - 1) for width, item in zip(half, known)]
+    spread = float(np.sqrt(np.mean(np.square(errors))))
+    alpha = (1 - LEVEL) / len(known)
+    return float((stats.t.ppf(1 - alpha / 2, n - 1) + stats.t.ppf(power, n - 1)) * spread)
+
+
+def frontier(cost: np.ndarray, value: np.ndarray, *, tolerance: float = 0.0) -> np.ndarray:
+    """Indices of the points on the Pareto frontier (higher values are better), by rising cost.
+
+    A point is dominated if another costs no more and is at least as good, and is strictly better in one of the two.
+    Costs that differ by less than the relative `tolerance` count as equal: of such a group only the best value stays.
+    """
+    best, kept = -np.inf, list[int]()
+    for index in np.lexsort((-value, cost)):
+        if not np.isfinite(value[index]) or value[index] <= best:
+            continue
+        best = value[index]
+        while kept and cost[index] <= cost[kept[-1]] * (1 + tolerance) and tolerance > 0:
+            kept.pop()
+        kept.append(int(index))
+    return np.array(kept, int)
+
+
+# batch size ----------------------------------------------------------------------------------------------------------
+
+
+def first_reach(
+    history: pd.DataFrame, target: float, metric: str = "eval/exact_accuracy", axis: str = "step"
+) -> float | None:
+    """Where a history first reaches `target`, linear between two measurements.
+
+    Args:
+        history: one run's rows, rising in `axis`.
+        target: value of `metric` to reach.
+        metric: column of shares.
+        axis: column that is read off (step, rows, seconds).
+
+    Returns:
+        The place in units of `axis`; None if it is never reached or never measured.
+    """
+    if metric not in history:
+        return None
+    known = history[[axis, metric]].dropna()
+    place, value = known[axis].to_numpy(float), known[metric].to_numpy(float)
+    above = np.flatnonzero(value >= target)
+    if not len(above):
+        return None
+    i = int(above[0])
+    if i == 0 or value[i] == value[i - 1]:
+        return float(place[i])
+    part = (target - value[i - 1]) / (value[i] - value[i - 1])
+    return float(place[i - 1] + part * (place[i] - place[i - 1]))
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a target costs at one batch size, over the seeds that reached it."""
+
+    batch: float
+    steps: Mean
+    rows: Mean
+    flops: Mean
+    reached: int
+    runs: int
+
+
+def costs(rows: pd.DataFrame, curves: pd.DataFrame, target: float, x: str) -> list[Cost]:
+    """Steps, puzzles and FLOPs to the validation accuracy `target`, for each value of column x."""
+    histories = dict(iter(curves.groupby("run", sort=False)))
+    found = []
+    for batch, part in by_number(rows, x):
+        known = [histories[run] for run in part["run"] if run in histories]
+        lines = [[first_reach(run, target, axis=axis) for axis in ("step", "rows", "flops")] for run in known]
+        lines = [line for line in lines if line[0] is not None]
+        steps, offered, flops = (mean(column) for column in np.array(lines, float).reshape(-1, 3).T)
+        found.append(Cost(batch, steps, offered, flops, reached=len(lines), runs=len(part)))
+    return found
+
+
+def by_number(rows: pd.DataFrame, column: str) -> list[tuple[float, pd.DataFrame]]:
+    """(number, its rows) for each number in a column, in rising order."""
+    return [(float(value), rows[rows[column] == value]) for value in np.unique(rows[column].dropna())]
+
+
+def logged_noise_scale(rows: pd.DataFrame, curves: pd.DataFrame, x: str) -> list[tuple[float, Mean]]:
+    """The noise scale that training measured between micro-batches: median over each run's last half, mean over
+    seeds."""
+    if "train/noise_scale" not in curves:
+        return []
+    medians = {}
+    for run, history in curves.groupby("run", sort=False):
+        known = history["train/noise_scale"].dropna()
+        median = float(known[len(known) // 2 :].median())
+        if median > 0:
+            medians[run] = median
+    means = [
+        (batch, mean([medians.get(run, np.nan) for run in part["run"]])) for batch, part in by_number(rows, x)
+    ]
+    return [(batch, summary) for batch, summary in means if summary.n]
+
+
+def noise_scale(
+    rows: pd.DataFrame, curves: pd.DataFrame, x: str, parts: Sequence[float] = (0.25, 0.5, 0.75)
+) -> list[tuple[float, float]]:
+    """The noise scale from gradient norms at several batch sizes, at equal shares of training.
+
+    |G_B|^2 = |G|^2 + tr(Sigma) / B (appendix A.1): a line in 1/B whose slope over offset is the scale. The runs have
+    drifted apart by then, so this is an estimate of its order only.
+
+    Returns:
+        (share of training, noise scale) where the line has positive slope and offset.
+    """
+    if "train/grad_norm" not in curves or rows[x].nunique() < 3:
+        return []
+    histories = dict(iter(curves.groupby("run", sort=False)))
+    found = []
+    for part in parts:
+        inverse, square = [], []
+        for _, run in rows.iterrows():
+            history = histories.get(run["run"])
+            if history is None:
+                continue
+            norms = history[["step", "train/grad_norm"]].dropna()
+            place = norms["step"] / history["step"].iloc[-1]
+            window = norms[(place - part).abs() <= 0.06]["train/grad_norm"]
+            if len(window):
+                inverse.append(1 / float(run[x]))
+                square.append(float((window**2).mean()))
+        if len(set(inverse)) < 3:
+            continue
+        slope, offset = np.polyfit(inverse, square, 1)
+        if slope > 0 and offset > 0:
+            found.append((part, float(slope / offset)))
+    return found
