@@ -381,8 +381,6 @@ def marks(
     is_error = metric == "error"
     rows = rows.assign(_x=x, _y=common.positive(rows, metric))
     rows["_point"] = rows.groupby([*([hue] if hue else []), "_x"], dropna=False).ngroup()
-    parts = common.groups(rows, hue)
-    shades = common.colours(list(parts))
     means = stats.pooled_log_intervals(
         rows["_y"].to_numpy(), rows["_point"].to_numpy(), most=1.0 if is_error else np.inf
     )
@@ -391,6 +389,8 @@ def marks(
     if items and len(items[0]["x"]) == 1:  # a run may have a row for each evaluation setting
         out = {(item["run"], item["x"][0]) for item in items}
         rows["_out"] = [pair in out for pair in zip(rows["run"], x)]
+    parts = common.groups(rows, hue)
+    shades = common.colours(list(parts))
     span = float(np.log(x.max() / x.min())) or 1.0
     shared = len(means) > len(np.unique(x))  # two colours at one place
     shifts = common.dodge(len(parts), span if shared else 0.0)
