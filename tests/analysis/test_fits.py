@@ -205,7 +205,7 @@ def test_too_many_parameters_are_said(tmp_path: Any) -> None:
     )
     assert not group["forms"]["power_law_floor"]["enough_points"]
     assert "3 points cannot test a law with 2 parameters" in group["doubts"]
-    assert "power law floor was asked for but needs 5 points" in group["why"]
+    assert "power law floor was requested but needs 5 points" in group["why"]
 
 
 def test_a_form_with_more_parameters_than_points_gives_way(tmp_path: Any) -> None:
@@ -215,7 +215,7 @@ def test_a_form_with_more_parameters_than_points_gives_way(tmp_path: Any) -> Non
         form="power_law_floor",
     )
     assert group["chosen"] == "power_law"
-    assert "power law floor was asked for but needs 5 points, there are 2" in group["why"]
+    assert "power law floor was requested but needs 5 points, there are 2" in group["why"]
     assert group["doubts"][0] == "2 points cannot test a law with 2 parameters"
 
 
@@ -298,7 +298,7 @@ def test_doubts_are_what_keeps_a_law_from_being_claimed() -> None:
     worse = {"log_error": 0.5, "observed": 0.1, "interval": [0.05, 0.2]}
     assert found(held_out=worse) == ["a constant predicts the held-out largest point better"]
     missed = {"log_error": 0.1, "observed": 0.3, "interval": [0.05, 0.2]}
-    assert found(held_out=missed) == ["it misses the held-out largest point"]
+    assert found(held_out=missed) == ["a fit without the largest point misses it"]
     assert doubts("constant", {"constant": flat}, 6) == []
 
 

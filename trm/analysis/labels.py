@@ -15,10 +15,12 @@ class Label:
     """Words, lower case, as in a sentence ("error on unseen puzzles")."""
     unit: str = ""
     """Unit after the name on an axis; empty: a pure number."""
+    one: str = ""
+    """The name in the singular, if its values are counts ("2 layers")."""
     log: bool = False
     """Whether the axis is logarithmic by default."""
     symbol: str = "x"
-    """Letter standing for the quantity in equations."""
+    """Letter of the quantity in equations."""
     offset: float = 0.0
     """Added before a logarithm is taken: 1 turns copies beside the original into versions of a puzzle."""
     binary: bool = False
@@ -84,20 +86,24 @@ DERIVED: dict[str, Label] = {
 CONFIG: dict[str, Label] = {
     "model.mixer": Label("token mixer"),
     "model.d_model": Label("width d", log=True, symbol="d"),
-    "model.layers": Label("layers", symbol="L"),
+    "model.layers": Label("layers", one="layer", symbol="L"),
     "model.h_cycles": Label("outer cycles T", symbol="T"),
     "model.l_cycles": Label("inner cycles n", symbol="n"),
     "model.halt_max_steps": Label("supervision steps Nsup", log=True, symbol="s"),
-    "data.train_puzzles": Label("unique training puzzles", "puzzles", log=True, symbol="D"),
-    "data.augmentations": Label("versions of each puzzle (1 + copies)", log=True, symbol="V", offset=1),
+    "data.train_puzzles": Label(
+        "unique training puzzles", "puzzles", one="unique training puzzle", log=True, symbol="D"
+    ),
+    "data.augmentations": Label(
+        "versions of each puzzle (1 + copies)", one="version of each puzzle", log=True, symbol="V", offset=1
+    ),
     "training.batch_size": Label("batch size", "puzzles", log=True, symbol="B"),
-    "training.steps": Label("training steps", "steps", log=True, symbol="S"),
+    "training.steps": Label("training steps", "steps", one="training step", log=True, symbol="S"),
     "training.lr": Label("learning rate", log=True, symbol="\u03b7"),
     "training.lr_min_ratio": Label("final / peak learning rate", log=True),
     "training.ema": Label("EMA decay"),
     "training.optimizer": Label("optimiser"),
     "training.precision": Label("precision"),
-    "training.micro_batches": Label("micro-batches"),
+    "training.micro_batches": Label("micro-batches", one="micro-batch"),
     "training.curriculum": Label("recursion curriculum"),
     "training.exploration_final": Label("exploration at the end"),
     "training.halting_cost": Label("halting cost \u03bb"),

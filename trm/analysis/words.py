@@ -10,6 +10,8 @@ from typing import Any
 from trm.analysis.labels import label
 from trm.study.text import count as count
 
+SYMBOLS = ("T", "n", "d", "Nsup", "λ")
+"""Letters at the end of a column's name."""
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
@@ -64,10 +66,22 @@ def points(
     return _true_minus(text) + _bracket(bounds, 100, 1) + " points"
 
 
+def estimate(value: float, bounds: Sequence[float | None] | None = None) -> str:
+    """Two significant digits; the interval has the decimals of the value: `1.7 [1.5, 2.0]`, `82 [58, 111]`."""
+    known = [abs(bound) for bound in bounds or () if bound is not None]
+    if not known or not 1e-3 <= abs(value) < 1e6 or max(known) >= 1e7:
+        return number(value, 2) + interval(bounds)
+    places = max(0, 1 - math.floor(math.log10(abs(value))))
+    return _true_minus(f"{value:,.{places}f}") + _bracket(bounds, 1, places)
+
+
 def _bracket(bounds: Sequence[float | None] | None, scale: float, places: int) -> str:
+    """` [low, high]`; nothing without an interval, or if equal values gave one of no width."""
     if bounds is None or any(bound is None or not math.isfinite(bound) for bound in bounds):
         return ""
-    low, high = (_true_minus(f"{scale * float(bound or 0):.{places}f}") for bound in bounds)
+    if bounds[0] == bounds[1]:
+        return ""
+    low, high = (_true_minus(f"{scale * float(bound or 0):,.{places}f}") for bound in bounds)
     return f" [{low}, {high}]"
 
 
@@ -83,7 +97,7 @@ def measured(column: str, value: float | None, bounds: Sequence[float | None] | 
         return percent(value, bounds)
     if text.binary:
         return memory(value)
-    return f"{number(value, 2)}{interval(bounds)} {text.unit}".rstrip()
+    return f"{estimate(value, bounds)} {text.unit}".rstrip() if value is not None else "–"
 
 
 def changed(
@@ -95,7 +109,7 @@ def changed(
         return points(value, bounds, sign=sign)
     if text.binary:
         return ("+" if sign and value > 0 else "") + memory(value)
-    return f"{'+' if sign and value > 0 else ''}{number(value, 2)}{interval(bounds)} {text.unit}".rstrip()
+    return f"{'+' if sign and value > 0 else ''}{estimate(value, bounds)} {text.unit}".rstrip()
 
 
 def sentence(text: str) -> str:
@@ -181,19 +195,17 @@ def point_name(name: Any) -> str:
     )
 
 
-def spoken(column: str, value: Any) -> str:
-    """A value in a sentence with what it is a value of: `batch size 256`; a grid point's own words are quoted."""
-    return (
-        f"“{point_name(value)}”" if column == "label" else f"{label(column).name} {value_name(value, column)}"
-    )
-
-
 def place(column: str, value: Any) -> str:
-    """One value of a column in a sentence: `batch size 256`, `the recipe`, `rows 1,000`."""
+    """One value of a column in a sentence: `batch size 256`, `outer cycles T = 2`, `2 layers`, `the recipe`."""
     if column == "series":
         text = str(value) if isinstance(value, str) and value else ""
         return text.replace("_", " ").replace("=", " ") or "the recipe"
-    return f"{label(column).name} {value_name(value, column)}"
+    if column == "label":
+        return f"“{point_name(value)}”"
+    name, shown, one = thing(column), value_name(value, column), label(column).one
+    if one and shown[0].isdigit():
+        return f"{shown} {one if shown == '1' else name}"
+    return f"{name} {'= ' if name.rsplit(' ', 1)[-1] in SYMBOLS else ''}{shown}"
 
 
 def duration(hours: float | None) -> str:

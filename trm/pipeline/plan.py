@@ -25,6 +25,7 @@ def document(
     budget: float | None = None,
     names: Iterable[str] | None = None,
     only: Mapping[str, Collection[str]] | None = None,
+    estimates: Estimates | None = None,
 ) -> dict[str, Any]:
     """The plan of the experiments `names` (None: those selected) as plain data; of those in `only`, just the points
     with these labels.
@@ -33,7 +34,7 @@ def document(
     exists. `wall_seconds` is never less than the longest chain of jobs: data, the slowest run, its evaluation, the
     drawing.
     """
-    estimates = Estimates(project)
+    estimates = estimates or Estimates(project)
     seen: set[str] = set()
     measured: dict[str, float] = {}
     experiments = []
@@ -359,11 +360,14 @@ def announce(project: Project, snakemake: Any, failed: bool) -> None:
     print(f"\n{text(shown)}", file=sys.stderr)
 
 
-def report_rows(project: Project) -> tuple[str, list[list[str]]]:
-    """What the report says of the whole study's cost: a sentence, and rows (experiment, runs, device-hours, sum,
-    whether the budget of `--config budget_hours=...` buys it)."""
+def report_rows(project: Project, estimates: Estimates) -> tuple[str, list[list[str]]]:
+    """The cost of the whole study for the report.
+
+    Returns:
+        A sentence, and rows: experiment, runs, device-hours, sum, whether the budget (`budget_hours`) buys it.
+    """
     names = [name for name, experiment in project.study.experiments.items() if not experiment.skip]
-    plan = document(project, names=names)
+    plan = document(project, names=names, estimates=estimates)
     total = sum(row["device_hours"] for item in plan["experiments"] for row in item["runs"])
     wanted = project.settings.budget_hours
     budget = buys(plan["experiments"], wanted or total * 1.001, todo=False)
@@ -380,10 +384,10 @@ def report_rows(project: Project) -> tuple[str, list[list[str]]]:
                 state,
             ]
         )
-    said = (
-        f"The whole study at scale {project.study.scale_name} is planned at {device_text(total)} of "
-        f"{plan['device']} time, in this order; a run that several experiments share is counted at the first."
+    text = (
+        f"The whole study at scale {project.study.scale_name} is planned to take {device_text(total)} of "
+        f"{plan['device']} time; a run that several experiments share is counted at the first of them."
     )
     if wanted:
-        said += f" {wanted:g} device-hours buy {len(budget['bought'])} of {len(rows)} experiments."
-    return said, rows
+        text += f" {wanted:g} device-hours buy {len(budget['bought'])} of {len(rows)} experiments."
+    return text, rows

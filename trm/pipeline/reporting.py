@@ -40,7 +40,7 @@ def report_spec(project: Project) -> dict[str, Any]:
                 "rebuild": f"{rebuild} {name}",
             }
         )
-    budget, budget_rows = plan.report_rows(project)
+    budget, budget_rows = plan.report_rows(project, estimates)
     return {
         "study": project.study.name,
         "scale": scale,

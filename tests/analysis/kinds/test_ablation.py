@@ -35,7 +35,7 @@ def unsure(value: float, low: float, high: float) -> Change:
         (sure(-0.05, -0.08, -0.02), "With B: 5.0 [2.0, 8.0] points lower than with A."),
         (
             unsure(0.05, -0.02, 0.12),
-            "With B: no more than 12.0 points from that with A (+5.0 [−2.0, 12.0] points: no difference established).",
+            "With B: +5.0 [−2.0, 12.0] points against A, no difference established (at most 12.0 points).",
         ),
         (unsure(0.05, 0.02, 0.08), "not established after correction for several comparisons"),
         (Change(Mean(0.05, None, None, 1), None), "one pair of seeds: no interval"),
@@ -93,7 +93,7 @@ def test_the_power_of_the_seeds_is_stated() -> None:
     """sd 0.1 of 3 pairs: (4.303 + 1.061) 0.1 / sqrt(3) = 31 points."""
     half = 4.303 * 0.1 / 3**0.5
     text = power_sentence([unsure(0.0, -half, half)], "exact_accuracy")
-    assert "3 pairs of seeds show a difference of 31.0 points (80 % power)" in text
+    assert "3 pairs of seeds can show a difference of 31.0 points (80 % power)" in text
 
 
 def test_the_baseline_is_named_else_the_scales_recipe_else_the_papers() -> None:

@@ -28,7 +28,7 @@ def test_it_is_drawn_where_puzzles_were_counted(drawn: Drawn, tables: dict[str, 
     finally:
         info["bins"] = {}
     assert (
-        "token mixer MLP: of 150 test puzzles, those with clues 20–21 are solved in 20.0 %"
+        "Token mixer MLP: of 150 test puzzles, 20.0 % of those with 20–21 clues are solved"
         in drawing.sentence
     )
-    assert "those with 24–25 in 28.0 %" in drawing.sentence
+    assert "and 28.0 % of those with 24–25 clues." in drawing.sentence

@@ -11,7 +11,7 @@ from trm.errors import UserError
 
 def test_the_widest_gap_is_named() -> None:
     assert "50.0 points more often" in gap_sentence({"a": (0.9, 0.4), "b": (0.9, 0.8)})
-    assert "(for a)" in gap_sentence({"a": (0.9, 0.4), "b": (0.9, 0.8)})
+    assert "than unseen ones, at most (for a)." in gap_sentence({"a": (0.9, 0.4), "b": (0.9, 0.8)})
     assert "No grid point solves more" in gap_sentence({"a": (0.4, 0.5)})
 
 

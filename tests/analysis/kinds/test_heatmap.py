@@ -35,7 +35,7 @@ def test_the_best_cell_is_not_called_best_within_the_spread() -> None:
     near = heatmap_sentence(cells(0.51, 0.1), *names)
     assert "not established to differ from 3 of 3 other cells" in near
     clear = heatmap_sentence(cells(0.9, 0.001), *names)
-    assert "at inner cycles n 2 and outer cycles T 2" in clear
+    assert "at inner cycles n = 2 and outer cycles T = 2" in clear
     assert "differs from each of 3 other cells" in clear
 
 

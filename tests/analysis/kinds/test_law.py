@@ -32,9 +32,9 @@ def law(slope: float, bounds: list[float], chosen: str = "power_law", **more: An
         (
             0.5,
             [0.4, 0.6],
-            "Error falls with the power −0.5 [−0.6, −0.4] of unique training puzzles between 100 and 1k",
+            "Error falls with the power −0.50 [−0.60, −0.40] of unique training puzzles between 100 and 1k, ",
         ),
-        (-0.5, [-0.6, -0.4], "Error rises with the power 0.5 [0.4, 0.6]"),
+        (-0.5, [-0.6, -0.4], "Error rises with the power 0.50 [0.40, 0.60]"),
     ],
 )
 def test_a_law_falls_or_rises(slope: float, bounds: list[float], words: str) -> None:
@@ -54,7 +54,7 @@ def test_floors_are_claimed_only_where_their_interval_stays_clear_of_zero() -> N
     shown = group_sentence(law(0.5, [0.4, 0.6], "power_law_floor"), "data.train_puzzles")
     assert "towards a floor of 5.0 % [4.0, 6.0]" in shown
     unsure = group_sentence(law(0.5, [0.4, 0.6], "power_law_floor", floor=[1e-9, 0.06]), "data.train_puzzles")
-    assert "a floor is not shown (its interval includes 0)" in unsure
+    assert "no floor is established (its interval includes 0)" in unsure
 
 
 def test_constants_targets_and_held_out_points_are_put_in_words() -> None:
@@ -66,7 +66,7 @@ def test_constants_targets_and_held_out_points_are_put_in_words() -> None:
     assert "is never reached" in group_sentence(never, "data.train_puzzles")
     out = {"predicted": 0.12, "interval": [0.1, 0.15], "observed": 0.11, "log_error": 0.1}
     held = group_sentence(law(0.5, [0.4, 0.6], held_out=out), "data.train_puzzles")
-    assert "it predicts 12.0 % [10.0, 15.0] there; measured 11.0 %" in held
+    assert "predicts 12.0 % [10.0, 15.0] there; measured: 11.0 %" in held
 
 
 def test_the_equation_is_stated_at_a_round_place() -> None:
@@ -80,7 +80,7 @@ def test_the_answer_counts_the_colours_that_follow_a_law() -> None:
     good, bad = law(0.5, [0.4, 0.6]), {**law(0.5, [0.4, 0.6]), "doubts": ["x"]}
     fit = {"hue": "model.d_model", "groups": [{**good, "hue": 16}, {**bad, "hue": 32}]}
     text = law_answer(fit, "train_flops", "error")
-    assert "for 1 of 2 values of width d: −0.5 [−0.6, −0.4] at 16, no law at 32." in text
+    assert "for 1 of 2 values of width d: −0.50 [−0.60, −0.40] at 16, no law at 32." in text
     none = {"hue": "model.d_model", "groups": [{**bad, "hue": 16}, {**bad, "hue": 32}]}
     assert "follows no supported law" in law_answer(none, "train_flops", "error")
 

@@ -12,6 +12,7 @@ def test_the_frontier_in_words() -> None:
     assert pareto_sentence(kept, 3, "train_flops", "exact_accuracy") == (
         "Of 3 points, 1 is on the frontier of training compute: a (50.0 % at 1T FLOPs)."
     )
+    assert pareto_sentence(kept, 1, "train_flops", "exact_accuracy").startswith("Of 1 point, 1 is on")
     assert "at 1 MiB" in pareto_sentence([("a", 2.0**20, 0.5)], 3, "peak_memory_bytes", "exact_accuracy")
 
 

@@ -156,7 +156,7 @@ def doubts(chosen: str, results: dict[str, dict[str, Any]], points: int) -> list
     if out and flat and flat["log_error"] < out["log_error"]:
         found.append("a constant predicts the held-out largest point better")
     if out and out.get("interval") and not out["interval"][0] <= out["observed"] <= out["interval"][1]:
-        found.append("it misses the held-out largest point")
+        found.append("a fit without the largest point misses it")
     return found
 
 

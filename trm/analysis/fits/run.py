@@ -97,19 +97,19 @@ def _forms(data: Data, spec: FitSpec, names: Sequence[str]) -> dict[str, Any]:
         resample(data.log_y, data.group, spec.bootstrap, spec.seed, level=spec.level) if spread else None
     )
     results = {name: _form(name, data, spec, delta, samples) for name in names}
-    asked = spec.form.replace("_", " ")
+    requested = spec.form.replace("_", " ")
     chosen: str
     if spec.form in results and results[spec.form]["enough_points"]:
-        chosen, why = spec.form, "asked for"
+        chosen, why = spec.form, "requested"
         if "constant" in results and 0 < results[chosen]["parameters"].get("a", 1.0) <= 1.01 * EXPONENT[0]:
-            chosen, why = "constant", f"{asked} was asked for, but its exponent fell to the least"
+            chosen, why = "constant", f"{requested} was requested, but its exponent fell to the lower bound"
     elif spec.form in ("auto", *spec.forms):
         chosen, why = choose(results)
         if spec.form != "auto":
             needed = len(FORMS[spec.form].parameters) + 2
-            why = f"{asked} was asked for but needs {needed} points, there are {data.points}; {why}"
+            why = f"{requested} was requested but needs {needed} points, there are {data.points}; {why}"
     else:
-        chosen, why = spec.form, "asked for"
+        chosen, why = spec.form, "requested"
     if chosen != "constant":
         results[chosen]["held_out"] = held_out(chosen, data, delta, samples, spec.level)
     x, y = data.means()

@@ -16,7 +16,6 @@ from trm.analysis.words import (
     place,
     sentence,
     signed,
-    spoken,
     thing,
     value_name,
 )
@@ -71,21 +70,19 @@ def adjusted(found: Sequence[stats.Mean]) -> list[Change]:
     return [Change(item, p) for item, p in zip(found, stats.holm([item.p for item in found]))]
 
 
-def difference(name: str, baseline: str, change: Change, column: str, subject: str = "") -> str:
-    """One comparison in words: `with A: 5.0 [2.0, 8.0] points lower than with B`; a subject makes it a sentence."""
+def difference(change: Change, baseline: str, column: str) -> str:
+    """One comparison in words: `5.0 [2.0, 8.0] points higher than with B`."""
     mean = change.mean
-    head = f"{subject} with {name} is" if subject else f"with {name}:"
-    amount = changed(column, mean.value, mean.bounds)
+    amount = f"{changed(column, mean.value, mean.bounds)} against {baseline}"
     if mean.bounds is None:
-        return f"{head} {amount} against {baseline} (one pair of seeds: no interval)"
+        return f"{amount} (one pair of seeds: no interval)"
     low, high = mean.bounds
     if change.sign:
         size = changed(column, abs(mean.value), (low, high) if change.sign > 0 else (-high, -low), sign=False)
-        return f"{head} {size} {'higher' if change.sign > 0 else 'lower'} than with {baseline}"
+        return f"{size} {'higher' if change.sign > 0 else 'lower'} than with {baseline}"
     if mean.sign:
-        return f"{head} {amount} against {baseline}, not established after correction for several comparisons"
-    most = changed(column, max(-low, high), sign=False)
-    return f"{head} no more than {most} from that with {baseline} ({amount}: no difference established)"
+        return f"{amount}, not established after correction for several comparisons"
+    return f"{amount}, no difference established (at most {changed(column, max(-low, high), sign=False)})"
 
 
 def ablation_sentence(
@@ -95,9 +92,10 @@ def ablation_sentence(
     if not changes:
         return f"Only {baseline} was measured: nothing to compare."
     start = sentence(f"{thing(column)} with {baseline} is {measured(column, level)}.")
-    known = [difference(name, baseline, change, column) for name, change in changes.items() if change.mean.n]
+    known = {name: change for name, change in changes.items() if change.mean.n}
+    parts = [f"With {name}: {difference(change, baseline, column)}." for name, change in known.items()]
     lost = [name for name, change in changes.items() if not change.mean.n]
-    text = " ".join([start, *(f"{sentence(part)}." for part in known)])
+    text = " ".join([start, *parts])
     return text + (f" No seed in common with {listed(lost)}: not compared." if lost else "")
 
 
@@ -117,7 +115,7 @@ def ablation_answer(
         return f"Nothing was measured beside {baseline}."
     sure = {name: change for name, change in known.items() if change.sign}
     name = max(sure or known, key=lambda key: abs(known[key].mean.value))
-    text = difference(name, baseline, known[name], column, thing(column))
+    text = f"{thing(column)} with {name}{' is' if sure else ':'} {difference(known[name], baseline, column)}"
     others, also = len(known) - 1, len(sure) - 1
     if sure and others == 1:
         text += f"; the other value {'differs too' if also else 'is not established to differ'}"
@@ -143,8 +141,8 @@ def power_sentence(changes: Sequence[Change], column: str) -> str:
         return ""
     pairs = min(change.mean.n for change in changes if change.mean.n > 1)
     return (
-        f" {count(pairs, 'pair').capitalize()} of seeds show a difference of {changed(column, size, sign=False)} (80 "
-        "% power)."
+        f" {count(pairs, 'pair').capitalize()} of seeds can show a difference of {changed(column, size, sign=False)} "
+        "(80 % power)."
     )
 
 
@@ -198,8 +196,8 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     common.note(axes[0, 1], "baseline", (0, values.index(baseline) - 0.31), (-3, 1), ha="right")
     _dress(axes[0], spec, extra, values, rows)
     common.hue_legend(figure, spec.hue, shades, marker="o")
-    base_name = spoken(spec.x, baseline)
-    changes = {hue: {spoken(spec.x, k[1]): c for k, c in found.items() if k[0] == hue} for hue in parts}
+    base_name = place(spec.x, baseline)
+    changes = {hue: {place(spec.x, k[1]): c for k, c in found.items() if k[0] == hue} for hue in parts}
     crossed = interactions(parts, spec, values, baseline)
     sentences = []
     for hue in parts:
@@ -222,7 +220,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
             "baseline": baseline,
             "x": spec.x,
             "differences": [
-                {"hue": hue, "value": spoken(spec.x, value), "p_holm": change.p} | change.numbers
+                {"hue": hue, "value": place(spec.x, value), "p_holm": change.p} | change.numbers
                 for (hue, value), change in found.items()
             ],
             "detectable": stats.detectable(list(raw.values())) if label(spec.y).percent else None,
@@ -282,7 +280,7 @@ def interactions(
                 raw[hue, value] = stats.interaction(*series)
     found = []
     for (hue, value), change in zip(raw, adjusted(list(raw.values()))):
-        effect, here, there = spoken(spec.x, value), place(str(spec.hue), hues[0]), place(str(spec.hue), hue)
+        effect, here, there = place(spec.x, value), place(str(spec.hue), hues[0]), place(str(spec.hue), hue)
         found.append(
             {"hue": spec.hue, "effect": effect, "where": here, "elsewhere": there}
             | {"sign": change.sign, "sentence": interaction_sentence(effect, here, there, change, spec.y)}

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 from trm.analysis.labels import Label, label
 from trm.analysis.lazy import Axes, Table, common, np, pd, stats
 from trm.analysis.specs import Column, Figure, FitSpec, Fraction
-from trm.analysis.words import goal, interval, listed, number, place, value_name
+from trm.analysis.words import estimate, goal, listed, number, place, value_name
 
 
 class Spec(Figure):
@@ -48,8 +48,8 @@ def batch_sentence(
         else:
             parts.append(
                 f"To {goal(target)}, the critical batch is "
-                f"{number(form['parameters']['B*'], 2)}{interval(bounds.get('B*'))} puzzles and no batch takes "
-                f"fewer than {number(form['parameters']['Smin'], 2)}{interval(bounds.get('Smin'))} steps."
+                f"{estimate(form['parameters']['B*'], bounds.get('B*'))} puzzles and no batch takes fewer than "
+                f"{estimate(form['parameters']['Smin'], bounds.get('Smin'))} steps."
             )
         partly = [cost for cost in costs[target] if cost.reached < cost.runs]
         if partly:

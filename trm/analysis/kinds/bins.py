@@ -27,11 +27,13 @@ def bins_sentence(
     name: str, by: str, first: tuple[str, stats.Mean], last: tuple[str, stats.Mean], puzzles: float
 ) -> str:
     """The two ends of one curve."""
-    return (
-        f"{name}{': of ' if name else 'Of '}{count(int(puzzles), 'test puzzle')}, those with {label(by).name} "
-        f"{first[0]} are solved in {percent(first[1].value, first[1].bounds)} of the cases, those with {last[0]} "
-        f"in {percent(last[1].value, last[1].bounds)}."
-    )
+
+    def solved(bin: str, mean: stats.Mean) -> str:
+        what = f"{bin} clues" if by == "clues" else f"{label(by).name} {bin}"
+        return f"{percent(mean.value, mean.bounds)} of those with {what}"
+
+    text = f"of {count(int(puzzles), 'test puzzle')}, {solved(*first)} are solved, and {solved(*last)}."
+    return sentence(f"{name}: {text}" if name else text)
 
 
 def bounds_of(item: Mapping[str, Any]) -> str:

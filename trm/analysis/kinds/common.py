@@ -304,7 +304,8 @@ def finish(drawing: Drawing, spec: Figure, tables: Sequence[Table]) -> Drawing:
         heading(figure.axes[0], drawing.title, drawing.lines)
     facts = drawing.provenance = provenance(tables, drawing.rows)
     width = int(figure.get_figwidth() * 72 / (0.56 * SMALL))
-    lines = wrap(" · ".join(facts[key] for key in ("study", "size", "data", "commit")), width)
+    items = [facts["study"], *(facts[key].replace(" ", "\u00a0") for key in ("size", "data", "commit"))]
+    lines = wrap("\u00a0· ".join(items), width)
     figure.text(0.008, 0.012, lines, fontsize=SMALL, color=GREY, ha="left", va="bottom", linespacing=1.1)
     lost = sum(len(table.info.get("missing", [])) for table in tables)
     if lost:

@@ -7,15 +7,13 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
+from trm.analysis.kinds.frontier import RUNNABLE
 from trm.analysis.kinds.pareto import Point, means
 from trm.analysis.labels import label
 from trm.analysis.lazy import Axes, Table, common, pd
 from trm.analysis.specs import Figure
 from trm.analysis.words import compact, percent, sentence
 from trm.errors import UserError
-
-POLICIES = ("fixed", "confident", "restarts")
-"""What a user could run; majority vote and oracle are in the experiment's own figure."""
 
 
 class Spec(Figure):
@@ -61,7 +59,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         # seven colours against eight marks: every pair is new for 56 experiments
         style = {"color": common.OKABE_ITO[index % 7], "marker": common.MARKERS[index % 8]}
         train += _points(axes[0, 0], rows, "train_flops", style)
-        for policy in POLICIES:
+        for policy in RUNNABLE:
             part = table.select({**spec.where, "policy": policy})
             part = part[pd.to_numeric(part["flops_per_puzzle"], errors="coerce").notna()]
             test += _points(axes[0, 1], part, "flops_per_puzzle", style)

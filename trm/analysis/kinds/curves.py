@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
-from trm.analysis.labels import HISTORY, Label, label
+from trm.analysis.labels import HISTORY, Label
 from trm.analysis.lazy import Axes, Table, common, mpl, np, pd
 from trm.analysis.specs import Column, Figure
-from trm.analysis.words import number, percent, point_name, points, sentence
+from trm.analysis.words import number, percent, place, point_name, points, sentence
 from trm.errors import UserError
 
 AXES = {
@@ -64,9 +64,9 @@ def gap_sentence(gaps: Mapping[str, tuple[float, float]]) -> str:
     widest = max(known, key=known.__getitem__)
     if known[widest] <= 0:
         return " No grid point solves more of its training puzzles than of unseen ones."
-    where = f" (for {widest})" if len(known) > 1 else ""
     size = points(known[widest], sign=False)
-    return f" Training puzzles are solved {size} more often than unseen ones at most{where}."
+    text = f" Training puzzles are solved {size} more often than unseen ones"
+    return f"{text}, at most (for {widest})." if len(known) > 1 else f"{text}."
 
 
 def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.Drawing:
@@ -77,10 +77,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     if key == "label" and rows["label"].nunique() > MOST:
         key = next(iter(common.differing(table, rows)), key)
     parts = common.groups(rows, key)
-    names = {
-        value: point_name(value) if key == "label" else f"{label(key).name} {common.hue_name(key, value)}"
-        for value in parts
-    }
+    names = {value: point_name(value) if key == "label" else place(key, value) for value in parts}
     shades = common.colours(list(parts))
     columns = [spec.metric, *spec.metrics]
     for column in columns:
@@ -134,10 +131,10 @@ def _panel(
         ]
         if not lines:
             continue
-        for place, level in lines:
-            axes.plot(place, level, color=shades[value], alpha=0.3, linewidth=0.6)
+        for x, level in lines:
+            axes.plot(x, level, color=shades[value], alpha=0.3, linewidth=0.6)
             seen.append(level)
-            ran.append(place)
+            ran.append(x)
         axes.plot(*_mean(lines), color=shades[value], linewidth=1.5)
         ends[value] = (float(np.mean([level[-1] for _, level in lines])), len(lines))
     if not seen:
@@ -208,15 +205,15 @@ def _accuracies(part: pd.DataFrame) -> tuple[float, float]:
 
 def _gap(axes: Axes, parts: Mapping[Any, pd.DataFrame], shades: dict[Any, str]) -> None:
     """Training (hollow) and test (filled) accuracy of each group, joined by a line whose length is the gap."""
-    for place, (value, part) in enumerate(parts.items()):
+    for at, (value, part) in enumerate(parts.items()):
         trained, tested = _accuracies(part)
         style: dict[str, Any] = {"color": shades[value], "zorder": 3}
-        axes.plot([tested, trained], [place, place], color=shades[value], linewidth=1.2, zorder=2)
+        axes.plot([tested, trained], [at, at], color=shades[value], linewidth=1.2, zorder=2)
         axes.plot(
-            part["exact_accuracy"], [place + 0.18] * len(part), "o", alpha=0.4, markersize=2.6, mew=0, **style
+            part["exact_accuracy"], [at + 0.18] * len(part), "o", alpha=0.4, markersize=2.6, mew=0, **style
         )
-        axes.plot(trained, place, "o", markerfacecolor="white", markersize=5.5, **style)
-        axes.plot(tested, place, "o", markersize=3.2, **style)
+        axes.plot(trained, at, "o", markerfacecolor="white", markersize=5.5, **style)
+        axes.plot(tested, at, "o", markersize=3.2, **style)
     common.heading(axes, "Trained on and unseen")
     axes.set_yticks([])
     axes.set_ylim(len(parts) - 0.4, -0.6)

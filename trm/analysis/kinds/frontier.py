@@ -9,7 +9,7 @@ from trm.analysis.kinds import law
 from trm.analysis.labels import label
 from trm.analysis.lazy import Axes, Table, common, np, pd, stats
 from trm.analysis.specs import Column, Figure, FitSpec
-from trm.analysis.words import compact, number, percent, points, sentence, spoken
+from trm.analysis.words import compact, number, percent, place, points, sentence
 from trm.errors import UserError
 
 POLICIES = {
@@ -20,6 +20,8 @@ POLICIES = {
     "oracle": ("any restart right (oracle)", "#7F7F7F", "D", ":"),
 }
 """Policy -> words, colour, mark, line."""
+RUNNABLE = ("fixed", "confident", "restarts")
+"""Policies that a user could run."""
 
 
 class Spec(Figure):
@@ -71,7 +73,8 @@ def inference_sentence(gains: Mapping[str, Any]) -> str:
         item = gains.get(policy)
         if not item or (item["flops"] == reference["flops"] and policy == "fixed"):
             continue
-        how = f"{item['restarts']} restarts" if item["restarts"] > 1 else f"at most {item['steps']} steps"
+        how = f"{'at most ' * (policy == 'confident')}{item['steps']} steps"
+        how = f"{item['restarts']} restarts" if item["restarts"] > 1 else how
         ratio = number(item["flops"] / reference["flops"], 2)
         text += f" {sentence(name)}: {gained(item)}, at {ratio} times the compute ({how})."
     return text
@@ -79,16 +82,15 @@ def inference_sentence(gains: Mapping[str, Any]) -> str:
 
 def inference_answer(gains: Mapping[str, Any]) -> str:
     """The best that a user could run, against the reference evaluation."""
-    known = {name: gains[name] for name in ("fixed", "confident", "restarts") if name in gains}
+    known = {name: gains[name] for name in RUNNABLE if name in gains}
     reference = gains["reference"]
     if not known or reference["flops"] is None:
         return inference_sentence(gains)
     name = max(known, key=lambda key: known[key]["value"])
     item, how = known[name], POLICIES[name][0]
     if not established(item) and item["low"] is not None:
-        return (
-            f"No gain from more compute at test time is established; the largest, by {how}: {gained(item)}."
-        )
+        largest = points(item["change"], (item["low"], item["high"]))
+        return f"No gain from more compute at test time is established; the largest is {largest}, by {how}."
     return (
         f"Compute at test time changes accuracy from {percent(reference['value'])} to {percent(item['value'])} "
         f"({gained(item)}) by {how}, at {number(item['flops'] / reference['flops'], 2)} times the compute."
@@ -108,7 +110,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     for axis, (value, part) in zip(axes, parts.items()):
         best |= panel(axis, part)
         if hue:
-            common.heading(axis, spoken(hue, value))
+            common.heading(axis, place(hue, value))
     styles = [POLICIES[policy] for policy in POLICIES if (rows["policy"] == policy).any()]
     handles = [
         common.entry(axes[0], name, color=colour, marker=marker, linestyle=line)
@@ -119,10 +121,11 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     found_gains = gains(part)
     words = inference_sentence(found_gains)
     if hue:
-        words = f"{spoken(hue, first)}: {words[0].lower()}{words[1:]}"
+        words = f"{place(hue, first)}: {words[0].lower()}{words[1:]}"
     if fit and (spec.hue or not hue):
-        words += " With more supervision steps: " + law.group_sentence(fit["groups"][0], "flops_per_puzzle")
-    sure = [item for name, item in found_gains.items() if name in POLICIES and established(item)]
+        body = law.group_sentence(fit["groups"][0], "flops_per_puzzle")
+        words += f" With more supervision steps, {body[0].lower()}{body[1:]}"
+    sure = [item for name, item in found_gains.items() if name in RUNNABLE and established(item)]
     return common.Drawing(
         figure,
         rows,

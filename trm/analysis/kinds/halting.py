@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
-from trm.analysis.labels import Label, label
+from trm.analysis.labels import Label
 from trm.analysis.lazy import Table, common, mpl, np, stats
 from trm.analysis.specs import Column, Figure
-from trm.analysis.words import interval, number, percent, point_name, value_name
+from trm.analysis.words import estimate, percent, place
 from trm.errors import UserError
 
 
@@ -26,7 +26,7 @@ def halting_sentence(numbers: Mapping[str, Mapping[str, float]]) -> str:
 
     def shown(name: str) -> str:
         item = numbers[name]
-        return f"{number(item['mean_steps'])}{interval((item['low'], item['high']), 3)} of {int(item['most'])} steps"
+        return f"{estimate(item['mean_steps'], (item['low'], item['high']))} of {int(item['most'])} steps"
 
     low, high = ranked[0], ranked[-1]
     if len(ranked) == 1:
@@ -58,7 +58,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         )
         found = stats.mean([_steps(known[run]) for run in part["run"]])
         low, high = found.bounds or (float("nan"), float("nan"))
-        name = point_name(value) if key == "label" else f"{label(key).name} {value_name(value, key)}"
+        name = place(key, value)
         numbers[name] = {"mean_steps": found.value, "low": low, "high": high, "halted": float(share.sum())}
         numbers[name] |= {"most": float(steps[-1]), "exact_accuracy": float(part["exact_accuracy"].mean())}
     for axis, text in zip(axes, ("test puzzles halting at this step", "test puzzles halted by this step")):

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 from trm.analysis.labels import label, lower_is_better
 from trm.analysis.lazy import Axes, Table, common, mpl, np, pd, stats
 from trm.analysis.specs import Column, Figure, FitSpec, Metric
-from trm.analysis.words import count, interval, measured, number, place, sentence, thing, value_name
+from trm.analysis.words import count, estimate, measured, number, place, sentence, thing, value_name
 
 
 class Spec(Figure):
@@ -42,16 +42,15 @@ def heatmap_sentence(rows: pd.DataFrame, x: str, y: str, z: str) -> str:
 
     def cell(at: Any) -> str:
         mean = common.mean_of(cells[at], z)
-        where = f"{label(x).name} {value_name(at[0], x)} and {label(y).name} {value_name(at[1], y)}"
-        return f"{measured(z, mean.value, mean.bounds)} at {where}"
+        return f"at {place(x, at[0])} and {place(y, at[1])} ({measured(z, mean.value, mean.bounds)})"
 
     if not others:
-        return sentence(f"{thing(z)} was measured in one cell only: {cell(best)}.")
+        return sentence(f"{thing(z)} was measured in one cell only, {cell(best)}.")
     changes = [stats.paired(cells[best], cells[at]) for at in others]
     close = sum(p is None or p >= 0.05 for p in stats.holm([change.p for change in changes]))
     many = count(len(others), "other cell")
-    differs = f"not established to differ from {close} of {many}" if close else f"differs from each of {many}"
-    return f"{sentence(thing(z))} is best, {cell(best)}, and {differs}; worst, {cell(others[0])}."
+    differs = f"is not established to differ from {close} of" if close else "differs from each of"
+    return sentence(f"{thing(z)} is best {cell(best)}, which {differs} {many}, and worst {cell(others[0])}.")
 
 
 def optimum_sentence(group: Mapping[str, Any], x: str, second: str) -> str:
@@ -63,7 +62,7 @@ def optimum_sentence(group: Mapping[str, Any], x: str, second: str) -> str:
     law = group.get("law")
     if law:
         slope, bounds = law["parameters"]["a"], (law.get("intervals") or {}).get("a")
-        shown = f"{number(slope, 2)}{interval(bounds)}"
+        shown = estimate(slope, bounds)
         if not law["enough_points"]:
             parts.append(
                 f"{count(law['points'], 'optimum')} inside the grid cannot test a power law.".replace(

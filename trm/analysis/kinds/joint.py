@@ -36,7 +36,7 @@ def joint_sentence(group: law.Group, x: str = "parameters", second: str = "train
         f"{thing(second)}"
     )
     if not law.floor_shown(group):
-        return f"{text}; a floor is not shown (its interval includes 0)."
+        return f"{text}; no floor is established (its interval includes 0)."
     return f"{text}, towards a floor of {percent(form['parameters']['E'], form['intervals'].get('E'))}."
 
 

@@ -13,11 +13,10 @@ from trm.analysis.specs import Column, Figure, FitSpec, Form, Fraction, Metric, 
 from trm.analysis.words import (
     compact,
     count,
+    estimate,
     goal,
-    interval,
     listed,
     measured,
-    number,
     percent,
     place,
     sentence,
@@ -84,7 +83,7 @@ def exponent(form: dict[str, Any], key: str = "a") -> str:
     """An exponent with the sign of the slope: `−0.52 [−0.61, −0.41]`."""
     bounds = (form.get("intervals") or {}).get(key)
     flipped = None if bounds is None or None in bounds else [-bounds[1], -bounds[0]]
-    return f"{number(-form['parameters'][key], 2)}{interval(flipped)}"
+    return estimate(-form["parameters"][key], flipped)
 
 
 def group_sentence(group: Group, x: str, y: str = "error") -> str:
@@ -93,14 +92,18 @@ def group_sentence(group: Group, x: str, y: str = "error") -> str:
     if "error" in group:
         return f"No law of {thing(y)} against {over} could be fitted: {group['error']}."
     form = group["forms"][group["chosen"]]
-    low, high = group["range"][0]
-    span = f"between {compact(low)} and {compact(high)} {_counted(x)}"
+    unit = label(x).unit.split(" per ")[0]
+    span = "between {} and {}".format(*map(compact, group["range"][0]))
+    if unit and unit not in over:
+        span = over_range = f"{span} {unit}"
+    else:
+        over_range = f"{span} {over}"
     if group["chosen"] == "constant":
         level = measured(y, form["parameters"]["E"], (form.get("intervals") or {}).get("E"))
-        return sentence(f"{thing(y)} shows no trend {span}: it stays at {level}.")
+        return sentence(f"{thing(y)} shows no trend {over_range}: it stays at {level}.")
     if group["doubts"]:
         values = group["means"]["y"]
-        ends = f"goes from {measured(y, values[0])} to {measured(y, values[-1])} {span}"
+        ends = f"goes from {measured(y, values[0])} to {measured(y, values[-1])} {over_range}"
         return sentence(f"{thing(y)} {ends}. No law is claimed: {listed(group['doubts'])}.")
     slope = form["parameters"]["a"]
     verb = "falls" if slope > 0 else "rises"
@@ -112,7 +115,7 @@ def group_sentence(group: Group, x: str, y: str = "error") -> str:
         floor = measured(y, form["parameters"]["E"], (form.get("intervals") or {}).get("E"))
         text += f", towards a floor of {floor}"
     else:
-        text += "; a floor is not shown (its interval includes 0)"
+        text += "; no floor is established (its interval includes 0)"
     return sentence(text) + "." + _predicted(form, y) + _price(form, x)
 
 
@@ -131,7 +134,7 @@ def law_answer(fit: Fit, x: str, y: str) -> str:
     found = [group for group in fit["groups"] if "forms" in group]
     hue = fit.get("hue")
     if not hue or len(found) < 2:
-        return law_sentence(fit, x, y).split(" Fitted without")[0]
+        return law_sentence(fit, x, y).split(" A fit without")[0]
     parts = []
     for group in found:
         where = place(hue, group["hue"]) if hue == "series" else value_name(group["hue"], hue)
@@ -146,18 +149,14 @@ def law_answer(fit: Fit, x: str, y: str) -> str:
     )
 
 
-def _counted(column: str) -> str:
-    """What a column counts: `unique training puzzles`, `FLOPs`."""
-    unit = label(column).unit.split(" per ")[0]
-    return unit if unit and unit not in thing(column) else thing(column)
-
-
 def _predicted(form: dict[str, Any], y: str) -> str:
     out = form.get("held_out") or {}
     if not out.get("interval"):
         return ""
     shown = measured(y, out["predicted"], out["interval"])
-    return f" Fitted without the largest point, it predicts {shown} there; measured {measured(y, out['observed'])}."
+    return (
+        f" A fit without the largest point predicts {shown} there; measured: {measured(y, out['observed'])}."
+    )
 
 
 def _price(form: dict[str, Any], x: str) -> str:
@@ -191,7 +190,7 @@ def equation(group: Group, x: str, y: str = "error", width: int = 72) -> str:
         values["A"], bounds["A"] = reference["A"], reference["interval"]
     for key in ("a", "A", "E"):
         if key in values:
-            text = number(values[key], 2) + interval(bounds.get(key))
+            text = estimate(values[key], bounds.get(key))
             if key != "a" and label(y).percent:
                 text = percent(values[key], bounds.get(key))
             parts.append(f"{key} = {text}")
@@ -458,8 +457,8 @@ def parameters(group: Group, formula: str, *keys: str) -> str:
         )
     form = group["forms"][group["chosen"]]
     values, bounds = form["parameters"], form.get("intervals") or {}
-    parts = [f"{key} = {number(values[key], 2)}{interval(bounds.get(key))}" for key in keys]
-    floor = "E not shown (its interval includes 0)"
+    parts = [f"{key} = {estimate(values[key], bounds.get(key))}" for key in keys]
+    floor = "E not established (its interval includes 0)"
     if floor_shown(group):
         floor = f"E = {percent(values['E'], bounds.get('E'))}"
     return f"{formula}\n" + ",  ".join([*parts, floor])

@@ -37,8 +37,10 @@ def pareto_sentence(kept: Sequence[tuple[str, float, float]], total: int, cost: 
     parts = [f"{name} ({measured(y, value)} at {paid(price)})" for name, price, value in kept]
     if len(parts) > 4:
         parts = [*parts[:2], "…", parts[-1]]
-    verb = "is" if len(kept) == 1 else "are"
-    return f"Of {count(total, 'point')}, {len(kept)} {verb} on the frontier of {thing(cost)}: {', '.join(parts)}."
+    number = f"Of {count(total, 'point')}, {len(kept)} {'is' if len(kept) == 1 else 'are'}"
+    if len(kept) == total > 1:
+        number = f"All {total} points are"
+    return f"{number} on the frontier of {thing(cost)}: {', '.join(parts)}."
 
 
 def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.Drawing:

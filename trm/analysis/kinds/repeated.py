@@ -8,7 +8,7 @@ from trm.analysis.kinds import law
 from trm.analysis.labels import Label
 from trm.analysis.lazy import Axes, Table, common, mpl, np, pd
 from trm.analysis.specs import Column, Figure, FitSpec
-from trm.analysis.words import interval, number
+from trm.analysis.words import estimate
 
 
 class Spec(Figure):
@@ -38,7 +38,7 @@ def repeated_sentence(group: law.Group) -> str:
     form = group["forms"]["repeated_data"]
     worth, bounds = form["parameters"]["R*"], (form.get("intervals") or {}).get("R*")
     return (
-        f"Augmented copies of a puzzle are worth at most {number(worth, 2)}{interval(bounds)} fresh puzzles, "
+        f"Augmented copies of a puzzle are worth at most {estimate(worth, bounds)} fresh puzzles, "
         f"however many; the error falls with the power {law.exponent(form)} of the effective number of puzzles."
     )
 

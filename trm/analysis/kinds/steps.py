@@ -81,7 +81,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         caption=(
             "The model's answer after supervision steps of one puzzle a row: the first, the last, and those where "
             "most cells change. Grey and bold: given (ARC: every cell in its colour). Red with a cross: wrong. "
-            "Puzzles of the test set: one solved after several steps, one not solved, one more where there are."
+            "Test puzzles: where there are such, one solved after several steps, one unsolved, and one more."
         ),
         sentence=steps_sentence([wrong(trace).sum(axis=1).tolist() for trace in traces]),
     )

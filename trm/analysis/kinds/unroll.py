@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 from trm.analysis.labels import label
 from trm.analysis.lazy import Table, common, np, stats
 from trm.analysis.specs import Column, Figure
-from trm.analysis.words import percent, place, points
+from trm.analysis.words import percent, place, points, sentence
 from trm.errors import UserError
 
 
@@ -99,7 +99,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         gain, sure = changes.get(best), (adjusted.get(best) or 1.0) < 0.05
         name = place(key, value) if key else ""
         alone = tested if part["seed"].nunique() == 1 else 0
-        sentences.append(unroll_sentence(name, means, best, gain if sure else None, alone))
+        sentences.append(sentence(unroll_sentence(name, means, best, gain if sure else None, alone)))
         numbers[str(value)] = {str(at): mean.value for at, mean in means.items()}
         strengths.append(gain.strength if sure and gain else 0.0)
     trained = rows["model.halt_max_steps"].unique()

@@ -119,9 +119,9 @@ def power(blocks: Sequence[FigureBlock], seeds: int) -> str:
     if not sizes:
         return ""
     return (
-        f"With {count(seeds, 'seed')}, the typical comparison of accuracies in this study shows a true difference of "
-        f"{points(median(sizes), sign=False)} with a probability of 80 % (from {points(min(sizes), sign=False)} to "
-        f"{points(max(sizes), sign=False)}, by experiment); smaller effects may exist unseen."
+        f"With {count(seeds, 'seed')}, the typical comparison of accuracies in this study would show a true difference "
+        f"of {points(median(sizes), sign=False)} with a probability of 80 % (from {points(min(sizes), sign=False)} to "
+        f"{points(max(sizes), sign=False)}, depending on the experiment); smaller effects may go unseen."
     )
 
 

@@ -11,7 +11,7 @@ from trm.analysis.paper import ABLATIONS, PAPER_ACCURACY, SUDOKU_EXTREME
 from trm.analysis.report.contents import Criterion, State
 from trm.analysis.report.contrasts import accuracy, contrast, matching, same
 from trm.analysis.stats import Mean
-from trm.analysis.words import count, interval, number, percent, points
+from trm.analysis.words import count, estimate, percent, points
 
 NEEDS = "needs the paper's recipe on Sudoku-Extreme (scales gpu and tpu)"
 
@@ -137,7 +137,7 @@ def _first(fits: Sequence[Mapping[str, Any]], parameter: str) -> str | None:
             value = (form.get("parameters") or {}).get(parameter)
             bounds = (form.get("intervals") or {}).get(parameter)
             if value is not None and bounds and not group.get("doubts"):
-                return f"{parameter} = {number(value, 2)}{interval(bounds)}"
+                return f"{parameter} = {estimate(value, bounds)}"
     return None
 
 

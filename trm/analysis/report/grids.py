@@ -16,10 +16,11 @@ from trm.analysis.tables import Table
 from trm.analysis.words import (
     count,
     duration,
-    interval,
+    estimate,
     measured,
     number,
     percent,
+    point_name,
     points,
     sentence,
     value_name,
@@ -39,14 +40,14 @@ def _mean(column: pd.Series) -> float | None:
 def results_grid(table: Table) -> Grid:
     """A row for each grid point: means over seeds with Student's 95 % intervals."""
     columns = ["grid point", "seeds", "exact accuracy", "every seed (%)", "cell accuracy"]
-    columns += ["cross entropy (nats a cell)", "train − test"]
+    columns += ["cross entropy (nats per cell)", "train − test"]
     lines = []
     for _, part in _points(table).groupby("point", sort=True):
         exact = mean(part["exact_accuracy"]).clipped(0.0, 1.0)
         gap = _mean(part["train_test_gap"])
         lines.append(
             [
-                str(part["label"].iloc[0]),
+                point_name(part["label"].iloc[0]),
                 str(part["seed"].nunique()),
                 percent(exact.value, exact.bounds),
                 " ".join(f"{100 * value:.1f}" for value in part.sort_values("seed")["exact_accuracy"]),
@@ -59,16 +60,16 @@ def results_grid(table: Table) -> Grid:
 
 
 def costs_grid(table: Table) -> Grid:
-    """A row for each grid point: size, compute, time, memory, and the price of the targets."""
+    """A row for each grid point: size, compute, time, memory, and the cost of reaching the targets."""
     rows = _points(table)
     reached = [goal for goal in (80, 85) if rows[f"steps_to_{goal}"].notna().any()]
-    columns = ["grid point", "parameters", "training FLOPs", "time a run", "puzzles/s", "peak memory"]
+    columns = ["grid point", "parameters", "training FLOPs", "time per run", "puzzles/s", "peak memory"]
     columns += [f"to {goal} % validation accuracy" for goal in reached]
     lines = []
     for _, part in rows.groupby("point", sort=True):
         lines.append(
             [
-                str(part["label"].iloc[0]),
+                point_name(part["label"].iloc[0]),
                 f"{int(part['parameters'].iloc[0]):,}",
                 number(float(part["train_flops"].iloc[0]), 2),
                 duration(float(part["wall_seconds"].mean()) / 3600),
@@ -124,9 +125,7 @@ def fit_block(fit: dict[str, Any]) -> FitBlock:
 
 def _fit_row(hue: str, name: str, form: dict[str, Any], chosen: bool) -> list[str]:
     bounds = form.get("intervals") or {}
-    values = [
-        f"{key} = {number(value, 2)}{interval(bounds.get(key))}" for key, value in form["parameters"].items()
-    ]
+    values = [f"{key} = {estimate(value, bounds.get(key))}" for key, value in form["parameters"].items()]
     out, failed = form.get("held_out"), form.get("failed_share")
     return [
         hue,
