@@ -22,7 +22,7 @@ from trm.analysis.report.build import findings
 from trm.analysis.report.contents import FigureBlock, Section
 from trm.analysis.report.contrasts import contrast, matching, primary
 from trm.analysis.report.criteria import ablations, beyond, laws, reproduction, scale, stability, workers
-from trm.analysis.specs import ReportSpec, TableSpec
+from trm.analysis.specs import ReportExperiment, ReportSpec, TableSpec
 from trm.analysis.stats import Mean, mean
 from trm.analysis.tables import Table, collect
 from trm.cli import main
@@ -219,7 +219,9 @@ def test_answers_and_criteria_come_from_the_results(tmp_path: Path, spec: dict[s
     ablation = ABLATIONS[0]
     assert contrast(primary([flipped]), ablation).sign == -1
     assert contrast(primary([straight]), ablation).sign == 1
-    answers = {section.name: section.answer for section in build(ReportSpec.model_validate(spec)).sections}
+    answers = {
+        section.spec.name: section.answer for section in build(ReportSpec.model_validate(spec)).sections
+    }
     assert "lower than with" in answers["ema"]
     assert answers["maze"] == "Not run."
 
@@ -234,14 +236,14 @@ def test_sections_show_cost_paper_and_provenance(spec: dict[str, Any]) -> None:
     section = report.sections[0]
     assert [len(grid.rows) for grid in section.grids] == [5, 5]
     assert any("(chosen)" in row[0] for row in section.fits[0].grid.rows)
-    assert section.rebuild.endswith("data_size")
+    assert section.spec.rebuild.endswith("data_size")
 
 
 def test_the_first_screen_has_the_question_findings_and_one_figure(spec: dict[str, Any]) -> None:
     report = build(ReportSpec.model_validate(spec))
     text = page(report)
     assert (
-        text.index(report.question)
+        text.index(report.spec.question)
         < text.index("Findings")
         < text.index("<figure>")
         < text.index("Experiments</h2>")
@@ -256,7 +258,7 @@ def test_established_findings_come_first() -> None:
             FigureBlock(Path(name), answer=f"{name} {i}", strength=s, png=b"")
             for i, s in enumerate(strengths)
         ]
-        return Section(name, (), "", "", "", 0, 0, None, None, figures=blocks)
+        return Section(ReportExperiment(name=name, table=""), figures=blocks)
 
     found = findings(
         [section("unsure", None), section("weak", 1.2), section("strong", None, 5.0), section("lost")]

@@ -1,7 +1,7 @@
 """`python -m trm checkpoints list|clean|compact`: what checkpoints take up, removal, and a small form to carry.
 
 A finished run's result is in results/runs; checkpoints only serve to resume. `clean` removes the checkpoints of
-finished runs, and with --unknown also those of runs that the study no longer asks for and that nobody has written to
+finished runs, and with --unknown also those of runs that the study no longer uses and that nobody has written to
 for an hour. Both work on a bucket: `--config storage_prefix=gs://bucket/prefix`. `compact` writes a run's newest
 checkpoint in about 10 bytes a parameter (moments in bfloat16, no batch slots); `trm train --checkpoints` resumes from
 it.
@@ -31,10 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             "--root",
             help="results folder, or gs://bucket/prefix/results (default: that of storage_prefix, or results)",
         )
-    clean.add_argument("--dry-run", action="store_true", help="only say what would be removed")
-    clean.add_argument(
-        "--unknown", action="store_true", help="also those of runs that no experiment asks for"
-    )
+    clean.add_argument("--dry-run", action="store_true", help="only list what would be removed")
+    clean.add_argument("--unknown", action="store_true", help="also those of runs that no experiment uses")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -66,15 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Dispatch to the action."""
-    actions = {
-        "source": _source,
-        "build": _build,
-        "expand": _expand,
-        "inspect": _inspect,
-        "tasks": _tasks,
-        "checksum": _checksum,
-    }
-    return actions[args.action](args)
+    return int(globals()[f"_{args.action}"](args))
 
 
 def _source(args: argparse.Namespace) -> int:

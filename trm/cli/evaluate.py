@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--ahead", help="checkpoint folder of the run, where its training may have left this evaluation"
     )
     parser.add_argument("--backend", default="auto", help="auto, cpu, cuda or xla")
-    parser.add_argument("--log", help="file that everything printed is appended to")
+    parser.add_argument("--log", help="also append all output to this file")
     parser.add_argument("--threads", type=int, help="CPU threads (default: all)")
 
 

@@ -13,10 +13,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--runs", action="store_true", help="a line for every run, not only for every experiment"
     )
-    parser.add_argument("--jobs", type=int, help="jobs that run at once (default: of config/hardware.yaml)")
-    parser.add_argument("--budget-hours", help="say what this many device-hours buy, in which order")
+    parser.add_argument("--jobs", type=int, help="jobs that run at once (default: from config/hardware.yaml)")
+    parser.add_argument("--budget-hours", help="list what this many device-hours buy, and in which order")
     parser.add_argument(
-        "--grant-days", help="say what fits into this many days, in the order of the study's phases"
+        "--grant-days", help="list what fits into this many days, in the order of the study's phases"
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
 

@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action.add_argument("--run", action="append", metavar="RUN", help="only this run (may be repeated)")
         action.add_argument("--data", action="store_true", help="pools and data sets too")
         action.add_argument("--checkpoints", action="store_true", help="checkpoints too")
-        action.add_argument("--dry-run", action="store_true", help="only say what would be copied")
+        action.add_argument("--dry-run", action="store_true", help="only list what would be copied")
     export = actions.add_parser("export", help="copy the tables of experiments to a folder, as plain CSV")
     export.add_argument("out", help="folder")
     export.add_argument("experiments", nargs="*", help="names or older ids (default: all that are built)")
@@ -39,21 +39,21 @@ def run(args: argparse.Namespace) -> int:
         return _export(args)
     from trm.pipeline.archive import RESULTS, open_place, send, survey
     from trm.study.cost import bytes_text
+    from trm.study.text import count
 
     here, there = open_place(args.root), open_place(args.place)
     source, target = (here, there) if args.action == "archive" else (there, here)
     folders = RESULTS + ("sources", "datasets") * args.data + ("checkpoints",) * args.checkpoints
-    parcels, alike = survey(source, target, folders, set(args.run) if args.run else None)
+    files, equal = survey(source, target, folders, set(args.run) if args.run else None)
     if not args.dry_run:
-        send(source, target, parcels)
+        send(source, target, files)
     verb = "would copy" if args.dry_run else "copied"
-    size = bytes_text(sum(parcel.size for parcel in parcels))
+    size = bytes_text(sum(file.size for file in files))
     if args.dry_run:
-        for parcel in parcels:
-            print(f"{bytes_text(parcel.size):>10}  {parcel.name}")
-    print(
-        f"{verb} {len(parcels)} files, {size}, from {source.uri} to {target.uri}; {alike} were there already"
-    )
+        for file in files:
+            print(f"{bytes_text(file.size):>10}  {file.name}")
+    copied = f"{verb} {count(len(files), 'file')}, {size}"
+    print(f"{copied}, from {source.uri} to {target.uri}; {equal} were there already")
     return 0
 
 

@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threads", type=int, help="CPU threads (default: all)")
     parser.add_argument("--runtime", default="{}", help="RuntimeConfig: JSON text or a path to a JSON file")
     parser.add_argument("--workers", type=int, help="processes on this machine that share each batch")
-    parser.add_argument("--log", help="file that everything printed is appended to")
+    parser.add_argument("--log", help="also append all output to this file")
     parser.add_argument(
         "--time-limit",
         type=float,
@@ -106,7 +106,7 @@ def run(args: argparse.Namespace) -> int:
             trainer = Trainer(config, dataset, out, checkpoints, backend, runtime, started, initial)
             code = trainer.run()
         if args.time_limit and code in (EXIT_UNFINISHED, EXIT_TERMINATED) and backend.rank == 0:
-            _go_on_later(trainer.record.done - trainer.resumed_at, args.time_limit)
+            _resume_later(trainer.record.done - trainer.resumed_at, args.time_limit)
         if code == 0 and args.evaluations and backend.processes == 1:
             _evaluate_ahead(args, out, dataset_folder, backend)
         return code
@@ -114,8 +114,8 @@ def run(args: argparse.Namespace) -> int:
         backend.close()
 
 
-def _go_on_later(steps: int, limit: float) -> None:
-    """Have this job started again by Slurm or the TPU plugin, if it made a step: else it would come back forever."""
+def _resume_later(steps: int, limit: float) -> None:
+    """Make Slurm or the TPU plugin start this job again, unless it finished no step: it would be restarted forever."""
     from trm.pipeline.slurm import requeue
 
     if not steps:

@@ -1,14 +1,13 @@
-"""Copy results to a bucket (or another folder) and back. Files with equal checksums are not copied again.
+"""Copy results to a bucket (or another folder) and back. Files with equal checksums are skipped.
 
-Both places hold `results/...` as the pipeline lays it out: an archive can serve as a study's `storage_prefix`, and
-what a pod wrote below its `storage_prefix` can be collected onto this disk.
+Both places have the pipeline's `results/...` layout: an archive can serve as a study's `storage_prefix`, and results of
+a pod can be collected from its `storage_prefix`.
 """
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 from trm.errors import UserError
@@ -21,14 +20,6 @@ RESULTS = ("runs", "tables", "fits", "figures", "plots", "launches")
 FILES = ("report.html", "report.pdf", "report.json", "report.spec.json")
 
 
-@dataclass(frozen=True)
-class Parcel:
-    """One file to send."""
-
-    name: str
-    size: int
-
-
 def open_place(uri: str) -> Store:
     """The `results` of a folder or of gs://bucket/prefix."""
     place = uri.rstrip("/")
@@ -37,17 +28,17 @@ def open_place(uri: str) -> Store:
 
 def survey(
     source: Store, target: Store, folders: Iterable[str] = RESULTS, runs: set[str] | None = None
-) -> tuple[list[Parcel], int]:
-    """Files that `target` lacks or that differ there, and the number of equal files.
+) -> tuple[list[ObjectInfo], int]:
+    """Files that are missing or different in `target`, and the number of equal files.
 
     Args:
-        folders: folders of the results that are compared, beside the report's files.
+        folders: result folders to compare, besides the report's files.
         runs: only these runs (and their checkpoints); None: all.
 
     Raises:
         UserError: if there is nothing at `source`.
     """
-    parcels, alike = [], 0
+    files, equal = [], 0
     for folder in (*folders, ""):
         prefix = f"{folder}/" if folder else "report."
         there = {info.name: info for info in target.list(prefix)}
@@ -58,26 +49,26 @@ def survey(
             if runs is not None and folder in ("runs", "checkpoints") and parts[1] not in runs:
                 continue
             if info.name in there and _same(source, info, target, there[info.name]):
-                alike += 1
+                equal += 1
             else:
-                parcels.append(Parcel(info.name, info.size))
-    if not parcels and not alike:
+                files.append(info)
+    if not files and not equal:
         raise UserError(f"there are no results at {source.uri}: check the address")
-    # a run's training.json says that the run is whole: it goes last
-    return sorted(parcels, key=lambda item: (item.name.endswith(f"/{RUN_FILES[0]}"), item.name)), alike
+    # training.json marks a run as complete, so it goes last
+    return sorted(files, key=lambda file: (file.name.endswith(f"/{RUN_FILES[0]}"), file.name)), equal
 
 
-def send(source: Store, target: Store, parcels: Iterable[Parcel]) -> None:
-    """Copy the files, each whole or not at all. Either place is a local folder.
+def send(source: Store, target: Store, files: Iterable[ObjectInfo]) -> None:
+    """Copy the files atomically; source or target is a local folder.
 
     Raises:
-        UserError: storage trouble, in one sentence.
+        UserError: a storage error.
     """
-    for parcel in parcels:
+    for file in files:
         if is_remote(source.uri):
-            source.get_file(parcel.name, _path(target, parcel.name))
+            source.get_file(file.name, _path(target, file.name))
         else:
-            target.put_file(parcel.name, _path(source, parcel.name))
+            target.put_file(file.name, _path(source, file.name))
 
 
 def _path(store: Store, name: str) -> Path:

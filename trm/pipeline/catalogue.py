@@ -35,7 +35,7 @@ Value = TypeVar("Value")
 
 
 class Catalogue:
-    """Everything that the study can make, whether or not it is asked for.
+    """Everything that the study can make, selected or not.
 
     Args:
         study: the study at one scale.
@@ -79,7 +79,7 @@ class Catalogue:
         return ",".join(self.find(self.sources, source, "pool of puzzles").config.data.files)
 
     def source_json(self, source: str) -> str:
-        """The part of a DataConfig that makes a pool, with checksums in place of the paths of its files."""
+        """The part of a DataConfig that determines a pool; checksums replace file paths."""
         return canonical_json(source_identity(self.find(self.sources, source, "pool of puzzles").config.data))
 
     def source_of_dataset(self, dataset: str) -> str:
@@ -92,7 +92,7 @@ class Catalogue:
         return [f"results/datasets/{dataset}/{name}" for name in names]
 
     def dataset_json(self, dataset: str) -> str:
-        """A DataConfig as far as the data set depends on it."""
+        """The part of a DataConfig that determines the data set."""
         return canonical_json(dataset_identity(self.find(self.datasets, dataset, "data set").config.data))
 
     def dataset_manifest(self, run: str) -> str:
@@ -106,7 +106,7 @@ class Catalogue:
         return [f"results/runs/{run}/{file}" for file in RUN_FILES]
 
     def run_json(self, run: str) -> str:
-        """A RunConfig as far as the run depends on it."""
+        """The part of a RunConfig that determines the run."""
         identity = run_identity(self.run(run).config)
         return canonical_json({key: value for key, value in identity.items() if key != "recipe_version"})
 
@@ -135,7 +135,7 @@ class Catalogue:
         return {self.table(name): name for name, item in self.study.experiments.items() if not item.skip}
 
     def table_identity(self, experiment: str) -> str:
-        """Digest of what an experiment's table depends on: its points, their runs and evaluations."""
+        """Digest of an experiment's points, their runs and evaluations."""
         points = points_identity(self.study.experiment(experiment).points)
         return digest([self.study.name, self.study.scale_name, ANALYSIS_VERSION, points])
 
@@ -148,7 +148,7 @@ class Catalogue:
         return f"results/tables/{self.table(experiment)}.csv"
 
     def table_inputs(self, table: str) -> list[str]:
-        """Evaluations, and the runs' own files, that a table gathers."""
+        """Evaluations and run files that a table collects."""
         names = self.evaluations(self.find(self.tables, table, "table"))
         runs = dict.fromkeys(name.split("/")[0] for name in names)
         return [f"results/runs/{name}" for name in names] + [
@@ -156,7 +156,7 @@ class Catalogue:
         ]
 
     def table_spec(self, name: str, root: str = "") -> dict[str, Any]:
-        """A TableSpec (trm.analysis.specs) of a table or an experiment; `root` is put before the runs' folders."""
+        """A TableSpec (trm.analysis.specs) of a table or an experiment; `root` is put before run folders."""
         experiment = self.study.experiment(self.tables.get(name, name))
         return {
             "name": experiment.name,

@@ -1,4 +1,4 @@
-"""Which checkpoints can be removed: those of finished runs, and of runs that no experiment asks for."""
+"""Which checkpoints can be removed: those of finished runs, and of runs that no experiment uses."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trm.pipeline.naming import RUN_FILES
 from trm.storage import is_remote, open_store
 
 QUIET_SECONDS = 3600.0
-"""Checkpoints of a run that no experiment asks for may be another study's: they count as unknown only after so long
+"""Checkpoints of a run that no experiment uses may be another study's: they count as unknown only after so long
 without a write."""
 
 
@@ -26,8 +26,8 @@ class Entry:
     size: int
     """Bytes."""
     state: str
-    """`finished`: the result exists; `unfinished`: training resumes from here; `unknown`: no experiment asks for it;
-    `in use`: no experiment asks for it, but somebody writes to it."""
+    """`finished`: the result exists; `unfinished`: training resumes from here; `unknown`: no experiment uses it;
+    `in use`: no experiment uses it, but somebody writes to it."""
 
 
 def survey(root: str, known: set[str]) -> list[Entry]:
@@ -59,7 +59,7 @@ def survey(root: str, known: set[str]) -> list[Entry]:
 
 
 def clean(root: str, entries: list[Entry], unknown: bool, dry_run: bool) -> list[Entry]:
-    """Remove the checkpoints of finished runs (and of unknown ones if asked); returns what was removed.
+    """Remove the checkpoints of finished runs (and of unknown ones on request); returns what was removed.
 
     Raises:
         UserError: if something cannot be removed.

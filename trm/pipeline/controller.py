@@ -1,4 +1,4 @@
-"""What the controlling Snakemake process does beside running jobs: lock, page of a dry run, record, partial report."""
+"""What the main Snakemake process does besides running jobs: lock, plan of a dry run, record, partial report."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Controller(logging.Filter):
         output = snakemake.output_settings
         if output.dryrun:
             if not (output.printshellcmds or output.verbose):
-                # as `-n --quiet`: the counts, not every job (394 lines of the shipped study, hours of larger ones)
+                # like `-n --quiet`: counts instead of every job (394 lines for the shipped study)
                 output.quiet = {Quietness.RULES, Quietness.PROGRESS}
             atexit.register(self._announce, snakemake)
         else:
@@ -69,7 +69,7 @@ class Controller(logging.Filter):
         signal.default_int_handler(number, frame)
 
     def failed(self, log: list[str]) -> None:
-        """After a failure: a report of what there is. Not after Ctrl-C, whose user does not want to wait.
+        """After a failure: a report of the results so far. Not after Ctrl-C, whose user does not want to wait.
 
         Args:
             log: Snakemake's own log files.
@@ -77,10 +77,10 @@ class Controller(logging.Filter):
         self._record("interrupted" if self._interrupted else "failed", log)
         if not self._interrupted:
             write_partial_report(self._config)
-            post("the study failed: results/report.partial.html shows what there is")
+            post("the study failed: results/report.partial.html shows the results so far")
 
     def succeeded(self, log: list[str]) -> None:
-        """After success: the partial report of an earlier failure has no use any more."""
+        """After success: remove the partial report of an earlier failure."""
         self._record("finished", log)
         remove_partial_report()
         post("the study is finished: results/report.html")
@@ -91,8 +91,10 @@ class Controller(logging.Filter):
 
 
 def post(text: str) -> None:
-    """Send a line to the webhook that $TRM_WEBHOOK names (Slack, Mattermost and others take `{"text": ...}`). The
-    address is a secret, so it is a variable and not a setting. A webhook that fails stops nothing."""
+    """Send a line to the webhook in $TRM_WEBHOOK (Slack, Mattermost and others take `{"text": ...}`).
+
+    The address is a secret, so it is a variable and not a setting. A failing webhook stops nothing.
+    """
     address = os.environ.get("TRM_WEBHOOK")
     if not address:
         return

@@ -32,28 +32,27 @@ CHECKED = Path("results/tpu-check")
 SMALL_SECONDS = 900.0
 """A run of at most this is evaluated by the process that trains it."""
 TAKE_OVER = 1.0
-"""Seconds of the job that takes such an evaluation over."""
+"""Seconds of the job that takes over such an evaluation."""
 MOST_MEASURED = 200
-"""Finished runs that the estimates are corrected by."""
+"""Most finished runs used to correct the estimates."""
 GENERATED_PER_SECOND, HARD_PER_SECOND = 2000.0, 50.0
-"""Puzzles generated in a second, without and with a least rating (docs/data.md)."""
+"""Puzzles generated per second, without and with a minimum rating (docs/data.md)."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Finished runs of this machine against their estimates."""
+    """Finished runs of this machine compared with their estimates."""
 
     runs: int = 0
     factor: float = 1.0
-    """Actual seconds of training jobs for each estimated one."""
+    """Actual over estimated seconds of training jobs."""
 
 
 _processor = cache(processor)
 
 
 def _priced(project: Project) -> Hardware:
-    """The scale's hardware at the price that the profile's `pricing` means. Spot capacity without a known price counts
-    at the on-demand price, which it never exceeds."""
+    """The scale's hardware at the profile's `pricing`; spot capacity of unknown price counts at the on-demand price."""
     hardware = read_hardware(project.settings.hardware, project.study.scale.hardware)
     price = hardware.usd_per_device_hour
     if project.settings.pricing == "spot" and hardware.usd_spot is not None:
@@ -71,7 +70,7 @@ def seconds_of_run(path: Path) -> float | None:
             return None
         return float(facts["wall_seconds"]) + float(facts["setup_seconds"])
     except (OSError, ValueError, KeyError, TypeError):
-        return None  # the job that reads it next says what is wrong with it
+        return None  # the next job that reads it reports the problem
 
 
 PROGRAM_MB = 4000
@@ -79,11 +78,11 @@ PROGRAM_MB = 4000
 
 
 class Estimates:
-    """Estimates of every run of a study, made when they are asked for.
+    """Cost estimates of every run of a study, computed on demand.
 
     Args:
         project: the study.
-        compiled: take step times that `tpu-check` compiled. Without, estimates are the same on every machine.
+        compiled: use step times that `tpu-check` compiled. Without, estimates are the same on every machine.
         measured: correct the estimates by the finished runs of this machine.
     """
 
@@ -116,7 +115,7 @@ class Estimates:
 
     @cached_property
     def measured(self) -> Measured:
-        """How finished runs compare with their estimates."""
+        """Finished runs of this machine compared with their estimates."""
         if not self._use_measured or self._project.place.prefix:
             return Measured()
         planned = actual = 0.0
@@ -128,8 +127,8 @@ class Estimates:
         return Measured(runs, actual / planned) if runs else Measured()
 
     def evaluation(self, name: str) -> float:
-        """Seconds of an evaluation `<run>/<file>`. Of a small run that is still to train, the training process makes
-        it, and its own job only takes it over."""
+        """Seconds of an evaluation `<run>/<file>`. A small run that is still to train is evaluated by its training
+        process, and the evaluation's own job only takes over the result."""
         run = name.split("/")[0]
         config, hardware = self._project.runs[run].config, self._hardware_of(run)
         test = config.data.test_puzzles or (spec_of(config.data.task).published or (0, 1000))[1]
@@ -160,8 +159,8 @@ class Estimates:
         return step_seconds(config, parse_slice(hardware.slices[place]), CHECKED)
 
     def _faster_on_all(self, run: str) -> bool:
-        """Whether more runs an hour are done one after another on all hosts than side by side on one each: a step's
-        compiled estimates on both, and as many runs as are still to train."""
+        """Whether runs finish faster one after another on all hosts than side by side on one host each, by the compiled
+        step times of both and the number of runs still to train."""
         alone, together = (self._compiled(run, self.hardware, place) for place in (0, 1))
         if alone is None or together is None:
             return False
@@ -169,7 +168,7 @@ class Estimates:
         return alone / max(1, min(todo, self.hardware.hosts)) > together
 
     def _hardware_of(self, run: str) -> Hardware:
-        """What a run computes on: the scale's machine, unless its placement says otherwise."""
+        """The machine of a run: the scale's, unless its placement says otherwise."""
         placement, hardware = self._project.runs[run].config.placement, self.hardware
         if placement.backend == "cpu" and not hardware.host_memory:
             cpu = read_hardware(self._project.settings.hardware, "cpu").model_dump()
@@ -179,9 +178,11 @@ class Estimates:
         return hardware
 
     def hosts(self, run: str) -> int:
-        """Pod hosts of a job: one, so that as many runs as possible train at once; all of them where that gives more
-        runs an hour by compiled estimates, where the batch does not fit one host's memory, or where the config's
-        `whole_pod` pattern names the run."""
+        """Pod hosts of a job: one, so that as many runs as possible train at once.
+
+        All hosts if that finishes runs faster by compiled estimates, if the batch does not fit one host's memory, or if
+        the config's `whole_pod` pattern matches the run.
+        """
         if workers := self._workers(run):  # the placement says so
             return self.pod_hosts if workers > 1 and self.hardware.hosts > 1 else 1
         pattern = self._project.settings.whole_pod
@@ -191,8 +192,8 @@ class Estimates:
         return self.pod_hosts if whole else 1
 
     def launcher(self, run: str) -> str:
-        """What is put before the command: `tpurun`, which starts it on every host of the job, or the interpreter of
-        another backend where the config's `xla_python` names one."""
+        """Prefix of the command: `tpurun`, which starts it on every host of the job, or a PATH with the config's
+        `xla_python` first."""
         if self.hosts(run) > 1:
             return "tpurun"
         python = self._project.settings.xla_python
@@ -204,8 +205,8 @@ class Estimates:
         return self._project.runs[run].config.placement.workers
 
     def workers(self, run: str) -> int:
-        """Processes of a job on one machine that share each batch: as many as the run's placement says, else at most
-        the config's `workers`. No result depends on the latter."""
+        """Processes of a job on one machine that share each batch: the run's placement, else at most the config's
+        `workers`, on which no result depends."""
         return 1 if self.hosts(run) > 1 else self._sharing(run)
 
     def _sharing(self, run: str) -> int:
@@ -220,14 +221,14 @@ class Estimates:
         return self._project.study.scale.threads * self.workers(run)
 
     def log_every(self, run: str) -> list[str]:
-        """The option of experiments that ask for finer curves."""
+        """Option for experiments that need finer curves."""
         every = self._project.study.log_every.get(run)
         return ["--log-every", str(every)] if every else []
 
     @cached_property
     def _evaluations(self) -> dict[str, list[str]]:
-        """Run -> its plain evaluations as JSON: those by other weights and policies may belong to an experiment
-        that nobody asked for, and take longer than a process to start."""
+        """Run -> its plain evaluations as JSON. Those of other weights and policies may belong to an experiment that is
+        not selected, and take longer than starting a process."""
         found: dict[str, list[str]] = {}
         for name, evaluation in self._project.study.evaluations.items():
             if (
@@ -242,8 +243,8 @@ class Estimates:
         return found
 
     def evaluations(self, run: str) -> list[str]:
-        """The option by which the training process of a small run also evaluates it: starting another process costs
-        more than the evaluation."""
+        """Option that makes the training process of a small run evaluate it too: starting another process costs more
+        than the evaluation."""
         placement = self._project.runs[run].config.placement
         elsewhere = placement.backend != "any" or self.workers(run) > 1 or self._project.place.prefix
         if elsewhere or self.of(run).seconds > SMALL_SECONDS:

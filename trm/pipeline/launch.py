@@ -1,4 +1,4 @@
-"""`python -m trm study run`: Snakemake, after any other run in this folder."""
+"""`python -m trm study run`: Snakemake, once any other run in this folder has ended."""
 
 from __future__ import annotations
 

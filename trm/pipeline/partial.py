@@ -1,4 +1,4 @@
-"""results/report.partial.html: what there is when a job has failed. The whole report is left as it is."""
+"""results/report.partial.html: the results so far when a job has failed. The full report is left untouched."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ REPORT = Path("results/report.partial.html")
 
 
 def write_partial_report(config: dict[str, Any]) -> None:
-    """Gather what exists into `REPORT`. Never raises: the failure that led here is what the user must see."""
+    """Collect what exists into `REPORT`. Never raises: the user must see the failure that led here."""
     work = Path("results/partial")
     try:
         project = open_project(config)  # again: runs have finished since the Snakefile was read
@@ -26,7 +26,7 @@ def write_partial_report(config: dict[str, Any]) -> None:
             _gather(project, section, work)
         write_json(work / "report.json", document)
         if _trm("report", "--spec", work / "report.json", "--out", REPORT):
-            print(f"{REPORT}: what there is; missing parts are marked in red", file=sys.stderr)
+            print(f"{REPORT}: the results so far; missing parts are marked in red", file=sys.stderr)
     except (UserError, OSError, ValueError, LookupError) as error:
         print(f"no partial report could be written: {error}", file=sys.stderr)
 
@@ -37,7 +37,7 @@ def remove_partial_report() -> None:
 
 
 def _gather(project: Project, section: dict[str, Any], work: Path) -> None:
-    """Table, fits and figures of an experiment from the runs that finished, where the whole ones are missing."""
+    """Table, fits and figures of an experiment from its finished runs, if the complete table is missing."""
     name = section["name"]
     if Path(section["table"]).exists():
         return

@@ -1,4 +1,4 @@
-"""Where files live: beside the Snakefile, or under a bucket's prefix. Rules name paths through this alone."""
+"""Where files are: beside the Snakefile, or under a bucket prefix. Rules get their paths only from here."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Place:
         return self._storage.gcs(f"{self.prefix}/{path}") if self.prefix else path
 
     def uri(self, path: str) -> Any:
-        """A file that a job reads by itself: in a bucket it is handed over as its gs:// URI, not brought down."""
+        """A file that a job reads itself: one in a bucket is passed as its gs:// URI and not downloaded."""
         return self._storage.gcs(f"{self.prefix}/{path}", retrieve=False) if self.prefix else path
 
     def exists(self, path: str) -> bool:
@@ -60,7 +60,7 @@ class Place:
         return path in self._listed[kind]
 
     def read(self, path: str) -> bytes:
-        """The content of a file, wherever it lies.
+        """The content of a file on this disk or in the bucket.
 
         Raises:
             OSError: it cannot be read on this disk.
@@ -77,7 +77,7 @@ class Place:
         return [self.at(path) for path in paths]
 
     def needed(self, path: str, outputs: Iterable[str], *, retrieve: bool = True) -> list[Any]:
-        """An input, or nothing where it is gone and everything that was made of it exists.
+        """An input, or nothing if it is gone and everything made from it exists.
 
         Snakemake runs a finished job again if a missing input of it, ancient or not, is made for another job (9.27,
         `update_needrun`), even though the name says that the content is the same.
@@ -102,7 +102,7 @@ class Place:
 
     @property
     def root(self) -> str:
-        """Where `at` files lie on the disk of the machine that runs a local rule."""
+        """Folder of `at` files on the machine that runs a local rule."""
         if not self.prefix:
             return ""
         return ".snakemake/storage/gcs/" + self.prefix.removeprefix("gs://") + "/"

@@ -1,4 +1,4 @@
-"""The check of a pod before anything runs on it: which file says that it was green, and who waits for that file."""
+"""The preflight check of a pod: the file that records its success, and the jobs that wait for it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class PreflightGate:
     """What the rules `preflight`, `source`, `dataset` and `train` need to know.
 
     Args:
-        settings: `preflight` (local, gpu or tpu) asks for the check, `pod` names what is checked.
+        settings: `preflight` (local, gpu or tpu) requests the check, `pod` names what is checked.
         place: where files live.
         hosts: hosts of the whole pod.
     """
@@ -30,16 +30,16 @@ class PreflightGate:
 
     @property
     def wanted(self) -> bool:
-        """Whether this profile asks for the check."""
+        """Whether this profile requests the check."""
         return bool(self.profile)
 
     @property
     def output(self) -> Any:
-        """The file that the check leaves: one for each pod, number of hosts and environment."""
+        """The file that the check writes: one for each pod, number of hosts and environment."""
         return self._place.at(self._path)
 
     def before(self, *outputs: str) -> list[Any]:
-        """What a job with these outputs waits for: the check, or nothing where all of them exist.
+        """What a job with these outputs waits for: the check, or nothing if all of them exist.
 
         A job that has nothing to do must not depend on it: Snakemake runs a job again whose missing input, ancient
         or not, is made for the sake of another (9.27, `update_needrun`).

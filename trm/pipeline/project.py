@@ -1,4 +1,4 @@
-"""A study as the Snakefile and the commands see it: settings, names, what is asked for, where files are."""
+"""A study as the Snakefile and the commands see it: settings, names, selection, file locations."""
 
 from __future__ import annotations
 

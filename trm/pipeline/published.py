@@ -1,7 +1,7 @@
-"""Files of fixed names, which people open: `results/plots/*` and the report.
+"""Files with fixed names, which people open: `results/plots/*` and the report.
 
-A small JSON beside each (its stamp) holds the identity of what it shows. If that is not what is asked for now, the
-file is stale, whatever its time and Snakemake's records say.
+A small JSON beside each (its stamp) holds the identity of what it shows. If that differs from what is selected now, the
+file is stale, whatever its modification time and Snakemake's records say.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Published:
 
     Args:
         study: the study at one scale.
-        selection: what is asked for.
+        selection: what is selected.
         tables: experiment -> identity of its table.
         budget: the config's `budget_hours`, which the report shows.
     """
@@ -50,7 +50,7 @@ class Published:
         return digest([*shown, f"{self._budget:g}"] if self._budget else shown)
 
     def stale_figure(self, stem: str) -> list[str]:
-        """Input that makes Snakemake publish a figure again; nothing while it shows what is asked for."""
+        """Input that makes Snakemake publish a figure again; nothing if it is current."""
         return self._reason(published(stem), self._selection.figure(stem).identity)
 
     def stale_report(self) -> list[str]:

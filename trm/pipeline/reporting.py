@@ -1,4 +1,4 @@
-"""What the report is made from, as `trm report` reads it."""
+"""The ReportSpec that `trm report` reads."""
 
 from __future__ import annotations
 

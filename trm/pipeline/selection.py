@@ -1,4 +1,4 @@
-"""What a call asks for: experiments, and the figures and fits that they need."""
+"""The selected experiments, and the figures and fits that they need."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trm.pipeline.naming import Figure, Fit, published
 
 
 class Selection:
-    """The experiments asked for and those that are complete already, with their figures and fits.
+    """The requested experiments and those that are complete already, with their figures and fits.
 
     Args:
         catalogue: the study's names.
@@ -27,7 +27,7 @@ class Selection:
         self.wanted = self._parse(wanted)
 
     def _parse(self, text: str) -> list[str]:
-        """Names of the experiments that are asked for, in the study's order.
+        """Names of the requested experiments, in the study's order.
 
         Raises:
             UserError: an unknown name, or one that cannot run here, with what it needs.
@@ -48,7 +48,7 @@ class Selection:
 
     @cached_property
     def experiments(self) -> list[str]:
-        """Experiments asked for, and those whose results are complete."""
+        """Requested experiments, and those whose results are complete."""
         return [
             name
             for name, experiment in self._study.experiments.items()

@@ -13,13 +13,13 @@ from trm.study.text import count
 
 LAUNCHES = Path("results/launches")
 JOBS = Path(".snakemake/tpu/jobs.csv")
-"""The executor plugin's account: a row for each job, with the chip-seconds of all its launches."""
+"""The executor plugin's records: a row for each job, with the chip-seconds of all its launches."""
 
 
 def spent(hardware: Hardware) -> dict[str, Any]:
     """Launches and jobs so far, and what their devices cost at the price of `hardware`.
 
-    Of a pod, device time is what each job held, lost launches included; elsewhere what finished runs took.
+    On a pod, device time is what each job held, lost launches included; elsewhere the time of finished runs.
     """
     launches = [document for path in sorted(LAUNCHES.glob("*.json")) if (document := _read(path))]
     with suppress(OSError), open(JOBS, newline="", encoding="utf-8") as file:
@@ -41,7 +41,7 @@ def _document(launches: list[dict[str, Any]], hardware: Hardware, used: list[flo
 
 
 def _read(path: Path) -> dict[str, Any] | None:
-    """A launch's record; None where it is damaged."""
+    """A launch's record; None if it is damaged."""
     try:
         document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         return document if {"seconds", "runs"} <= document.keys() else None
@@ -50,7 +50,7 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 
 def sentence(document: dict[str, Any], device: str) -> str:
-    """The account in words."""
+    """The same in words."""
     price = f", ${document['usd']:,.2f}" if document["usd"] else ""
     return (
         f"Spent so far: {device_text(document['device_hours'])} of {device} time{price} by "

@@ -6,19 +6,19 @@ from tests.analysis.conftest import Drawn
 from trm.analysis.kinds.agreement import Agreement, agreement_answer, agreement_sentence
 
 
-def test_runs_that_ought_to_be_the_same_agree_or_do_not() -> None:
+def test_runs_agree_or_do_not() -> None:
     first = Agreement("CPU", {}, {}, 0.8, 500.0, 3e8)
     same = Agreement("plain", {"loss": 0.0}, {"loss": 0.0}, 0.8, 400.0, 3e8)
     near = Agreement("XLA", {"loss": 1e-6}, {"loss": 0.02}, 0.81, 100.0, 9e8)
     far = Agreement("CUDA", {"loss": 0.1}, {"loss": 0.2}, 0.7, 900.0, 9e8)
-    assert "CPU and plain are the same to the last bit" in agreement_answer([first, same])
+    assert "CPU and plain are bit-identical" in agreement_answer([first, same])
     assert "XLA agrees with CPU to rounding" in agreement_answer([first, near])
     assert "CUDA does not agree" in agreement_answer([first, far])
     assert "Of 2 other ways to compute CPU's run, 1 agrees to rounding" in agreement_answer(
         [first, near, far]
     )
     text = agreement_sentence([first, same, near, far])
-    assert "plain equals CPU to the last bit" in text
+    assert "plain is bit-identical to CPU" in text
     assert "XLA agrees with CPU: loss differs by" in text
     assert "CUDA does not agree with CPU" in text
     assert "100 puzzles/s" in text

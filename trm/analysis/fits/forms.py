@@ -22,29 +22,31 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 TINY = 1e-12
-LOG_SPAN = 60.0
-"""Bound of the logarithms of scale parameters, relative to the data: wide enough never to bind on real data."""
 EXPONENT = (0.01, 8.0)
+Bounds = tuple[float, float]
+SCALE: Bounds = (-60.0, 60.0)
+"""Logarithm of a scale, relative to the data: wide enough never to bind on real data."""
+POWER: Bounds = (float(np.log(EXPONENT[0])), float(np.log(EXPONENT[1])))
+"""Logarithm of an exponent. A fit that ends at any bound but a scale's has found no law."""
 
 
 @dataclass(frozen=True)
 class Form:
     """One law."""
 
-    name: str
     parameters: tuple[str, ...]
     """Public names, in the order of phi."""
-    variables: int
+    bounds: tuple[Bounds, ...]
+    """Least and largest phi."""
     value: Callable[[Array, Array], tuple[Array, Array]]
     """(phi [M, k], u [v, N]) -> (log f [M, N], d log f / d phi [M, N, k])."""
     starts: Callable[[Array, Array], Array]
     """(u [v, N], y [N]) -> phi [S, k]."""
     public: Callable[[Array, Array], Array]
     """(phi [M, k], g [v]) -> parameters in the data's own units [M, k]."""
-    lower: tuple[float, ...]
-    upper: tuple[float, ...]
-    exponents: tuple[int, ...] = ()
-    """Positions in phi whose bounds limit what may be called a law: a fit that ends there found none."""
+    variables: int = 1
+    repeats: bool = False
+    """Whether the second variable is a count with a true zero, which is not normalised."""
 
     def log_value(self, phi: Array, u: Array) -> Array:
         return self.value(phi, u)[0]
@@ -184,87 +186,57 @@ def _floor_public(phi: Array, g: Array) -> Array:
     return np.column_stack([np.exp(phi[:, 0]), np.exp(phi[:, 1] + a * np.log(g[0])), a])
 
 
-_S, _A = LOG_SPAN, tuple(np.log(EXPONENT))
+def _joint_public(phi: Array, g: Array) -> Array:
+    b = np.exp(phi[:, 4])
+    return np.column_stack([_floor_public(phi, g), np.exp(phi[:, 3] + b * np.log(g[1])), b])
+
 
 FORMS: dict[str, Form] = {
     "constant": Form(
-        "constant",
         ("E",),
-        1,
+        (SCALE,),
         _constant,
         lambda u, y: np.array([[np.log(y).mean()], [np.median(np.log(y))]]),
         lambda phi, g: np.exp(phi),
-        (-_S,),
-        (_S,),
     ),
     "power_law": Form(
-        "power_law",
         ("A", "a"),
-        1,
+        (SCALE, (-EXPONENT[1], EXPONENT[1])),
         _power,
         _power_starts,
         lambda phi, g: np.column_stack([np.exp(phi[:, 0] + phi[:, 1] * np.log(g[0])), phi[:, 1]]),
-        (-_S, -EXPONENT[1]),
-        (_S, EXPONENT[1]),
-        (1,),
     ),
-    "power_law_floor": Form(
-        "power_law_floor",
-        ("E", "A", "a"),
-        1,
-        _floor,
-        _floor_starts,
-        _floor_public,
-        (-_S, -_S, _A[0]),
-        (_S, _S, _A[1]),
-        (2,),
-    ),
+    "power_law_floor": Form(("E", "A", "a"), (SCALE, SCALE, POWER), _floor, _floor_starts, _floor_public),
     "repeated_data": Form(
-        "repeated_data",
         ("E", "A", "a", "R*"),
-        2,
+        (SCALE, SCALE, POWER, (float(np.log(1e-2)), float(np.log(1e5)))),
         _repeated,
         _repeated_starts,
         lambda phi, g: np.column_stack([_floor_public(phi, g), np.exp(phi[:, 3])]),
-        (-_S, -_S, _A[0], np.log(1e-2)),
-        (_S, _S, _A[1], np.log(1e5)),
-        (2, 3),
+        variables=2,
+        repeats=True,
     ),
     "joint": Form(
-        "joint",
         ("E", "A", "a", "B", "b"),
-        2,
+        (SCALE, SCALE, POWER, SCALE, POWER),
         _joint,
         _joint_starts,
-        lambda phi, g: np.column_stack(
-            [
-                _floor_public(phi, g),
-                np.exp(phi[:, 3] + np.exp(phi[:, 4]) * np.log(g[1])),
-                np.exp(phi[:, 4]),
-            ]
-        ),
-        (-_S, -_S, _A[0], -_S, _A[0]),
-        (_S, _S, _A[1], _S, _A[1]),
-        (2, 4),
+        _joint_public,
+        variables=2,
     ),
     "critical_batch": Form(
-        "critical_batch",
         ("Smin", "B*"),
-        1,
+        (SCALE, (float(np.log(1e-4)), float(np.log(1e4)))),
         _batch,
         _batch_starts,
         lambda phi, g: np.column_stack([np.exp(phi[:, 0]), np.exp(phi[:, 1]) * g[0]]),
-        (-_S, np.log(1e-4)),
-        (_S, np.log(1e4)),
-        (1,),
     ),
 }
 
 
 def normalise(form: Form, x: Array) -> tuple[Array, Array]:
-    """Variables [v, N] over their geometric means, and the means [v]; the repeats of repeated_data stay as
-    they are."""
+    """Variables [v, N] over their geometric means, and the means [v]; repeats stay as they are."""
     g = np.exp(np.log(np.maximum(x, TINY)).mean(axis=1))
-    if form.name == "repeated_data":
+    if form.repeats:
         g[1] = 1.0
     return x / g[:, None], g

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trm.analysis.fits.forms import Array, Form
+from trm.analysis.fits.forms import SCALE, Array, Form
 
 ITERATIONS = 120
 TOLERANCE = 1e-8
@@ -52,7 +52,7 @@ def solve(form: Form, u: Array, log_y: Array, delta: float, starts: Array, refin
     Returns:
         The best solution of each data set.
     """
-    lower, upper = np.array(form.lower), np.array(form.upper)
+    lower, upper = np.array(form.bounds).T
     starts = np.clip(starts, lower, upper)
     values = form.log_value(starts, u)
     count, keep = len(log_y), min(refine, len(starts))
@@ -66,9 +66,8 @@ def solve(form: Form, u: Array, log_y: Array, delta: float, starts: Array, refin
         count
     )
     phi, cost = phi[best], cost[best]
-    bound = np.zeros(count, bool)
-    for index in form.exponents:
-        bound |= (phi[:, index] <= lower[index] + 1e-6) | (phi[:, index] >= upper[index] - 1e-6)
+    limited = [bounds != SCALE for bounds in form.bounds]
+    bound = ((phi <= lower + 1e-6) | (phi >= upper - 1e-6))[:, limited].any(axis=1)
     return Solution(phi, cost, done[best] & np.isfinite(cost), bound)
 
 

@@ -1,4 +1,4 @@
-"""`agreement`: runs that ought to be the same, overlaid, and how far each is from the first grid point."""
+"""`agreement`: runs that should be identical, overlaid, and how far each is from the first grid point."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Agreement(NamedTuple):
     name: str
     start: Mapping[str, float]
     """Metric -> relative difference at the first measurement, before training has amplified anything."""
-    whole: Mapping[str, float]
+    largest: Mapping[str, float]
     """Metric -> largest relative difference over the whole run."""
     accuracy: float | None
     rows_per_second: float | None
@@ -49,19 +49,19 @@ class Agreement(NamedTuple):
 def agreement_sentence(parts: Sequence[Agreement]) -> str:
     """Differences of each point from the first, then what each one costs."""
     first, *others = parts
-    said = []
+    texts = []
     for part in others:
-        if not part.whole:
-            said.append(f"{part.name} shares no seed with {first.name}: not compared.")
-        elif max(part.whole.values()) == 0:
-            said.append(f"{part.name} equals {first.name} to the last bit.")
+        if not part.largest:
+            texts.append(f"{part.name} shares no seed with {first.name}: not compared.")
+        elif max(part.largest.values()) == 0:
+            texts.append(f"{part.name} is bit-identical to {first.name}.")
         else:
             shown = [
                 f"{metric} differs by {number(100 * part.start[metric], 2)} % at the first measurement and by at most "
-                f"{number(100 * part.whole[metric], 2)} % later"
-                for metric in part.whole
+                f"{number(100 * part.largest[metric], 2)} % later"
+                for metric in part.largest
             ]
-            said.append(
+            texts.append(
                 f"{part.name} {'agrees' if part.agrees else 'does not agree'} with {first.name}: {listed(shown)}."
             )
     costs = [
@@ -69,17 +69,17 @@ def agreement_sentence(parts: Sequence[Agreement]) -> str:
         f"{percent(part.accuracy)} exact"
         for part in parts
     ]
-    return f"{' '.join(said)} Measured: {'; '.join(costs)}."
+    return f"{' '.join(texts)} Measured: {'; '.join(costs)}."
 
 
 def agreement_answer(parts: Sequence[Agreement]) -> str:
     """How many agree, and by how much the worst is off."""
     first, *others = parts
-    known = [part for part in others if part.whole]
+    known = [part for part in others if part.largest]
     if not known:
         return f"Nothing was measured beside {first.name}."
-    if max(max(part.whole.values()) for part in known) == 0:
-        return f"{listed([first.name, *(part.name for part in known)])} are the same to the last bit."
+    if max(max(part.largest.values()) for part in known) == 0:
+        return f"{listed([first.name, *(part.name for part in known)])} are bit-identical."
     worst = max(known, key=lambda part: max(part.start.values()))
     size = f"largest difference at the start {number(100 * max(worst.start.values()), 2)} %"
     if len(known) == 1:
@@ -151,7 +151,7 @@ def _panels(
             seen.append(line.to_numpy(float))
     found: dict[str, tuple[float, float]] = {}
     for name in others:
-        start, whole = [], []
+        start, largest = [], []
         for seed in lines[name].keys() & lines[first].keys():
             reference, line = lines[first][seed], lines[name][seed]
             steps = reference.index.intersection(line.index)
@@ -161,9 +161,9 @@ def _panels(
             away = apart / np.maximum(reference[steps].abs().to_numpy(float), LEAST)
             below.plot(steps, np.maximum(away, LEAST), color=shades[name], linewidth=0.8)
             start.append(float(away[0]))
-            whole.append(float(away.max()))
-        if whole:
-            found[name] = (max(start), max(whole))
+            largest.append(float(away.max()))
+        if largest:
+            found[name] = (max(start), max(largest))
     common.axis_scale(above, "y", text, np.concatenate(seen))
     common.axis_scale(below, "x", Label("training step"), log=False)
     below.set_yscale("log")
@@ -176,7 +176,10 @@ def _measured(part: pd.DataFrame, name: str, away: dict[str, tuple[float, float]
         values = pd.to_numeric(part[column], errors="coerce").dropna()
         return float(values.mean()) if len(values) else None
 
-    start, whole = ({metric: item[i] for metric, item in away.items()} for i in (0, 1))
+    start, largest = ({metric: item[i] for metric, item in away.items()} for i in (0, 1))
     return Agreement(
-        point_name(name), start, whole, *map(mean, ("exact_accuracy", "rows_per_second", "peak_memory_bytes"))
+        point_name(name),
+        start,
+        largest,
+        *map(mean, ("exact_accuracy", "rows_per_second", "peak_memory_bytes")),
     )

@@ -309,7 +309,7 @@ def finish(drawing: Drawing, spec: Figure, tables: Sequence[Table]) -> Drawing:
     figure.text(0.008, 0.012, lines, fontsize=SMALL, color=GREY, ha="left", va="bottom", linespacing=1.1)
     lost = sum(len(table.info.get("missing", [])) for table in tables)
     if lost:
-        drawing.caption += f" Incomplete: {count(lost, 'file')} missing, the figure shows what there is."
+        drawing.caption += f" Incomplete: {count(lost, 'file')} missing, the figure shows the rest."
         words = f"incomplete: {count(lost, 'file')} missing"
         figure.text(0.992, 0.995, words, fontsize=SMALL, color=MISSING, ha="right", va="top")
     drawing.caption, drawing.sentence = drawing.caption.strip(), drawing.sentence.strip()

@@ -47,7 +47,7 @@ def build(spec: ReportSpec) -> Report:
     failed = {item.run: item.sentence for experiment in spec.experiments for item in experiment.failed}
     blocks = [block for section in sections for block in section.figures]
     interactions = [item for block in blocks for item in block.numbers.get("interactions", [])]
-    problems = [f"{section.name}: {text}" for section in sections for text in section.problems]
+    problems = [f"{section.spec.name}: {text}" for section in sections for text in section.problems]
     problems += [f"study figure {block.problem}" for block in figures if block.png is None]
     traces = [trace for table in tables.values() for trace in table.info.get("traces", [])]
     unique = {(trace["run"], str(trace["question"])): trace for trace in traces}
@@ -55,11 +55,7 @@ def build(spec: ReportSpec) -> Report:
     hero = _hero(figures, sections, found_out)
     measured = [accuracy(matching(rows, item.changes)) if len(rows) else None for item in REPORTED]
     return Report(
-        title=spec.title,
-        study=spec.study,
-        scale=spec.scale,
-        question=spec.question,
-        intro=spec.intro,
+        spec=spec,
         findings=found_out,
         hero=hero,
         criteria=criteria(rows, runs, [f"{run}: {text}" for run, text in failed.items()], fits, interactions),
@@ -71,8 +67,6 @@ def build(spec: ReportSpec) -> Report:
         problems=problems,
         puzzles=puzzles(list(unique.values())),
         power=power(blocks, rows["seed"].nunique() if len(rows) else 0),
-        rebuild=spec.rebuild,
-        budget=spec.budget,
         budget_grid=_budget(spec),
         provenance=_provenance(list(tables.values()), runs),
     )
@@ -85,7 +79,7 @@ def findings(sections: Sequence[Section]) -> list[Finding]:
         block = _main(section.figures)
         if block and block.answer and not _empty(block):
             strength = block.strength or 0.0
-            found.append((strength, Finding(section.name, block.answer, strength > 1)))
+            found.append((strength, Finding(section.spec.name, block.answer, strength > 1)))
     found.sort(key=lambda item: -item[0])
     return [finding for _, finding in found[:FINDINGS]]
 
@@ -109,7 +103,7 @@ def _hero(
     known = [block for block in figures if block.png is not None and (block.strength or 0) > 1]
     if known:
         return max(known, key=lambda block: block.strength or 0.0)
-    first = {section.name: section for section in sections}.get(found[0].section) if found else None
+    first = {section.spec.name: section for section in sections}.get(found[0].section) if found else None
     return _main(first.figures) if first else None
 
 
@@ -159,21 +153,16 @@ def _section(spec: ReportExperiment) -> tuple[Section, Table | None, list[dict[s
     runs = table.info["runs"] if table else {}
     main = _main(blocks)
     section = Section(
-        name=spec.name,
-        aliases=spec.aliases,
-        question=spec.question,
-        hypothesis=spec.hypothesis,
+        spec=spec,
         answer=main.answer if main else ("Not run." if table is None else "No figure answers it yet."),
         runs=len(runs),
         planned_runs=spec.planned_runs or (table.info.get("planned_runs", 0) if table else 0),
         hours=sum(run["device_seconds"] for run in runs.values()) / 3600 if runs else None,
-        planned_hours=spec.planned_hours,
         untested=untested(spec, table),
         figures=blocks,
         fits=[fit_block(fit) for fit in fits],
         problems=problems,
         provenance=_provenance([table], runs) if table else [],
-        rebuild=spec.rebuild,
     )
     if table is not None:
         section.grids = [results_grid(table), costs_grid(table)]

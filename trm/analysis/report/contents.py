@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from trm.analysis.specs import ReportExperiment, ReportSpec
+
 State = Literal["met", "not met", "not run"]
 
 
@@ -66,15 +68,11 @@ class FitBlock:
 class Section:
     """One experiment."""
 
-    name: str
-    aliases: tuple[str, ...]
-    question: str
-    hypothesis: str
-    answer: str
-    runs: int
-    planned_runs: int
-    hours: float | None
-    planned_hours: float | None
+    spec: ReportExperiment
+    answer: str = ""
+    runs: int = 0
+    planned_runs: int = 0
+    hours: float | None = None
     untested: str = ""
     """Why this grid cannot test the hypothesis; empty: it can."""
     grids: list[Grid] = field(default_factory=list)
@@ -84,18 +82,13 @@ class Section:
     problems: list[str] = field(default_factory=list)
     """What is missing, failed or broken."""
     provenance: list[tuple[str, str]] = field(default_factory=list)
-    rebuild: str = ""
 
 
 @dataclass
 class Report:
     """The whole report."""
 
-    title: str
-    study: str
-    scale: str
-    question: str
-    intro: str
+    spec: ReportSpec
     findings: list[Finding]
     hero: FigureBlock | None
     """The figure of the first screen."""
@@ -111,7 +104,5 @@ class Report:
     puzzles: list[dict[str, Any]]
     power: str
     """What the seeds could have shown."""
-    rebuild: str
-    budget: str
     budget_grid: Grid | None
     provenance: list[tuple[str, str]]

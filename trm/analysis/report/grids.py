@@ -156,11 +156,11 @@ def cost(sections: Sequence[Section], runs: dict[str, Any]) -> Grid:
         planned, done = section.planned_runs or section.runs, section.runs
         ratio = "–"
         if (
-            section.hours and section.planned_hours and done and planned
+            section.hours and section.spec.planned_hours and done and planned
         ):  # of what has run: unfinished is not cheap
-            ratio = number(section.hours / (section.planned_hours * done / planned), 2)
-        actual, plan = duration(section.hours), duration(section.planned_hours)
-        lines.append([section.name, f"{done} of {planned}", plan, actual, ratio])
+            ratio = number(section.hours / (section.spec.planned_hours * done / planned), 2)
+        actual, plan = duration(section.hours), duration(section.spec.planned_hours)
+        lines.append([section.spec.name, f"{done} of {planned}", plan, actual, ratio])
     total = sum(run["device_seconds"] for run in runs.values()) / 3600 if runs else None
     lines.append(["all, each run once", str(len(runs)), "", duration(total), ""])
     return Grid(["experiment", "runs", "planned", "actual", "actual / planned, of what has run"], lines)
