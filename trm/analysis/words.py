@@ -76,13 +76,11 @@ def estimate(value: float, bounds: Sequence[float | None] | None = None) -> str:
 
 
 def _bracket(bounds: Sequence[float | None] | None, scale: float, places: int) -> str:
-    """` [low, high]`; nothing without an interval, or if equal values gave one of no width."""
+    """` [low, high]`; nothing without an interval, or if it has no width at these decimals."""
     if bounds is None or any(bound is None or not math.isfinite(bound) for bound in bounds):
         return ""
-    if bounds[0] == bounds[1]:
-        return ""
     low, high = (_true_minus(f"{scale * float(bound or 0):,.{places}f}") for bound in bounds)
-    return f" [{low}, {high}]"
+    return f" [{low}, {high}]" if low != high else ""
 
 
 def _true_minus(text: str) -> str:

@@ -57,6 +57,8 @@ def document(
             if evaluation not in measured and not project.place.exists(f"results/runs/{evaluation}")
         }
         measured.update(evaluations)
+        evaluating = sum(evaluations.values())
+        evaluating_hours = evaluating * estimates.hardware.devices / 3600
         experiments.append(
             {
                 "experiment": name,
@@ -66,14 +68,12 @@ def document(
                 "runs": rows,
                 "todo_runs": len(todo),
                 "todo_evaluations": len(evaluations),
-                "evaluation_seconds": sum(evaluations.values()),
-                "evaluation_device_hours": sum(evaluations.values()) * estimates.hardware.devices / 3600,
-                "todo_seconds": sum(row["seconds"] for row in todo) + sum(evaluations.values()),
-                "todo_device_hours": sum(row["device_hours"] for row in todo)
-                + sum(evaluations.values()) * estimates.hardware.devices / 3600,
+                "evaluation_seconds": evaluating,
+                "evaluation_device_hours": evaluating_hours,
+                "todo_seconds": sum(row["seconds"] for row in todo) + evaluating,
+                "todo_device_hours": sum(row["device_hours"] for row in todo) + evaluating_hours,
                 "todo_flops": sum(row["flops"] for row in todo),
-                "todo_usd": sum(row["usd"] for row in todo)
-                + sum(evaluations.values()) * estimates.hardware.usd_per_second,
+                "todo_usd": sum(row["usd"] for row in todo) + evaluating * estimates.hardware.usd_per_second,
             }
         )
     at_once = jobs or estimates.hardware.jobs

@@ -88,37 +88,34 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         handles.append(common.entry(axes[0], common.hue_name(hue or "", value), **style))
     common.legend(figure, handles, 2 if hue else 4)
     for size, part in stats.by_number(rows[rows["rows_per_second"].notna()], spec.x):
-        speeds = part["rows_per_second"]
-        common.seed_marks(axes[3], size, speeds, common.OKABE_ITO[2], seeds_at=0.95 * size)
+        common.seed_marks(axes[3], size, part["rows_per_second"], common.OKABE_ITO[2], seeds_at=0.95 * size)
     scales = _noise(rows, table, spec)
     for value, _ in scales:
         for axis in axes[:2]:
             axis.axvline(value, color=common.GREY, linewidth=0.8, linestyle=":", zorder=1)
-    titles = ("Steps to the target", "Puzzles to the target", "Compute to the target", "Throughput")
-    for axis, title in zip(axes, titles):
+    every = [cost for found in known.values() for item in found.values() for cost in item]
+    panels = (
+        ("Steps to the target", Label("steps", log=True), [cost.steps.value for cost in every]),
+        ("Puzzles to the target", Label("puzzles offered", log=True), [cost.rows.value for cost in every]),
+        (
+            "Compute to the target",
+            Label("training compute", "FLOPs", log=True),
+            [cost.flops.value for cost in every],
+        ),
+        ("Throughput", label("rows_per_second"), rows["rows_per_second"].to_numpy(float)),
+    )
+    for axis, (title, text, values) in zip(axes, panels):
         common.heading(axis, title)
         common.axis_scale(axis, "x", label(spec.x), np.sort(rows[spec.x].unique().astype(float)), log=True)
-    names = (
-        Label("steps", log=True),
-        Label("puzzles offered", log=True),
-        Label("training compute", "FLOPs", log=True),
-    )
-    every = [cost for found in known.values() for item in found.values() for cost in item]
-    for axis, text, field in zip(axes, names, ("steps", "rows", "flops")):
-        values = np.array([getattr(cost, field).value for cost in every])
         if np.isfinite(values).any():
             common.axis_scale(axis, "y", text, values)
         else:
-            axis.text(
-                0.5, 0.5, "no run reached a target", transform=axis.transAxes, ha="center", color=common.GREY
-            )
-    common.axis_scale(
-        axes[3], "y", label("rows_per_second"), rows["rows_per_second"].to_numpy(float), log=True
-    )
-    words = []
+            style: dict[str, Any] = {"transform": axis.transAxes, "ha": "center", "color": common.GREY}
+            axis.text(0.5, 0.5, "no run reached a target", **style)
+    texts = []
     for value in parts:
-        sentence = batch_sentence(groups[value], known[value], scales if value == list(parts)[-1] else [])
-        words.append(f"With {place(hue, value)}: {sentence}" if hue else sentence)
+        text = batch_sentence(groups[value], known[value], scales if value == list(parts)[-1] else [])
+        texts.append(f"With {place(hue, value)}: {text}" if hue else text)
     first = next(iter(parts))
     return common.Drawing(
         figure,
@@ -129,7 +126,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
             "Lines: S = Smin (1 + B*/B) fitted to the steps, and the puzzles it implies (arXiv 1812.06162), where "
             "the points support it. Dotted: gradient noise scale."
         ),
-        sentence=" ".join(words),
+        sentence=" ".join(texts),
         answer=batch_sentence({t: groups[first][t] for t in spec.targets[:1]}, known[first], []),
         numbers={"noise_scale": scales},
     )

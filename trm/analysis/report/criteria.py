@@ -123,9 +123,13 @@ def laws(fits: Sequence[Mapping[str, Any]]) -> Criterion:
         return Criterion(
             name, "not run", "neither model_size nor batch_size is part of the study at this scale"
         )
-    found = {"size": _first(size, "a"), "batch": _first(batch, "B*") or _first(batch, "a")}
-    shown = "; ".join(f"{key}: {value or 'no supported law'}" for key, value in found.items())
-    state: State = "met" if all(found.values()) else "not met" if size and batch else "not run"
+    first = (_first(size, "a"), _first(batch, "B*") or _first(batch, "a"))
+    texts = [
+        law or ("no supported law" if fits else "not run")
+        for law, fits in zip(first, (size, batch), strict=True)
+    ]
+    shown = f"model size: {texts[0]}; batch size: {texts[1]}"
+    state: State = "met" if all(first) else "not met" if size and batch else "not run"
     return Criterion(name, state, shown)
 
 

@@ -187,10 +187,11 @@ def _check_results(path: Path, results: Any) -> None:
     """Whether an evaluation's results hold what every table needs."""
     if not isinstance(results, list) or not results:
         raise UserError(f"{path} is damaged (no results): {REMEDY}")
+    texts, numbers = ("split", "policy"), ("steps", "puzzles", "correct", "exact_accuracy")
     for result in results:
-        for key in ("split", "policy", "steps", "puzzles", "correct", "exact_accuracy"):
-            value = result.get(key) if isinstance(result, dict) else None
-            if value is None or (key not in ("split", "policy") and not isinstance(value, (int, float))):
+        for key in (*texts, *numbers):
+            kind = str if key in texts else (int, float)
+            if not isinstance(result, dict) or not isinstance(result.get(key), kind):
                 raise UserError(f"{path} is damaged (a result without {key}): {REMEDY}")
 
 
