@@ -84,7 +84,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
                 _law(axes[0], axes[1], group, part[spec.x].to_numpy(float), colour)
         handles.append(common.entry(axes[0], f"to {goal(target)} validation accuracy", color=colour))
     for index, value in enumerate(parts if hue else ()):
-        style = {"color": common.GREY, "marker": common.MARKERS[index], "linestyle": "none"}
+        style: dict[str, Any] = {"color": common.GREY, "marker": common.MARKERS[index], "linestyle": "none"}
         handles.append(common.entry(axes[0], common.hue_name(hue or "", value), **style))
     common.legend(figure, handles, 2 if hue else 4)
     for size, part in stats.by_number(rows[rows["rows_per_second"].notna()], spec.x):
@@ -94,7 +94,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         for axis in axes[:2]:
             axis.axvline(value, color=common.GREY, linewidth=0.8, linestyle=":", zorder=1)
     every = [cost for found in known.values() for item in found.values() for cost in item]
-    panels = (
+    panels: tuple[tuple[str, Label, Any], ...] = (
         ("Steps to the target", Label("steps", log=True), [cost.steps.value for cost in every]),
         ("Puzzles to the target", Label("puzzles offered", log=True), [cost.rows.value for cost in every]),
         (
@@ -104,13 +104,13 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         ),
         ("Throughput", label("rows_per_second"), rows["rows_per_second"].to_numpy(float)),
     )
-    for axis, (title, text, values) in zip(axes, panels):
+    for axis, (title, name, values) in zip(axes, panels):
         common.heading(axis, title)
         common.axis_scale(axis, "x", label(spec.x), np.sort(rows[spec.x].unique().astype(float)), log=True)
         if np.isfinite(values).any():
-            common.axis_scale(axis, "y", text, values)
+            common.axis_scale(axis, "y", name, values)
         else:
-            style: dict[str, Any] = {"transform": axis.transAxes, "ha": "center", "color": common.GREY}
+            style = {"transform": axis.transAxes, "ha": "center", "color": common.GREY}
             axis.text(0.5, 0.5, "no run reached a target", **style)
     texts = []
     for value in parts:
