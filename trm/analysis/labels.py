@@ -81,7 +81,7 @@ DERIVED: dict[str, Label] = {
     "label": Label("grid point"),
     "series": Label("setting"),
 }
-"""Derived quantities: the x axis, beside the keys of the configuration."""
+"""Derived quantities: the x axis, besides the keys of the configuration."""
 
 CONFIG: dict[str, Label] = {
     "model.mixer": Label("token mixer"),

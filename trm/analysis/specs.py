@@ -98,7 +98,7 @@ class Reported(Spec):
     y: float
     """Value in the figure's metric (error as a share of one)."""
     label: str = "paper"
-    """Words beside the mark."""
+    """Text beside the mark."""
 
 
 class Figure(Spec):
@@ -152,7 +152,7 @@ class TablePoint(Spec):
 
     coords: dict[str, Any] = {}
     label: str = ""
-    """Words for the point. Brackets at its end say what is set for a whole block of the grid."""
+    """Name of the point. Brackets at its end hold what a block of the grid sets."""
     runs: tuple[TableRun, ...] = Field(min_length=1)
 
 
@@ -163,7 +163,7 @@ class TableSpec(Spec):
     scale: str
     study: str
     recipe: dict[str, Any] = {}
-    """The scale's recipe, dotted key -> value: what ablations compare with where they name no baseline."""
+    """The scale's recipe, dotted key -> value: what ablations that name no baseline compare with."""
     points: tuple[TablePoint, ...] = Field(min_length=1)
 
 
@@ -214,8 +214,8 @@ class ReportSpec(Spec):
     figures: tuple[str, ...] = ()
     """Study-wide figures (scaling_laws, compute_frontier)."""
     rebuild: str = "snakemake --profile profiles/local"
-    """The command that builds the whole study."""
+    """The command that builds the study."""
     budget: str = ""
-    """The plan's words on the whole study's cost, and on what a budget buys."""
+    """A sentence on the cost of the study, and on what a budget buys."""
     budget_rows: tuple[tuple[str, str, str, str, str], ...] = ()
     """The same as a table: experiment, runs, device-hours, their running sum, whether the budget buys it."""

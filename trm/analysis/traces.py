@@ -32,7 +32,7 @@ def boxes(trace: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def wrong(trace: Mapping[str, Any]) -> np.ndarray:
-    """Wrong cells [steps, cells]: where an answer is defined and the model's differs."""
+    """Wrong cells [steps, cells]: the answer is defined and the model's differs."""
     answer = np.array(trace["answer"])
     steps = np.array(trace["steps"])
     return np.asarray((steps != answer) & (answer > 0))

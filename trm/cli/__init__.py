@@ -19,7 +19,7 @@ COMMANDS = {
     "train": "train one model",
     "evaluate": "measure a trained model",
     "solve": "solve Sudoku with a trained model",
-    "table": "gather evaluations into one table",
+    "table": "collect evaluations into one table",
     "fit": "fit scaling laws to a table",
     "plot": "draw a figure from tables and fits",
     "report": "write the report",

@@ -131,7 +131,7 @@ def _solve_file(args: argparse.Namespace, path: Path) -> int:
     models = _models(args, cells)
     geometry = geometry_of(models[0][1])
     questions, answers, _ = read_csv(path, cells, partial(check_values, geometry, str(path)))
-    begun, left = time.monotonic(), np.arange(len(questions))
+    started, left = time.monotonic(), np.arange(len(questions))
     total: Any = None
     for _, trained in models:
         found = _search(args, trained, geometry, questions[left])
@@ -156,7 +156,7 @@ def _solve_file(args: argparse.Namespace, path: Path) -> int:
     count, believed = len(questions), int((total.halt_logits[~total.right] > 0).sum())
     print(
         f"{int(total.right.sum()):,} of {count:,} puzzles solved ({100 * total.right.mean():.1f} %) in "
-        f"{time.monotonic() - begun:.1f} s; {int(same.sum()):,} answers equal the file's; "
+        f"{time.monotonic() - started:.1f} s; {int(same.sum()):,} answers equal the file's; "
         f"{believed:,} wrong answers that the model believes in"
     )
     return 0 if total.right.all() else 1

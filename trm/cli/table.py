@@ -1,4 +1,4 @@
-"""`python -m trm table`: gather the results of one experiment into a tidy table.
+"""`python -m trm table`: collect the results of one experiment into a tidy table.
 
     python -m trm table --experiment experiment.json --out results/tables/data_size.csv
 

@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
     results, others, failed, seconds, left = [], [], [], 0.0, len(programs) - len(kept)
     compiled, good = 0, True
     for number, ((what, key), names) in enumerate(programs.items(), 1):
-        begun = time.monotonic()
+        started = time.monotonic()
         try:
             if what == "run":
                 others.append((names, programs_of(configs[names[0]], where, folder)))
@@ -84,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
         good = good and fit
         if key in kept:
             continue
-        compiled, left, seconds = compiled + 1, left - 1, seconds + time.monotonic() - begun
+        compiled, left, seconds = compiled + 1, left - 1, seconds + time.monotonic() - started
         remaining = f"; about {seconds / compiled * left / 60:.0f} min left" if left else ""
         say(f"{number}/{len(programs)} {names[0]} {what}: {verdict}{remaining}")
     if failed and not (results or others):

@@ -51,7 +51,7 @@ def check_sizes(experiment: ResolvedExperiment, where: str) -> None:
 
 
 def too_many(data: DataConfig) -> str:
-    """Why a pool cannot give the puzzles that are asked for; empty if it can, or if only its files tell."""
+    """Why a pool has too few puzzles; empty if it has enough, or if only its files show it."""
     train, held_out, test = data.train_puzzles or 0, data.validation_puzzles, data.test_puzzles or 0
     spec = spec_of(data.task)
     if data.source == "official" and spec.published:

@@ -284,14 +284,14 @@ def _totals(document: dict[str, Any]) -> list[str]:
 
 
 def _pod(document: dict[str, Any]) -> list[str]:
-    """On a pod, which costs as long as it exists: its hours beside the chips'."""
+    """The hours of a pod, which costs as long as it exists."""
     if "pod_hours" not in document:
         return []
     return [f"{device_text(document['pod_hours'])} of the pod; {document['price']}"]
 
 
 def _speed(document: dict[str, Any]) -> str:
-    """Where the speeds come from."""
+    """The source of the speeds."""
     source = f"config/hardware.yaml ({document['hardware']})"
     if not document["measured_runs"]:
         return f"Speed: {source}; finished runs of this machine will correct it"
@@ -300,7 +300,7 @@ def _speed(document: dict[str, Any]) -> str:
 
 
 def _step_times(document: dict[str, Any]) -> list[str]:
-    """On a TPU: where the step times are from."""
+    """On a TPU: the source of the step times."""
     if not document["slices"]:
         return []
     rows = [row for item in document["experiments"] for row in item["runs"]]

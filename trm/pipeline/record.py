@@ -15,7 +15,7 @@ from trm.pipeline.project import Project
 
 
 class Launch:
-    """A launch that has just begun.
+    """The record of a running launch.
 
     Args:
         project: the study.

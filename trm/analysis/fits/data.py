@@ -1,4 +1,4 @@
-"""From a table to what is fitted: variables, log errors, groups; and what was left out and why."""
+"""From a table to the observations of a fit: variables, log errors, groups, exclusions with their reasons."""
 
 from __future__ import annotations
 

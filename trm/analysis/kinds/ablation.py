@@ -39,7 +39,7 @@ class Spec(Figure):
     baseline: Scalar = None
     """Value of `x` the others are compared with; null: the scale's recipe, else the first."""
     second: tuple[Metric, ...] = ()
-    """Further metrics in panels beside (wall_seconds, peak_memory_bytes, rows_per_second)."""
+    """Further metrics, one panel each (wall_seconds, peak_memory_bytes, rows_per_second)."""
 
 
 # words -------------------------------------------------------------------------------------------------------------
@@ -53,7 +53,7 @@ class Change(NamedTuple):
 
     @property
     def sign(self) -> int:
-        """+1 or -1 where the adjusted p value is below 0.05; else 0."""
+        """+1 or -1 if the adjusted p value is below 0.05; else 0."""
         if self.p is None or self.p >= ALPHA:
             return 0
         return 1 if self.mean.value > 0 else -1
@@ -160,7 +160,7 @@ def interaction_sentence(effect: str, where: str, elsewhere: str, change: Change
 
 
 def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.Drawing:
-    """Values left, paired differences right, further metrics beside."""
+    """Values, paired differences, further metrics, from left to right."""
     table = tables[0]
     spec = common.with_hue(spec, table, table.select(spec.where, [spec.x]), [spec.x])
     rows = common.rows_of(table, spec.where, spec.y, spec.x, spec.hue)

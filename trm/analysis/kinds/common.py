@@ -1,4 +1,4 @@
-"""What all kinds of figures share: style, canvas, colours, axes, marks, legends, footer, files."""
+"""Shared by all kinds of figures: style, canvas, colours, axes, marks, legends, footer, files."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from trm.errors import UserError
 from trm.io import dump, write_bytes, write_text
 
 ONE, TWO = 4.6, 7.0
-"""Widths in inches of a figure with one panel and of one with several. The report shows all at one scale."""
+"""Widths in inches of figures with one panel and with several. The report shows all at one scale."""
 STYLE = Path(__file__).resolve().parents[3] / "config" / "figures.mplstyle"
 OKABE_ITO = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7F7F7F"]
 MARKERS = ["o", "s", "^", "D", "v", "P", "X", "*"]
@@ -60,7 +60,7 @@ class Drawing:
     rows: pd.DataFrame
     """Rows of the tables that it shows."""
     title: str
-    """Where the spec names none."""
+    """Used if the spec names none."""
     caption: str
     """What the marks mean, and how the numbers were computed."""
     sentence: str
@@ -131,7 +131,7 @@ def differing(table: Table, rows: pd.DataFrame) -> list[str]:
 
 
 def with_hue(spec: Any, table: Table, rows: pd.DataFrame, taken: Sequence[str]) -> Any:
-    """The spec with the hue that its table calls for, where it names none."""
+    """The spec with the hue that its table needs, if it names none."""
     return spec if spec.hue else spec.model_copy(update={"hue": table.implied_hue(rows, taken)})
 
 
@@ -185,7 +185,7 @@ def _keep_free(figure: Canvas, below: float) -> None:
 
 
 def panels(number: int, height: float, *, wide: int = 3, **options: Any) -> tuple[Canvas, np.ndarray]:
-    """`number` panels, at most `wide` beside each other; returns the figure and the axes in use [number]."""
+    """`number` panels, at most `wide` in a row; returns the figure and the axes in use [number]."""
     columns = 2 if number == 4 else min(wide, number)
     rows = -(-number // columns)
     width = ONE if columns == 1 else TWO if columns == 2 else 2.75 * columns
@@ -263,7 +263,7 @@ def hue_name(column: str, value: Any) -> str:
 
 
 def legend_title(column: str) -> str:
-    """What the entries of a legend are values of; nothing where the words speak for themselves."""
+    """The quantity whose values a legend lists; empty if the entries speak for themselves."""
     return "" if column in ("label", "series") else "varied" if column == "experiment" else label(column).name
 
 
@@ -483,7 +483,7 @@ def frontier(
 
 
 def binomial_bar(axes: Axes, x: float, share: float, puzzles: float) -> tuple[float, float]:
-    """Draw the binomial 95 % interval of a share of so many test puzzles as a grey bar, and return it."""
+    """Draw the binomial 95 % interval of a share of the test puzzles as a grey bar, and return it."""
     bounds = stats.wilson(share * puzzles, puzzles)
     axes.plot([x, x], bounds, color="#c4c4c4", linewidth=3.2, solid_capstyle="butt", zorder=2)
     return bounds

@@ -1,4 +1,4 @@
-"""`curves`: learning curves of every seed and their mean; beside them, training against unseen puzzles."""
+"""`curves`: learning curves of every seed and their mean; right of them, training against unseen puzzles."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ RUNNABLE = ("fixed", "confident", "restarts")
 
 
 class Spec(Figure):
-    """Fixed steps, stop when confident, restarts; majority vote and oracle beside."""
+    """Fixed steps, stop when confident, restarts; for comparison majority vote and oracle."""
 
     kind: Literal["frontier"] = "frontier"
     reading: ClassVar[str] = (

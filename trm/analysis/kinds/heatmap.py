@@ -84,7 +84,7 @@ def optimum_sentence(group: Mapping[str, Any], x: str, second: str) -> str:
 
 
 def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.Drawing:
-    """One map for each hue value, all on one colour scale; the optima in a panel beside."""
+    """One map for each hue value, all on one colour scale; the optima in a further panel."""
     table = tables[0]
     spec = common.with_hue(spec, table, table.select(spec.where, [spec.x]), [spec.x, spec.y])
     rows = common.rows_of(table, spec.where, spec.z, spec.x, spec.y, spec.hue)
@@ -149,7 +149,7 @@ def scale_of(maps: Mapping[Any, tuple[np.ndarray, np.ndarray]], *, share: bool) 
 
 
 def _cells(rows: pd.DataFrame, spec: Spec, xs: list[Any], ys: list[Any]) -> tuple[np.ndarray, np.ndarray]:
-    """Means and half widths [y, x]; NaN where nothing was run."""
+    """Means and half widths [y, x]; NaN if nothing was run."""
     centre, half = np.full((2, len(ys), len(xs)), np.nan)
     for i, y in enumerate(ys):
         for j, x in enumerate(xs):
@@ -192,7 +192,7 @@ def _map(
 
 
 def _optima(axes: Axes, group: Mapping[str, Any], spec: Spec) -> None:
-    """The best x against y, log-log, with its power law where the optima support one."""
+    """The best x against y, log-log, with its power law if the optima support one."""
     common.heading(axes, f"Best {thing(spec.x)}")
     if "optima" not in group:
         axes.text(

@@ -1,4 +1,4 @@
-"""`law`: a metric against one variable, log-log, with the fitted law where the points support one."""
+"""`law`: a metric against one variable, log-log, with the fitted law if the points support one."""
 
 from __future__ import annotations
 
@@ -372,7 +372,7 @@ def panel(axes: Axes, spec: Any, table: Table, fit: Fit | None, *, curves: bool 
 def marks(
     axes: Axes, rows: pd.DataFrame, x: np.ndarray, hue: str | None, fit: Fit | None, metric: str = "error"
 ) -> tuple[dict[Any, str], np.ndarray, tuple[float, float]]:
-    """Seeds and means at places x [N], one colour for each value of `hue`; hollow where the fit left all runs out.
+    """Seeds and means at places x [N], one colour for each value of `hue`; hollow if the fit excludes all of a point.
 
     Returns:
         The colours; place and geometric mean of each point [P, 2]; the range to show.

@@ -13,11 +13,11 @@ from trm.errors import UserError
 
 HEIGHT = 2.7  # inches of a panel with its labels
 MOST_NAMES = 8
-"""Most frontier points whose names are written beside them."""
+"""Most frontier points that are labelled."""
 
 
 class Spec(Figure):
-    """One panel a cost. An accuracy is drawn as its error on a log axis, where good points do not pile up."""
+    """One panel per cost. An accuracy is drawn as its error on a log axis, where good points do not pile up."""
 
     kind: Literal["pareto"] = "pareto"
     reading: ClassVar[str] = "points on the line are beaten by none that costs less"

@@ -14,7 +14,7 @@ from trm.analysis.words import compact, listed, measured, sentence, thing
 
 
 class Spec(Figure):
-    """The law and its extrapolation: drawn with a warning where the points do not support it, not at all without a
+    """The law and its extrapolation: drawn with a warning if the points do not support it, not at all without a
     trend."""
 
     kind: Literal["prediction"] = "prediction"

@@ -30,7 +30,7 @@ class Spec(Figure):
 
 
 def steps_sentence(errors: Sequence[Sequence[int]]) -> str:
-    """errors: wrong cells after each step, one list a puzzle."""
+    """errors: wrong cells after each step, one list per puzzle."""
     solved = [puzzle for puzzle in errors if puzzle[-1] == 0]
     text = f"Of {count(len(errors), 'puzzle')} traced, {len(solved)} {'is' if len(solved) == 1 else 'are'} solved"
     if solved:

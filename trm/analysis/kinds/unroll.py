@@ -13,7 +13,7 @@ from trm.errors import UserError
 
 
 class Spec(Figure):
-    """One curve for each value of `hue`, beyond the steps trained with where the evaluation unrolls further."""
+    """One curve for each value of `hue`, also beyond the number of steps in training."""
 
     kind: Literal["unroll"] = "unroll"
     reading: ClassVar[str] = (
@@ -22,7 +22,7 @@ class Spec(Figure):
     hue: Column | None = None
     """One curve for each value; null: the only coordinate, or the grid point."""
     marked: bool = True
-    """A dotted line at the number of steps trained with, where it is the same for all."""
+    """A dotted line at the number of steps in training, if it is the same for all."""
 
 
 def unroll_sentence(

@@ -21,7 +21,7 @@ MOST = 30
 
 
 class Spec(Figure):
-    """Shares of tasks solved, and which tasks where there are few."""
+    """Shares of tasks solved and, if there are few, which ones."""
 
     kind: Literal["votes"] = "votes"
     reading: ClassVar[str] = (
@@ -51,7 +51,7 @@ def votes_sentence(
 
 
 def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.Drawing:
-    """Left: share of tasks solved in each way. Right: which tasks, where there are few."""
+    """Left: share of tasks solved in each way. Right: which tasks, if there are few."""
     table = tables[0]
     rows = {way: _rows(table, spec, way) for way in WAYS}
     if not len(rows["vote"]):

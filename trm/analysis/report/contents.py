@@ -1,4 +1,4 @@
-"""What a report holds, before it becomes a page."""
+"""Content of a report, before it becomes a page."""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ def _fit_row(hue: str, name: str, form: dict[str, Any], chosen: bool) -> list[st
 
 
 def paper_grid(found: Sequence[Mean | None]) -> Grid:
-    """The paper's numbers beside ours, where the same configuration was run. found: ours, for each of REPORTED."""
+    """The paper's numbers beside ours, if the same configuration was run. found: ours, for each of REPORTED."""
     lines = []
     for item, ours in zip(REPORTED, found):
         line = [item.name, percent(item.accuracy), "not run at this scale", ""]

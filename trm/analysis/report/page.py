@@ -50,7 +50,7 @@ def tied(text: str) -> str:
 
 
 def image(block: FigureBlock) -> str:
-    """A data URI of a figure: the PNG with a palette of 256 colours, a third of its size and the same to the eye."""
+    """A data URI of a figure: the PNG with 256 colours, a third of the size without a visible difference."""
     assert block.png is not None
     with Image.open(io.BytesIO(block.png)) as picture:
         small = picture.convert("RGB").quantize(

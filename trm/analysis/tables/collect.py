@@ -119,7 +119,7 @@ def _label(point: TablePoint) -> str:
 
 
 def _series(point: TablePoint) -> str:
-    """What is set for the point's whole block of the grid: the brackets at the end of its label; empty: the recipe."""
+    """What the point's block of the grid sets: the brackets at the end of its label; empty: the recipe."""
     found = re.search(r"\(([^()]*)\)$", _label(point))
     return found[1] if found else ""
 
@@ -287,7 +287,7 @@ def _run_columns(run: TableRun, training: Mapping[str, Any], history: pd.DataFra
 
 
 def _utilisation(training: Mapping[str, Any]) -> float | None:
-    """Share of the devices' peak speed that training reached; None where the peak is not known."""
+    """Share of the devices' peak speed that training reached; None if the peak is unknown."""
     name = str(training.get("device_name") or "")
     peak = next((value for part, value in PEAK_FLOPS.items() if part in name), None)
     if peak is None:
