@@ -61,7 +61,7 @@ class Campaign:
         self.recoveries: dict[str, list[float]] = {kind: [] for kind in KINDS}
         self.studies = self.preempted = 0
         self.call: Call | None = None
-        self.said: list[str] = []
+        self.output: list[str] = []
 
     def run(self) -> None:
         """Run one study after another until all faults are done."""
@@ -72,11 +72,11 @@ class Campaign:
         while self.kinds:
             self.studies += 1
             study = Study(self.folder / f"study{self.studies}", self.pod, jobs, **self.profile)
-            self.said = []
+            self.output = []
             self.call = study.start()
             while self.kinds and self._wait_for_jobs(study):
                 self._fault(study)
-            assert self.call.wait(600) == 0, self.call.said[-3000:]
+            assert self.call.wait(600) == 0, self.call.output[-3000:]
             self._check(study)
             self.call.end()
 
@@ -129,7 +129,7 @@ class Campaign:
         try:
             self._inflict(kind, study, rank)
             while not recovered():
-                assert time.monotonic() - begin < LIMIT_SECONDS, f"{kind}: {self.call.said[-4000:]}"
+                assert time.monotonic() - begin < LIMIT_SECONDS, f"{kind}: {self.call.output[-4000:]}"
                 time.sleep(0.05)
         finally:
             self.pod.api.key_seconds, self.pod.api.seconds_per_state = 0.0, 0.05
@@ -150,7 +150,7 @@ class Campaign:
         elif kind.endswith(" controller"):
             self.call.signal(signal.SIGKILL if kind.startswith("kill") else signal.SIGHUP)
             self.call.wait()
-            self.said.append(self.call.said)
+            self.output.append(self.call.output)
             study.run("--unlock")
             self.call = study.start()
             self.call.wait_for("re-attaching|Nothing to be done|rule ")
@@ -199,11 +199,11 @@ class Campaign:
         refusal = "The pod does not let" if kind == "wrong key" else "is in use by the Snakemake of"
         # A second controller may succeed if the study has ended meanwhile.
         if code or kind == "wrong key" or any(each != FINISHED for each in self._steps(study).values()):
-            assert refusal in call.said, call.said
+            assert refusal in call.output, call.output
         other.end()
 
     def _check(self, study: Study) -> None:
-        before, retried, _ = "".join([*self.said, self.call.said]).partition("Trying to restart job")
+        before, retried, _ = "".join([*self.output, self.call.output]).partition("Trying to restart job")
         assert not retried, f"Snakemake used up a retry: {before[-5000:]}"
         expected = {
             f"{job} counted to {options['steps']} with seed 7 on {options.get('hosts', 1)}"

@@ -118,8 +118,8 @@ def test_status_shows_the_state_that_a_job_reports(agent):
     agent.run("t1", "printf 'HBM 12.1 of 30.8 GiB,\\nduty cycle 87 %%\\n' > $TPU_STATUS_FILE")
     agent.run("t2", "true")
     ((answer, _),) = agent.call("agent", "status")
-    said = {name: task["status"] for name, task in answer["answer"]["tasks"].items()}
-    assert said == {"t1": "HBM 12.1 of 30.8 GiB, duty cycle 87 %", "t2": None}
+    states = {name: task["status"] for name, task in answer["answer"]["tasks"].items()}
+    assert states == {"t1": "HBM 12.1 of 30.8 GiB, duty cycle 87 %", "t2": None}
 
 
 def test_task_is_started_once_and_read_from_any_byte(agent):

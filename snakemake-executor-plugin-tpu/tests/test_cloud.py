@@ -49,19 +49,19 @@ def settings_of(**settings):
 
 def run_story(story, api, settings):
     """Return the story's result and the log lines."""
-    said = []
+    output = []
 
     async def run():
-        cloud = TpuCloud(settings_of(api_endpoint=f"127.0.0.1:{api.port}", **settings), said.append)
+        cloud = TpuCloud(settings_of(api_endpoint=f"127.0.0.1:{api.port}", **settings), output.append)
         cloud.poll_seconds = (0.01, 0.02)
-        capacity = Capacity(cloud, said.append)
+        capacity = Capacity(cloud, output.append)
         capacity.pauses = (0.01, 0.04)
         try:
             return await story(cloud, capacity)
         finally:
             await cloud.close()
 
-    return asyncio.run(run()), said
+    return asyncio.run(run()), output
 
 
 def test_create_adopt_preempt_recreate_delete(api, play, key):
@@ -84,7 +84,7 @@ def test_create_adopt_preempt_recreate_delete(api, play, key):
         await cloud.delete()
         assert (await cloud.describe()).is_absent
 
-    _, said = play(
+    _, output = play(
         story,
         accelerator_type="v4-16",
         runtime_version="v2",
@@ -106,7 +106,7 @@ def test_create_adopt_preempt_recreate_delete(api, play, key):
     assert node.service_account.email == "me@p"
     assert (node.network_config.network, node.network_config.enable_external_ips) == ("net", False)
     assert request.queued_resource.queueing_policy.valid_until_duration.total_seconds() == 86400
-    assert any("requesting spot v4-16 in z" in line for line in said)
+    assert any("requesting spot v4-16 in z" in line for line in output)
 
 
 @pytest.mark.parametrize("provisioning", ["on-demand", "reserved"])
@@ -120,9 +120,9 @@ def test_other_ways_to_pay(api, play, provisioning):
 
 def test_lack_of_capacity_is_waited_out_with_growing_pauses(api, play):
     api.fail_requests(3, "z")
-    state, said = play(lambda _, capacity: capacity.wait(), accelerator_type="v4-32")
+    state, output = play(lambda _, capacity: capacity.wait(), accelerator_type="v4-32")
     assert state.is_ready
-    waits = [line for line in said if "next try at" in line]
+    waits = [line for line in output if "next try at" in line]
     assert len(waits) == 3
     assert "no spot v4-32 in z, requested since" in waits[0]
     assert "There is no more capacity" in waits[0]
@@ -143,9 +143,9 @@ def test_next_zone_is_tried_where_one_has_no_capacity(api, play):
 def test_request_that_stays_queued_is_withdrawn_and_made_in_the_next_zone(api, play):
     api.full_zones.add("us-central2-b")
     two = {"zone": "us-central2-b us-east5-a", "zone_minutes": 0.1 / 60}
-    state, said = play(lambda _, capacity: capacity.wait(), **two)
+    state, output = play(lambda _, capacity: capacity.wait(), **two)
     assert state.is_ready
-    assert any("the request was withdrawn" in line for line in said)
+    assert any("the request was withdrawn" in line for line in output)
     assert [name.split("/")[3] for name in api.queued] == ["us-east5-a"]
 
 
@@ -165,9 +165,9 @@ def test_request_that_no_controller_waits_for_expires(api, play):
 def test_capacity_errors_at_the_request_are_retried_as_well(api, play):
     message = "There is no more capacity in the zone z; you can try in another zone"
     api.fail(2, "RESOURCE_EXHAUSTED", message, method="CreateQueuedResource")
-    state, said = play(lambda _, capacity: capacity.wait())
+    state, output = play(lambda _, capacity: capacity.wait())
     assert state.is_ready
-    assert sum("next try at" in line for line in said) == 2
+    assert sum("next try at" in line for line in output) == 2
 
 
 def test_an_unknown_zone_is_reported_with_the_command_that_lists_zones(api, play):
@@ -250,9 +250,9 @@ def test_request_is_withdrawn_when_the_wait_for_it_ends(api, play):
         await capacity.withdraw()
         return await cloud.describe()
 
-    state, said = play(story)
+    state, output = play(story)
     assert state.is_absent
-    assert any("the request was withdrawn" in line for line in said)
+    assert any("the request was withdrawn" in line for line in output)
     with pytest.raises(CloudError, match="was not ready after 0 s .* Raise tpu-queue-timeout"):
         play(lambda _, capacity: capacity.wait(), queue_timeout=0.1)
 
@@ -293,10 +293,10 @@ def test_outages_are_survived_and_reported(api, play, monkeypatch):
         monkeypatch.setattr("snakemake_executor_plugin_tpu.cloud.asyncio.sleep", no_pause)
         return await cloud.describe()
 
-    state, said = play(story)
+    state, output = play(story)
     assert state.is_absent
     assert api.calls.count("GetNode") == 5
-    assert said == ["The TPU API does not answer (emulated outage): retrying for some minutes"]
+    assert output == ["The TPU API does not answer (emulated outage): retrying for some minutes"]
 
 
 def test_expired_credentials_are_reported_at_once(api, play):
@@ -334,9 +334,9 @@ def test_no_plain_text_api_elsewhere():
     ],
 )
 def test_errors_are_one_sentence_with_the_command_that_fixes_them(error, expected):
-    said = explain(error, "p", "z", "create pod", settings_of())
-    assert expected in said
-    assert "\n" not in said
+    output = explain(error, "p", "z", "create pod", settings_of())
+    assert expected in output
+    assert "\n" not in output
 
 
 def test_transient_errors():

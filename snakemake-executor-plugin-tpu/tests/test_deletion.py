@@ -39,11 +39,11 @@ def test_somebody_without_a_key_deletes_nothing(study, tmp_path):
     call.wait_for(r"job=a 0\] step 6$")
     keys = keys_of(one.pod)
     make_key(tmp_path / "other")
-    said = other.run(code=1, SNAKEMAKE_TPU_SSH_KEY=str(tmp_path / "other"))
-    assert f"does not let snakemake in with {tmp_path}/other" in said
-    assert "nothing was deleted. Use the key with which the pod was created" in said
+    output = other.run(code=1, SNAKEMAKE_TPU_SSH_KEY=str(tmp_path / "other"))
+    assert f"does not let snakemake in with {tmp_path}/other" in output
+    assert "nothing was deleted. Use the key with which the pod was created" in output
     one.release("a")
-    assert call.wait() == 0, call.said
+    assert call.wait() == 0, call.output
     assert keys_of(one.pod) == keys
     assert set(one.launches("a")) == {"1-0"}
 
@@ -61,7 +61,7 @@ def test_blocked_port_deletes_nothing_and_the_job_is_found_again(study, blocked_
     block.unlink()
     call.wait_for("re-attaching")
     one.release("a")
-    assert call.wait() == 0, call.said
+    assert call.wait() == 0, call.output
     assert keys_of(one.pod) == keys
     assert set(one.launches("a")) == {"1-0"}
 
@@ -94,14 +94,14 @@ def test_down_spares_a_pod_in_use_unless_forced(study):
     one = study({"a": LONG, "b": LONG}, retries=3)
     call = one.start()
     call.wait_for(r"job=a 0\] step 6$")
-    code, said = one.command("down")
+    code, output = one.command("down")
     assert code == 1
-    assert f"(process {call.process.pid} in {one.folder}, since " in said
-    assert "`down --force` deletes the pod anyway" in said
-    code, said = one.command("down", "--force")
-    assert code == 0, said
+    assert f"(process {call.process.pid} in {one.folder}, since " in output
+    assert "`down --force` deletes the pod anyway" in output
+    code, output = one.command("down", "--force")
+    assert code == 0, output
     assert call.wait() == 1
-    assert "was deleted (by `down`, gcloud, the console" in call.said
+    assert "was deleted (by `down`, gcloud, the console" in call.output
     assert one.pod.api.nodes == {} == one.pod.api.queued
 
 
@@ -112,7 +112,7 @@ def test_stopped_job_is_not_started_again(study):
     slot = re.search(r"(count-[0-9a-f]{12})", one.command("status")[1])[1]
     assert one.command("stop", slot)[0] == 0
     assert call.wait() == 1
-    assert "was stopped by `python -m snakemake_executor_plugin_tpu stop`" in call.said
+    assert "was stopped by `python -m snakemake_executor_plugin_tpu stop`" in call.output
     assert set(one.launches("a")) == {"1-0"}
     one.run()  # the next call starts it again
     assert one.launches("a")["2-0"]["from"] == 6
@@ -125,7 +125,7 @@ def test_a_failed_request_after_a_preemption_is_repeated(study):
     one.pod.api.fail_requests(2)
     one.pod.preempt()
     call.wait_for("no spot v4-32 in us-central2-b, requested since .* next try at")
-    assert call.wait() == 0, call.said
+    assert call.wait() == 0, call.output
     assert one.launches("a")["2-0"]["from"] == 6
 
 
@@ -137,7 +137,7 @@ def test_ctrl_c_while_queued_withdraws_the_request(study):
     call.wait_for("WAITING_FOR_RESOURCES")
     call.signal(2)
     assert call.wait() == 1
-    assert "the request was withdrawn" in call.said
+    assert "the request was withdrawn" in call.output
     until(lambda: not one.pod.api.queued)
 
 

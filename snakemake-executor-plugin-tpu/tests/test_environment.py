@@ -68,8 +68,8 @@ def test_environment_is_made_once_on_each_host(making, tmp_path):
     keys = [host.host_key for host in pod.hosts]
     one = study("one", {"a": {}, "b": {}})
     lock.write_text(f"--no-index\n--find-links {tmp_path}\nno-such-package==1\n")
-    said = one.run(code=1)
-    assert "no-such-package was not found" in said
+    output = one.run(code=1)
+    assert "no-such-package was not found" in output
     assert [host.host_key for host in pod.hosts] == keys  # a wrong lock file is no reason for another pod
     # and people get in to see what is wrong
     assert one.command("ssh", "1", "--", "hostname")[1].endswith("t1v-n-emulated-w-1\n")
@@ -77,17 +77,17 @@ def test_environment_is_made_once_on_each_host(making, tmp_path):
 
     lock.write_text(f"--no-index\n--find-links {tmp_path}\ntiny==42.0\n")
     make_wheel(tmp_path, 42)
-    said = one.run()
-    assert "environment on w0: Installed 1 package" in said
-    assert "ready on 2 of 2 hosts" in said
+    output = one.run()
+    assert "environment on w0: Installed 1 package" in output
+    assert "ready on 2 of 2 hosts" in output
     for job in "ab":
         assert one.launches(job)["1-0"]["environment"]["COUNT_OPTION"] == "42 3 11"
     made = [(host.home / ".snakemake-tpu" / "environments").stat().st_mtime_ns for host in pod.hosts]
 
     other = study("other", {"c": {}})
-    said = other.run()
-    assert "Installed" not in said
-    assert "ready on 2 of 2 hosts" in said
+    output = other.run()
+    assert "Installed" not in output
+    assert "ready on 2 of 2 hosts" in output
     again = [(host.home / ".snakemake-tpu" / "environments").stat().st_mtime_ns for host in pod.hosts]
     assert again == made
 
@@ -102,8 +102,8 @@ def test_hosts_without_a_package_index_use_the_wheelhouse(making, tmp_path, monk
     # This machine has an index; uv looks for interpreters there, too.
     for key, value in make_internet(tmp_path / "here", tmp_path).items():
         monkeypatch.setenv(key, value)
-    code, said = one.command("wheelhouse")
-    assert code == 0, said
+    code, output = one.command("wheelhouse")
+    assert code == 0, output
     names = {
         blob.name.rpartition("/")[2].split("-")[0] for blob in pod.bucket.list_blobs(prefix="wheelhouse/")
     }

@@ -18,7 +18,7 @@ LONG = {"steps": 12, "options": "--hold 6"}
 
 
 def steps_of(call, job="a", rank=0):
-    return [int(step) for step in re.findall(rf"job={job} {rank}\] step (\d+)", call.said)]
+    return [int(step) for step in re.findall(rf"job={job} {rank}\] step (\d+)", call.output)]
 
 
 def test_preempted_pod_is_created_again_and_the_job_resumes(study):
@@ -30,9 +30,9 @@ def test_preempted_pod_is_created_again_and_the_job_resumes(study):
     one.pod.preempt()
     one.release("a")
     one.release("b")
-    assert call.wait() == 0, call.said
+    assert call.wait() == 0, call.output
     assert [host.host_key for host in one.pod.hosts] != keys
-    assert "Trying to restart job" not in call.said
+    assert "Trying to restart job" not in call.output
     (resumed,) = [launches for job in "ab" if "2-0" in (launches := one.launches(job))]
     assert resumed["1-0"]["from"] == 0
     assert resumed["2-0"]["from"] == 6
@@ -47,9 +47,9 @@ def test_preemption_with_notice_is_not_a_failure(study):
     call = one.start()
     call.wait_for(r"job=a 0\] step 6$")
     one.pod.preempt(notice=1.0)
-    assert call.wait() == 0, call.said
-    assert "ended with exit code" not in call.said
-    assert one.launches("a")["2-0"]["from"] == 6, call.said
+    assert call.wait() == 0, call.output
+    assert "ended with exit code" not in call.output
+    assert one.launches("a")["2-0"]["from"] == 6, call.output
 
 
 def test_rebooted_host_gets_its_job_back(study):
@@ -60,7 +60,7 @@ def test_rebooted_host_gets_its_job_back(study):
     one.pod.hosts[2].kill()
     call.wait_for("looking for it")
     one.pod.hosts[2].boot()
-    assert call.wait() == 0, call.said
+    assert call.wait() == 0, call.output
     assert one.launches("a")["2-0"]["from"] == 6
     assert keys_of(one.pod) == keys
     assert one.pod.jobs() == {}
@@ -79,7 +79,7 @@ def test_frozen_then_killed_controller_stops_nothing(study):
     again = one.start()
     again.wait_for("re-attaching")
     one.release("a")
-    assert again.wait() == 0, again.said
+    assert again.wait() == 0, again.output
     assert set(one.launches("a")) == {"1-0", "1-1", "1-2", "1-3"}
     assert one.table == ["a counted to 70 with seed 7 on 4"]
     # Each rank's log continues where the first controller stopped.
@@ -92,13 +92,13 @@ def test_second_controller_is_kept_off_the_pod(study):
     one, other = study({"a": {**LONG, "hosts": 4}}), study({"b": {}})
     call = one.start()
     call.wait_for(r"job=a 0\] step 6$")
-    said = other.run(code=1)
-    assert "The pod is in use by the Snakemake of " in said
-    assert f"(process {call.process.pid} in {one.folder}, since " in said
+    output = other.run(code=1)
+    assert "The pod is in use by the Snakemake of " in output
+    assert f"(process {call.process.pid} in {one.folder}, since " in output
     # After a dropped connection the first controller gets the pod back before anybody else.
     one.pod.hosts[0].drop_connections()
     one.release("a")
-    assert call.wait() == 0, call.said
+    assert call.wait() == 0, call.output
     assert set(one.launches("a")) == {"1-0", "1-1", "1-2", "1-3"}
     other.run()
 
@@ -111,8 +111,8 @@ def test_job_that_ended_unattended_is_collected_not_repeated(study):
     call.wait()
     one.release("a")
     until(lambda: not one.pod.jobs())
-    said = one.run("--nolock")
-    assert "re-attaching" in said
+    output = one.run("--nolock")
+    assert "re-attaching" in output
     assert set(one.launches("a")) == {"1-0"}
     assert one.table
 
@@ -130,11 +130,11 @@ def test_full_disk_is_cleaned_and_the_pod_kept(tmp_path):
             pod.hosts[0].enter("mkdir", f"{pod.hosts[0].home}/{old}")
             pod.hosts[0].fill_disk(f"{old}/copy")
             one.release("a")
-            assert call.wait() == 0, call.said
+            assert call.wait() == 0, call.output
         finally:
             call.end()
-        assert "no space left on its disk" in call.said or "MB of disk left" in call.said
-        assert "Trying to restart job" not in call.said
+        assert "no space left on its disk" in call.output or "MB of disk left" in call.output
+        assert "Trying to restart job" not in call.output
         assert keys_of(pod) == keys
         assert pod.jobs() == {}
     assert one.table
@@ -160,7 +160,7 @@ def test_dropped_connections_lose_no_byte(study):
     call.wait_for(r"job=a 3\] step 6$")
     assert sum(host.drop_connections() for host in one.pod.hosts) >= 4
     one.release("a")
-    assert call.wait() == 0, call.said
+    assert call.wait() == 0, call.output
     assert set(one.launches("a")) == {"1-0", "1-1", "1-2", "1-3"}
     for rank in range(4):
         steps = steps_of(call, rank=rank)
@@ -174,24 +174,24 @@ def test_relaunches_without_a_newer_checkpoint_are_capped(study):
         call.wait_for(rf"launch {launch}, rank 0")
         one.pod.preempt()
     assert call.wait() == 1
-    assert "relaunched 1 times in a row without a newer checkpoint" in call.said
-    assert "preemptions alone do not look like this" in call.said
+    assert "relaunched 1 time in a row without a newer checkpoint" in call.output
+    assert "preemptions alone do not look like this" in call.output
 
 
 def test_nothing_is_created_without_permission(study):
     one = study({"a": {}}, **{"tpu-create": False})
     one.pod.preempt()
-    said = one.run(code=1)
-    assert "the profile does not allow creating it: set tpu-create: true" in said
+    output = one.run(code=1)
+    assert "the profile does not allow creating it: set tpu-create: true" in output
     assert not any(host.is_up for host in one.pod.hosts)
 
 
 def test_api_refusal_is_one_sentence_with_a_command(study):
     one = study({"a": {}})
     one.pod.api.fail(1, "PERMISSION_DENIED", "no tpu.nodes.get", method="GetNode")
-    said = one.run(code=1)
-    assert "--role=roles/tpu.admin" in said
-    assert "Traceback" not in said
+    output = one.run(code=1)
+    assert "--role=roles/tpu.admin" in output
+    assert "Traceback" not in output
 
 
 def test_outages_of_api_and_bucket_are_survived(study):
@@ -212,5 +212,5 @@ def test_job_that_cannot_be_followed_is_stopped(study):
     ]
     (requests / "broken.json").write_text("{")
     assert call.wait() == 1
-    assert "JSONDecodeError" in call.said
+    assert "JSONDecodeError" in call.output
     assert one.pod.jobs() == {}

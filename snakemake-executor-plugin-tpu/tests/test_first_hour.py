@@ -42,9 +42,9 @@ def test_invalid_plans_are_refused(profile, text, sentence):
 def test_nothing_starts_without_a_yes(profile, capsys, monkeypatch):
     monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
     assert main(["first-hour", "--profile", str(profile)]) == 1
-    said = capsys.readouterr().out
-    assert "pod-first-hour (v4-16, 2 hosts, 25.76 USD an hour on demand" in said
-    assert "Nothing was created" in said
+    output = capsys.readouterr().out
+    assert "pod-first-hour (v4-16, 2 hosts, 25.76 USD an hour on demand" in output
+    assert "Nothing was created" in output
 
 
 def test_a_profile_with_a_pool_is_refused(profile, capsys):
@@ -62,8 +62,8 @@ def test_the_slice_is_deleted_and_the_record_written_when_a_step_fails(profile, 
         return [sys.executable, "-c", f"print('did {command}'); raise SystemExit({int(command == 'ssh')})"]
 
     monkeypatch.setattr(FirstHour, "_command", program)
-    said = []
-    assert not FirstHour(profile, "pod", said.append).run(profile / "out.json")
+    output = []
+    assert not FirstHour(profile, "pod", output.append).run(profile / "out.json")
     assert called == ["up", "ssh", "down"]
     record = json.loads((profile / "out.json").read_text())
     assert record["ok"] is False
@@ -72,12 +72,12 @@ def test_the_slice_is_deleted_and_the_record_written_when_a_step_fails(profile, 
         ("hosts", 1),
         ("delete", 0),
     ]
-    assert any("hosts ended with exit code 1" in line for line in said)
+    assert any("hosts ended with exit code 1" in line for line in output)
 
 
 def test_a_job_that_ends_before_its_interruption_is_reported(profile, monkeypatch):
     monkeypatch.setattr(FirstHour, "_command", lambda self, *words: [sys.executable, "-c", "pass"])
     monkeypatch.setattr(FirstHour, "_snakemake", lambda self, targets: [sys.executable, "-c", "pass"])
-    said = []
-    assert not FirstHour(profile, "pod", said.append).run(profile / "out.json")
-    assert any("one ended before it had a checkpoint" in line for line in said)
+    output = []
+    assert not FirstHour(profile, "pod", output.append).run(profile / "out.json")
+    assert any("one ended before it had a checkpoint" in line for line in output)

@@ -150,8 +150,8 @@ def test_pod_of_a_killed_controller_deletes_itself_once_its_job_has_ended(guarde
 
 def test_pod_that_nobody_uses_deletes_itself(guarded):
     one = guarded({"a": {}})
-    code, said = one.command("up")
-    assert code == 0, said
+    code, output = one.command("up")
+    assert code == 0, output
     until(lambda: not any(host.is_up for host in one.pod.hosts))
 
 

@@ -52,7 +52,7 @@ def test_ctrl_c_while_a_job_is_being_submitted(study):
     one = study({"a": {"options": "--hold 2"}})
     call = one.start(program=(INTERRUPTED, "driver.loop.call_soon_threadsafe", "--"))
     assert call.wait() == 1
-    assert "Stopping 1 job(s) on the TPU pod" in call.said
+    assert "Stopping 1 job(s) on the TPU pod" in call.output
     assert one.pod.jobs() == {}
 
 
@@ -61,9 +61,9 @@ def test_ctrl_c_when_all_is_done_and_the_loop_has_stopped(study, moment):
     one = study({"a": {}})
     call = one.start(program=(INTERRUPTED, moment, "--"))
     assert call.wait() == 1
-    assert "Terminating processes on user request" in call.said
-    assert "Traceback" not in call.said
-    assert "does not answer" not in call.said
+    assert "Terminating processes on user request" in call.output
+    assert "Traceback" not in call.output
+    assert "does not answer" not in call.output
     assert one.table
 
 
@@ -75,15 +75,15 @@ def test_second_ctrl_c_does_not_wait_for_the_pod(study):
     call.wait_for(r"Stopping 1 job\(s\) on the TPU pod \(at most 60 s\)")
     call.signal(signal.SIGINT)
     assert call.wait(timeout=50) == -signal.SIGINT
-    assert "Not waiting for the pod any longer: its jobs end by themselves within" in call.said
+    assert "Not waiting for the pod any longer: its jobs end by themselves within" in call.output
 
 
 def test_second_ctrl_c_is_noticed_while_the_first_is_logged():
     """Snakemake's log handler swallows a KeyboardInterrupt that is raised while it writes."""
-    said = []
+    output = []
 
     def write(message):
-        said.append(message)
+        output.append(message)
         with contextlib.suppress(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
 
@@ -93,10 +93,10 @@ def test_second_ctrl_c_is_noticed_while_the_first_is_logged():
     executor.settings = ExecutorSettings()
     executor.driver = SimpleNamespace(ended=False)  # and it is never called
     executor.futures, executor.runs = {}, {}
-    executor.logger = SimpleNamespace(info=write, error=said.append)
+    executor.logger = SimpleNamespace(info=write, error=output.append)
     with pytest.raises(KeyboardInterrupt):
         executor.cancel_jobs([])
-    assert "Not waiting for the pod any longer" in said[-1]
+    assert "Not waiting for the pod any longer" in output[-1]
     assert signal.getsignal(signal.SIGINT) is before
 
 

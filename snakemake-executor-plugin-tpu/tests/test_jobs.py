@@ -24,7 +24,7 @@ def read(path) -> str:
 
 def test_packed_and_whole_pod_jobs_deliver_their_results(study):
     one = study({"a": {}, "b": {}, "all": {"hosts": 4}})
-    said = one.run()
+    output = one.run()
     assert one.table == [
         "a counted to 3 with seed 7 on 1",
         "b counted to 3 with seed 7 on 1",
@@ -32,7 +32,7 @@ def test_packed_and_whole_pod_jobs_deliver_their_results(study):
     ]
     # Logs were shown live, with the rank, and kept for each rank.
     assert {f"[count job=all {rank}] step 3" for rank in range(4)} <= {
-        line.strip() for line in said.splitlines()
+        line.strip() for line in output.splitlines()
     }
     logs = sorted((one.folder / ".snakemake" / "tpu" / "logs").glob("*/launch-1/rank*.log"))
     assert [path.name for path in logs].count("rank0.log") == 3
@@ -85,17 +85,17 @@ def test_the_use_of_a_folder_is_reported_with_its_price(tmp_path):
     path = tmp_path / "jobs.csv"
     assert used(path) == ""
     path.write_text("job,accelerator_type,chip_seconds\na,v4-64,7200\nb,v4-64,3600\nc,v6e-16,3600\nd,,\n")
-    said = "3 jobs of this folder used 3.0 v4 chip-hours and 1.0 v6e chip-hours: 12.36 USD on demand"
-    assert used(path).startswith(said)
+    output = "3 jobs of this folder used 3.0 v4 chip-hours and 1.0 v6e chip-hours: 12.36 USD on demand"
+    assert used(path).startswith(output)
 
 
 def test_failing_rank_ends_all_ranks_and_is_quoted(study):
     tell = "sh -c 'cat > $TPU_EVENT.json'"
     bad = {"hosts": 4, "steps": 10000, "options": "--fail-rank 2"}
     one = study({"bad": bad}, **{"tpu-notify-command": tell})
-    said = one.run(code=1)
-    assert "rank 2 on w2 ended with exit code 3" in said
-    assert "rank 2 cannot continue" in said.partition("ended with exit code 3")[2]
+    output = one.run(code=1)
+    assert "rank 2 on w2 ended with exit code 3" in output
+    assert "rank 2 cannot continue" in output.partition("ended with exit code 3")[2]
     assert "rank 2 cannot continue" in (one.folder / "failure.json").read_text()
     assert "with failed jobs" in (one.folder / "finish.json").read_text()
     assert one.pod.jobs() == {}
@@ -119,16 +119,16 @@ def test_people_can_look_at_a_running_job(study):
         )
 
     with command("status") as status:
-        said = status.stdout.read()
-    assert "node READY, queued resource ACTIVE v4-32 HEALTHY" in said
-    assert f"(process {call.process.pid} in {one.folder}, since " in said
-    (job,) = re.findall(r"w0 .* G +(count-[0-9a-f]{12}) \(count job=a, launch 1, progress 2\)", said)
+        output = status.stdout.read()
+    assert "node READY, queued resource ACTIVE v4-32 HEALTHY" in output
+    assert f"(process {call.process.pid} in {one.folder}, since " in output
+    (job,) = re.findall(r"w0 .* G +(count-[0-9a-f]{12}) \(count job=a, launch 1, progress 2\)", output)
     with command("logs", job) as logs:
         while "step 2" not in logs.stdout.readline():
             assert logs.poll() is None
         one.release("a")
         assert "step 3" in logs.stdout.read()  # and it ends with the job
-    assert call.wait() == 0, call.said
+    assert call.wait() == 0, call.output
 
 
 def test_output_outside_of_storage_is_refused(study):
@@ -137,8 +137,8 @@ def test_output_outside_of_storage_is_refused(study):
     snakefile.write_text(
         snakefile.read_text().replace('remote("counts/{job}.txt"),\n    params', '"c/{job}.txt",\n    params')
     )
-    said = one.run("c/a.txt", code=1)
-    assert "Rule count would write c/a.txt on the pod, where it would be lost" in said
+    output = one.run("c/a.txt", code=1)
+    assert "Rule count would write c/a.txt on the pod, where it would be lost" in output
 
 
 def test_hostile_names_are_data_and_nothing_else(study):
@@ -163,8 +163,8 @@ def test_secrets_are_in_no_command_line_and_no_log(study):
         pid for pid in os.listdir("/proc") if pid.isdigit() and secret in read(f"/proc/{pid}/cmdline")
     ]
     one.release("a")
-    assert call.wait() == 0, call.said
-    assert secret not in call.said
+    assert call.wait() == 0, call.output
+    assert secret not in call.output
     kept = [path for path in (one.folder / ".snakemake").rglob("*") if path.is_file()]
     assert kept
     assert not [path for path in kept if secret in read(path)]

@@ -13,15 +13,15 @@ from snakemake_executor_plugin_tpu.keys import public_half
 
 
 def test_key_is_made_once(tmp_path):
-    said, key = [], tmp_path / ".ssh" / "snakemake_tpu"
-    public = public_half(key, said.append)
+    output, key = [], tmp_path / ".ssh" / "snakemake_tpu"
+    public = public_half(key, output.append)
     assert re.fullmatch(r"ssh-ed25519 \S+", public)
     assert key.stat().st_mode & 0o077 == 0
     assert key.parent.stat().st_mode & 0o077 == 0
-    assert said == [f"Made the ssh key {key}: its public half is put onto slices created from here"]
+    assert output == [f"Made the ssh key {key}: its public half is put onto slices created from here"]
     key.with_name("snakemake_tpu.pub").unlink()  # the private half tells it, too
-    assert public_half(key, said.append) == public
-    assert len(said) == 1
+    assert public_half(key, output.append) == public
+    assert len(output) == 1
 
 
 def test_key_nobody_can_use_is_refused(tmp_path, monkeypatch):

@@ -261,7 +261,7 @@ def test_sources_are_copied_once(healthy_pod, tmp_path):
 
 
 def test_environment_from_a_lock_file_on_a_host(healthy_pod, tmp_path):
-    said = []
+    output = []
 
     async def play():
         async with worker_of(healthy_pod, tmp_path) as worker:
@@ -270,7 +270,7 @@ def test_environment_from_a_lock_file_on_a_host(healthy_pod, tmp_path):
             with pytest.raises(
                 PodError, match="a host without access to a package index needs tpu-wheelhouse"
             ):
-                await worker.prepare_environment("bad", lock, "3.11", said.append)
+                await worker.prepare_environment("bad", lock, "3.11", output.append)
 
     asyncio.run(play())
 
@@ -330,9 +330,9 @@ def profile_of(folder: Path) -> Path:
 
 def test_commands_for_people(people, tmp_path, capfd):
     assert main(["status", "--profile", str(profile_of(tmp_path))]) == 0
-    said = capfd.readouterr().out
-    assert said.startswith("pod: node READY")
-    assert all(f"w{rank}" in said for rank in range(4))
+    output = capfd.readouterr().out
+    assert output.startswith("pod: node READY")
+    assert all(f"w{rank}" in output for rank in range(4))
     assert main(["ssh", "2", "--", "hostname"]) == 0
     assert capfd.readouterr().out == "t1v-n-emulated-w-2\n"  # nothing else: other programs may read it
     assert main(["ssh", "1", "--", "-o", "RemoteCommand=hostname"]) == 0

@@ -225,9 +225,9 @@ def test_preempted_slice_of_a_pool_costs_one_job_its_launch(tmp_path):
             for job in "abc":
                 call.wait_for(rf"job={job} 0\] step 6$")
             assert sorted(name.rpartition("/")[2] for name in pod.api.nodes) == ["pod-0", "pod-1", "pod-2"]
-            code, said = one.command("status")
+            code, output = one.command("status")
             assert code == 0
-            assert [line.partition(":")[0] for line in said.splitlines() if "node READY" in line] == [
+            assert [line.partition(":")[0] for line in output.splitlines() if "node READY" in line] == [
                 "pod-0",
                 "pod-1",
                 "pod-2",
@@ -236,13 +236,13 @@ def test_preempted_slice_of_a_pool_costs_one_job_its_launch(tmp_path):
             call.wait_for("launching it again")
             for job in "abc":
                 one.release(job)
-            assert call.wait() == 0, call.said
+            assert call.wait() == 0, call.output
         finally:
             one.end()
         launches = sorted(max(int(key.split("-")[0]) for key in one.launches(job)) for job in "abc")
         assert launches == [1, 1, 2]
         assert len(one.table) == 3
         assert pod.jobs() == {}
-        code, said = one.command("down")
-        assert code == 0, said
+        code, output = one.command("down")
+        assert code == 0, output
         assert pod.api.nodes == {} == pod.api.queued

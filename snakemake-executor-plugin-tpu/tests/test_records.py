@@ -50,15 +50,15 @@ def test_out_of_memory_is_recognised():
 
 
 def test_notification_command_gets_the_event_and_cannot_disturb(tmp_path):
-    said = []
+    output = []
     out = tmp_path / "out"
     good = f"{sys.executable} -c \"import sys; open('{out}', 'w').write(sys.stdin.read())\""
 
     async def play():
-        notifier = Notifier(good, None, said.append)
+        notifier = Notifier(good, None, output.append)
         notifier.send("failure", "it; broke $(x)", "train a")
         await notifier.drain()
-        broken = Notifier("false", "http://127.0.0.1:9/secret-token", said.append)
+        broken = Notifier("false", "http://127.0.0.1:9/secret-token", output.append)
         broken.pauses = (0.0,)
         broken._post = lambda event: (_ for _ in ()).throw(OSError("http://127.0.0.1:9/secret-token refused"))
         broken.send("finish", "")
@@ -66,8 +66,8 @@ def test_notification_command_gets_the_event_and_cannot_disturb(tmp_path):
 
     asyncio.run(play())
     assert json.loads(out.read_text()) == {"event": "failure", "job": "train a", "message": "it; broke $(x)"}
-    assert len(said) == 2
-    assert "secret-token" not in "".join(said)
+    assert len(output) == 2
+    assert "secret-token" not in "".join(output)
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ class JobRecord:
         self.save()
         if self.stalled > stalled:
             return (
-                f"relaunched {stalled} times in a row without a newer checkpoint (the last: "
+                f"relaunched {stalled} time{'s' * (stalled != 1)} in a row without a newer checkpoint (the last: "
                 f"{self.progress or 'none'}); preemptions alone do not look like this. Read the job's log, let it "
                 "checkpoint more often, or raise tpu-relaunches-without-progress. What ended the launches: "
                 f"{'; '.join(self.losses[-stalled - 1 :])}"

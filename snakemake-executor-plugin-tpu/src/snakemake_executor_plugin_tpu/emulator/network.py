@@ -95,8 +95,8 @@ class Switched(Loopback):
         )
         pid, output = self.process.pid, self.process.stdout
         assert output
-        with output as said:
-            up = said.readline() == b"up\n"
+        with output as lines:
+            up = lines.readline() == b"up\n"
         script = (
             f"ip link add {self.device} type veth peer name up0 netns {pid} && "
             f"ip addr add {self.gateway}/24 dev {self.device} && ip link set {self.device} up && "

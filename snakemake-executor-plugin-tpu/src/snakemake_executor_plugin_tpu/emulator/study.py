@@ -90,8 +90,8 @@ class Study:
     def run(self, *arguments: str, code: int = 0, **environment: Any) -> str:
         """Run Snakemake to its end and return the output."""
         call = self.start(*arguments, **environment)
-        assert call.wait() == code, call.said
-        return call.said
+        assert call.wait() == code, call.output
+        return call.output
 
     def command(self, *words: str, **environment: str) -> tuple[int, str]:
         """Run a command of the plugin and return its exit code and output."""
@@ -166,7 +166,7 @@ class Call:
             self.news.notify_all()
 
     @property
-    def said(self) -> str:
+    def output(self) -> str:
         """Return the output so far."""
         return "".join(self.lines)
 
@@ -179,7 +179,7 @@ class Call:
         with self.news:
             self.news.wait_for(lambda: match() or self.lines[-1:] == [""], timeout)
             line = match()
-            assert line is not None, f"{pattern}: {self.said}"
+            assert line is not None, f"{pattern}: {self.output}"
             return line
 
     def wait(self, timeout: float = 100) -> int:
@@ -191,7 +191,7 @@ class Call:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(10)
             self.end()
-            raise AssertionError(f"Snakemake has not ended within {timeout} s: {self.said}") from None
+            raise AssertionError(f"Snakemake has not ended within {timeout} s: {self.output}") from None
         self.reader.join(10)
         return code
 
