@@ -21,18 +21,17 @@ from trm.network.parameters import Layout
 
 
 class Buffers:
-    """Scratch tensors by key, reused because allocating memory costs more than writing to it."""
+    """Scratch tensors by key and shape, reused because allocating memory costs more than writing to it."""
 
     def __init__(self) -> None:
         self._tensors: dict[tuple[Any, ...], Tensor] = {}
 
-    def get(
-        self, key: tuple[Any, ...], like: Tensor, *shape: int, dtype: torch.dtype | None = None
-    ) -> Tensor:
-        """A tensor of `shape` with the device (and dtype) of `like`; it holds the contents of its last use."""
-        tensor = self._tensors.get(key)
-        if tensor is None or tensor.shape != shape:
-            tensor = self._tensors[key] = like.new_empty(shape, dtype=dtype)
+    def get(self, key: Any, like: Tensor, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
+        """A tensor like `like`, with its shape and dtype unless others are given, and the contents of its last use."""
+        shape = shape or tuple(like.shape)
+        tensor = self._tensors.get((key, *shape))
+        if tensor is None:
+            tensor = self._tensors[key, *shape] = like.new_empty(shape, dtype=dtype)
         return tensor
 
 
@@ -41,8 +40,7 @@ def add_product(total: Tensor, a: Tensor, b: Tensor, buffers: Buffers) -> None:
     if total.dtype == a.dtype:
         total.addmm_(a, b)
     else:
-        shape = a.shape[0], b.shape[1]
-        total.add_(torch.mm(a, b, out=buffers.get(("product", *shape), a, *shape)))
+        total.add_(torch.mm(a, b, out=buffers.get("product", a, a.shape[0], b.shape[1])))
 
 
 class FusedNetwork:

@@ -13,13 +13,13 @@ MODEL = ModelConfig.model_validate({"mixer": "mlp", "d_model": 32, "heads": 2, "
 ROWS = 64
 
 
-def gradients(remat: bool | None = None) -> tuple[XlaNetwork, torch.Tensor]:
+def gradients() -> tuple[XlaNetwork, torch.Tensor]:
     layout, arch = Layout.of(MODEL, 16, 6), architecture(MODEL, torch.float32)
     params, grads = torch.zeros(layout.size), torch.zeros(layout.size)
     weights = initial_weights(MODEL, 16, 6, 0)
     for name, view in layout.views(params).items():
         view.copy_(weights[name])
-    network = XlaNetwork(layout, params, grads, arch, remat)
+    network = XlaNetwork(layout, params, grads, arch)
     network.prepare()
     generator = torch.Generator().manual_seed(0)
     z = torch.randn(18, ROWS, 32, generator=generator)

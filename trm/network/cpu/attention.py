@@ -43,13 +43,13 @@ class Attention(Layer):
         run("softmax", probabilities, len(q) * length, probabilities, length)
         attended = torch.bmm(probabilities, v, out=self.new("attended", x, *v.shape))
         flat = self._join(attended, x)
-        return self.norm(x, torch.mm(flat, self.back.t(), out=self.new("mixed", x, *x.shape)), key)
+        return self.norm(x, torch.mm(flat, self.back.t(), out=self.new("mixed", x)), key)
 
     def backward(self, grad: Tensor, x: Tensor, kept: Heads) -> Tensor:
         q, k, v, probabilities = kept
         into_grad, back_grad = self.grads
         many, length = q.shape[:2]
-        pushed = torch.mm(grad, self.back, out=self.new("mixed", x, *x.shape))
+        pushed = torch.mm(grad, self.back, out=self.new("mixed", x))
         d_attended = self.new("d attended", x, *v.shape)
         run("join_heads", x, len(x), pushed, d_attended, *self._sizes(x, q), 1)
         attended = torch.bmm(probabilities, v, out=self.new("attended", x, *v.shape))
@@ -65,7 +65,7 @@ class Attention(Layer):
         return torch.mm(qkv, self.into, out=pushed)
 
     def _join(self, attended: Tensor, x: Tensor) -> Tensor:
-        flat = self.new("joined", x, *x.shape)
+        flat = self.new("joined", x)
         run("join_heads", x, len(x), attended, flat, *self._sizes(x, attended), 0)
         return flat
 

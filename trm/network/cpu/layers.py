@@ -18,7 +18,7 @@ def add_product(total: Tensor, a: Tensor, b: Tensor, buffers: Buffers) -> None:
     if total.dtype == a.dtype:
         total.addmm_(a, b)
         return
-    product = torch.mm(a, b, out=buffers.get(("product", *total.shape), a, *total.shape))
+    product = torch.mm(a, b, out=buffers.get("product", a, *total.shape))
     if total.is_contiguous():
         run("accumulate", product, len(total), total, product, total.shape[1])
     else:
@@ -35,6 +35,8 @@ class Layer(ABC):
     def __init__(self, weights: tuple[Tensor, Tensor], grads: tuple[Tensor, ...], buffers: Buffers):
         self.into, self.back = weights
         self.grads, self._buffers = grads, buffers
+        self.new = buffers.get
+        """A buffer shared by all layers and uses: valid until the same key is requested again."""
 
     @abstractmethod
     def kept(self, x: Tensor, length: int, place: Any) -> Any:
@@ -48,13 +50,9 @@ class Layer(ABC):
     def backward(self, grad: Tensor, x: Tensor, kept: Any) -> Tensor:
         """Gradient of x through the layer alone. Accumulates weight gradients; overwrites `kept`."""
 
-    def new(self, key: Any, like: Tensor, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
-        """A buffer shared by all layers and uses: valid until the same key is requested again."""
-        return self._buffers.get((key, *shape), like, *shape, dtype=dtype)
-
     def norm(self, x: Tensor, mixed: Tensor, key: Any) -> tuple[Tensor, Tensor]:
         """RMSNorm of x + mixed and 1 / rms, in the buffers of `key`."""
-        out = self.new(key, x, *x.shape)
+        out = self.new(key, x)
         scale = self.new(("scale", key), x, x.shape[1 if self.tokens else 0], dtype=torch.float32)
         if self.tokens:
             run("norm_columns", x, -(-x.shape[1] // COLUMNS), x, mixed, out, scale, *x.shape)
@@ -65,7 +63,7 @@ class Layer(ABC):
     def norm_backward(self, grads: tuple[Tensor, Tensor], y: Tensor, scale: Tensor, key: str) -> Tensor:
         """Gradient of the norm's input, given its output's gradient as two summands."""
         first, second = (grad.view(y.shape) for grad in grads)
-        out = self.new(key, y, *y.shape)
+        out = self.new(key, y)
         if self.tokens:
             sums = self.new("sums", y, y.shape[1], dtype=torch.float32)
             groups = -(-y.shape[1] // COLUMNS)
@@ -90,7 +88,7 @@ class SwiGLU(Layer):
             torch.mm(x, self.into.t(), out=gate_up)
         hidden = self.new("hidden", x, *self._hidden_shape(x))
         run("gate", gate_up, len(hidden), *self._halves(gate_up), hidden, *self._strides(hidden))
-        out = self.new("mixed", x, *x.shape)
+        out = self.new("mixed", x)
         left, right = (self.back, hidden) if self.tokens else (hidden, self.back.t())
         return self.norm(x, torch.mm(left, right, out=out), key)
 
@@ -102,7 +100,7 @@ class SwiGLU(Layer):
         else:
             torch.mm(grad, self.back, out=hidden)
         run("gate_backward", gate_up, len(hidden), *self._halves(gate_up), hidden, *self._strides(hidden))
-        out = self.new("mixed", x, *x.shape)
+        out = self.new("mixed", x)
         if self.tokens:
             add_product(back_grad, grad, hidden.t(), self._buffers)
             # the smaller operand first: three times as fast for few tokens

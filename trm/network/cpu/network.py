@@ -31,11 +31,11 @@ class CompiledRounds(fused.Rounds):
     ) -> tuple[Tensor, Tensor]:
         """Same as `network.recursion_round`; appends what backward needs to `saved`."""
         buffers = self._buffers
-        inject = torch.add(z_H, x, out=buffers.get(("inject",), x, *x.shape))
+        inject = torch.add(z_H, x, out=buffers.get("inject", x))
         for use in range(l_cycles):
-            key = ("into z_L",) if saved is None else ("into z_L", use)
-            z_L = self._stack(torch.add(z_L, inject, out=buffers.get(key, x, *x.shape)), use, "z_L", saved)
-        into = torch.add(z_H, z_L, out=buffers.get(("into z_H", saved is None), x, *x.shape))
+            key = "into z_L", None if saved is None else use
+            z_L = self._stack(torch.add(z_L, inject, out=buffers.get(key, x)), use, "z_L", saved)
+        into = torch.add(z_H, z_L, out=buffers.get(("into z_H", saved is None), x))
         return self._stack(into, l_cycles, "z_H", saved), z_L
 
     def _stack(self, x_LBD: Tensor, use: int, role: str, saved: list[Any] | None) -> Tensor:
@@ -61,9 +61,9 @@ class CompiledRounds(fused.Rounds):
     @torch.no_grad()
     def backward(self, grad: Tensor, saved: list[Any]) -> Tensor:
         """Gradient of x, given that of z_H; accumulates weight gradients."""
-        nothing = self._buffers.get(("nothing",), grad, *grad.shape).zero_()
+        nothing = self._buffers.get("nothing", grad).zero_()
         grads = self._blocks_backward((grad.contiguous(), nothing), saved.pop())
-        total = self._buffers.get(("total",), grad, *grad.shape, dtype=torch.float32).zero_()
+        total = self._buffers.get("total", grad, dtype=torch.float32).zero_()
         while saved:
             grads = self._blocks_backward(grads, saved.pop())
             for part in grads:

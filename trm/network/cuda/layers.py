@@ -31,15 +31,12 @@ class Layer:
     ):
         self.into, self.back = weights
         self.grads, self.buffers, self.table = grads, buffers, table
+        self.new = buffers.get
         # float32 products cannot use tensor cores: the library is faster, and a kernel takes minutes to compile
         self.products = INTERPRETED or self.into.element_size() == 2
 
     def prepare(self) -> None:
         """Update cached copies after the weights have changed."""
-
-    def new(self, key: Any, like: Tensor, *shape: int) -> Tensor:
-        """A buffer shared by all layers."""
-        return self.buffers.get((key, *shape), like, *shape)
 
 
 class Channels(Layer):
@@ -55,7 +52,7 @@ class Channels(Layer):
         else:
             wide = self.new("gate_up", x, len(x), 2 * inner) if gate_up is None else gate_up
             swiglu.gate(torch.mm(x, self.into.t(), out=wide), hidden)
-        return torch.mm(hidden, self.back.t(), out=self.new("mixed", x, *x.shape))
+        return torch.mm(hidden, self.back.t(), out=self.new("mixed", x))
 
     def backward(self, grad: Tensor, x: Tensor, gate_up: Tensor) -> Tensor:
         """Gradient of x, given that of x + SwiGLU(x). Accumulates weight gradients; overwrites `gate_up`."""
@@ -64,7 +61,7 @@ class Channels(Layer):
         swiglu.gate_backward(gate_up, hidden)
         add_product(back_grad, grad.t(), hidden, self.buffers)
         add_product(into_grad, gate_up.t(), x, self.buffers)
-        pushed = torch.mm(gate_up, self.into, out=self.new("mixed", x, *x.shape))
+        pushed = torch.mm(gate_up, self.into, out=self.new("mixed", x))
         return pushed.add_(grad)
 
 
@@ -99,7 +96,7 @@ class Tokens(Layer):
         inner, columns = self.back.shape[1], x.shape[1]
         gate_up = torch.mm(self._aligned(), x, out=self.new("token gate_up", x, 2 * inner, columns))
         hidden = swiglu.gate(gate_up, self.new("token hidden", x, inner, columns))
-        mixed = torch.mm(self.back, hidden, out=self.new("token mixed", x, *x.shape))
+        mixed = torch.mm(self.back, hidden, out=self.new("token mixed", x))
         norm.residual_norm(x, mixed, 0, y, scale)
         return y
 
@@ -109,7 +106,7 @@ class Tokens(Layer):
         inner, columns = self.back.shape[1], x.shape[1]
         gate_up = self.new("token gate_up", x, 2 * inner, columns)
         hidden = self.new("token hidden", x, inner, columns)
-        total, out = self.new("token total", x, *x.shape), self.new("token out", x, *x.shape)
+        total, out = self.new("token total", x), self.new("token out", x)
         tile = self._tile("tokens backward")
         if tile:
             tokens.mix_backward(x, *self.padded, y, scale, grad, total, gate_up, hidden, out, tile)

@@ -50,17 +50,13 @@ class TritonRounds(fused.Rounds):
     ) -> tuple[Tensor, Tensor]:
         """Same as `network.recursion_round`; appends what backward needs to `saved`."""
         z_H, z_L, x = z_H.contiguous(), z_L.contiguous(), x.contiguous()
-        inject = torch.add(z_H, x, out=self._get("inject", x))
-        into = torch.add(z_L, inject, out=self._get(("into", 0 if saved is not None else None), x))
+        inject = torch.add(z_H, x, out=self._buffers.get("inject", x))
+        into = torch.add(z_L, inject, out=self._buffers.get(("into", 0 if saved is not None else None), x))
         for use in range(l_cycles):
             last = use == l_cycles - 1
             z_L, into = self._apply(into, use, "z_L" if last else None, z_H if last else inject, saved)
         z_H, _ = self._apply(into, l_cycles, "z_H", None, saved)
         return z_H, z_L
-
-    def _get(self, key: Any, like: Tensor, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
-        shape = shape or tuple(like.shape)
-        return self._buffers.get((key, *shape), like, *shape, dtype=dtype)
 
     def _apply(
         self, x: Tensor, use: int, role: str | None, extra: Tensor | None, saved: list[Any] | None
@@ -69,7 +65,7 @@ class TritonRounds(fused.Rounds):
         length, batch, width = x.shape
         rows, columns = (length * batch, width), (length, batch * width)
         records, dtype = [], scale_dtype(x)
-        into = x if extra is None else self._get(("into", use % 2 if saved is None else use + 1), x)
+        into = x if extra is None else self._buffers.get(("into", use % 2 if saved is None else use + 1), x)
         added = None if extra is None else (extra.view(rows), into.view(rows))
         for i, (mixer, channels) in enumerate(self._blocks):
             place = (use, i) if saved is not None else None
@@ -78,16 +74,16 @@ class TritonRounds(fused.Rounds):
             inner: tuple[Tensor, ...] = ()
             if isinstance(mixer, Attention):
                 inner = (
-                    self._get(("qkv", place), x, length, batch, 3 * width),
-                    self._get(("attended", place), x, length, batch, width),
+                    self._buffers.get(("qkv", place), x, length, batch, 3 * width),
+                    self._buffers.get(("attended", place), x, length, batch, width),
                 )
-            y = self._get(("y", place), x, *rows)
-            out = None if saved is None and name is None else self._get((name, place), x, *rows)
+            y = self._buffers.get(("y", place), x, *rows)
+            out = None if saved is None and name is None else self._buffers.get((name, place), x, *rows)
             kept = None
             if saved is not None and out is not None:
-                y_scale = self._get(("y scale", place), x, max(rows[0], columns[1]), dtype=dtype)
-                gate_up = self._get(("gate_up", place), x, rows[0], channels.into.shape[0])
-                out_scale = self._get(("out scale", place), x, rows[0], dtype=dtype)
+                y_scale = self._buffers.get(("y scale", place), x, max(rows[0], columns[1]), dtype=dtype)
+                gate_up = self._buffers.get(("gate_up", place), x, rows[0], channels.into.shape[0])
+                out_scale = self._buffers.get(("out scale", place), x, rows[0], dtype=dtype)
                 kept = fused.Kept(x, y, y_scale, inner, gate_up, out, out_scale)
                 records.append(kept)
             if isinstance(mixer, Tokens):
@@ -119,14 +115,14 @@ class TritonRounds(fused.Rounds):
         rows, columns = (length * batch, width), (length, batch * width)
         for (mixer, channels), kept in zip(self._blocks[::-1], records[::-1]):
             total = norm_backward(
-                grad.view(rows), kept.out, kept.out_scale, 1, self._get("total", grad, *rows)
+                grad.view(rows), kept.out, kept.out_scale, 1, self._buffers.get("total", grad, *rows)
             )
             grad = channels.backward(total, kept.y, kept.gate_up)
             if isinstance(mixer, Tokens):
                 shapes = grad.view(columns), kept.x.view(columns), kept.y.view(columns)
                 grad = mixer.backward(*shapes, kept.y_scale)
             else:
-                total = norm_backward(grad, kept.y, kept.y_scale, 1, self._get("total", grad, *rows))
+                total = norm_backward(grad, kept.y, kept.y_scale, 1, self._buffers.get("total", grad, *rows))
                 grad = mixer.backward(total, kept.x, *kept.mixer)
             grad = grad.view(length, batch, width)
         return grad

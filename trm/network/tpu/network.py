@@ -175,11 +175,9 @@ class XlaNetwork:
     for as many blocks as do not fit).
     """
 
-    def __init__(
-        self, layout: Layout, params: Tensor, grads: Tensor, arch: Architecture, remat: bool | None = None
-    ):
+    def __init__(self, layout: Layout, params: Tensor, grads: Tensor, arch: Architecture):
         self._layout, self._arch, self._params, self._grads = layout, arch, params, grads
-        self.remat = remat
+        self.remat: bool | None = None
         self.kernels: bool | None = None
         self._keep: int | None = None
         self._flat = params
