@@ -29,10 +29,15 @@ def add_product(total: Tensor, a: Tensor, b: Tensor, buffers: Buffers) -> None:
 class Layer(ABC):
     """Two weights in the forward dtype, their float32 gradients (none for inference), residual and norm."""
 
-    tokens = False
-    """Mixes tokens: x is [L, M], weights multiply from the left. Otherwise channels: [N, D], from the right."""
-
-    def __init__(self, weights: tuple[Tensor, Tensor], grads: tuple[Tensor, ...], buffers: Buffers):
+    def __init__(
+        self,
+        weights: tuple[Tensor, Tensor],
+        grads: tuple[Tensor, ...],
+        buffers: Buffers,
+        tokens: bool = False,
+    ):
+        self.tokens = tokens
+        """Norm (and SwiGLU) over tokens: x is [L, M], weights on the left. Otherwise channels: [N, D], on the right."""
         self.into, self.back = weights
         self.grads, self._buffers = grads, buffers
         self.new = buffers.get
@@ -120,13 +125,3 @@ class SwiGLU(Layer):
     def _strides(self, hidden: Tensor) -> tuple[int, int]:
         columns = hidden.shape[1]
         return columns, columns if self.tokens else 2 * columns
-
-
-class Tokens(SwiGLU):
-    """SwiGLU over tokens."""
-
-    tokens = True
-
-
-class Channels(SwiGLU):
-    """SwiGLU over channels."""

@@ -14,7 +14,7 @@ from torch import Tensor
 from trm.network import fused
 from trm.network.cpu.attention import Attention
 from trm.network.cpu.launch import run
-from trm.network.cpu.layers import Channels, Layer, Tokens
+from trm.network.cpu.layers import Layer, SwiGLU
 
 
 class CompiledRounds(fused.Rounds):
@@ -23,7 +23,7 @@ class CompiledRounds(fused.Rounds):
     def _layer(self, kind: str, weights: tuple[Tensor, Tensor], grads: tuple[Tensor, ...]) -> Layer:
         if kind == "attention":
             return Attention(weights, grads, self._buffers, heads=self._arch.heads, rope=self._arch.rope)
-        return (Tokens if kind == "tokens" else Channels)(weights, grads, self._buffers)
+        return SwiGLU(weights, grads, self._buffers, tokens=kind == "tokens")
 
     @torch.no_grad()
     def forward(
