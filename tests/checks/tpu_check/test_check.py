@@ -102,7 +102,7 @@ def test_the_command_knows_the_runs_of_the_study(capsys: pytest.CaptureFixture):
     assert main(["tpu-check", "--run", "no-such-run"]) == 2
     assert "the study has no run 'no-such-run'" in capsys.readouterr().err
     assert main(["tpu-check", "--topology", "v5e-8"]) == 2
-    assert "no TPU slice 'v5e-8'" in capsys.readouterr().err
+    assert "unknown TPU slice 'v5e-8'" in capsys.readouterr().err
 
 
 def test_the_command_says_what_it_does_and_one_program_s_failure_hides_no_other(

@@ -45,5 +45,5 @@ def test_slices():
     pod = parse_slice("v4-64")
     assert (pod.chips, pod.hosts, pod.topology) == (32, 8, "v4:2x4x4")
     assert parse_slice("v4-8").hosts == 1
-    with pytest.raises(UserError, match="no TPU slice 'v5e-8'"):
+    with pytest.raises(UserError, match="unknown TPU slice 'v5e-8'"):
         parse_slice("v5e-8")
