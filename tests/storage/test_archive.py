@@ -50,7 +50,7 @@ def test_an_archive_can_be_collected_elsewhere(results: Path, gcs: GcsStore, tmp
 
     (results / "runs/a-1/weights.safetensors").write_text("changed")  # as long as before
     assert main(words) == 0
-    assert "copied 1 files" in capsys.readouterr().out
+    assert "copied 1 file," in capsys.readouterr().out
     there = tmp_path / "there/results"
     assert main(["results", "collect", place, "--root", str(there)]) == 0
     assert sorted(p.relative_to(there).as_posix() for p in there.rglob("*") if p.is_file()) == SIX

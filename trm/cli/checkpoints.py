@@ -1,10 +1,10 @@
-"""`python -m trm checkpoints list|clean|compact`: what checkpoints take up, removal, and a small form to carry.
+"""`python -m trm checkpoints list|clean|compact`: list, remove and compact checkpoints.
 
-A finished run's result is in results/runs; checkpoints only serve to resume. `clean` removes the checkpoints of
-finished runs, and with --unknown also those of runs that the study no longer uses and that nobody has written to
-for an hour. Both work on a bucket: `--config storage_prefix=gs://bucket/prefix`. `compact` writes a run's newest
-checkpoint in about 10 bytes a parameter (moments in bfloat16, no batch slots); `trm train --checkpoints` resumes from
-it.
+Checkpoints are only needed to resume; the results of a finished run are in results/runs. `clean` removes the
+checkpoints of finished runs, and with --unknown also those of runs that the study no longer uses and that nobody
+has written to for an hour. Both work on a bucket: `--config storage_prefix=gs://bucket/prefix`. `compact` writes a
+run's newest checkpoint in about 10 bytes a parameter (moments in bfloat16, no batch slots); `trm train
+--checkpoints` resumes from it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True)
     listing = actions.add_parser("list", help="every run's checkpoints: bytes and state")
     clean = actions.add_parser("clean", help="remove checkpoints of finished runs (--dry-run lists them)")
-    compact = actions.add_parser("compact", help="a run's newest checkpoint in a small form to carry away")
+    compact = actions.add_parser("compact", help="a run's newest checkpoint in a compact form")
     compact.add_argument("folder", help="the run's folder below results/checkpoints")
     compact.add_argument("--to", required=True, help="new folder, to be given to `trm train --checkpoints`")
     compact.add_argument(

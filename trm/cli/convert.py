@@ -1,4 +1,4 @@
-"""`python -m trm convert`: exchange weights with the public implementation, or write a small model of a run.
+"""`python -m trm convert`: exchange weights with the public implementation, or export a small model.
 
 python -m trm convert from-reference STEP_FILE --config RUNCONFIG --out results/runs/NAME
 python -m trm convert to-reference results/runs/NAME --out model.pt [--weights ema|raw]

@@ -32,12 +32,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     expand = actions.add_parser("expand", help="write augmented copies out, as the reference tools do")
     inspect = actions.add_parser("inspect", help="print identity, counts and difficulty; draw samples")
     checksum = actions.add_parser(
-        "checksum", help="print gs:// files with their SHA-256, as `--config` takes them"
+        "checksum", help="print gs:// files with their SHA-256, in the form that `--config` expects"
     )
     checksum.add_argument("files", nargs="+", metavar="URI", help="gs://bucket/file")
-    tasks = actions.add_parser(
-        "tasks", help="write ARC tasks of a few families, to train on beside other files"
-    )
+    tasks = actions.add_parser("tasks", help="write ARC tasks of a few families, as additional training data")
     tasks.add_argument("--count", type=int, default=40, help="tasks (default: %(default)s)")
     tasks.add_argument("--pairs", type=int, default=10, help="pairs of each task (default: %(default)s)")
     tasks.add_argument(

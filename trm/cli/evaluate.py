@@ -1,4 +1,4 @@
-"""`python -m trm evaluate`: measure a trained model.
+"""`python -m trm evaluate`: evaluate a trained model.
 
 python -m trm evaluate --run results/runs/NAME --dataset results/datasets/NAME --evaluation '{}' --out FILE
 """

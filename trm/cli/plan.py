@@ -1,4 +1,4 @@
-"""`python -m trm plan`: what would be trained, how long it takes and what it costs, before anything runs."""
+"""`python -m trm plan`: what would be trained, how long it would take and what it would cost."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     from trm.cli.study import add_study_options
 
     add_study_options(parser)
-    parser.add_argument(
-        "--runs", action="store_true", help="a line for every run, not only for every experiment"
-    )
+    parser.add_argument("--runs", action="store_true", help="one line per run instead of one per experiment")
     parser.add_argument("--jobs", type=int, help="jobs that run at once (default: from config/hardware.yaml)")
     parser.add_argument("--budget-hours", help="list what this many device-hours buy, and in which order")
     parser.add_argument(

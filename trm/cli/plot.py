@@ -3,8 +3,7 @@
     python -m trm plot --spec '{"kind": "law", "x": "data.train_puzzles"}' --table t.csv --fit f.json --out
     figure.pdf
 
-Writes the PDF, a PNG and a JSON (caption, sentence, numbers) beside it. It only reads: a change of colour
-never refits.
+Writes the PDF, a PNG and a JSON file (caption, sentence, numbers). It never refits.
 """
 
 from __future__ import annotations

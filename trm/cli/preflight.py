@@ -16,16 +16,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--profile",
         default="local",
         choices=("local", "gpu", "tpu"),
-        help="what is checked for (default: local)",
+        help="target of the checks (default: local)",
     )
     parser.add_argument("--bucket", help="gs:// address that results will go to")
     parser.add_argument(
         "--scratch", help="folder where checkpoints will be written (default: as `trm train` chooses it)"
     )
-    parser.add_argument("--devices", type=int, help="devices there must be")
-    parser.add_argument("--memory-gib", type=float, default=4.0, help="host memory there must be")
-    parser.add_argument("--disk-gib", type=float, default=5.0, help="free disk there must be")
-    parser.add_argument("--out", help="write the rows as JSON here if all are green")
+    parser.add_argument("--devices", type=int, help="required number of devices")
+    parser.add_argument("--memory-gib", type=float, default=4.0, help="required host memory")
+    parser.add_argument("--disk-gib", type=float, default=5.0, help="required free disk space")
+    parser.add_argument("--out", help="write the rows as JSON to this file if all are green")
 
 
 def run(args: argparse.Namespace) -> int:

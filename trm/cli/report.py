@@ -2,7 +2,7 @@
 
     python -m trm report --spec report.json --out results/report.html --pdf results/report.pdf
 
-The HTML file needs nothing beside it and no network. Missing parts are marked in red; they never stop the report.
+The HTML file is self-contained and needs no network. Missing parts are marked in red; they never stop the report.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--pdf",
         metavar="FILE.pdf",
-        help="also print a PDF, where Chromium, Chrome or WeasyPrint is installed",
+        help="also print a PDF, if Chromium, Chrome or WeasyPrint is installed",
     )
 
 

@@ -1,10 +1,10 @@
-"""`python -m trm results archive|collect|export`: results to a bucket, back from one, or as plain tables.
+"""`python -m trm results archive|collect|export`: copy results to a bucket or back, or export tables.
 
 python -m trm results archive gs://my-bucket/trm-2026 --dry-run
 python -m trm results collect gs://my-bucket/trm
 python -m trm results export tables data_size model_size
 
-Only what differs is sent; nothing is ever deleted.
+Only files that differ are copied; nothing is ever deleted.
 """
 
 from __future__ import annotations

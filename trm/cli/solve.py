@@ -4,9 +4,9 @@
     python -m trm solve puzzles.csv --steps 64 --restarts 4 --out answers.csv
     python -m trm solve PUZZLE --model results/runs/NAME
 
-A puzzle has one character a cell, row by row: 1-9 for clues, . or 0 for blanks. 81 characters are a 9x9 grid, 36 a
-6x6 one. A CSV file has the columns question and answer. Answers are checked by the rules of Sudoku; the first one
-that satisfies them is returned.
+A puzzle has one character per cell, row by row: 1-9 for clues, . or 0 for blanks. 81 characters are a 9x9 grid, 36 a
+6x6 one. A CSV file has the columns question and answer. Answers are checked against the rules of Sudoku; the first
+one that satisfies them is returned.
 """
 
 from __future__ import annotations
@@ -41,13 +41,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--model", type=Path, help="folder of a run, or a .safetensors file (default: those in models/)"
     )
     parser.add_argument(
-        "--steps", type=int, help=f"most supervision steps (default: {DEEPER} times those of training)"
+        "--steps", type=int, help=f"maximum supervision steps (default: {DEEPER} times those of training)"
     )
     parser.add_argument(
-        "--restarts", type=int, default=4, help="starts, all but the first with noise (default: 4)"
+        "--restarts", type=int, default=4, help="number of starts, all but the first with noise (default: 4)"
     )
-    parser.add_argument("--noise", type=float, default=0.3, help="deviation of that noise (default: 0.3)")
-    parser.add_argument("--out", type=Path, help="CSV file to write the answers of a CSV file to")
+    parser.add_argument(
+        "--noise", type=float, default=0.3, help="standard deviation of that noise (default: 0.3)"
+    )
+    parser.add_argument("--out", type=Path, help="CSV file for the answers to a CSV file")
     parser.add_argument("--threads", type=int, help="CPU threads (default: all)")
 
 

@@ -35,7 +35,7 @@ def add_set_option(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="KEY=VALUE",
         help="one-off override of every run, part of its identity: --set training.steps=1000,training.lr=1e-3; "
-        "runtime.* is bookkeeping and part of none (may be repeated)",
+        "runtime.* does not change the identity (may be repeated)",
     )
 
 
@@ -86,13 +86,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "run",
         allow_abbrev=False,
         help="run snakemake; removes stale locks first, writes results/launches/",
-        description="Runs `snakemake` with whatever else is given: profile, targets, -n, --config ...",
+        description="Runs `snakemake` with all other arguments: profile, targets, -n, --config ...",
     )
     add_set_option(launch)
     launch.add_argument(
         "--point",
         metavar="LABEL",
-        help="of the experiments given as targets, train and evaluate this point alone",
+        help="train and evaluate only this point of the target experiments",
     )
     launch.set_defaults(arguments=[])  # whatever follows is handed to snakemake
 

@@ -2,7 +2,7 @@
 
     python -m trm table --experiment experiment.json --out results/tables/data_size.csv
 
-Writes table.csv (a row for each run, evaluation and policy), table.csv.json (provenance, what is missing,
+Writes table.csv (one row per run, evaluation and policy), table.csv.json (provenance, missing runs,
 halting, traces) and table.csv.curves.csv (thinned histories).
 """
 
@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--experiment", required=True, metavar="JSON", help="TableSpec: JSON text or a file")
     parser.add_argument("--out", required=True, metavar="FILE.csv")
     parser.add_argument(
-        "--allow-missing", action="store_true", help="leave out runs whose files are missing, and list them"
+        "--allow-missing", action="store_true", help="skip runs whose files are missing, and list them"
     )
 
 

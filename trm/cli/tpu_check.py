@@ -16,22 +16,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     from trm.cli.study import add_study_options
 
     add_study_options(parser)
-    parser.add_argument(
-        "--run", action="append", help="name of a run of the study (default: all; may be repeated)"
-    )
+    parser.add_argument("--run", action="append", help="run of the study (default: all; may be repeated)")
     parser.add_argument(
         "--run-config", help="check this RunConfig instead: JSON text or a path to a JSON file"
     )
-    parser.add_argument(
-        "--topology", default="v4-8", help="slice that a job gets: v4-8 (one host), ..., v4-64"
-    )
+    parser.add_argument("--topology", default="v4-8", help="TPU slice of a job: v4-8 (one host), ..., v4-64")
     parser.add_argument(
         "--steps",
         choices=("train", "eval", "both", "run", "all"),
         default="both",
         help="training step, evaluation step, both (default), every program of a run, or all of these",
     )
-    parser.add_argument("--cache", default="results/tpu-check", help="folder of compiled programs' numbers")
+    parser.add_argument(
+        "--cache", default="results/tpu-check", help="folder for the results of compiled programs"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 

@@ -1,8 +1,7 @@
 """`python -m trm train`: train one model, from its newest checkpoint if there is one.
 
-    python -m trm train --config run.json --dataset results/datasets/NAME --out results/runs/NAME \
-        --checkpoints results/checkpoints/NAME
-    python -m trm train --workers 2 ...        # two workers on this machine, same result
+python -m trm train --config run.json --dataset results/datasets/NAME --out results/runs/NAME --checkpoints DIR
+python -m trm train --workers 2 ...        # two workers on this machine, same result
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dataset", required=True, help="data set folder, as from `trm data build`, or gs://..."
     )
-    parser.add_argument("--out", required=True, help="folder of the finished run's files, or gs://...")
+    parser.add_argument("--out", required=True, help="output folder of the run, or gs://...")
     parser.add_argument(
-        "--checkpoints", required=True, help="folder of the checkpoints, kept between attempts, or gs://..."
+        "--checkpoints", required=True, help="checkpoint folder, reused by later attempts, or gs://..."
     )
     parser.add_argument("--backend", default="auto", help="auto, cpu, cuda or xla")
     parser.add_argument("--threads", type=int, help="CPU threads (default: all)")
@@ -41,14 +40,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--time-limit",
         type=float,
         metavar="MINUTES",
-        help="minutes that a cluster gives this job: the run stops with a checkpoint before they are over, and a Slurm "
-        "job puts itself back into the queue",
+        help="time limit of the cluster job: the run stops before it with a checkpoint; a Slurm job requeues itself",
     )
-    parser.add_argument("--log-every", type=int, help="steps between metrics rows, over --runtime's")
+    parser.add_argument("--log-every", type=int, help="steps between metrics rows; overrides --runtime")
     parser.add_argument("--init-from", help="folder of the finished run that training.init_from names")
     parser.add_argument(
         "--evaluations",
-        help="JSON list of EvaluationConfigs to measure at the end, kept for `trm evaluate --ahead`",
+        help="JSON list of EvaluationConfigs to run after training, for `trm evaluate --ahead`",
     )
     parser.add_argument("--profile-steps", metavar="FIRST:LAST", help="write a profiler trace of these steps")
 
