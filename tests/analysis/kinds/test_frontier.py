@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.analysis.conftest import Drawn
-from trm.analysis.kinds.frontier import inference_answer, inference_sentence
+from trm.analysis.kinds.frontier import inference_answer, inference_sentence, strength
 
 BASE = {"reference": {"value": 0.6, "flops": 1e8}}
 GAIN = {
@@ -38,6 +40,12 @@ def test_gains_and_losses_are_claimed_after_correction_only() -> None:
     assert inference_answer({**BASE, "fixed": unsure}).startswith(
         "No gain from more compute at test time is established"
     )
+
+
+def test_only_gains_that_a_user_could_have_are_findings() -> None:
+    assert strength({**BASE, "fixed": GAIN}) == pytest.approx(2.0)
+    loss = {**GAIN, "change": -0.1, "low": -0.15, "high": -0.05}
+    assert strength({**BASE, "confident": loss, "oracle": GAIN}) is None
 
 
 def test_they_are_drawn(drawn: Drawn) -> None:

@@ -97,6 +97,14 @@ def inference_answer(gains: Mapping[str, Any]) -> str:
     )
 
 
+def strength(gains: Mapping[str, Any]) -> float | None:
+    """Largest established gain that a user could have, over half the width of its interval; None: there is none."""
+    items = [item for name, item in gains.items() if name in RUNNABLE and established(item)]
+    return max(
+        (i["change"] / max(1e-9, i["change"] - i["low"]) for i in items if i["change"] > 0), default=None
+    )
+
+
 def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.Drawing:
     """One panel for each hue value or grid point; the sentence is about the first."""
     table = tables[0]
@@ -125,7 +133,6 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     if fit and (spec.hue or not hue):
         body = law.group_sentence(fit["groups"][0], "flops_per_puzzle")
         words += f" With more supervision steps, {body[0].lower()}{body[1:]}"
-    sure = [item for name, item in found_gains.items() if name in RUNNABLE and established(item)]
     return common.Drawing(
         figure,
         rows,
@@ -138,7 +145,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         ),
         sentence=words,
         answer=inference_answer(found_gains),
-        strength=max((abs(i["change"]) / max(1e-9, abs(i["change"] - i["low"])) for i in sure), default=None),
+        strength=strength(found_gains),
         numbers={"best": best, "gains": found_gains},
     )
 

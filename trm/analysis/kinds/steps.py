@@ -81,7 +81,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         caption=(
             "The model's answer after supervision steps of one puzzle a row: the first, the last, and those where "
             "most cells change. Grey and bold: given (ARC: every cell in its colour). Red with a cross: wrong. "
-            "Test puzzles: where there are such, one solved after several steps, one unsolved, and one more."
+            "Test puzzles, if there are such: one solved after several steps, one unsolved, one more."
         ),
         sentence=steps_sentence([wrong(trace).sum(axis=1).tolist() for trace in traces]),
     )
