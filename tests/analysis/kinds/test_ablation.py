@@ -94,6 +94,7 @@ def test_the_power_of_the_seeds_is_stated() -> None:
     half = 4.303 * 0.1 / 3**0.5
     text = power_sentence([unsure(0.0, -half, half)], "exact_accuracy")
     assert "3 pairs of seeds can show a difference of 31.0 points (80 % power)" in text
+    assert "too few to show any difference" in power_sentence([unsure(0.0, -2.0, 2.0)], "exact_accuracy")
 
 
 def test_the_baseline_is_named_else_the_scales_recipe_else_the_papers() -> None:
