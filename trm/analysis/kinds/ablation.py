@@ -141,7 +141,9 @@ def power_sentence(changes: Sequence[Change], column: str) -> str:
         return ""
     pairs = min(change.mean.n for change in changes if change.mean.n > 1)
     if label(column).percent and size >= 1:
-        return f" {count(pairs, 'pair').capitalize()} of seeds are too few to show any difference (80 % power)."
+        return (
+            f" {count(pairs, 'pair').capitalize()} of seeds are too few to show any difference (80 % power)."
+        )
     return (
         f" {count(pairs, 'pair').capitalize()} of seeds can show a difference of {changed(column, size, sign=False)} "
         "(80 % power)."
