@@ -22,7 +22,7 @@ def test_from_result_files_to_a_figure(
     assert main(["table", "--experiment", str(study / "specs/model_size.json"), "--out", table]) == 0
     assert main(["fit", "--table", table, "--spec", str(spec), "--out", fit]) == 0
     assert main(["plot", "--spec", law, "--table", table, "--fit", fit, "--out", figure]) == 0
-    assert "Error falls with the power" in capsys.readouterr().out
+    assert "Error falls as a power law" in capsys.readouterr().out
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "f.json",
         "fit.spec.json",

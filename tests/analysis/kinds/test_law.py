@@ -32,9 +32,13 @@ def law(slope: float, bounds: list[float], chosen: str = "power_law", **more: An
         (
             0.5,
             [0.4, 0.6],
-            "Error falls with the power −0.50 [−0.60, −0.40] of unique training puzzles between 100 and 1k, ",
+            "Error falls as a power law of unique training puzzles between 100 and 1k with exponent −0.50 [−0.60, ",
         ),
-        (-0.5, [-0.6, -0.4], "Error rises with the power 0.50 [0.40, 0.60]"),
+        (
+            -0.5,
+            [-0.6, -0.4],
+            "Error rises as a power law of unique training puzzles between 100 and 1k with exponent 0.50 [0.40, ",
+        ),
     ],
 )
 def test_a_law_falls_or_rises(slope: float, bounds: list[float], words: str) -> None:

@@ -73,7 +73,7 @@ def optimum_sentence(group: Mapping[str, Any], x: str, second: str) -> str:
             parts.append(f"The best {best} shows no trend with {other} (exponent {shown}).")
         else:
             parts.append(
-                f"The best {best} {'rises' if slope > 0 else 'falls'} with the power {shown} of {other}."
+                f"The best {best} {'rises' if slope > 0 else 'falls'} as a power law of {other} with exponent {shown}."
             )
     else:
         parts.append(f"No power law of the best {best}: fewer than two optima lie inside the grid.")

@@ -32,8 +32,8 @@ def joint_sentence(group: law.Group, x: str = "parameters", second: str = "train
         return reason
     form = group["forms"]["joint"]
     text = (
-        f"The reducible error falls with the power {law.exponent(form)} of {thing(x)} and {law.exponent(form, 'b')} of "
-        f"{thing(second)}"
+        f"The reducible error falls as a power law of {thing(x)} with exponent {law.exponent(form)} and of "
+        f"{thing(second)} with exponent {law.exponent(form, 'b')}"
     )
     if not law.floor_shown(group):
         return f"{text}; no floor is established (its interval includes 0)."

@@ -107,7 +107,7 @@ def group_sentence(group: Group, x: str, y: str = "error") -> str:
         return sentence(f"{thing(y)} {ends}. No law is claimed: {listed(group['doubts'])}.")
     slope = form["parameters"]["a"]
     verb = "falls" if slope > 0 else "rises"
-    text = f"{thing(y)} {verb} with the power {exponent(form)} of {over} {span}"
+    text = f"{thing(y)} {verb} as a power law of {over} {span} with exponent {exponent(form)}"
     if group["chosen"] == "power_law":
         change = abs(100 * (1 - 2.0**-slope))
         text += f", {change:.0f} % {'less' if slope > 0 else 'more'} for every doubling"

@@ -39,7 +39,8 @@ def repeated_sentence(group: law.Group) -> str:
     worth, bounds = form["parameters"]["R*"], (form.get("intervals") or {}).get("R*")
     return (
         f"Augmented copies of a puzzle are worth at most {estimate(worth, bounds)} fresh puzzles, "
-        f"however many; the error falls with the power {law.exponent(form)} of the effective number of puzzles."
+        f"however many; the error falls as a power law of the effective number of puzzles with exponent "
+        f"{law.exponent(form)}."
     )
 
 
