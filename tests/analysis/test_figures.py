@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import matplotlib
+import matplotlib.pyplot as plt
+import numpy as np
 import pytest
 
 from tests.analysis.conftest import figure, inputs
 from trm.analysis.kinds import KINDS, draw
-from trm.analysis.kinds.common import BinaryLocator, colours, nice, save, styled
+from trm.analysis.kinds.common import BinaryLocator, colours, legible, nice, panels, save, styled
 from trm.analysis.tables import Table
 from trm.analysis.traces import puzzles
 from trm.analysis.words import point_name, signed
@@ -71,6 +73,14 @@ def test_colours_and_ticks() -> None:
     wide = nice(1e3, 1e15)
     assert 4 <= len(wide) <= 8
     assert min(wide) >= 1e3 * (1 - 1e-9)
+
+
+def test_tick_labels_do_not_lie_on_one_another() -> None:
+    drawn, axes = panels(3, 2.9)
+    sizes = np.array([3890.0, 4610, 6430, 13900])
+    assert legible(axes[0], sizes, np.log(200)) == [4610, 6430, 13900]
+    assert legible(axes[0], sizes, np.log(4)) == sizes.tolist()
+    plt.close(drawn)
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,12 @@ def crowded(axes: Axes, values: np.ndarray, span: float, shown: Any) -> bool:
     return bool((np.diff(np.log(values)) / span * points < (widths[1:] + widths[:-1]) / 2).any())
 
 
+def legible(axes: Axes, values: np.ndarray, span: float) -> list[float]:
+    """The values whose slanted tick labels do not lie on top of the next one."""
+    gaps = np.diff(np.log(values)) / span * 72 * panel_width(axes)
+    return [float(value) for value, gap in zip(values, [*gaps, np.inf], strict=True) if gap >= 7]
+
+
 def nice(low: float, high: float) -> list[float]:
     """Ticks of a log axis within [low, high]: 1-2-5, finer below one decade, powers of ten over wide ranges."""
     decades = np.arange(np.floor(np.log10(low)) - 1, np.ceil(np.log10(high)) + 1)

@@ -23,7 +23,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLo
 
 from trm.analysis import stats
 from trm.analysis.labels import Label, label
-from trm.analysis.scales import BinaryLocator, crowded, shown
+from trm.analysis.scales import BinaryLocator, crowded, legible, shown
 from trm.analysis.scales import nice as nice
 from trm.analysis.scales import panel_width as panel_width
 from trm.analysis.specs import Figure, FitSpec
@@ -389,6 +389,7 @@ def axis_scale(axes: Axes, which: str, text: Label, values: Any = (), *, log: bo
         if which == "x" and 2 <= len(own) <= 9 and "FLOP" not in text.unit:
             axis.set_major_locator(FixedLocator(own.tolist()))
             if crowded(axes, own, np.log(high / low), lambda value: shown(text, value)):
+                axis.set_major_locator(FixedLocator(legible(axes, own, np.log(high / low))))
                 axes.tick_params(axis="x", rotation=60)
                 for tick in axes.get_xticklabels():
                     tick.set_horizontalalignment("right")
