@@ -1,0 +1,78 @@
+"""Every sentence of every kind of figure on the synthetic study, word for word.
+
+After a change that is meant: GOLDEN=write python -m pytest tests/analysis/test_sentences.py
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from tests.analysis.conftest import figure, inputs
+from trm.analysis.kinds import KINDS, draw
+from trm.analysis.kinds.common import styled
+from trm.analysis.tables import Table
+
+GOLDEN = Path(__file__).with_name("sentences.json")
+FIGURES: list[tuple[str, dict[str, Any]]] = [
+    ("data_size", {"kind": "law", "x": "data.train_puzzles", "target": 0.85}),
+    ("data_size", {"kind": "law", "x": "data.train_puzzles", "y": "cross_entropy"}),
+    ("model_size", {"kind": "law", "x": "parameters"}),
+    ("compute", {"kind": "law", "x": "train_flops", "hue": "model.d_model", "envelope": True}),
+    ("recursion", {"kind": "law", "x": "effective_depth", "fit": None}),
+    ("blocks", {"kind": "law", "x": "parameters"}),
+    ("compute", {"kind": "prediction", "best": True, "reported": [{"x": 1e15, "y": 0.05}]}),
+    ("compute", {"kind": "joint"}),
+    ("augmentation", {"kind": "repeated"}),
+    ("mixer", {"kind": "ablation", "x": "model.mixer"}),
+    ("ema", {"kind": "ablation", "x": "training.ema", "hue": "training.batch_size"}),
+    ("recursion", {"kind": "heatmap", "x": "model.l_cycles", "y": "model.h_cycles"}),
+    ("lr_batch", {"kind": "heatmap", "x": "training.lr", "y": "training.batch_size", "optimum": True}),
+    ("data_size", {"kind": "curves"}),
+    ("compute", {"kind": "curves", "against": "flops", "gap": False}),
+    ("unroll", {"kind": "unroll"}),
+    ("model_size", {"kind": "pareto", "costs": ["wall_seconds"]}),
+    ("inference", {"kind": "frontier"}),
+    ("unroll", {"kind": "frontier"}),
+    ("mixer", {"kind": "agreement"}),
+    ("mixer", {"kind": "halting"}),
+    ("batch_size", {"kind": "batch"}),
+    ("inference", {"kind": "steps", "puzzles": 2}),
+    ("", {"kind": "compute_frontier", "sources": ["model_size", "inference"]}),
+    (
+        "",
+        {
+            "kind": "scaling_laws",
+            "panels": [
+                {"experiment": "model_size", "x": "parameters"},
+                {"experiment": "inference", "x": "flops_per_puzzle"},
+            ],
+        },
+    ),
+]
+
+
+def words(tables: dict[str, Table]) -> dict[str, dict[str, str]]:
+    """Title, sentence, answer and caption of every figure."""
+    found = {}
+    for experiment, spec in FIGURES:
+        wanted = figure(**spec)
+        with styled():
+            drawing = draw(wanted, *inputs(tables, experiment, wanted))
+        keys = ("title", "sentence", "answer", "caption")
+        found[f"{experiment} {wanted.slug}".strip()] = {key: getattr(drawing, key) for key in keys}
+    return found
+
+
+def test_every_sentence_is_as_read(tables: dict[str, Table]) -> None:
+    found = words(tables)
+    if os.environ.get("GOLDEN") == "write":
+        GOLDEN.write_text(json.dumps(found, indent=1, ensure_ascii=False, sort_keys=True) + "\n")
+    known = json.loads(GOLDEN.read_text())
+    assert found == known
+
+
+def test_every_kind_but_those_of_real_files_is_pinned() -> None:
+    assert set(KINDS) - {spec["kind"] for _, spec in FIGURES} == {"bins", "votes"}
