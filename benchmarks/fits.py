@@ -40,6 +40,10 @@ class Truth:
         values = dict(zip(FORMS[self.form].parameters, self.parameters))
         if self.form == "constant":
             return np.full(x.shape[1], values["E"])
+        if self.form == "exponential":
+            return values["E"] + values["A"] * np.exp(-x[0] / values["s"])
+        if self.form == "sigmoid":
+            return values["E"] + values["A"] / (1 + (x[0] / values["m"]) ** values["k"])
         if self.form == "critical_batch":
             return values["Smin"] * (1 + values["B*"] / x[0])
         data = x[0]

@@ -23,6 +23,7 @@ GRIDS = {
     "data_size": [{"data.train_puzzles": n} for n in (10, 30, 100, 300, 1000)],
     "augmentation": [{"data.train_puzzles": 30, "data.augmentations": n} for n in (0, 2, 5, 10, 50)],
     "model_size": [{"model.d_model": d} for d in (16, 32, 64, 96)],
+    "two_decades": [{"training.steps": s} for s in (120, 250, 550, 1200, 2500, 5500, 12000)],
     "recursion": [{"model.h_cycles": t, "model.l_cycles": n} for t in (1, 2) for n in (1, 2)],
     "compute": [{"training.steps": s, "model.d_model": d} for d in (16, 32, 64) for s in (100, 400, 1600)],
     "mixer": [{"model.mixer": "mlp"}, {"model.mixer": "attention"}],

@@ -26,6 +26,8 @@ TRUTHS = {
     "constant": Truth("constant", (0.2,), PUZZLES),
     "power_law": Truth("power_law", (20.0, 0.6), PUZZLES),
     "power_law_floor": Truth("power_law_floor", (0.05, 20.0, 0.7), PUZZLES),
+    "exponential": Truth("exponential", (0.05, 0.7, 900.0), PUZZLES),
+    "sigmoid": Truth("sigmoid", (0.05, 0.7, 900.0, 1.3), PUZZLES),
     "repeated_data": Truth(
         "repeated_data",
         (0.03, 20.0, 0.6, 15.0),
@@ -126,7 +128,7 @@ def group_of(table: Table, **spec: Any) -> dict[str, Any]:
 
 def test_a_fit_holds_everything_a_reader_needs(tables: dict[str, Table]) -> None:
     group = group_of(tables["data_size"], target=0.85)
-    assert set(group["forms"]) == {"constant", "power_law", "power_law_floor"}
+    assert set(group["forms"]) == {"constant", "power_law", "power_law_floor", "exponential", "sigmoid"}
     best = group["forms"][group["chosen"]]
     low, high = best["intervals"]["a"]
     assert low < best["parameters"]["a"] < high
@@ -205,7 +207,7 @@ def test_too_many_parameters_are_said(tmp_path: Any) -> None:
     )
     assert not group["forms"]["power_law_floor"]["enough_points"]
     assert "3 points cannot test a law with 2 parameters" in group["doubts"]
-    assert "power law floor was requested but needs 5 points" in group["why"]
+    assert "a power law with a floor was requested but needs 5 points" in group["why"]
 
 
 def test_a_form_with_more_parameters_than_points_gives_way(tmp_path: Any) -> None:
@@ -215,7 +217,7 @@ def test_a_form_with_more_parameters_than_points_gives_way(tmp_path: Any) -> Non
         form="power_law_floor",
     )
     assert group["chosen"] == "power_law"
-    assert "power law floor was requested but needs 5 points, there are 2" in group["why"]
+    assert "a power law with a floor was requested but needs 5 points, there are 2" in group["why"]
     assert group["doubts"][0] == "2 points cannot test a law with 2 parameters"
 
 

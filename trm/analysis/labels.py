@@ -41,6 +41,8 @@ METRICS: dict[str, Label] = {
     "cross_entropy": Label("test cross entropy", "nats per cell", log=True, symbol="H"),
     "accuracy": Label("cell accuracy on unseen puzzles", percent=True),
     "blank_accuracy": Label("accuracy on blank cells", percent=True),
+    "validation_exact_accuracy": Label("exact accuracy on validation puzzles", percent=True),
+    "validation_cross_entropy": Label("validation cross entropy", "nats per cell", log=True, symbol="H"),
     "train_exact_accuracy": Label("exact accuracy on training puzzles", percent=True),
     "train_test_gap": Label("train − test exact accuracy", "percentage points", percent=False),
     "mean_steps": Label("mean supervision steps", "steps"),
@@ -73,7 +75,7 @@ DERIVED: dict[str, Label] = {
     "rating": Label("difficulty rating"),
     "effective_depth": Label("effective depth T(n+1)·layers", "blocks", log=True, symbol="d"),
     "training_rows": Label("offered training puzzles", "puzzles", log=True, symbol="D"),
-    "epochs": Label("passes over the original puzzles", "epochs", log=True),
+    "epochs": Label("puzzles finished per original puzzle", log=True),
     "distinct_rows": Label("distinct training puzzles, copies included", "puzzles", log=True, symbol="D"),
     "backend": Label("backend"),
     "workers": Label("workers"),
@@ -127,6 +129,16 @@ HISTORY: dict[str, Label] = {
     "perf/rows_per_second": Label("throughput", "puzzles/s"),
 }
 """Columns of history.csv that have a better name than their own."""
+
+
+FORM_NAMES = {
+    "constant": "a constant",
+    "power_law": "a power law",
+    "power_law_floor": "a power law with a floor",
+    "exponential": "an exponential",
+    "sigmoid": "a sigmoid in log x",
+}
+"""Forms of one variable in words."""
 
 
 def config_keys() -> tuple[str, ...]:

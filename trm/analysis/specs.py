@@ -16,8 +16,9 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 from trm.analysis.labels import DERIVED, METRICS, config_keys
 
 Scalar = bool | int | float | str | None
-Form = Literal["constant", "power_law", "power_law_floor"]
-"""constant: e = E; power_law: e = A x^-a; power_law_floor: e = E + A x^-a."""
+Form = Literal["constant", "power_law", "power_law_floor", "exponential", "sigmoid"]
+"""constant: e = E; power_law: e = A x^-a; power_law_floor: e = E + A x^-a; its rivals: exponential e = E + A exp(-x/s)
+and sigmoid e = E + A / (1 + (x/m)^k), m within the data."""
 
 
 def _known(what: str, names: tuple[str, ...]) -> AfterValidator:
@@ -57,7 +58,7 @@ class FitSpec(Spec):
     joint: E + A N^-a + B C^-b with N = `x`, C = `second`; critical_batch: S = Smin (1 + B*/B); optimum: the best `x`
     for every `second`, then a power law of it."""
     forms: tuple[Form, ...] = ("constant", "power_law", "power_law_floor")
-    """Forms compared by AICc and by the error on the held-out largest point (laws of one variable)."""
+    """Forms that may be shown (laws of one variable); those that a power law must exclude are always compared."""
     x: Column = "data.train_puzzles"
     """The law's variable."""
     y: Metric = "error"

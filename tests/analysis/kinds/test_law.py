@@ -48,8 +48,8 @@ def test_a_law_falls_or_rises(slope: float, bounds: list[float], words: str) -> 
 def test_a_law_in_doubt_is_not_claimed() -> None:
     group = {**law(0.5, [0.4, 0.6]), "doubts": ["a constant predicts the held-out largest point better"]}
     text = group_sentence(group, "data.train_puzzles")
-    assert text.startswith("Error goes from 40.0 % to 10.0 % between 100 and 1k unique training puzzles.")
-    assert "No law is claimed: a constant predicts" in text
+    assert text.startswith("Error falls from 40.0 % to 10.0 % between 100 and 1k unique training puzzles; ")
+    assert "no power law is claimed: a constant predicts" in text
     assert not supported(group)
     assert strength({"groups": [group]}) is None
 
@@ -90,7 +90,8 @@ def test_the_answer_counts_the_colours_that_follow_a_law() -> None:
 
 
 def test_a_supported_law_is_drawn_and_a_doubtful_one_is_not(drawn: Drawn) -> None:
-    good = drawn("model_size", kind="law", x="parameters")
+    good = drawn("two_decades", kind="law", x="train_flops", also=["data.train_puzzles"])
+    assert "follow a power law: not unique training puzzles" in good.sentence
     assert good.strength is not None
     assert good.strength > 1
     assert any(line.get_linestyle() == "--" for line in good.canvas.axes[0].lines)

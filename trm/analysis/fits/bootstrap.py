@@ -1,4 +1,4 @@
-"""Hierarchical bootstrap: seeds resampled within each grid point.
+"""Hierarchical bootstrap: seeds resampled within each grid point; a run measured at several points moves as a whole.
 
 With n seeds a point's residuals are too small by sqrt((n-1)/n); they are scaled back. Percentiles of a bootstrap also
 lack Student's factor for few observations; it is put back by widening the residuals by t/z, as in the expanded
@@ -8,6 +8,8 @@ three is worth is measured by benchmarks/fits.py.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 from scipy import stats
@@ -27,6 +29,7 @@ def resample(
     level: float = 0.95,
     scaled: bool = True,
     pool: float = POOL,
+    runs: Sequence[str] = (),
 ) -> Array:
     """Bootstrap data sets.
 
@@ -38,6 +41,8 @@ def resample(
         level: of the intervals that will be read off.
         scaled: multiply a point's residuals by sqrt(n/(n-1)) and Student's factor.
         pool: share of draws from the residuals of all points; the others are from the point's own.
+        runs: the run of each observation [N]. A run with several observations (one for each number of supervision
+            steps) keeps its residuals together, as they are not independent; `pool` does not apply then.
 
     Returns:
         [B, N], in the order of log_y. A point with one seed borrows all its residuals from the other points; if no
@@ -45,6 +50,8 @@ def resample(
     """
     rng = np.random.default_rng(seed)
     residuals, means = within(log_y, group, scaled=scaled)
+    if len(set(runs)) < len(runs):
+        return means + _whole(residuals, group, np.array(runs), (count, level if scaled else None), rng)
     keys, index, sizes = np.unique(group, return_inverse=True, return_counts=True)
     if scaled:
         residuals *= student_factor(len(log_y), len(keys), level)
@@ -58,6 +65,33 @@ def resample(
         own = means[rows] + residuals[rows][rng.integers(0, len(rows), shape)]
         data[:, rows] = np.where(rng.random(shape) < pool, data[:, rows], own)
     return data
+
+
+def _whole(
+    residuals: Array,
+    group: np.ndarray,
+    runs: np.ndarray,
+    drawn: tuple[int, float | None],
+    rng: np.random.Generator,
+) -> Array:
+    """Residuals [B, N] of whole runs, drawn among the runs that were measured at the same points.
+
+    Args:
+        drawn: data sets, and the level for Student's factor (None: without it).
+    """
+    count, level = drawn
+    alike: dict[tuple[int, ...], list[np.ndarray]] = {}
+    for run in np.unique(runs):
+        rows = np.flatnonzero(runs == run)
+        rows = rows[np.argsort(group[rows], kind="stable")]
+        alike.setdefault(tuple(group[rows]), []).append(rows)
+    found = np.zeros((count, len(residuals)))
+    for members in alike.values():
+        places = np.array(members)
+        factor = student_factor(len(places), 1, level) if level else 1.0
+        picks = rng.integers(0, len(places), (count, len(places)))
+        found[:, places] = factor * residuals[places][picks]
+    return found
 
 
 def student_factor(observations: int, points: int, level: float = 0.95) -> float:

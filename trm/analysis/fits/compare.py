@@ -10,7 +10,9 @@ import numpy as np
 
 from trm.analysis.fits.data import Data
 from trm.analysis.fits.forms import EXPONENT, FORMS, Array, Form, normalise
+from trm.analysis.fits.rivals import RIVALS
 from trm.analysis.fits.solve import Solution, solve
+from trm.analysis.labels import FORM_NAMES
 from trm.analysis.words import count
 
 MIN_DELTA = 0.02
@@ -114,6 +116,7 @@ def choose(results: dict[str, dict[str, Any]]) -> tuple[str, str]:
     Args:
         results: per form its `aicc`, `held_out`, `enough_points`, `at_bound` as in fit.json.
     """
+    results = {name: item for name, item in results.items() if name not in RIVALS} or results
     enough_points = [
         name for name, item in results.items() if item["enough_points"] and not item.get("at_bound")
     ]
@@ -128,7 +131,10 @@ def choose(results: dict[str, dict[str, Any]]) -> tuple[str, str]:
         nearest = min(outs, key=outs.__getitem__)
         if nearest == best:
             return best, "lowest AICc, and nearest to the held-out largest point"
-        return best, f"lowest AICc; {nearest.replace('_', ' ')} comes nearer to the held-out largest point"
+        return (
+            best,
+            f"lowest AICc; {FORM_NAMES.get(nearest, nearest)} comes nearer to the held-out largest point",
+        )
     return best, "lowest AICc"
 
 

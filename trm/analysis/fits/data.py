@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,8 @@ class Data:
     """Test puzzles behind each observation [N] (0: not a share)."""
     exclusions: list[dict[str, Any]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    candidates: Data | None = None
+    """Of an envelope: all points among which it was chosen."""
 
     def __post_init__(self) -> None:
         self.excluded = np.zeros(len(self.runs), dtype=bool)
@@ -136,14 +138,18 @@ def observations(rows: pd.DataFrame, spec: FitSpec) -> Data:
 
 
 def envelope(data: Data) -> Data:
-    """The grid points that no cheaper one beats."""
+    """The grid points that no cheaper one beats; `candidates` holds them all."""
+    beaten = ~on_envelope(data, data.log_y)
+    _exclude(data, beaten, "another point is better at no higher cost")
+    return replace(data.without(beaten), candidates=data)
+
+
+def on_envelope(data: Data, log_y: Array) -> np.ndarray:
+    """Which observations [N] belong to points that no cheaper one beats, if their values were log_y [N]."""
     keys = np.unique(data.group)
     cost = np.array([data.x[0, data.group == key].mean() for key in keys])
-    level = np.array([data.log_y[data.group == key].mean() for key in keys])
-    kept = keys[frontier(cost, -level)]
-    beaten = ~np.isin(data.group, kept)
-    _exclude(data, beaten, "another point is better at no higher cost")
-    return data.without(beaten)
+    level = np.array([log_y[data.group == key].mean() for key in keys])
+    return np.isin(data.group, keys[frontier(cost, -level)])
 
 
 def _exclude(data: Data, rows: np.ndarray, why: str) -> None:

@@ -7,6 +7,8 @@ values and log values [M, N], Jacobians d log f / d phi [M, N, k].
 constant            e = E
 power_law           e = A x^-a
 power_law_floor     e = E + A x^-a (Hestness et al. 2017, arXiv 1712.00409)
+exponential         e = E + A exp(-x/s)
+sigmoid             e = E + A / (1 + (x/m)^k), a sigmoid in log x whose midpoint m lies within the data
 repeated_data       e = E + A D'^-a, D' = U + U R*(1 - exp(-R/R*)) (Muennighoff et al. 2023, arXiv 2305.16264, eq. 5)
 joint               e = E + A N^-a + B C^-b (Hoffmann et al. 2022, arXiv 2203.15556, eq. 2)
 critical_batch      S = Smin (1 + B*/B) (McCandlish et al. 2018, arXiv 1812.06162, eq. 2.11)
@@ -19,6 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import expit, log_expit
 
 Array = NDArray[np.float64]
 TINY = 1e-12
@@ -44,12 +47,21 @@ class Form:
     """(u [v, N], y [N]) -> phi [S, k]."""
     public: Callable[[Array, Array], Array]
     """(phi [M, k], g [v]) -> parameters in the data's own units [M, k]."""
+    midpoint: int | None = None
+    """Index in phi of the logarithm of a place that must lie within the data."""
     variables: int = 1
     repeats: bool = False
     """Whether the second variable is a count with a true zero, which is not normalised."""
 
     def log_value(self, phi: Array, u: Array) -> Array:
         return self.value(phi, u)[0]
+
+    def limits(self, u: Array) -> tuple[Array, Array]:
+        """Least and largest phi for data at u [v, N]."""
+        lower, upper = np.array(self.bounds).T
+        if self.midpoint is not None:
+            lower[self.midpoint], upper[self.midpoint] = np.log(u[0].min()), np.log(u[0].max())
+        return lower, upper
 
 
 def _sum(parts: list[tuple[Array, list[tuple[int, Array]]]], k: int) -> tuple[Array, Array]:
@@ -92,6 +104,19 @@ def _floor(phi: Array, u: Array) -> tuple[Array, Array]:
     one = _ones(phi, u)
     term, slope = _term(phi[:, 1], phi[:, 2], np.log(u[..., 0, :]))
     return _sum([(phi[:, :1] * one, [(0, one)]), (term, [(1, one), (2, slope)])], 3)
+
+
+def _exponential(phi: Array, u: Array) -> tuple[Array, Array]:
+    one, ratio = _ones(phi, u), u[..., 0, :] * np.exp(-phi[:, 2:3])
+    return _sum([(phi[:, :1] * one, [(0, one)]), (phi[:, 1:2] - ratio, [(1, one), (2, ratio)])], 3)
+
+
+def _sigmoid(phi: Array, u: Array) -> tuple[Array, Array]:
+    one, k = _ones(phi, u), np.exp(phi[:, 3:4])
+    z = k * (np.log(u[..., 0, :]) - phi[:, 2:3])
+    passed = expit(z)
+    slopes = [(1, one), (2, k * passed), (3, -z * passed)]
+    return _sum([(phi[:, :1] * one, [(0, one)]), (phi[:, 1:2] + log_expit(-z), slopes)], 4)
 
 
 def _joint(phi: Array, u: Array) -> tuple[Array, Array]:
@@ -145,6 +170,19 @@ def _floor_starts(u: Array, y: Array) -> Array:
     a = np.geomspace(0.05, 4.0, 24)
     floor, scale = _scale_for(u[0] ** -a[:, None], y)
     return np.column_stack([np.log(floor), np.log(scale), np.log(a)])
+
+
+def _exponential_starts(u: Array, y: Array) -> Array:
+    scale = np.geomspace(0.3 * u[0].min(), u[0].max(), 16)
+    floor, height = _scale_for(np.exp(-u[0] / scale[:, None]), y)
+    return np.column_stack([np.log(floor), np.log(height), np.log(scale)])
+
+
+def _sigmoid_starts(u: Array, y: Array) -> Array:
+    middle = np.repeat(np.geomspace(u[0].min(), u[0].max(), 8), 6)
+    k = np.tile(np.geomspace(0.3, 6.0, 6), 8)
+    floor, height = _scale_for(1 / (1 + (u[0] / middle[:, None]) ** k[:, None]), y)
+    return np.column_stack([np.log(floor), np.log(height), np.log(middle), np.log(k)])
 
 
 def _repeated_starts(u: Array, y: Array) -> Array:
@@ -207,6 +245,21 @@ FORMS: dict[str, Form] = {
         lambda phi, g: np.column_stack([np.exp(phi[:, 0] + phi[:, 1] * np.log(g[0])), phi[:, 1]]),
     ),
     "power_law_floor": Form(("E", "A", "a"), (SCALE, SCALE, POWER), _floor, _floor_starts, _floor_public),
+    "exponential": Form(
+        ("E", "A", "s"),
+        (SCALE, SCALE, SCALE),
+        _exponential,
+        _exponential_starts,
+        lambda phi, g: np.exp(phi) * [1, 1, g[0]],
+    ),
+    "sigmoid": Form(
+        ("E", "A", "m", "k"),
+        (SCALE, SCALE, SCALE, POWER),
+        _sigmoid,
+        _sigmoid_starts,
+        lambda phi, g: np.exp(phi) * [1, 1, g[0], 1],
+        midpoint=2,
+    ),
     "repeated_data": Form(
         ("E", "A", "a", "R*"),
         (SCALE, SCALE, POWER, (float(np.log(1e-2)), float(np.log(1e5)))),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,10 +21,12 @@ from trm.analysis.fits.compare import (
     held_out,
     percentiles,
 )
-from trm.analysis.fits.data import Data, gather, hue_of
+from trm.analysis.fits.data import Data, gather, hue_of, on_envelope
 from trm.analysis.fits.forms import EXPONENT, FORMS, Array
 from trm.analysis.fits.optimum import optimum
+from trm.analysis.fits.rivals import LAWS, RIVALS, alike, objections, possible
 from trm.analysis.fits.solve import solve
+from trm.analysis.labels import FORM_NAMES
 from trm.analysis.specs import FitSpec
 from trm.analysis.stats import seed_spread
 from trm.analysis.tables import Table
@@ -51,7 +54,7 @@ def fit_table(table: Table, spec: FitSpec) -> dict[str, Any]:
         groups = [optimum(table, spec)]
     else:
         hue = hue_of(table, spec)
-        groups = [{"hue": _plain(value), **_group(data, spec)} for value, data in gather(table, spec)]
+        groups = [{"hue": _plain(value), **fit_data(data, spec)} for value, data in gather(table, spec)]
     info = table.info
     return {
         "format": 1,
@@ -71,16 +74,17 @@ def _plain(value: Any) -> Any:
     return None if value != value else value
 
 
-def _group(data: Data, spec: FitSpec) -> dict[str, Any]:
+def fit_data(data: Data, spec: FitSpec) -> dict[str, Any]:
     """Forms, intervals and comparison of one data set."""
     base: dict[str, Any] = {
-        "runs": len(data.runs),
+        "runs": len(set(data.runs)),
         "points": data.points,
         "exclusions": data.exclusions,
         "notes": list(data.notes),
     }
     compared = spec.forms if spec.form in (*spec.forms, "auto") else ("constant",)
-    names = [name for name in dict.fromkeys([*compared, spec.form]) if name != "auto"]
+    rivals = RIVALS if set(LAWS) & set(compared) else ()
+    names = [name for name in dict.fromkeys([*compared, *rivals, spec.form]) if name != "auto"]
     try:
         usable = [name for name in names if data.points >= len(FORMS[name].parameters)]
         if data.points < 2 or (not set(usable) - {"constant"} and spec.form != "constant"):
@@ -93,11 +97,9 @@ def _group(data: Data, spec: FitSpec) -> dict[str, Any]:
 def _forms(data: Data, spec: FitSpec, names: Sequence[str]) -> dict[str, Any]:
     spread = seed_spread(data.log_y, data.group)
     delta = spec.delta or delta_for(spread)
-    samples = (
-        resample(data.log_y, data.group, spec.bootstrap, spec.seed, level=spec.level) if spread else None
-    )
-    results = {name: _form(name, data, spec, delta, samples) for name in names}
-    requested = spec.form.replace("_", " ")
+    draws = _draws(data, spec) if spread else None
+    results = {name: _form(name, data, spec, delta, draws) for name in names}
+    requested = FORM_NAMES.get(spec.form, spec.form.replace("_", " "))
     chosen: str
     if spec.form in results and results[spec.form]["enough_points"]:
         chosen, why = spec.form, "requested"
@@ -111,22 +113,84 @@ def _forms(data: Data, spec: FitSpec, names: Sequence[str]) -> dict[str, Any]:
     else:
         chosen, why = spec.form, "requested"
     if chosen != "constant":
-        results[chosen]["held_out"] = held_out(chosen, data, delta, samples, spec.level)
+        inside = draws.log_y[:, draws.kept] if draws else None
+        results[chosen]["held_out"] = held_out(chosen, data, delta, inside, spec.level)
     x, y = data.means()
     counts = [int((np.isclose(data.x, x[:, [i]]).all(axis=0)).sum()) for i in range(x.shape[1])]
     return {
         "chosen": chosen,
         "why": why,
-        "doubts": doubts(chosen, results, data.points),
+        "doubts": doubts(chosen, results, data.points) + objections(chosen, results, data),
+        "alike": alike({name: item for name, item in results.items() if item["enough_points"]}),
+        "spanned": _widen(chosen, results, len(data.y)) if draws and chosen in LAWS else [],
         "delta": delta,
         "seed_spread": spread,
         "binomial_spread": _binomial(data),
-        "interval": None if samples is None else spec.level,
-        "notes": list(data.notes) + ([] if samples is not None else ["one seed a point: no interval"]),
+        "interval": None if draws is None else spec.level,
+        "notes": list(data.notes) + ([] if draws is not None else ["one seed a point: no interval"]),
         "range": [[float(row.min()), float(row.max())] for row in x],
         "forms": results,
         "means": {"x": x.tolist(), "y": y.tolist(), "seeds": counts},
     }
+
+
+@dataclass(frozen=True)
+class Draws:
+    """Bootstrap data sets of a fit; of an envelope, over all points among which each draw chooses its own."""
+
+    x: Array
+    """Variables [v, N]."""
+    log_y: Array
+    """[B, N]."""
+    kept: np.ndarray
+    """Which observations the fit itself uses, bool [N]."""
+    weights: Array | None
+    """Which ones each draw uses [B, N]; None: all."""
+
+
+def _draws(data: Data, spec: FitSpec) -> Draws:
+    every = data.candidates or data
+    logs = resample(every.log_y, every.group, spec.bootstrap, spec.seed, level=spec.level, runs=every.runs)
+    kept, weights = np.ones(len(every.y), bool), None
+    if data.candidates:
+        kept = on_envelope(every, every.log_y)
+        weights = np.array([on_envelope(every, draw) for draw in logs], float)
+    return Draws(every.x, logs, kept, weights)
+
+
+def _widen(chosen: str, results: Mapping[str, dict[str, Any]], count: int) -> list[str]:
+    """Widen the chosen law's intervals to those of every form that `count` observations leave possible.
+
+    The exponent's spans the power laws; the floor's all forms (a power law without one: 0), and so do the ribbon, the
+    prediction and the price of a target. A prediction is the geometric mean over the forms. Returns the forms.
+    """
+    # a form with as many parameters as points has no misfit to judge it by
+    known = {n: r for n, r in results.items() if "intervals" in r and (r["enough_points"] or n == chosen)}
+    names, law = possible(known, count), results[chosen]
+    if chosen not in names:
+        return [chosen]
+    parts = [results[name] for name in names]
+    bounds = {"a": _span([part["intervals"]["a"] for part in parts if "a" in part["intervals"]])}
+    if "E" in law["parameters"]:
+        bounds["E"] = _span([part["intervals"].get("E", (0.0, 0.0)) for part in parts])
+    law["intervals"] = {**law["intervals"], **bounds}
+    lows, highs = (np.array([part["curve"][end] for part in parts]) for end in ("low", "high"))
+    law["curve"] |= {"low": lows.min(axis=0).tolist(), "high": highs.max(axis=0).tolist()}
+    if "at" in law:
+        value = float(np.exp(np.mean(np.log([part["at"]["y"] for part in parts]))))
+        law["at"] = {**law["at"], "y": value, "interval": _span([part["at"]["interval"] for part in parts])}
+    if "target" in law:
+        span = _span([part["target"]["interval"] for part in parts])
+        never = float(np.mean([part["target"]["never_share"] for part in parts]))
+        law["target"] = {**law["target"], "interval": span, "never_share": never}
+    return names
+
+
+def _span(intervals: Sequence[Sequence[float | None]]) -> list[float | None]:
+    """From the least lower to the largest upper bound; None is infinite."""
+    low, high = (np.array(ends, float) for ends in zip(*intervals))
+    ends = np.where(np.isnan(low), np.inf, low).min(), np.where(np.isnan(high), np.inf, high).max()
+    return [float(end) if np.isfinite(end) else None for end in ends]
 
 
 def _binomial(data: Data) -> float | None:
@@ -138,7 +202,7 @@ def _binomial(data: Data) -> float | None:
     return float(np.sqrt(((1 - share) / (share * data.tested)).mean()))
 
 
-def _form(name: str, data: Data, spec: FitSpec, delta: float, samples: Array | None) -> dict[str, Any]:
+def _form(name: str, data: Data, spec: FitSpec, delta: float, draws: Draws | None) -> dict[str, Any]:
     """One form: its fit and, from the bootstrap data sets, its intervals."""
     fitted = fit_form(name, data, delta)
     form, solution = fitted.form, fitted.solution
@@ -156,20 +220,21 @@ def _form(name: str, data: Data, spec: FitSpec, delta: float, samples: Array | N
         "curve": None,
     }
     refits = np.empty((0, len(form.parameters)))
-    if samples is not None:
+    if draws is not None:
         starts = np.concatenate([solution.phi, form.starts(fitted.u, data.y)])
-        found = solve(form, fitted.u, samples, delta, starts, refine=3)
+        places = draws.x[: form.variables] / fitted.scale[:, None]
+        found = solve(form, places, draws.log_y, delta, starts, refine=3, weights=draws.weights)
         refits = found.phi[found.converged]
         bounds = percentiles(form.public(refits, fitted.scale), spec.level)
         result |= {
             "failed_share": float(1 - found.converged.mean()),
             "bound_share": float(found.at_bound.mean()),
-            "refits": len(samples),
+            "refits": len(draws.log_y),
             "intervals": dict(zip(form.parameters, bounds.T.tolist())),
         }
     if form.variables == 1:
         result["curve"] = _curve(fitted, data, refits, spec.level)
-        if "A" in form.parameters:
+        if name in LAWS:
             result["reference"] = _reference(fitted, data, refits, spec.level)
         if spec.target is not None and spec.y == "error":
             result["target"] = _target(fitted, data, refits, spec.target, spec.level)

@@ -32,13 +32,22 @@ class Solution:
     """[B] bool: an exponent ended at its bound, so the data do not determine a law."""
 
 
-def huber(residual: Array, delta: float) -> Array:
-    """Huber's function summed over the last axis."""
+def huber(residual: Array, delta: float, weight: Array | float = 1.0) -> Array:
+    """Huber's function, weighted and summed over the last axis."""
     size = np.abs(residual)
-    return np.asarray(np.where(size <= delta, 0.5 * residual**2, delta * (size - 0.5 * delta)).sum(axis=-1))
+    value = np.where(size <= delta, 0.5 * residual**2, delta * (size - 0.5 * delta))
+    return np.asarray((weight * value).sum(axis=-1))
 
 
-def solve(form: Form, u: Array, log_y: Array, delta: float, starts: Array, refine: int = 3) -> Solution:
+def solve(
+    form: Form,
+    u: Array,
+    log_y: Array,
+    delta: float,
+    starts: Array,
+    refine: int = 3,
+    weights: Array | None = None,
+) -> Solution:
     """Fit `form` to each row of log_y.
 
     Args:
@@ -48,19 +57,21 @@ def solve(form: Form, u: Array, log_y: Array, delta: float, starts: Array, refin
         delta: Huber threshold in log units.
         starts: initial phi [S, k]; the `refine` best of them for each data set are iterated to convergence.
         refine: starts iterated.
+        weights: of the observations [B, N]; 0 leaves one out.
 
     Returns:
         The best solution of each data set.
     """
-    lower, upper = np.array(form.bounds).T
+    lower, upper = form.limits(u)
     starts = np.clip(starts, lower, upper)
     values = form.log_value(starts, u)
     count, keep = len(log_y), min(refine, len(starts))
-    cost = np.stack([huber(log_y - value, delta) for value in values], axis=1)
+    weights = np.ones_like(log_y) if weights is None else weights
+    cost = np.stack([huber(log_y - value, delta, weights) for value in values], axis=1)
     chosen = np.argsort(cost, axis=1, kind="stable")[:, :keep]
     phi = starts[chosen].reshape(count * keep, -1)
     data = np.repeat(log_y, keep, axis=0)
-    phi, cost, done = _iterate(form, u, data, delta, phi, lower, upper)
+    phi, cost, done = _iterate(form, u, data, delta, phi, (lower, upper), np.repeat(weights, keep, axis=0))
     shape = (count, keep)
     best = np.argmin(np.where(np.isfinite(cost), cost, np.inf).reshape(shape), axis=1) + keep * np.arange(
         count
@@ -72,11 +83,11 @@ def solve(form: Form, u: Array, log_y: Array, delta: float, starts: Array, refin
 
 
 def _iterate(
-    form: Form, u: Array, data: Array, delta: float, phi: Array, lower: Array, upper: Array
+    form: Form, u: Array, data: Array, delta: float, phi: Array, limits: tuple[Array, Array], weights: Array
 ) -> tuple[Array, Array, np.ndarray]:
     """Levenberg-Marquardt on every row; rows that converged leave the batch."""
-    k = phi.shape[1]
-    cost = huber(data - form.log_value(phi, u), delta)
+    k, (lower, upper) = phi.shape[1], limits
+    cost = huber(data - form.log_value(phi, u), delta, weights)
     damping = np.full(len(phi), 1e-2)
     done = np.zeros(len(phi), bool)
     eye = np.eye(k)
@@ -86,7 +97,7 @@ def _iterate(
             break
         value, jacobian = form.value(phi[rows], u)
         residual = data[rows] - value
-        weight = np.minimum(1.0, delta / np.maximum(np.abs(residual), 1e-300))
+        weight = weights[rows] * np.minimum(1.0, delta / np.maximum(np.abs(residual), 1e-300))
         weighted = jacobian * weight[..., None]
         gradient = np.einsum("mnk,mn->mk", weighted, residual)
         # A coordinate resting on its bound with the gradient pointing outwards is held there.
@@ -98,7 +109,7 @@ def _iterate(
         ridge = damping[rows, None] * np.maximum(diagonal, 1e-6) + 1e-10 + held
         step = np.linalg.solve(hessian + ridge[:, :, None] * eye, gradient[..., None])[..., 0]
         trial = np.clip(phi[rows] + np.clip(step, -3.0, 3.0), lower, upper)
-        fresh = huber(data[rows] - form.log_value(trial, u), delta)
+        fresh = huber(data[rows] - form.log_value(trial, u), delta, weights[rows])
         better = fresh < cost[rows]
         gain = cost[rows] - fresh
         small = np.abs(trial - phi[rows]).max(axis=1) < 1e-7

@@ -73,6 +73,8 @@ class Drawing:
     """Size of the main effect over half the width of its 95 % interval; below 1 or None: no effect is claimed."""
     numbers: dict[str, Any] = field(default_factory=dict)
     """The numbers behind the sentence."""
+    carried: int | None = None
+    """Runs that carry the fitted line; None: there is none."""
     provenance: dict[str, str] = field(default_factory=dict)
 
 
@@ -303,6 +305,8 @@ def finish(drawing: Drawing, spec: Figure, tables: Sequence[Table]) -> Drawing:
     if not any(figure.axes[0].get_title(place) for place in ("left", "center")):
         heading(figure.axes[0], drawing.title, drawing.lines)
     facts = drawing.provenance = provenance(tables, drawing.rows)
+    if drawing.carried not in (None, drawing.rows["run"].nunique()):
+        facts["size"] += f" ({drawing.carried} carry the line)"
     width = int(figure.get_figwidth() * 72 / (0.56 * SMALL))
     items = [facts["study"], *(facts[key].replace(" ", "\u00a0") for key in ("size", "data", "commit"))]
     lines = wrap("\u00a0· ".join(items), width)
@@ -326,14 +330,13 @@ def provenance(tables: Sequence[Table], rows: pd.DataFrame) -> dict[str, str]:
     runs = rows.drop_duplicates("run")
     points = rows[["experiment", "point"]].drop_duplicates().shape[0]
     shown = ", ".join(commits[:2]) + (f" and {len(commits) - 2} more" if len(commits) > 2 else "")
-    prints = [str(table.info.get("fingerprint", "")) for table in tables]
-    fingerprint = ", ".join(text[:8] for text in prints)
-    if len(prints) > 4:
-        fingerprint = hashlib.sha256("".join(prints).encode()).hexdigest()[:8]
+    # named after the measurements shown, not after the tables that hold them: equal data have one name everywhere
+    measured = rows[["run", "split", "policy", "eval_steps", "restarts", "correct"]].drop_duplicates()
+    text = measured.sort_values(list(measured)).to_csv(index=False)
     return {
         "study": f"study {info.get('study')}, scale {info.get('scale')}: {names}",
         "size": f"{count(points, 'point')}, {count(len(runs), 'run')}, {count(runs['seed'].nunique(), 'seed')}",
-        "data": f"data {fingerprint}",
+        "data": f"data {hashlib.sha256(text.encode()).hexdigest()[:8]}",
         "commit": f"commit {shown or 'unknown'}",
     }
 

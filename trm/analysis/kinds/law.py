@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from trm.analysis.labels import label
+from trm.analysis.labels import FORM_NAMES, label
 from trm.analysis.lazy import Axes, Canvas, Table, common, np, pd, stats
 from trm.analysis.specs import Column, Figure, FitSpec, Form, Fraction, Metric, Reported
 from trm.analysis.words import (
@@ -45,7 +45,9 @@ class Spec(Figure):
     fit: Form | Literal["auto"] | None = "auto"
     """Law to fit; null: none, the points alone."""
     envelope: bool = False
-    """Also the lower envelope over `hue` (the best error for any compute)."""
+    """Fit the law along the lower envelope of all colours (the best error for any x), not one law for each colour."""
+    also: tuple[Column, ...] = ()
+    """Other variables in which the same runs are fitted; the sentence says in which of them a law holds."""
     reported: tuple[Reported, ...] = ()
     extrapolate: Annotated[float, Field(ge=1)] = 4.0
     """The law is drawn dashed this far beyond the data."""
@@ -60,8 +62,10 @@ class Spec(Figure):
     def fits(self, experiment: str) -> tuple[FitSpec, ...]:
         if self.fit is None:
             return ()
-        keys = {key: getattr(self, key) for key in ("x", "y", "hue", "where", "target")}
-        return (FitSpec(experiments=self.experiments(experiment), form=self.fit, **keys),)
+        keys = {key: getattr(self, key) for key in ("y", "where", "target")}
+        keys |= {"best": True} if self.envelope else {"hue": self.hue}
+        sources = self.experiments(experiment)
+        return tuple(FitSpec(experiments=sources, form=self.fit, x=x, **keys) for x in (self.x, *self.also))
 
 
 # words -------------------------------------------------------------------------------------------------------------
@@ -103,8 +107,9 @@ def group_sentence(group: Group, x: str, y: str = "error") -> str:
         return sentence(f"{thing(y)} shows no trend {over_range}: it stays at {level}.")
     if group["doubts"]:
         values = group["means"]["y"]
-        ends = f"goes from {measured(y, values[0])} to {measured(y, values[-1])} {over_range}"
-        return sentence(f"{thing(y)} {ends}. No law is claimed: {listed(group['doubts'])}.")
+        verb = "falls" if values[-1] < values[0] else "rises"
+        ends = f"{verb} from {measured(y, values[0])} to {measured(y, values[-1])} {over_range}"
+        return sentence(f"{thing(y)} {ends}; no power law is claimed: {listed(group['doubts'])}.")
     slope = form["parameters"]["a"]
     verb = "falls" if slope > 0 else "rises"
     text = f"{thing(y)} {verb} as a power law of {over} {span} with exponent {exponent(form)}"
@@ -127,6 +132,18 @@ def law_sentence(fit: Fit, x: str, y: str) -> str:
         head = f"At {place(fit['hue'], group['hue'])}, " if fit.get("hue") else ""
         parts.append(head + (body[:1].lower() + body[1:] if head else body))
     return " ".join(parts)
+
+
+def elsewhere(fits: Sequence[Fit]) -> str:
+    """In which other variables the same runs follow a law."""
+    parts = []
+    for fit in fits:
+        group, x = fit["groups"][0], thing(fit["spec"]["x"])
+        if supported(group):
+            parts.append(f"{x} (exponent {exponent(group['forms'][group['chosen']])})")
+        else:
+            parts.append(f"not {x} ({group.get('error') or listed(group['doubts']) or 'no trend'})")
+    return f" Other variables in which the same runs follow a power law: {'; '.join(parts)}." if parts else ""
 
 
 def law_answer(fit: Fit, x: str, y: str) -> str:
@@ -239,7 +256,8 @@ def fit_caption(fit: Fit) -> str:
     if any(supported(group) for group in fit["groups"]):
         refits = max((item.get("refits", 0) for item in forms), default=0)
         text = (
-            f"Line, ribbon: law with its 95 % interval ({count(refits, 'refit')}), dashed beyond the data. "
+            f"Line, ribbon: law with its 95 % interval ({count(refits, 'refit')}), dashed beyond the data"
+            f"{spanned([group for group in fit['groups'] if supported(group)])}. "
         )
     reasons: dict[str, int] = {}
     for group in fit["groups"]:
@@ -250,6 +268,13 @@ def fit_caption(fit: Fit) -> str:
         text += "; ".join(f"{count(n, 'run')} ({why})" for why, n in reasons.items()) + ". "
     notes = dict.fromkeys(note for group in fit["groups"] for note in group.get("notes", []))
     return text + "".join(f"{sentence(text)}. " for text in notes)
+
+
+def spanned(groups: Sequence[Group]) -> str:
+    """Which forms the intervals span, if more than the law itself."""
+    names = {name for group in groups for name in group.get("spanned", ()) if name != group["chosen"]}
+    forms = listed([FORM_NAMES[name] for name in FORM_NAMES if name in names])
+    return f"; its intervals also span {forms}, which the points do not rule out" if names else ""
 
 
 CAPTION = (
@@ -265,7 +290,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     """The law figure of one experiment."""
     table = common.merge(tables, spec.experiments(tables[0].experiment))
     specs = spec.fits(table.experiment)
-    fit = common.fit_of(fits, specs[0]) if specs else None
+    fit, *others = [common.fit_of(fits, wanted) for wanted in specs] or [None]
     spec = coloured(spec, table)
     figure, axes = common.canvas(common.ONE, 3.0)
     rows = panel(axes[0, 0], spec, table, fit)
@@ -276,7 +301,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         fit,
         title=title_of(spec),
         lines=subtitle(fit, spec.x, spec.y),
-        sentence=law_sentence(fit, spec.x, spec.y) if fit else plain_sentence(rows, spec),
+        sentence=law_sentence(fit, spec.x, spec.y) + elsewhere(others) if fit else plain_sentence(rows, spec),
         answer=law_answer(fit, spec.x, spec.y) if fit else "",
     )
 
@@ -291,6 +316,7 @@ def drawing(
         caption=CAPTION + caption + (fit_caption(fit) if fit else ""),
         strength=strength(fit),
         numbers={"fit": summary(fit)} if fit else {},
+        carried=sum(group["runs"] for group in fit["groups"]) if fit else None,
         **words,
     )
 
@@ -352,7 +378,7 @@ def panel(axes: Axes, spec: Any, table: Table, fit: Fit | None, *, curves: bool 
     shades, means, (low, high) = marks(axes, rows, x, spec.hue, fit, spec.y)
     for group in fit["groups"] if fit and curves else []:
         if supported(group):
-            colour = shades[group["hue"] if spec.hue else None]
+            colour = "black" if spec.envelope else shades[group["hue"] if spec.hue else None]
             _curve(axes, group, colour, spec.extrapolate, 1.0 if spec.y == "error" else np.inf)
     if spec.envelope:
         envelope(axes, means)

@@ -263,7 +263,7 @@ def _run_columns(run: TableRun, training: Mapping[str, Any], history: pd.DataFra
         "train_flops": training["train_flops"],
         "effective_depth": model["h_cycles"] * (model["l_cycles"] + 1) * model["layers"],
         "training_rows": training["rows"],
-        "epochs": training["rows"] / puzzles,
+        "epochs": _finished_rows(training, history) / puzzles,
         "distinct_rows": puzzles * (1 + data["augmentations"]),
         "wall_seconds": training["wall_seconds"],
         "rows_per_second": training["rows_per_second"],
@@ -272,6 +272,9 @@ def _run_columns(run: TableRun, training: Mapping[str, Any], history: pd.DataFra
         "utilisation": _utilisation(training),
         "backend": training.get("backend"),
         "workers": training.get("workers", 1),
+    }
+    columns |= {
+        f"validation_{name}": _last(history, f"eval/{name}") for name in ("exact_accuracy", "cross_entropy")
     }
     for target in TARGETS:
         for name, axis in (("steps", "step"), ("seconds", "seconds"), ("flops", "flops")):
@@ -284,6 +287,26 @@ def _run_columns(run: TableRun, training: Mapping[str, Any], history: pd.DataFra
     for section, fields in (("model", model), ("data", data), ("training", fit), ("placement", placement)):
         columns |= {f"{section}.{key}": _cell(value) for key, value in fields.items()}
     return columns
+
+
+def _last(history: pd.DataFrame, column: str) -> float | None:
+    """The last measurement in a column of the history; None: there is none."""
+    known = history[column].dropna() if column in history else ()
+    return float(known.iloc[-1]) if len(known) else None
+
+
+def _finished_rows(training: Mapping[str, Any], history: pd.DataFrame) -> float:
+    """Rows that halted, so that their slots took new ones; NaN: not in the history.
+
+    `train/finished` is their number in a step, else a row is offered once for each of its `train/steps`.
+    """
+    if "train/finished" in history:
+        steps = history["step"].diff().fillna(history["step"])
+        return float((steps * history["train/finished"]).sum())
+    if "train/steps" not in history:
+        return float("nan")
+    offered = history["rows"].diff().fillna(history["rows"])
+    return float((offered / history["train/steps"]).sum())
 
 
 def _utilisation(training: Mapping[str, Any]) -> float | None:

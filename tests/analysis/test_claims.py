@@ -1,0 +1,98 @@
+"""What a power law needs before it is called one. The full study is benchmarks/claims.py."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from benchmarks.claims import FALSE, TRUE, claimed, share, studied
+from trm.analysis.fits.bootstrap import resample
+from trm.analysis.fits.data import Data, envelope
+from trm.analysis.fits.rivals import ended
+from trm.analysis.fits.run import fit_data
+from trm.analysis.specs import FitSpec
+
+
+@pytest.mark.parametrize(
+    "name", ["sigmoid at 15, k = 1", "exponential, s = 100", "steps 54, 18, 9 %", "line in log x"]
+)
+def test_curves_that_are_no_power_law_are_not_claimed(name: str) -> None:
+    assert share(FALSE[name], 3, 0.09, studies=10, refits=40) <= 0.1
+
+
+def test_power_laws_over_two_decades_are_claimed() -> None:
+    shares = [
+        share(TRUE[name][0], 3, 0.09, studies=8, refits=40)
+        for name in ("power law, a = 0.5", "power law, a = 0.8")
+    ]
+    assert np.mean(shares) >= 0.7
+
+
+def test_a_plateau_and_too_few_points_are_said() -> None:
+    fit = studied(FALSE["law that ends at 250"], 3, 0.09, 0, 40)
+    assert not claimed(fit)
+    assert "the last two points are equal within the noise" in fit["doubts"]
+    few = Data(
+        np.array([[1.0, 2, 4, 8, 16]]),
+        np.array([0.8, 0.4, 0.2, 0.1, 0.05]),
+        np.arange(5),
+        list("abcde"),
+        np.zeros(5),
+    )
+    doubts = fit_data(few, FitSpec(bootstrap=20))["doubts"]
+    assert "5 points cannot exclude a sigmoid in log x" in doubts
+
+
+def test_a_floor_that_fits_as_well_widens_a_prediction() -> None:
+    curve, *_ = TRUE["power law, a = 0.5"]
+    fit = studied(curve, 3, 0.12, 4, 60, at=1e6)
+    law = fit["forms"][fit["chosen"]]
+    assert {"power_law", "power_law_floor"} <= set(fit["spanned"])
+    others = [fit["forms"][name]["at"]["interval"] for name in fit["spanned"]]
+    assert law["at"]["interval"][1] == max(high for _, high in others)
+    assert law["at"]["interval"][1] > 3 * law["parameters"]["A"] * 1e6 ** -law["parameters"]["a"]
+
+
+def repeated() -> tuple[np.ndarray, np.ndarray, list[str]]:
+    """Three models at four places each; a model is good or bad everywhere."""
+    level = np.repeat([0.3, 0.0, -0.3], 4)
+    log_y = np.tile([-1.0, -1.5, -2.0, -2.5], 3) + level
+    return log_y, np.tile(np.arange(4), 3), list(np.repeat(["a", "b", "c"], 4))
+
+
+def test_a_run_measured_at_several_points_is_resampled_as_a_whole() -> None:
+    log_y, group, runs = repeated()
+    whole = resample(log_y, group, 200, 0, runs=runs)
+    changes = (whole - log_y).reshape(200, 3, 4)
+    assert np.ptp(changes, axis=2).max() < 1e-12
+    apart = resample(log_y, group, 200, 0)
+    mean = [sample.reshape(200, 3, 4).mean(axis=(1, 2)).std() for sample in (whole, apart)]
+    assert mean[0] > 1.5 * mean[1]  # independent draws would average a model's level away
+
+
+def test_runs_at_both_of_the_last_points_are_compared_in_pairs() -> None:
+    log_y, group, runs = repeated()
+    data = Data(group[None] + 1.0, np.exp(log_y), group, runs, np.zeros(12))
+    assert not ended(
+        Data(data.x, np.exp(log_y + 0.01 * np.arange(12) * (group == 3)), group, runs, np.zeros(12))
+    )
+    flat = log_y + 0.5 * (group == 3) + 0.1 * (group == 3) * np.repeat([1, -1, 0.5], 4)
+    assert ended(Data(data.x, np.exp(flat), group, runs, np.zeros(12)))
+
+
+def test_each_draw_chooses_its_own_envelope() -> None:
+    """Two sizes that are as good as one another: which is on the envelope is a matter of chance."""
+    rng = np.random.default_rng(0)
+    cost = np.repeat([1.0, 1.1, 4, 4.4, 16, 17.6, 64, 70], 3)
+    error = 0.5 * np.repeat([1.0, 1, 4, 4, 16, 16, 64, 64], 3) ** -0.5 * np.exp(0.1 * rng.standard_normal(24))
+    data = Data(cost[None], error, np.repeat(np.arange(8), 3), [str(i) for i in range(24)], np.zeros(24))
+    kept = envelope(data)
+    assert kept.candidates is data
+    fixed = Data(kept.x, kept.y, kept.group, kept.runs, kept.tested)
+    widths = []
+    for item in (kept, fixed):
+        low, high = fit_data(item, FitSpec(form="power_law", bootstrap=300))["forms"]["power_law"][
+            "intervals"
+        ]["A"]
+        widths.append((low, high))
+    assert widths[0] != widths[1]
