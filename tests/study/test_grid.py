@@ -7,6 +7,8 @@ import yaml
 
 from trm.errors import UserError
 from trm.study.cost import read_hardware
+from trm.study.dataset_identity import shape
+from trm.study.flops import train_flops
 from trm.study.grid import load_study
 from trm.study.reading import parse_yaml
 
@@ -76,6 +78,29 @@ def test_lr_scaling_by_width(study, study_file):
     }
     points = load_study(study_file(study), "small").experiment("rows").points
     assert [point.runs[0].config.training.lr for point in points] == pytest.approx([0.0113137, 8e-3, 4e-3])
+
+
+def test_equal_flops_are_steps_by_width_and_the_rule_follows_both(study, study_file):
+    budget = 2e13
+    study["experiments"]["rows"]["grid"] = {
+        "set": {"training.lr": 4e-3, "training.lr_rule": {"d_model": [32, -1], "steps": [100, -0.5]}},
+        "product": {"training.flops": [budget], "model.d_model": [16, 32, 128]},
+    }
+    points = load_study(study_file(study), "small").experiment("rows").points
+    for point, width in zip(points, (16, 32, 128)):
+        config = point.runs[0].config
+        sizes = shape(config.data)
+        used = train_flops(config.model, config.training, sizes.seq_len, sizes.vocab_size)
+        assert budget * (1 - 1 / config.training.steps) < used <= budget
+        expected = 4e-3 * (width / 32) ** -1 * (config.training.steps / 100) ** -0.5
+        assert config.training.lr == pytest.approx(expected, rel=0.06)
+
+
+def test_a_learning_rate_replaces_the_rule_below_it(study, study_file):
+    study["scales"]["small"]["base"]["training"] = {"lr_rule": {"d_model": [1, -1]}}
+    study["experiments"]["rows"]["grid"] = {"product": {"training.lr": [1e-3, 2e-3]}}
+    points = load_study(study_file(study), "small").experiment("rows").points
+    assert [point.runs[0].config.training.lr for point in points] == [1e-3, 2e-3]
 
 
 def test_one_run_can_be_measured_in_several_ways(study, study_file):
@@ -226,6 +251,14 @@ WRONG = {
     "scaling without its base": (
         set_in(("experiments", "width", "set"), {"training.lr_scaling": "linear"}),
         "needs training.lr_base_batch",
+    ),
+    "a rule of something else": (
+        set_in(("experiments", "width", "set"), {"training.lr_rule": {"layers": [1, -1]}}),
+        "training.lr_rule: layers: .* it is one of d_model, steps, batch_size",
+    ),
+    "a budget below one step": (
+        set_in(("experiments", "width", "set"), {"training.flops": 5}),
+        "5 FLOPs are less than one training step",
     ),
     "two scalings by width": (
         set_in(

@@ -53,10 +53,10 @@ class FitSpec(Spec):
 
     experiments: tuple[str, ...] = ()
     """Experiments whose tables are read together; empty: every table given."""
-    form: Form | Literal["auto", "repeated_data", "joint", "critical_batch", "optimum"] = "auto"
+    form: Form | Literal["auto", "repeated_data", "joint", "critical_batch", "optimum", "isoflop"] = "auto"
     """The law. auto: the best of `forms`. repeated_data: Muennighoff et al. 2023 with U = `x` and R = `second`;
     joint: E + A N^-a + B C^-b with N = `x`, C = `second`; critical_batch: S = Smin (1 + B*/B); optimum: the best `x`
-    for every `second`, then a power law of it."""
+    for every `second`, then a power law of it; isoflop: the same by a parabola through every `x` of a budget."""
     forms: tuple[Form, ...] = ("constant", "power_law", "power_law_floor")
     """Forms that may be shown (laws of one variable); those that a power law must exclude are always compared."""
     x: Column = "data.train_puzzles"
@@ -86,7 +86,7 @@ class FitSpec(Spec):
 
     @model_validator(mode="after")
     def _second(self) -> FitSpec:
-        if self.form in ("repeated_data", "joint", "optimum") and not self.second:
+        if self.form in ("repeated_data", "joint", "optimum", "isoflop") and not self.second:
             raise ValueError(f"form={self.form} needs `second`, its second variable")
         return self
 

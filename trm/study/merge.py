@@ -7,9 +7,11 @@ from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from trm.errors import UserError
+from trm.study.dataset_identity import shape
+from trm.study.flops import train_flops
 from trm.study.schema import (
     DataConfig,
     EvaluationConfig,
@@ -26,11 +28,13 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "placement": PlacementConfig,
     "evaluation": EvaluationConfig,
 }
-LENGTHS = ("steps", "rows", "epochs")
-"""Three ways to give the length of training; giving one replaces the others."""
+LENGTHS = ("steps", "rows", "epochs", "flops")
+"""Four ways to give the length of training; giving one replaces the others."""
 DERIVED = (
     "training.rows",
     "training.epochs",
+    "training.flops",
+    "training.lr_rule",
     "training.lr_scaling",
     "training.lr_base_batch",
     "training.lr_base_width",
@@ -82,9 +86,11 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 def lay(*layers: Flat) -> Flat:
-    """Merge layers: later ones win, and one of steps, rows or epochs replaces the others of lower layers."""
+    """Merge layers: later ones win; one length of training, or a learning rate, replaces the rules of lower layers."""
     result: Flat = {}
     for layer in layers:
+        if "training.lr" in layer:
+            result.pop("training.lr_rule", None)
         if any(f"training.{name}" in layer for name in LENGTHS):
             for name in LENGTHS:
                 result.pop(f"training.{name}", None)
@@ -96,7 +102,7 @@ def resolve(flat: Flat, where: str) -> Flat:
     """Replace the derived keys by the fields that they set.
 
     rows: steps = rows // batch_size. epochs: steps = epochs * train_puzzles // batch_size (as the reference trainer
-    counts rows). lr_scaling: see `_scaled_lr`.
+    counts rows). flops: the most steps within this training compute. lr_scaling and lr_rule: see the functions below.
     """
     flat = dict(flat)
     given = [name for name in LENGTHS if f"training.{name}" in flat]
@@ -115,7 +121,29 @@ def resolve(flat: Flat, where: str) -> Flat:
         if steps < 1:
             raise UserError(f"{where}: {int(rows)} rows are less than one batch of {batch}; give more rows")
         flat["training.steps"] = steps
-    return _scaled_lr(flat, where)
+    flops = flat.pop("training.flops", None)
+    if flops is not None:
+        flat["training.steps"] = _steps_within(_number(flops, "training.flops", where), flat, where)
+    return _ruled_lr(_scaled_lr(flat, where), where)
+
+
+def _steps_within(budget: float, flat: Flat, where: str) -> int:
+    """The most steps whose training FLOPs stay within the budget."""
+    sections, many = nest(flat), 10**6
+    known = {key: value for key, value in sections["training"].items() if key in TrainingConfig.model_fields}
+    try:
+        model, data = (
+            ModelConfig.model_validate(sections["model"]),
+            DataConfig.model_validate(sections["data"]),
+        )
+        training = TrainingConfig.model_validate({**known, "steps": many})
+    except ValidationError:
+        return 1  # whoever reads the whole configuration next says what is wrong
+    sizes = shape(data)
+    steps = int(budget / train_flops(model, training, sizes.seq_len, sizes.vocab_size) * many)
+    if steps < 1:
+        raise UserError(f"{where}: {budget:g} FLOPs are less than one training step; give more")
+    return steps
 
 
 LR_SCALINGS = {
@@ -159,6 +187,30 @@ def _scaled_lr(flat: Flat, where: str) -> Flat:
     if used:
         lr = flat.get("training.lr", TrainingConfig().lr) * factor
         flat["training.lr"] = float(f"{lr:.12g}")  # rounding errors of the product are not part of the recipe
+    return flat
+
+
+RULED = {"d_model": "model.d_model", "steps": "training.steps", "batch_size": "training.batch_size"}
+"""What a rule of the learning rate may depend on."""
+
+
+def _ruled_lr(flat: Flat, where: str) -> Flat:
+    """Multiply lr by (value / base) ** power for each `name: [base, power]` of `lr_rule`, rounded to two digits.
+
+    The rule is what a sweep has measured; its powers have no more than two digits.
+    """
+    rule = flat.pop("training.lr_rule", None) or {}
+    recipe, factor = ModelConfig().model_dump() | TrainingConfig().model_dump(), 1.0
+    for name, terms in rule.items():
+        if name not in RULED or not isinstance(terms, list) or len(terms) != 2:
+            raise UserError(
+                f"{where}: training.lr_rule: {name}: {terms!r}; it is one of {', '.join(RULED)} with [base, power], "
+                "such as d_model: [64, -0.7]"
+            )
+        value = _number(flat.get(RULED[name], recipe[name]), name, where)
+        factor *= (value / _number(terms[0], f"training.lr_rule.{name}", where)) ** terms[1]
+    if rule:
+        flat["training.lr"] = float(f"{flat.get('training.lr', TrainingConfig().lr) * factor:.2g}")
     return flat
 
 

@@ -207,12 +207,15 @@ class TrainingConfig(Section):
     batch_size: Count = 768
     """Global batch: rows per optimiser step over all workers."""
     steps: Count = 65104
-    """Optimiser steps, one supervision step each. In the study file `rows` (rows drawn) or `epochs` (passes over the
-    original puzzles) may be given instead; they are converted to steps, so equal points are one run."""
+    """Optimiser steps, one supervision step each. In the study file `rows` (rows drawn), `epochs` (passes over the
+    original puzzles) or `flops` (training compute) may be given instead; they are converted to steps, so equal points
+    are one run."""
     lr: Positive = 1e-4
     """Peak learning rate. In the study file it can be scaled by `lr_scaling`, a name or a list of names: linear (batch
     / `lr_base_batch`, arXiv 1706.02677), sqrt (its square root, arXiv 1404.5997), width (`lr_base_width` / d_model, as
-    muP does for Adam, arXiv 2203.03466) or sqrt_width (its square root)."""
+    muP does for Adam, arXiv 2203.03466) or sqrt_width (its square root); or by a measured rule, `lr_rule: {d_model:
+    [64, -0.7], steps: [1200, -0.3]}`: lr times (value / base) ** power of each. An `lr` on a higher level replaces
+    it."""
     puzzle_lr: Positive | None = None
     """Learning rate of the puzzle embedding; null: `lr`."""
     warmup_steps: Annotated[int, Field(ge=0)] = 2000
