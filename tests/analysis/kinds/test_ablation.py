@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 
 from tests.analysis.conftest import Drawn, figure
+from trm.analysis.claims import Claim, claim, claims
 from trm.analysis.kinds.ablation import (
-    Change,
     ablation_answer,
     ablation_sentence,
-    adjusted,
     baseline_of,
     interaction_sentence,
     power_sentence,
@@ -20,12 +19,12 @@ from trm.analysis.stats import Mean
 from trm.errors import UserError
 
 
-def sure(value: float, low: float, high: float) -> Change:
-    return Change(Mean(value, low, high, 3), 0.01)
+def sure(value: float, low: float, high: float) -> Claim:
+    return claim("exact_accuracy", "B", "A", Mean(value, low, high, 3), 0.01)
 
 
-def unsure(value: float, low: float, high: float) -> Change:
-    return Change(Mean(value, low, high, 3), 0.4)
+def unsure(value: float, low: float, high: float) -> Claim:
+    return claim("exact_accuracy", "B", "A", Mean(value, low, high, 3), 0.4)
 
 
 @pytest.mark.parametrize(
@@ -38,18 +37,23 @@ def unsure(value: float, low: float, high: float) -> Change:
             "With B: +5.0 [−2.0, 12.0] points against A, no difference established (at most 12.0 points).",
         ),
         (unsure(0.05, 0.02, 0.08), "not established after correction for several comparisons"),
-        (Change(Mean(0.05, None, None, 1), None), "one pair of seeds: no interval"),
+        (
+            claim("exact_accuracy", "B", "A", Mean(0.05, None, None, 1), None),
+            "one pair of seeds: no interval",
+        ),
     ],
 )
-def test_a_difference_is_higher_lower_or_bounded(change: Change, words: str) -> None:
+def test_a_difference_is_higher_lower_or_bounded(change: Claim, words: str) -> None:
     assert words in ablation_sentence({"B": change}, "A", "exact_accuracy", 0.8)
 
 
 def test_many_comparisons_need_stronger_evidence() -> None:
     """p = 0.03 alone is a difference; among ten comparisons it is not."""
     mean = Mean(0.1, 0.02, 0.18, 3)
-    assert adjusted([mean])[0].sign == 1
-    assert [change.sign for change in adjusted([mean] * 10)] == [0] * 10
+    assert claims("error", "A", {0: mean})[0].sign == 1
+    assert {change.verdict for change in claims("error", "A", dict.fromkeys(range(10), mean)).values()} == {
+        "corrected"
+    }
 
 
 def test_effects_hold_or_change_elsewhere() -> None:
@@ -64,16 +68,16 @@ def test_effects_hold_or_change_elsewhere() -> None:
     [
         (
             sure(-0.2, -0.25, -0.15),
-            "Exact accuracy with off is 20.0 [15.0, 25.0] points lower than with on; the other value is not",
+            "Exact accuracy with off is 20.0 [15.0, 25.0] points lower than with A; the other value is not",
         ),
-        (sure(0.2, 0.15, 0.25), "Exact accuracy with off is 20.0 [15.0, 25.0] points higher than with on"),
+        (sure(0.2, 0.15, 0.25), "Exact accuracy with off is 20.0 [15.0, 25.0] points higher than with A"),
         (
             unsure(-0.2, -0.45, 0.05),
             "Exact accuracy differs from that with on by no more than 45.0 points at",
         ),
     ],
 )
-def test_the_answer_names_the_largest_established_difference(change: Change, words: str) -> None:
+def test_the_answer_names_the_largest_established_difference(change: Claim, words: str) -> None:
     changes = {None: {"off": change, "half": unsure(0.01, -0.02, 0.04)}}
     assert ablation_answer(changes, "on", "exact_accuracy", []).startswith(words)
 
@@ -92,9 +96,9 @@ def test_the_answer_says_whether_effects_hold_elsewhere() -> None:
 def test_the_power_of_the_seeds_is_stated() -> None:
     """sd 0.1 of 3 pairs: (4.303 + 1.061) 0.1 / sqrt(3) = 31 points."""
     half = 4.303 * 0.1 / 3**0.5
-    text = power_sentence([unsure(0.0, -half, half)], "exact_accuracy")
+    text = power_sentence([Mean(0.0, -half, half, 3)], "exact_accuracy")
     assert "3 pairs of seeds can show a difference of 31.0 points (80 % power)" in text
-    assert "too few to show any difference" in power_sentence([unsure(0.0, -2.0, 2.0)], "exact_accuracy")
+    assert "too few to show any difference" in power_sentence([Mean(0.0, -2.0, 2.0, 3)], "exact_accuracy")
 
 
 def test_the_baseline_is_named_else_the_scales_recipe_else_the_papers() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.analysis.conftest import Drawn
+from trm.analysis.claims import claim
 from trm.analysis.kinds.unroll import unroll_sentence
 from trm.analysis.stats import Mean
 from trm.errors import UserError
@@ -13,7 +14,9 @@ ONE, TEN = Mean(0.05, 0.0, 0.1, 3), Mean(0.9, 0.85, 0.95, 3)
 
 
 def test_a_gain_is_claimed_only_if_established() -> None:
-    text = unroll_sentence("n 2", {1: ONE, 8: TEN, 32: TEN}, 8, Mean(0.85, 0.8, 0.9, 3))
+    text = unroll_sentence(
+        "n 2", {1: ONE, 8: TEN, 32: TEN}, 8, claim("exact_accuracy", "8", "1", Mean(0.85, 0.8, 0.9, 3), 0.01)
+    )
     assert text.startswith("n 2: accuracy rises from 5.0 % [0.0, 10.0] at 1 step to 90.0 % [85.0, 95.0] at 8")
     assert "(+85.0 [80.0, 90.0] points), and is 90.0 % [85.0, 95.0] at 32." in text
     assert "no gain from more supervision steps is established" in unroll_sentence(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal
 
+from trm.analysis.claims import Claim, claims, strongest
 from trm.analysis.labels import label
 from trm.analysis.lazy import Axes, Table, common, np, pd, stats
 from trm.analysis.specs import Column, Figure, Metric, Scalar
@@ -21,8 +22,6 @@ from trm.analysis.words import (
 )
 from trm.errors import UserError
 from trm.study.schema import EvaluationConfig, RunConfig
-
-ALPHA = 0.05
 
 
 class Spec(Figure):
@@ -45,62 +44,21 @@ class Spec(Figure):
 # words -------------------------------------------------------------------------------------------------------------
 
 
-class Change(NamedTuple):
-    """A paired difference from the baseline, and its p value adjusted for the number of comparisons (Holm)."""
-
-    mean: stats.Mean
-    p: float | None
-
-    @property
-    def sign(self) -> int:
-        """+1 or -1 if the adjusted p value is below 0.05; else 0."""
-        if self.p is None or self.p >= ALPHA:
-            return 0
-        return 1 if self.mean.value > 0 else -1
-
-    @property
-    def numbers(self) -> dict[str, Any]:
-        """The difference with its interval, for the figure's JSON."""
-        mean = self.mean
-        return {"mean": mean.value, "low": mean.low, "high": mean.high, "pairs": mean.n}
-
-
-def adjusted(found: Sequence[stats.Mean]) -> list[Change]:
-    """Differences with p values adjusted together."""
-    return [Change(item, p) for item, p in zip(found, stats.holm([item.p for item in found]))]
-
-
-def difference(change: Change, baseline: str, column: str) -> str:
-    """One comparison in words: `5.0 [2.0, 8.0] points higher than with B`."""
-    mean = change.mean
-    amount = f"{changed(column, mean.value, mean.bounds)} against {baseline}"
-    if mean.bounds is None:
-        return f"{amount} (one pair of seeds: no interval)"
-    low, high = mean.bounds
-    if change.sign:
-        size = changed(column, abs(mean.value), (low, high) if change.sign > 0 else (-high, -low), sign=False)
-        return f"{size} {'higher' if change.sign > 0 else 'lower'} than with {baseline}"
-    if mean.sign:
-        return f"{amount}, not established after correction for several comparisons"
-    return f"{amount}, no difference established (at most {changed(column, max(-low, high), sign=False)})"
-
-
 def ablation_sentence(
-    changes: Mapping[str, Change], baseline: str, column: str, level: float | None = None
+    changes: Mapping[str, Claim], baseline: str, column: str, level: float | None = None
 ) -> str:
     """All values against the baseline."""
     if not changes:
         return f"Only {baseline} was measured: nothing to compare."
     start = sentence(f"{thing(column)} with {baseline} is {measured(column, level)}.")
-    known = {name: change for name, change in changes.items() if change.mean.n}
-    parts = [f"With {name}: {difference(change, baseline, column)}." for name, change in known.items()]
-    lost = [name for name, change in changes.items() if not change.mean.n]
+    parts = [f"With {name}: {change.text()}." for name, change in changes.items() if change.pairs]
+    lost = [name for name, change in changes.items() if not change.pairs]
     text = " ".join([start, *parts])
     return text + (f" No seed in common with {listed(lost)}: not compared." if lost else "")
 
 
 def ablation_answer(
-    changes: Mapping[Any, Mapping[str, Change]],
+    changes: Mapping[Any, Mapping[str, Claim]],
     baseline: str,
     column: str,
     crossed: Sequence[Mapping[str, Any]],
@@ -110,19 +68,19 @@ def ablation_answer(
     changes: for each place (batch or model size; None: only one) the differences by name.
     """
     first = next(iter(changes.values()), {})
-    known = {name: change for name, change in first.items() if change.mean.n}
+    known = {name: change for name, change in first.items() if change.pairs}
     if not known:
         return f"Nothing was measured beside {baseline}."
     sure = {name: change for name, change in known.items() if change.sign}
-    name = max(sure or known, key=lambda key: abs(known[key].mean.value))
-    text = f"{thing(column)} with {name}{' is' if sure else ':'} {difference(known[name], baseline, column)}"
+    name = max(sure or known, key=lambda key: abs(known[key].value))
+    text = f"{thing(column)} with {name}{' is' if sure else ':'} {known[name].text()}"
     others, also = len(known) - 1, len(sure) - 1
     if sure and others == 1:
         text += f"; the other value {'differs too' if also else 'is not established to differ'}"
     elif sure and others:
         text += f"; {also or 'none'} of {others} other values differ{'s' if also == 1 else ''} too"
-    elif others and known[name].mean.bounds:
-        most = max(abs(bound) for change in known.values() for bound in change.mean.bounds or (0.0,))
+    elif others and known[name].interval:
+        most = max(abs(bound) for change in known.values() for bound in change.interval or (0.0,))
         text = f"{thing(column)} differs from that with {baseline} by no more than {changed(column, most, sign=False)}"
         text += " at any other value: no difference established"
     tested = [item for item in crossed if item["low"] is not None]
@@ -134,12 +92,12 @@ def ablation_answer(
     return sentence(text) + "."
 
 
-def power_sentence(changes: Sequence[Change], column: str) -> str:
+def power_sentence(differences: Sequence[stats.Mean], column: str) -> str:
     """What the seeds could have shown."""
-    size = stats.detectable([change.mean for change in changes])
+    size = stats.detectable(differences)
     if size is None:
         return ""
-    pairs = min(change.mean.n for change in changes if change.mean.n > 1)
+    pairs = min(mean.n for mean in differences if mean.n > 1)
     if label(column).percent and size >= 1:
         return (
             f" {count(pairs, 'pair').capitalize()} of seeds are too few to show any difference (80 % power)."
@@ -150,11 +108,11 @@ def power_sentence(changes: Sequence[Change], column: str) -> str:
     )
 
 
-def interaction_sentence(effect: str, where: str, elsewhere: str, change: Change, column: str) -> str:
+def interaction_sentence(effect: str, where: str, elsewhere: str, change: Claim, column: str) -> str:
     """Does an effect hold elsewhere (a larger batch, a larger model)?"""
-    if change.mean.bounds is None:
+    if change.interval is None:
         return f"Whether the effect of {effect} is the same at {elsewhere} is open: too few seeds."
-    amount = changed(column, change.mean.value, change.mean.bounds)
+    amount = changed(column, change.value, change.interval)
     if change.sign == 0:
         return f"The effect of {effect} at {elsewhere} differs by {amount} from that at {where}: not established."
     return f"The effect of {effect} changes between {where} and {elsewhere}, by {amount}."
@@ -190,18 +148,18 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
                 raw[hue, value] = stats.paired(series[baseline], series[value])
         levels[hue] = float(series[baseline].mean()) if len(series[baseline]) else float("nan")
         axes[0, 1].plot(0, values.index(baseline) + shifts[hue], "|", color=shades[hue], markersize=8)
-    found = dict(zip(raw, adjusted(list(raw.values()))))
+    base_name = place(spec.x, baseline)
+    found = claims(spec.y, base_name, raw, lambda key: place(spec.x, key[1]))
     for (hue, value), change in found.items():
-        if change.mean.n:
-            at = values.index(value) + shifts[hue]
-            mean = change.mean.clipped(-1.0, 1.0) if label(spec.y).percent else change.mean
+        if change.pairs:
+            at, difference = values.index(value) + shifts[hue], raw[hue, value]
+            mean = difference.clipped(-1.0, 1.0) if label(spec.y).percent else difference
             mark: dict[str, Any] = {"summary": mean, "hollow": not change.sign, "sideways": True}
             common.seed_marks(axes[0, 1], at, [mean.value], shades[hue], **mark)
     common.note(axes[0, 1], "baseline", (0, values.index(baseline) - 0.31), (-3, 1), ha="right")
     _dress(axes[0], spec, extra, values, rows)
     common.hue_legend(figure, spec.hue, shades, marker="o")
-    base_name = place(spec.x, baseline)
-    changes = {hue: {place(spec.x, k[1]): c for k, c in found.items() if k[0] == hue} for hue in parts}
+    changes = {hue: {c.subject: c for k, c in found.items() if k[0] == hue} for hue in parts}
     crossed = interactions(parts, spec, values, baseline)
     sentences = []
     for hue in parts:
@@ -217,16 +175,13 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
             f"({base_name}) over pairs of equal seeds with its 95 % interval; filled where Holm's method, over the "
             f"{count(len(found), 'comparison')} of this figure, rejects no difference at 5 %."
         ),
-        sentence=" ".join(sentences) + power_sentence(list(found.values()), spec.y),
+        sentence=" ".join(sentences) + power_sentence(list(raw.values()), spec.y),
         answer=ablation_answer(changes, base_name, spec.y, crossed),
-        strength=max((change.mean.strength for change in found.values() if change.sign), default=None),
+        strength=strongest(found.values()),
+        claims=list(found.values()),
         numbers={
             "baseline": baseline,
             "x": spec.x,
-            "differences": [
-                {"hue": hue, "value": place(spec.x, value), "p_holm": change.p} | change.numbers
-                for (hue, value), change in found.items()
-            ],
             "detectable": stats.detectable(list(raw.values())) if label(spec.y).percent else None,
             "interactions": crossed,
         },
@@ -283,12 +238,12 @@ def interactions(
             if value != baseline and min(map(len, series)):
                 raw[hue, value] = stats.interaction(*series)
     found = []
-    for (hue, value), change in zip(raw, adjusted(list(raw.values()))):
+    for (hue, value), change in claims(spec.y, "", raw).items():
         effect, here, there = place(spec.x, value), place(str(spec.hue), hues[0]), place(str(spec.hue), hue)
         found.append(
-            {"hue": spec.hue, "effect": effect, "where": here, "elsewhere": there}
-            | {"sign": change.sign, "sentence": interaction_sentence(effect, here, there, change, spec.y)}
-            | change.numbers
+            {"hue": spec.hue, "effect": effect, "where": here, "elsewhere": there, "sign": change.sign}
+            | {"sentence": interaction_sentence(effect, here, there, change, spec.y), "mean": change.value}
+            | dict(zip(("low", "high"), change.interval or (None, None)))
         )
     return found
 

@@ -22,6 +22,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
 from trm.analysis import stats
+from trm.analysis.claims import Claim
 from trm.analysis.labels import Label, label
 from trm.analysis.scales import BinaryLocator, crowded, legible, shown
 from trm.analysis.scales import nice as nice
@@ -73,6 +74,8 @@ class Drawing:
     """Size of the main effect over half the width of its 95 % interval; below 1 or None: no effect is claimed."""
     numbers: dict[str, Any] = field(default_factory=dict)
     """The numbers behind the sentence."""
+    claims: list[Claim] = field(default_factory=list)
+    """The comparisons behind it."""
     carried: int | None = None
     """Runs that carry the fitted line; None: there is none."""
     provenance: dict[str, str] = field(default_factory=dict)
@@ -331,8 +334,8 @@ def provenance(tables: Sequence[Table], rows: pd.DataFrame) -> dict[str, str]:
     points = rows[["experiment", "point"]].drop_duplicates().shape[0]
     shown = ", ".join(commits[:2]) + (f" and {len(commits) - 2} more" if len(commits) > 2 else "")
     # named after the measurements shown, not after the tables that hold them: equal data have one name everywhere
-    measured = rows[["run", "split", "policy", "eval_steps", "restarts", "correct"]].drop_duplicates()
-    text = measured.sort_values(list(measured)).to_csv(index=False)
+    keys = ["run", "split", "policy", "eval_steps", "restarts", "correct"]
+    text = rows[keys].drop_duplicates().sort_values(keys).to_csv(index=False)
     return {
         "study": f"study {info.get('study')}, scale {info.get('scale')}: {names}",
         "size": f"{count(points, 'point')}, {count(len(runs), 'run')}, {count(runs['seed'].nunique(), 'seed')}",
@@ -359,6 +362,7 @@ def save(drawing: Drawing, out: str | Path) -> list[Path]:
     write_bytes(files[0], pdf.getvalue())
     write_bytes(files[1], png.getvalue())
     facts = {key: value for key, value in vars(drawing).items() if key not in ("canvas", "rows", "lines")}
+    facts["claims"] = [claim.numbers for claim in drawing.claims]
     write_text(files[2], dump({**facts, "inches": drawing.canvas.get_figwidth()}))
     return files
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
+from trm.analysis.claims import Claim, claims, strongest
 from trm.analysis.kinds import law
 from trm.analysis.labels import label
 from trm.analysis.lazy import Axes, Table, common, np, pd, stats
@@ -44,20 +45,12 @@ class Spec(Figure):
         return (fit,)
 
 
-def established(item: Mapping[str, Any]) -> bool:
-    """Whether the Holm-adjusted test rejects no gain."""
-    return item["p_holm"] is not None and item["p_holm"] < 0.05
-
-
-def gained(item: Mapping[str, Any]) -> str:
+def gained(change: Claim) -> str:
     """A gain with its interval, and whether it is established."""
-    text = points(item["change"], (item["low"], item["high"]))
-    if established(item):
-        return text
-    if item["low"] is None:
-        return f"{text} in one seed"
-    excluded = item["low"] > 0 or item["high"] < 0
-    return f"{text}, not established{' after correction for several comparisons' if excluded else ''}"
+    text = points(change.value, change.interval)
+    known = {"single": " in one seed", "open": ", not established"}
+    corrected = ", not established after correction for several comparisons"
+    return text + ("" if change.sign else known.get(change.verdict, corrected))
 
 
 def inference_sentence(gains: Mapping[str, Any]) -> str:
@@ -76,7 +69,7 @@ def inference_sentence(gains: Mapping[str, Any]) -> str:
         how = f"{'at most ' * (policy == 'confident')}{item['steps']} steps"
         how = f"{item['restarts']} restarts" if item["restarts"] > 1 else how
         ratio = number(item["flops"] / reference["flops"], 2)
-        text += f" {sentence(name)}: {gained(item)}, at {ratio} times the compute ({how})."
+        text += f" {sentence(name)}: {gained(item['claim'])}, at {ratio} times the compute ({how})."
     return text
 
 
@@ -88,20 +81,20 @@ def inference_answer(gains: Mapping[str, Any]) -> str:
         return inference_sentence(gains)
     name = max(known, key=lambda key: known[key]["value"])
     item, how = known[name], POLICIES[name][0]
-    if not established(item) and item["low"] is not None:
-        largest = points(item["change"], (item["low"], item["high"]))
+    change = item["claim"]
+    if not change.sign and change.interval:
+        largest = points(change.value, change.interval)
         return f"No gain from more compute at test time is established; the largest is {largest}, by {how}."
     return (
         f"Compute at test time changes accuracy from {percent(reference['value'])} to {percent(item['value'])} "
-        f"({gained(item)}) by {how}, at {number(item['flops'] / reference['flops'], 2)} times the compute."
+        f"({gained(change)}) by {how}, at {number(item['flops'] / reference['flops'], 2)} times the compute."
     )
 
 
 def strength(gains: Mapping[str, Any]) -> float | None:
     """Largest established gain that a user could have, over half the width of its interval; None: there is none."""
-    items = [item for name, item in gains.items() if name in RUNNABLE and established(item)]
-    return max(
-        (i["change"] / max(1e-9, i["change"] - i["low"]) for i in items if i["change"] > 0), default=None
+    return strongest(
+        gains[name]["claim"] for name in RUNNABLE if name in gains and gains[name]["claim"].sign > 0
     )
 
 
@@ -146,7 +139,13 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         sentence=words,
         answer=inference_answer(found_gains),
         strength=strength(found_gains),
-        numbers={"best": best, "gains": found_gains},
+        claims=[item["claim"] for item in found_gains.values() if "claim" in item],
+        numbers={
+            "best": best,
+            "gains": {
+                name: {k: v for k, v in item.items() if k != "claim"} for name, item in found_gains.items()
+            },
+        },
     )
 
 
@@ -189,12 +188,12 @@ def gains(rows: pd.DataFrame) -> dict[str, Any]:
         top = settings.iloc[-1]
         same = (rows["eval_steps"] == top["eval_steps"]) & (rows["restarts"] == top["restarts"])
         right = rows[same & (rows["policy"] == policy)].groupby("seed")["exact_accuracy"].mean()
-        change = changes[policy] = stats.paired(left, right)
-        found[policy] = {"value": float(top["value"]), "flops": float(top["flops"]), "change": change.value}
+        changes[policy] = stats.paired(left, right)
+        found[policy] = {"value": float(top["value"]), "flops": float(top["flops"])}
         found[policy] |= {"steps": int(top["eval_steps"]), "restarts": int(top["restarts"])}
-        found[policy] |= {"low": change.low, "high": change.high}
-    for policy, p in zip(changes, stats.holm([change.p for change in changes.values()])):
-        found[policy]["p_holm"] = p
+    made = claims("exact_accuracy", "the reference evaluation", changes, lambda name: POLICIES[name][0])
+    for policy, change in made.items():
+        found[policy]["claim"] = change
     return found
 
 

@@ -75,8 +75,8 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     for index, (value, colour) in enumerate(shades.items()):
         part = rows[rows["_budget"] == value]
         for point, here in part.groupby("_point"):
-            style = {"colour": colour, "marker": common.MARKERS[index % 8], "summary": means[point]}
-            common.seed_marks(axes[0], float(here[spec.x].iloc[0]), here["_y"], **style)
+            at, marker = float(here[spec.x].iloc[0]), common.MARKERS[index % 8]
+            common.seed_marks(axes[0], at, here["_y"], colour, marker, summary=means[point])
         _parabola(axes[0], optima[index], colour)
     common.axis_scale(axes[0], "x", label(spec.x), rows[spec.x])
     common.error_scale(axes[0], spec.y, float(values.min()), float(values.max()))
@@ -114,7 +114,8 @@ def _nearest(cost: np.ndarray, budgets: list[float]) -> np.ndarray:
 
 
 def _parabola(axes: Axes, item: Mapping[str, Any], colour: str) -> None:
-    width = np.geomspace(*item["range"], 60)
+    low, high = item["range"]
+    width = np.geomspace(low, high, 60)
     axes.plot(width, np.exp(np.polyval(item["parabola"], np.log(width))), color=colour, linewidth=1.0)
     face = "white" if item["edge"] else colour
     axes.plot(

@@ -290,7 +290,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     """The law figure of one experiment."""
     table = common.merge(tables, spec.experiments(tables[0].experiment))
     specs = spec.fits(table.experiment)
-    fit, *others = [common.fit_of(fits, wanted) for wanted in specs] or [None]
+    fit, *others = [common.fit_of(fits, wanted) for wanted in specs] if specs else (None,)
     spec = coloured(spec, table)
     figure, axes = common.canvas(common.ONE, 3.0)
     rows = panel(axes[0, 0], spec, table, fit)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
+from trm.analysis.claims import Claim, claims
 from trm.analysis.labels import label
 from trm.analysis.lazy import Table, common, np, stats
 from trm.analysis.specs import Column, Figure
@@ -26,7 +27,7 @@ class Spec(Figure):
 
 
 def unroll_sentence(
-    name: str, means: Mapping[float, stats.Mean], best: float, gain: stats.Mean | None, puzzles: float = 0
+    name: str, means: Mapping[float, stats.Mean], best: float, gain: Claim | None, puzzles: float = 0
 ) -> str:
     """One curve in words.
 
@@ -56,7 +57,7 @@ def unroll_sentence(
 
     text = (
         f"{head or 'Exact '}accuracy rises from {shown(first)} at {first:g} step{'' if first == 1 else 's'} to "
-        f"{shown(best)} at {best:g} ({points(gain.value, gain.bounds)})"
+        f"{shown(best)} at {best:g} ({points(gain.value, gain.interval)})"
     )
     return text + (f", and is {shown(last)} at {last:g}." if last > best else ".")
 
@@ -73,7 +74,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     figure, axes = common.panels(1, 3.0)
     steps = np.sort(rows["eval_steps"].unique().astype(float))
     shifts = common.dodge(len(parts), float(np.log(steps[-1] / steps[0])), 0.008)
-    sentences, strengths, numbers = [], [], {}
+    sentences, strengths, numbers, found = [], [], {}, list[Claim]()
     for index, (value, part) in enumerate(parts.items()):
         series = {
             at: here.groupby("seed")["exact_accuracy"].mean()
@@ -95,13 +96,18 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         first = min(means)
         best = max(means, key=lambda at: means[at].value)
         changes = {at: stats.paired(series[first], series[at]) for at in series if at != first}
-        adjusted = dict(zip(changes, stats.holm([change.p for change in changes.values()])))
-        gain, sure = changes.get(best), (adjusted.get(best) or 1.0) < 0.05
         name = place(key, value) if key else ""
+        made = claims(
+            "exact_accuracy", f"{name}, {first:g}" if name else f"{first:g}", changes, "{:g} steps".format
+        )
+        gain = made.get(best)
+        found.extend(made.values())
         alone = tested if part["seed"].nunique() == 1 else 0
-        sentences.append(sentence(unroll_sentence(name, means, best, gain if sure else None, alone)))
+        sentences.append(
+            sentence(unroll_sentence(name, means, best, gain if gain and gain.sign else None, alone))
+        )
         numbers[str(value)] = {str(at): mean.value for at, mean in means.items()}
-        strengths.append(gain.strength if sure and gain else 0.0)
+        strengths.append(gain.strength if gain else 0.0)
     trained = rows["model.halt_max_steps"].unique()
     if spec.marked and len(trained) == 1:
         axes[0].axvline(float(trained[0]), color=common.GREY, linewidth=0.8, linestyle=":", zorder=1)
@@ -125,5 +131,6 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         sentence=" ".join(sentences),
         answer=sentences[int(np.argmax(strengths))],
         strength=max(strengths) or None,
+        claims=found,
         numbers={"accuracy": numbers},
     )

@@ -291,8 +291,8 @@ def _run_columns(run: TableRun, training: Mapping[str, Any], history: pd.DataFra
 
 def _last(history: pd.DataFrame, column: str) -> float | None:
     """The last measurement in a column of the history; None: there is none."""
-    known = history[column].dropna() if column in history else ()
-    return float(known.iloc[-1]) if len(known) else None
+    known = history[column].dropna().to_numpy(float) if column in history else np.empty(0)
+    return float(known[-1]) if len(known) else None
 
 
 def _finished_rows(training: Mapping[str, Any], history: pd.DataFrame) -> float:
