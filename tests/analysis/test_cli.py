@@ -16,10 +16,10 @@ def test_from_result_files_to_a_figure(
     table, fit, figure = (str(tmp_path / name) for name in ("t.csv", "f.json", "law.pdf"))
     spec = tmp_path / "fit.spec.json"
     spec.write_text(
-        json.dumps({"experiments": ["model_size"], "x": "parameters", "form": "power_law", "bootstrap": 1000})
+        json.dumps({"experiments": ["two_decades"], "x": "train_flops", "form": "power_law", "bootstrap": 1000})
     )
-    law = json.dumps({"kind": "law", "x": "parameters", "fit": "power_law"})
-    assert main(["table", "--experiment", str(study / "specs/model_size.json"), "--out", table]) == 0
+    law = json.dumps({"kind": "law", "x": "train_flops", "fit": "power_law"})
+    assert main(["table", "--experiment", str(study / "specs/two_decades.json"), "--out", table]) == 0
     assert main(["fit", "--table", table, "--spec", str(spec), "--out", fit]) == 0
     assert main(["plot", "--spec", law, "--table", table, "--fit", fit, "--out", figure]) == 0
     assert "Error falls as a power law" in capsys.readouterr().out

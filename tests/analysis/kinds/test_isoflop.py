@@ -1,0 +1,59 @@
+"""`isoflop`: the best width at equal compute."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.analysis.conftest import figure
+from tests.analysis.synthetic import experiment
+from trm.analysis.fits import fit_table
+from trm.analysis.kinds import draw
+from trm.analysis.kinds.common import save, styled
+from trm.analysis.kinds.isoflop import isoflop_sentence
+from trm.analysis.specs import TableSpec
+from trm.analysis.tables import Table, collect
+from trm.study.schema import RunConfig
+
+
+def spent(root: Path, exponent: float) -> Table:
+    """Runs at five budgets over two decades whose best width grows as compute to the power `exponent`."""
+
+    def error(config: RunConfig) -> float:
+        width, budget = config.model.d_model, config.training.steps * config.model.d_model
+        best = 32 * (budget / 32_000) ** exponent
+        return 0.08 * (budget / 32_000) ** -0.3 * np.exp(0.25 * np.log(width / best) ** 2)
+
+    points = [
+        {"model.d_model": d, "training.steps": round(budget / d)}
+        for budget in (3_200, 10_000, 32_000, 100_000, 320_000)
+        for d in (8, 16, 32, 64, 128)
+    ]
+    return collect(TableSpec.model_validate(experiment(root, "isoflop", points, 3, error)))
+
+
+def test_the_best_width_at_equal_compute_and_its_exponent_are_found(tmp_path: Path) -> None:
+    table = spent(tmp_path, 0.25)
+    table.rows["train_flops"] = 1e6 * table.rows["model.d_model"] * table.rows["training.steps"]
+    spec = figure(kind="isoflop", y="error")
+    fit = {**fit_table(table, spec.fits("isoflop")[0].model_copy(update={"bootstrap": 200}))}
+    group = fit["groups"][0]
+    assert [item["edge"] for item in group["optima"]] == [False] * 5
+    low, high = group["law"]["exponents"]["x"]["interval"]
+    assert low < 0.25 < high
+    assert group["law"]["exponents"]["steps"]["value"] == pytest.approx(0.75, abs=0.1)
+    with styled():
+        drawing = draw(spec, [table], [{**fit, "spec": spec.fits("isoflop")[0].model_dump(mode="json")}])
+        save(drawing, tmp_path / "isoflop.pdf")
+    assert drawing.strength is not None
+    assert drawing.sentence.startswith("Ten times the training compute is best spent on width d 1.")
+
+
+def test_a_best_width_at_the_edge_of_the_grid_only_bounds_it(tmp_path: Path) -> None:
+    table = spent(tmp_path, 0.9)
+    table.rows["train_flops"] = 1e6 * table.rows["model.d_model"] * table.rows["training.steps"]
+    group = fit_table(table, figure(kind="isoflop", y="error").fits("isoflop")[0])["groups"][0]
+    assert any(item["edge"] for item in group["optima"])
+    assert "too few to say" in isoflop_sentence(group, "model.d_model")
