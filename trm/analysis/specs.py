@@ -168,6 +168,31 @@ class TableSpec(Spec):
     points: tuple[TablePoint, ...] = Field(min_length=1)
 
 
+class Check(Spec):
+    """One thing that a hypothesis predicts; exactly one of `law`, `exponent`, `than` or a bound."""
+
+    metric: Metric = "exact_accuracy"
+    where: Where = {}
+    """Rows of the experiment."""
+    than: Where | None = None
+    """Rows that those of `where` are predicted to beat, in pairs of seeds."""
+    above: float | None = None
+    below: float | None = None
+    law: Column | None = None
+    """A power law of this column is predicted."""
+    exponent: Column | None = None
+    """The best value of this column at equal compute is predicted to grow as a power of compute."""
+    between: tuple[float, float] | None = None
+    """Range of the exponent."""
+
+    @model_validator(mode="after")
+    def _one(self) -> Check:
+        given = [self.law, self.exponent, self.than, self.above if self.above is not None else self.below]
+        if sum(item is not None for item in given) != 1:
+            raise ValueError("expects: give one of law, exponent, than, or above and below")
+        return self
+
+
 class FailedRun(Spec):
     """A run known to have failed."""
 
@@ -185,6 +210,8 @@ class ReportExperiment(Spec):
     hypothesis: str = ""
     needs: dict[str, Any] = {}
     """Column -> value or values that the grid must hold to test the hypothesis."""
+    expects: tuple[Check, ...] = ()
+    """What the hypothesis predicts, so that the report can say whether it holds."""
     table: str
     """Path of its table.csv (the two files beside it are found from the name)."""
     fits: tuple[str, ...] = ()

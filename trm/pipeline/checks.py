@@ -4,15 +4,30 @@ from __future__ import annotations
 
 from typing import Any
 
+from pydantic import ValidationError
+
+from trm.analysis.specs import Check
 from trm.errors import UserError
 from trm.pipeline.naming import Figure
 from trm.study.merge import nearest
 from trm.study.points import ResolvedExperiment
+from trm.study.reading import error_sentence
 from trm.study.schema import DataConfig
 from trm.study.tasks import spec_of
 from trm.training.history import COLUMNS
 
 TO_TARGET = ("steps_to_target", "rows_to_target", "flops_to_target")
+
+
+def check_expectations(experiment: ResolvedExperiment, where: str) -> None:
+    """Refuse an `expects` that the report could not decide. UserError: names the experiment and the key."""
+    for fields in experiment.definition.expects or ():
+        try:
+            Check.model_validate(fields)
+        except ValidationError as error:
+            raise UserError(
+                f"{where}: experiment {experiment.name}: expects: {error_sentence(error, Check)}"
+            ) from error
 
 
 def check_figure(figure: Figure, where: str) -> None:

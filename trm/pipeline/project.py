@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from trm.pipeline.catalogue import Catalogue
-from trm.pipeline.checks import check_figure, check_sizes
+from trm.pipeline.checks import check_expectations, check_figure, check_sizes
 from trm.pipeline.places import Place
 from trm.pipeline.published import Published
 from trm.pipeline.selection import Selection
@@ -42,6 +42,8 @@ class Project:
         """
         for figure in self.selection.figures.values():
             check_figure(figure, self.settings.study)
+        for name in self.selection.experiments:
+            check_expectations(self.study.experiment(name), self.settings.study)
 
     def check_sizes(self) -> None:
         """Check the data sets of the selected experiments.

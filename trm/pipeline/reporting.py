@@ -31,6 +31,7 @@ def report_spec(project: Project) -> dict[str, Any]:
                 "question": experiment.definition.question,
                 "hypothesis": experiment.definition.hypothesis,
                 "needs": experiment.definition.hypothesis_needs,
+                "expects": experiment.definition.expects or [],
                 "table": project.catalogue.table_file(name),
                 "fits": list(fits),
                 "figures": [figure.files[0] for figure in figures],
@@ -44,6 +45,7 @@ def report_spec(project: Project) -> dict[str, Any]:
     return {
         "study": project.study.name,
         "scale": scale,
+        "intro": project.study.scale.about,
         "budget": budget,
         "budget_rows": budget_rows,
         "experiments": experiments,

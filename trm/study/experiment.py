@@ -56,6 +56,8 @@ class ExperimentScale(Section):
     """Steps between metrics rows, for finer curves than the scale's; not part of a run's identity."""
     figures: list[dict[str, Any]] | None = None
     """Figure specifications; at a scale they replace the experiment's."""
+    expects: list[dict[str, Any]] | None = None
+    """What the hypothesis predicts: the checks from which the report says supported, contradicted or undecided."""
     skip: str | None = None
     """Why this experiment is not run at this scale; shown in the report."""
     question: str | None = None
@@ -92,16 +94,19 @@ class Experiment(ExperimentScale):
     def at(self, scale: str) -> Experiment:
         """The experiment at a scale: what the scale gives replaces its own, except for `set` and `evaluation`."""
         here = self.scales.get(scale, ExperimentScale())
-        names = ("grid", "seeds", "log_every", "figures", "skip", "question", "hypothesis")
+        names = ("grid", "seeds", "log_every", "figures", "skip", "question", "hypothesis", "expects")
         given = {name: value for name in names if (value := getattr(here, name)) is not None}
         if here.hypothesis is not None:
             given["hypothesis_needs"] = here.hypothesis_needs
+            given["expects"] = here.expects
         return self.model_copy(update=given)
 
 
 class Scale(Section):
     """A size of the study, chosen by the profile: how the base recipe changes."""
 
+    about: str = ""
+    """The task and what is small about it, in one sentence; the first lines of the report."""
     base: Overlay = {}
     """Merged over the study's base."""
     seeds: list[int] = [0, 1, 2]

@@ -15,6 +15,8 @@ from trm.analysis.report.contents import FigureBlock, Finding, Grid, Report, Sec
 from trm.analysis.report.contrasts import accuracy, matching, primary
 from trm.analysis.report.criteria import criteria
 from trm.analysis.report.grids import cost, costs_grid, fit_block, paper_grid, results_grid
+from trm.analysis.report.paper import REFERENCES, abstract, limits, refutations
+from trm.analysis.report.verdicts import verdict
 from trm.analysis.specs import ReportExperiment, ReportSpec
 from trm.analysis.tables import Table, load
 from trm.analysis.traces import puzzles
@@ -52,21 +54,25 @@ def build(spec: ReportSpec) -> Report:
     traces = [trace for table in tables.values() for trace in table.info.get("traces", [])]
     unique = {(trace["run"], str(trace["question"])): trace for trace in traces}
     found_out = findings(sections)
-    hero = _hero(figures, sections, found_out)
+    hero = _hero(sections, found_out)
     measured = [accuracy(matching(rows, item.changes)) if len(rows) else None for item in REPORTED]
     return Report(
         spec=spec,
+        abstract=abstract(spec, sections, found_out),
         findings=found_out,
         hero=hero,
         criteria=criteria(rows, runs, [f"{run}: {text}" for run, text in failed.items()], fits, interactions),
         sections=sections,
-        figures=[block for block in figures if block is not hero],
+        figures=figures,
         paper=paper_grid(measured),
         paper_run=any(found is not None and found.n for found in measured),
         cost=cost(sections, runs),
         problems=problems,
         puzzles=puzzles(list(unique.values())),
         power=power(blocks, rows["seed"].nunique() if len(rows) else 0),
+        limits=limits(sections, fits),
+        refutations=refutations(fits, sections),
+        references=REFERENCES,
         budget_grid=_budget(spec),
         provenance=_provenance(list(tables.values()), runs),
     )
@@ -96,13 +102,8 @@ def _main(blocks: Sequence[FigureBlock]) -> FigureBlock | None:
     return next((block for block in drawn if (block.strength or 0) > 1), drawn[0] if drawn else None)
 
 
-def _hero(
-    figures: Sequence[FigureBlock], sections: Sequence[Section], found: Sequence[Finding]
-) -> FigureBlock | None:
-    """The study-wide figure with the strongest effect, else the figure of the first finding."""
-    known = [block for block in figures if block.png is not None and (block.strength or 0) > 1]
-    if known:
-        return max(known, key=lambda block: block.strength or 0.0)
+def _hero(sections: Sequence[Section], found: Sequence[Finding]) -> FigureBlock | None:
+    """The figure of the first finding, so that words and figure speak of one quantity."""
     first = {section.spec.name: section for section in sections}.get(found[0].section) if found else None
     return _main(first.figures) if first else None
 
@@ -158,6 +159,8 @@ def _section(spec: ReportExperiment) -> tuple[Section, Table | None, list[dict[s
         runs=len(runs),
         planned_runs=spec.planned_runs or (table.info.get("planned_runs", 0) if table else 0),
         hours=sum(run["device_seconds"] for run in runs.values()) / 3600 if runs else None,
+        seeds=int(table.rows["seed"].nunique()) if table else 0,
+        verdict=verdict(spec.expects, table, fits) if spec.expects else None,
         untested=untested(spec, table),
         figures=blocks,
         fits=[fit_block(fit) for fit in fits],

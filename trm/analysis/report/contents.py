@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from trm.analysis.report.verdicts import Verdict
 from trm.analysis.specs import ReportExperiment, ReportSpec
 
 State = Literal["met", "not met", "not run"]
@@ -73,6 +75,9 @@ class Section:
     runs: int = 0
     planned_runs: int = 0
     hours: float | None = None
+    seeds: int = 0
+    verdict: Verdict | None = None
+    """Whether the hypothesis holds; None: no check is stated for it."""
     untested: str = ""
     """Why this grid cannot test the hypothesis; empty: it can."""
     grids: list[Grid] = field(default_factory=list)
@@ -89,9 +94,10 @@ class Report:
     """The whole report."""
 
     spec: ReportSpec
+    abstract: str
     findings: list[Finding]
     hero: FigureBlock | None
-    """The figure of the first screen."""
+    """The figure of the first finding."""
     criteria: list[Criterion]
     sections: list[Section]
     figures: list[FigureBlock]
@@ -104,5 +110,10 @@ class Report:
     puzzles: list[dict[str, Any]]
     power: str
     """What the seeds could have shown."""
+    limits: list[str]
+    refutations: list[str]
+    """What result would change our mind."""
+    references: Sequence[tuple[str, str]]
+    """Title and arXiv number."""
     budget_grid: Grid | None
     provenance: list[tuple[str, str]]

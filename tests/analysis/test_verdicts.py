@@ -1,0 +1,64 @@
+"""A hypothesis is supported, contradicted or undecided by the numbers of its checks; the abstract says how many."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from trm.analysis.fits import fit_table
+from trm.analysis.report.contents import Finding, Section
+from trm.analysis.report.paper import ABSTRACT, abstract
+from trm.analysis.report.verdicts import Verdict, verdict
+from trm.analysis.specs import Check, FitSpec, ReportExperiment, ReportSpec
+from trm.analysis.tables import Table
+
+
+def found(table: Table, *checks: dict[str, Any], fits: list[dict[str, Any]] | None = None) -> Verdict:
+    return verdict([Check.model_validate(check) for check in checks], table, fits or [])
+
+
+def test_a_difference_decides_by_its_interval(tables: dict[str, Table]) -> None:
+    deep, flat = {"model.l_cycles": 2, "model.h_cycles": 2}, {"model.l_cycles": 1, "model.h_cycles": 1}
+    wide, narrow = {"model.d_model": 96}, {"model.d_model": 16}
+    better = found(tables["model_size"], {"where": wide, "than": narrow})
+    assert better.state == "supported"
+    assert "points higher than with width d = 16" in better.why
+    assert found(tables["model_size"], {"where": narrow, "than": wide}).state == "contradicted"
+    assert (
+        found(tables["model_size"], {"metric": "error", "where": wide, "than": narrow}).state == "supported"
+    )
+    assert found(tables["recursion"], {"where": deep, "than": flat}).state in ("supported", "undecided")
+    both = found(tables["model_size"], {"where": wide, "than": narrow}, {"where": wide, "above": 0.999})
+    assert both.state == "contradicted"
+
+
+def test_levels_laws_and_what_was_not_run(tables: dict[str, Table]) -> None:
+    table = tables["two_decades"]
+    assert found(table, {"where": {"training.steps": 12000}, "above": 0.5}).state == "supported"
+    assert found(table, {"where": {"training.steps": 5}, "above": 0.5}).state == "not tested"
+    fit = fit_table(table, FitSpec(x="train_flops", bootstrap=60))
+    assert found(table, {"metric": "error", "law": "train_flops"}, fits=[fit]).state == "supported"
+    narrow = {"metric": "error", "law": "train_flops", "between": [0.0, 0.1]}
+    assert found(table, narrow, fits=[fit]).state == "contradicted"
+    few = fit_table(tables["model_size"], FitSpec(x="parameters", bootstrap=60))
+    assert (
+        found(tables["model_size"], {"metric": "error", "law": "parameters"}, fits=[few]).state == "undecided"
+    )
+    assert verdict([Check(above=0.5)], None, []).state == "not tested"
+    with pytest.raises(ValueError, match="give one of law, exponent, than"):
+        Check(law="parameters", above=0.5)
+
+
+def test_the_abstract_has_150_words_at_most_and_counts_the_verdicts() -> None:
+    sections = [
+        Section(ReportExperiment(name=name, table=""), runs=3, seeds=3, verdict=Verdict(state, "why"))
+        for name, state in (("a", "supported"), ("b", "supported"), ("c", "undecided"))
+    ]
+    spec = ReportSpec(study="s", scale="laptop", experiments=[section.spec for section in sections])
+    findings = [Finding("a", f"Finding {i} " + "word " * 30 + "end.", True) for i in range(9)]
+    text = abstract(spec, sections, [*findings, Finding("b", "Nothing.", False)])
+    assert len(text.split()) <= ABSTRACT
+    assert "Finding 0" in text
+    assert "Nothing." not in text
+    assert text.endswith("Of 3 hypotheses: 2 supported and 1 undecided.")

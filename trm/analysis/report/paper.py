@@ -1,0 +1,88 @@
+"""The report as a paper: abstract, limits, what would change our mind, references. Written from the results alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from trm.analysis.report.contents import Finding, Section
+from trm.analysis.specs import ReportSpec
+from trm.analysis.words import compact, count, duration, listed, measured, thing
+
+ABSTRACT = 150
+"""Most words of the abstract."""
+REFERENCES = (
+    ("Jolicoeur-Martineau 2025, Less is More: Recursive Reasoning with Tiny Networks", "2510.04871"),
+    ("Wang et al. 2025, Hierarchical Reasoning Model", "2506.21734"),
+    ("Hoffmann et al. 2022, Training Compute-Optimal Large Language Models (isoFLOP curves)", "2203.15556"),
+    (
+        "Hestness et al. 2017, Deep Learning Scaling is Predictable, Empirically (laws with a floor)",
+        "1712.00409",
+    ),
+    ("Muennighoff et al. 2023, Scaling Data-Constrained Language Models", "2305.16264"),
+    ("McCandlish et al. 2018, An Empirical Model of Large-Batch Training", "1812.06162"),
+    ("Hesterberg 2015, What Teachers Should Know about the Bootstrap", "1411.5279"),
+)
+
+
+def abstract(spec: ReportSpec, sections: Sequence[Section], found: Sequence[Finding]) -> str:
+    """At most ABSTRACT words: what was asked, of what, what was found, how sure, and the verdicts."""
+    runs = sum(section.runs for section in sections)
+    hours = sum(section.hours or 0.0 for section in sections)
+    opening = [
+        spec.question,
+        spec.intro,
+        f"We trained {count(runs, 'model')} in {duration(hours)} of device time.",
+    ]
+    states = [section.verdict.state for section in sections if section.verdict]
+    tally = [f"{states.count(state)} {state}" for state in dict.fromkeys(states)]
+    sure = [item.text for item in found if item.established]
+    open_ = len(found) - len(sure)
+    closing = [f"{count(open_, 'question')} ended without an established effect."] if open_ else []
+    closing += [f"Of {count(len(states), 'hypothesis', 'hypotheses')}: {listed(tally)}."] if states else []
+    room = ABSTRACT - len(" ".join([*opening, *closing]).split())
+    kept: list[str] = []
+    for text in sure:
+        short = text.split(" A fit without the largest point")[0]
+        if len(" ".join([*kept, short]).split()) <= room:
+            kept.append(short)
+    return " ".join(filter(None, [*opening, *kept, *closing]))
+
+
+def limits(sections: Sequence[Section], fits: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What the numbers do not say."""
+    found = [
+        "Intervals describe retraining on the same data: another data set, task or recipe may move every number.",
+        "Every law holds for the variable and the range that it names, and for the recipe of this study.",
+    ]
+    refused = [group for fit in fits for group in fit["groups"] if group.get("doubts")]
+    if refused:
+        found.append(f"No power law is claimed of {count(len(refused), 'fit')}; each says why.")
+    lonely = [section.spec.name for section in sections if section.seeds == 1]
+    if lonely:
+        found.append(f"One seed only: {listed(lonely)}. Nothing is said there about other seeds.")
+    untested = [section.spec.name for section in sections if section.untested]
+    if untested:
+        found.append(f"Hypotheses that this grid cannot test: {listed(untested)}.")
+    return found
+
+
+def refutations(fits: Sequence[Mapping[str, Any]], sections: Sequence[Section]) -> list[str]:
+    """What result would change our mind, for each law claimed and each hypothesis supported."""
+    found = []
+    for fit in fits:
+        group, spec = fit["groups"][0], fit["spec"]
+        form = (group.get("forms") or {}).get(group.get("chosen")) or {}
+        if group.get("doubts", True) or group["chosen"] == "constant" or not form.get("curve"):
+            continue
+        x, y, low, high = (form["curve"][key] for key in ("x", "y", "low", "high"))
+        index = min(range(len(x)), key=lambda i: abs(x[i] - 2 * group["range"][0][1]))
+        bounds = measured(spec["y"], y[index], (low[index], high[index]))
+        name, metric = thing(spec["x"]), thing(spec["y"])
+        found.append(
+            f"The law of {name}: {metric} outside {bounds} at {compact(x[index])}, twice its largest point."
+        )
+    for section in sections:
+        if section.verdict and section.verdict.state == "supported":
+            found.append(f"{section.spec.name}: new seeds that contradict this: {section.verdict.why}.")
+    return list(dict.fromkeys(found))
