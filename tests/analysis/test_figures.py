@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 
 import matplotlib
@@ -57,6 +59,26 @@ def test_missing_runs_are_said_in_the_figure(tables: dict[str, Table]) -> None:
         drawing = draw(figure(kind="halting"), [lost], [])
     assert "1 file missing" in drawing.caption
     assert any("incomplete" in text.get_text() for text in drawing.canvas.texts)
+
+
+def test_panels_beside_one_another_stack_on_a_narrow_screen(tables: dict[str, Table], tmp_path: Path) -> None:
+    spec = figure(kind="ablation", x="model.d_model", second=["wall_seconds"])
+    with styled():
+        files = save(draw(spec, *inputs(tables, "model_size", spec)), tmp_path / "a.pdf")
+    facts = json.loads(files[2].read_text())
+    assert facts["svg"].startswith("<svg")
+    assert "Exact accuracy" in facts["svg"]  # text is text
+    wide, narrow = (
+        re.search(r'width="([\d.]+)pt" height="([\d.]+)pt"', facts[key]) for key in ("svg", "narrow")
+    )
+    assert wide is not None
+    assert narrow is not None
+    assert float(narrow[1]) < float(wide[1])
+    assert float(narrow[2]) > 2 * float(wide[2])
+    spec = figure(**LAW)
+    with styled():
+        files = save(draw(spec, *inputs(tables, "data_size", spec)), tmp_path / "b.pdf")
+    assert json.loads(files[2].read_text())["narrow"] == ""
 
 
 def test_the_style_is_left_as_it_was() -> None:

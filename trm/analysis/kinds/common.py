@@ -18,6 +18,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure as Canvas
+from matplotlib.gridspec import GridSpec
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
@@ -363,8 +364,53 @@ def save(drawing: Drawing, out: str | Path) -> list[Path]:
     write_bytes(files[1], png.getvalue())
     facts = {key: value for key, value in vars(drawing).items() if key not in ("canvas", "rows", "lines")}
     facts["claims"] = [claim.numbers for claim in drawing.claims]
+    facts["svg"] = _svg(drawing)
+    facts["narrow"] = _svg(drawing) if stack(drawing.canvas) else ""
     write_text(files[2], dump({**facts, "inches": drawing.canvas.get_figwidth()}))
     return files
+
+
+def _svg(drawing: Drawing) -> str:
+    """The figure as an SVG element whose text is text, for the page."""
+    buffer = io.StringIO()
+    about = {"Title": drawing.title, "Description": drawing.sentence, "Date": None}
+    salt = f"{drawing.title} {drawing.canvas.get_size_inches()}"  # names of clips and marks must differ in one page
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": salt}):
+        drawing.canvas.savefig(buffer, format="svg", metadata=about)
+    text = buffer.getvalue()
+    return text[text.index("<svg") :]
+
+
+def stack(figure: Canvas) -> bool:
+    """Put panels that lie beside each other below each other, for a narrow screen; False: there are none.
+
+    A figure with a panel outside its grid (a colour bar) stays as it is.
+    """
+    places = [axes.get_subplotspec() for axes in figure.axes]
+    cells = sorted({(place.rowspan.start, place.colspan.start) for place in places if place})
+    if any(place is None for place in places) or len({column for _, column in cells}) < 2:
+        return False
+    share = figure.get_layout_engine().get()["rect"][3]
+    panel = figure.get_figheight() * share / len({row for row, _ in cells})
+    below = figure.get_figheight() * (1 - share)
+    for found in figure.legends:
+        rows = -(-len(found.texts) // found._ncols)
+        found.set_ncols(max(1, found._ncols // 2))
+        below += 0.16 * (-(-len(found.texts) // found._ncols) - rows)
+    footer = figure.texts[0]
+    lines = footer.get_text().count("\n")
+    footer.set_text(wrap(footer.get_text().replace("\n", " "), int(ONE * 72 / (0.56 * SMALL))))
+    lift = 0.1 * (footer.get_text().count("\n") - lines)
+    grid = GridSpec(len(cells), 1, figure=figure)
+    for axes, spot in zip(figure.axes, places):
+        axes.set_subplotspec(grid[cells.index((spot.rowspan.start, spot.colspan.start)), 0])
+        if axes.yaxis.get_label_position() == "left":
+            axes.tick_params(labelleft=True)
+    figure.set_size_inches(ONE, panel * len(cells) + below + lift)
+    for found in figure.legends:
+        found.set_bbox_to_anchor((0.5, (FOOT - 0.06 + lift) / figure.get_figheight()), figure.transFigure)
+    _keep_free(figure, below + lift)
+    return True
 
 
 # axes --------------------------------------------------------------------------------------------------------------

@@ -228,7 +228,9 @@ def figure(path: str | Path) -> FigureBlock:
         png = picture.read_bytes()
         with Image.open(io.BytesIO(png)) as opened:
             opened.load()
-        words = {key: facts[key] for key in ("title", "caption", "sentence", "answer", "numbers")}
+        words = {
+            key: facts[key] for key in ("title", "caption", "sentence", "answer", "numbers", "svg", "narrow")
+        }
     except UserError as error:
         return FigureBlock(path, problem=f"{path.name}: {error}")
     except (OSError, SyntaxError, ValueError):

@@ -52,6 +52,9 @@ class FigureBlock:
     numbers: dict[str, Any] = field(default_factory=dict)
     inches: float = 7.0
     """Print width."""
+    svg: str = ""
+    narrow: str = ""
+    """The panels below each other, for a narrow screen; empty: there is one."""
     png: bytes | None = None
     problem: str = ""
     """Why there is no figure, and what to do."""
