@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from trm.analysis.redraw import redraw
+from trm.analysis.results_page import results_page
 from trm.errors import UserError
 
 KEPT = Path(__file__).parents[2] / "docs" / "results"
@@ -22,7 +23,11 @@ def test_every_kept_result_is_drawn(tmp_path):
     assert "67.8 % [64.8, 70.6] at 128" in sentence
     sentence = json.loads((tmp_path / "hard_prediction.json").read_text())["sentence"]
     assert "the law predicts error 1.3 % [0.0, 36.6]" in sentence
-    assert "12.6 %, outside the interval" in sentence
+    assert "12.6 %, inside the interval" in sentence
+    facts = {path.stem: json.loads(path.with_suffix(".json").read_text()) for path in drawn}
+    assert (KEPT.parent / "results.md").read_text() == results_page(KEPT, facts), (
+        "write it anew: python -m trm.analysis.redraw docs/results --out figures --page docs/results.md"
+    )
 
 
 def test_kept_files_are_small():

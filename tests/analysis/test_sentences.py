@@ -23,6 +23,8 @@ FIGURES: list[tuple[str, dict[str, Any]]] = [
     ("compute", {"kind": "law", "x": "train_flops", "hue": "model.d_model", "envelope": True}),
     ("recursion", {"kind": "law", "x": "effective_depth", "fit": None}),
     ("blocks", {"kind": "law", "x": "parameters"}),
+    ("two_decades", {"kind": "law", "x": "train_flops", "also": ["parameters"]}),
+    ("two_decades", {"kind": "isoflop"}),
     ("compute", {"kind": "prediction", "best": True, "reported": [{"x": 1e15, "y": 0.05}]}),
     ("compute", {"kind": "joint"}),
     ("augmentation", {"kind": "repeated"}),

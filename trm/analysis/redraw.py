@@ -1,6 +1,6 @@
-"""Draw the figures of kept results again, without runs, checkpoints or pipeline.
+"""Draw the figures of kept results again, without runs, checkpoints or pipeline, and write the page about them.
 
-    python -m trm.analysis.redraw docs/results --out figures
+    python -m trm.analysis.redraw docs/results --out figures --page docs/results.md
 
 Every folder below the first argument that has a `figures.json` (name -> a figure's spec) and a `table.csv`, as a study
 writes it, with `table.csv.json` and `table.csv.curves.csv` beside it, gives its figures as OUT/<name>.pdf, .png, .json.
@@ -49,10 +49,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("results", type=Path)
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--page", type=Path, help="also write the page of results, docs/results.md")
     args = parser.parse_args()
     try:
-        for path in redraw(args.results, args.out):
+        drawn = redraw(args.results, args.out)
+        for path in drawn:
             print(path)
+        if args.page:
+            from trm.analysis.results_page import results_page
+            from trm.io import read_json, write_text
+
+            facts = {path.stem: read_json(path.with_suffix(".json")) for path in drawn}
+            write_text(args.page, results_page(args.results, facts))
     except UserError as error:
         print(f"redraw: {error}", file=sys.stderr)
         return 2

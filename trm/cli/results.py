@@ -1,8 +1,9 @@
-"""`python -m trm results archive|collect|export`: copy results to a bucket or back, or export tables.
+"""`python -m trm results archive|collect|export|keep`: copy results to a bucket or back, export or keep tables.
 
 python -m trm results archive gs://my-bucket/trm-2026 --dry-run
 python -m trm results collect gs://my-bucket/trm
 python -m trm results export tables data_size model_size
+python -m trm results keep docs/results
 
 Only files that differ are copied; nothing is ever deleted.
 """
@@ -28,14 +29,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action.add_argument("--checkpoints", action="store_true", help="checkpoints too")
         action.add_argument("--dry-run", action="store_true", help="only list what would be copied")
     export = actions.add_parser("export", help="copy the tables of experiments to a folder, as plain CSV")
-    export.add_argument("out", help="folder")
-    export.add_argument("experiments", nargs="*", help="names or older ids (default: all that are built)")
-    add_study_options(export)
+    keep = actions.add_parser(
+        "keep", help="copy tables and their figures' specs to a folder, for docs/results.md"
+    )
+    for action in (export, keep):
+        action.add_argument("out", help="folder")
+        action.add_argument("experiments", nargs="*", help="names or older ids (default: all that are built)")
+        add_study_options(action)
 
 
 def run(args: argparse.Namespace) -> int:
     """Copy, or say what would be copied."""
-    if args.action == "export":
+    if args.action in ("export", "keep"):
         return _export(args)
     from trm.pipeline.archive import RESULTS, open_place, send, survey
     from trm.study.cost import bytes_text
@@ -60,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
 def _export(args: argparse.Namespace) -> int:
     from trm.cli.study import project_of
     from trm.errors import UserError
-    from trm.pipeline.archive import export
+    from trm.pipeline.archive import export, keep
 
     project = project_of(args)
     names = [project.study.experiment(name).name for name in args.experiments]
@@ -69,6 +74,21 @@ def _export(args: argparse.Namespace) -> int:
         tables = {name: path for name, path in tables.items() if Path(path).exists()}
     if not tables:
         raise UserError("no table is built yet: run the study first (`make report`)")
-    for path in export(tables, args.out):
+    if args.action == "export":
+        written = export(tables, args.out)
+    else:
+        specs = {
+            name: {
+                f"{figure.stem}_{project.study.scale_name}": figure.spec.model_dump(
+                    mode="json", exclude_defaults=True
+                )
+                | {"kind": figure.spec.kind}
+                for figure in project.catalogue.figures_of(name)
+                if figure.experiments == (name,)
+            }
+            for name in tables
+        }
+        written = keep(tables, specs, args.out, project.study.scale_name)
+    for path in written:
         print(path)
     return 0

@@ -6,9 +6,11 @@ a pod can be collected from its `storage_prefix`.
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from trm.errors import UserError
 from trm.pipeline.naming import RUN_FILES
@@ -84,6 +86,35 @@ def _same(source: Store, ours: ObjectInfo, target: Store, theirs: ObjectInfo) ->
 
 def _checksum(store: Store, info: ObjectInfo) -> str:
     return info.crc32c or crc32c_file(_path(store, info.name))
+
+
+def keep(tables: dict[str, str], figures: dict[str, dict[str, Any]], out: str, scale: str) -> list[Path]:
+    """Copy tables to `out`/EXPERIMENT_SCALE/ with the specs of their figures, as `trm.analysis.redraw` reads them.
+
+    Args:
+        tables: experiment -> path of its CSV.
+        figures: experiment -> name -> the figure's spec.
+        scale: of the study.
+
+    Raises:
+        UserError: a table is not built, or the folder cannot be written.
+    """
+    written = []
+    for experiment, table in tables.items():
+        folder = Path(out, f"{experiment}_{scale}")
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            for end in ("", ".json", ".curves.csv"):
+                shutil.copyfile(f"{table}{end}", folder / f"table.csv{end}")
+            (folder / "figures.json").write_text(
+                json.dumps(figures[experiment], indent=1) + "\n", encoding="utf-8"
+            )
+        except OSError as error:
+            raise UserError(
+                f"{error.filename}: {error.strerror}; build the table, or name another folder"
+            ) from error
+        written.append(folder)
+    return written
 
 
 def export(tables: dict[str, str], out: str) -> list[Path]:

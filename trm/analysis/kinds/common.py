@@ -364,9 +364,9 @@ def save(drawing: Drawing, out: str | Path) -> list[Path]:
     write_bytes(files[1], png.getvalue())
     facts = {key: value for key, value in vars(drawing).items() if key not in ("canvas", "rows", "lines")}
     facts["claims"] = [claim.numbers for claim in drawing.claims]
-    facts["svg"] = _svg(drawing)
+    facts |= {"inches": drawing.canvas.get_figwidth(), "svg": _svg(drawing)}
     facts["narrow"] = _svg(drawing) if stack(drawing.canvas) else ""
-    write_text(files[2], dump({**facts, "inches": drawing.canvas.get_figwidth()}))
+    write_text(files[2], dump(facts))
     return files
 
 
