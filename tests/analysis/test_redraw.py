@@ -22,7 +22,7 @@ def test_every_kept_result_is_drawn(tmp_path):
     sentence = json.loads((tmp_path / "real_sudoku_unroll.json").read_text())["sentence"]
     assert "67.8 % [64.8, 70.6] at 128" in sentence
     sentence = json.loads((tmp_path / "hard_prediction.json").read_text())["sentence"]
-    assert "the law predicts error 1.3 % [0.0, 36.6]" in sentence
+    assert "together predict error 1.3 % [0.0, 36.6]" in sentence
     assert "12.6 %, inside the interval" in sentence
     facts = {path.stem: json.loads(path.with_suffix(".json").read_text()) for path in drawn}
     assert (KEPT.parent / "results.md").read_text() == results_page(KEPT, facts), (

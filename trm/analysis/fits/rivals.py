@@ -60,7 +60,7 @@ def objections(chosen: str, results: Mapping[str, Mapping[str, Any]], data: Data
     found = []
     untested = [NAMES[name] for name in RIVALS if not results.get(name, {}).get("enough_points")]
     if untested:
-        found.append(f"{count(data.points, 'point')} cannot exclude {listed(untested)}")
+        found.append(f"{count(data.points, 'point')} cannot exclude {' or '.join(untested)}")
     best = min(
         (results[n]["aicc"] for n in LAWS if n in results and results[n]["aicc"] is not None), default=None
     )

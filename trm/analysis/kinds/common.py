@@ -386,17 +386,19 @@ def stack(figure: Canvas) -> bool:
 
     A figure with a panel outside its grid (a colour bar) stays as it is.
     """
-    places = [axes.get_subplotspec() for axes in figure.axes]
-    cells = sorted({(place.rowspan.start, place.colspan.start) for place in places if place})
-    if any(place is None for place in places) or len({column for _, column in cells}) < 2:
+    places = [spot for axes in figure.axes if (spot := axes.get_subplotspec())]
+    cells = sorted({(spot.rowspan.start, spot.colspan.start) for spot in places})
+    engine = figure.get_layout_engine()
+    if len(places) < len(figure.axes) or len({column for _, column in cells}) < 2 or engine is None:
         return False
-    share = figure.get_layout_engine().get()["rect"][3]
+    share = engine.get()["rect"][3]
     panel = figure.get_figheight() * share / len({row for row, _ in cells})
     below = figure.get_figheight() * (1 - share)
     for found in figure.legends:
-        rows = -(-len(found.texts) // found._ncols)
-        found.set_ncols(max(1, found._ncols // 2))
-        below += 0.16 * (-(-len(found.texts) // found._ncols) - rows)
+        columns: int = getattr(found, "_ncols", 1)
+        narrow = max(1, columns // 2)
+        found.set_ncols(narrow)
+        below += 0.16 * (-(-len(found.texts) // narrow) + len(found.texts) // -columns)
     footer = figure.texts[0]
     lines = footer.get_text().count("\n")
     footer.set_text(wrap(footer.get_text().replace("\n", " "), int(ONE * 72 / (0.56 * SMALL))))
@@ -404,8 +406,7 @@ def stack(figure: Canvas) -> bool:
     grid = GridSpec(len(cells), 1, figure=figure)
     for axes, spot in zip(figure.axes, places):
         axes.set_subplotspec(grid[cells.index((spot.rowspan.start, spot.colspan.start)), 0])
-        if axes.yaxis.get_label_position() == "left":
-            axes.tick_params(labelleft=True)
+        axes.tick_params(labelleft=str(axes.yaxis.get_label_position()) == "left")
     figure.set_size_inches(ONE, panel * len(cells) + below + lift)
     for found in figure.legends:
         found.set_bbox_to_anchor((0.5, (FOOT - 0.06 + lift) / figure.get_figheight()), figure.transFigure)

@@ -37,6 +37,8 @@ def halting_sentence(numbers: Mapping[str, Mapping[str, float]]) -> str:
 
 def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.Drawing:
     """Left: share of test puzzles by step. Right: cumulative share, with the exact accuracy as a mark at its end."""
+    import seaborn as sns
+
     table = tables[0]
     rows = table.select(spec.where, [spec.hue] if spec.hue else [])
     known = table.info.get("halting", {})
@@ -52,7 +54,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         steps, share = _mean([known[run] for run in part["run"]])
         style = {"color": shades[value], "linestyle": common.DASHES[index % 4]}
         axes[0].plot(steps, share, marker="o", markersize=2.6, **style)
-        axes[1].plot(steps, np.cumsum(share), drawstyle="steps-post", **style)
+        sns.ecdfplot(x=steps, weights=share, stat="count", ax=axes[1], **style)
         axes[1].plot(
             steps[-1], part["exact_accuracy"].mean(), "D", color=shades[value], clip_on=False, zorder=5
         )

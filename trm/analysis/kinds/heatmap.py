@@ -165,30 +165,32 @@ def _cells(rows: pd.DataFrame, spec: Spec, xs: list[Any], ys: list[Any]) -> tupl
 def _map(
     axes: Axes, cells: tuple[np.ndarray, np.ndarray], spec: Spec, xs: list[Any], ys: list[Any], norm: Any
 ) -> Any:
+    """The map with each cell's mean over half its interval's width; returns what the colour bar shows."""
+    import seaborn as sns
+
+    def written(value: float, width: float) -> str:
+        share = label(spec.z).percent
+        head = f"{100 * value:.1f}" if share else number(value)
+        return head + (f"\n±{100 * width:.1f}" if share else f"\n±{number(width, 2)}") * bool(
+            np.isfinite(width)
+        )
+
     centre, half = cells
-    shades = mpl.colormaps["cividis"].with_extremes(bad="#f0f0f0")
-    image = axes.imshow(np.ma.masked_invalid(centre), norm=norm, cmap=shades, aspect="auto", origin="lower")
-    share = label(spec.z).percent
-    for i, j in np.argwhere(np.isfinite(centre)).tolist():
-        value, width = float(centre[i, j]), float(half[i, j])
-        known = np.isfinite(width)
-        style: dict[str, Any] = {
-            "ha": "center",
-            "va": "center",
-            "color": "white" if norm(value) < 0.55 else "black",
-        }
-        axes.text(j, i + 0.14 * known, f"{100 * value:.1f}" if share else number(value), fontsize=7, **style)
-        if known:
-            words = f"±{100 * width:.1f}" if share else f"±{number(width, 2)}"
-            axes.text(j, i - 0.2, words, fontsize=common.SMALL, **style)
-    axes.set_xticks(range(len(xs)), [value_name(x, spec.x) for x in xs])
-    axes.set_yticks(range(len(ys)), [value_name(y, spec.y) for y in ys])
+    texts = [[written(*pair) for pair in zip(*row)] for row in zip(centre.tolist(), half.tolist())]
+    names = {
+        "xticklabels": [value_name(x, spec.x) for x in xs],
+        "yticklabels": [value_name(y, spec.y) for y in ys],
+    }
+    size = {"fontsize": common.SMALL, "linespacing": 1.1}
+    sns.heatmap(
+        centre, ax=axes, norm=norm, cmap="cividis", annot=texts, fmt="", annot_kws=size, cbar=False, **names
+    )
+    axes.invert_yaxis()
+    axes.set_facecolor("#f0f0f0")
     axes.set_xlabel(label(spec.x).axis)
     axes.set_ylabel(label(spec.y).axis)
-    axes.grid(visible=False)
-    axes.spines[:].set_visible(False)
-    axes.tick_params(length=0)
-    return image
+    axes.tick_params(length=0, labelrotation=0)
+    return axes.collections[0]
 
 
 def _optima(axes: Axes, group: Mapping[str, Any], spec: Spec) -> None:

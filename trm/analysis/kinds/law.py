@@ -140,10 +140,10 @@ def elsewhere(fits: Sequence[Fit]) -> str:
     for fit in fits:
         group, x = fit["groups"][0], thing(fit["spec"]["x"])
         if supported(group):
-            parts.append(f"{x} (exponent {exponent(group['forms'][group['chosen']])})")
+            parts.append(f"{x}, exponent {exponent(group['forms'][group['chosen']])}")
         else:
-            parts.append(f"not {x} ({group.get('error') or listed(group['doubts']) or 'no trend'})")
-    return f" Other variables in which the same runs follow a power law: {'; '.join(parts)}." if parts else ""
+            parts.append(f"{x}, no law ({group.get('error') or listed(group['doubts']) or 'no trend'})")
+    return f" The same runs against {'; against '.join(parts)}." if parts else ""
 
 
 def law_answer(fit: Fit, x: str, y: str) -> str:
@@ -333,8 +333,21 @@ def plain_sentence(rows: pd.DataFrame, spec: Any) -> str:
     return sentence(f"{thing(spec.y)} goes from {first} to {last} over the range.")
 
 
+FALL = 1.5
+"""Most strength of a fall without a form: an effect, but never a better finding than a law."""
+
+
+def _fall(group: Group) -> float:
+    """The change between the ends over half the width of its 95 % interval, at most FALL."""
+    means, spread = group["means"], group.get("seed_spread")
+    if not spread or group["chosen"] == "constant":
+        return 0.0
+    error = 2.2 * spread * (1 / means["seeds"][0] + 1 / means["seeds"][-1]) ** 0.5
+    return float(min(FALL, abs(np.log(means["y"][-1] / means["y"][0])) / error))
+
+
 def strength(fit: Fit | None) -> float | None:
-    """Exponent over half the width of its interval, of the law that is best determined."""
+    """Exponent over half the width of its interval, of the law that is best determined; else of the fall itself."""
     found = []
     for group in fit["groups"] if fit else []:
         if supported(group):
@@ -342,6 +355,8 @@ def strength(fit: Fit | None) -> float | None:
             bounds = form["intervals"].get("a") or form["intervals"].get("b")
             slope = form["parameters"].get("a", form["parameters"].get("b", 0.0))
             found.append(abs(slope) / max(1e-9, (bounds[1] - bounds[0]) / 2))
+        elif "means" in group and len(group["means"]["x"]) == 1:
+            found.append(_fall(group))
     return max(found, default=None)
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from trm.analysis.kinds import law
-from trm.analysis.labels import label
+from trm.analysis.labels import FORM_NAMES, label
 from trm.analysis.lazy import Table, common, np
 from trm.analysis.specs import Column, Figure, FitSpec, Form, Metric, Reported
 from trm.analysis.words import compact, listed, measured, sentence, thing
@@ -50,8 +50,10 @@ def prediction_sentence(group: law.Group, spec: Spec) -> str:
             f"The points show no trend to extrapolate {compact(factor)} times beyond the data to {compact(goal.x)} "
             f"{unit}, so nothing is predicted; {goal.label}: {measured(spec.y, goal.y)}."
         )
+    forms = [FORM_NAMES[name] for name in group.get("spanned", ())]
+    what = f"{listed(forms)} together predict" if len(forms) > 1 else "the law predicts"
     text = (
-        f"Extrapolated {compact(factor)} times beyond the data to {compact(goal.x)} {unit}, the law predicts "
+        f"Extrapolated {compact(factor)} times beyond the data to {compact(goal.x)} {unit}, {what} "
         f"{thing(spec.y)} {measured(spec.y, at['y'], bounds)}; {goal.label}: {measured(spec.y, goal.y)}"
     )
     if bounds:
@@ -62,7 +64,7 @@ def prediction_sentence(group: law.Group, spec: Spec) -> str:
         text += f" The points do not support the law: {listed(group['doubts'])}."
     return (
         text
-        + " The interval holds the seed spread only: another recipe, task or form of the law would move it."
+        + " The interval holds the seed spread and the forms that fit: another recipe or task would move it."
     )
 
 
