@@ -6,6 +6,7 @@ import math
 from ctypes import byref
 
 import torch
+from torch.profiler import record_function
 
 from trm.backends.base import Backend
 from trm.backends.cpu import library
@@ -85,7 +86,8 @@ class KernelStep(TrainStep):
             maps = batch.original, batch.token_map, batch.cell_map
             incoming = Incoming(self.originals, batch.minimum, maps, hints)
         cycles = h_cycles, l_cycles
-        puzzle_grads, norm = self._supervision(state.carries[k], following, incoming, cycles, self._results)
+        with record_function("supervision step"):
+            puzzle_grads, norm = self._supervision(state.carries[k], following, incoming, cycles, self._results)
         state.local_norm.add_(norm)
         if puzzle_grads is not None:
             self._collect_puzzle(k, following.rows.puzzle, puzzle_grads)
@@ -96,18 +98,16 @@ class KernelStep(TrainStep):
         step = int(state.step) + 1
         squared = float(torch.dot(state.grads, state.grads))
         self._count(step, squared)
-        scale = 1.0
         if training.max_grad_norm is not None:
-            scale = min(1.0, training.max_grad_norm / (math.sqrt(squared) + 1e-6))
+            state.grads.mul_(min(1.0, training.max_grad_norm / (math.sqrt(squared) + 1e-6)))
         ema = state.ema if state.averages else None
         rates = self._rates[step - 1]
         if training.optimizer in OPTIMISERS:
             kind, betas = OPTIMISERS[training.optimizer], (training.beta1, training.beta2)
             buffers = (state.params, *state.moments, ema, state.grads)
-            update = library.Update(kind, *betas, *rates, training.ema, scale, *map(address, buffers))
+            update = library.Update(kind, *betas, *rates, training.ema, *map(address, buffers))
             library.functions().trm_update(byref(update), 0, state.layout.size)
         else:
-            state.grads.mul_(scale)
             buffers = state.params, state.grads, state.moments, ema
             flat.update(training, *buffers, Rates(*map(torch.tensor, rates)), self.backend.chunk)
         if state.puzzle_table is not None:

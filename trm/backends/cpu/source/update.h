@@ -6,7 +6,7 @@ enum { ADAM_ATAN2, ADAMW, LION };
 
 struct Update {
   int kind;
-  float beta1, beta2, keep, step_size, v_scale, ema_decay, grad_scale;
+  float beta1, beta2, keep, step_size, v_scale, ema_decay;
   float *params, *m, *v, *ema;
   const float* grads;
 };
@@ -44,7 +44,7 @@ INLINE Vec direction(const Update& u, Vec g, Vec& m, float* v) {
 static void apply(const Update& u, Index first, Index last) {
   for (Index i = first; i < last; i += W) {
     Vec m = load(u.m + i);
-    Vec p = load(u.params + i) * u.keep - u.step_size * direction(u, load(u.grads + i) * u.grad_scale, m, u.v + i);
+    Vec p = load(u.params + i) * u.keep - u.step_size * direction(u, load(u.grads + i), m, u.v + i);
     store(u.m + i, m), store(u.params + i, p);
     if (u.ema) store(u.ema + i, load(u.ema + i) + (1 - u.ema_decay) * (p - load(u.ema + i)));
   }
