@@ -52,8 +52,10 @@ class KernelStep(TrainStep):
             state.l_init,
             state.puzzle_table,
         )
+        products = products_for(state.layout.views(state.params), state.arch)
+        assert products is not None
         buffers = (state.layout, state.params, state.grads)
-        self._supervision = Supervision(*buffers, state.arch, rows, settings)
+        self._supervision = Supervision(*buffers, state.arch, rows, settings, products)
         length, _, width = state.carries[0].z_H.shape
         sizes = length, width, state.puzzles.seq_len, rows, state.arch.dtype
         self._spare = [empty_carry(*sizes) for _ in state.carries]
