@@ -42,7 +42,6 @@ FIGURES: list[tuple[str, dict[str, Any]]] = [
     ("mixer", {"kind": "halting"}),
     ("batch_size", {"kind": "batch"}),
     ("inference", {"kind": "steps", "puzzles": 2}),
-    ("", {"kind": "compute_frontier", "sources": ["model_size", "inference"]}),
     (
         "",
         {

@@ -13,6 +13,7 @@ from tests.analysis.synthetic import experiment
 from trm.analysis.specs import TableSpec
 from trm.analysis.stats import first_reach
 from trm.analysis.tables import Table, collect, load, merge, save
+from trm.analysis.tables.collect import _finished_rows
 from trm.errors import UserError
 from trm.study.schema import EvaluationConfig
 
@@ -31,6 +32,15 @@ def test_one_primary_row_a_run_with_derived_columns(tables: dict[str, Table]) ->
     assert one["train_test_gap"] == pytest.approx(100 * (one["train_exact_accuracy"] - one["exact_accuracy"]))
     assert one["policy"] == "fixed"
     assert one["eval_steps"] == one["model.halt_max_steps"]
+
+
+def test_epochs_count_puzzles_that_halted_not_rows_offered(tables: dict[str, Table]) -> None:
+    """Each step offers a row again until it halts; 1,200 steps of 64 rows are 15 passes over 1,000 puzzles, not 77."""
+    history = pd.DataFrame({"step": [600, 1200], "rows": [38400, 76800], "train/steps": [6.0, 4.0]})
+    assert _finished_rows(history) == pytest.approx(38400 / 6 + 38400 / 4)
+    assert _finished_rows(history.assign(**{"train/finished": [10.0, 15.0]})) == 600 * 10 + 600 * 15
+    row = tables["data_size"].select().iloc[0]
+    assert 0 < row["epochs"] < row["training_rows"] / row["data.train_puzzles"]
 
 
 def test_selection_follows_what_is_asked_for(tables: dict[str, Table]) -> None:

@@ -240,7 +240,7 @@ class ReportSpec(Spec):
     """A sentence or two on the scale: what is small about it."""
     experiments: tuple[ReportExperiment, ...] = Field(min_length=1)
     figures: tuple[str, ...] = ()
-    """Study-wide figures (scaling_laws, compute_frontier)."""
+    """Study-wide figures (scaling_laws)."""
     rebuild: str = "snakemake --profile profiles/local"
     """The command that builds the study."""
     budget: str = ""

@@ -1,4 +1,4 @@
-"""`frontier` and `compute_frontier`: what compute buys."""
+"""`frontier`: what compute buys."""
 
 from __future__ import annotations
 

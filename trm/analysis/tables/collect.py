@@ -263,7 +263,7 @@ def _run_columns(run: TableRun, training: Mapping[str, Any], history: pd.DataFra
         "train_flops": training["train_flops"],
         "effective_depth": model["h_cycles"] * (model["l_cycles"] + 1) * model["layers"],
         "training_rows": training["rows"],
-        "epochs": _finished_rows(training, history) / puzzles,
+        "epochs": _finished_rows(history) / puzzles,
         "distinct_rows": puzzles * (1 + data["augmentations"]),
         "wall_seconds": training["wall_seconds"],
         "rows_per_second": training["rows_per_second"],
@@ -295,7 +295,7 @@ def _last(history: pd.DataFrame, column: str) -> float | None:
     return float(known[-1]) if len(known) else None
 
 
-def _finished_rows(training: Mapping[str, Any], history: pd.DataFrame) -> float:
+def _finished_rows(history: pd.DataFrame) -> float:
     """Rows that halted, so that their slots took new ones; NaN: not in the history.
 
     `train/finished` is their number in a step, else a row is offered once for each of its `train/steps`.
