@@ -1,5 +1,5 @@
 # make report     the laptop study: results/report.html and results/plots/scaling_laws.pdf
-# make study      the larger laptop study (about half an hour)
+# make study      the larger laptop study (about an hour)
 # make test       the core tests, on any machine, a few minutes
 # make test-all   every test: emulated pod, Slurm, browser, TPU backend (a second environment of 7 GB)
 # make lint       ruff, types, snakefmt, snakemake --lint

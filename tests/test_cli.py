@@ -52,14 +52,14 @@ def test_bad_input_is_one_sentence_and_exit_code_2(capsys):
 def test_study_list_and_show(capsys):
     assert main(["study", "list"]) == 0
     listed = capsys.readouterr().out
-    assert "data_size (exp04a, E3.2): 5 points, 15 runs" in listed
+    assert "data_size (exp04a, E3.2): 7 points, 21 runs" in listed
     assert main(["study", "list", "--scale", "tpu"]) == 0
     assert "exp10e: 1e-4 to a hundredth\n" in capsys.readouterr().out
     assert main(["study", "show", "exp01b", "--scale", "tpu"]) == 0
     assert capsys.readouterr().out.count("evaluation-") == 1
     assert main(["study", "show", "E3.2"]) == 0
     shown = capsys.readouterr().out
-    assert "train_puzzles=30" in shown
+    assert "train_puzzles=46" in shown
     assert "evaluation-" in shown
 
 

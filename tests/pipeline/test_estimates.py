@@ -58,12 +58,11 @@ def test_workers_of_a_pod_are_its_hosts(jobs):
 
 def test_small_runs_are_evaluated_by_the_process_that_trains_them(jobs):
     estimates, names = jobs("data_size")
-    # 30 and 300: inference_compute and ema ask for the same runs; what they measure has a job of its own
-    for puzzles in (10, 30, 300):
+    for puzzles in (10, 46, 220):
         option, text = estimates.evaluations(names[f"train_puzzles={puzzles}"])
         assert (option, json.loads(text)) == ("--evaluations", [{}])
     remote, _ = jobs("data_size", storage_prefix="gs://bucket/study")
-    assert remote.evaluations(names["train_puzzles=30"]) == []
+    assert remote.evaluations(names["train_puzzles=46"]) == []
     long, its = jobs("baseline", scale="gpu")
     assert not any(long.evaluations(run) for run in its.values())
     placed, its = jobs("port_validation")
