@@ -18,7 +18,7 @@ from trm.study.records import WEIGHTS
 from trm.study.schema import EvaluationConfig
 
 if TYPE_CHECKING:
-    from trm.devices.base import Backend
+    from trm.backends.base import Backend
 
 log = logging.getLogger("trm")
 
