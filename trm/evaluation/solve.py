@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from trm.data.progress import Progress
 from trm.errors import UserError
 from trm.evaluation.policies import restart_noise
 from trm.model.inference import InferenceNetwork
@@ -125,6 +126,7 @@ def solve(
 
     The rules, not the model, decide when to stop: a puzzle is done at its first valid answer.
     """
+    progress = Progress("solving", len(questions), "puzzles", every=2.0)
     count, device = len(questions), net.h_init.device
     solved = Solved(
         np.zeros_like(questions),
@@ -138,7 +140,7 @@ def solve(
     for start in range(restarts):
         left = np.flatnonzero(~solved.right)
         for first in range(0, len(left), size):
-            batch = left[first : first + size]
+            batch = left[first : first + size]  # later only those that are not solved yet
             tokens = torch.from_numpy(questions[batch] + 1).to(device)
             x = net.embed(tokens, torch.zeros(len(batch), dtype=torch.int32, device=device))
             z_H, z_L = net.start(len(batch), len(x))
@@ -150,7 +152,8 @@ def solve(
             for step in range(1, steps + 1):
                 z_H, z_L, logits, halt = net.step(z_H, z_L, x)
                 answers = np.maximum(logits.argmax(-1).t().cpu().numpy(), 1).astype(np.uint8) - 1
-                history.append(answers[0])
+                if batch[0] == 0:
+                    history.append(answers[0])
                 logit = halt.float().cpu().numpy()
                 right = keeps_rules(geometry, questions[batch], answers)
                 better = right | ((step == steps) & (logit > solved.halt_logits[batch]))
@@ -161,8 +164,16 @@ def solve(
                 solved.right[chosen] = right[better]
                 if better[0] and batch[0] == 0:
                     solved.history[:] = history
-                if solved.right[batch].all():
+                given_up = left[: first * (start == restarts - 1)]
+                finished = int(solved.right.sum() + (~solved.right[given_up]).sum())
+                progress.update(finished, f", step {step} of {steps}, start {start + 1} of {restarts}")
+                kept = np.flatnonzero(~solved.right[batch])
+                if not len(kept):
                     break
+                if 2 * len(kept) <= len(batch):
+                    batch, rows = batch[kept], torch.from_numpy(kept).to(device)
+                    z_H, z_L, x = (state[:, rows] for state in (z_H, z_L, x))
+    progress.close(len(questions))
     return solved
 
 
