@@ -109,7 +109,9 @@ def test_threads_wait_passively_and_progress_is_said(trained, capsys, monkeypatc
     monkeypatch.setattr("trm.data.progress.time", Clock())
     main(["solve", puzzles[0][0], "--model", str(run), "--threads", "1"])
     assert os.environ["OMP_WAIT_POLICY"] == "passive"
-    assert re.search(r"solving: .* puzzles, .* step 1 of \d+, start 1 of 4", capsys.readouterr().err)
+    assert re.search(
+        r"solving with run: .* of 1 puzzles solved, step 1 of \d+, start 1 of 4", capsys.readouterr().err
+    )
 
 
 class Clock:

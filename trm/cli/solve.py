@@ -92,7 +92,7 @@ def _models(args: argparse.Namespace, cells: int) -> list[tuple[Path, TrainedMod
 
 
 def _search(
-    args: argparse.Namespace, trained: TrainedModel, geometry: Geometry, questions: np.ndarray
+    args: argparse.Namespace, path: Path, trained: TrainedModel, geometry: Geometry, questions: np.ndarray
 ) -> Solved:
     from trm.backends.registry import open_backend
     from trm.evaluation.evaluate import inference_network
@@ -102,7 +102,7 @@ def _search(
     backend = open_backend("cpu", args.threads)
     net, _ = inference_network(trained, EvaluationConfig(), backend)
     steps = args.steps or DEEPER * trained.config.model.halt_max_steps
-    return solve(net, geometry, questions, steps, args.restarts, args.noise)
+    return solve(net, geometry, questions, steps, args.restarts, args.noise, f"solving with {path.name}")
 
 
 def _solve_one(args: argparse.Namespace) -> int:
@@ -118,7 +118,7 @@ def _solve_one(args: argparse.Namespace) -> int:
         return 1
     for path, trained in models:
         geometry = geometry_of(trained)
-        found, name = _search(args, trained, geometry, question[None]), path.name
+        found, name = _search(args, path, trained, geometry, question[None]), path.name
         if found.right[0]:
             break
     width = shutil.get_terminal_size((100, 24)).columns
@@ -166,8 +166,8 @@ def _solve_many(args: argparse.Namespace) -> int:
     started, solutions = time.monotonic(), _solutions(geometry, questions)
     left = np.flatnonzero(solutions != 0)
     total: Any = None
-    for _, trained in models:
-        found = _search(args, trained, geometry, questions[left])
+    for path, trained in models:
+        found = _search(args, path, trained, geometry, questions[left])
         if total is None:
             total = [np.zeros((len(questions), *part.shape[1:]), part.dtype) for part in found[:5]]
             chosen = np.ones(len(left), dtype=bool)

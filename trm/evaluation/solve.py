@@ -85,7 +85,9 @@ def geometry_of(trained: TrainedModel) -> Geometry:
 
 
 def find_models(places: list[Path], cells: int) -> list[tuple[Path, TrainedModel]]:
-    """Sudoku models for grids of `cells` cells. `places`: run folders, .safetensors files, or folders of run folders.
+    """Sudoku models for grids of `cells` cells, the largest first: it needs the fewest steps.
+
+    `places`: run folders, .safetensors files, or folders of run folders.
 
     Raises:
         UserError: there is no model, or none for this size.
@@ -110,7 +112,7 @@ def find_models(places: list[Path], cells: int) -> list[tuple[Path, TrainedModel
             f"the puzzle has {cells} characters, but there are models for {known or 'no Sudoku'}: write one "
             "character per cell, or give --model"
         )
-    return fitting
+    return sorted(fitting, key=lambda each: -sum(tensor.numel() for tensor in each[1].tensors.values()))
 
 
 @torch.no_grad()
@@ -121,13 +123,14 @@ def solve(
     steps: int,
     restarts: int = 1,
     noise: float = 0.3,
+    name: str = "solving",
 ) -> Solved:
     """Solve puzzles, uint8 [B, S]. Restarts add normal noise of standard deviation `noise` to the start states.
 
-    The rules, not the model, decide when to stop: a puzzle is done at its first valid answer.
+    The rules, not the model, decide when to stop: a puzzle is done at its first valid answer. `name`: for progress.
     """
-    progress = Progress("solving", len(questions), "puzzles", every=2.0)
     count, device = len(questions), net.h_init.device
+    progress = Progress(name, restarts * count, "attempts", every=2.0)
     solved = Solved(
         np.zeros_like(questions),
         np.full(count, -np.inf, dtype=np.float32),
@@ -164,16 +167,17 @@ def solve(
                 solved.right[chosen] = right[better]
                 if better[0] and batch[0] == 0:
                     solved.history[:] = history
-                given_up = left[: first * (start == restarts - 1)]
-                finished = int(solved.right.sum() + (~solved.right[given_up]).sum())
-                progress.update(finished, f", step {step} of {steps}, start {start + 1} of {restarts}")
+                right_now, tried = int(solved.right.sum()), int((~solved.right[left[:first]]).sum())
+                done = restarts * right_now + start * (count - right_now) + tried
+                where = f"step {step} of {steps}, start {start + 1} of {restarts}"
+                progress.update(done, f", {right_now:,} of {count:,} puzzles solved, {where}")
                 kept = np.flatnonzero(~solved.right[batch])
                 if not len(kept):
                     break
                 if 2 * len(kept) <= len(batch):
                     batch, rows = batch[kept], torch.from_numpy(kept).to(device)
                     z_H, z_L, x = (state[:, rows] for state in (z_H, z_L, x))
-    progress.close(len(questions))
+    progress.close(restarts * count)
     return solved
 
 
