@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.pipeline.conftest import STUDY, new_project
+from tests.pipeline.conftest import STUDY, Project, new_project
 from tests.storage.cloud import Server
+from trm.cli import main
 from trm.errors import UserError
 from trm.pipeline.cleanup import clean, survey
 from trm.pipeline.launch import expand_patterns, with_config
@@ -225,3 +226,12 @@ def test_a_home_that_cannot_be_written_is_no_reason_to_fail(fresh, monkeypatch):
     result = launch(fresh, "-n")
     assert result.returncode == 0, result.stderr
     assert (fresh.folder / ".snakemake/cache").is_dir()
+
+
+def test_a_study_of_ones_own_is_ready_to_run(tmp_path, capsys):
+    """The folder is complete: real Snakemake plans it; and it is never written over another study."""
+    assert main(["study", "init", str(tmp_path / "own")]) == 0
+    assert f"cd {tmp_path / 'own'}" in capsys.readouterr().out
+    assert Project(tmp_path / "own").would_run()["train"] == 12 + 6
+    assert main(["study", "init", str(tmp_path / "own")]) == 2
+    assert "already holds Snakefile: name a new folder" in capsys.readouterr().err

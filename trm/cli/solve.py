@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trm.errors import UserError
+from trm.io import shipped
 
 if TYPE_CHECKING:
     import numpy as np
@@ -87,8 +88,8 @@ def _models(args: argparse.Namespace, cells: int) -> list[tuple[Path, TrainedMod
         if not args.model.exists():
             raise UserError(f"--model {args.model} does not exist: give the folder of a finished run")
         return find_models([args.model], cells)
-    shipped = [Path("models"), Path(__file__).parents[2] / "models"]
-    return find_models([place for place in shipped if place.is_dir()][:1] or shipped[:1], cells)
+    own = Path("models")
+    return find_models([own if own.is_dir() else shipped("models")], cells)
 
 
 def _search(
