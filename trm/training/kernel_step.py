@@ -12,7 +12,7 @@ from trm.backends.base import Backend
 from trm.backends.cpu import library
 from trm.backends.cpu.library import address
 from trm.backends.cpu.network import Incoming, Results, Settings, Supervision, products_for
-from trm.model.act import Carry, Rows
+from trm.model.act import Carry, Rows, empty_carry
 from trm.model.parameters import Rates
 from trm.training import adaptive
 from trm.training.metrics import INDEX, SUMS
@@ -52,9 +52,13 @@ class KernelStep(TrainStep):
             state.l_init,
             state.puzzle_table,
         )
+        products = products_for(state.layout.views(state.params), state.arch)
+        assert products is not None
         buffers = (state.layout, state.params, state.grads)
-        self._supervision = Supervision(*buffers, state.arch, rows, settings)
-        self._spare = [Carry(*map(torch.empty_like, c[:4]), Rows(*map(torch.empty_like, c.rows))) for c in state.carries]
+        self._supervision = Supervision(*buffers, state.arch, rows, settings, products)
+        length, _, width = state.carries[0].z_H.shape
+        sizes = length, width, state.puzzles.seq_len, rows, state.arch.dtype
+        self._spare = [empty_carry(*sizes) for _ in state.carries]
         # one table for all steps is cheaper than a dozen small operations in each
         steps = torch.arange(1.0, training.steps + 1)
         factors = lr_factor(steps, training.warmup_steps, training.steps, training.lr_min_ratio)
@@ -87,7 +91,9 @@ class KernelStep(TrainStep):
             incoming = Incoming(self.originals, batch.minimum, maps, hints)
         cycles = h_cycles, l_cycles
         with record_function("supervision step"):
-            puzzle_grads, norm = self._supervision(state.carries[k], following, incoming, cycles, self._results)
+            puzzle_grads, norm = self._supervision(
+                state.carries[k], following, incoming, cycles, self._results
+            )
         state.local_norm.add_(norm)
         if puzzle_grads is not None:
             self._collect_puzzle(k, following.rows.puzzle, puzzle_grads)
@@ -108,10 +114,13 @@ class KernelStep(TrainStep):
             update = library.Update(kind, *betas, *rates, training.ema, *map(address, buffers))
             library.functions().trm_update(byref(update), 0, state.layout.size)
         else:
-            buffers = state.params, state.grads, state.moments, ema
-            flat.update(training, *buffers, Rates(*map(torch.tensor, rates)), self.backend.chunk)
+            tensors = Rates(*map(torch.tensor, rates))
+            chunk = self.backend.chunk
+            flat.update(training, state.params, state.grads, state.moments, ema, tensors, chunk)
         if state.puzzle_table is not None:
-            self._update_puzzle(state.puzzle_table, self._factors[step - 1] * (training.puzzle_lr or training.lr))
+            self._update_puzzle(
+                state.puzzle_table, self._factors[step - 1] * (training.puzzle_lr or training.lr)
+            )
         if state.hint_level is not None:
             self._update_hint_level(state.hint_level)
         state.step.fill_(step)
