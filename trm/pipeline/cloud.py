@@ -7,9 +7,8 @@ import re
 import sys
 from pathlib import Path
 
-import yaml
-
 from trm.errors import UserError
+from trm.study.reading import read_yaml
 
 VARIABLES = {"project": "GOOGLE_CLOUD_PROJECT", "zone": "TRM_ZONE", "bucket": "TRM_BUCKET", "pod": "TRM_POD"}
 SHAPES = {
@@ -41,12 +40,7 @@ def cloud_settings(path: str | Path = "config/cloud.yaml") -> dict[str, str]:
     Raises:
         UserError: names the first setting that is missing or malformed, and both places where it can be set.
     """
-    try:
-        document = yaml.safe_load(Path(path).read_text(encoding="utf-8")) or {}
-    except FileNotFoundError:
-        document = {}
-    except yaml.YAMLError as error:
-        raise UserError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
+    document = (read_yaml(path) or {}) if Path(path).exists() else {}
     unknown = set(document) - set(VARIABLES)
     if unknown:
         raise UserError(f"{path}: unknown key {sorted(unknown)[0]!r}; there are {', '.join(VARIABLES)}")
