@@ -5,6 +5,7 @@ import contextlib
 import os
 import re
 import signal
+import sys
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -78,7 +79,7 @@ def test_second_ctrl_c_does_not_wait_for_the_pod(study):
     assert "Not waiting for the pod any longer: its jobs end by themselves within" in call.output
 
 
-def test_second_ctrl_c_is_noticed_while_the_first_is_logged():
+def test_second_ctrl_c_is_noticed_while_the_first_is_logged(monkeypatch):
     """Snakemake's log handler swallows a KeyboardInterrupt that is raised while it writes."""
     output = []
 
@@ -94,8 +95,10 @@ def test_second_ctrl_c_is_noticed_while_the_first_is_logged():
     executor.driver = SimpleNamespace(ended=False)  # and it is never called
     executor.futures, executor.runs = {}, {}
     executor.logger = SimpleNamespace(info=write, error=output.append)
+    monkeypatch.setattr(sys, "exc_info", lambda: (None, KeyboardInterrupt(), None))
     with pytest.raises(KeyboardInterrupt):
         executor.cancel_jobs([])
+    monkeypatch.undo()
     assert "Not waiting for the pod any longer" in output[-1]
     assert signal.getsignal(signal.SIGINT) is before
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from snakemake_executor_plugin_tpu import ExecutorSettings
 from snakemake_executor_plugin_tpu.spend import JOBS, used
 
 HOSTILE = """x'; touch pwned; $(touch pwned) `touch pwned` "&y"""
@@ -83,21 +84,18 @@ def test_packed_and_whole_pod_jobs_deliver_their_results(study):
 
 def test_the_use_of_a_folder_is_reported_with_its_price(tmp_path):
     path = tmp_path / "jobs.csv"
-    assert used(path) == ""
+    assert used(ExecutorSettings(), path) == ""
     path.write_text("job,accelerator_type,chip_seconds\na,v4-64,7200\nb,v4-64,3600\nc,v6e-16,3600\nd,,\n")
-    output = "3 jobs of this folder used 3.0 v4 chip-hours and 1.0 v6e chip-hours: 12.36 USD on demand"
-    assert used(path).startswith(output)
+    output = "3 jobs of this folder used 3.0 v4 chip-hours and 1.0 v6e chip-hours"
+    assert used(ExecutorSettings(), path).startswith(f"{output}; ")
+    assert used(ExecutorSettings(prices="v4=3.22, v6e=2.70"), path).startswith(f"{output}: 12.36 USD;")
 
 
 def test_failing_rank_ends_all_ranks_and_is_quoted(study):
-    tell = "sh -c 'cat > $TPU_EVENT.json'"
-    bad = {"hosts": 4, "steps": 10000, "options": "--fail-rank 2"}
-    one = study({"bad": bad}, **{"tpu-notify-command": tell})
+    one = study({"bad": {"hosts": 4, "steps": 10000, "options": "--fail-rank 2"}})
     output = one.run(code=1)
     assert "rank 2 on w2 ended with exit code 3" in output
     assert "rank 2 cannot continue" in output.partition("ended with exit code 3")[2]
-    assert "rank 2 cannot continue" in (one.folder / "failure.json").read_text()
-    assert "with failed jobs" in (one.folder / "finish.json").read_text()
     assert one.pod.jobs() == {}
     (log,) = (one.folder / ".snakemake" / "tpu" / "logs").glob("*/launch-1/rank2.log")
     assert "rank 2 cannot continue" in log.read_text()

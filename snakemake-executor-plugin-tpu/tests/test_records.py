@@ -1,14 +1,9 @@
 """Budgets of relaunches, and what survives a controller."""
 
-import asyncio
-import json
-import sys
-
 import pytest
 from snakemake_interface_common.exceptions import WorkflowError
 
-from snakemake_executor_plugin_tpu.emulator.web import Handler, HttpServer
-from snakemake_executor_plugin_tpu.notify import Notifier, ran_out_of_memory
+from snakemake_executor_plugin_tpu.jobs import ran_out_of_memory
 from snakemake_executor_plugin_tpu.records import JobRecord, is_newer
 from snakemake_executor_plugin_tpu.settings import ExecutorSettings
 
@@ -49,27 +44,6 @@ def test_out_of_memory_is_recognised():
     assert not ran_out_of_memory(1, ["ValueError: no"])
 
 
-def test_notification_command_gets_the_event_and_cannot_disturb(tmp_path):
-    output = []
-    out = tmp_path / "out"
-    good = f"{sys.executable} -c \"import sys; open('{out}', 'w').write(sys.stdin.read())\""
-
-    async def play():
-        notifier = Notifier(good, None, output.append)
-        notifier.send("failure", "it; broke $(x)", "train a")
-        await notifier.drain()
-        broken = Notifier("false", "http://127.0.0.1:9/secret-token", output.append)
-        broken.pauses = (0.0,)
-        broken._post = lambda event: (_ for _ in ()).throw(OSError("http://127.0.0.1:9/secret-token refused"))
-        broken.send("finish", "")
-        await broken.drain()
-
-    asyncio.run(play())
-    assert json.loads(out.read_text()) == {"event": "failure", "job": "train a", "message": "it; broke $(x)"}
-    assert len(output) == 2
-    assert "secret-token" not in "".join(output)
-
-
 @pytest.mark.parametrize(
     ("values", "message"),
     [
@@ -79,6 +53,7 @@ def test_notification_command_gets_the_event_and_cannot_disturb(tmp_path):
         ({"adopt": "yes"}, "use-only or delete-allowed"),
         ({"end": "soon"}, "a date such as 2026-12-31"),
         ({"lease": -1}, "cannot be negative"),
+        ({"prices": "v4:3"}, "write FAMILY=USD"),
         ({"stream": "some"}, "all, first or none"),
         ({"accelerator_type": "v4-63"}, "There is no slice"),
         ({"workers": "w0", "project": "p"}, "remove tpu-project"),
@@ -87,29 +62,6 @@ def test_notification_command_gets_the_event_and_cannot_disturb(tmp_path):
 def test_settings_that_cannot_work_are_refused(values, message):
     with pytest.raises(WorkflowError, match=message):
         ExecutorSettings(**values)
-
-
-def test_webhook_gets_the_event(tmp_path):
-    received = []
-
-    class Post(Handler):
-        def do_POST(self):
-            received.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-            self.answer(204, b"")
-
-    async def play():
-        notifier = Notifier(None, f"http://127.0.0.1:{server.server_port}/", print)
-        notifier.send("oom", "no memory", "train a")
-        await notifier.drain()
-
-    server = HttpServer(("127.0.0.1", 0), Post)
-    server.start()
-    try:
-        asyncio.run(play())
-    finally:
-        server.stop()
-    text = "oom: train a no memory"
-    assert received == [{"event": "oom", "job": "train a", "message": "no memory", "text": text}]
 
 
 def test_settings_without_a_pod_say_what_is_missing():

@@ -21,7 +21,6 @@ import asyncio
 import os
 import shlex
 import sys
-import time
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -30,9 +29,9 @@ import yte
 from snakemake_interface_common.exceptions import WorkflowError
 
 from .claim import name_of
-from .errors import PodError, Unreachable
+from .errors import PodError, Unreachable, red
+from .guarding import guard_in_words, guard_trouble
 from .lifecycle import Pod, PodManager
-from .notify import Notifier
 from .settings import ExecutorSettings
 from .spend import used
 from .worker.tasks import TASK_NAME
@@ -87,7 +86,10 @@ def read_profile(path: Path) -> dict[str, Any]:
     settings = {}
     for item in fields(ExecutorSettings):
         if (value := content.get(f"tpu-{item.name.replace('_', '-')}")) is not None:
-            settings[item.name] = os.path.expandvars(value) if isinstance(value, str) else value
+            # As Snakemake does with its own command line: a date or a number may stand where a text is expected.
+            kind = item.metadata.get("type")
+            value = os.path.expandvars(value) if isinstance(value, str) else value
+            settings[item.name] = kind(value) if kind else value
     return settings
 
 
@@ -99,7 +101,7 @@ class Cli:
         settings.check_pod()
         cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
         folder = cache / "snakemake-executor-plugin-tpu" / (settings.name or "hosts")
-        self.manager = PodManager(settings, folder, self.say, Notifier(None, None, self.say))
+        self.manager = PodManager(settings, folder, self.say)
 
     def say(self, sentence: str) -> None:
         """Print progress to stderr: other programs may read stdout."""
@@ -108,7 +110,10 @@ class Cli:
     async def run(self) -> int:
         """Run the command and return the exit code."""
         try:
-            return await getattr(self, self.args.command)() or 0
+            code = await getattr(self, self.args.command)() or 0
+            if self.args.command in ("up", "status", "stop") and (left := await self.manager.remaining()):
+                self.say(left)
+            return code
         finally:
             await self.manager.close()
 
@@ -136,7 +141,9 @@ class Cli:
         pod = await self._existing()
         if owner := pod.status[0]["owner"]:
             print(f"driven by {name_of(owner)}, heard {owner['silent']:.0f} s ago")
-        print(guard_in_words(pod.status[0]["guard"]))
+        print(guard_in_words(pod.status[0].get("guard")))
+        if trouble := guard_trouble(pod.status):
+            print(red(trouble))
         print(f"{'host':6} {'load':>6} {'cpus':>5} {'memory':>14} {'disk':>9}   tasks")
         for rank, (worker, status) in enumerate(zip(pod.workers, pod.status, strict=True)):
             if rank in pod.silent:
@@ -253,19 +260,6 @@ async def run_on_slices(args: argparse.Namespace, slices: list[ExecutorSettings]
     return max(codes)
 
 
-def guard_in_words(guard: dict[str, Any] | None) -> str:
-    """Return when the pod deletes itself."""
-    if guard is None:
-        return "only `down` deletes this pod"
-    rules = []
-    if guard["limit"]:
-        rules.append(f"after {guard['limit'] / 60:g} idle minutes (idle now for {guard['idle'] / 60:.0f})")
-    if guard["end"]:
-        rules.append(f"at {time.strftime('%F %H:%M UTC', time.gmtime(guard['end']))}")
-    trouble = f"; it cannot: {guard['error']}" if guard["error"] else ""
-    return f"the pod deletes itself {' and '.join(rules)}{trouble}"
-
-
 def _describe(tasks: dict[str, Any]) -> str:
     running = [task for task in tasks.values() if task["state"] == "running" and "slot" in task]
     words = [
@@ -302,7 +296,7 @@ def main(arguments: list[str] | None = None) -> int:
         if args.command == "first-hour":
             return first_hour(args, settings)
         code = asyncio.run(run_on_slices(args, settings.slices()))
-        if args.command == "status" and (spent := used()):
+        if args.command == "status" and (spent := used(settings)):
             print(spent)
         return code
     except (WorkflowError, Unreachable) as error:

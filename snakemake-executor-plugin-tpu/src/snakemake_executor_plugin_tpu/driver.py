@@ -14,6 +14,8 @@ class Driver:
 
     def __init__(self, name: str):
         self.loop = asyncio.new_event_loop()
+        # Every task's error reaches a job or a caller; asyncio would print those of abandoned waits as well.
+        self.loop.set_exception_handler(lambda loop, context: None)
         self.ended = False
         self.thread = threading.Thread(target=self.loop.run_forever, daemon=True, name=name)
         self.thread.start()

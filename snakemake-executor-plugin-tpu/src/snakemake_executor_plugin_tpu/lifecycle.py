@@ -1,6 +1,7 @@
 """The pod's lifecycle: start it, find it after a loss, and create it again if the API says that it is lost."""
 
 import asyncio
+import math
 import re
 import time
 from collections.abc import Awaitable, Callable, Coroutine
@@ -19,16 +20,22 @@ from .errors import (
     HostKeyError,
     HostsSilentError,
     LoginRefused,
+    Offline,
     PodError,
     Unreachable,
+    red,
 )
-from .notify import Notifier
+from .guarding import DOWN, guard_in_words, guard_trouble
 from .pod import Worker, content_name
 from .settings import ExecutorSettings
-from .ssh import Ssh, host_name, write_config
+from .spend import cost
+from .ssh import Ssh, host_name, try_ssh, write_config
 
 LEAST_DISK = 64 << 20
 LOGIN_SECONDS = 30.0
+GUARD_SECONDS = 60.0
+HOOK_SECONDS = 30.0
+ATTENDED_SECONDS = 60.0
 
 
 @dataclass
@@ -42,6 +49,8 @@ class Pod:
     path: list[str] = field(default_factory=list)
     status: list[dict[str, Any]] = field(default_factory=list)
     incarnation: str = ""
+    created: bool = False
+    """Whether this call has created it."""
     silent: set[int] = field(default_factory=set)
     """Hosts that do not answer although the API says that the pod is ready: their jobs may still run."""
 
@@ -71,13 +80,14 @@ class PodManager:
         settings: ExecutorSettings,
         folder: Path,
         say: Callable[[str], None],
-        notifier: Notifier,
         claim: Claim | None = None,
     ) -> None:
-        self.settings, self.folder, self.say, self.notifier = settings, folder, say, notifier
+        self.settings, self.folder, self.say = settings, folder, say
         self.claim = claim  # None: people may look at a pod that a controller drives,
         self.for_jobs = claim is not None  # and log in even if the environment cannot be built
         self.cloud = None if settings.workers else TpuCloud(settings, say)
+        if self.cloud is not None and claim is not None:
+            self.cloud.patience = settings.lease or math.inf
         self.capacity = Capacity(self.cloud, say) if self.cloud else None
         self.names = settings.workers.split()
         self.hosts = len(self.names) or slice_of(settings.accelerator_type).hosts
@@ -87,6 +97,11 @@ class PodManager:
         self._ended: PodError | None = None
         self._count = 0
         self._state: tuple[float, PodState] | None = None
+
+    @property
+    def is_guarded(self) -> bool:
+        """Whether pods created here delete themselves."""
+        return self.cloud is not None and bool(self.settings.idle_delete or self.settings.end)
 
     @property
     def current(self) -> Pod | None:
@@ -133,6 +148,8 @@ class PodManager:
                 self._work = None
 
         self._work = asyncio.ensure_future(run())
+        # Its errors reach those who wait for it; nobody may be left to.
+        self._work.add_done_callback(lambda work: work.cancelled() or work.exception())
         return self._work
 
     async def close(self) -> None:
@@ -158,7 +175,9 @@ class PodManager:
         now = time.monotonic()
         if self._state is None or now - self._state[0] > 1.0:
             try:
-                self._state = (now, await self.cloud.describe(attempts=4))
+                self._state = (now, await self.cloud.describe(attempts=1 if self.cloud.told else 4))
+            except Offline:
+                return None
             except CloudError as error:
                 self.say(f"TPU pod {self.cloud.name}: its state is unknown ({error})")
                 return None
@@ -174,12 +193,69 @@ class PodManager:
         if state.is_ready:
             # Its hosts booted long ago and need no time for that.
             self._check_type(state)
-            return await self._connect(self.settings.recovery)
+            try:
+                pod = await self._connect(self._patience)
+            except HostsSilentError as error:
+                await self._remove_silent(error)
+            else:
+                if not await self._should_replace(pod):
+                    return pod
         return await self._obtain(self.capacity, existed=False)
+
+    @property
+    def _patience(self) -> float:
+        """Seconds in which a host that was up has to answer."""
+        return 60 * self.settings.replace_silent if self._may_replace else self.settings.recovery
+
+    @property
+    def _may_replace(self) -> bool:
+        return bool(self.settings.replace_silent and self.settings.create and self.claim and self.cloud)
+
+    async def _should_replace(self, pod: Pod) -> bool:
+        """Whether a pod with silent hosts has to be replaced; then it is deleted."""
+        if not pod.silent or not self._may_replace:
+            return False
+        names = ", ".join(pod.workers[rank].host for rank in sorted(pod.silent))
+        await pod.ssh.close()
+        await self._remove_silent(HostsSilentError(f"{names} did not answer in time."))
+        return True
+
+    async def _remove_silent(self, error: HostsSilentError) -> None:
+        """Delete a READY pod with silent hosts if the profile asks for it; otherwise raise the error.
+
+        The claim is on the first host. If that is silent, a job elsewhere that a controller follows shows that
+        somebody else uses the pod.
+        """
+        if self.cloud is None or not self._may_replace:
+            raise error
+        state = await self.cloud.describe()
+        if not state.created_here and self.settings.adopt != "delete-allowed":
+            raise error
+        workers, ssh = await self._reach()
+        try:
+            found = await asyncio.gather(*(worker.status() for worker in workers), return_exceptions=True)
+        finally:
+            await ssh.close()
+        tasks = [task for status in found if isinstance(status, dict) for task in status["tasks"].values()]
+        if (
+            self.claim is not None
+            and not self.claim.is_held
+            and any(task["state"] == "running" and task["unattended"] < ATTENDED_SECONDS for task in tasks)
+        ):
+            raise PodError(f"{error} Another controller follows jobs on it, so the pod was not replaced.")
+        self.say(
+            red(
+                f"{error} As tpu-replace-silent asks for, TPU pod {self.cloud.name} is DELETED and created again after "
+                f"{self.settings.replace_silent:g} minutes; its jobs resume from their checkpoints."
+            )
+        )
+        await self.cloud.delete(lambda now: now.incarnation == state.incarnation)
 
     async def _obtain(self, capacity: Capacity, existed: bool) -> Pod:
         if self.settings.end and self.settings.create and time.time() > self.settings.end_time():
             raise PodError(f"tpu-end ({self.settings.end}) has passed: nothing is created after it.")
+        include = self.settings.ssh_config
+        await try_ssh(self.folder / "ssh" / "try", Path(include).expanduser() if include else None)
         self._check_type(await capacity.wait(existed))
         return await self._connect(self.settings.boot_timeout, new=True)
 
@@ -195,7 +271,7 @@ class PodManager:
         self._state = None
         workers, ssh = await self._reach()
         self._count += 1
-        pod = Pod(self._count, ssh, workers, self.settings.python)
+        pod = Pod(self._count, ssh, workers, self.settings.python, created=new)
         pod.incarnation = self.cloud.incarnation if self.cloud is not None else ""
         try:
             # The claim comes first: a pod that somebody else drives must not be touched.
@@ -207,6 +283,7 @@ class PodManager:
                 days = self.settings.prune_days
                 await asyncio.gather(*(worker.call("prune", days=days) for worker in pod.answering()))
                 await self._prepare_environment(pod)
+                await self._prove_guard(pod)
         except BaseException:
             await ssh.close()
             raise
@@ -214,6 +291,46 @@ class PodManager:
             f"TPU pod {self.cloud.name if self.cloud else ''} is up: {len(pod.answering())} host(s) answer"
         )
         return pod
+
+    async def _prove_guard(self, pod: Pod) -> None:
+        """Say it before the first job if the pod cannot delete itself although the profile asks for it."""
+        if not self.is_guarded:
+            return
+        deadline = time.monotonic() + GUARD_SECONDS
+        while True:
+            status = await pod.workers[0].status()
+            guard = status["guard"]
+            if guard and guard["checked"]:
+                break
+            if time.monotonic() > deadline or (guard is None and not pod.created):
+                break
+            await asyncio.sleep(1.0)
+        if guard is None:
+            self.say(red(f"TPU pod {self.settings.name}: {guard_in_words(None)}"))
+        elif trouble := guard_trouble([status]):
+            self.say(red(trouble))
+
+    async def remaining(self) -> str:
+        """Return in one line what exists at the end of a call and costs money; empty if nothing does."""
+        if self.cloud is None:
+            return ""
+        name = self.settings.name
+        try:
+            state = await self.cloud.describe(attempts=1)
+        except CloudError as error:
+            return f"TPU pod {name} may still exist and cost money: {error}" if self._count else ""
+        if state.node in ("ABSENT", "PREEMPTED", "TERMINATED", "DELETING"):
+            return ""
+        rule = (
+            f"deletes itself after {self.settings.idle_delete:g} idle minutes"
+            if self.settings.idle_delete
+            else ""
+        )
+        if self.settings.end:
+            rule = f"{rule} or on {self.settings.end}" if rule else f"deletes itself on {self.settings.end}"
+        ends = f"it {rule}" if rule and state.created_here else f"only {DOWN} deletes it"
+        kind = state.accelerator_type
+        return f"TPU pod {name} ({kind}, {state.node}) still exists and {cost(self.settings, kind)}; {ends}"
 
     async def _reach(self) -> tuple[list[Worker], Ssh]:
         settings, include = self.settings, self.settings.ssh_config
@@ -294,6 +411,11 @@ class PodManager:
                 error = problem
             if why := await self.why_gone():
                 raise Unreachable(why)
+            if (cloud := self.cloud) is not None:
+                # While the network is down here, silence says nothing about the host.
+                if cloud.silent_since and time.monotonic() - cloud.silent_since > cloud.patience:
+                    raise Offline(f"Neither Google nor the pod could be reached for {cloud.patience:.0f} s.")
+                begin = time.monotonic() if cloud.silent_since else max(begin, cloud.back_at)
             waited = time.monotonic() - begin
             if isinstance(error, LoginRefused) and waited > min(LOGIN_SECONDS, patience):
                 raise PodError(self._how_to_log_in(error))
@@ -316,15 +438,15 @@ class PodManager:
         user, key = self.settings.login
         return (
             f"The pod does not let {user or 'you'} in with {key or 'your keys'} ({error}); nothing was deleted. Use "
-            "the key with which the pod was created (tpu-ssh-user, tpu-ssh-key), or have its owner add yours: `gcloud "
-            "compute project-info add-metadata --metadata-from-file=ssh-keys=FILE` with one line USER:PUBLIC-KEY for "
-            "each person."
+            "the key with which the pod was created (tpu-ssh-user, tpu-ssh-key), or have its owner append yours on "
+            "each host: `python -m snakemake_executor_plugin_tpu ssh RANK -- tee -a .ssh/authorized_keys < KEY.pub`."
         )
 
     async def _prepare_environment(self, pod: Pod) -> None:
         if not self.settings.requirements or not self.for_jobs:
             return
-        lock = Path(self.settings.requirements).expanduser().read_text()
+        files = [Path(name).expanduser() for name in self.settings.requirements.split()]
+        lock = "\n".join(file.read_text() for file in files)
         python = self.settings.environment_python
         name = content_name(f"{python}\n{lock}".encode())
         done = 0
@@ -351,14 +473,36 @@ class PodManager:
         gone = await self.why_gone(pod)
         if not gone:
             try:
-                await self._look(pod, self.settings.recovery, all_needed=False)
+                await self._look(pod, self._patience, all_needed=False)
             except Unreachable:
                 gone = await self.why_gone()
+            except HostsSilentError as error:
+                await pod.ssh.close()
+                await self._remove_silent(error)
+                return await self._bring_up()
             else:
+                if await self._should_replace(pod):
+                    return await self._bring_up()
+                await self.why_gone()  # says that Google answers again
                 self._count += 1
                 return replace(pod, number=self._count)
         await pod.ssh.close()
         if self.capacity is None or not gone:
             return await self._bring_up()
-        self.notifier.send("preemption", gone)
+        await self._on_preemption(gone)
         return await self._obtain(self.capacity, existed=True)
+
+    async def _on_preemption(self, why: str) -> None:
+        """Run the user's command; it cannot disturb the recovery."""
+        if not self.settings.on_preemption:
+            return
+        try:
+            process = await asyncio.create_subprocess_shell(
+                self.settings.on_preemption, stdin=asyncio.subprocess.PIPE, start_new_session=True
+            )
+            sentence = f"TPU pod {self.settings.name}: {why}\n"
+            await asyncio.wait_for(process.communicate(sentence.encode()), HOOK_SECONDS)
+            if process.returncode:
+                self.say(f"tpu-on-preemption ended with exit code {process.returncode}")
+        except (OSError, TimeoutError) as error:
+            self.say(f"tpu-on-preemption failed: {error or f'it took more than {HOOK_SECONDS:.0f} s'}")

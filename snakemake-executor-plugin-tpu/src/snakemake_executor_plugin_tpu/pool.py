@@ -181,10 +181,12 @@ class Pool:
             return
         await asyncio.shield(self._start(member))
 
-    async def close(self) -> None:
-        """Leave the slices as they are and close every connection."""
+    async def close(self) -> str:
+        """Leave the slices as they are, close every connection, and return what exists and costs money."""
         await asyncio.gather(*(member.watch.stop() for member in self.members))
         for member in self.members:
             if member.starting is not None:
                 member.starting.cancel()
+        left = await asyncio.gather(*(member.manager.remaining() for member in self.members))
         await asyncio.gather(*(member.manager.close() for member in self.members))
+        return "\n".join(line for line in left if line)

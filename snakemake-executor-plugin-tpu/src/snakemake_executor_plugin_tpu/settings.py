@@ -4,7 +4,7 @@ import importlib.util
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,9 @@ from snakemake_interface_executor_plugins.settings import CommonSettings, Execut
 from .allocation import slice_of
 from .keys import DEFAULT_KEY, DEFAULT_USER
 
+# https://cloud.google.com/tpu/docs/runtimes: v2 to v4 have one image, later chips one each.
+UBUNTU = "tpu-ubuntu2204-base"
+RUNTIMES = {"v5litepod": "v2-alpha-tpuv5-lite", "v5p": "v2-alpha-tpuv5", "v6e": "v2-alpha-tpuv6e"}
 CHOICES = {
     "provisioning": ("spot", "on-demand", "reserved"),
     "adopt": ("use-only", "delete-allowed"),
@@ -43,11 +46,15 @@ class ExecutorSettings(ExecutorSettingsBase):
     accelerator_type: str = _setting("v4-64", "Slice to create; v4-64 has 32 chips on 8 hosts.", str)
     pool: Sequence[str] = _setting(
         (),
-        "Several slices instead of one, NAME-0, NAME-1 and so on: 'v4-8 x 8', 'v5litepod-16 x 4 @ us-west4-a'. In a "
-        "profile a list, or a string with commas.",
+        "Several slices instead of one, NAME-0, NAME-1 and so on: 'v4-8 x 8', 'v5litepod-16 x 4 @ us-west4-a', or with "
+        "an image of their own 'v4-8 using tpu-ubuntu2204-base'. In a profile a list, or a string with commas.",
         nargs="+",  # no `type`: Snakemake would apply it to the list
     )
-    runtime_version: str = _setting("tpu-ubuntu2204-base", "Software image of the hosts.", str)
+    runtime_version: str | None = _setting(
+        None,
+        "Software image of the hosts (default: the one that Google names for the type of the slice).",
+        str,
+    )
     create: bool = _setting(
         False,
         "Create the pod if it does not exist, and again after preemption. Otherwise nothing is created.",
@@ -71,9 +78,19 @@ class ExecutorSettings(ExecutorSettingsBase):
         10.0, "Minutes that a request waits for capacity in one zone before the next zone is tried.", float
     )
     idle_delete: float = _setting(
-        0.0,
+        30.0,
         "Minutes without a job or a controller after which a pod created here deletes itself; 0: never.",
         float,
+    )
+    replace_silent: float = _setting(
+        0.0,
+        "Minutes after which a READY slice is deleted and created again if one of its hosts does not answer; 0: never.",
+        float,
+    )
+    prices: str = _setting(
+        "",
+        "What a chip costs you, in USD per hour, 'v4=3.22 v5litepod=1.2': for `status` and the end of a call.",
+        str,
     )
     end: str | None = _setting(
         None, "Date (2026-12-31 or 2026-12-31T18:00, UTC) at which a pod created here deletes itself.", str
@@ -113,7 +130,7 @@ class ExecutorSettings(ExecutorSettingsBase):
     )
     requirements: str | None = _setting(
         None,
-        "Lock file of the jobs' environment, installed once on each host for each content of the file.",
+        "Lock file of the jobs' environment, or several, installed once on each host for each content of them.",
         str,
     )
     environment_python: str = _setting(
@@ -137,6 +154,9 @@ class ExecutorSettings(ExecutorSettingsBase):
         str,
     )
 
+    secrets: str | None = _setting(
+        None, "File of variables to pass to the jobs, a NAME=VALUE on each line, that only you can read.", str
+    )
     lease: int = _setting(43200, "Seconds that a job may run without a controller before it is stopped.", int)
     cancelled_lease: int = _setting(120, "The same after Snakemake was cancelled.", int)
     grace: int = _setting(30, "Seconds between SIGTERM and SIGKILL, enough to write a checkpoint.", int)
@@ -157,10 +177,9 @@ class ExecutorSettings(ExecutorSettingsBase):
     prune_days: int = _setting(7, "Days after which unused folders on the hosts are deleted.", int)
     stream: str = _setting("all", "Logs to show live: all ranks, first or none.", str)
 
-    notify_command: str | None = _setting(
-        None, "Command run on failure, out of memory, preemption and finish, with JSON on its input.", str
+    on_preemption: str | None = _setting(
+        None, "Shell command run when a pod is preempted, with a sentence on its input.", str
     )
-    notify_webhook: str | None = _setting(None, "URL to which the same JSON is posted.", str, env_var=True)
 
     def __post_init__(self) -> None:
         """Refuse invalid settings before anything costs money, and use our classes for Cloud Storage."""
@@ -177,7 +196,10 @@ class ExecutorSettings(ExecutorSettingsBase):
         for name, value in vars(self).items():
             if isinstance(value, int | float) and value < 0:
                 raise WorkflowError(f"tpu-{name.replace('_', '-')} is {value}: it cannot be negative.")
+        if isinstance(self.end, date):  # as YAML reads it
+            self.end = self.end.isoformat()
         self.end_time()
+        self.price()
         self.slices()
         slice_of(self.accelerator_type)
         user = self.ssh_user if not self.workers else None
@@ -205,7 +227,8 @@ class ExecutorSettings(ExecutorSettingsBase):
         if not self.end:
             return 0.0
         try:
-            return datetime.fromisoformat(self.end).replace(tzinfo=UTC).timestamp()
+            found = datetime.fromisoformat(self.end)
+            return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
         except ValueError:
             raise WorkflowError(
                 f"tpu-end is {self.end!r}: use a date such as 2026-12-31 or 2026-12-31T18:00."
@@ -222,19 +245,36 @@ class ExecutorSettings(ExecutorSettingsBase):
             raise WorkflowError("tpu-workers names a pod that is not managed here: remove tpu-pool.")
         slices: list[ExecutorSettings] = []
         for item in ",".join([self.pool] if isinstance(self.pool, str) else self.pool).split(","):
-            match = re.fullmatch(r"\s*([\w-]+)(?:\s+x\s+(\d+))?(?:\s+@\s+([\w-]+))?\s*", item)
+            match = re.fullmatch(
+                r"\s*([\w-]+)(?:\s+x\s+(\d+))?(?:\s+@\s+([\w-]+))?(?:\s+using\s+([\w.-]+))?\s*", item
+            )
             if match is None:
                 raise WorkflowError(
                     f"tpu-pool contains {item.strip()!r}: write 'v4-8 x 8' or 'v4-8 x 8 @ ZONE'."
                 )
-            kind, count, zone = match.groups()
+            kind, count, zone, runtime = match.groups()
             slice_of(kind)
             for _ in range(int(count or 1)):
                 name = f"{self.name}-{len(slices)}"
-                slices.append(
-                    replace(self, pool=(), name=name, accelerator_type=kind, zone=zone or self.zone)
-                )
+                one = replace(self, pool=(), name=name, accelerator_type=kind, zone=zone or self.zone)
+                one.runtime_version = runtime or self.runtime_version
+                slices.append(one)
         return slices
+
+    def runtime(self) -> str:
+        """Return the software image of the hosts."""
+        return self.runtime_version or RUNTIMES.get(self.accelerator_type.partition("-")[0], UBUNTU)
+
+    def price(self, accelerator_type: str = "") -> float | None:
+        """Return what a chip of this slice, or of another one, costs in USD per hour; None: unknown."""
+        family = (accelerator_type or self.accelerator_type).partition("-")[0]
+        try:
+            pairs = [item.split("=") for item in self.prices.replace(",", " ").split()]
+            return {name: float(price) for name, price in pairs}.get(family)
+        except ValueError:
+            raise WorkflowError(
+                f"tpu-prices is {self.prices!r}: write FAMILY=USD, such as v4=3.22."
+            ) from None
 
     def zones(self) -> list[str]:
         """Return the zones in order."""
