@@ -8,7 +8,6 @@
     stop      stop a job on the pod:                     stop JOB
     down      delete the pod, unless somebody uses it (--force: anyway)
     wheelhouse  fill tpu-wheelhouse in Cloud Storage, for hosts without a package index
-    first-hour  try everything once on a small new slice, and write first-hour.json (--yes: do not ask)
 
 With a pool (tpu-pool), up, status and down act on every slice, or on one: --slice N.
 
@@ -36,7 +35,7 @@ from .settings import ExecutorSettings
 from .spend import used
 from .worker.tasks import TASK_NAME
 
-COMMANDS = ("up", "status", "ssh", "logs", "stop", "down", "wheelhouse", "first-hour")
+COMMANDS = ("up", "status", "ssh", "logs", "stop", "down", "wheelhouse")
 
 
 def parse(arguments: list[str]) -> tuple[argparse.Namespace, ExecutorSettings]:
@@ -50,7 +49,6 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, ExecutorSettings]:
     parser.add_argument("words", nargs="*", metavar="WORD", help="job, rank or command: see above")
     parser.add_argument("--force", action="store_true", help="delete a pod that is in use")
     parser.add_argument("--slice", type=int, help="number of one slice of a pool (tpu-pool)")
-    parser.add_argument("--yes", action="store_true", help="start the first hour without asking")
     parser.add_argument("--profile", type=Path, help="folder of a Snakemake profile, or its config.yaml")
     for item in fields(ExecutorSettings):
         option = {"action": "store_true"} if item.type is bool else {"type": item.metadata.get("type", str)}
@@ -271,30 +269,10 @@ def _describe(tasks: dict[str, Any]) -> str:
     return "; ".join(words) or "-"
 
 
-def first_hour(args: argparse.Namespace, settings: ExecutorSettings) -> int:
-    """Announce the price of the first hour, ask, and run it."""
-    from .first_hour import FirstHour
-
-    settings.check_pod()
-    if args.profile is None:
-        raise PodError("The first hour needs a profile: --profile profiles/tpu.")
-    if settings.pool:
-        # Every call would create the whole pool, at a multiple of the announced price.
-        raise PodError("The first hour uses one slice: give a profile without tpu-pool.")
-    hour = FirstHour(args.profile, str(settings.name), lambda sentence: print(sentence, flush=True))
-    print(hour.announce())
-    if not args.yes and (not sys.stdin.isatty() or input("Start? [y/N] ").strip().lower() != "y"):
-        print("Nothing was created. With --yes it starts without asking.")
-        return 1
-    return 0 if hour.run(Path("first-hour.json")) else 1
-
-
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; print errors in one sentence."""
     try:
         args, settings = parse(sys.argv[1:] if arguments is None else arguments)
-        if args.command == "first-hour":
-            return first_hour(args, settings)
         code = asyncio.run(run_on_slices(args, settings.slices()))
         if args.command == "status" and (spent := used(settings)):
             print(spent)
