@@ -1,7 +1,11 @@
 """The GCS storage classes against fake-gcs-server behind a proxy that counts requests and injects faults."""
 
 import asyncio
+import re
+import time
 from contextlib import suppress
+from datetime import datetime, timedelta
+from email.utils import formatdate
 from types import SimpleNamespace
 
 import pytest
@@ -13,6 +17,7 @@ from snakemake_interface_storage_plugins.registry import StoragePluginRegistry
 from snakemake_storage_plugin_gcs import StorageProviderSettings
 
 from snakemake_executor_plugin_tpu import storage
+from snakemake_executor_plugin_tpu.emulator import gcs
 from snakemake_executor_plugin_tpu.emulator.gcs import GcsServer
 from snakemake_executor_plugin_tpu.emulator.iam import needed_for_storage
 
@@ -31,7 +36,7 @@ def server(tmp_path_factory):
 def provider(server, tmp_path, monkeypatch):
     """Return a storage provider that talks to it."""
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
-    monkeypatch.setattr(storage, "RETRY_DEADLINE", 20.0)
+    monkeypatch.setattr(storage.StorageProvider, "patience", 20.0)
     storage.use_listings()
     provider = (
         StoragePluginRegistry()
@@ -99,6 +104,30 @@ def test_outages_are_survived(provider, server):
     item.retrieve_object()
     assert item.local_path().read_text() == "content"
     assert not provider.object("gs://bucket/retry/none").exists()
+
+
+def test_a_slow_clock_here_does_not_make_local_files_look_old(provider, server, monkeypatch):
+    slow = 600.0
+    real = gcs.ProxyHandler.answer
+
+    def answer(handler, status, content, *headers):
+        """Answer as a server whose clock is ten minutes ahead of this machine's, in dates and in objects."""
+        for stamp in set(re.findall(rb'"(?:updated|timeCreated)":\s*"([^"]+)"', content)):
+            later = datetime.fromisoformat(stamp.decode()) + timedelta(seconds=slow)
+            content = content.replace(stamp, later.isoformat().replace("+00:00", "Z").encode())
+        real(handler, status, content, *headers)
+
+    monkeypatch.setattr(gcs.ProxyHandler, "answer", answer)
+    monkeypatch.setattr(
+        gcs.ProxyHandler,
+        "date_time_string",
+        lambda handler, stamp=None: formatdate(time.time() + slow, usegmt=True),
+    )
+    began = time.time()
+    item = stored(provider, "counts/a.txt", "a")
+    item.store_object()
+    assert began - 2 < item.mtime() < time.time() + 2
+    assert -slow - 2 < provider.skew < -slow + 2
 
 
 def test_folders_are_uploaded_and_downloaded(provider):

@@ -208,7 +208,7 @@ class ExecutorSettings(ExecutorSettingsBase):
         if importlib.util.find_spec("snakemake_storage_plugin_gcs"):
             from .storage import use_listings
 
-            use_listings()
+            use_listings(patience=self.lease)
 
     def check_pod(self) -> None:
         """Raise WorkflowError if the settings do not say where the pod is."""

@@ -4,45 +4,41 @@ The storage plugin asks about the bucket before each object, and about each obje
 
 - list a folder of folders once while Snakemake builds its graph, for all objects below it;
 - never ask about the bucket itself: roles/storage.objectUser may not, nor may it name a project to bill;
-- retry requests and transfers after transient errors, with growing pauses;
+- retry requests and transfers after transient errors, with growing pauses, as long as `use_listings` says;
+- give times by this machine's clock: with the bucket's, local outputs look too old if the clock here is slow;
 - copy a file whose content is in the bucket already within the bucket instead of uploading it again.
 
-`use_listings()` replaces the storage plugin's classes with these. This file is also copied to the hosts and imports
-nothing from this package.
+docs/upstream has the first three as a patch for that plugin; once it is released, they go from here. `use_listings()`
+replaces the storage plugin's classes with these. This file is also copied to the hosts and imports nothing from this
+package.
 """
 
 import base64
 import dataclasses
 import functools
 import os
+import time
 from collections.abc import Callable
+from email.utils import parsedate_to_datetime
 from typing import Any
 
 import snakemake_storage_plugin_gcs as plugin
 from snakemake_interface_common.exceptions import WorkflowError
+from snakemake_interface_common.logging import get_logger
 from snakemake_interface_storage_plugins.io import Mtime
 from snakemake_interface_storage_plugins.registry import StoragePluginRegistry
 
-RETRY_DEADLINE = 300.0
+TELL_SECONDS = 60.0
+LEAST_SKEW = 5.0  # seconds; less is the delay of an answer
 
 
 def is_transient(error: Exception) -> bool:
     """Whether a retry may succeed."""
     import requests
-    from google.api_core import exceptions, retry
+    from google.api_core import exceptions
 
-    passing = (
-        exceptions.ServerError,
-        exceptions.TooManyRequests,
-        requests.ConnectionError,
-        requests.Timeout,
-        requests.exceptions.ChunkedEncodingError,
-        ConnectionError,
-    )
-    if isinstance(error, passing) or retry.if_transient_error(error):
-        return True
-    # A download with a wrong checksum.
-    return isinstance(error, WorkflowError) and "checksum" in str(error).lower()
+    passing = (exceptions.ServerError, requests.Timeout, ConnectionError)
+    return isinstance(error, passing) or bool(plugin.google_cloud_retry_predicate(error))
 
 
 def with_retry(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -53,9 +49,16 @@ def with_retry(function: Callable[..., Any]) -> Callable[..., Any]:
         from google.api_core import exceptions
         from google.api_core.retry import Retry
 
-        retry = Retry(
-            predicate=is_transient, initial=0.5, multiplier=2.0, maximum=30.0, timeout=RETRY_DEADLINE
-        )
+        began, told = time.time(), []
+
+        def tell(error: Exception) -> None:
+            if time.time() - began > TELL_SECONDS and not told:
+                told.append(error)
+                since = time.strftime("%H:%M", time.localtime(began))
+                get_logger().warning(f"Cloud Storage does not answer since {since} ({error}): trying again")
+
+        pauses = {"initial": 0.5, "multiplier": 2.0, "maximum": 30.0, "timeout": StorageProvider.patience}
+        retry = Retry(predicate=is_transient, on_error=tell, **pauses)
         try:
             return retry(function)(self, *arguments)
         except exceptions.Forbidden as error:
@@ -94,10 +97,33 @@ def listed_prefix(key: str, levels: int = 2) -> str:
 
 
 class StorageProvider(plugin.StorageProvider):
-    """The provider; `use_listings` sets how much is listed and which workflow's cache is filled."""
+    """The provider; `use_listings` sets how much is listed, which workflow's cache is filled, and the patience."""
 
     levels = 2
     workflow: Any = None
+    patience = 300.0
+    skew: float | None = None
+    """Seconds by which this machine's clock is ahead of Cloud Storage's; measured at the first answer."""
+
+    def __post_init__(self) -> None:
+        """Compare the clocks at the first answer."""
+        super().__post_init__()
+        self.client._http.hooks["response"].append(self._compare_clocks)
+
+    def _compare_clocks(self, response: Any, *_: Any, **__: Any) -> None:
+        if self.skew is None and (date := response.headers.get("Date")):
+            skew = time.time() - parsedate_to_datetime(date).timestamp()
+            self.skew = skew if abs(skew) > LEAST_SKEW else 0.0
+            if self.skew:
+                ahead = "ahead of" if self.skew > 0 else "behind"
+                get_logger().warning(
+                    f"The clock of this machine is {abs(self.skew):.0f} s {ahead} Google's: set it by `timedatectl "
+                    "set-ntp true`. Until then the times of files in the bucket are corrected."
+                )
+
+    def here(self, stamp: float) -> float:
+        """Return a time of Cloud Storage by this machine's clock."""
+        return stamp + (self.skew or 0.0)
 
     @classmethod
     def cache(cls) -> Any:
@@ -136,7 +162,7 @@ class StorageObject(plugin.StorageObject):
         prefix, found = listed_prefix(self.key, self.provider.levels), {}
         fields = "items(name,updated,size),nextPageToken"
         for blob in self.client.list_blobs(self.bucket_name, prefix=prefix, fields=fields):
-            updated = blob.updated.timestamp()
+            updated = self.provider.here(blob.updated.timestamp())
             found[blob.name] = (updated, blob.size)
             # An output may be a folder: it exists if it is not empty, and is as new as its newest object.
             folder = os.path.dirname(blob.name.rstrip("/"))
@@ -160,6 +186,11 @@ class StorageObject(plugin.StorageObject):
             return True
         below = self.client.list_blobs(self.bucket_name, prefix=self.key.rstrip("/") + "/", max_results=1)
         return any(True for _ in below)
+
+    @with_retry
+    def mtime(self) -> float:
+        """Return the time of the newest change by this machine's clock."""
+        return float(self.provider.here(super().mtime()))
 
     def ensure_bucket_exists(self) -> None:
         """Do nothing: the check needs another permission, and the owner creates the bucket."""
@@ -190,14 +221,16 @@ class StorageObject(plugin.StorageObject):
         self.blob.upload_from_filename(str(local))
 
 
-def use_listings(workflow: Any = None, levels: int = 2) -> None:
+def use_listings(workflow: Any = None, levels: int = 2, patience: float | None = None) -> None:
     """Have `storage.gcs` and `default-storage-provider: gcs` use these classes.
 
     Args:
         workflow: the `workflow` of a Snakefile, whose cache is filled from listings.
         levels: a workflow lists the parent folders of its files' folders (2), a single job those folders (1).
+        patience: seconds for which requests are repeated after transient errors.
     """
     plugins = StoragePluginRegistry().plugins
+    StorageProvider.patience = patience or StorageProvider.patience
     StorageProvider.levels = levels
     if workflow is not None:
         StorageProvider.workflow = workflow
