@@ -60,7 +60,7 @@ def test_packed_and_whole_pod_jobs_deliver_their_results(study):
         assert row["accelerator_type"] == "v4-32"
         assert float(row["chip_seconds"]) == pytest.approx(seconds * (16 if "all" in label else 4), abs=1)
     assert re.search(
-        r"^3 jobs of this folder used \d\.\d v4 chip-hours: ", one.command("status")[1], re.MULTILINE
+        r"^3 jobs of this folder used \d\.\d v4 chip-hours; ", one.command("status")[1], re.MULTILINE
     )
 
     # A job for one host tells libtpu that there is no other.

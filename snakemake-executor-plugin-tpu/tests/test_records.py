@@ -1,8 +1,15 @@
 """Budgets of relaunches, and what survives a controller."""
 
-import pytest
-from snakemake_interface_common.exceptions import WorkflowError
+import contextlib
+import sys
 
+import pytest
+import snakemake.cli
+from snakemake_interface_common.exceptions import WorkflowError
+from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry
+
+from snakemake_executor_plugin_tpu.__main__ import parse
+from snakemake_executor_plugin_tpu.executor import read_secrets
 from snakemake_executor_plugin_tpu.jobs import ran_out_of_memory
 from snakemake_executor_plugin_tpu.records import JobRecord, is_newer
 from snakemake_executor_plugin_tpu.settings import ExecutorSettings
@@ -62,6 +69,54 @@ def test_out_of_memory_is_recognised():
 def test_settings_that_cannot_work_are_refused(values, message):
     with pytest.raises(WorkflowError, match=message):
         ExecutorSettings(**values)
+
+
+def test_secrets_are_read_from_a_file_that_others_cannot_read(tmp_path):
+    path = tmp_path / "secrets"
+    path.write_text("# for W&B\nWANDB_API_KEY=abc=d\n")
+    with pytest.raises(WorkflowError, match=f"Others can read the secrets in .*chmod 600 {path}"):
+        read_secrets(str(path))
+    path.chmod(0o600)
+    assert read_secrets(str(path)) == {"WANDB_API_KEY": "abc=d"}
+    path.write_text("no equals sign\n")
+    with pytest.raises(WorkflowError, match="has a line that is not NAME=VALUE"):
+        read_secrets(str(path))
+    with pytest.raises(WorkflowError, match="cannot be read"):
+        read_secrets(str(tmp_path / "none"))
+
+
+DOORS = {
+    "end": ["2026-12-31", "2026-12-31T18:00", "2026-12-31 18:00:00"],
+    "idle-delete": ["30", "0.5"],
+    "pool": ["v4-8 x 2, v6e-16 @ us-east5-a using my-image", "[v4-8 x 2, v6e-16]"],
+    "labels": ["team=trm"],
+    "name": ["123", "pod"],
+    "runtime-version": ["v2-alpha-tpuv5-lite"],
+    "prices": ["v4=3.22"],
+    "replace-silent": ["10"],
+    "environment-python": ["3.11"],
+    "trust-first-key": ["true"],
+    "lease": ["600"],
+}
+
+
+@pytest.mark.parametrize(("name", "text"), [(name, text) for name, texts in DOORS.items() for text in texts])
+def test_settings_mean_the_same_through_both_doors(name, text, tmp_path, monkeypatch):
+    """A profile is read by Snakemake and by the plugin's commands; YAML makes dates and numbers of some values."""
+    (tmp_path / "config.yaml").write_text(f"tpu-project: p\ntpu-zone: z\ntpu-{name}: {text}\n")
+    _, here = parse(["status", "--profile", str(tmp_path)])
+    seen = []
+    monkeypatch.setattr("snakemake.cli.args_to_api", lambda args, parser: seen.append(args) or True)
+    monkeypatch.setattr(sys, "argv", ["snakemake"])
+    monkeypatch.chdir(tmp_path)
+    with contextlib.suppress(SystemExit):
+        snakemake.cli.main(["--profile", str(tmp_path), "--executor", "tpu", "--jobs", "1"])
+    (args,) = seen
+    there = ExecutorPluginRegistry().get_plugin("tpu").get_settings(args)
+    field = name.replace("-", "_")
+    assert getattr(there, field) == getattr(here, field) or (
+        name == "pool" and there.slices() == here.slices()
+    )
 
 
 def test_settings_without_a_pod_say_what_is_missing():

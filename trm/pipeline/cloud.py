@@ -36,7 +36,9 @@ def profile_settings() -> dict[str, str]:
 
 
 def cloud_settings(path: str | Path = "config/cloud.yaml") -> dict[str, str]:
-    """The four settings; the environment wins over the file.
+    """The four settings, and `wandb`, the file with the key of Weights & Biases, if that is wanted.
+
+    The environment wins over the file.
 
     Raises:
         UserError: names the first setting that is missing or malformed, and both places where it can be set.
@@ -47,10 +49,13 @@ def cloud_settings(path: str | Path = "config/cloud.yaml") -> dict[str, str]:
         document = {}
     except yaml.YAMLError as error:
         raise UserError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
-    unknown = set(document) - set(VARIABLES)
+    unknown = set(document) - {*VARIABLES, "wandb"}
     if unknown:
-        raise UserError(f"{path}: unknown key {sorted(unknown)[0]!r}; there are {', '.join(VARIABLES)}")
-    settings = {}
+        raise UserError(
+            f"{path}: unknown key {sorted(unknown)[0]!r}; there are {', '.join(VARIABLES)}, wandb"
+        )
+    wandb = os.environ.get("TRM_WANDB") or document.get("wandb")
+    settings = {"wandb": str(wandb)} if wandb else {}
     for name, variable in VARIABLES.items():
         value = os.environ.get(variable) or document.get(name)
         shape, words = SHAPES[name]

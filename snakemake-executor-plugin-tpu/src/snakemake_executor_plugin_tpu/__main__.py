@@ -7,7 +7,7 @@
     logs      show a job's log as it grows:              logs JOB [RANK]
     stop      stop a job on the pod:                     stop JOB
     down      delete the pod, unless somebody uses it (--force: anyway)
-    wheelhouse  fill tpu-wheelhouse in Cloud Storage, for hosts without a package index
+    environment  build the jobs' environment here and put it into tpu-environments, for hosts without a package index
 
 With a pool (tpu-pool), up, status and down act on every slice, or on one: --slice N.
 
@@ -18,8 +18,11 @@ The settings are those of the plugin without the prefix `tpu-`, from the profile
 import argparse
 import asyncio
 import os
+import platform
+import re
 import shlex
 import sys
+import tempfile
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -29,13 +32,15 @@ from snakemake_interface_common.exceptions import WorkflowError
 
 from .claim import name_of
 from .errors import PodError, Unreachable, red
+from .google import load
 from .guarding import guard_in_words, guard_trouble
-from .lifecycle import Pod, PodManager
+from .lifecycle import Pod, PodManager, environment_of
 from .settings import ExecutorSettings
 from .spend import used
 from .worker.tasks import TASK_NAME
 
-COMMANDS = ("up", "status", "ssh", "logs", "stop", "down", "wheelhouse")
+HOSTS = "x86_64-manylinux_2_35"  # glibc of tpu-ubuntu2204-base
+COMMANDS = ("up", "status", "ssh", "logs", "stop", "down", "environment")
 
 
 def parse(arguments: list[str]) -> tuple[argparse.Namespace, ExecutorSettings]:
@@ -225,14 +230,28 @@ class Cli:
         if owner:
             raise PodError(f"The pod is in use by the Snakemake of {name_of(owner)}. Stop it first; {force}")
 
-    async def wheelhouse(self) -> None:
-        """Upload uv, an interpreter and the packages of the lock file."""
-        from .wheelhouse import build
+    async def environment(self) -> None:
+        """Build the jobs' environment for the hosts here, and upload it."""
+        from .worker.environment import build, pack
 
-        if not self.settings.requirements or not self.settings.wheelhouse:
-            raise PodError("Set tpu-requirements to a lock file and tpu-wheelhouse to gs://BUCKET/FOLDER.")
-        lock = Path(self.settings.requirements).expanduser()
-        build(lock, self.settings.environment_python, self.settings.wheelhouse, self.say)
+        store = self.settings.environments or ""
+        if not self.settings.requirements or not re.fullmatch(r"gs://[^/]+/.+", store):
+            raise PodError("Set tpu-requirements to a lock file and tpu-environments to gs://BUCKET/FOLDER.")
+        if sys.platform != "linux" or platform.machine() != "x86_64":
+            raise PodError("The hosts run Linux on x86-64: build their environment on such a machine.")
+        name, lock, python = environment_of(self.settings)
+        with tempfile.TemporaryDirectory() as place:
+            os.environ["TPU_AGENT_ROOT"] = place
+            folder, archive = Path(place, "environments", name), Path(place, f"{name}.tar")
+            try:
+                build(folder, lock, python, self.say, platform=HOSTS)
+            except RuntimeError as error:
+                raise PodError(str(error)) from None
+            pack(folder, archive)
+            bucket, _, prefix = store.removeprefix("gs://").rstrip("/").partition("/")
+            self.say(f"Uploading {archive.stat().st_size >> 20} MB to {store}")
+            blob = load("google.cloud.storage").Client().bucket(bucket).blob(f"{prefix}/{archive.name}")
+            blob.upload_from_filename(str(archive), timeout=600)
 
 
 async def run_on_slices(args: argparse.Namespace, slices: list[ExecutorSettings]) -> int:

@@ -67,6 +67,17 @@ class Pod:
         ]
 
 
+def environment_of(settings: ExecutorSettings) -> tuple[str, str, str]:
+    """Return the name of the jobs' environment, its lock and its Python."""
+    files = [Path(name).expanduser() for name in (settings.requirements or "").split()]
+    try:
+        lock = "\n".join(file.read_text() for file in files)
+    except OSError as error:
+        raise PodError(f"tpu-requirements: {error.filename} cannot be read ({error.strerror}).") from None
+    python = settings.environment_python
+    return content_name(f"{python}\n{lock}".encode()), lock, python
+
+
 def hosts_of(task: dict[str, Any]) -> list[int]:
     """Return the hosts of a main task."""
     return [task["host"]] if task["hosts"] == 1 else list(range(task["hosts"]))
@@ -445,10 +456,7 @@ class PodManager:
     async def _prepare_environment(self, pod: Pod) -> None:
         if not self.settings.requirements or not self.for_jobs:
             return
-        files = [Path(name).expanduser() for name in self.settings.requirements.split()]
-        lock = "\n".join(file.read_text() for file in files)
-        python = self.settings.environment_python
-        name = content_name(f"{python}\n{lock}".encode())
+        name, lock, python = environment_of(self.settings)
         done = 0
 
         async def prepare(worker: Worker) -> str:
@@ -458,7 +466,10 @@ class PodManager:
                 if worker is pod.workers[0]:
                     self.say(f"environment on {worker.host}: {line}")
 
-            folder = await worker.prepare_environment(name, lock, python, say, self.settings.wheelhouse)
+            keep = worker is pod.workers[0]
+            folder = await worker.prepare_environment(
+                name, lock, python, say, self.settings.environments, keep
+            )
             done += 1
             self.say(f"environment {name}: ready on {done} of {len(pod.answering())} hosts")
             return folder

@@ -136,9 +136,10 @@ class ExecutorSettings(ExecutorSettingsBase):
     environment_python: str = _setting(
         "3.11", "Version of the environment's Python, which uv downloads, or a path on the hosts.", str
     )
-    wheelhouse: str | None = _setting(
+    environments: str | None = _setting(
         None,
-        "Folder in Cloud Storage that the command `wheelhouse` filled, for hosts without a package index.",
+        "Folder in Cloud Storage (gs://BUCKET/FOLDER) where the first host keeps the environment that it has built for "
+        "later slices; the command `environment` puts it there for hosts without a package index.",
         str,
         env_var=True,
     )

@@ -49,7 +49,8 @@ def with_retry(function: Callable[..., Any]) -> Callable[..., Any]:
         from google.api_core import exceptions
         from google.api_core.retry import Retry
 
-        began, told = time.time(), []
+        began = time.time()
+        told: list[Exception] = []
 
         def tell(error: Exception) -> None:
             if time.time() - began > TELL_SECONDS and not told:
