@@ -39,7 +39,7 @@ def test_preempted_pod_is_created_again_and_the_job_resumes(study):
     assert (
         one.folder / "told"
     ).read_text() == "TPU pod pod: the pod is gone: node PREEMPTED, queued resource SUSPENDED\n"
-    assert "tpu-on-preemption ended with exit code 3" in call.output
+    assert "`cat >> told; exit 3` ended with exit code 3" in call.output
     assert call.lines[-2].startswith("TPU pod pod (v4-32, READY) still exists and costs money (16 chips")
 
 

@@ -25,16 +25,13 @@ from .errors import (
     Unreachable,
     red,
 )
-from .guarding import DOWN, guard_in_words, guard_trouble
+from .guarding import prove_guard, remaining, run_hook
 from .pod import Worker, content_name
 from .settings import ExecutorSettings
-from .spend import cost
 from .ssh import Ssh, host_name, try_ssh, write_config
 
 LEAST_DISK = 64 << 20
 LOGIN_SECONDS = 30.0
-GUARD_SECONDS = 60.0
-HOOK_SECONDS = 30.0
 ATTENDED_SECONDS = 60.0
 
 
@@ -87,11 +84,7 @@ class PodManager:
     """Keeps one usable pod for all jobs; one recovery serves all jobs that find the pod lost."""
 
     def __init__(
-        self,
-        settings: ExecutorSettings,
-        folder: Path,
-        say: Callable[[str], None],
-        claim: Claim | None = None,
+        self, settings: ExecutorSettings, folder: Path, say: Callable[[str], None], claim: Claim | None = None
     ) -> None:
         self.settings, self.folder, self.say = settings, folder, say
         self.claim = claim  # None: people may look at a pod that a controller drives,
@@ -162,6 +155,10 @@ class PodManager:
         # Its errors reach those who wait for it; nobody may be left to.
         self._work.add_done_callback(lambda work: work.cancelled() or work.exception())
         return self._work
+
+    async def remaining(self) -> str:
+        """Return what exists at the end of a call and costs money."""
+        return await remaining(self.settings, self.cloud, self._count > 0)
 
     async def close(self) -> None:
         """Close every connection; the pod stays."""
@@ -294,7 +291,8 @@ class PodManager:
                 days = self.settings.prune_days
                 await asyncio.gather(*(worker.call("prune", days=days) for worker in pod.answering()))
                 await self._prepare_environment(pod)
-                await self._prove_guard(pod)
+                if self.is_guarded:
+                    await prove_guard(self.settings, pod, self.say)
         except BaseException:
             await ssh.close()
             raise
@@ -302,46 +300,6 @@ class PodManager:
             f"TPU pod {self.cloud.name if self.cloud else ''} is up: {len(pod.answering())} host(s) answer"
         )
         return pod
-
-    async def _prove_guard(self, pod: Pod) -> None:
-        """Say it before the first job if the pod cannot delete itself although the profile asks for it."""
-        if not self.is_guarded:
-            return
-        deadline = time.monotonic() + GUARD_SECONDS
-        while True:
-            status = await pod.workers[0].status()
-            guard = status["guard"]
-            if guard and guard["checked"]:
-                break
-            if time.monotonic() > deadline or (guard is None and not pod.created):
-                break
-            await asyncio.sleep(1.0)
-        if guard is None:
-            self.say(red(f"TPU pod {self.settings.name}: {guard_in_words(None)}"))
-        elif trouble := guard_trouble([status]):
-            self.say(red(trouble))
-
-    async def remaining(self) -> str:
-        """Return in one line what exists at the end of a call and costs money; empty if nothing does."""
-        if self.cloud is None:
-            return ""
-        name = self.settings.name
-        try:
-            state = await self.cloud.describe(attempts=1)
-        except CloudError as error:
-            return f"TPU pod {name} may still exist and cost money: {error}" if self._count else ""
-        if state.node in ("ABSENT", "PREEMPTED", "TERMINATED", "DELETING"):
-            return ""
-        rule = (
-            f"deletes itself after {self.settings.idle_delete:g} idle minutes"
-            if self.settings.idle_delete
-            else ""
-        )
-        if self.settings.end:
-            rule = f"{rule} or on {self.settings.end}" if rule else f"deletes itself on {self.settings.end}"
-        ends = f"it {rule}" if rule and state.created_here else f"only {DOWN} deletes it"
-        kind = state.accelerator_type
-        return f"TPU pod {name} ({kind}, {state.node}) still exists and {cost(self.settings, kind)}; {ends}"
 
     async def _reach(self) -> tuple[list[Worker], Ssh]:
         settings, include = self.settings, self.settings.ssh_config
@@ -500,20 +458,6 @@ class PodManager:
         await pod.ssh.close()
         if self.capacity is None or not gone:
             return await self._bring_up()
-        await self._on_preemption(gone)
+        if self.settings.on_preemption:
+            await run_hook(self.settings.on_preemption, f"TPU pod {self.settings.name}: {gone}", self.say)
         return await self._obtain(self.capacity, existed=True)
-
-    async def _on_preemption(self, why: str) -> None:
-        """Run the user's command; it cannot disturb the recovery."""
-        if not self.settings.on_preemption:
-            return
-        try:
-            process = await asyncio.create_subprocess_shell(
-                self.settings.on_preemption, stdin=asyncio.subprocess.PIPE, start_new_session=True
-            )
-            sentence = f"TPU pod {self.settings.name}: {why}\n"
-            await asyncio.wait_for(process.communicate(sentence.encode()), HOOK_SECONDS)
-            if process.returncode:
-                self.say(f"tpu-on-preemption ended with exit code {process.returncode}")
-        except (OSError, TimeoutError) as error:
-            self.say(f"tpu-on-preemption failed: {error or f'it took more than {HOOK_SECONDS:.0f} s'}")
