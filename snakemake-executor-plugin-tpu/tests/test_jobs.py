@@ -10,9 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from snakemake_executor_plugin_tpu import ExecutorSettings
-from snakemake_executor_plugin_tpu.spend import JOBS, used
-
 HOSTILE = """x'; touch pwned; $(touch pwned) `touch pwned` "&y"""
 
 
@@ -53,15 +50,12 @@ def test_packed_and_whole_pod_jobs_deliver_their_results(study):
     assert address == one.pod.hosts[0].address
 
     # What the jobs used: time on all chips of their hosts.
-    with open(one.folder / JOBS, newline="") as file:
+    with open(one.folder / ".snakemake/tpu/jobs.csv", newline="") as file:
         rows = {row["label"]: row for row in csv.DictReader(file)}
     for label, row in rows.items():
         seconds = float(row["ended"]) - float(row["started"])
         assert row["accelerator_type"] == "v4-32"
         assert float(row["chip_seconds"]) == pytest.approx(seconds * (16 if "all" in label else 4), abs=1)
-    assert re.search(
-        r"^3 jobs of this folder used \d\.\d v4 chip-hours; ", one.command("status")[1], re.MULTILINE
-    )
 
     # A job for one host tells libtpu that there is no other.
     alone = one.launches("a")["1-0"]["environment"]
@@ -80,15 +74,6 @@ def test_packed_and_whole_pod_jobs_deliver_their_results(study):
     assert one.pod.jobs() == {}
     assert not any(list((host.home / ".snakemake-tpu" / "tasks").iterdir()) for host in one.pod.hosts)
     assert {host.home.joinpath(".snakemake-tpu").stat().st_mode & 0o777 for host in one.pod.hosts} == {0o700}
-
-
-def test_the_use_of_a_folder_is_reported_with_its_price(tmp_path):
-    path = tmp_path / "jobs.csv"
-    assert used(ExecutorSettings(), path) == ""
-    path.write_text("job,accelerator_type,chip_seconds\na,v4-64,7200\nb,v4-64,3600\nc,v6e-16,3600\nd,,\n")
-    output = "3 jobs of this folder used 3.0 v4 chip-hours and 1.0 v6e chip-hours"
-    assert used(ExecutorSettings(), path).startswith(f"{output}; ")
-    assert used(ExecutorSettings(prices="v4=3.22, v6e=2.70"), path).startswith(f"{output}: 12.36 USD;")
 
 
 def test_failing_rank_ends_all_ranks_and_is_quoted(study):

@@ -63,7 +63,6 @@ def test_out_of_memory_is_recognised():
         ({"prices": "v4:3"}, "write FAMILY=USD"),
         ({"stream": "some"}, "all, first or none"),
         ({"accelerator_type": "v4-63"}, "There is no slice"),
-        ({"workers": "w0", "project": "p"}, "remove tpu-project"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(values, message):
@@ -122,4 +121,3 @@ def test_settings_mean_the_same_through_both_doors(name, text, tmp_path, monkeyp
 def test_settings_without_a_pod_say_what_is_missing():
     with pytest.raises(WorkflowError, match="set tpu-project, tpu-name in the profile"):
         ExecutorSettings(zone="z").check_pod()
-    ExecutorSettings(workers="w0 w1").check_pod()

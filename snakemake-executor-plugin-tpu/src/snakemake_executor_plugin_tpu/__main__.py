@@ -36,7 +36,6 @@ from .google import load
 from .guarding import guard_in_words, guard_trouble
 from .lifecycle import Pod, PodManager, environment_of
 from .settings import ExecutorSettings
-from .spend import used
 from .worker.tasks import TASK_NAME
 
 HOSTS = "x86_64-manylinux_2_35"  # glibc of tpu-ubuntu2204-base
@@ -103,7 +102,7 @@ class Cli:
         self.args, self.settings = args, settings
         settings.check_pod()
         cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
-        folder = cache / "snakemake-executor-plugin-tpu" / (settings.name or "hosts")
+        folder = cache / "snakemake-executor-plugin-tpu" / str(settings.name)
         self.manager = PodManager(settings, folder, self.say)
 
     def say(self, sentence: str) -> None:
@@ -122,11 +121,10 @@ class Cli:
 
     async def _existing(self) -> Pod:
         """Return the pod without creating it."""
-        if self.manager.capacity is not None:
-            self.settings.create = False
-            # Only jobs depend on the size of the pod.
-            state = await self.manager.capacity.locate()
-            self.settings.accelerator_type = state.accelerator_type or self.settings.accelerator_type
+        self.settings.create = False
+        # Only jobs depend on the size of the pod.
+        state = await self.manager.capacity.locate()
+        self.settings.accelerator_type = state.accelerator_type or self.settings.accelerator_type
         return await self.manager.ready()
 
     async def up(self) -> None:
@@ -136,11 +134,10 @@ class Cli:
 
     async def status(self) -> int:
         """Print the state of pod, hosts and jobs."""
-        if self.manager.capacity is not None:
-            state = await self.manager.capacity.locate()
-            print(f"{self.settings.name}: {state} {state.accelerator_type} {state.health}".rstrip())
-            if not state.is_ready:
-                return 1
+        state = await self.manager.capacity.locate()
+        print(f"{self.settings.name}: {state} {state.accelerator_type} {state.health}".rstrip())
+        if not state.is_ready:
+            return 1
         pod = await self._existing()
         if owner := pod.status[0]["owner"]:
             print(f"driven by {name_of(owner)}, heard {owner['silent']:.0f} s ago")
@@ -213,8 +210,6 @@ class Cli:
 
     async def down(self) -> None:
         """Delete the pod."""
-        if self.manager.cloud is None or self.manager.capacity is None:
-            raise PodError("These hosts are not managed here (tpu-workers): nothing can be deleted.")
         if (await self.manager.capacity.locate()).is_ready and not self.args.force:
             await self._check_free()
         await self.manager.cloud.delete()
@@ -292,10 +287,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run one command; print errors in one sentence."""
     try:
         args, settings = parse(sys.argv[1:] if arguments is None else arguments)
-        code = asyncio.run(run_on_slices(args, settings.slices()))
-        if args.command == "status" and (spent := used(settings)):
-            print(spent)
-        return code
+        return asyncio.run(run_on_slices(args, settings.slices()))
     except (WorkflowError, Unreachable) as error:
         print(error, file=sys.stderr)
         return 1

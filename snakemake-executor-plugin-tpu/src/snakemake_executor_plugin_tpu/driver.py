@@ -28,18 +28,6 @@ class Driver:
         """Run a coroutine and return its result; TimeoutError after `timeout` seconds, while it keeps running."""
         return self.start(coroutine).result(timeout)
 
-    def at_work(self) -> str:
-        """Return which coroutines have not ended, and the line in which each waits."""
-        places = []
-        for task in asyncio.all_tasks(self.loop):
-            coroutine: Any = task.get_coro()
-            place, name = "", coroutine.__qualname__
-            while (frame := getattr(coroutine, "cr_frame", None)) is not None:
-                place = f"{frame.f_code.co_qualname}:{frame.f_lineno}"
-                coroutine = coroutine.cr_await
-            places.append(f"{name} in {place}")
-        return ", ".join(sorted(places))
-
     def end(self) -> None:
         """Stop and close the loop. A stuck loop is left behind: its daemon thread does not keep Python alive."""
         # First, as later calls would wait for a loop that no longer runs.

@@ -102,7 +102,7 @@ class Executor(RemoteExecutor):
         say = self.logger.info
         members = []
         for settings in self.settings.slices():
-            manager = PodManager(settings, self.folder / (settings.name or "hosts"), say, Claim(say))
+            manager = PodManager(settings, self.folder / str(settings.name), say, Claim(say))
             allocator = Allocator(manager.hosts)
             watch = Watch(manager, allocator, self.runs, settings, say)
             watch.start()
@@ -302,7 +302,7 @@ class Executor(RemoteExecutor):
                     raise KeyboardInterrupt
                 self.driver.call(self._cancel(running), self.settings.grace + 60)
         except TimeoutError:
-            self.logger.error(f"The pod does not answer ({self.driver.at_work()}): {rest}")
+            self.logger.error(f"The pod does not answer: {rest}")
         except KeyboardInterrupt:
             self.logger.error(f"Not waiting for the pod any longer: {rest}")
             raise
@@ -320,7 +320,7 @@ class Executor(RemoteExecutor):
                 if left := self.driver.call(self._end(), END_SECONDS):
                     atexit.register(print, left, file=sys.stderr)  # the last line of the call
             except TimeoutError:
-                self.logger.warning(f"The connections to the pod did not close: {self.driver.at_work()}")
+                self.logger.warning("The connections to the pod did not close in time.")
         self.driver.end()
 
     async def _end(self) -> str:

@@ -52,10 +52,8 @@ async def prove_guard(settings: ExecutorSettings, pod: Any, say: Callable[[str],
         say(red(trouble))
 
 
-async def remaining(settings: ExecutorSettings, cloud: TpuCloud | None, used: bool) -> str:
+async def remaining(settings: ExecutorSettings, cloud: TpuCloud, used: bool) -> str:
     """Return in one line what exists at the end of a call and costs money; empty if nothing does."""
-    if cloud is None:
-        return ""
     try:
         state = await cloud.describe(attempts=1)
     except CloudError as error:

@@ -88,8 +88,8 @@ class JobRun:
 
     @property
     def accelerator_type(self) -> str:
-        """Return the type of the job's slice; empty for hosts that are not managed here."""
-        return self.member.manager.settings.accelerator_type or "" if self.member.name else ""
+        """Return the type of the job's slice."""
+        return self.member.settings.accelerator_type
 
     async def run(self) -> Outcome:
         """Run the job to its end. Cancelling this coroutine does not stop the job on the pod: use `cancel`."""

@@ -2,7 +2,6 @@
 
 import asyncio
 import math
-import re
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
@@ -89,12 +88,11 @@ class PodManager:
         self.settings, self.folder, self.say = settings, folder, say
         self.claim = claim  # None: people may look at a pod that a controller drives,
         self.for_jobs = claim is not None  # and log in even if the environment cannot be built
-        self.cloud = None if settings.workers else TpuCloud(settings, say)
-        if self.cloud is not None and claim is not None:
+        self.cloud = TpuCloud(settings, say)
+        if claim is not None:
             self.cloud.patience = settings.lease or math.inf
-        self.capacity = Capacity(self.cloud, say) if self.cloud else None
-        self.names = settings.workers.split()
-        self.hosts = len(self.names) or slice_of(settings.accelerator_type).hosts
+        self.capacity = Capacity(self.cloud, say)
+        self.hosts = slice_of(settings.accelerator_type).hosts
         self.on_up: Callable[[Pod], Awaitable[None]] | None = None
         self._pod: Pod | None = None
         self._work: asyncio.Task[Any] | None = None
@@ -105,7 +103,7 @@ class PodManager:
     @property
     def is_guarded(self) -> bool:
         """Whether pods created here delete themselves."""
-        return self.cloud is not None and bool(self.settings.idle_delete or self.settings.end)
+        return bool(self.settings.idle_delete or self.settings.end)
 
     @property
     def current(self) -> Pod | None:
@@ -166,20 +164,16 @@ class PodManager:
             self._work.cancel()
             with suppress(asyncio.CancelledError, Exception):
                 await self._work
-        if self.capacity is not None:
-            with suppress(CloudError):
-                await self.capacity.withdraw()
+        with suppress(CloudError):
+            await self.capacity.withdraw()
         if self.claim is not None:
             await self.claim.drop()
         if self._pod is not None:
             await self._pod.ssh.close()
-        if self.cloud is not None:
-            await self.cloud.close()
+        await self.cloud.close()
 
     async def why_gone(self, pod: Pod | None = None) -> str | None:
         """Return why the pod (in this incarnation) is gone, if the API says so; cached for a second."""
-        if self.cloud is None:
-            return None
         now = time.monotonic()
         if self._state is None or now - self._state[0] > 1.0:
             try:
@@ -195,8 +189,6 @@ class PodManager:
         return None if state.is_ready else f"the pod is gone: {state}"
 
     async def _bring_up(self) -> Pod:
-        if self.capacity is None:
-            return await self._connect(self.settings.boot_timeout)
         state = await self.capacity.locate()
         if state.is_ready:
             # Its hosts booted long ago and need no time for that.
@@ -208,7 +200,7 @@ class PodManager:
             else:
                 if not await self._should_replace(pod):
                     return pod
-        return await self._obtain(self.capacity, existed=False)
+        return await self._obtain(existed=False)
 
     @property
     def _patience(self) -> float:
@@ -217,7 +209,7 @@ class PodManager:
 
     @property
     def _may_replace(self) -> bool:
-        return bool(self.settings.replace_silent and self.settings.create and self.claim and self.cloud)
+        return bool(self.settings.replace_silent and self.settings.create and self.claim)
 
     async def _should_replace(self, pod: Pod) -> bool:
         """Whether a pod with silent hosts has to be replaced; then it is deleted."""
@@ -234,7 +226,7 @@ class PodManager:
         The claim is on the first host. If that is silent, a job elsewhere that a controller follows shows that
         somebody else uses the pod.
         """
-        if self.cloud is None or not self._may_replace:
+        if not self._may_replace:
             raise error
         state = await self.cloud.describe()
         if not state.created_here and self.settings.adopt != "delete-allowed":
@@ -259,12 +251,12 @@ class PodManager:
         )
         await self.cloud.delete(lambda now: now.incarnation == state.incarnation)
 
-    async def _obtain(self, capacity: Capacity, existed: bool) -> Pod:
+    async def _obtain(self, existed: bool) -> Pod:
         if self.settings.end and self.settings.create and time.time() > self.settings.end_time():
             raise PodError(f"tpu-end ({self.settings.end}) has passed: nothing is created after it.")
         include = self.settings.ssh_config
         await try_ssh(self.folder / "ssh" / "try", Path(include).expanduser() if include else None)
-        self._check_type(await capacity.wait(existed))
+        self._check_type(await self.capacity.wait(existed))
         return await self._connect(self.settings.boot_timeout, new=True)
 
     def _check_type(self, state: PodState) -> None:
@@ -280,7 +272,7 @@ class PodManager:
         workers, ssh = await self._reach()
         self._count += 1
         pod = Pod(self._count, ssh, workers, self.settings.python, created=new)
-        pod.incarnation = self.cloud.incarnation if self.cloud is not None else ""
+        pod.incarnation = self.cloud.incarnation
         try:
             # The claim comes first: a pod that somebody else drives must not be touched.
             await self._until_up(workers[0], patience)
@@ -296,44 +288,29 @@ class PodManager:
         except BaseException:
             await ssh.close()
             raise
-        self.say(
-            f"TPU pod {self.cloud.name if self.cloud else ''} is up: {len(pod.answering())} host(s) answer"
-        )
+        self.say(f"TPU pod {self.cloud.name} is up: {len(pod.answering())} host(s) answer")
         return pod
 
     async def _reach(self) -> tuple[list[Worker], Ssh]:
-        settings, include = self.settings, self.settings.ssh_config
+        settings, include, cloud = self.settings, self.settings.ssh_config, self.cloud
         user, key = settings.login
-        endpoints = await self.cloud.endpoints(settings.trust_first_key) if self.cloud else []
-        names = [host_name(rank) for rank in range(len(endpoints))] or self.names
-        known_hosts = None
-        if self.cloud:
-            known_hosts = self.folder / "ssh" / f"known_hosts-{self.cloud.name}-{self.cloud.incarnation}"
+        endpoints = await cloud.endpoints(settings.trust_first_key)
         config = write_config(
             self.folder / "ssh" / str(self._count + 1),
             endpoints,
-            pod=self.cloud.name if self.cloud else "pod",
+            pod=cloud.name,
             user=user,
             key=key,
             port=settings.ssh_port,
             include=Path(include).expanduser() if include else None,
             # A host that is gone is silent: it does not refuse connections.
             connect_timeout=max(1, min(10, settings.reconnect)),
-            known_hosts=known_hosts,
+            known_hosts=self.folder / "ssh" / f"known_hosts-{cloud.name}-{cloud.incarnation}",
         )
-        ssh = Ssh(config, names)
-        addresses = [end.internal for end in endpoints] or [await self._address(ssh, name) for name in names]
-        pairs = zip(names, addresses, strict=True)
+        ssh = Ssh(config, [host_name(rank) for rank in range(len(endpoints))])
         make = {"folder": settings.folder, "python": settings.agent_python}
-        return [Worker(ssh, name, address, **make) for name, address in pairs], ssh
-
-    async def _address(self, ssh: Ssh, name: str) -> str:
-        process = await asyncio.create_subprocess_exec(
-            *("ssh", "-F", str(ssh.config), "-G", name), stdout=asyncio.subprocess.PIPE
-        )
-        output, _ = await process.communicate()
-        match = re.search(r"^hostname (.*)$", output.decode(), re.MULTILINE)
-        return match[1] if match else name
+        pairs = zip(ssh.hosts, endpoints, strict=True)
+        return [Worker(ssh, name, end.internal, **make) for name, end in pairs], ssh
 
     async def _look(self, pod: Pod, patience: float, all_needed: bool) -> None:
         """Note what runs on each host and which hosts are silent; raise if too few answer."""
@@ -380,11 +357,11 @@ class PodManager:
                 error = problem
             if why := await self.why_gone():
                 raise Unreachable(why)
-            if (cloud := self.cloud) is not None:
-                # While the network is down here, silence says nothing about the host.
-                if cloud.silent_since and time.monotonic() - cloud.silent_since > cloud.patience:
-                    raise Offline(f"Neither Google nor the pod could be reached for {cloud.patience:.0f} s.")
-                begin = time.monotonic() if cloud.silent_since else max(begin, cloud.back_at)
+            # While the network is down here, silence says nothing about the host.
+            cloud = self.cloud
+            if cloud.silent_since and time.monotonic() - cloud.silent_since > cloud.patience:
+                raise Offline(f"Neither Google nor the pod could be reached for {cloud.patience:.0f} s.")
+            begin = time.monotonic() if cloud.silent_since else max(begin, cloud.back_at)
             waited = time.monotonic() - begin
             if isinstance(error, LoginRefused) and waited > min(LOGIN_SECONDS, patience):
                 raise PodError(self._how_to_log_in(error))
@@ -456,8 +433,8 @@ class PodManager:
                 self._count += 1
                 return replace(pod, number=self._count)
         await pod.ssh.close()
-        if self.capacity is None or not gone:
+        if not gone:
             return await self._bring_up()
         if self.settings.on_preemption:
             await run_hook(self.settings.on_preemption, f"TPU pod {self.settings.name}: {gone}", self.say)
-        return await self._obtain(self.capacity, existed=True)
+        return await self._obtain(existed=True)

@@ -28,7 +28,7 @@ class Member:
 
     @property
     def name(self) -> str:
-        """Return the slice's name; empty for hosts that are not managed here."""
+        """Return the slice's name."""
         return self.settings.name or ""
 
     @property
@@ -173,8 +173,7 @@ class Pool:
 
     async def _look_at(self, member: Member) -> None:
         try:
-            capacity = member.manager.capacity
-            if capacity is None or not (await capacity.locate()).is_ready:
+            if not (await member.manager.capacity.locate()).is_ready:
                 return
         except PodError as error:
             member.error = error
