@@ -152,12 +152,14 @@ class Campaign:
             while not recovered():
                 assert time.monotonic() - begin < LIMIT_SECONDS, f"{kind}: {self.call.output[-4000:]}"
                 time.sleep(0.05)
+            while (
+                self._planned() and time.monotonic() - begin < 20
+            ):  # seconds in which the error may be asked for
+                time.sleep(0.05)
         finally:
             self.pod.api.key_seconds, self.pod.api.seconds_per_state = 0.0, 0.05
             self.pod.gcs.proxy.latency = 0.0
-        # A planned error that nobody has asked for yet has not struck.
-        planned = len(self.pod.api.failures) + len(self.pod.api.refusals) + self.pod.gcs.proxy.failures
-        did = bool(hit) and struck is not False and planned == 0
+        did = bool(hit) and struck is not False and not self._planned()
         self.pod.api.clear_faults()
         self.pod.gcs.proxy.failures = 0
         self.struck[kind] += did
@@ -165,6 +167,10 @@ class Campaign:
         resumed = f"{len(hit)} job(s) resumed after {self.recoveries[kind][-1]:5.1f} s"
         resumed += "" if did else ", did not strike"
         print(f"{len(self.kinds):3d} to go: {kind:26} {resumed}", flush=True)
+
+    def _planned(self) -> int:
+        """Return how many planned errors nobody has been answered with yet."""
+        return len(self.pod.api.failures) + len(self.pod.api.refusals) + self.pod.gcs.proxy.failures
 
     def _inflict(self, kind: str, study: Study, rank: int) -> bool | None:
         """Inflict a fault; False: there was nothing to hit."""

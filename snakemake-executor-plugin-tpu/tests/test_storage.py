@@ -80,19 +80,6 @@ def test_one_listing_covers_all_objects(provider, server):
     ]  # a folder is there, too
 
 
-def test_existing_content_is_not_uploaded_again(provider, server):
-    item = stored(provider, "same/a", "content")
-    item.store_object()
-    first = item.mtime()
-    server.proxy.uploads.clear()
-    item.store_object()
-    assert not server.proxy.uploads
-    assert item.mtime() > first  # yet it counts as made now
-    item.local_path().write_text("another")
-    item.store_object()
-    assert provider.client.bucket("bucket").blob("same/a").download_as_bytes() == b"another"
-
-
 def test_outages_are_survived(provider, server):
     item = stored(provider, "retry/a", "content")
     server.proxy.failures = 1

@@ -5,15 +5,13 @@ The storage plugin asks about the bucket before each object, and about each obje
 - list a folder of folders once while Snakemake builds its graph, for all objects below it;
 - never ask about the bucket itself: roles/storage.objectUser may not, nor may it name a project to bill;
 - retry requests and transfers after transient errors, with growing pauses, as long as `use_listings` says;
-- give times by this machine's clock: with the bucket's, local outputs look too old if the clock here is slow;
-- copy a file whose content is in the bucket already within the bucket instead of uploading it again.
+- give times by this machine's clock: with the bucket's, local outputs look too old if the clock here is slow.
 
 docs/upstream has the first three as a patch for that plugin; once it is released, they go from here. `use_listings()`
 replaces the storage plugin's classes with these. This file is also copied to the hosts and imports nothing from this
 package.
 """
 
-import base64
 import dataclasses
 import functools
 import os
@@ -78,17 +76,6 @@ def with_retry(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def crc32c_of(path: str | os.PathLike[str]) -> str:
-    """Return a file's CRC32C as Cloud Storage does: base64 of the big-endian bytes."""
-    from google_crc32c import Checksum
-
-    checksum = Checksum()
-    with open(path, "rb") as file:
-        while block := file.read(1 << 20):
-            checksum.update(block)
-    return base64.b64encode(checksum.digest()).decode()
-
-
 def listed_prefix(key: str, levels: int = 2) -> str:
     """Return the prefix of one listing: runs/ for runs/a/result.json, or runs/a/ with one level."""
     folders = key.split("/")[:-1]
@@ -98,7 +85,7 @@ def listed_prefix(key: str, levels: int = 2) -> str:
 
 
 class StorageProvider(plugin.StorageProvider):
-    """The provider; `use_listings` sets how much is listed, which workflow's cache is filled, and the patience."""
+    """The provider; `use_listings` sets how much is listed and for how long requests are repeated."""
 
     levels = 2
     workflow: Any = None
@@ -203,23 +190,11 @@ class StorageObject(plugin.StorageObject):
 
     @with_retry
     def store_object(self) -> None:
-        """Upload the local copy, unless the bucket has its content."""
-        local = self.local_path()
-        if local.is_dir():
-            self.upload_directory(local_directory_path=local)
-            return
-        present = self.bucket.get_blob(self.key)
-        if (
-            present is not None
-            and present.size == local.stat().st_size
-            and present.crc32c == crc32c_of(local)
-        ):
-            # Copied onto itself for a new time: with the old one its inputs would look newer.
-            token, _, _ = self.blob.rewrite(present)
-            while token is not None:
-                token, _, _ = self.blob.rewrite(present, token=token)
-            return
-        self.blob.upload_from_filename(str(local))
+        """Upload the local copy."""
+        if self.local_path().is_dir():
+            self.upload_directory(local_directory_path=self.local_path())
+        else:
+            self.blob.upload_from_filename(str(self.local_path()))
 
 
 def use_listings(workflow: Any = None, levels: int = 2, patience: float | None = None) -> None:
@@ -232,8 +207,6 @@ def use_listings(workflow: Any = None, levels: int = 2, patience: float | None =
     """
     plugins = StoragePluginRegistry().plugins
     StorageProvider.patience = patience or StorageProvider.patience
-    StorageProvider.levels = levels
-    if workflow is not None:
-        StorageProvider.workflow = workflow
+    StorageProvider.levels, StorageProvider.workflow = levels, workflow or StorageProvider.workflow
     classes = {"storage_provider": StorageProvider, "storage_object": StorageObject}
     plugins["gcs"] = dataclasses.replace(plugins["gcs"], **classes)
