@@ -2,6 +2,7 @@
 
 import contextlib
 import sys
+from dataclasses import fields
 
 import pytest
 import snakemake.cli
@@ -84,38 +85,63 @@ def test_secrets_are_read_from_a_file_that_others_cannot_read(tmp_path):
         read_secrets(str(tmp_path / "none"))
 
 
-DOORS = {
-    "end": ["2026-12-31", "2026-12-31T18:00", "2026-12-31 18:00:00"],
-    "idle-delete": ["30", "0.5"],
-    "pool": ["v4-8 x 2, v6e-16 @ us-east5-a using my-image", "[v4-8 x 2, v6e-16]"],
-    "labels": ["team=trm"],
-    "name": ["123", "pod"],
-    "runtime-version": ["v2-alpha-tpuv5-lite"],
-    "prices": ["v4=3.22"],
-    "replace-silent": ["10"],
-    "environment-python": ["3.11"],
-    "trust-first-key": ["true"],
-    "lease": ["600"],
+SAMPLES = {
+    "project": "my-project",
+    "zone": "us-central2-b us-east5-a",
+    "name": "123",
+    "end": "2026-12-31",
+    "pool": "[v4-8 x 2, v6e-16 @ us-east5-a using my-image]",
+    "adopt": "delete-allowed",
+    "provisioning": "reserved",
+    "stream": "first",
+    "folder": "here",
+    "prices": "v4=3.22",
+    "accelerator-type": "v4-16",
+    "ssh-user": "me",
 }
 
 
-@pytest.mark.parametrize(("name", "text"), [(name, text) for name, texts in DOORS.items() for text in texts])
-def test_settings_mean_the_same_through_both_doors(name, text, tmp_path, monkeypatch):
-    """A profile is read by Snakemake and by the plugin's commands; YAML makes dates and numbers of some values."""
-    (tmp_path / "config.yaml").write_text(f"tpu-project: p\ntpu-zone: z\ntpu-{name}: {text}\n")
-    _, here = parse(["status", "--profile", str(tmp_path)])
+def both_doors(folder, monkeypatch, text: str):
+    """Return the settings of a profile as Snakemake reads them, and as the plugin's commands do."""
+    (folder / "config.yaml").write_text(text)
+    _, here = parse(["status", "--profile", str(folder)])
     seen = []
     monkeypatch.setattr("snakemake.cli.args_to_api", lambda args, parser: seen.append(args) or True)
     monkeypatch.setattr(sys, "argv", ["snakemake"])
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.chdir(folder)
     with contextlib.suppress(SystemExit):
-        snakemake.cli.main(["--profile", str(tmp_path), "--executor", "tpu", "--jobs", "1"])
-    (args,) = seen
-    there = ExecutorPluginRegistry().get_plugin("tpu").get_settings(args)
-    field = name.replace("-", "_")
-    assert getattr(there, field) == getattr(here, field) or (
-        name == "pool" and there.slices() == here.slices()
-    )
+        snakemake.cli.main(["--profile", str(folder), "--executor", "tpu", "--jobs", "1"])
+    return ExecutorPluginRegistry().get_plugin("tpu").get_settings(seen[0]), here
+
+
+def test_every_setting_means_the_same_through_both_doors(tmp_path, monkeypatch):
+    """A profile is read by Snakemake and by the plugin's commands; YAML makes dates and numbers of some values."""
+    lines = []
+    for item in fields(ExecutorSettings):
+        name = item.name.replace("_", "-")
+        kind = item.metadata.get("type")
+        lines.append(f"tpu-{name}: {SAMPLES.get(name, {int: 11, float: 7.5, str: 'word'}.get(kind, 'true'))}")
+    there, here = both_doors(tmp_path, monkeypatch, "\n".join(lines))
+    differing = {item.name for item in fields(here) if getattr(there, item.name) != getattr(here, item.name)}
+    assert differing <= {"pool"}  # a list, and its text
+    assert [one.name for one in there.slices()] == [one.name for one in here.slices()]
+    default = ExecutorSettings()
+    unchanged = {
+        item.name for item in fields(here) if getattr(here, item.name) == getattr(default, item.name)
+    }
+    assert not unchanged
+
+
+@pytest.mark.parametrize("end", ["2026-12-31T18:00", "2026-12-31 18:00:00", "'2026-12-31'"])
+def test_dates_in_yaml(end, tmp_path, monkeypatch):
+    there, here = both_doors(tmp_path, monkeypatch, f"tpu-end: {end}\n")
+    assert there.end_time() == here.end_time() > 0
+
+
+def test_a_number_that_is_none_is_named(tmp_path):
+    (tmp_path / "config.yaml").write_text("tpu-lease: long\n")
+    with pytest.raises(WorkflowError, match="tpu-lease is 'long': write a number"):
+        parse(["status", "--profile", str(tmp_path)])
 
 
 def test_settings_without_a_pod_say_what_is_missing():

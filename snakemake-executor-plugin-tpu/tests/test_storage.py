@@ -117,6 +117,20 @@ def test_a_slow_clock_here_does_not_make_local_files_look_old(provider, server, 
     assert -slow - 2 < provider.skew < -slow + 2
 
 
+def test_missing_credentials_are_one_sentence(tmp_path, monkeypatch):
+    for name in ("STORAGE_EMULATOR_HOST", "GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_CLOUD_PROJECT"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in {
+        "NO_GCE_CHECK": "true",
+        "HOME": str(tmp_path),
+        "CLOUDSDK_CONFIG": str(tmp_path),
+    }.items():
+        monkeypatch.setenv(name, value)
+    settings = StorageProviderSettings(project="p")
+    with pytest.raises(WorkflowError, match="no Google credentials for Cloud Storage here: run `gcloud auth"):
+        storage.StorageProvider(local_prefix=tmp_path, logger=get_logger(), settings=settings)
+
+
 def test_folders_are_uploaded_and_downloaded(provider):
     item = provider.object("gs://bucket/folder/out")
     for name in ("x", "deep/y"):

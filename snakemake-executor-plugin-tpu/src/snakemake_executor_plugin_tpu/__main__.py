@@ -91,7 +91,11 @@ def read_profile(path: Path) -> dict[str, Any]:
             # As Snakemake does with its own command line: a date or a number may stand where a text is expected.
             kind = item.metadata.get("type")
             value = os.path.expandvars(value) if isinstance(value, str) else value
-            settings[item.name] = kind(value) if kind else value
+            try:
+                settings[item.name] = kind(value) if kind else value
+            except ValueError:
+                name = item.name.replace("_", "-")
+                raise WorkflowError(f"{file}: tpu-{name} is {value!r}: write a number.") from None
     return settings
 
 
@@ -112,11 +116,11 @@ class Cli:
     async def run(self) -> int:
         """Run the command and return the exit code."""
         try:
-            code = await getattr(self, self.args.command)() or 0
-            if self.args.command in ("up", "status", "stop") and (left := await self.manager.remaining()):
-                self.say(left)
-            return code
+            return await getattr(self, self.args.command)() or 0
         finally:
+            # Above all after an error, such as hosts that do not answer.
+            if self.args.command not in ("ssh", "logs") and (left := await self.manager.remaining()):
+                self.say(left)
             await self.manager.close()
 
     async def _existing(self) -> Pod:

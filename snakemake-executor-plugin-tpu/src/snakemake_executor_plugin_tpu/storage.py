@@ -94,8 +94,16 @@ class StorageProvider(plugin.StorageProvider):
     """Seconds by which this machine's clock is ahead of Cloud Storage's; measured at the first answer."""
 
     def __post_init__(self) -> None:
-        """Compare the clocks at the first answer."""
-        super().__post_init__()
+        """Make the client, which compares the clocks at the first answer."""
+        from google.auth.exceptions import DefaultCredentialsError
+
+        try:
+            super().__post_init__()
+        except DefaultCredentialsError:
+            raise WorkflowError(
+                "There are no Google credentials for Cloud Storage here: run `gcloud auth application-default login`, or "
+                "set GOOGLE_APPLICATION_CREDENTIALS to a key file."
+            ) from None
         self.client._http.hooks["response"].append(self._compare_clocks)
 
     def _compare_clocks(self, response: Any, *_: Any, **__: Any) -> None:
