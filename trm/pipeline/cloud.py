@@ -63,7 +63,7 @@ def cloud_settings(path: str | Path = "config/cloud.yaml") -> dict[str, str]:
 
 def tpu_prices(spot: bool = False, path: str | Path = "config/hardware.yaml") -> dict[str, float]:
     """USD per chip and hour by family (v4, v5litepod, ...), from the file of the plan's prices."""
-    document = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    document = read_yaml(path)
     prices = {}
     for name, entry in document.items():
         if "slices" in entry:
