@@ -66,7 +66,9 @@ def verify(root: Path) -> Verified:
             except UserError as error:
                 problems.append(str(error))
     if not any(counts.values()):
-        what = "holds no results" if os.access(root, os.R_OK | os.X_OK) else "does not exist or cannot be read"
+        what = (
+            "holds no results" if os.access(root, os.R_OK | os.X_OK) else "does not exist or cannot be read"
+        )
         raise UserError(f"{root} {what}: give the results folder of a study")
     return Verified(counts, problems, [run for run, training in runs.items() if "sha256" not in training])
 
