@@ -10,14 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from trm.pipeline.settings import Settings
+from trm.storage import SCHEMES, scheme_of
 
 
 class Place:
     """Maps `results/...` paths to local files or storage objects, and knows which exist.
 
     Args:
-        prefix: gs://bucket/prefix of data sets, runs and checkpoints; empty: this disk. Tables, fits, figures and the
-            report are always on the caller's disk.
+        prefix: address in a bucket (gs://..., s3://...) of data sets, runs and checkpoints; empty: this disk. Tables,
+            fits, figures and the report are always on the caller's disk.
         storage: Snakemake's `storage` object; needed only to name files in rules.
     """
 
@@ -30,16 +31,18 @@ class Place:
     )
 
     def __init__(self, prefix: str = "", storage: Any = None):
-        self.prefix, self._storage = prefix, storage
+        self.prefix = prefix
+        self._provider = SCHEMES[scheme_of(prefix)].provider if prefix else ""
+        self._storage: Any = getattr(storage, self._provider) if storage and prefix else None
         self._listed: dict[str, set[str]] = {}
 
     def at(self, path: str) -> Any:
         """A file that a job reads or writes."""
-        return self._storage.gcs(f"{self.prefix}/{path}") if self.prefix else path
+        return self._storage(f"{self.prefix}/{path}") if self.prefix else path
 
     def uri(self, path: str) -> Any:
-        """A file that a job reads itself: one in a bucket is passed as its gs:// URI and not downloaded."""
-        return self._storage.gcs(f"{self.prefix}/{path}", retrieve=False) if self.prefix else path
+        """A file that a job reads itself: one in a bucket is passed as its address and not downloaded."""
+        return self._storage(f"{self.prefix}/{path}", retrieve=False) if self.prefix else path
 
     def exists(self, path: str) -> bool:
         """Whether a file is there. In a bucket all files of its kind (`results/<kind>/`) are listed once.
@@ -97,7 +100,7 @@ class Place:
 
     @property
     def checkpoints(self) -> str:
-        """Folder or gs:// prefix of all checkpoints; deliberately no rule's output, so that nothing deletes them."""
+        """Folder or address of all checkpoints; deliberately no rule's output, so that nothing deletes them."""
         return f"{self.prefix}/results/checkpoints" if self.prefix else "results/checkpoints"
 
     @property
@@ -105,7 +108,7 @@ class Place:
         """Folder of `at` files on the machine that runs a local rule."""
         if not self.prefix:
             return ""
-        return ".snakemake/storage/gcs/" + self.prefix.removeprefix("gs://") + "/"
+        return f".snakemake/storage/{self._provider}/{self.prefix.partition('://')[2]}/"
 
 
 def may_repeat(snakemake: Any) -> bool:

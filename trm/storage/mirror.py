@@ -21,7 +21,7 @@ from uuid import uuid4
 
 from trm.errors import UserError
 from trm.io import files_below, sha256_file
-from trm.storage.base import Conflict, ObjectMissing, Store
+from trm.storage.base import ABSENT, Conflict, ObjectMissing, Store
 from trm.storage.lease import Lease
 
 log = logging.getLogger("trm")
@@ -156,7 +156,7 @@ class Mirror:
             self.store.put_bytes(
                 _manifest_name(name, self.part, self.parts),
                 json.dumps(manifest, sort_keys=True).encode(),
-                if_generation_match=0,
+                generation=ABSENT,
             )
         except Conflict:
             # This step has been published (the run was resumed from before it) with the same state: delete ours.
