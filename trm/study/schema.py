@@ -224,7 +224,7 @@ class TrainingConfig(Section):
     """Decoupled weight decay of all parameters except the puzzle embedding."""
     puzzle_weight_decay: NonNegative = 1.0
     """Decoupled weight decay of the rows of the puzzle embedding that are in the batch."""
-    optimizer: Literal["adam_atan2", "adamw", "lion"] = "adam_atan2"
+    optimizer: Literal["adam_atan2", "adamw", "lion", "muon"] = "adam_atan2"
     """Adam-atan2 (arXiv 2407.05872), AdamW (1711.05101) or Lion (2302.06675)."""
     beta1: Fraction = 0.9
     """First-moment decay."""
