@@ -28,7 +28,8 @@ from trm.study.flops import forward_flops, step_flops
 from trm.study.schema import ModelConfig, RunConfig, TrainingConfig
 from trm.study.tasks import Sizes
 from trm.training.state import TrainState
-from trm.training.step import Batch, TrainStep
+from trm.training.kernel_step import make_step
+from trm.training.step import Batch
 
 CASES: dict[str, tuple[dict[str, Any], int, int]] = {
     # name: model, batch, cells of a puzzle
@@ -70,7 +71,7 @@ def our_step(
         torch.arange(cells, dtype=torch.int16).repeat(batch, 1),
         torch.full((batch,), run.model.halt_max_steps, dtype=torch.int32),
     )
-    program = backend.program(TrainStep(state, originals, backend))
+    program = backend.program(make_step(state, originals, backend))
     return lambda: program(Batch(*map(backend.place, rows)), run.model.h_cycles, run.model.l_cycles), state
 
 

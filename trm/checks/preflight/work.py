@@ -24,7 +24,7 @@ from trm.training.dataset import Dataset
 from trm.training.feed import Feed
 from trm.training.metrics import named_means
 from trm.training.state import TrainState
-from trm.training.step import TrainStep
+from trm.training.kernel_step import make_step
 
 BATCH = 32
 PUZZLES = 64
@@ -58,7 +58,7 @@ class Trial:
         self.state = TrainState(self.run, self.dataset.puzzles, backend.precision("float32"), backend)
         self.state.initialise(backend)
         originals = self.dataset.originals("train", backend)
-        self.program = backend.program(TrainStep(self.state, originals, backend))
+        self.program = backend.program(make_step(self.state, originals, backend))
         self.feed = Feed(self.run, self.dataset, backend)
 
     def step(self, number: int) -> float:
