@@ -27,8 +27,8 @@ from trm.model.inference import InferenceNetwork, inference_batch
 from trm.study.flops import forward_flops, step_flops
 from trm.study.schema import ModelConfig, RunConfig, TrainingConfig
 from trm.study.tasks import Sizes
-from trm.training.state import TrainState
 from trm.training.kernel_step import make_step
+from trm.training.state import TrainState
 from trm.training.step import Batch
 
 CASES: dict[str, tuple[dict[str, Any], int, int]] = {

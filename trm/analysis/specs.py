@@ -179,7 +179,6 @@ class ReportExperiment(Spec):
     """One experiment's section of the report."""
 
     name: str
-    aliases: tuple[str, ...] = ()
     question: str = ""
     hypothesis: str = ""
     needs: dict[str, Any] = {}

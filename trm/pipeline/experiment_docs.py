@@ -25,16 +25,12 @@ def text(path: str = "config/experiments.yaml", scales: tuple[str, ...] = ("lapt
     parts = []
     for name, experiment in first.study.experiments.items():
         definition = experiment.definition
-        aliases = f" ({', '.join(definition.aliases)})" if definition.aliases else ""
         lines = [
-            f"### {name}{aliases}",
+            f"### {name}",
             "",
             paragraph(f"**{definition.question}** {definition.hypothesis}"),
             "",
         ]
-        if definition.points:
-            names = "; ".join(f"`{alias}` {label}" for alias, label in definition.points.items())
-            lines += [paragraph(f"Older names of points: {names}"), ""]
         lines += [
             "| scale | points | runs | training FLOPs | job time | varied |",
             "|---|---|---|---|---|---|",

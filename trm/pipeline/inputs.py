@@ -150,17 +150,16 @@ class Inputs:
         return ["results/report.html", *pictures]
 
     def target(self, name: str) -> Any:
-        """A function for the published figures of an experiment, or for the evaluations of the one grid point that
-        the name or `--point` means. It says so if the experiment cannot run here."""
+        """A function for the published figures of an experiment, or for the evaluations of the one grid point of
+        `--point`. It says so if the experiment cannot run here."""
 
         def files(wildcards: Any) -> list[Any]:
             try:
-                experiment, point = self._study.find(name)
+                experiment = self._study.experiment(name)
                 if experiment.skip:
                     raise UserError(self._study.why_skipped(experiment.name))
                 check_sizes(experiment, self._catalogue.path)
-                if self._point:
-                    point = experiment.point(self._point)
+                point = experiment.point(self._point) if self._point else None
             except UserError as error:
                 raise WorkflowError(str(error)) from None
             if point is None:

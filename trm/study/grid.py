@@ -83,7 +83,7 @@ def _expand(
     if runtime:
         scale = _with_runtime(scale, runtime)
     forced = flatten({key: value for key, value in overrides.items() if key[:8] != "runtime."}, "--set")
-    study = Study(file.study, scale_name, scale, {}, file.figures, {}, variables=_variables_of(file))
+    study = Study(file.study, scale_name, scale, {}, file.figures, variables=_variables_of(file))
     study.phases = file.phases
     definitions = {name: experiment.at(scale_name) for name, experiment in file.experiments.items()}
     _refuse_too_many(definitions, scale, scale_name, path)
@@ -93,20 +93,13 @@ def _expand(
         for other in experiment.scales:
             if other not in file.scales:
                 raise UserError(f"{where}: unknown scale {other!r}{nearest(other, file.scales)}")
-        for alias in (*experiment.aliases, *experiment.points):
-            if alias in file.experiments or alias in study.aliases or alias in study.points:
-                raise UserError(f"{where}: the alias {alias!r} is already a name; choose another")
-            if alias in experiment.points:
-                study.points[alias] = (name, experiment.points[alias])
-            else:
-                study.aliases[alias] = name
         study.experiments[name] = _resolve_experiment(
             name, experiment, scale, scale_name, base, forced, variables, where
         )
     for list_name in ("report", "study"):
         for name in getattr(scale, list_name):
-            if name not in study.experiments and name not in study.aliases:
-                known = nearest(name, [*study.experiments, *study.aliases])
+            if name not in study.experiments:
+                known = nearest(name, study.experiments)
                 raise UserError(f"{path}: scale {scale_name}: {list_name}: no experiment {name!r}{known}")
     _collect(study, path)
     return study

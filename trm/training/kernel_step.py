@@ -54,7 +54,9 @@ class KernelStep(TrainStep):
         )
         buffers = (state.layout, state.params, state.grads)
         self._supervision = Supervision(*buffers, state.arch, rows, settings)
-        self._spare = [Carry(*map(torch.empty_like, c[:4]), Rows(*map(torch.empty_like, c.rows))) for c in state.carries]
+        self._spare = [
+            Carry(*map(torch.empty_like, c[:4]), Rows(*map(torch.empty_like, c.rows))) for c in state.carries
+        ]
         # one table for all steps is cheaper than a dozen small operations in each
         steps = torch.arange(1.0, training.steps + 1)
         factors = lr_factor(steps, training.warmup_steps, training.steps, training.lr_min_ratio)
@@ -87,7 +89,9 @@ class KernelStep(TrainStep):
             incoming = Incoming(self.originals, batch.minimum, maps, hints)
         cycles = h_cycles, l_cycles
         with record_function("supervision step"):
-            puzzle_grads, norm = self._supervision(state.carries[k], following, incoming, cycles, self._results)
+            puzzle_grads, norm = self._supervision(
+                state.carries[k], following, incoming, cycles, self._results
+            )
         state.local_norm.add_(norm)
         if puzzle_grads is not None:
             self._collect_puzzle(k, following.rows.puzzle, puzzle_grads)
@@ -101,17 +105,20 @@ class KernelStep(TrainStep):
         if training.max_grad_norm is not None:
             state.grads.mul_(min(1.0, training.max_grad_norm / (math.sqrt(squared) + 1e-6)))
         ema = state.ema if state.averages else None
-        rates = self._rates[step - 1]
+        rates = Rates(*self._rates[step - 1])
         if training.optimizer in OPTIMISERS:
             kind, betas = OPTIMISERS[training.optimizer], (training.beta1, training.beta2)
             buffers = (state.params, *state.moments, ema, state.grads)
-            update = library.Update(kind, *betas, *rates, training.ema, *map(address, buffers))
+            update = library.Update(kind, *betas, *rates[:3], training.ema, *map(address, buffers))
             library.functions().trm_update(byref(update), 0, state.layout.size)
         else:
-            buffers = state.params, state.grads, state.moments, ema
-            flat.update(training, *buffers, Rates(*map(torch.tensor, rates)), self.backend.chunk)
+            device = Rates(*map(torch.tensor, rates))
+            chunk = self.backend.chunk
+            flat.update(training, state.params, state.grads, state.moments, ema, device, chunk, state.layout)
         if state.puzzle_table is not None:
-            self._update_puzzle(state.puzzle_table, self._factors[step - 1] * (training.puzzle_lr or training.lr))
+            self._update_puzzle(
+                state.puzzle_table, self._factors[step - 1] * (training.puzzle_lr or training.lr)
+            )
         if state.hint_level is not None:
             self._update_hint_level(state.hint_level)
         state.step.fill_(step)

@@ -12,7 +12,15 @@ from trm.model.parameters import Layout, architecture, initial_weights
 from trm.study.schema import ModelConfig
 
 HALT_MAX, IGNORE, COST = 6, 0, 0.01
-BASE = {"d_model": 16, "heads": 2, "puzzle_tokens": 1, "h_cycles": 1, "l_cycles": 2, "expansion": 1.0, "multiple": 8}
+BASE = {
+    "d_model": 16,
+    "heads": 2,
+    "puzzle_tokens": 1,
+    "h_cycles": 1,
+    "l_cycles": 2,
+    "expansion": 1.0,
+    "multiple": 8,
+}
 
 
 def relative(mine: torch.Tensor, exact: torch.Tensor) -> float:
@@ -24,7 +32,9 @@ def relative(mine: torch.Tensor, exact: torch.Tensor) -> float:
 class Problem:
     """Weights, a carry in the middle of its work, and new rows. `fields`: of the model."""
 
-    def __init__(self, dtype: torch.dtype, rows: int = 8, cells: int = 9, vocab: int = 5, seed: int = 0, **fields):
+    def __init__(
+        self, dtype: torch.dtype, rows: int = 8, cells: int = 9, vocab: int = 5, seed: int = 0, **fields
+    ):
         self.model, self.dtype = ModelConfig(**(BASE | {"halt_max_steps": HALT_MAX} | fields)), dtype
         self.cells, self.vocab, self.rows = cells, vocab, rows
         self.layout, self.arch = Layout.of(self.model, cells, vocab), architecture(self.model, dtype)
@@ -71,11 +81,18 @@ class Problem:
             step.prepare(self.model.l_cycles)
             cycles = self.model.h_cycles, self.model.l_cycles
             puzzle, norm = step(self.carry, following, Incoming(self.new, self.minimum), cycles, results)
-        found = {"z_H": following.z_H, "z_L": following.z_L, "steps": following.steps, "halted": following.halted}
+        found = {
+            "z_H": following.z_H,
+            "z_L": following.z_L,
+            "steps": following.steps,
+            "halted": following.halted,
+        }
         found |= {"inputs": following.rows.inputs, "sums": results.sums, "histogram": results.histogram}
         if puzzle is not None:
             found["puzzle"] = puzzle
-        torch.testing.assert_close(torch.tensor(norm), grads.square().sum(), rtol=1e-4, atol=0, equal_nan=True)
+        torch.testing.assert_close(
+            torch.tensor(norm), grads.square().sum(), rtol=1e-4, atol=0, equal_nan=True
+        )
         return found | self.layout.views(grads)
 
     def by_autograd(self, dtype: torch.dtype) -> dict[str, torch.Tensor]:
@@ -83,7 +100,9 @@ class Problem:
         wide = torch.promote_types(dtype, torch.float32)
         weights = {n: w.detach().to(wide).requires_grad_() for n, w in self.layout.views(self.params).items()}
         carry = refill(self.carry, self.new, self.h_init, self.l_init)
-        puzzle = None if self.table is None else self.table[carry.rows.puzzle.long()].to(wide).requires_grad_()
+        puzzle = (
+            None if self.table is None else self.table[carry.rows.puzzle.long()].to(wide).requires_grad_()
+        )
         z_H, z_L, logits, logit = definition.supervision_step(
             carry.z_H.to(dtype), carry.z_L.to(dtype), carry.rows.inputs, puzzle, weights,
             architecture(self.model, dtype), self.model.h_cycles, self.model.l_cycles,

@@ -35,7 +35,9 @@ def test_a_missing_compiler_is_said_and_a_built_kernel_is_used_without_one(fresh
     assert build.library() == built
 
 
-@pytest.mark.parametrize("command, problem", [("false", "false failed"), ("/nowhere/c++", "cannot be started")])
+@pytest.mark.parametrize(
+    "command, problem", [("false", "false failed"), ("/nowhere/c++", "cannot be started")]
+)
 def test_a_failed_build_is_said(fresh, monkeypatch, command, problem):
     monkeypatch.setenv("CXX", command)
     with pytest.raises(build.BuildError, match=problem):
@@ -85,14 +87,21 @@ def test_no_address_or_undefined_behaviour_error(tmp_path):
     if not os.path.isabs(preload.strip()):
         pytest.skip("no sanitizer library")
     script = tmp_path / "cxx"
-    script.write_text(f'#!/bin/sh\nexec {command[0]} -g -O1 -fsanitize=address,undefined -fno-sanitize-recover "$@"\n')
+    script.write_text(
+        f'#!/bin/sh\nexec {command[0]} -g -O1 -fsanitize=address,undefined -fno-sanitize-recover "$@"\n'
+    )
     script.chmod(0o755)
     environment = {
         "CXX": str(script), "XDG_CACHE_HOME": str(tmp_path), "LD_PRELOAD": preload.strip(),
         "ASAN_OPTIONS": "detect_leaks=0", "OMP_NUM_THREADS": "1", "PYTHONMALLOC": "malloc",
     }  # fmt: skip
-    sizes = [{"cells": 36, "d_model": 24, "rows": 5}, {"cells": 7, "d_model": 8, "rows": 1, "layers": 2, "h_cycles": 2}]
+    sizes = [
+        {"cells": 36, "d_model": 24, "rows": 5},
+        {"cells": 7, "d_model": 8, "rows": 1, "layers": 2, "h_cycles": 2},
+    ]
     code = f"{STEP}\nfor fields in {sizes}:\n  for dtype in (torch.float32, torch.bfloat16):\n"
     code += "    try: Problem(dtype, **fields).by_kernel()\n    except AssertionError: pass  # no bfloat16 products\n"
-    result = subprocess.run([sys.executable, "-c", code], env=os.environ | environment, capture_output=True, text=True)
+    result = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | environment, capture_output=True, text=True
+    )
     assert result.returncode == 0, result.stderr[-3000:]

@@ -104,7 +104,9 @@ def _compile(command: list[str], target: Path) -> Path:
         flags = [*FLAGS, *filter(None, [ISAS[isa()]])]
         try:
             result = subprocess.run(
-                [*command, *flags, "-o", str(built), str(SOURCE / "kernel.cpp")], capture_output=True, text=True
+                [*command, *flags, "-o", str(built), str(SOURCE / "kernel.cpp")],
+                capture_output=True,
+                text=True,
             )
         except OSError as error:
             raise BuildError(f"the C++ compiler cannot be started ({error}): {INSTALL}") from None
@@ -119,4 +121,6 @@ if __name__ == "__main__":
     try:
         library()
     except BuildError as error:
-        print(f"The CPU kernel was not built: {error}. PyTorch will be used, which is slower.", file=sys.stderr)
+        print(
+            f"The CPU kernel was not built: {error}. PyTorch will be used, which is slower.", file=sys.stderr
+        )

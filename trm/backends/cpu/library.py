@@ -70,10 +70,7 @@ class Update(Structure):
 
     _fields_ = [
         ("kind", c_int),
-        *(
-            (name, c_float)
-            for name in ("beta1", "beta2", "keep", "step_size", "v_scale", "ema_decay")
-        ),
+        *((name, c_float) for name in ("beta1", "beta2", "keep", "step_size", "v_scale", "ema_decay")),
         *((name, c_void_p) for name in ("params", "m", "v", "ema", "grads")),
     ]
 

@@ -119,7 +119,10 @@ class Supervision:
         products = products_for(weights, arch)
         assert products is not None
         self._kernel = _kernel(weights, arch, products, rows)
-        self._weights, self._grads = addresses(weights, arch.layers), addresses(layout.views(grads), arch.layers)
+        self._weights, self._grads = (
+            addresses(weights, arch.layers),
+            addresses(layout.views(grads), arch.layers),
+        )
         self._rows, self._settings = rows, settings
         self._scores = torch.empty(rows, library.RESULTS)
 

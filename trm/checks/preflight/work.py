@@ -22,9 +22,9 @@ from trm.tasks.build import build_dataset
 from trm.tasks.source import build_source
 from trm.training.dataset import Dataset
 from trm.training.feed import Feed
+from trm.training.kernel_step import make_step
 from trm.training.metrics import named_means
 from trm.training.state import TrainState
-from trm.training.kernel_step import make_step
 
 BATCH = 32
 PUZZLES = 64

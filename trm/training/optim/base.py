@@ -35,6 +35,11 @@ class Optimiser(ABC):
         v_scale = torch.rsqrt(1 - torch.pow(one * training.beta2, step))
         return Rates(1 - lr * training.weight_decay, lr / correction, v_scale, correction)
 
+    def uncorrected(self, training: TrainingConfig, step: Tensor, lr: Tensor) -> Rates:
+        """Rates without bias correction, for methods whose step does not grow with the moments."""
+        one = torch.ones_like(step)
+        return Rates(1 - lr * training.weight_decay, lr * one, one, one)
+
     def parts(self, layout: Layout | None, size: int, chunk: int) -> Iterator[Part]:
         """Parts of the flat buffers of `size` elements, one for each call of `direction`: chunks of at most `chunk`
         elements, unless the optimiser needs to see matrices."""
