@@ -12,7 +12,7 @@ from trm.study.flops import train_flops
 STUDY = str(Path(__file__).parents[2] / "config/experiments.yaml")
 OLDER = list(csv.DictReader((Path(__file__).parents[2] / "docs/older_names.csv").read_text().splitlines()))
 """Names of experiments and points in older documents."""
-OTHERS = set("training_compute ema_sync gradient_accumulation inference_compute maze arc".split())
+OTHERS = {"training_compute", "ema_sync", "gradient_accumulation", "inference_compute", "maze", "arc"}
 SKIPPED = {
     "laptop": set(),
     "workstation": {"mlp_vs_attention", "maze", "arc"},

@@ -196,14 +196,11 @@ def _publish(args: argparse.Namespace) -> int:
 
 
 def _schema(args: argparse.Namespace) -> int:
-    from pathlib import Path
-
-    from trm.pipeline.experiment_docs import content
+    from trm.pipeline.experiment_docs import contents
     from trm.pipeline.settings import Settings
     from trm.study.documentation import write_or_check
 
-    page = Path("docs/experiments.md")
-    return write_or_check(args.check, {page: content(page)}, [("`--config` of Snakemake", Settings)])
+    return write_or_check(args.check, contents(), [("`--config` of Snakemake", Settings)])
 
 
 def _run(args: argparse.Namespace) -> int:

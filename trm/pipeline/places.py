@@ -36,7 +36,7 @@ class Place:
         self._storage: Any = getattr(storage, self._provider) if storage and prefix else None
         self._listed: dict[str, set[str]] = {}
 
-    def at(self, path: str) -> Any:
+    def file(self, path: str) -> Any:
         """A file that a job reads or writes."""
         return self._storage(f"{self.prefix}/{path}") if self.prefix else path
 
@@ -75,11 +75,11 @@ class Place:
 
         return open_store(self.prefix, Patience(minutes=0.5)).get_bytes(path)
 
-    def all(self, paths: Iterable[str]) -> list[Any]:
-        """`at` for many."""
-        return [self.at(path) for path in paths]
+    def files(self, paths: Iterable[str]) -> list[Any]:
+        """`file` for many."""
+        return [self.file(path) for path in paths]
 
-    def needed(self, path: str, outputs: Iterable[str], *, retrieve: bool = True) -> list[Any]:
+    def input_unless_done(self, path: str, outputs: Iterable[str], *, retrieve: bool = True) -> list[Any]:
         """An input, or nothing if it is gone and everything made from it exists.
 
         Snakemake runs a finished job again if a missing input of it, ancient or not, is made for another job (9.27,
@@ -88,11 +88,11 @@ class Place:
         Args:
             path: the input.
             outputs: what the job makes.
-            retrieve: whether the job gets a local copy (`at`) or the URI (`uri`).
+            retrieve: whether the job gets a local copy (`file`) or the URI (`uri`).
         """
         if not self.repeats() and not self.exists(path) and all(self.exists(output) for output in outputs):
             return []
-        return [self.at(path) if retrieve else self.uri(path)]
+        return [self.file(path) if retrieve else self.uri(path)]
 
     def repeats(self) -> bool:
         """Whether jobs run whose outputs exist; the Snakefile replaces it by `may_repeat`."""
@@ -105,7 +105,7 @@ class Place:
 
     @property
     def root(self) -> str:
-        """Folder of `at` files on the machine that runs a local rule."""
+        """Folder of `file` files on the machine that runs a local rule."""
         if not self.prefix:
             return ""
         return f".snakemake/storage/{self._provider}/{self.prefix.partition('://')[2]}/"

@@ -266,10 +266,10 @@ def _totals(document: dict[str, Any]) -> list[str]:
     price = f", ${document['todo_usd']:,.2f}" if document["todo_usd"] else ""
     month = f" (${document['storage_usd_per_month']:.2f} a month in a bucket)" if document["todo_usd"] else ""
     device = f"{device_text(document['todo_device_hours'])} of {document['device']} time{price}"
-    parts = f"{seconds_text(document['preparation_seconds'])} for data, "
+    parts = f"{seconds_text(document['preparation_seconds'])} for data and "
     parts += f"{seconds_text(document['drawing_seconds'])} for tables and figures"
     return [
-        f"In all {seconds_text(document['todo_seconds'])} of jobs ({device}), with {parts}",
+        f"Total: {seconds_text(document['todo_seconds'])} of jobs ({device}), including {parts}",
         f"About {seconds_text(document['wall_seconds'])} with {count(document['jobs'], 'job')} at once; "
         f"the longest chain of jobs takes {seconds_text(document['chain_seconds'])}",
         *_pod(document),

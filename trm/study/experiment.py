@@ -92,7 +92,7 @@ class Experiment(ExperimentScale):
             return "the experiment's list" + (f", which {', '.join(own)} replace" if own else "")
         return f"the list of scales.{scale}.figures, which replaces the experiment's"
 
-    def at(self, scale: str) -> Experiment:
+    def at_scale(self, scale: str) -> Experiment:
         """The experiment at a scale: what the scale gives replaces its own, except for `set` and `evaluation`."""
         here = self.scales.get(scale, ExperimentScale())
         names = ("grid", "seeds", "log_every", "figures", "skip", "question", "hypothesis")
