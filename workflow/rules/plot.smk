@@ -4,7 +4,9 @@
 rule plot:
     input:
         tables=of_wildcards(lambda figure: SELECTION.figure_by_name(figure).tables, "figure"),
-        fits=of_wildcards(lambda figure: [fit.file for fit in SELECTION.figure_by_name(figure).fits], "figure"),
+        fits=of_wildcards(
+            lambda figure: [fit.file for fit in SELECTION.figure_by_name(figure).fits], "figure"
+        ),
     output:
         pdf="results/figures/{figure}.pdf",
         png="results/figures/{figure}.png",
