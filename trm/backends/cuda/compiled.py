@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
-from typing import Any
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -13,13 +15,26 @@ from trm.model.definition import Architecture, Weights
 from trm.model.parameters import Layout
 from trm.model.plain import PlainNetwork, PlainRounds
 
-OPTIONS: dict[str, Any] = {}
-"""Further arguments of torch.compile; a test sets another compiler."""
+OPTIONS: dict[str, Any] = {"disable": os.environ.get("TRITON_INTERPRET") == "1"}
+"""Further arguments of torch.compile; tests set another compiler, or none."""
+KINDS = 64
+"""Programs of one function, by shape and by whether gradients are needed; beyond them torch would stop compiling."""
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
 
 
-def compiled_round() -> Callable[..., tuple[Tensor, Tensor]]:
-    """`definition.recursion_round`, compiled at its first call of each kind."""
-    return torch.compile(network.recursion_round, dynamic=False, **OPTIONS)
+def compiled(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """The function, compiled for each shape at its first call."""
+    programs: list[Callable[Arguments, Result]] = []
+
+    @wraps(function)
+    def call(*args: Arguments.args, **more: Arguments.kwargs) -> Result:
+        if not programs:
+            torch._dynamo.config.recompile_limit = max(KINDS, torch._dynamo.config.recompile_limit)
+            programs.append(torch.compile(function, dynamic=False, **OPTIONS))
+        return programs[0](*args, **more)
+
+    return call
 
 
 class CompiledNetwork(PlainNetwork):
@@ -27,7 +42,7 @@ class CompiledNetwork(PlainNetwork):
 
     def __init__(self, layout: Layout, params: Tensor, grads: Tensor, arch: Architecture):
         super().__init__(layout, params, grads, arch)
-        self._round = compiled_round()
+        self._round = compiled(network.recursion_round)
 
     def __call__(
         self, z_H: Tensor, z_L: Tensor, inputs: Tensor, puzzle: Tensor | None, h_cycles: int, l_cycles: int
@@ -46,7 +61,7 @@ class CompiledRounds(PlainRounds):
 
     def __init__(self, weights: Weights, arch: Architecture):
         super().__init__(weights, arch)
-        self._round = compiled_round()
+        self._round = compiled(network.recursion_round)
 
     def forward(self, z_H: Tensor, z_L: Tensor, x: Tensor, l_cycles: int) -> tuple[Tensor, Tensor]:
         """Same as `definition.recursion_round`."""
