@@ -28,6 +28,7 @@ from trm.storage.base import (
     BucketMissing,
     BucketStore,
     Conflict,
+    Damaged,
     ObjectInfo,
     ObjectMissing,
     Patience,
@@ -198,6 +199,8 @@ class S3Store(BucketStore):
             )
         if code in MISSING:
             return ObjectMissing(f"{where} does not exist: check the address.")
+        if isinstance(error, aws.FlexibleChecksumError):
+            return Damaged(f"{where} does not match its checksum after {ATTEMPTS} attempts: write it again.")
         if isinstance(error, BROKEN) or _status(error) in TRANSIENT_CODES:
             return Unreachable(
                 f"Could not {action} {where} for {self.patience.minutes:g} minutes ({reason}): check the network and "

@@ -1,4 +1,4 @@
-"""The training step on a CPU: one call of the kernel for the gradients of a micro-batch, one for the update."""
+"""The training step by the CPU kernel: one call for the gradients of a micro-batch, one for the update."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ import torch
 from torch.profiler import record_function
 
 from trm.backends.base import Backend
-from trm.backends.cpu import library
+from trm.backends.cpu import compiled, library
+from trm.backends.cpu.compiled import CompiledNetwork
 from trm.backends.cpu.library import address
 from trm.backends.cpu.network import Incoming, Results, Settings, Supervision, products_for
-from trm.model.act import Carry, Rows
+from trm.model.act import Carry, Rows, empty_carry
 from trm.model.parameters import Rates
+from trm.study.flops import train_flops
 from trm.training import adaptive
 from trm.training.metrics import INDEX, SUMS
 from trm.training.optim import flat
@@ -33,7 +35,12 @@ def covers(state: TrainState, backend: Backend) -> bool:
 
 def make_step(state: TrainState, originals: Rows, backend: Backend) -> TrainStep:
     """The step for this run and backend."""
-    return (KernelStep if covers(state, backend) else TrainStep)(state, originals, backend)
+    if covers(state, backend):
+        return KernelStep(state, originals, backend)
+    config, sizes = state.config, state.puzzles
+    flops = train_flops(config.model, config.training, sizes.seq_len, sizes.vocab)
+    build = CompiledNetwork if backend.network == "fused" and compiled.pays(flops) else None
+    return TrainStep(state, originals, backend, build)
 
 
 class KernelStep(TrainStep):
@@ -52,11 +59,13 @@ class KernelStep(TrainStep):
             state.l_init,
             state.puzzle_table,
         )
+        products = products_for(state.layout.views(state.params), state.arch)
+        assert products is not None
         buffers = (state.layout, state.params, state.grads)
-        self._supervision = Supervision(*buffers, state.arch, rows, settings)
-        self._spare = [
-            Carry(*map(torch.empty_like, c[:4]), Rows(*map(torch.empty_like, c.rows))) for c in state.carries
-        ]
+        self._supervision = Supervision(*buffers, state.arch, rows, settings, products)
+        length, _, width = state.carries[0].z_H.shape
+        sizes = length, width, state.puzzles.seq_len, rows, state.arch.dtype
+        self._spare = [empty_carry(*sizes) for _ in state.carries]
         # one table for all steps is cheaper than a dozen small operations in each
         steps = torch.arange(1.0, training.steps + 1)
         factors = lr_factor(steps, training.warmup_steps, training.steps, training.lr_min_ratio)
@@ -112,9 +121,9 @@ class KernelStep(TrainStep):
             update = library.Update(kind, *betas, *rates[:3], training.ema, *map(address, buffers))
             library.functions().trm_update(byref(update), 0, state.layout.size)
         else:
-            device = Rates(*map(torch.tensor, rates))
+            tensors = Rates(*map(torch.tensor, rates))
             chunk = self.backend.chunk
-            flat.update(training, state.params, state.grads, state.moments, ema, device, chunk, state.layout)
+            flat.update(training, state.params, state.grads, state.moments, ema, tensors, chunk, state.layout)
         if state.puzzle_table is not None:
             self._update_puzzle(
                 state.puzzle_table, self._factors[step - 1] * (training.puzzle_lr or training.lr)

@@ -3,8 +3,7 @@
 
 rule evaluate:
     input:
-        training=PLACE.file("results/runs/{run}/training.json"),
-        weights=PLACE.file("results/runs/{run}/weights.safetensors"),
+        run=of_wildcards(INPUTS.evaluate_run, "run", "evaluation"),
         dataset=of_wildcards(INPUTS.evaluate_dataset, "run", "evaluation"),
     output:
         evaluation=PLACE.file("results/runs/{run}/evaluation-{evaluation}.json"),
@@ -24,6 +23,6 @@ rule evaluate:
     message:
         "Evaluation of {wildcards.run}"
     shell:
-        "exec python -m trm evaluate --run $(dirname {input.training:q}) --dataset $(dirname {input.dataset:q}) "
+        "exec python -m trm evaluate --run $(dirname {input.run[0]:q}) --dataset $(dirname {input.dataset:q}) "
         "--ahead {params.checkpoints:q} --evaluation {params.evaluation:q} --out {output.evaluation:q} "
         "--threads {threads} --log {log:q}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from trm.backends.cpu.network import Incoming, Results, Settings, Supervision
+from trm.backends.cpu.network import Incoming, Results, Settings, Supervision, products_for
 from trm.model import definition
 from trm.model.act import Carry, Rows, empty_carry, halt, refill
 from trm.model.losses import expected_further_steps, halting_loss, judge
@@ -69,11 +69,14 @@ class Problem:
         self.minimum = whole(HALT_MAX)
         self.h_init, self.l_init = normal(width), normal(width)
 
-    def by_kernel(self) -> dict[str, torch.Tensor]:
+    def by_kernel(self, products: int | None = None) -> dict[str, torch.Tensor]:
         """Next states, halt logits' consequences, metrics and gradients by name."""
         settings = Settings(self.rows, HALT_MAX, COST, IGNORE, self.h_init, self.l_init, self.table)
         grads = torch.zeros_like(self.params)
-        step = Supervision(self.layout, self.params, grads, self.arch, self.rows, settings)
+        if products is None:
+            products = products_for(self.layout.views(self.params), self.arch)
+        assert products is not None
+        step = Supervision(self.layout, self.params, grads, self.arch, self.rows, settings, products)
         following = empty_carry(*self.carry.z_H.shape[::2], self.cells, self.rows, self.dtype)
         for _ in range(2):  # the second call uses used buffers
             grads.zero_()

@@ -36,7 +36,7 @@ def test_a_missing_compiler_is_said_and_a_built_kernel_is_used_without_one(fresh
 
 
 @pytest.mark.parametrize(
-    "command, problem", [("false", "false failed"), ("/nowhere/c++", "cannot be started")]
+    ("command", "problem"), [("false", "false failed"), ("/nowhere/c++", "cannot be started")]
 )
 def test_a_failed_build_is_said(fresh, monkeypatch, command, problem):
     monkeypatch.setenv("CXX", command)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.backends.cpu.problem import Problem, relative
-from trm.backends.cpu import build, library, network
+from trm.backends.cpu import build, library, network, self_check
 from trm.backends.registry import load_implementation
 from trm.model.inference import InferenceNetwork
 from trm.model.parameters import initial_weights
@@ -66,15 +66,17 @@ def test_equals_the_definition_at_odd_sizes(rows, width, cells, tokens, layers, 
 
 @pytest.mark.parametrize("products", BFLOAT16)
 @pytest.mark.parametrize("variant", ["6x6", "9x9", "two layers, T = 2"])
-def test_bfloat16_is_closer_to_the_truth_than_pytorch(monkeypatch, products, variant):
+def test_bfloat16_is_closer_to_the_truth_than_pytorch(products, variant):
     """Mean over weights and seeds of the logarithm of each gradient's relative error, against autograd's."""
     if not available(products):
         pytest.skip("this processor has no such products")
-    monkeypatch.setattr(network, "products_for", lambda weights, arch: products)
     excess = []
     for seed in range(4):
         problem = Problem(torch.bfloat16, seed=seed, **VARIANTS[variant])
-        mine, its, exact = problem.by_kernel(), *map(problem.by_autograd, (torch.bfloat16, torch.float64))
+        mine, its, exact = (
+            problem.by_kernel(products),
+            *map(problem.by_autograd, (torch.bfloat16, torch.float64)),
+        )
         for name in problem.layout.shapes:
             excess.append(math.log(relative(mine[name], exact[name]) / relative(its[name], exact[name])))
     assert math.exp(statistics.mean(excess)) < 1
@@ -136,3 +138,22 @@ def test_taken_where_it_can_run(monkeypatch):
     assert type(rounds(torch.float32, mixer="attention")) is PlainRounds
     monkeypatch.setattr(network.library, "functions", lambda: None)
     assert type(rounds(torch.float32)) is PlainRounds
+
+
+def test_wrong_gradients_are_noticed(monkeypatch, caplog):
+    network._right.cache_clear()
+    monkeypatch.setattr("trm.backends.cpu.self_check.gradients_differ", lambda *_: 0.5)
+    assert type(rounds(torch.float32)) is PlainRounds
+    assert "its gradients in torch.float32 are wrong (relative error 5.0e-01)" in caplog.text
+    network._right.cache_clear()
+
+
+@pytest.mark.parametrize("products", [library.FLOAT32, *BFLOAT16])
+def test_the_self_check_tells_right_from_wrong(monkeypatch, products):
+    if not available(products):
+        pytest.skip("this processor has no such products")
+    dtype = torch.bfloat16 if products else torch.float32
+    limit = self_check.TOLERANCE[dtype]
+    assert self_check.gradients_differ(products, dtype) < limit / 2
+    monkeypatch.setattr(library, "BLOCK", (*library.BLOCK[:2], "channel_mlp.gate_up", "channel_mlp.gate_up"))
+    assert not self_check.gradients_differ(products, dtype) < limit

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -13,6 +15,8 @@ from trm.model.act import Carry, Rows
 from trm.model.definition import Architecture, Weights
 from trm.model.parameters import Layout
 
+log = logging.getLogger("trm")
+
 MAX_GROUP_FLOATS = 1 << 22
 """Weights of a network times groups of rows, at most: each group sums gradients of its own."""
 
@@ -23,9 +27,27 @@ def products_for(weights: Weights, arch: Architecture) -> int | None:
     covered = first.device.type == "cpu" and "blocks.0.token_mlp.down" in weights
     if not covered or library.functions() is None:
         return None
-    if arch.dtype == torch.float32:
-        return library.FLOAT32
-    return library.bfloat16_products() if arch.dtype == torch.bfloat16 else None
+    products = library.FLOAT32 if arch.dtype == torch.float32 else None
+    if arch.dtype == torch.bfloat16:
+        products = library.bfloat16_products()
+    return products if products is not None and _right(products, arch.dtype) else None
+
+
+@cache
+def _right(products: int, dtype: torch.dtype) -> bool:
+    """Whether the kernel's gradients are right in this process."""
+    from trm.backends.cpu.self_check import TOLERANCE, gradients_differ
+
+    error = gradients_differ(products, dtype)
+    if error < TOLERANCE[dtype]:
+        return True
+    log.warning(
+        "the CPU kernel is not used: on this processor its gradients in %s are wrong (relative error %.1e); PyTorch "
+        "trains, several times slower",
+        dtype,
+        error,
+    )
+    return False
 
 
 def _kernel(weights: Weights, arch: Architecture, products: int, rows: int) -> Kernel:
@@ -109,15 +131,20 @@ class Results(NamedTuple):
 class Supervision:
     """Refill, network, losses, halting and backward of a micro-batch of `rows` in one call.
 
-    `params`, `grads`: flat float32 buffers.
+    `params`, `grads`: flat float32 buffers; `products`: from `products_for`.
     """
 
     def __init__(
-        self, layout: Layout, params: Tensor, grads: Tensor, arch: Architecture, rows: int, settings: Settings
+        self,
+        layout: Layout,
+        params: Tensor,
+        grads: Tensor,
+        arch: Architecture,
+        rows: int,
+        settings: Settings,
+        products: int,
     ):
         weights = layout.views(params)
-        products = products_for(weights, arch)
-        assert products is not None
         self._kernel = _kernel(weights, arch, products, rows)
         self._weights, self._grads = (
             addresses(weights, arch.layers),
