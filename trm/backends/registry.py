@@ -76,13 +76,19 @@ def _triton() -> Implementation:
     return Implementation(TritonNetwork, lambda weights, arch: TritonRounds(weights, None, arch))
 
 
+def _compiled() -> Implementation:
+    from trm.backends.cuda.compiled import CompiledNetwork, CompiledRounds
+
+    return Implementation(CompiledNetwork, CompiledRounds)
+
+
 def _xla() -> Implementation:
     from trm.backends.tpu.network import XlaNetwork, XlaRounds
 
     return Implementation(XlaNetwork, XlaRounds)
 
 
-LOADERS = {"plain": lambda: PLAIN, "fused": _fused, "triton": _triton, "xla": _xla}
+LOADERS = {"plain": lambda: PLAIN, "fused": _fused, "triton": _triton, "compiled": _compiled, "xla": _xla}
 
 
 def load_implementation(name: str) -> Implementation:
