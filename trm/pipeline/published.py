@@ -12,8 +12,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from trm.analysis.origin import read_figure
 from trm.errors import UserError
-from trm.io import read_json, write_bytes, write_json
+from trm.io import write_bytes, write_json
 from trm.pipeline.naming import REPORT, published
 from trm.pipeline.selection import Selection
 from trm.study.fingerprint import digest
@@ -85,7 +86,7 @@ def publish(figure: str, identity: str, out: str) -> None:
         UserError: a file is missing, damaged or cannot be written.
     """
     source, target = Path(figure), Path(out)
-    caption = read_json(source.with_suffix(".json"))
+    caption = read_figure(source)
     target.with_suffix(".json").unlink(missing_ok=True)  # a stamp never outlives the picture it describes
     for suffix, start in ((".pdf", b"%PDF-"), (".png", b"\x89PNG\r\n\x1a\n")):
         path = source.with_suffix(suffix)

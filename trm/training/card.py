@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
-from trm.io import paragraph, write_text
+from trm.io import paragraph, read_json, write_text
 from trm.study.fingerprint import task_slug
+from trm.study.records import TRAINING, WEIGHTS, check_evaluation, read_training
 from trm.study.schema import DataConfig
 from trm.study.text import count
-from trm.training.outputs import PUZZLE, WEIGHTS, TrainedModel, load_weights, save_weights
+from trm.training.outputs import PUZZLE, TrainedModel, load_weights, save_weights
 
 SHOWN = ("fixed", "confident")
 """Policies in the card, besides `restarts`: users have no oracle, and votes are no better than the halt logit."""
@@ -50,7 +50,7 @@ def _data(data: DataConfig) -> str:
 
 def _card(run: Path, trained: TrainedModel, name: str) -> str:
     """The model card: model, data, training, provenance, accuracy."""
-    config, document = trained.config, _document(run / "training.json")
+    config, document = trained.config, read_training(run) if (run / TRAINING).exists() else {}
     model, data, training = config.model, config.data, config.training
     parameters = sum(tensor.numel() for tensor in trained.weights("ema").values())
     lines = [
@@ -74,7 +74,9 @@ def _card(run: Path, trained: TrainedModel, name: str) -> str:
     lines = [paragraph(line) for line in lines]
     rows = []
     for path in sorted(run.glob("evaluation-*.json")):
-        evaluation = _document(path)
+        evaluation = read_json(path)
+        if document:
+            check_evaluation(path, evaluation, document)
         puzzles = evaluation.get("dataset", document.get("dataset", {})).get("name", "")
         rows += [
             f"| {puzzles} | {row['policy']} | {row['steps']} | {row['restarts']} "
@@ -102,7 +104,3 @@ def _card(run: Path, trained: TrainedModel, name: str) -> str:
         "",
     ]
     return "\n".join(lines)
-
-
-def _document(path: Path) -> dict[str, Any]:
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
