@@ -34,8 +34,8 @@ def test_the_same_inputs_give_the_same_bytes(tables: dict[str, Table], tmp_path:
     spec = figure(**LAW)
     given, fits = inputs(tables, "data_size", spec)
     with styled():
-        first = [path.read_bytes() for path in save(draw(spec, given, fits), tmp_path / "a.pdf")]
-        second = [path.read_bytes() for path in save(draw(spec, given, fits), tmp_path / "b.pdf")]
+        first = [path.read_bytes() for path in save(draw(spec, given, fits), tmp_path / "one/a.pdf")]
+        second = [path.read_bytes() for path in save(draw(spec, given, fits), tmp_path / "two/a.pdf")]
     assert first == second
 
 

@@ -52,7 +52,7 @@ def figure(**spec):
         (figure(kind="ablation", x="training.batch_size", y="steps_to_target"), "use a figure of kind batch"),
         (
             lambda study: study["experiments"]["batch"].update(expects=[{"law": "parameter"}]),
-            "experiment batch: expects: law: unknown column 'parameter'; did you mean parameters?",
+            "experiment batch: expects: law: unknown column 'parameter'; did you mean 'parameters'?",
         ),
         (
             lambda study: study["experiments"]["batch"].update(set={"data.train_puzzles": 3000}),
