@@ -30,9 +30,6 @@ if TYPE_CHECKING:
     from trm.tasks.sudoku.geometry import Geometry
     from trm.training.outputs import TrainedModel
 
-DEEPER = 4
-"""Steps by default: this many times as many as in training."""
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's options."""
@@ -41,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--model", type=Path, help="folder of a run, or a .safetensors file (default: those in models/)"
     )
     parser.add_argument(
-        "--steps", type=int, help=f"maximum supervision steps (default: {DEEPER} times those of training)"
+        "--steps", type=int, help="maximum supervision steps (default: 4 times those of training)"
     )
     parser.add_argument(
         "--restarts", type=int, default=4, help="number of starts, all but the first with noise (default: 4)"
@@ -67,13 +64,13 @@ def run(args: argparse.Namespace) -> int:
 
 def _models(args: argparse.Namespace, cells: int) -> list[tuple[Path, TrainedModel]]:
     from trm.evaluation.solve import find_models
+    from trm.play import shipped
 
     if args.model:
         if not args.model.exists():
             raise UserError(f"--model {args.model} does not exist: give the folder of a finished run")
         return find_models([args.model], cells)
-    shipped = [Path("models"), Path(__file__).parents[2] / "models"]
-    return find_models([place for place in shipped if place.is_dir()][:1] or shipped[:1], cells)
+    return find_models([shipped()], cells)
 
 
 def _search(
@@ -81,7 +78,7 @@ def _search(
 ) -> Solved:
     from trm.devices import open_backend
     from trm.evaluation.evaluate import inference_network
-    from trm.evaluation.solve import solve
+    from trm.evaluation.solve import DEEPER, solve
     from trm.study.schema import EvaluationConfig
 
     backend = open_backend("cpu", args.threads)

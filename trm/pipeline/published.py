@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from trm.errors import UserError
-from trm.io import read_json, write_bytes, write_json
+from trm.io import read_json, sha256_file, write_bytes, write_json
 from trm.pipeline.naming import REPORT, published
 from trm.pipeline.selection import Selection
+from trm.play import shipped
 from trm.study.fingerprint import digest
 from trm.study.points import Study
 
@@ -46,6 +47,7 @@ class Published:
             {name: item.skip for name, item in study.experiments.items() if item.skip},
             [[item.definition.question, item.definition.hypothesis] for item in study.experiments.values()],
             list(study.experiments),
+            [sha256_file(path) for path in sorted(shipped().glob("*/weights.safetensors"))],
         ]
         return digest([*shown, f"{self._budget:g}"] if self._budget else shown)
 

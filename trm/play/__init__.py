@@ -1,0 +1,16 @@
+"""A page on which a visitor solves Sudoku with the trained models: their weights and the program are inside it.
+
+source.py     models -> the numbers that the page needs
+page.py       template.html, style.css, engine.js, play.js -> a whole page, or a part of another
+site.py       hook of the documentation site
+engine.js     the network, the rules and the search of `trm solve`, in plain JavaScript
+play.js       the board, its controls and the curve of the halt logit
+"""
+
+from pathlib import Path
+
+
+def shipped() -> Path:
+    """The folder of the models that come with the code: here, or in its checkout."""
+    here = Path("models")
+    return here if here.is_dir() else Path(__file__).parents[2] / "models"
