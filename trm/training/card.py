@@ -30,7 +30,7 @@ def write_model(run: Path, out: Path) -> int:
     data = trained.config.data  # drop local paths; the files' checksums stay
     config = trained.config.model_copy(update={"data": data.model_copy(update={"files": ()})})
     save_weights(out / WEIGHTS, kept, config, trained.meta)
-    write_text(out / "README.md", _card(run, trained, out.name))
+    write_text(out / "README.md", card(run, trained, out.name))
     return (out / WEIGHTS).stat().st_size
 
 
@@ -48,7 +48,7 @@ def _data(data: DataConfig) -> str:
     return ", ".join(parts)
 
 
-def _card(run: Path, trained: TrainedModel, name: str) -> str:
+def card(run: Path, trained: TrainedModel, name: str) -> str:
     """The model card: model, data, training, provenance, accuracy."""
     config, document = trained.config, _document(run / "training.json")
     model, data, training = config.model, config.data, config.training
@@ -72,17 +72,11 @@ def _card(run: Path, trained: TrainedModel, name: str) -> str:
             f"({count(document['threads'], 'thread')}), commit {commit}, run {trained.meta['run']}."
         )
     lines = [paragraph(line) for line in lines]
-    rows = []
-    for path in sorted(run.glob("evaluation-*.json")):
-        evaluation = _document(path)
-        puzzles = evaluation.get("dataset", document.get("dataset", {})).get("name", "")
-        rows += [
-            f"| {puzzles} | {row['policy']} | {row['steps']} | {row['restarts']} "
-            f"| {100 * row['exact_accuracy']:.1f} % of {row['puzzles']:,} |"
-            for row in evaluation["results"]
-            if row["split"] == "test"
-            and (row["policy"] in SHOWN or (row["policy"] == "restarts" and row["restarts"] > 1))
-        ]
+    rows = [
+        f"| {puzzles} | {row['policy']} | {row['steps']} | {row['restarts']} "
+        f"| {100 * row['exact_accuracy']:.1f} % of {row['puzzles']:,} |"
+        for puzzles, row in evaluations(run)
+    ]
     if rows:
         lines += [
             "",
@@ -102,6 +96,19 @@ def _card(run: Path, trained: TrainedModel, name: str) -> str:
         "",
     ]
     return "\n".join(lines)
+
+
+def evaluations(run: Path) -> list[tuple[str, dict[str, Any]]]:
+    """What a user can expect on test puzzles: the data set's name, and a row of an evaluation's results."""
+    own = _document(run / "training.json").get("dataset", {})
+    documents = [_document(path) for path in sorted(run.glob("evaluation-*.json"))]
+    return [
+        (document.get("dataset", own).get("name", ""), row)
+        for document in documents
+        for row in document["results"]
+        if row["split"] == "test"
+        and (row["policy"] in SHOWN or (row["policy"] == "restarts" and row["restarts"] > 1))
+    ]
 
 
 def _document(path: Path) -> dict[str, Any]:
