@@ -47,6 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--noise", type=float, default=0.3, help="standard deviation of that noise (default: 0.3)"
     )
     parser.add_argument("--out", type=Path, help="CSV file for the answers to a CSV file")
+    parser.add_argument("--svg", type=Path, help="also draw the steps of one puzzle as a moving picture")
     parser.add_argument("--threads", type=int, help="CPU threads (default: all)")
 
 
@@ -101,6 +102,11 @@ def _solve_one(args: argparse.Namespace) -> int:
             break
     width = shutil.get_terminal_size((100, 24)).columns
     print("\n".join(panels(geometry, question, found.history, width)))
+    if args.svg:
+        from trm.io import write_text
+        from trm.play.animation import animation
+
+        write_text(args.svg, animation(geometry, question, found.history))
     answer = to_text(found.answers[0])
     sure = 100 / (1 + math.exp(-float(found.halt_logits[0])))
     where = f"step {found.steps[0]}" + (f" of restart {found.starts[0]}" if found.starts[0] else "")

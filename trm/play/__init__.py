@@ -2,6 +2,7 @@
 
 source.py     models -> the numbers that the page needs
 page.py       template.html, style.css, engine.js, play.js -> a whole page, or a part of another
+animation.py  the steps of one search as a moving picture
 site.py       hook of the documentation site
 engine.js     the network, the rules and the search of `trm solve`, in plain JavaScript
 play.js       the board, its controls and the curve of the halt logit
