@@ -12,8 +12,8 @@ import torch
 from tests import browser
 from trm.analysis.report import build, page
 from trm.analysis.specs import ReportSpec
+from trm.backends.cpu.device import CpuBackend
 from trm.cli import main
-from trm.devices.cpu import CpuBackend
 from trm.evaluation.evaluate import inference_network
 from trm.evaluation.solve import geometry_of, solve
 from trm.play.page import EXAMPLES

@@ -13,10 +13,10 @@ import torch
 from tests.training.conftest import config, train, trainer
 from tests.training.puzzles import write_dataset
 from trm import io
+from trm.backends.base import precision_of
+from trm.backends.registry import open_backend
+from trm.backends.workers import world_from_environment
 from trm.cli import main
-from trm.devices import open_backend
-from trm.devices.base import precision_of
-from trm.devices.workers import world_from_environment
 from trm.errors import UserError
 from trm.training.dataset import Dataset
 from trm.training.memory import is_out_of_memory
@@ -81,7 +81,7 @@ def little_room():
     resource.setrlimit(resource.RLIMIT_AS, (used + 2**26, resource.RLIM_INFINITY))
 
 try:
-    run = config(training={"batch_size": int(rows)})
+    run = config(training={"batch_size": int(rows), "precision": "float16"})  # by PyTorch, which needs more memory
     if when == "at the start":
         little_room()
     found = trainer(run, Path(data), Path(root))

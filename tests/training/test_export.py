@@ -13,14 +13,14 @@ from huggingface_hub import ModelCard
 
 from tests.training.conftest import config, train
 from trm.cli import main
-from trm.network import definition as network
+from trm.model import definition as network
 from trm.training.dataset import Dataset
 from trm.training.export import OPSET
 
 DOCS = Path(__file__).parents[2] / "docs"
 MODELS = {
-    "mlp": {"mixer": "mlp"},
-    "attention": {"mixer": "attention", "position": "rope", "l_cycles": 2, "puzzle_tokens": 0},
+    "mlp": {"mixer": "mlp", "h_cycles": 1, "l_cycles": 2},
+    "attention": {"mixer": "attention", "position": "rope", "d_model": 64, "puzzle_tokens": 0},
 }
 
 
@@ -44,13 +44,17 @@ def test_onnxruntime_computes_the_same_step(trained, tmp_path):
     onnx.checker.check_model(loaded, full_check=True)
     assert [item.version for item in loaded.opset_import if not item.domain] == [OPSET]
     length = questions.shape[1] + model.arch.puzzle_tokens
-    states = torch.randn(
-        2, length, len(questions), len(model.h_init), generator=torch.Generator().manual_seed(1)
-    )
+    states = [start.expand(length, len(questions), -1) for start in (model.h_init, model.l_init)]
     ids = torch.zeros(len(questions), dtype=torch.long)
-    table = None if model.puzzle is None else model.puzzle[ids]
-    wanted = network.supervision_step(
-        *states, questions, table, model.weights, model.arch, model.h_cycles, model.l_cycles
+    table = None if model.puzzle is None else model.puzzle[ids].double()
+    wanted = network.supervision_step(  # in float64: its rounding is not that of the file
+        *(state.double() for state in states),
+        questions,
+        table,
+        {name: tensor.double() for name, tensor in model.weights.items()},
+        model.arch._replace(dtype=torch.float64),
+        model.h_cycles,
+        model.l_cycles,
     )
     session = runtime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
     feeds = {"z_H": states[0], "z_L": states[1], "inputs": questions.long(), "puzzle": ids}

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from trm.errors import UserError
 from trm.io import write_bytes, write_json, write_text
-from trm.network import definition as network
-from trm.network.parameters import architecture
+from trm.model import definition as network
+from trm.model.parameters import architecture
 from trm.training.card import card, evaluations
 from trm.training.outputs import PUZZLE, TrainedModel, load_weights
 

@@ -1,0 +1,89 @@
+"""Backends by name, and implementations of the network by name, as used in `Backend.network` and `placement.network`.
+
+To add an implementation, provide the parts of a `trm.model.implementation.Implementation` and an entry in LOADERS.
+"""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+from trm.backends.base import Backend
+from trm.errors import UserError
+from trm.model.definition import Architecture, Weights
+from trm.model.implementation import Implementation, Rounds
+from trm.model.plain import PLAIN
+
+NAMES = ("cpu", "cuda", "xla")
+BACKEND_VARIABLE = "TRM_BACKEND"
+
+
+def open_backend(name: str = "auto", threads: int | None = None) -> Backend:
+    """Open a backend, and join the other workers if RANK and WORLD_SIZE are set.
+
+    `auto` is $TRM_BACKEND if set, else xla on a machine with TPU chips, cuda with a GPU, or cpu.
+
+    Args:
+        name: auto, cpu, cuda or xla.
+        threads: CPU threads of this process; None: chosen by torch.
+    """
+    if threads:
+        torch.set_num_threads(threads)
+    source = "--backend"
+    if name == "auto":
+        source, name = BACKEND_VARIABLE, os.environ.get(BACKEND_VARIABLE, "auto")
+    if name == "auto":
+        from trm.backends.tpu.chips import tpu_wanted
+
+        name = "xla" if tpu_wanted() else "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cpu":
+        from trm.backends.cpu.device import CpuBackend
+
+        return CpuBackend()
+    if name == "cuda":
+        from trm.backends.cuda.device import CudaBackend
+
+        return CudaBackend()
+    if name == "xla":
+        from trm.backends.tpu.device import XlaBackend
+
+        try:
+            return XlaBackend()
+        except ImportError as error:
+            raise UserError(
+                f"the xla backend needs torch_xla, which cannot be imported here ({error}): install "
+                "envs/tpu/requirements.lock, or choose another backend with --backend"
+            ) from None
+    raise UserError(f"{source} {name}: choose one of auto, {', '.join(NAMES)}")
+
+
+def _fused() -> Implementation:
+    """The CPU kernel, where it covers the network; otherwise the plain network."""
+    from trm.backends.cpu.network import KernelRounds, products_for
+
+    def rounds(weights: Weights, arch: Architecture) -> Rounds:
+        products = products_for(weights, arch)
+        return PLAIN.rounds(weights, arch) if products is None else KernelRounds(weights, arch, products)
+
+    return Implementation(PLAIN.network, rounds)
+
+
+def _triton() -> Implementation:
+    from trm.backends.cuda.network import TritonNetwork, TritonRounds
+
+    return Implementation(TritonNetwork, lambda weights, arch: TritonRounds(weights, None, arch))
+
+
+def _xla() -> Implementation:
+    from trm.backends.tpu.network import XlaNetwork, XlaRounds
+
+    return Implementation(XlaNetwork, XlaRounds)
+
+
+LOADERS = {"plain": lambda: PLAIN, "fused": _fused, "triton": _triton, "xla": _xla}
+
+
+def load_implementation(name: str) -> Implementation:
+    """Import the implementation called `name`; some need triton or torch_xla."""
+    return LOADERS[name]()
