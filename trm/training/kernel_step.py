@@ -1,4 +1,4 @@
-"""The training step on a CPU: one call of the kernel for the gradients of a micro-batch, one for the update."""
+"""The training step by the CPU kernel: one call for the gradients of a micro-batch, one for the update."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ import torch
 from torch.profiler import record_function
 
 from trm.backends.base import Backend
-from trm.backends.cpu import library
+from trm.backends.cpu import compiled, library
+from trm.backends.cpu.compiled import CompiledNetwork
 from trm.backends.cpu.library import address
 from trm.backends.cpu.network import Incoming, Results, Settings, Supervision, products_for
 from trm.model.act import Carry, Rows, empty_carry
 from trm.model.parameters import Rates
+from trm.study.flops import train_flops
 from trm.training import adaptive
 from trm.training.metrics import INDEX, SUMS
 from trm.training.optim import flat
@@ -33,7 +35,12 @@ def covers(state: TrainState, backend: Backend) -> bool:
 
 def make_step(state: TrainState, originals: Rows, backend: Backend) -> TrainStep:
     """The step for this run and backend."""
-    return (KernelStep if covers(state, backend) else TrainStep)(state, originals, backend)
+    if covers(state, backend):
+        return KernelStep(state, originals, backend)
+    config, sizes = state.config, state.puzzles
+    flops = train_flops(config.model, config.training, sizes.seq_len, sizes.vocab)
+    build = CompiledNetwork if backend.network == "fused" and compiled.pays(flops) else None
+    return TrainStep(state, originals, backend, build)
 
 
 class KernelStep(TrainStep):

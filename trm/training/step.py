@@ -14,8 +14,10 @@ from torch import Tensor
 from trm.backends.base import Backend
 from trm.backends.registry import load_implementation
 from trm.model.act import Carry, Rows, halt, refill
+from trm.model.definition import Architecture
 from trm.model.implementation import Network
 from trm.model.losses import expected_further_steps, halting_loss, judge
+from trm.model.parameters import Layout
 from trm.training import adaptive
 from trm.training.metrics import INDEX
 from trm.training.optim import flat, loss_scale, puzzle
@@ -85,10 +87,16 @@ def transformed(originals: Rows, batch: AnyBatch, hints: Tensor | None = None) -
 class TrainStep:
     """One supervision step of every slot, then one optimiser step: a callable of (batch, h_cycles, l_cycles)."""
 
-    def __init__(self, state: TrainState, originals: Rows, backend: Backend):
+    def __init__(
+        self,
+        state: TrainState,
+        originals: Rows,
+        backend: Backend,
+        build: Callable[[Layout, Tensor, Tensor, Architecture], Network] | None = None,
+    ):
         self.state, self.originals, self.backend = state, originals, backend
-        build = load_implementation(backend.network).network
-        self.network: Network = build(state.layout, state.params, state.grads, state.arch)
+        build = build or load_implementation(backend.network).network
+        self.network = build(state.layout, state.params, state.grads, state.arch)
         self.before_update: Callable[[], None] = lambda: None
         """Called before the state changes; until then a step may be abandoned."""
         self._carries: list[Carry] = []
