@@ -28,8 +28,6 @@ from trm.study.cost import seconds_text as exact_text
 from trm.study.text import count
 
 OUTPUT, EVENTS = Path(".snakemake/console.log"), Path(".snakemake/console.jsonl")
-VARIABLE = "TRM_EVENTS"
-"""Environment variable with the path of the events' file, for `trm.pipeline.events`."""
 RAW = re.compile(
     r"-[npqSDlhv]|--(dry-?run|printshellcmds|verbose|quiet|logger|(detailed-)?summary|dag|rulegraph|filegraph|d3dag|lint|"
     r"list|report|unlock|archive|delete-all-output|help|version|cleanup-metadata|generate-unit-tests|containerize)(=.*)?"

@@ -15,8 +15,8 @@ from typing import Any
 from snakemake.logging import get_event
 from snakemake_interface_logger_plugins.common import LogEvent
 
-from trm.pipeline.console import VARIABLE
 from trm.pipeline.estimates import Estimates
+from trm.pipeline.naming import EVENTS
 from trm.pipeline.project import Project
 
 PLUGINS = "snakemake_executor_plugin_"
@@ -33,7 +33,7 @@ class Events:
 
     def __init__(self, project: Project, snakemake: Any):
         self._project, self._snakemake = project, snakemake
-        path = os.environ.get(VARIABLE)
+        path = os.environ.get(EVENTS)
         self._path = Path(path) if path else None
 
     def take(self, record: logging.LogRecord) -> None:

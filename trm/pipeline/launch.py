@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from trm.errors import UserError
-from trm.pipeline import console, lock
+from trm.pipeline import console, lock, naming
 from trm.pipeline.settings import parse_overrides, split
 from trm.study.grid import load_study
 from trm.study.reading import parse_yaml
@@ -117,7 +117,7 @@ def _run(arguments: list[str], handle: TextIO) -> int:
 def _watched(start: Callable[[dict[str, str], int], subprocess.Popen[bytes]]) -> int:
     """Run Snakemake behind a console of our own; returns its exit code."""
     console.EVENTS.unlink(missing_ok=True)
-    environment = os.environ | {console.VARIABLE: str(console.EVENTS.absolute())}
+    environment = os.environ | {naming.EVENTS: str(console.EVENTS.absolute())}
     with console.OUTPUT.open("wb") as output, console.View() as view:
         signal.signal(signal.SIGINT, view.interrupt)
         process = start(environment, output.fileno())

@@ -263,6 +263,6 @@
     if (!models.some((item) => item.cells === text.length)) return;
     make("option", field("example"), { value: index }, `${side}x${side}, ${clues} clues`);
   });
-  field("example").selectedIndex = 1;
+  field("example").selectedIndex = Math.min(3, field("example").length - 1); // one that takes some steps
   pick();
 })();
