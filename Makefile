@@ -14,10 +14,9 @@ TPU_VENV := .venv-tpu
 BIN := $(VENV)/bin
 RUN := $(BIN)/python -m trm study run --profile profiles/local
 
-# uv where it is installed, else venv and pip
-UV := $(shell command -v uv 2>/dev/null)
-CREATE := $(if $(UV),uv venv --quiet --python $(PYTHON),$(PYTHON) -m venv)
-pip = $(if $(UV),uv pip install --quiet --python $(1)/bin/python,$(1)/bin/python -m pip install --quiet --disable-pip-version-check)
+# pip for torch, whose build its configuration may choose; uv for the rest, which takes a third of the time, or pip
+pip = $(1)/bin/python -m pip install --quiet --disable-pip-version-check
+uv = $(1)/bin/python -m uv pip install --quiet --python $(1)/bin/python
 
 # torch_xla has wheels for Linux on x86-64 only
 XLA ?= $(if $(filter Linux-x86_64,$(shell uname -s)-$(shell uname -m)),1,0)
@@ -42,9 +41,11 @@ export PYTHON_CHECK
 $(VENV)/.ready: envs/cpu/requirements.lock envs/cpu/torch.txt
 	@$(PYTHON) -c "$$PYTHON_CHECK"
 	@echo "Setting up $(VENV) (about 2 GB, one to three minutes)"
-	$(CREATE) $(VENV)
+	$(PYTHON) -m venv $(VENV)
 	$(call pip,$(VENV)) -r envs/cpu/torch.txt
-	$(call pip,$(VENV)) --no-deps --require-hashes -r envs/cpu/requirements.lock
+	@$(call pip,$(VENV)) uv || echo "uv cannot be installed; pip installs the rest, which takes longer"
+	$(call uv,$(VENV)) --no-deps --require-hashes -r envs/cpu/requirements.lock || \
+	  $(call pip,$(VENV)) --no-deps --require-hashes -r envs/cpu/requirements.lock
 	@$(BIN)/python -c "$$PATH_FILE"
 	@$(BIN)/python -m trm.backends.cpu.build
 	@touch $@
@@ -52,7 +53,7 @@ $(VENV)/.ready: envs/cpu/requirements.lock envs/cpu/torch.txt
 $(TPU_VENV)/.ready: envs/tpu/requirements.lock
 	@$(PYTHON) -c "$$PYTHON_CHECK"
 	@echo "Setting up $(TPU_VENV) for the tests of the TPU backend (about 7 GB, two to four minutes; XLA=0 skips them)"
-	$(CREATE) $(TPU_VENV)
+	$(PYTHON) -m venv $(TPU_VENV)
 	$(call pip,$(TPU_VENV)) -r envs/tpu/requirements.lock
 	@$(TPU_VENV)/bin/python -c "$$PATH_FILE"
 	@touch $@

@@ -4,14 +4,16 @@ import fcntl
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.pipeline.conftest import STUDY, new_project
+from tests.pipeline.conftest import ROOT, STUDY, Project, new_project
 from tests.storage.cloud import Server
+from trm.cli import main
 from trm.errors import UserError
 from trm.pipeline.cleanup import clean, survey
 from trm.pipeline.launch import expand_patterns, with_config
@@ -225,3 +227,24 @@ def test_a_home_that_cannot_be_written_is_no_reason_to_fail(fresh, monkeypatch):
     result = launch(fresh, "-n")
     assert result.returncode == 0, result.stderr
     assert (fresh.folder / ".snakemake/cache").is_dir()
+
+
+def test_a_study_of_ones_own_is_ready_to_run(tmp_path, capsys):
+    """The folder is complete: real Snakemake plans it; and it is never written over another study."""
+    assert main(["study", "init", str(tmp_path / "own")]) == 0
+    assert f"cd {tmp_path / 'own'}" in capsys.readouterr().out
+    assert Project(tmp_path / "own").would_run()["train"] == 12 + 6
+    assert main(["study", "init", str(tmp_path / "own")]) == 2
+    assert "already holds Snakefile: name a new folder" in capsys.readouterr().err
+
+
+def test_the_workflow_can_be_a_module(tmp_path):
+    """As snakedeploy writes it: config and profiles are copied, the rules come from the repository."""
+    for name in ("config", "profiles"):
+        shutil.copytree(ROOT / name, tmp_path / name)
+    (tmp_path / "workflow").mkdir()
+    (tmp_path / "workflow/Snakefile").write_text(
+        f'configfile: "config/config.yaml"\nmodule trm:\n    snakefile: "{ROOT}/Snakefile"\n    config: config\n'
+        "use rule * from trm\n"
+    )
+    assert Project(tmp_path).would_run("baseline")["train"] == 3

@@ -153,6 +153,11 @@ def rename(name, other):
 
 
 WRONG = {
+    "centuries of steps": (
+        set_in(("base", "training.steps"), 99999999999999999999999999),
+        r"steps: must be at most 1,000,000,000, not 99999999999999999999999999",
+    ),
+    "names that differ in case only": (rename("rows", "Width"), "'width' and 'Width' differ in case only"),
     "unknown key in a grid": (
         set_in(("experiments", "width", "grid"), {"product": {"model.d_modle": [32]}}),
         r"experiment width.*unknown key 'model.d_modle'; did you mean 'model.d_model'\?",
@@ -313,6 +318,9 @@ def test_not_yaml_and_no_file(tmp_path):
         load_study(path, "small")
     path.write_text("a: [1,\n")
     with pytest.raises(UserError, match="line 2, column .*: not valid YAML"):
+        load_study(path, "small")
+    path.write_bytes(b"study: a\nscales: {caf\xe9: {}}\n")
+    with pytest.raises(UserError, match="x.yaml, line 2: not UTF-8 text: save"):
         load_study(path, "small")
     path.write_text(yaml.safe_dump([1]))
     with pytest.raises(UserError, match="must be a mapping"):

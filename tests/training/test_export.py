@@ -105,8 +105,13 @@ def test_measured_accuracies_are_in_the_metadata(trained, tmp_path):
         "exact_accuracy": 0.5,
         "puzzles": 40,
     }
-    document = {"dataset": {"name": "d"}, "results": [row, {**row, "split": "train"}]}
-    (run / "evaluation-0.json").write_text(json.dumps(document))
+    fingerprint = json.loads((run / "training.json").read_text())["fingerprint"]
+    document = {
+        "fingerprint": fingerprint,
+        "dataset": {"name": "d"},
+        "results": [row, {**row, "split": "train"}],
+    }
+    (run / "evaluation-own.json").write_text(json.dumps(document))
     assert main(["convert", "to-huggingface", str(run), "--out", str(tmp_path / "four")]) == 0
     (result,) = ModelCard.load(tmp_path / "four/README.md").data.eval_results
     assert (result.dataset_name, result.metric_value) == ("d", 0.5)

@@ -93,6 +93,16 @@ def test_a_broken_newest_falls_back_to_the_one_before(name, damage, dataset_fold
     assert (name == "manifest.json" and damage is damage_missing) or "falling back" in caplog.text
 
 
+def test_one_that_cannot_be_read_is_not_taken_for_damaged(dataset_folder, tmp_path):
+    """A disk that fails for a moment would cost the training since the checkpoint before."""
+    found = train(config(training={"steps": 3}), dataset_folder, tmp_path, checkpoint_minutes=1e-6)
+    state = found.saver.folder.folder(3) / "state.safetensors"
+    state.unlink()
+    state.mkdir()  # an OSError for root as well
+    with pytest.raises(UserError, match="cannot be read .*fix the disk"):
+        load_newest(found.saver.folder)
+
+
 def test_an_interrupted_write_is_no_checkpoint(dataset_folder, tmp_path):
     folder = CheckpointFolder(tmp_path)
     folder.write(5, "state.safetensors", b"half")

@@ -26,6 +26,7 @@ COMMANDS = {
     "report": "write the report",
     "convert": "exchange weights with the reference implementation",
     "preflight": "check a machine before a long run",
+    "first-hour": "try everything once on a small new TPU slice, for one file to send",
     "tpu-check": "compile the training step for a TPU slice, without a TPU",
     "checkpoints": "list and clean up checkpoints",
     "results": "archive results to a bucket, collect them, export tables",

@@ -55,8 +55,9 @@ def run(args: argparse.Namespace) -> int:
     if args.way == "from-reference":
         config = config_argument(RunConfig, args.config, "--config")
 
+        from trm.study.records import WEIGHTS
         from trm.training.interchange import from_reference, read_state
-        from trm.training.outputs import WEIGHTS, save_weights
+        from trm.training.outputs import save_weights
 
         tensors, meta = from_reference(read_state(Path(args.file)), config, out.name)
         save_weights(out / WEIGHTS, tensors, config, meta)

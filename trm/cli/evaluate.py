@@ -65,7 +65,7 @@ def _evaluate(args: argparse.Namespace, evaluation: EvaluationConfig) -> dict[st
     backend = open_backend(args.backend, args.threads)
     try:
         predictions = Path(args.predictions) if args.predictions else None
-        run_folder, dataset = (Path(fetch(place)) for place in (args.run_folder, args.dataset))
+        run_folder, dataset = fetch(args.run_folder, "run"), fetch(args.dataset)
         return evaluate_run(run_folder, dataset, evaluation, Path(args.out), predictions, backend)
     finally:
         backend.close()

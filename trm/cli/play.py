@@ -21,10 +21,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Write; 0 when the page is there."""
     from trm.io import write_text
-    from trm.play import shipped
+    from trm.play import models_folder
     from trm.play.page import page
 
-    text = page(args.models or shipped())
+    text = page(args.models or models_folder())
     write_text(args.out, text)
     print(f"{args.out}: {len(text) / 1e6:.2f} MB; open it in a browser")
     return 0

@@ -3,6 +3,7 @@
 python -m trm study list --scale tpu
 python -m trm study show data_size
 python -m trm study run --profile profiles/local model_size
+python -m trm study init my-study
 """
 
 from __future__ import annotations
@@ -82,6 +83,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     publish.add_argument("--out", required=True)
     schema = commands.add_parser("schema", help="write the generated parts of config/ and docs/")
     schema.add_argument("--check", action="store_true", help="only say whether they are current")
+    init = commands.add_parser("init", help="write a folder for a study of your own, ready to run")
+    init.add_argument("folder", help="a new folder, or an empty one")
     launch = commands.add_parser(
         "run",
         allow_abbrev=False,
@@ -100,6 +103,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Dispatch to the action."""
     return int(globals()[f"_{args.action}"](args))
+
+
+def _init(args: argparse.Namespace) -> int:
+    from importlib.util import find_spec
+    from pathlib import Path
+
+    from trm.pipeline.init import write_study
+
+    write_study(Path(args.folder))
+    if not find_spec("snakemake"):
+        print("Snakemake is not installed: pip install 'trm-scaling[pipeline]'")
+    print(
+        f"{args.folder}: a study of your own in config/experiments.yaml (every key: config/README.md). Next:\n"
+        f"  cd {shlex.quote(args.folder)}\n"
+        "  trm study list                             # its experiments\n"
+        "  snakemake --profile profiles/local -n      # what would run, and how long\n"
+        "  snakemake --profile profiles/local         # results/report.html"
+    )
+    return 0
 
 
 def _list(args: argparse.Namespace) -> int:

@@ -149,4 +149,4 @@ def _initial_run(name: str | None, args: argparse.Namespace) -> str | None:
     place = args.init_from
     if place is None and name is not None and is_remote(args.out):
         place = f"{args.out.rstrip('/').rpartition('/')[0]}/{name}"
-    return str(fetch(place)) if place and is_remote(place) else place
+    return str(fetch(place, "run")) if place and is_remote(place) else place

@@ -191,6 +191,7 @@ class Evaluation:
             "run": meta["run"],
             "fingerprint": meta["fingerprint"],
             "seed": config.seed,
+            "weights_sha256": self.trained.sha256,
             "dataset": self.dataset.summary,
             "evaluation": evaluation.model_dump(mode="json"),
             "config": config.model_dump(mode="json"),

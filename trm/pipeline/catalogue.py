@@ -213,9 +213,10 @@ class Catalogue:
         except ValidationError as error:
             raise UserError(f"{where}: {error_sentence(error, model)}") from error
         stem = spec.name or experiment
-        if stem in taken or not stem:
+        taken = {name.lower() for name in taken}  # macOS does not tell Baseline.pdf from baseline.pdf
+        if stem.lower() in taken or not stem:
             stem = f"{experiment}_{spec.slug}".replace("-", "_").strip("_")
-        if stem in taken:
+        if stem.lower() in taken:
             raise UserError(f"{where}: two figures are named {stem}; give one a `name`")
         experiments = spec.experiments(experiment)
         if any(self.study.experiment(name).skip for name in experiments):

@@ -121,6 +121,12 @@ class Inputs:
             words += ["--workers", str(workers)]
         return [*words, *self._estimates.log_every(run), *self._estimates.evaluations(run)]
 
+    def evaluate_run(self, run: str, evaluation: str) -> list[Any]:
+        """The run's training.json and weights. Ancient, so that a copied run is not evaluated again; unless jobs are
+        repeated, since a run that is trained again has other weights."""
+        files = self._place.all(self._catalogue.run_files(run)[::2])
+        return files if self._place.repeats() else _ancient(files)
+
     def evaluate_dataset(self, run: str, evaluation: str) -> list[Any]:
         """Manifest of the run's data set, unless the evaluation exists."""
         return self._dataset(run, [f"results/runs/{run}/evaluation-{evaluation}.json"])

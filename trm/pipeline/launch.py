@@ -17,7 +17,7 @@ from trm.errors import UserError
 from trm.pipeline import console, lock, naming
 from trm.pipeline.settings import parse_overrides, split
 from trm.study.grid import load_study
-from trm.study.reading import parse_yaml
+from trm.study.reading import read_yaml
 
 PERIOD = 0.25
 """Seconds between two looks at what happened."""
@@ -66,7 +66,7 @@ def expand_patterns(arguments: list[str]) -> list[str]:
     for option, value in itertools.pairwise(arguments):
         path = Path(value, "workflow.yaml")
         if option == "--profile" and path.exists():
-            config |= parse_yaml(path.read_text(encoding="utf-8"), str(path)) or {}
+            config |= read_yaml(path) or {}
     config |= dict(word.split("=", 1) for word in arguments if "=" in word and not word.startswith("-"))
     settings, _ = split(config)
     study = load_study(settings.study, settings.scale, settings.set, config)

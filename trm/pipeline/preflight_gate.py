@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
+from trm.io import shipped
 from trm.pipeline.places import Place
 from trm.pipeline.settings import Settings
 from trm.study.fingerprint import digest
 
-LOCK = Path(__file__).parents[2] / "envs" / "tpu" / "requirements.lock"
+LOCK = shipped("envs/tpu/requirements.lock")
 
 
 class PreflightGate:

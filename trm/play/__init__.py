@@ -10,8 +10,10 @@ play.js       the board, its controls and the curve of the halt logit
 
 from pathlib import Path
 
+from trm.io import shipped
 
-def shipped() -> Path:
-    """The folder of the models that come with the code: here, or in its checkout."""
+
+def models_folder() -> Path:
+    """The folder of the models: the one here, else that which comes with the code."""
     here = Path("models")
-    return here if here.is_dir() else Path(__file__).parents[2] / "models"
+    return here if here.is_dir() else shipped("models")

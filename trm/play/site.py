@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from trm.play import shipped
+from trm.play import models_folder
 from trm.play.page import part
 
 PLACE = '<div id="play"></div>'
@@ -10,4 +10,4 @@ PLACE = '<div id="play"></div>'
 
 def on_post_page(output: str, page: Any, config: Any) -> str:
     """The finished HTML of a page; after the search index was made, which the weights must not enter."""
-    return output.replace(PLACE, part(shipped())) if PLACE in output else output
+    return output.replace(PLACE, part(models_folder())) if PLACE in output else output

@@ -11,8 +11,9 @@ import torch
 from trm.errors import UserError
 from trm.evaluation.policies import noise_seed
 from trm.evaluation.solve import DEEPER, geometry_of
+from trm.study.records import WEIGHTS
 from trm.study.tasks import spec_of
-from trm.training.outputs import PUZZLE, WEIGHTS, TrainedModel, load_weights
+from trm.training.outputs import PUZZLE, TrainedModel, load_weights
 
 RESTARTS = 8
 """The most starts that a visitor can choose."""

@@ -27,6 +27,10 @@ class ObjectMissing(StorageError):
     """The named object does not exist."""
 
 
+class Damaged(StorageError):
+    """The object's content is not what was written."""
+
+
 class BucketMissing(StorageError):
     """The bucket itself does not exist."""
 

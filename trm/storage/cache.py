@@ -29,10 +29,10 @@ def default_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trm"
 
 
-def fetch(uri: str) -> Path:
+def fetch(uri: str, what: str = "data set") -> Path:
     """A local folder with the content of `uri`: the path itself, or a verified copy of gs://bucket/prefix.
 
-    One job downloads, others that ask at the same time wait for it.
+    One job downloads, others that ask at the same time wait for it. `what`: for messages.
 
     Raises:
         UserError: nothing is there, the bucket cannot be read, or the disk is full.
@@ -40,16 +40,16 @@ def fetch(uri: str) -> Path:
     if not is_remote(uri):
         path = Path(uri)
         if not path.exists():
-            raise UserError(f"The data set {path} does not exist: build it first or correct the path.")
+            raise UserError(f"The {what} {path} does not exist: build it first or correct the path.")
         return path
-    return fetch_store(open_store(uri))
+    return fetch_store(open_store(uri), what=what)
 
 
-def fetch_store(store: Store, folder: Path | None = None) -> Path:
+def fetch_store(store: Store, folder: Path | None = None, what: str = "data set") -> Path:
     """The cached copy of a store's objects; see `fetch`."""
     objects = [info for info in store.list() if not info.name.endswith("/")]
     if not objects:
-        raise ObjectMissing(f"There is no data set below {store.uri}: build it first or correct the address.")
+        raise ObjectMissing(f"There is no {what} below {store.uri}: build it first or correct the address.")
     key = hashlib.sha256(
         json.dumps([[info.name, info.size, info.crc32c] for info in objects]).encode()
     ).hexdigest()[:16]

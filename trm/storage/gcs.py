@@ -26,6 +26,7 @@ from trm.storage.base import (
     AccessDenied,
     BucketMissing,
     Conflict,
+    Damaged,
     ObjectInfo,
     ObjectMissing,
     Patience,
@@ -263,9 +264,7 @@ class GcsStore(Store):
                 )
             return ObjectMissing(f"{where} does not exist: check the address.")
         if isinstance(cause, DataCorruption):
-            return StorageError(
-                f"{where} does not match its checksum after {ATTEMPTS} attempts: write it again."
-            )
+            return Damaged(f"{where} does not match its checksum after {ATTEMPTS} attempts: write it again.")
         if is_transient(cause):
             return Unreachable(
                 f"Could not {action} {where} for {self.patience.minutes:g} minutes ({reason}): "

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from trm.errors import UserError
 from trm.study import flops, tpu_kernels
 from trm.study.dataset_identity import shape
-from trm.study.reading import error_sentence, parse_yaml
+from trm.study.reading import error_sentence, read_yaml
 from trm.study.schema import Count, EvaluationConfig, NonNegative, Positive, RunConfig, Section
 from trm.study.stages import recursion_stages
 from trm.study.tasks import spec_of
@@ -82,12 +82,10 @@ def read_hardware(path: str | Path, name: str) -> Hardware:
         UserError: if the file or the entry is missing or malformed.
     """
     try:
-        entries: dict[str, Any] = parse_yaml(Path(path).read_text(encoding="utf-8"), str(path))
+        entries: dict[str, Any] = read_yaml(
+            path, "name a readable file: it holds the speeds that the plan uses"
+        )
         return Hardware.model_validate(entries[name])
-    except OSError as error:
-        raise UserError(
-            f"{path}: {error.strerror}; name a readable file: it holds the speeds that the plan uses"
-        ) from error
     except (KeyError, TypeError):
         if not isinstance(entries, dict):
             raise UserError(f"{path}: must be a mapping from names to machines") from None

@@ -164,4 +164,10 @@ class StudyFile(Section):
                     raise ValueError(f"{word!r} is the name of a rule of the pipeline; choose another")
                 if not shape.fullmatch(word):
                     raise ValueError(f"{word!r}: names consist of letters, digits and _, such as data_size")
+        alike: dict[str, str] = {}
+        for name in value:
+            if (other := alike.setdefault(name.lower(), name)) != name:
+                raise ValueError(
+                    f"{other!r} and {name!r} differ in case only: their files are the same on macOS"
+                )
         return value

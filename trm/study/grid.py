@@ -17,7 +17,7 @@ from trm.study.fingerprint import canonical_json, run_name
 from trm.study.input_files import fill_variables, with_checksums
 from trm.study.merge import LENGTHS, Flat, check_key, flatten, lay, nearest, nest, resolve
 from trm.study.points import Point, ResolvedExperiment, Run, Study
-from trm.study.reading import error_sentence, parse_yaml
+from trm.study.reading import error_sentence, read_yaml
 from trm.study.schema import EvaluationConfig, RunConfig, RuntimeConfig
 from trm.study.text import count
 
@@ -52,11 +52,7 @@ def load_study(
 
 def read_study_file(path: str | Path) -> StudyFile:
     """Parse and validate the file without expanding it."""
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror or error}; name the study with --study") from error
-    document = parse_yaml(text, str(path))
+    document = read_yaml(path, "name the study with --study")
     if not isinstance(document, dict):
         raise UserError(f"{path}: must be a mapping with study, scales and experiments")
     return parse_study(document, str(path))

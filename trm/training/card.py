@@ -6,11 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-from trm.io import paragraph, write_text
+from trm.io import paragraph, read_json, write_text
 from trm.study.fingerprint import task_slug
+from trm.study.records import TRAINING, WEIGHTS, check_evaluation, read_training
 from trm.study.schema import DataConfig
 from trm.study.text import count
-from trm.training.outputs import PUZZLE, WEIGHTS, TrainedModel, load_weights, save_weights
+from trm.training.outputs import PUZZLE, TrainedModel, load_weights, save_weights
 
 SHOWN = ("fixed", "confident")
 """Policies in the card, besides `restarts`: users have no oracle, and votes are no better than the halt logit."""
@@ -50,7 +51,7 @@ def _data(data: DataConfig) -> str:
 
 def card(run: Path, trained: TrainedModel, name: str) -> str:
     """The model card: model, data, training, provenance, accuracy."""
-    config, document = trained.config, _document(run / "training.json")
+    config, document = trained.config, read_training(run) if (run / TRAINING).exists() else {}
     model, data, training = config.model, config.data, config.training
     parameters = sum(tensor.numel() for tensor in trained.weights("ema").values())
     lines = [
@@ -99,17 +100,22 @@ def card(run: Path, trained: TrainedModel, name: str) -> str:
 
 
 def evaluations(run: Path) -> list[tuple[str, dict[str, Any]]]:
-    """What a user can expect on test puzzles: the data set's name, and a row of an evaluation's results."""
-    own = _document(run / "training.json").get("dataset", {})
-    documents = [_document(path) for path in sorted(run.glob("evaluation-*.json"))]
-    return [
-        (document.get("dataset", own).get("name", ""), row)
-        for document in documents
-        for row in document["results"]
-        if row["split"] == "test"
-        and (row["policy"] in SHOWN or (row["policy"] == "restarts" and row["restarts"] > 1))
-    ]
+    """What a user can expect on test puzzles: the data set's name, and a row of an evaluation's results.
 
-
-def _document(path: Path) -> dict[str, Any]:
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    Raises:
+        UserError: a file does not belong to the run.
+    """
+    training = read_training(run) if (run / TRAINING).exists() else {}
+    found = []
+    for path in sorted(run.glob("evaluation-*.json")):
+        evaluation = read_json(path)
+        if training:
+            check_evaluation(path, evaluation, training)
+        name = evaluation.get("dataset", training.get("dataset", {})).get("name", "")
+        found += [
+            (name, row)
+            for row in evaluation["results"]
+            if row["split"] == "test"
+            and (row["policy"] in SHOWN or (row["policy"] == "restarts" and row["restarts"] > 1))
+        ]
+    return found

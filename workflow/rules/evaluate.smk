@@ -3,8 +3,7 @@
 
 rule evaluate:
     input:
-        training=PLACE.at("results/runs/{run}/training.json"),
-        weights=PLACE.at("results/runs/{run}/weights.safetensors"),
+        run=by(INPUTS.evaluate_run, "run", "evaluation"),
         dataset=by(INPUTS.evaluate_dataset, "run", "evaluation"),
     output:
         evaluation=PLACE.at("results/runs/{run}/evaluation-{evaluation}.json"),
@@ -24,6 +23,6 @@ rule evaluate:
     message:
         "Evaluation of {wildcards.run}"
     shell:
-        "exec python -m trm evaluate --run $(dirname {input.training:q}) --dataset $(dirname {input.dataset:q}) "
+        "exec python -m trm evaluate --run $(dirname {input.run[0]:q}) --dataset $(dirname {input.dataset:q}) "
         "--ahead {params.checkpoints:q} --evaluation {params.evaluation:q} --out {output.evaluation:q} "
         "--threads {threads} --log {log:q}"

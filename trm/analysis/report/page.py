@@ -15,7 +15,7 @@ from PIL import Image
 from trm.analysis.report.contents import FigureBlock, Report
 from trm.analysis.words import count, duration
 from trm.errors import UserError
-from trm.play import shipped
+from trm.play import models_folder
 from trm.play.page import part
 
 HERE = Path(__file__).parent
@@ -49,7 +49,7 @@ def page(report: Report, *, paper: bool = False) -> str:
 def _play() -> str:
     """The trained models to play with, where there are some that run in a page."""
     try:
-        return part(shipped())
+        return part(models_folder())
     except UserError:
         return ""
 

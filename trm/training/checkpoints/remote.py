@@ -19,6 +19,7 @@ import torch
 from trm.backends.base import Backend
 from trm.errors import UserError
 from trm.storage import is_remote, open_store
+from trm.storage.base import Damaged, ObjectMissing
 from trm.storage.cache import default_folder
 from trm.storage.lease import Lease, LeaseLost
 from trm.storage.mirror import Mirror, Snapshot
@@ -106,7 +107,7 @@ class SharedFolder(CheckpointFolder):
                 continue
             try:
                 mirror.fetch(remote[step], self.root)
-            except (UserError, ValueError, KeyError) as error:
+            except (ObjectMissing, Damaged, ValueError, KeyError) as error:
                 log.warning(
                     "checkpoint %s is unusable (%s): trying an older one",
                     mirror.store.url(remote[step].name),

@@ -65,6 +65,7 @@ class TpuApi:
         self.host_keys: dict[str, list[str]] = {}
         self.failures: list[tuple[str, ApiError]] = []
         self.roles = {"roles/tpu.admin", "roles/iam.serviceAccountUser"}  # of the callers
+        self.offline = False  # nobody reaches the API
         self.calls: list[str] = []
         self.requests: list[Any] = []
         self.lock = threading.RLock()
@@ -94,6 +95,7 @@ class TpuApi:
             self.no_capacity.clear()
             self.full_zones.clear()
             self.refusals.clear()
+            self.offline = False
 
     def forget(self) -> None:
         """Forget every node and request."""
@@ -125,10 +127,13 @@ class TpuApi:
                     self.calls.append(name)
                     self.requests.append(request)
                     try:
+                        if self.offline:
+                            raise ApiError(grpc.StatusCode.UNAVAILABLE, "failed to connect to all addresses")
                         if permission := denied(self.roles, needed_for_tpus(name, request)):
                             message = f"Permission '{permission}' denied on resource (or it may not exist)."
                             raise ApiError(grpc.StatusCode.PERMISSION_DENIED, message)
                         self._fail(name)
+                        self._check_zone(getattr(request, "name", "") or request.parent)
                         self._advance()
                         return getattr(self, f"_{re.sub(r'(?<!^)(?=[A-Z])', '_', name).lower()}")(request)
                     except ApiError as error:
@@ -227,8 +232,9 @@ class TpuApi:
     def _check_zone(self, parent: str) -> None:
         zone = parent.split("/")[3]
         if zone not in self.ZONES:
+            # The real code (github.com/dstackai/gpuhunt/issues/98), also for a project without access to the zone.
             raise ApiError(
-                grpc.StatusCode.NOT_FOUND, f"Location {zone} is not found or access is unauthorized."
+                grpc.StatusCode.PERMISSION_DENIED, f"Location {zone} is not found or access is unauthorized."
             )
 
     def _find(self, kind: dict[str, Any], name: str) -> Any:
@@ -255,7 +261,6 @@ class TpuApi:
             self.deleting[name] = time.monotonic()
 
     def _create_queued_resource(self, request: Any) -> Any:
-        self._check_zone(request.parent)
         name = f"{request.parent}/queuedResources/{request.queued_resource_id}"
         if name in self.queued:
             raise ApiError(grpc.StatusCode.ALREADY_EXISTS, f"Resource '{name}' already exists")
