@@ -2,7 +2,8 @@
 # make study      the larger laptop study (about half an hour)
 # make test       the core tests, on any machine, a few minutes
 # make test-all   every test: emulated pod, Slurm, browser, TPU backend (a second environment of 7 GB)
-# make lint       ruff, types, snakefmt, snakemake --lint
+# make lint       ruff, types, snakefmt, snakemake --lint, generated files
+# make schema     write the generated files, after a new experiment, task, optimiser, setting or kind of figure
 # make rehearsal  the pipeline on an emulated TPU pod, with a preemption
 # make bench      our code against baselines
 # make docs       the documentation site, into site/
@@ -21,7 +22,7 @@ uv = $(1)/bin/python -m uv pip install --quiet --python $(1)/bin/python
 # torch_xla has wheels for Linux on x86-64 only
 XLA ?= $(if $(filter Linux-x86_64,$(shell uname -s)-$(shell uname -m)),1,0)
 
-.PHONY: report study test test-all test-full test-xla lint types docs notebooks shell bench rehearsal envs lock
+.PHONY: report study schema test test-all test-full test-xla lint types docs notebooks shell bench rehearsal envs lock
 .DEFAULT_GOAL := report
 
 # A path file, not an editable install: Snakemake finds plugins by listing folders.
@@ -86,6 +87,10 @@ lint: $(VENV)/.ready
 	$(BIN)/snakefmt --check Snakefile workflow
 	$(BIN)/snakemake --lint --configfile profiles/local/workflow.yaml
 	$(BIN)/python -m trm study schema --check
+
+# the parts of config/ and docs/ that are generated from the study, the schema and the kinds of figures
+schema: $(VENV)/.ready
+	@$(BIN)/python -m trm study schema
 
 docs: $(VENV)/.ready
 	$(BIN)/mkdocs build --strict --quiet --site-dir site

@@ -194,9 +194,8 @@ def test_a_bucket_out_of_reach_costs_the_record_and_nothing_else(fresh, monkeypa
     assert not Path("results/launches").exists()
 
 
-@pytest.mark.parametrize("words", [("data_size", "--point", "10"), ("old10",)])
-def test_one_point_of_an_experiment(fresh, words):
-    result = launch(fresh, "-n", *words)
+def test_one_point_of_an_experiment(fresh):
+    result = launch(fresh, "-n", "data_size", "--point", "10")
     assert result.returncode == 0, result.stderr
     stats = result.stdout.partition("Job stats:")[2]
     assert re.search(r"^train +2$", stats, re.MULTILINE)
@@ -205,12 +204,9 @@ def test_one_point_of_an_experiment(fresh, words):
 
 
 def test_a_point_that_the_scale_lacks_is_named_with_those_that_it_has(fresh):
-    fresh.edit(lambda study: study["experiments"]["data_size"]["points"].update(old11="train_puzzles=11"))
-    for words in (("data_size", "--point", "11"), ("old11",)):
-        result = launch(fresh, "-n", *words)
-        said = "11'; there are: train_puzzles=10; train_puzzles=20"
-        assert result.returncode == 1
-        assert said in result.stderr + result.stdout
+    result = launch(fresh, "-n", "data_size", "--point", "11")
+    assert result.returncode == 1
+    assert "11'; there are: train_puzzles=10; train_puzzles=20" in result.stderr + result.stdout
 
 
 def test_patterns_name_experiments(fresh, monkeypatch):

@@ -147,12 +147,11 @@ def test_another_scale_never_passes_for_this_one(project):
     assert project.would_run() == {}
 
 
-def test_experiments_are_targets_by_name_and_old_id(project):
+def test_experiments_are_targets(project):
     shutil.rmtree(project.folder / "results/plots")
-    for target in ("data_size", "E3.2"):
-        jobs = project.would_run(target)
-        assert jobs["publish"] == 1
-        assert "html_report" not in jobs
+    jobs = project.would_run("data_size")
+    assert jobs["publish"] == 1
+    assert "html_report" not in jobs
 
 
 def test_sizes_are_checked_for_what_is_asked_for(project):

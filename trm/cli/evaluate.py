@@ -12,13 +12,19 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from trm.study.schema import EvaluationConfig
 
+REMOTE = ("run_folder", "dataset")
+"""Options that may name a place in a bucket."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's options."""
     parser.add_argument(
-        "--run", required=True, dest="run_folder", help="folder of the finished run, or its gs:// URI"
+        "--run",
+        required=True,
+        dest="run_folder",
+        help="folder of the finished run, or its address in a bucket",
     )
-    parser.add_argument("--dataset", required=True, help="data set folder, or its gs:// URI")
+    parser.add_argument("--dataset", required=True, help="data set folder, or its address in a bucket")
     parser.add_argument(
         "--evaluation", default="{}", help="EvaluationConfig: JSON text or a path to a JSON file"
     )

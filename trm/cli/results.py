@@ -14,6 +14,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+REMOTE = ("place",)
+"""Options that may name a place in a bucket."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's options."""

@@ -73,7 +73,7 @@ class Controller(logging.Filter):
         signal.default_int_handler(number, frame)
 
     def failed(self, log: list[str]) -> None:
-        """After a failure: a report of the results so far. Not after Ctrl-C, whose user does not want to wait.
+        """After a failure: a report of the results so far. Not after Ctrl-C: the user does not want to wait.
 
         Args:
             log: Snakemake's own log files.

@@ -36,7 +36,7 @@ class PreflightGate:
     @property
     def output(self) -> Any:
         """The file that the check writes: one for each pod, number of hosts and environment."""
-        return self._place.at(self._path)
+        return self._place.file(self._path)
 
     def before(self, *outputs: str) -> list[Any]:
         """What a job with these outputs waits for: the check, or nothing if all of them exist.

@@ -229,7 +229,7 @@ class TrainingConfig(Section):
     """Decoupled weight decay of all parameters except the puzzle embedding."""
     puzzle_weight_decay: NonNegative = 1.0
     """Decoupled weight decay of the rows of the puzzle embedding that are in the batch."""
-    optimizer: Literal["adam_atan2", "adamw", "lion"] = "adam_atan2"
+    optimizer: Literal["adam_atan2", "adamw", "lion", "muon"] = "adam_atan2"
     """Adam-atan2 (arXiv 2407.05872), AdamW (1711.05101) or Lion (2302.06675)."""
     beta1: Fraction = 0.9
     """First-moment decay."""
@@ -268,8 +268,9 @@ class PlacementConfig(Section):
     """The backend; `any`: chosen by the machine."""
     workers: Whole = 0
     """Processes that share each batch (hosts of a TPU pod); 0: as many as the job is given."""
-    network: Literal["any", "plain"] = "any"
-    """`plain`: the network as defined, differentiated by autograd; `any`: the backend's faster implementation."""
+    network: Literal["any", "plain", "compiled", "triton"] = "any"
+    """`plain`: the network as defined, differentiated by autograd; on a GPU also `compiled` (torch.compile) and
+    `triton` (our kernels); `any`: the backend's fastest, timed if there are several."""
     average: Literal["every", "first"] = "every"
     """Which workers compute the moving average: all, or only the first, which sends it to the others at each
     validation. Under SPMD (xla) there is only one average."""

@@ -3,14 +3,14 @@
 
 rule evaluate:
     input:
-        run=by(INPUTS.evaluate_run, "run", "evaluation"),
-        dataset=by(INPUTS.evaluate_dataset, "run", "evaluation"),
+        run=of_wildcards(INPUTS.evaluate_run, "run", "evaluation"),
+        dataset=of_wildcards(INPUTS.evaluate_dataset, "run", "evaluation"),
     output:
-        evaluation=PLACE.at("results/runs/{run}/evaluation-{evaluation}.json"),
+        evaluation=PLACE.file("results/runs/{run}/evaluation-{evaluation}.json"),
     log:
         f"{LOGS}/evaluate/{{run}}-{{evaluation}}.log",
     benchmark:
-        PLACE.at("results/benchmarks/evaluate/{run}-{evaluation}.tsv")
+        PLACE.file("results/benchmarks/evaluate/{run}-{evaluation}.tsv")
     conda:
         "../../envs/cpu/environment.yaml"
     threads: PROJECT.study.scale.threads
@@ -18,8 +18,8 @@ rule evaluate:
         tpu_hosts=1,
         gpu=PLAN.gpus_per_worker,
     params:
-        evaluation=by(CATALOGUE.evaluation_json, "run", "evaluation"),
-        checkpoints=derived(INPUTS.checkpoints, "run"),
+        evaluation=of_wildcards(CATALOGUE.evaluation_json, "run", "evaluation"),
+        checkpoints=untracked(INPUTS.checkpoints, "run"),
     message:
         "Evaluation of {wildcards.run}"
     shell:
