@@ -229,6 +229,22 @@ def test_a_quota_text_after_a_preemption_is_waited_out(api, play):
     assert sum("next try at" in line and "exhausted" in line for line in output) == 2
 
 
+@pytest.mark.parametrize("granted", [False, True])
+def test_a_request_that_fails_for_quota_is_final_only_before_the_first_pod(api, play, granted):
+    async def story(cloud, capacity):
+        if granted:
+            await capacity.wait()
+            api.preempt()
+        api.fail_requests(2, "z", QUOTA)
+        return await capacity.wait(existed=granted)
+
+    if granted:
+        assert play(story)[0].is_ready
+        return
+    with pytest.raises(CloudError, match="has no quota for spot"):
+        play(story)
+
+
 def test_a_resource_that_cannot_be_deleted_yet_is_waited_for(api, play):
     async def story(cloud, capacity):
         cloud.pauses = (0.01, 0.02)

@@ -170,3 +170,10 @@ def test_a_fit_and_a_figure_of_an_earlier_table_are_found(project, capsys):
     assert "fits/data_size" in said
     assert "figures/data_size" in said
     assert "made from an earlier table" in said
+
+
+def test_an_edit_during_a_run_is_called_one(project, monkeypatch, tmp_path, capsys):
+    """The rule asks for the table of the study as it was when the run began."""
+    monkeypatch.chdir(project.folder)
+    assert main(["study", "spec", "table", "data_size-0123abcd", "--out", str(tmp_path / "spec.json")]) == 2
+    assert "experiments.yaml was edited during this run" in capsys.readouterr().err

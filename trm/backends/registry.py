@@ -60,7 +60,8 @@ def open_backend(name: str = "auto", threads: int | None = None) -> Backend:
 
 def _fused() -> Implementation:
     """The CPU kernel, where it covers the network; otherwise the plain network."""
-    from trm.backends.cpu.network import KernelRounds, products_for
+    from trm.backends.cpu.choice import products_for
+    from trm.backends.cpu.network import KernelRounds
 
     def rounds(weights: Weights, arch: Architecture) -> Rounds:
         products = products_for(weights, arch)

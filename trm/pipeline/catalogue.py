@@ -30,6 +30,7 @@ from trm.study.fingerprint import canonical_json, digest, run_identity
 from trm.study.merge import nearest
 from trm.study.points import Run, Study
 from trm.study.reading import error_sentence
+from trm.study.records import NAMED
 
 Value = TypeVar("Value")
 
@@ -157,6 +158,11 @@ class Catalogue:
 
     def table_spec(self, name: str, root: str = "") -> dict[str, Any]:
         """A TableSpec (trm.analysis.specs) of a table or an experiment; `root` is put before run folders."""
+        if NAMED.fullmatch(name) and name not in self.tables:
+            raise UserError(
+                f"{self.path} was edited during this run and no longer makes the table {name}: repeat the command; "
+                "finished runs are kept, and only what the edit changes is made"
+            )
         experiment = self.study.experiment(self.tables.get(name, name))
         return {
             "name": experiment.name,

@@ -10,9 +10,10 @@ from torch.profiler import record_function
 
 from trm.backends.base import Backend
 from trm.backends.cpu import compiled, library
+from trm.backends.cpu.choice import products_for
 from trm.backends.cpu.compiled import CompiledNetwork
 from trm.backends.cpu.library import address
-from trm.backends.cpu.network import Incoming, Results, Settings, Supervision, products_for
+from trm.backends.cpu.network import Incoming, Results, Settings, Supervision
 from trm.model.act import Carry, Rows, empty_carry
 from trm.model.parameters import Rates
 from trm.study.flops import train_flops

@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from .cloud import PodState, TpuCloud
+from .cloud import LOST_NODE, PodState, TpuCloud
 from .errors import CloudError, DeletedByUser, is_quota, is_refused, short
 from .google import gx
 
@@ -42,6 +42,7 @@ class Capacity:
         `existed`: the pod was up in this call, so it is not created again if somebody has deleted it since.
         Raises CloudError if the API or the profile refuses, or after tpu-queue-timeout seconds.
         """
+        self.granted = self.granted or existed
         self.begin = self.asked = self.reported_at = time.monotonic()
         self.since, self.reported, self.operation = clock(), "", None
         pause, most = self.cloud.poll_seconds
@@ -52,7 +53,8 @@ class Capacity:
                 failure = self.cloud.failure_of(self.operation)
                 self.operation, existed = None, failure is None
             state = await self.cloud.describe()
-            self.granted = self.granted or existed or state.is_ready or state.is_lost
+            was_up = state.is_ready or state.node in LOST_NODE or state.queued == "SUSPENDED"
+            self.granted = self.granted or was_up
             if state.is_ready:
                 self.requested = False
                 return state

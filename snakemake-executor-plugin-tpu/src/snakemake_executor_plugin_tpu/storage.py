@@ -101,8 +101,8 @@ class StorageProvider(plugin.StorageProvider):
             super().__post_init__()
         except DefaultCredentialsError:
             raise WorkflowError(
-                "There are no Google credentials for Cloud Storage here: run `gcloud auth application-default login`, or "
-                "set GOOGLE_APPLICATION_CREDENTIALS to a key file."
+                "No Google credentials for Cloud Storage here: run `gcloud auth application-default login`, or set "
+                "GOOGLE_APPLICATION_CREDENTIALS to a key file."
             ) from None
         self.client._http.hooks["response"].append(self._compare_clocks)
 

@@ -50,6 +50,7 @@ class TpuApi:
     ) -> None:
         self.boot, self.destroy, self.seconds_per_state = boot, destroy, seconds_per_state
         self.no_capacity: dict[str, int] = {}
+        self.why_failed = NO_CAPACITY
         self.ids = itertools.count(1)
         self.created_nodes = 0
         self.key_seconds = 0.0
@@ -160,9 +161,9 @@ class TpuApi:
             generic("google.longrunning.Operations", {"GetOperation": operations}),
         )
 
-    def fail_requests(self, count: int, zone: str = "us-central2-b") -> None:
-        """Let the next `count` requests in a zone end in FAILED for lack of capacity."""
-        self.no_capacity[zone] = count
+    def fail_requests(self, count: int, zone: str = "us-central2-b", message: str = NO_CAPACITY) -> None:
+        """Let the next `count` requests in a zone end in FAILED, for lack of capacity or for another reason."""
+        self.no_capacity[zone], self.why_failed = count, message
 
     def refuse_requests(self, code: int, message: str) -> None:
         """Let the operation of the next request fail."""
@@ -186,7 +187,7 @@ class TpuApi:
                 resource.state = _queued_state(WAITING[age].name)
             elif self.no_capacity.get(zone):
                 self.no_capacity[zone] -= 1
-                error = {"code": 8, "message": NO_CAPACITY.format(zone=zone)}
+                error = {"code": 8, "message": self.why_failed.format(zone=zone)}
                 resource.state = _queued_state("FAILED", failed_data={"error": error})
             else:
                 for spec in resource.tpu.node_spec:
