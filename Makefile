@@ -1,4 +1,4 @@
-# make report     the laptop study: results/report.html and results/plots/scaling_laws.pdf
+# make report     the laptop study: results/report.html and results/plots/scaling_laws.pdf (ARGS=-p: all of Snakemake's output)
 # make study      the larger laptop study (about half an hour)
 # make test       the core tests, on any machine, a few minutes
 # make test-all   every test: emulated pod, Slurm, browser, TPU backend (a second environment of 7 GB)
@@ -62,10 +62,10 @@ $(TPU_VENV)/.ready: envs/tpu/requirements.lock
 envs: $(VENV)/.ready $(TPU_VENV)/.ready
 
 report: $(VENV)/.ready
-	@$(RUN)
+	@$(RUN) $(ARGS)
 
 study: $(VENV)/.ready
-	@$(RUN) --config experiments=study
+	@$(RUN) --config experiments=study $(ARGS)
 
 test: $(VENV)/.ready
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not full"

@@ -15,6 +15,7 @@ from tests.training.puzzles import write_dataset
 from trm.cli import main
 from trm.errors import UserError
 from trm.evaluation.solve import fault, find_models, keeps_rules, panels, parse_puzzle, solve
+from trm.play.animation import animation
 from trm.tasks.sudoku.geometry import Geometry, from_text, to_text
 from trm.training.dataset import Dataset
 from trm.training.outputs import load_weights
@@ -209,6 +210,23 @@ def test_panels_stand_side_by_side():
     assert "step 5" in lines[7]
 
 
+def test_a_search_becomes_a_moving_picture():
+    """Each text is visible while it stands: at any time one digit a cell, at the end the answer, wrong ones red."""
+    from xml.etree import ElementTree
+
+    text = animation(FOUR, from_text(PUZZLE[:-1] + "."), [from_text(WRONG), from_text(ANSWER)])
+    svg = "{http://www.w3.org/2000/svg}"
+    texts = list(ElementTree.fromstring(text).iter(f"{svg}text"))
+    last = {item.text for item in texts if item.get("opacity") is None and item.get("class") == "note"}
+    assert last == {"supervision step 2"}
+    shown = {(float(t.get("y")), float(t.get("x"))): t.text for t in texts if t.get("opacity") is None}
+    assert "".join(shown[place] for place in sorted(shown))[:16] == ANSWER
+    (wrong,) = [item for item in texts if item.get("class") == "wrong"]
+    assert wrong.text == "2"
+    moves = wrong.find(f"{svg}animate")
+    assert (moves.get("values"), moves.get("keyTimes")) == ("0;1;0", "0;0.2333;0.3333")
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -218,6 +236,7 @@ def test_panels_stand_side_by_side():
         ([PUZZLE, "--steps", "0"], "--steps 0: give 1 or more"),
         ([PUZZLE, "--noise", "-1"], "--noise -1"),
         ([PUZZLE, "--model", "nowhere"], "--model nowhere does not exist"),
+        (["nowhere.csv", "--svg", "s.svg"], "--svg draws one puzzle"),
         (["nowhere.csv"], "nowhere.csv cannot be read: No such file"),
     ],
 )

@@ -21,6 +21,7 @@ COMMANDS = {
     "train": "train one model",
     "evaluate": "evaluate a trained model",
     "solve": "solve Sudoku with a trained model",
+    "play": "write a page on which the trained models solve Sudoku",
     "table": "collect evaluations into one table",
     "fit": "fit scaling laws to a table",
     "plot": "draw a figure from tables and fits",

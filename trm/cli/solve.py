@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trm.errors import UserError
-from trm.io import shipped
 
 if TYPE_CHECKING:
     import numpy as np
@@ -42,8 +41,6 @@ NUMBERS = {
     1: " It is the puzzle's only solution.",
     2: " The puzzle has several solutions: it is no proper Sudoku.",
 }
-DEEPER = 4
-"""Steps by default: this many times as many as in training."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -55,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--model", type=Path, help="folder of a run, or a .safetensors file (default: those in models/)"
     )
     parser.add_argument(
-        "--steps", type=int, help=f"maximum supervision steps (default: {DEEPER} times those of training)"
+        "--steps", type=int, help="maximum supervision steps (default: 4 times those of training)"
     )
     parser.add_argument(
         "--restarts", type=int, default=4, help="number of starts, all but the first with noise (default: 4)"
@@ -64,6 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--noise", type=float, default=0.3, help="standard deviation of that noise (default: 0.3)"
     )
     parser.add_argument("--out", type=Path, help="CSV file for the answers to many puzzles")
+    parser.add_argument("--svg", type=Path, help="also draw the steps of one puzzle as a moving picture")
     parser.add_argument("--threads", type=int, help="CPU threads (default: all)")
 
 
@@ -78,18 +76,21 @@ def run(args: argparse.Namespace) -> int:
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     path = Path(args.puzzle)
     is_file = path.suffix in (".csv", ".gz") or (len(args.puzzle) < 200 and path.is_file())
-    return _solve_many(args) if is_file or args.puzzle == "-" else _solve_one(args)
+    many = is_file or args.puzzle == "-"
+    if many and args.svg:
+        raise UserError("--svg draws one puzzle: give its characters")
+    return _solve_many(args) if many else _solve_one(args)
 
 
 def _models(args: argparse.Namespace, cells: int) -> list[tuple[Path, TrainedModel]]:
     from trm.evaluation.solve import find_models
+    from trm.play import models_folder
 
     if args.model:
         if not args.model.exists():
             raise UserError(f"--model {args.model} does not exist: give the folder of a finished run")
         return find_models([args.model], cells)
-    own = Path("models")
-    return find_models([own if own.is_dir() else shipped("models")], cells)
+    return find_models([models_folder()], cells)
 
 
 def _search(
@@ -97,7 +98,7 @@ def _search(
 ) -> Solved:
     from trm.backends.registry import open_backend
     from trm.evaluation.evaluate import inference_network
-    from trm.evaluation.solve import solve
+    from trm.evaluation.solve import DEEPER, solve
     from trm.study.schema import EvaluationConfig
 
     backend = open_backend("cpu", args.threads)
@@ -124,6 +125,11 @@ def _solve_one(args: argparse.Namespace) -> int:
             break
     width = shutil.get_terminal_size((100, 24)).columns
     print("\n".join(panels(geometry, question, found.history, width)))
+    if args.svg:
+        from trm.io import write_text
+        from trm.play.animation import animation
+
+        write_text(args.svg, animation(geometry, question, found.history))
     answer = to_text(found.answers[0])
     sure = 100 / (1 + math.exp(-float(found.halt_logits[0])))
     where = f"step {found.steps[0]}" + (f" of restart {found.starts[0]}" if found.starts[0] else "")

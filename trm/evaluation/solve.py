@@ -21,6 +21,9 @@ from trm.study.tasks import spec_of
 from trm.tasks.sudoku.geometry import SYMBOLS, Geometry, broken_rule, symbol_values
 from trm.training.outputs import TrainedModel, load_weights
 
+DEEPER = 4
+"""Steps by default: this many times as many as in training."""
+
 
 class Solved(NamedTuple):
     """Answers and how they were found; 0: no digit."""

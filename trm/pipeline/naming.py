@@ -24,6 +24,8 @@ DATASET_FILES = tuple(
     for split in ("train", "validation", "test")
     for file in ("dataset.json", *(f"all__{array}.npy" for array in ARRAYS))
 )
+EVENTS = "TRM_EVENTS"
+"""Environment variable with the path of the file through which Snakemake's process tells the console what happens."""
 REPORT = "results/report.html"
 RUN_FILES = ("training.json", "history.csv", "weights.safetensors")
 

@@ -14,9 +14,10 @@ from typing import Any
 
 from trm.analysis.origin import read_figure
 from trm.errors import UserError
-from trm.io import write_bytes, write_json
+from trm.io import sha256_file, write_bytes, write_json
 from trm.pipeline.naming import REPORT, published
 from trm.pipeline.selection import Selection
+from trm.play import models_folder
 from trm.study.fingerprint import digest
 from trm.study.points import Study
 
@@ -47,6 +48,7 @@ class Published:
             {name: item.skip for name, item in study.experiments.items() if item.skip},
             [[item.definition.question, item.definition.hypothesis] for item in study.experiments.values()],
             list(study.experiments),
+            [sha256_file(path) for path in sorted(models_folder().glob("*/weights.safetensors"))],
         ]
         return digest([*shown, f"{self._budget:g}"] if self._budget else shown)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from trm.io import paragraph, read_json, write_text
 from trm.study.fingerprint import task_slug
@@ -30,7 +31,7 @@ def write_model(run: Path, out: Path) -> int:
     data = trained.config.data  # drop local paths; the files' checksums stay
     config = trained.config.model_copy(update={"data": data.model_copy(update={"files": ()})})
     save_weights(out / WEIGHTS, kept, config, trained.meta)
-    write_text(out / "README.md", _card(run, trained, out.name))
+    write_text(out / "README.md", card(run, trained, out.name))
     return (out / WEIGHTS).stat().st_size
 
 
@@ -48,7 +49,7 @@ def _data(data: DataConfig) -> str:
     return ", ".join(parts)
 
 
-def _card(run: Path, trained: TrainedModel, name: str) -> str:
+def card(run: Path, trained: TrainedModel, name: str) -> str:
     """The model card: model, data, training, provenance, accuracy."""
     config, document = trained.config, read_training(run) if (run / TRAINING).exists() else {}
     model, data, training = config.model, config.data, config.training
@@ -72,19 +73,11 @@ def _card(run: Path, trained: TrainedModel, name: str) -> str:
             f"({count(document['threads'], 'thread')}), commit {commit}, run {trained.meta['run']}."
         )
     lines = [paragraph(line) for line in lines]
-    rows = []
-    for path in sorted(run.glob("evaluation-*.json")):
-        evaluation = read_json(path)
-        if document:
-            check_evaluation(path, evaluation, document)
-        puzzles = evaluation.get("dataset", document.get("dataset", {})).get("name", "")
-        rows += [
-            f"| {puzzles} | {row['policy']} | {row['steps']} | {row['restarts']} "
-            f"| {100 * row['exact_accuracy']:.1f} % of {row['puzzles']:,} |"
-            for row in evaluation["results"]
-            if row["split"] == "test"
-            and (row["policy"] in SHOWN or (row["policy"] == "restarts" and row["restarts"] > 1))
-        ]
+    rows = [
+        f"| {puzzles} | {row['policy']} | {row['steps']} | {row['restarts']} "
+        f"| {100 * row['exact_accuracy']:.1f} % of {row['puzzles']:,} |"
+        for puzzles, row in evaluations(run)
+    ]
     if rows:
         lines += [
             "",
@@ -104,3 +97,25 @@ def _card(run: Path, trained: TrainedModel, name: str) -> str:
         "",
     ]
     return "\n".join(lines)
+
+
+def evaluations(run: Path) -> list[tuple[str, dict[str, Any]]]:
+    """What a user can expect on test puzzles: the data set's name, and a row of an evaluation's results.
+
+    Raises:
+        UserError: a file does not belong to the run.
+    """
+    training = read_training(run) if (run / TRAINING).exists() else {}
+    found = []
+    for path in sorted(run.glob("evaluation-*.json")):
+        evaluation = read_json(path)
+        if training:
+            check_evaluation(path, evaluation, training)
+        name = evaluation.get("dataset", training.get("dataset", {})).get("name", "")
+        found += [
+            (name, row)
+            for row in evaluation["results"]
+            if row["split"] == "test"
+            and (row["policy"] in SHOWN or (row["policy"] == "restarts" and row["restarts"] > 1))
+        ]
+    return found

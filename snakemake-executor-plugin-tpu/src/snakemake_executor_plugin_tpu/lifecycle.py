@@ -30,7 +30,6 @@ from .settings import ExecutorSettings
 from .ssh import Ssh, host_name, try_ssh, write_config
 
 LEAST_DISK = 64 << 20
-LOGIN_SECONDS = 30.0
 ATTENDED_SECONDS = 60.0
 
 
@@ -97,7 +96,7 @@ class PodManager:
         self._pod: Pod | None = None
         self._work: asyncio.Task[Any] | None = None
         self._ended: PodError | None = None
-        self._count = 0
+        self._count, self._entered = 0, False
         self._state: tuple[float, PodState] | None = None
 
     @property
@@ -288,6 +287,7 @@ class PodManager:
         except BaseException:
             await ssh.close()
             raise
+        self._entered = True
         self.say(f"TPU pod {self.cloud.name} is up: {len(pod.answering())} host(s) answer")
         return pod
 
@@ -363,7 +363,10 @@ class PodManager:
                 raise Offline(f"Neither Google nor the pod could be reached for {cloud.patience:.0f} s.")
             begin = time.monotonic() if cloud.silent_since else max(begin, cloud.back_at)
             waited = time.monotonic() - begin
-            if isinstance(error, LoginRefused) and waited > min(LOGIN_SECONDS, patience):
+            # A key that has let this call in before is right: the host is in trouble.
+            if isinstance(error, LoginRefused) and waited > (
+                patience if self._entered else min(30.0, patience)
+            ):
                 raise PodError(self._how_to_log_in(error))
             if waited > patience and full:
                 raise PodError(

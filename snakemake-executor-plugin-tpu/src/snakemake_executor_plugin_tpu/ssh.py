@@ -61,7 +61,7 @@ def control_folder(places: Sequence[str] = SOCKET_PLACES) -> Path:
     for place in (Path(name).expanduser() for name in places):
         try:
             _remove_ended(place)
-            folder = Path(tempfile.mkdtemp(prefix="tpu-ssh-", dir=place))
+            folder = Path(tempfile.mkdtemp(prefix="tpussh-", dir=place))
             with socket.socket(socket.AF_UNIX) as probe:
                 probe.bind(str(folder / LONGEST_SOCKET))
             (folder / LONGEST_SOCKET).unlink()
@@ -75,7 +75,7 @@ def control_folder(places: Sequence[str] = SOCKET_PLACES) -> Path:
 
 
 def _remove_ended(place: Path) -> None:
-    for path in place.glob("tpu-ssh-*"):
+    for path in place.glob("tpussh-*"):
         with contextlib.suppress(OSError), open(path / "lock") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(path, ignore_errors=True)
