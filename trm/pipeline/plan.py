@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -175,22 +176,10 @@ def _drawing(project: Project, estimates: Estimates, experiments: list[str]) -> 
 
 
 def _row(project: Project, estimates: Estimates, label: str, run: str) -> dict[str, Any]:
-    cost = estimates.of(run)
-    return {
-        "run": run,
-        "point": label,
-        "seed": project.runs[run].config.seed,
-        "done": run in project.done,
-        "parameters": cost.parameters,
-        "steps": cost.steps,
-        "flops": cost.flops,
-        "seconds": cost.seconds,
-        "device_hours": cost.device_hours,
-        "usd": cost.usd,
-        "checkpoint_bytes": cost.checkpoint_bytes,
-        "memory_bytes": cost.memory_bytes,
-        "step_time": "compiled estimate" if cost.compiled else "FLOPs",
-    }
+    cost = asdict(estimates.of(run))
+    source = "compiled estimate" if cost.pop("compiled") else "FLOPs"
+    known = {"run": run, "point": label, "seed": project.runs[run].config.seed, "done": run in project.done}
+    return {**known, **cost, "step_time": source}
 
 
 def buys(experiments: list[dict[str, Any]], budget: float, todo: bool = True) -> dict[str, Any]:
@@ -272,20 +261,18 @@ def _totals(document: dict[str, Any]) -> list[str]:
         f"Total: {seconds_text(document['todo_seconds'])} of jobs ({device}), including {parts}",
         f"About {seconds_text(document['wall_seconds'])} with {count(document['jobs'], 'job')} at once; "
         f"the longest chain of jobs takes {seconds_text(document['chain_seconds'])}",
-        *_pod(document),
+        # a pod costs as long as it exists
+        *(
+            [f"{device_text(document['pod_hours'])} of the pod; {document['price']}"]
+            if "pod_hours" in document
+            else []
+        ),
         *([sentence(document["spent"], document["device"])] if "spent" in document else []),
         *(f"Reads {file} (SHA-256 {found[:12]}...)" for file, found in document["files"].items()),
         _speed(document),
         f"Checkpoints: {bytes_text(document['checkpoint_bytes'])}{month}",
         *_step_times(document),
     ]
-
-
-def _pod(document: dict[str, Any]) -> list[str]:
-    """The hours of a pod, which costs as long as it exists."""
-    if "pod_hours" not in document:
-        return []
-    return [f"{device_text(document['pod_hours'])} of the pod; {document['price']}"]
 
 
 def _speed(document: dict[str, Any]) -> str:

@@ -130,9 +130,10 @@ class DataConfig(Section):
     """`generate`: generated offline (ARC: small tasks of five kinds); `csv`: files in the official layout; `official`:
     the published data set (needs network); `json`: ARC challenge and solution files; `mix`: all `sources`."""
     files: tuple[str, ...] = ()
-    """Paths or gs:// URIs read by `csv`, `json` and `mix`. They count by their checksums, not their paths."""
+    """Paths or addresses in a bucket (gs://, s3://) read by `csv`, `json` and `mix`. They
+    count by their checksums, not their paths."""
     sha256: tuple[str, ...] = ()
-    """Checksums of `files`, in the same order; computed for local files, required for gs:// ones."""
+    """Checksums of `files`, in the same order; computed for local files, required in a bucket."""
     box_rows: Annotated[int, Field(ge=2, le=5)] = 3
     """Sudoku: rows per box; the grid has box_rows * box_cols rows."""
     box_cols: Annotated[int, Field(ge=2, le=5)] = 3
@@ -233,7 +234,8 @@ class TrainingConfig(Section):
     puzzle_weight_decay: NonNegative = 1.0
     """Decoupled weight decay of the rows of the puzzle embedding that are in the batch."""
     optimizer: Literal["adam_atan2", "adamw", "lion", "muon"] = "adam_atan2"
-    """Adam-atan2 (arXiv 2407.05872), AdamW (1711.05101) or Lion (2302.06675)."""
+    """Adam-atan2 (arXiv 2407.05872), AdamW (1711.05101), Lion (2302.06675), or Muon (2502.16982) for the matrices of
+    the blocks with Adam-atan2 for the rest."""
     beta1: Fraction = 0.9
     """First-moment decay."""
     beta2: Fraction = 0.95
