@@ -16,7 +16,6 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import triton
@@ -24,7 +23,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from benchmarks.frame import finish, parser
-from trm.backends.cuda import attention, norm, swiglu, tiles, tokens
+from trm.backends.cuda import attention, swiglu, tiles, tokens
 from trm.backends.cuda.common import power
 from trm.model.definition import EPS
 from trm.study.flops import inner_width
@@ -56,14 +55,6 @@ def cases(architecture: str) -> Iterator[tuple[str, Any, list[str], dict[str, An
     """Name, kernel, types of the non-constant arguments, and constants with options."""
     common = {"WIDE": triton.language.float32}
     dot = common | {"OPERAND": triton.language.bfloat16}
-    for axis, shape in ((1, (74496, WIDTH)), (0, (LENGTH, 1 << 18))):
-        tile = norm._tiles(SimpleNamespace(shape=shape), axis)[1] | {"AXIS": axis, "num_warps": 8} | common
-        kept = {"EPS": EPS, "KEEP": True, "SCALE": True, "INTO": True}
-        yield f"norm {axis}", norm._forward, [BF16] * 3 + [FP32, BF16, BF16, INT, INT], tile | kept
-        yield f"norm backward {axis}", norm._backward, [BF16, BF16, FP32, BF16, INT, INT], tile
-    gate = swiglu.TILE | {"num_warps": 8} | common
-    for name, backward in (("gate", False), ("gate backward", True)):
-        yield name, swiglu._gate, [BF16, BF16, INT, INT, INT, INT], gate | {"BACKWARD": backward}
     for tile in candidates("channels", architecture):
         sizes = {"inner": INNER, "depth": WIDTH, "GROUP": 8, "KEEP": True}
         yield "swiglu product", swiglu._product, [BF16] * 4 + [INT], tile | sizes | dot

@@ -41,9 +41,13 @@ def metrics(found):
     ]
 
 
-@pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
-def test_ends_bit_identical(precision, dataset_folder, tmp_path):
-    run = config(training=RUN | {"precision": precision})
+@pytest.mark.parametrize(
+    "training",
+    [{"precision": name} for name in ("float32", "bfloat16", "float16")] + [{"optimizer": "muon"}],
+    ids=str,
+)
+def test_ends_bit_identical(training, dataset_folder, tmp_path):
+    run = config(training=RUN | training)
     whole = train(run, dataset_folder, tmp_path / "whole")
     for step in (3, 11, 18):  # before the first checkpoint, between two, in the snapshot half
         broken_off(run, dataset_folder, tmp_path, step, checkpoint_minutes=1e-6)

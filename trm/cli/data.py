@@ -21,6 +21,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from trm.study.schema import DataConfig
 
+REMOTE = ("files",)
+"""Options that may name a place in a bucket."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's options."""
@@ -32,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     expand = actions.add_parser("expand", help="write augmented copies out, as the reference tools do")
     inspect = actions.add_parser("inspect", help="print identity, counts and difficulty; draw samples")
     checksum = actions.add_parser(
-        "checksum", help="print gs:// files with their SHA-256, in the form that `--config` expects"
+        "checksum", help="print files of a bucket with their SHA-256, in the form that `--config` expects"
     )
     checksum.add_argument("files", nargs="+", metavar="URI", help="gs://bucket/file")
     tasks = actions.add_parser("tasks", help="write ARC tasks of a few families, as additional training data")

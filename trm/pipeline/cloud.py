@@ -7,9 +7,8 @@ import re
 import sys
 from pathlib import Path
 
-import yaml
-
 from trm.errors import UserError
+from trm.study.reading import read_yaml
 
 VARIABLES = {"project": "GOOGLE_CLOUD_PROJECT", "zone": "TRM_ZONE", "bucket": "TRM_BUCKET", "pod": "TRM_POD"}
 SHAPES = {
@@ -43,12 +42,7 @@ def cloud_settings(path: str | Path = "config/cloud.yaml") -> dict[str, str]:
     Raises:
         UserError: names the first setting that is missing or malformed, and both places where it can be set.
     """
-    try:
-        document = yaml.safe_load(Path(path).read_text(encoding="utf-8")) or {}
-    except FileNotFoundError:
-        document = {}
-    except yaml.YAMLError as error:
-        raise UserError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
+    document = (read_yaml(path) or {}) if Path(path).exists() else {}
     unknown = set(document) - {*VARIABLES, "wandb"}
     if unknown:
         raise UserError(
@@ -69,7 +63,7 @@ def cloud_settings(path: str | Path = "config/cloud.yaml") -> dict[str, str]:
 
 def tpu_prices(spot: bool = False, path: str | Path = "config/hardware.yaml") -> dict[str, float]:
     """USD per chip and hour by family (v4, v5litepod, ...), from the file of the plan's prices."""
-    document = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    document = read_yaml(path)
     prices = {}
     for name, entry in document.items():
         if "slices" in entry:

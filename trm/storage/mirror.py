@@ -20,7 +20,7 @@ from typing import Any
 from uuid import uuid4
 
 from trm.io import files_below, sha256_file
-from trm.storage.base import Conflict, Damaged, ObjectMissing, Store
+from trm.storage.base import ABSENT, Conflict, Damaged, ObjectMissing, Store
 from trm.storage.lease import Lease
 
 log = logging.getLogger("trm")
@@ -160,7 +160,7 @@ class Mirror:
             self.store.put_bytes(
                 _manifest_name(name, self.part, self.parts),
                 json.dumps(manifest, sort_keys=True).encode(),
-                if_generation_match=0,
+                generation=ABSENT,
             )
         except Conflict:
             # This step has been published (the run was resumed from before it) with the same state: delete ours.

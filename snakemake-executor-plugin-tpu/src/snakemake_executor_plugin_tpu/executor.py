@@ -229,7 +229,9 @@ class Executor(RemoteExecutor):
                 outcome = future.result()
             except BaseException as error:
                 self.logger.debug("the job's driver failed", exc_info=error)
-                outcome = Outcome(False, f"The plugin failed on it: {type(error).__name__}: {error}")
+                outcome = Outcome(
+                    False, f"Internal error of the plugin in this job: {type(error).__name__}: {error}"
+                )
             try:
                 self._account(info, outcome)
             except OSError as error:

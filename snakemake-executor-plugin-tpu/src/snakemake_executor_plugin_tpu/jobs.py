@@ -132,7 +132,9 @@ class JobRun:
             # Other jobs get its hosts next, so nothing of it may be left there.
             await self._abandon()
             return Outcome(
-                False, f"The plugin failed on it: {type(error).__name__}: {error}", self._log_files()
+                False,
+                f"Internal error of the plugin in this job: {type(error).__name__}: {error}",
+                self._log_files(),
             )
         finally:
             self.allocator.release(self.request.slot)
