@@ -271,7 +271,7 @@ def test_environment_from_a_lock_file_on_a_host(healthy_pod, tmp_path):
             await worker.deploy()
             lock = "--no-index\nno-such-package==1\n"
             with pytest.raises(
-                PodError, match="a host without access to a package index needs tpu-wheelhouse"
+                PodError, match="hosts without a package index need an environment in tpu-environments"
             ):
                 await worker.prepare_environment("bad", lock, "3.11", output.append)
 

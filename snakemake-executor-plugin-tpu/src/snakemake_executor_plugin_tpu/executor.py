@@ -320,7 +320,7 @@ class Executor(RemoteExecutor):
         if not self.driver.ended:
             try:
                 if left := self.driver.call(self._end(), END_SECONDS):
-                    atexit.register(print, left, file=sys.stderr)  # the last line of the call
+                    atexit.register(lambda: print(left, file=sys.stderr))  # the last line of the call
             except TimeoutError:
                 self.logger.warning("The connections to the pod did not close in time.")
         self.driver.end()

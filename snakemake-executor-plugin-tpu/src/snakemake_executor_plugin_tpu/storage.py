@@ -26,6 +26,9 @@ from snakemake_interface_common.logging import get_logger
 from snakemake_interface_storage_plugins.io import Mtime
 from snakemake_interface_storage_plugins.registry import StoragePluginRegistry
 
+# Otherwise a thread of the client asks for the bucket's metadata to label traces.
+os.environ.setdefault("DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA", "true")
+
 TELL_SECONDS = 60.0
 LEAST_SKEW = 5.0  # seconds; less is the delay of an answer
 
