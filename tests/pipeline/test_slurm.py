@@ -54,7 +54,7 @@ def test_what_slurm_refuses_is_said(commands):
 
 
 def test_a_job_that_made_no_step_does_not_go_back(commands, capsys):
-    _resume_later(0, 15.0)
+    _resume_later(0, 15.0, 15.0)
     assert capsys.readouterr().out == (
         "no step was finished in a job of 15 minutes: give jobs more time (max_runtime)\n"
     )
@@ -72,7 +72,7 @@ def test_a_stretch_leaves_time_for_the_checkpoint():
 
 def test_job_on_a_tpu_asks_the_plugin_to_launch_it_again(tmp_path, monkeypatch):
     monkeypatch.setenv("TPU_AGAIN_FILE", str(tmp_path / "again"))
-    _resume_later(0, 30.0)
+    _resume_later(0, 30.0, 30.0)
     assert not (tmp_path / "again").exists()
-    _resume_later(5, 30.0)
+    _resume_later(5, 30.0, 30.0)
     assert (tmp_path / "again").exists()

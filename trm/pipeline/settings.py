@@ -67,6 +67,8 @@ class Settings(BaseModel):
     max_runtime: Annotated[int, Field(ge=0)] = 0
     """Longest job in minutes; a longer run stops before that with a checkpoint, and another job resumes it. 0: no
     limit."""
+    lost_minutes: Annotated[float, Field(gt=0)] = 10.0
+    """Minutes without a sign of life after which a job that Slurm does not know counts as lost."""
     container: str = ""
     """Image in which jobs run with `--sdm apptainer`, built from the Dockerfile (docs/cluster.md)."""
     xla_python: str = ""
