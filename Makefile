@@ -75,7 +75,7 @@ test-full: $(VENV)/.ready $(if $(filter 1,$(XLA)),$(TPU_VENV)/.ready)
 	@$(if $(filter 1,$(XLA)),$(MAKE) --no-print-directory test-xla,echo "Skipped: the tests of the TPU backend and of the GPU kernels (torch_xla has wheels for Linux on x86-64 only, or XLA=0 was given)")
 
 test-xla: $(TPU_VENV)/.ready
-	$(TPU_VENV)/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests/xla tests/network/cuda
+	$(TPU_VENV)/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests/xla tests/backends/cuda
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .

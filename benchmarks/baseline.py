@@ -85,7 +85,7 @@ class Block(nn.Module):
 
 
 class EagerTRM(nn.Module):
-    """The model; parameter names are those of `trm.network`, plus `.weight` after each matrix."""
+    """The model; parameter names are those of `trm.model`, plus `.weight` after each matrix."""
 
     def __init__(self, model: ModelConfig, seq_len: int, vocab: int, num_ids: int, dtype: torch.dtype):
         super().__init__()
@@ -101,7 +101,7 @@ class EagerTRM(nn.Module):
         self.register_buffer("l_init", torch.zeros(model.d_model, dtype=dtype))
 
     def load_ours(self, weights: dict[str, Tensor], states: dict[str, Tensor]) -> None:
-        """Load the weights of `trm.network.parameters`."""
+        """Load the weights of `trm.model.parameters`."""
         own = dict(self.named_parameters())
         with torch.no_grad():
             for name, tensor in weights.items():

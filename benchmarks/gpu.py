@@ -26,7 +26,7 @@ import torch
 
 from benchmarks import step
 from benchmarks.frame import best_seconds, cell, in_turns
-from trm.devices import open_backend
+from trm.backends.registry import open_backend
 from trm.io import dump, read_json, write_text
 from trm.provenance import provenance
 from trm.study.flops import forward_flops, step_flops
@@ -105,13 +105,13 @@ def ceilings(sizes: Sizes) -> dict[str, Any]:
 
 def checks(sizes: Sizes) -> dict[str, Any]:
     """Every kernel and the whole network against float64."""
-    from trm.network.cuda import available
+    from trm.backends.cuda import available
 
     if not available() or not torch.cuda.is_available():
         reason = "there is no GPU" if available() else "triton is not installed"
-        return {"skipped": f"{reason}: tests/network/cuda checks the kernels"}
+        return {"skipped": f"{reason}: tests/backends/cuda checks the kernels"}
     from benchmarks import gpu_checks
-    from trm.training.kernel_checks import TOLERANCE, Shapes
+    from trm.backends.cuda.checks import TOLERANCE, Shapes
 
     device = torch.device("cuda")
     parts = [gpu_checks.kernels(Shapes(), dtype, device) for dtype in TOLERANCE]

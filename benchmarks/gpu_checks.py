@@ -7,13 +7,13 @@ from collections.abc import Iterator
 import torch
 
 from benchmarks.kernels import candidates
-from trm.network import losses
-from trm.network.cuda.network import TritonNetwork
-from trm.network.cuda.tiles import architecture_of
-from trm.network.eager.plain import PlainNetwork
-from trm.network.parameters import Layout, architecture, initial_weights
+from trm.backends.cuda.checks import Check, KernelChecks, Shapes, relative
+from trm.backends.cuda.network import TritonNetwork
+from trm.backends.cuda.tiles import architecture_of
+from trm.model import losses
+from trm.model.parameters import Layout, architecture, initial_weights
+from trm.model.plain import PlainNetwork
 from trm.study.schema import ModelConfig
-from trm.training.kernel_checks import Check, KernelChecks, Shapes, relative
 
 
 def kernels(shapes: Shapes, dtype: torch.dtype, device: torch.device) -> Iterator[Check]:

@@ -1,4 +1,4 @@
-"""Time the tiles of `trm.network.cuda.tiles` on this GPU and write the fastest into trm/network/cuda/tiles.json.
+"""Time the tiles of `trm.backends.cuda.tiles` on this GPU and write the fastest into trm/backends/cuda/tiles.json.
 
 python -m benchmarks.gpu_tiles
 """
@@ -15,11 +15,11 @@ import triton
 from torch import Tensor
 
 from benchmarks.frame import ROOT
+from trm.backends.cuda import attention, norm, tokens
+from trm.backends.cuda.layers import Attention, Channels, Tokens
+from trm.backends.cuda.tiles import LIBRARY, OPERATIONS, TABLE, architecture_of, parse
 from trm.io import read_json, write_json
-from trm.network.cuda import attention, norm, tokens
-from trm.network.cuda.layers import Attention, Channels, Tokens
-from trm.network.cuda.tiles import LIBRARY, OPERATIONS, TABLE, architecture_of, parse
-from trm.network.fused import Buffers
+from trm.model.fused import Buffers
 from trm.study.dataset_identity import shape as data_shape
 from trm.study.flops import inner_width
 from trm.study.flops import tokens as token_count

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from benchmarks.frame import finish, in_turns, parser
-from trm.devices.cpu import CpuBackend
+from trm.backends.cpu.device import CpuBackend
 from trm.evaluation import policies
 from trm.evaluation.evaluate import Evaluation
 from trm.study.schema import EvaluationConfig

@@ -24,9 +24,9 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from benchmarks.frame import finish, parser
-from trm.network.cuda import attention, norm, swiglu, tiles, tokens
-from trm.network.cuda.common import power
-from trm.network.definition import EPS
+from trm.backends.cuda import attention, norm, swiglu, tiles, tokens
+from trm.backends.cuda.common import power
+from trm.model.definition import EPS
 from trm.study.flops import inner_width
 from trm.study.schema import ModelConfig
 

@@ -20,10 +20,10 @@ import torch
 
 from benchmarks.baseline import EagerTrainer, EagerTRM
 from benchmarks.frame import Ratio, best_seconds, finish, in_turns, parser
-from trm.devices import open_backend
-from trm.devices.base import Backend
-from trm.network.act import Rows
-from trm.network.inference import InferenceNetwork, inference_batch
+from trm.backends.base import Backend
+from trm.backends.registry import load_implementation, open_backend
+from trm.model.act import Rows
+from trm.model.inference import InferenceNetwork, inference_batch
 from trm.study.flops import forward_flops, step_flops
 from trm.study.schema import ModelConfig, RunConfig, TrainingConfig
 from trm.study.tasks import Sizes
@@ -100,7 +100,9 @@ def our_evaluation(
     model, cells = state.config.model, state.puzzles.seq_len
     weights = state.layout.views(state.params)
     vectors = (state.h_init, state.l_init, state.puzzle_table)
-    net = InferenceNetwork(weights, *vectors, state.arch, model.h_cycles, model.l_cycles, backend.network)
+    net = InferenceNetwork(
+        weights, *vectors, state.arch, model.h_cycles, model.l_cycles, load_implementation(backend.network)
+    )
     rows = rows or inference_batch(cells + model.puzzle_tokens, model.d_model, backend.device)
     inputs = backend.place(random_rows(rows, cells, state.puzzles.vocab)[0])
     ids = torch.zeros(rows, dtype=torch.int32, device=backend.device)

@@ -8,7 +8,7 @@ HERE = Path(__file__).parent
 FULL = (
     "slurm",
     "xla",
-    "network/cuda",
+    "backends/cuda",
     "analysis/test_notebooks.py",
     "analysis/test_redraw.py",
     "pipeline/test_cluster_docs.py",

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-import trm.devices
 from tests.training.conftest import config
 from trm.__main__ import main
+from trm.backends import registry
 
 EVALUATION = {"train_puzzles": 10, "traces": 1}
 
@@ -54,7 +54,7 @@ def test_it_is_taken_and_is_what_the_job_would_have_measured(
 ):
     theirs = evaluate(root, dataset_folder, tmp_path / "own.json", ahead=False)
     said = capsys.readouterr().out
-    monkeypatch.setattr(trm.devices, "open_backend", no_backend)
+    monkeypatch.setattr(registry, "open_backend", no_backend)
     ours = evaluate(root, dataset_folder, tmp_path / "taken.json")
     assert [line.rsplit(",", 1)[0] for line in said.splitlines()] == [
         line.rsplit(",", 1)[0] for line in capsys.readouterr().out.splitlines()
@@ -72,7 +72,7 @@ def test_other_settings_weights_or_data_are_measured(root, dataset_folder, tmp_p
     assert evaluate(root, dataset_folder, tmp_path / "a.json", train_puzzles=5)["results"][1]["puzzles"] == 5
     other = tmp_path / "other"
     other.symlink_to(dataset_folder)
-    monkeypatch.setattr(trm.devices, "open_backend", no_backend)
+    monkeypatch.setattr(registry, "open_backend", no_backend)
     with pytest.raises(AssertionError, match="evaluated again"):
         evaluate(root, other, tmp_path / "b.json")
     weights = root / "run" / "weights.safetensors"

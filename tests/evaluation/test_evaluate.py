@@ -7,13 +7,13 @@ import torch
 
 from tests.training.conftest import config, train, trainer
 from tests.training.puzzles import write_dataset
+from trm.backends.cpu.device import CpuBackend
 from trm.cli import main
 from trm.data.dataset import Meta, one_example_set
-from trm.devices.cpu import CpuBackend
 from trm.errors import UserError
 from trm.evaluation import bins, policies
 from trm.evaluation.evaluate import Evaluation
-from trm.network.scores import Score
+from trm.model.scores import Score
 from trm.study.flops import forward_flops
 from trm.study.schema import DataConfig, EvaluationConfig
 from trm.tasks import task_of
@@ -145,7 +145,7 @@ def test_validation_and_evaluation_agree(dataset_folder, tmp_path):
 def test_stopping_when_confident_gives_the_answers_of_the_full_pass(
     slots, trained, dataset_folder, monkeypatch
 ):
-    monkeypatch.setattr("trm.network.inference.inference_batch", lambda *_: slots)
+    monkeypatch.setattr("trm.model.inference.inference_batch", lambda *_: slots)
     measured = evaluation(trained, dataset_folder)
     spread_halting(measured.net)
     data = measured.dataset.originals("test", measured.backend)
@@ -169,7 +169,7 @@ def test_stopping_when_confident_gives_the_answers_of_the_full_pass(
 
 
 def test_confident_evaluation_runs_fewer_rows(trained, dataset_folder, monkeypatch):
-    monkeypatch.setattr("trm.network.inference.inference_batch", lambda *_: 8)
+    monkeypatch.setattr("trm.model.inference.inference_batch", lambda *_: 8)
     measured = evaluation(trained, dataset_folder)
     spread_halting(measured.net)
     data = measured.dataset.originals("test", measured.backend)

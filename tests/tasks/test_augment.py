@@ -10,7 +10,7 @@ from tests.data.conftest import apply_numpy
 from trm.data import rng
 from trm.data.dataset import Meta, load
 from trm.errors import UserError
-from trm.network.act import Rows
+from trm.model.act import Rows
 from trm.tasks import task_of
 from trm.tasks.expand import expand
 from trm.tasks.maze.maze import dihedral_cells, examine

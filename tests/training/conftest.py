@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.training.puzzles import write_dataset
-from trm.devices.cpu import CpuBackend
+from trm.backends.cpu.device import CpuBackend
 from trm.study.schema import RunConfig, RuntimeConfig
 from trm.training.checkpoints.folder import CheckpointFolder
 from trm.training.dataset import Dataset

@@ -96,7 +96,7 @@ def constant(state: Any) -> None:
 
 def strided(state: Any) -> None:
     """A fault: a kernel that gets a view with gaps."""
-    from trm.network.cuda import swiglu
+    from trm.backends.cuda import swiglu
 
     swiglu.gate(state.params[:64].view(2, 32)[:, ::2], state.params[:16].view(2, 8))
 
@@ -106,8 +106,8 @@ FAULTS = {fault.__name__: fault for fault in (item, copy, constant, strided)}
 
 def steps(network: str, document: dict[str, Any], world: int, fault: str) -> None:
     """Two steps of a run as one of `world` workers takes them; with a fault, which happens before the update."""
-    from trm.devices.base import Backend, Precision, precision_of
-    from trm.network.act import Rows
+    from trm.backends.base import Backend, Precision, precision_of
+    from trm.model.act import Rows
     from trm.study.schema import RunConfig
     from trm.study.tasks import Sizes
     from trm.training.optim import loss_scale

@@ -19,8 +19,8 @@ from types import FrameType
 
 import torch
 
+from trm.backends.cpu import launch
 from trm.cli import main
-from trm.network.cpu import launch
 from trm.training.loop import Trainer
 
 STEP = Trainer._one_step.__code__

@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from tests.training.conftest import config, train, trainer
+from trm.backends.cpu.device import CpuBackend
 from trm.data.sampler import Sampler
-from trm.devices.cpu import CpuBackend
 from trm.errors import UserError
 from trm.evaluation.evaluate import evaluate_run
 from trm.evaluation.votes import can_vote, vote_results
-from trm.network.inference import InferenceNetwork
+from trm.model.inference import InferenceNetwork
 from trm.study.schema import DataConfig, EvaluationConfig
 from trm.tasks.arc.augment import ArcAugmenter
 from trm.tasks.arc.generate import KINDS

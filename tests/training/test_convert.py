@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from tests.training.conftest import DATA, config, train
+from trm.backends.cpu.device import CpuBackend
 from trm.cli import main
-from trm.devices.cpu import CpuBackend
 from trm.errors import UserError
 from trm.evaluation.evaluate import inference_network
-from trm.network import definition as network
+from trm.model import definition as network
 from trm.study.schema import EvaluationConfig
 from trm.training.dataset import Dataset
 from trm.training.interchange import from_reference, plain_names, to_reference

@@ -13,10 +13,10 @@ import torch
 from tests.training.conftest import config, train, trainer
 from tests.training.puzzles import write_dataset
 from trm import io
+from trm.backends.base import precision_of
+from trm.backends.registry import open_backend
+from trm.backends.workers import world_from_environment
 from trm.cli import main
-from trm.devices import open_backend
-from trm.devices.base import precision_of
-from trm.devices.workers import world_from_environment
 from trm.errors import UserError
 from trm.training.dataset import Dataset
 from trm.training.memory import is_out_of_memory

@@ -9,8 +9,8 @@ import pytest
 import torch
 import yaml
 
-from tests.network.supervision import supervision_step
-from trm.network.eager.plain import PlainNetwork
+from tests.backends.supervision import supervision_step
+from trm.model.plain import PlainNetwork
 from trm.study.grid import load_study
 from trm.study.schema import ModelConfig, TrainingConfig
 from trm.training.optim import flat
@@ -65,7 +65,7 @@ def test_the_printed_optimiser_steps_by_the_momentums_sign(printed):
 
 
 def test_the_printed_network_is_the_plain_one_and_names_what_is_not_finite(printed):
-    module = printed("trm.network.eager", "checked")
+    module = printed("trm.model", "checked")
     model = ModelConfig(d_model=16, heads=2, puzzle_tokens=1, h_cycles=1, l_cycles=1)
     kind = module.checked().network
     expected = supervision_step(PlainNetwork, model, torch.float32)

@@ -5,8 +5,8 @@ import torch
 
 from tests.training.conftest import config, train, trainer
 from tests.training.recording import capture
-from trm.devices import cuda
-from trm.devices.cuda import WARM_UP_STEPS, GraphedStep
+from trm.backends.cuda import device as cuda
+from trm.backends.cuda.device import WARM_UP_STEPS, GraphedStep
 
 RUN = {"steps": 9, "curriculum": [{"until": 0.5, "h_cycles": 1, "l_cycles": 1}]}
 
@@ -14,7 +14,7 @@ RUN = {"steps": 9, "curriculum": [{"until": 0.5, "h_cycles": 1, "l_cycles": 1}]}
 @pytest.fixture(autouse=True)
 def plain_network(monkeypatch):
     """Its operations all go through torch, where they can be recorded."""
-    monkeypatch.setattr("trm.devices.cpu.CpuBackend.network", "plain")
+    monkeypatch.setattr("trm.backends.cpu.device.CpuBackend.network", "plain")
 
 
 def graphed(run, data, root, capture):

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tests.training.conftest import config, first_losses, train, trainer
-from trm.devices.cpu import CpuBackend
+from trm.backends.cpu.device import CpuBackend
 from trm.errors import UserError
 from trm.study.schema import CurriculumStage, ModelConfig, PlacementConfig, RuntimeConfig, TrainingConfig
 from trm.training.outputs import load_weights

@@ -9,8 +9,8 @@ import sys
 import pytest
 
 from tests.training.conftest import config
-from trm.devices.claims import claim
-from trm.devices.launch import run_workers
+from trm.backends.cuda.claims import claim
+from trm.backends.launch import run_workers
 
 SCRIPT = "import os, sys, time; rank = os.environ['RANK']; "
 
@@ -24,7 +24,10 @@ def test_each_process_claims_another_gpu(tmp_path):
 
 
 def test_a_claim_ends_with_its_process(tmp_path):
-    code = "import pathlib, sys; from trm.devices.claims import claim; print(claim('a', 0, pathlib.Path(sys.argv[1])))"
+    code = (
+        "import pathlib, sys; from trm.backends.cuda.claims import claim; "
+        "print(claim('a', 0, pathlib.Path(sys.argv[1])))"
+    )
     for _ in range(2):
         done = subprocess.run(
             [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from tests.training.conftest import config, train, trainer
-from trm.devices.cpu import CpuBackend
-from trm.devices.tpu_metrics import Use
+from trm.backends.cpu.device import CpuBackend
+from trm.backends.tpu.metrics import Use
 from trm.errors import UserError
 from trm.training.history import TensorBoard
 from trm.training.report import TRANSFER_SHARE

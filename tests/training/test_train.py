@@ -6,7 +6,7 @@ import torch
 
 from benchmarks.baseline import EagerTrainer, EagerTRM
 from tests.training.conftest import config, first_losses, train, trainer
-from trm.network.parameters import initial_states, initial_weights
+from trm.model.parameters import initial_states, initial_weights
 from trm.study.fingerprint import RECIPE_VERSION, run_fingerprint
 from trm.training.metrics import INDEX
 from trm.training.outputs import load_weights

@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from tests.training.conftest import config, first_losses
-from trm.devices.tpu_metrics import DUTY_CYCLE, HBM_TOTAL, HBM_USED
-from trm.devices.workers import stay_on_this_machine
+from trm.backends.tpu.metrics import DUTY_CYCLE, HBM_TOTAL, HBM_USED
+from trm.backends.workers import stay_on_this_machine
 from trm.study.schema import PlacementConfig
 from trm.training.outputs import load_weights
 
@@ -27,7 +27,7 @@ from pathlib import Path
 import torch
 torch.set_num_threads(1)
 from tests.training.conftest import first_losses, trainer
-from trm.devices.tpu_metrics import TpuMetrics
+from trm.backends.tpu.metrics import TpuMetrics
 from trm.errors import UserError
 from trm.study.schema import RunConfig
 task, text, data, root = sys.argv[1:]
@@ -40,7 +40,7 @@ try:
         if task == "hang":  # set now, so that a slow start of a process is no fault
             torch.distributed.distributed_c10d._set_pg_timeout(timedelta(seconds=3))
         if task == "graphed":
-            from trm.devices.cuda import GraphedStep
+            from trm.backends.cuda.device import GraphedStep
             from tests.training.recording import capture
             found.program = GraphedStep(found.step, capture)
         if task == "chips":
@@ -126,7 +126,7 @@ def test_two_workers_end_equal_and_one_writes(dataset_folder, tmp_path):
 def test_every_host_tells_what_its_own_chips_do(dataset_folder, tmp_path):
     """Each process asks the metrics service of its host; a host without one has no columns."""
     pytest.importorskip("grpc")
-    from tests.devices.metrics_service import metrics_service
+    from tests.backends.metrics_service import metrics_service
 
     environments = [
         {"TPU_STATUS_FILE": str(tmp_path / f"status-{rank}"), "TPU_RUNTIME_METRICS_PORTS": "1"}
@@ -225,7 +225,7 @@ mount --bind "$0" /etc/hosts && exec "$@"
 """
 MEET = """
 import torch
-from trm.devices.workers import Workers, world_from_environment
+from trm.backends.workers import Workers, world_from_environment
 workers = Workers("gloo", *world_from_environment())
 total = torch.ones(3)
 workers.all_reduce(total)

@@ -27,7 +27,7 @@ from torch import Tensor  # noqa: E402
 
 from tests.training.puzzles import write_dataset  # noqa: E402
 from tests.xla.steps import config  # noqa: E402
-from trm.devices.xla import XlaBackend  # noqa: E402
+from trm.backends.tpu.device import XlaBackend  # noqa: E402
 from trm.evaluation.evaluate import evaluate_run  # noqa: E402
 from trm.study.schema import DataConfig, EvaluationConfig, RunConfig, RuntimeConfig  # noqa: E402
 from trm.tasks.build import build_dataset  # noqa: E402

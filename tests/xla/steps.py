@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from trm.devices import open_backend
-from trm.devices.base import Backend
+from trm.backends.base import Backend
+from trm.backends.registry import open_backend
 from trm.study.schema import RunConfig
 from trm.training.dataset import Dataset
 from trm.training.feed import Feed

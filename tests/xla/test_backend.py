@@ -112,7 +112,7 @@ def test_a_batch_that_does_not_divide_is_refused(folder: Path):
 LATE = """
 import os, warnings
 import torch
-from trm.devices.xla import XlaBackend
+from trm.backends.tpu.device import XlaBackend
 
 class Step:
     def __init__(self):
@@ -148,8 +148,8 @@ def test_a_late_compilation_is_warned_of():
 
 CLONES = """
 import torch
-from trm.devices.xla import XlaBackend
-from trm.devices.replay import Replay
+from trm.backends.tpu.device import XlaBackend
+from trm.backends.tpu.replay import Replay
 backend = XlaBackend()
 one = backend.place(torch.ones(4))
 two = one.clone()  # one memory for both, until one of them changes

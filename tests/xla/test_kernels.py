@@ -14,9 +14,9 @@ ROOT = Path(__file__).parents[2]
 def steps(mixer: str, kind: str, keep: int = 2) -> dict[str, Any]:
     """Answer, latent and gradients of two rounds in float32, in plain bfloat16, or by the kernels, of which `keep` of
     two block applications keep their activations."""
-    from trm.network import definition as network
-    from trm.network.parameters import architecture, initial_weights
-    from trm.network.tpu.recursion import Mesh, recursion, usable
+    from trm.backends.tpu.recursion import Mesh, recursion, usable
+    from trm.model import definition as network
+    from trm.model.parameters import architecture, initial_weights
     from trm.study.schema import ModelConfig
 
     position = "rope" if mixer == "attention" else "none"
@@ -57,8 +57,8 @@ def test_blocks_that_are_computed_again_give_the_same_gradients(mixer: str):
 
 
 def test_models_that_do_not_fit_the_kernels_are_left_to_xla():
-    from trm.network.definition import Architecture
-    from trm.network.tpu.recursion import usable
+    from trm.backends.tpu.recursion import usable
+    from trm.model.definition import Architecture
 
     def weights(width: int, inner: int, token_inner: int | None = None) -> dict[str, Any]:
         found = {"blocks.0.channel_mlp.down": torch.empty(width, inner)}
@@ -83,7 +83,7 @@ def test_models_that_do_not_fit_the_kernels_are_left_to_xla():
     "equation", ["qbhk,sbhk->bhqs", "bhqs,sbhk->qbhk", "qbhk,dhk->qbd", "il,lbd->ibd", "li,ibd->lbd"]
 )
 def test_float32_contractions_are_einsum(equation: str):
-    from trm.network.tpu.network import contract
+    from trm.backends.tpu.network import contract
 
     size = dict(zip("qbhksdil", range(2, 10)))
     generator = torch.Generator().manual_seed(0)
@@ -95,7 +95,7 @@ def test_float32_contractions_are_einsum(equation: str):
 def kernel_of(
     kind: str, backward: bool, puzzles: int, length: int, width: int, inner: int, added: bool = False
 ) -> Any:
-    from trm.network.tpu.calls import Kernel
+    from trm.backends.tpu.calls import Kernel
 
     return Kernel(
         kind, backward, not backward, added, puzzles, length, width, inner, rope=kind == "attention"
@@ -129,7 +129,7 @@ def test_kernels_on_an_interpreted_tpu(kind: str, inner: int, backward: bool):
     from jax._src.pallas.mosaic import interpret
     from jax.experimental.pallas import tpu as pltpu
 
-    from trm.network.tpu.calls import jitted
+    from trm.backends.tpu.calls import jitted
 
     kernel = kernel_of(kind, backward, puzzles=4, length=11, width=128, inner=inner)
     rng = np.random.default_rng(0)
@@ -158,7 +158,7 @@ os.environ.update(environment(where))
 import jax, jax.export, jax.numpy as jnp
 from tests.xla.test_kernels import EXTREMES, kernel_of, shapes_of
 from trm.checks.tpu_check.compiler import compile_for
-from trm.network.tpu.calls import jitted
+from trm.backends.tpu.calls import jitted
 for kind, *sizes in EXTREMES:
     backward = sys.argv[1] == "backward"
     kernel = kernel_of(kind, backward, 16, *sizes, added=not backward and kind != "channel")

@@ -17,14 +17,15 @@ from pathlib import Path
 import torch
 from tests.evaluation.test_evaluate import spread_halting
 from tests.xla.steps import config
-from trm.devices import open_backend
+from trm.backends.registry import open_backend
 from trm.evaluation import policies
-from trm.network import inference
+from trm.model import inference
 from trm.training.dataset import Dataset
-from trm.network.scores import Score
+from trm.model.scores import Score
 from trm.training.validate import validate
-from trm.network.inference import InferenceNetwork
-from trm.network.parameters import architecture, initial_states, initial_weights
+from trm.backends.registry import load_implementation
+from trm.model.inference import InferenceNetwork
+from trm.model.parameters import architecture, initial_states, initial_weights
 
 backend, data, run = open_backend(sys.argv[1], 1), Dataset(Path(sys.argv[2])), config("mlp")
 sizes, model = data.puzzles, run.model
@@ -34,7 +35,7 @@ net = InferenceNetwork(
     {name: backend.place(tensor) for name, tensor in weights.items()},
     backend.place(states["h_init"]), backend.place(states["l_init"]),
     backend.place(torch.zeros(sizes.num_ids, model.d_model)),
-    architecture(model, torch.float32), model.h_cycles, model.l_cycles, backend.network,
+    architecture(model, torch.float32), model.h_cycles, model.l_cycles, load_implementation(backend.network),
 )
 shared = []
 step = net.step

@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _evaluate(args: argparse.Namespace, evaluation: EvaluationConfig) -> dict[str, Any] | None:
     """What the file holds, in the first worker."""
-    from trm.devices import open_backend
+    from trm.backends.registry import open_backend
     from trm.evaluation.evaluate import evaluate_run
     from trm.storage.cache import fetch
 

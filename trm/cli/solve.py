@@ -79,7 +79,7 @@ def _models(args: argparse.Namespace, cells: int) -> list[tuple[Path, TrainedMod
 def _search(
     args: argparse.Namespace, trained: TrainedModel, geometry: Geometry, questions: np.ndarray
 ) -> Solved:
-    from trm.devices import open_backend
+    from trm.backends.registry import open_backend
     from trm.evaluation.evaluate import inference_network
     from trm.evaluation.solve import solve
     from trm.study.schema import EvaluationConfig

@@ -18,7 +18,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from trm.devices.base import Backend
+    from trm.backends.base import Backend
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
     """Train; 0 when finished, 143 after SIGTERM and 75 after stop_after_minutes, with a checkpoint written."""
     started = time.monotonic()
     if (args.workers or 1) > 1 and "RANK" not in os.environ:
-        from trm.devices.launch import run_workers
+        from trm.backends.launch import run_workers
 
         return run_workers(args.workers, [sys.executable, "-m", "trm", *sys.argv[1:]])
     from trm.cli.configuration import run_config
@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
         minutes = min(runtime.stop_after_minutes or math.inf, stretch_minutes(left))
         runtime = runtime.model_copy(update={"stop_after_minutes": minutes})
 
-    from trm.devices import open_backend
+    from trm.backends.registry import open_backend
     from trm.errors import UserError
     from trm.storage.cache import fetch
     from trm.storage.folders import output_folder

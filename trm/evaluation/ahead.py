@@ -17,7 +17,7 @@ from trm.study.fingerprint import evaluation_fingerprint
 from trm.study.schema import EvaluationConfig
 
 if TYPE_CHECKING:
-    from trm.devices.base import Backend
+    from trm.backends.base import Backend
 
 log = logging.getLogger("trm")
 

@@ -9,24 +9,25 @@ from typing import Any
 import numpy as np
 import torch
 
+from trm.backends.base import Backend
+from trm.backends.cuda.self_check import check_kernels
+from trm.backends.registry import load_implementation
 from trm.data.dataset import PuzzleSet
-from trm.devices.base import Backend
 from trm.errors import UserError
 from trm.evaluation import bins
 from trm.evaluation.policies import confident, fixed, restarts
 from trm.evaluation.votes import can_vote, vote_results
 from trm.io import write_bytes, write_json
-from trm.network.act import Rows
-from trm.network.inference import InferenceNetwork
-from trm.network.parameters import architecture
-from trm.network.scores import Score
+from trm.model.act import Rows
+from trm.model.inference import InferenceNetwork
+from trm.model.parameters import architecture
+from trm.model.scores import Score
 from trm.provenance import now, provenance
 from trm.study.flops import forward_flops, parameters, train_flops
 from trm.study.schema import EvaluationConfig
 from trm.tasks import task_of
 from trm.training.dataset import Dataset
 from trm.training.outputs import PUZZLE, TrainedModel, load_weights
-from trm.training.self_check import check_kernels
 
 
 def inference_network(
@@ -46,7 +47,7 @@ def inference_network(
         arch,
         trained.config.model.h_cycles,
         trained.config.model.l_cycles,
-        backend.network,
+        load_implementation(backend.network),
     )
     return net, precision.name
 

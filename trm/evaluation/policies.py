@@ -14,9 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from trm.network.act import Rows
-from trm.network.inference import InferenceNetwork
-from trm.network.scores import Score
+from trm.model.act import Rows
+from trm.model.inference import InferenceNetwork
+from trm.model.scores import Score
 
 NewScore = Callable[[], Score]
 

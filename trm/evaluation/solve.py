@@ -14,7 +14,7 @@ import torch
 
 from trm.errors import UserError
 from trm.evaluation.policies import restart_noise
-from trm.network.inference import InferenceNetwork
+from trm.model.inference import InferenceNetwork
 from trm.study.tasks import spec_of
 from trm.tasks.sudoku.geometry import SYMBOLS, Geometry, broken_rule, symbol_values
 from trm.training.outputs import WEIGHTS, TrainedModel, load_weights

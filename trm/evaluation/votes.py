@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from trm.devices.base import Backend
+from trm.backends.base import Backend
 from trm.evaluation.policies import pad_rows
-from trm.network.inference import InferenceNetwork
+from trm.model.inference import InferenceNetwork
 from trm.study.tasks import spec_of
 from trm.tasks.arc.augment import ArcAugmenter
 from trm.tasks.arc.voting import solved, vote_rows

@@ -1,4 +1,4 @@
-"""Which models the Pallas kernels of `trm.network.tpu` support and what they keep for backward, by shape alone."""
+"""Which models the Pallas kernels of `trm.backends.tpu` support and what they keep for backward, by shape alone."""
 
 from __future__ import annotations
 

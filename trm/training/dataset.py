@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from trm.backends.base import Backend
 from trm.data.dataset import PuzzleSet, load
 from trm.data.files import read_manifest
 from trm.data.mixture import MixtureSampler
 from trm.data.sampler import Sampler
-from trm.devices.base import Backend
 from trm.errors import UserError
-from trm.network.act import Rows
+from trm.model.act import Rows
 from trm.study.dataset_identity import shape
 from trm.study.schema import RunConfig
 from trm.study.stages import draw_stages

@@ -7,9 +7,9 @@ import time
 import numpy as np
 import torch
 
+from trm.backends.base import Backend
 from trm.data import hints
-from trm.devices.base import Backend
-from trm.network.parameters import uniform
+from trm.model.parameters import uniform
 from trm.study.schema import RunConfig
 from trm.study.stages import draw_stages
 from trm.tasks.base import HostAugmenter

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from trm.devices.base import Backend
+from trm.backends.base import Backend
 from trm.io import write_bytes, write_json
 from trm.provenance import provenance
 from trm.study.fingerprint import RECIPE_VERSION, run_fingerprint

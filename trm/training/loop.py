@@ -11,11 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trm.devices.base import Backend
+from trm.backends.base import Backend
+from trm.backends.cuda.self_check import check_kernels
+from trm.backends.registry import load_implementation
 from trm.errors import UserError
-from trm.network.act import Rows
-from trm.network.inference import InferenceNetwork
-from trm.network.scores import Score
+from trm.model.act import Rows
+from trm.model.inference import InferenceNetwork
+from trm.model.scores import Score
 from trm.provenance import now
 from trm.study.fingerprint import RECIPE_VERSION
 from trm.study.schema import RunConfig, RuntimeConfig
@@ -31,7 +33,6 @@ from trm.training.metrics import INDEX, Clocks
 from trm.training.optim.schedule import lr_factor
 from trm.training.profile import Profile
 from trm.training.report import Reporter
-from trm.training.self_check import check_kernels
 from trm.training.state import TrainState
 from trm.training.step import TrainStep
 from trm.training.validate import validate
@@ -267,7 +268,7 @@ class Trainer:
             state.arch,
             model.h_cycles,
             model.l_cycles,
-            backend.network,
+            load_implementation(backend.network),
         )
         inputs, labels, ids = (tensor[backend.worker :: backend.world] for tensor in puzzles)
         score = Score(backend.device, self.dataset.puzzles.ignore, self.dataset.blank)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from trm.devices.base import Backend
+from trm.backends.base import Backend
 from trm.errors import UserError
 
 

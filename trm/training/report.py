@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from trm.devices.base import Backend, Precision
-from trm.devices.cpu import peak_resident_bytes
+from trm.backends.base import Backend, Precision
+from trm.backends.cpu.device import peak_resident_bytes
 from trm.study.fingerprint import run_fingerprint
 from trm.study.flops import parameters, step_flops
 from trm.study.schema import RunConfig, RuntimeConfig

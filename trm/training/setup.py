@@ -6,7 +6,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from trm.devices.base import Backend
+from trm.backends.base import Backend
 from trm.errors import UserError
 from trm.io import write_bytes
 from trm.study.flops import parameter_shapes

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from trm.devices.base import Backend, Precision
-from trm.network.act import Carry, Rows, empty_carry
-from trm.network.parameters import Layout, architecture, initial_states, initial_weights
+from trm.backends.base import Backend, Precision
+from trm.model.act import Carry, Rows, empty_carry
+from trm.model.parameters import Layout, architecture, initial_states, initial_weights
 from trm.study.schema import RunConfig
 from trm.study.tasks import Sizes
 from trm.training import adaptive

@@ -11,10 +11,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from trm.devices.base import Backend
-from trm.network.act import Carry, Rows, halt, refill
-from trm.network.losses import expected_further_steps, halting_loss, judge
-from trm.network.registry import Network, load_implementation
+from trm.backends.base import Backend
+from trm.backends.registry import load_implementation
+from trm.model.act import Carry, Rows, halt, refill
+from trm.model.implementation import Network
+from trm.model.losses import expected_further_steps, halting_loss, judge
 from trm.training import adaptive
 from trm.training.metrics import INDEX
 from trm.training.optim import flat, loss_scale, puzzle

@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from trm.network.inference import InferenceNetwork
-from trm.network.scores import Score
+from trm.model.inference import InferenceNetwork
+from trm.model.scores import Score
 
 
 @torch.no_grad()

@@ -10,12 +10,12 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.storage.cloud import Proxy, Server
+from trm.backends.cpu.device import CpuBackend
+from trm.backends.tpu.device import product_precision
 from trm.checks.preflight import machine, work
 from trm.checks.preflight.checks import CHECKS
 from trm.checks.preflight.report import Row, Site, run_checks, table
 from trm.data.sampler import Sampler
-from trm.devices.cpu import CpuBackend
-from trm.devices.xla import product_precision
 
 STEPS = 40
 BUCKET = "trm-preflight"

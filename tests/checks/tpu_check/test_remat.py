@@ -3,10 +3,10 @@
 import pytest
 import torch
 
+from trm.backends.tpu.network import HBM_SHARE, XlaNetwork, activation_bytes
+from trm.backends.tpu.recursion import activation_bytes as kernel_activation_bytes
 from trm.errors import UserError
-from trm.network.parameters import Layout, architecture, initial_weights
-from trm.network.tpu.network import HBM_SHARE, XlaNetwork, activation_bytes
-from trm.network.tpu.recursion import activation_bytes as kernel_activation_bytes
+from trm.model.parameters import Layout, architecture, initial_weights
 from trm.study.schema import ModelConfig
 
 MODEL = ModelConfig.model_validate({"mixer": "mlp", "d_model": 32, "heads": 2, "puzzle_tokens": 2})

@@ -11,9 +11,9 @@ from uuid import uuid4
 
 import torch
 
+from trm.backends.cpu.device import host_memory
+from trm.backends.registry import open_backend
 from trm.checks.preflight.report import Site
-from trm.devices import open_backend
-from trm.devices.cpu import host_memory
 from trm.errors import UserError
 from trm.study.text import count
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from trm.devices.base import Backend
+from trm.backends.base import Backend
 from trm.errors import UserError
 
 GREEN, RED, NONE = "\033[32m", "\033[31m", "\033[0m"

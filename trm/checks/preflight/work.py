@@ -13,9 +13,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from trm.backends.base import Backend
+from trm.backends.cpu.device import CpuBackend
 from trm.checks.preflight.report import Site
-from trm.devices.base import Backend
-from trm.devices.cpu import CpuBackend
 from trm.errors import UserError
 from trm.study.schema import DataConfig, RunConfig
 from trm.tasks.build import build_dataset

@@ -29,8 +29,8 @@ from trm.study.tasks import Sizes
 
 ROOT = Path(__file__).parents[3]
 CODE = {
-    "devices": ("base", "sharding", "xla", "replay"),
-    "network": ("act", "definition", "inference", "losses", "parameters", "tpu"),
+    "backends": ("base", "tpu"),
+    "model": ("act", "definition", "implementation", "inference", "losses", "parameters"),
     "study": ("tpu_kernels",),
     "training": ("optim", "state", "step"),
     "checks/tpu_check": ("compiler", "hlo", "kernels", "launching", "rehearsal", "worker"),

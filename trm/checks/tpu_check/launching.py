@@ -19,7 +19,7 @@ from trm.study.slices import Slice
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from trm.devices.base import Backend
+    from trm.backends.base import Backend
 
 LAUNCHES = 50
 
@@ -58,7 +58,7 @@ def _measure(arguments: int, results: int, batch: Sequence[Tensor], backend: Bac
     """Same as `launch_seconds`, on the backend's devices, with a program that computes next to nothing."""
     import torch
 
-    from trm.devices.replay import Replay
+    from trm.backends.tpu.replay import Replay
 
     state = [backend.place(torch.zeros(1)) for _ in range(results)]
     given = [backend.place(torch.ones(1)) for _ in range(max(1, arguments - results))]
@@ -81,7 +81,7 @@ def _measure(arguments: int, results: int, batch: Sequence[Tensor], backend: Bac
 
 
 def main() -> None:
-    from trm.devices.xla import XlaBackend
+    from trm.backends.tpu.device import XlaBackend
 
     arguments, results, *sizes = map(int, sys.argv[1:])
     print(_measure(arguments, results, host_batch(*sizes), XlaBackend()))

@@ -21,11 +21,11 @@ import torch
 import torch_xla
 from torch import Tensor
 
+from trm.backends.base import Step
+from trm.backends.tpu.device import XlaBackend
+from trm.backends.tpu.network import XlaNetwork
 from trm.data.dataset import Meta, PuzzleSet, one_example_set
-from trm.devices.base import Step
-from trm.devices.xla import XlaBackend
 from trm.evaluation.evaluate import Evaluation
-from trm.network.tpu.network import XlaNetwork
 from trm.study.dataset_identity import shape
 from trm.study.schema import EvaluationConfig, RunConfig, RuntimeConfig
 from trm.study.tasks import Sizes

@@ -23,7 +23,7 @@ from trm.study.slices import Slice, evaluated, parse_slice
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from trm.devices.xla import XlaBackend
+    from trm.backends.tpu.device import XlaBackend
     from trm.study.tasks import Sizes
 
 
@@ -72,10 +72,11 @@ def trace_evaluation(
     device."""
     import torch
 
+    from trm.backends.registry import load_implementation
+    from trm.backends.tpu.network import XlaRounds
     from trm.checks.tpu_check.rehearsal import traced_as_on_tpu
-    from trm.network.inference import InferenceNetwork, inference_batch
-    from trm.network.parameters import Layout, architecture
-    from trm.network.tpu.network import XlaRounds
+    from trm.model.inference import InferenceNetwork, inference_batch
+    from trm.model.parameters import Layout, architecture
 
     model = config.model
     layout = Layout.of(model, puzzles.seq_len, puzzles.vocab)
@@ -85,7 +86,9 @@ def trace_evaluation(
     start = backend.place(torch.zeros(model.d_model))
     table = None if table is None else backend.place(table)
     with traced_as_on_tpu():  # this chooses the kernels
-        network = InferenceNetwork(weights, start, start, table, arch, model.h_cycles, model.l_cycles, "xla")
+        network = InferenceNetwork(
+            weights, start, start, table, arch, model.h_cycles, model.l_cycles, load_implementation("xla")
+        )
     assert isinstance(network.rounds, XlaRounds)
     network.rounds.start = False
     length = puzzles.seq_len + model.puzzle_tokens
@@ -131,7 +134,7 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
     if request["what"] == "train":
         module, starting, remat = trace_training(config, puzzles, where, request.get("remat"))
     else:
-        from trm.devices.xla import XlaBackend
+        from trm.backends.tpu.device import XlaBackend
 
         module, starting, rows = trace_evaluation(config, puzzles, where, XlaBackend())
     answer = {"remat": remat, "rows_per_chip": rows, "host_ms": round(1000 * starting, 2)}
@@ -166,8 +169,8 @@ def compiled(module: str, where: Slice, cache: Path) -> dict[str, Any]:
 
 def kernel_name(line: str) -> str:
     """The name of a kernel call."""
+    from trm.backends.tpu.calls import NAMES
     from trm.checks.tpu_check.kernels import kernel_body
-    from trm.network.tpu.calls import NAMES
 
     return f"kernel {NAMES[kernel_body(line) or '']}"
 

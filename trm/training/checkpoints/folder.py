@@ -20,7 +20,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from trm.devices.base import Backend
+from trm.backends.base import Backend
 from trm.errors import UserError
 from trm.io import write_bytes
 from trm.study.schema import RunConfig

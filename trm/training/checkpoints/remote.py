@@ -16,7 +16,7 @@ from typing import TypeVar
 
 import torch
 
-from trm.devices.base import Backend
+from trm.backends.base import Backend
 from trm.errors import UserError
 from trm.storage import is_remote, open_store
 from trm.storage.cache import default_folder

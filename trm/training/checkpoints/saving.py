@@ -12,7 +12,7 @@ from typing import Any
 from safetensors.torch import load, save
 from torch import Tensor
 
-from trm.devices.base import Backend
+from trm.backends.base import Backend
 from trm.study.schema import PlacementConfig, RunConfig, RuntimeConfig
 from trm.training.checkpoints.folder import CheckpointFolder, Loaded, check_same_run, prune, save_checkpoint
 from trm.training.state import TrainState, row_axis

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor
 
-from trm.network.parameters import Rates
+from trm.model.parameters import Rates
 from trm.study.schema import TrainingConfig
 
 

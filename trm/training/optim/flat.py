@@ -11,7 +11,7 @@ from importlib import import_module
 import torch
 from torch import Tensor
 
-from trm.network.parameters import Moments, Rates
+from trm.model.parameters import Moments, Rates
 from trm.study.schema import TrainingConfig
 from trm.training.optim.base import Optimiser
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from trm.network.parameters import Rates
+from trm.model.parameters import Rates
 from trm.study.schema import TrainingConfig
 from trm.training.optim.base import Optimiser
 

@@ -1,0 +1,81 @@
+"""The compiler for a GPU accepts every kernel (the interpreter accepts more than it does); no GPU is needed."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from trm.backends.cuda.tiles import KERNEL, LIBRARY, OPERATIONS, TABLE, table
+
+NAMES = {
+    "channels": "swiglu product",
+    "tokens": "token mixing",
+    "tokens backward": "token mixing backward",
+    "attention": "attention",
+}
+PRODUCTS = tuple(NAMES.values())
+
+
+def compiled(tmp_path, *words):
+    """What the compiler made of the kernels, for sm_90 unless `words` say otherwise."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    out = tmp_path / "kernels.json"
+    command = [sys.executable, "-m", "benchmarks.kernels", "--json", str(out), *words]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(out.read_text())["rows"]
+
+
+def products_are_fast(kernel, capability):
+    """The architecture's own products and no others, next to nothing spilled, and a tile that fits."""
+    hopper, older = kernel["hgmma"], kernel["hmma"]
+    own, other = (hopper, older) if capability == 90 else (older, hopper)
+    return own and not other and kernel["local_bytes"] <= 80 and kernel["fits"]
+
+
+def test_every_kernel_compiles_for_hopper(tmp_path):
+    found = {kernel["kernel"]: kernel for kernel in compiled(tmp_path, "--first")}
+    assert len(found) >= 12
+    assert all(kernel["fits"] for kernel in found.values())
+    for name, kernel in found.items():
+        if name.startswith(PRODUCTS):
+            assert products_are_fast(kernel, 90), kernel
+            # the sigmoid tests nothing: each comparison of 128 per thread was one of Triton's own
+            assert kernel["comparisons"] == 0 or not name.startswith("swiglu"), kernel
+        else:
+            assert not kernel["hgmma"] + kernel["hmma"], name
+            assert kernel["local_bytes"] <= 64, kernel
+
+
+@pytest.mark.parametrize("capability", [80, 90])
+@pytest.mark.parametrize("operation", [name for name in OPERATIONS if name != "attention"])
+def test_every_tile_is_fast(operation, capability, tmp_path):
+    """Those of the table and those worth timing."""
+    found = compiled(tmp_path, "--only", NAMES[operation], "--capability", str(capability))
+    found = [kernel for kernel in found if kernel["kernel"] == NAMES[operation]]
+    choices = {*table(str(capability))[operation].values()} - {LIBRARY}
+    choices |= {*OPERATIONS[operation].candidates[str(capability)]}
+    assert {kernel["tile"] for kernel in found} == choices
+    for kernel in found:
+        assert products_are_fast(kernel, capability), kernel
+
+
+def test_attention_is_left_to_the_library_where_the_kernel_spills(tmp_path):
+    """With rotary positions its backward spills kilobytes per thread on sm_80."""
+    (found,) = compiled(tmp_path, "--only", "attention backward rope=True", "--capability", "80")
+    assert found["local_bytes"] > 1000
+    assert {*table("80")["attention"].values()} == {LIBRARY}
+
+
+def test_the_table_holds_only_what_can_be_chosen():
+    document = json.loads(TABLE.read_text())
+    assert {*document} == {"80", "90"}
+    for architecture, entry in document.items():
+        assert {*entry} == {"source", *OPERATIONS}
+        for operation, known in OPERATIONS.items():
+            assert "*" in entry[operation]
+            allowed = {LIBRARY, *known.candidates[architecture]}
+            assert {*entry[operation].values()} <= allowed, (architecture, operation)
+    assert table("90")["attention"]["*"] == KERNEL

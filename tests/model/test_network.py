@@ -1,0 +1,82 @@
+"""The network against an independent implementation of the same specification."""
+
+import pytest
+import torch
+
+from benchmarks.baseline import EagerTRM
+from trm.model import definition as network
+from trm.model.parameters import architecture, initial_states, initial_weights
+from trm.study.schema import ModelConfig
+
+SEQ, VOCAB = 16, 6
+VARIANTS = {
+    "mlp": {},
+    "learned": {"position": "learned"},
+    "attention": {"mixer": "attention"},
+    "rope": {"mixer": "attention", "position": "rope"},
+    "no puzzle tokens": {"puzzle_tokens": 0},
+    "narrow": {"multiple": 8},
+    "three layers": {"layers": 3, "h_cycles": 1, "l_cycles": 1, "expansion": 12.0},
+}
+
+
+def inputs(model, batch=3, dtype=torch.float64):
+    generator = torch.Generator().manual_seed(0)
+    length = SEQ + model.puzzle_tokens
+    z_H, z_L = torch.randn(2, length, batch, model.d_model, dtype=dtype, generator=generator)
+    cells = torch.randint(0, VOCAB, (batch, SEQ), dtype=torch.uint8, generator=generator)
+    puzzle = torch.randn(batch, model.d_model, generator=generator)
+    return z_H, z_L, cells, puzzle
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_outputs_and_gradients_equal_the_independent_ones(variant):
+    model = ModelConfig(
+        **({"d_model": 16, "heads": 2, "puzzle_tokens": 3, "h_cycles": 2, "l_cycles": 2} | VARIANTS[variant])
+    )
+    weights = {k: v.double() + 0.01 for k, v in initial_weights(model, SEQ, VOCAB, 0).items()}
+    for tensor in weights.values():
+        tensor.requires_grad_()
+    z_H, z_L, cells, puzzle = inputs(model)
+    ours = network.supervision_step(
+        z_H, z_L, cells, puzzle, weights, architecture(model, torch.float64), model.h_cycles, model.l_cycles
+    )
+    other = EagerTRM(model, SEQ, VOCAB, 1, torch.float64).double()
+    other.load_ours(weights, initial_states(model, 0, torch.float64))
+    theirs = other(z_H.transpose(0, 1), z_L.transpose(0, 1), cells, puzzle)
+    tolerance = {"rtol": 1e-5, "atol": 1e-6} if variant == "rope" else {}  # its tables are float32
+    for mine, its in zip(ours[:3], theirs[:3]):
+        torch.testing.assert_close(mine.transpose(0, 1), its, **tolerance)
+    torch.testing.assert_close(ours[3], theirs[3].double(), rtol=1e-5, atol=1e-5)
+
+    for outputs in (ours, theirs):
+        logits = outputs[2] if outputs is theirs else outputs[2].transpose(0, 1)
+        (logits.square().mean() + outputs[3].double().square().mean()).backward()
+    names = dict(other.named_parameters())
+    for name, tensor in weights.items():
+        expected = names[name if name in names else f"{name}.weight"].grad
+        torch.testing.assert_close(
+            tensor.grad, expected, rtol=1e-4, atol=1e-6, msg=lambda m, name=name: f"{name}: {m}"
+        )
+
+
+def test_only_the_first_puzzle_token_carries_the_vector():
+    model = ModelConfig(d_model=16, puzzle_tokens=3)
+    weights = initial_weights(model, SEQ, VOCAB, 0)
+    _, _, cells, puzzle = inputs(model)
+    x = network.embed(cells, puzzle, weights, architecture(model, torch.float32))
+    torch.testing.assert_close(x[0], puzzle * 4)
+    assert (x[1:3] == 0).all()
+    torch.testing.assert_close(x[3], weights["embed.weight"][cells[:, 0].long()] * 4)
+
+
+def test_rounds_before_the_last_leave_no_gradient():
+    model = ModelConfig(d_model=16, puzzle_tokens=1)
+    weights = {k: v.requires_grad_() for k, v in initial_weights(model, SEQ, VOCAB, 0).items()}
+    z_H, z_L, cells, puzzle = inputs(model, dtype=torch.float32)
+    z_H.requires_grad_()
+    outputs = network.supervision_step(
+        z_H, z_L, cells, puzzle, weights, architecture(model, torch.float32), 2, 1
+    )
+    outputs[2].sum().backward()
+    assert z_H.grad is None

@@ -1,0 +1,284 @@
+"""Pallas kernels for TPUs: each half of a block (mixing, residual, norm), forward and backward, within VMEM.
+
+XLA writes a SwiGLU's inner activations to HBM and packs them into bfloat16 with several vector instructions per value;
+on a v4 this takes four times as long as the matrix products (docs/tpu.md). These kernels read and write only the
+residual stream. With `keep`, forward also returns what backward needs: for channel mixing the hidden values and the
+derivatives, for attention its output and q, k and v. Token mixing recomputes its inner activations, which is faster
+than reading them.
+
+Shapes: B puzzles, L tokens padded to a multiple of 8, D width, I inner width, N = B * L rows of the residual stream
+[N, D], which is bfloat16 and puzzle-major. Weights are bfloat16 and the gate's are halved: with h = gate / 2,
+silu(gate) = h + h tanh(h) needs one transcendental instruction. Padded tokens are zero and stay zero in the MLP; in
+attention they are masked. Each core runs half of the grid: the outer dimension has size two if sums stay in VMEM.
+
+Backward takes the sum before the norm (t, bfloat16) and returns the gradient of the input. XLA computes the weight
+gradients from what the kernels return, except those of token mixing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from trm.study.tpu_kernels import LANES
+
+EPS = 1e-5  # trm.model.definition.EPS, without importing torch
+MASKED = -1e30
+CHUNK = 256
+"""Inner units computed at a time, to limit register pressure."""
+
+
+def dot(a: Any, b: Any, a_axis: int = 1, b_axis: int = 0) -> Any:
+    """Product of bfloat16 matrices, contracted over the given axes and accumulated in float32."""
+    return jax.lax.dot_general(a, b, (((a_axis,), (b_axis,)), ((), ())), preferred_element_type=jnp.float32)
+
+
+def bf16(x: Any) -> Any:
+    return x.astype(jnp.bfloat16)
+
+
+def f32(x: Any) -> Any:
+    return x.astype(jnp.float32)
+
+
+def rms_norm(t: Any, axis: int, count: int) -> tuple[Any, Any]:
+    """t / rms(t) and 1 / rms(t), with the mean over `count` values (padding is zero)."""
+    scale = jax.lax.rsqrt((t * t).sum(axis, keepdims=True) * (1 / count) + EPS)
+    return t * scale, scale
+
+
+def rms_norm_backward(g: Any, t: Any, axis: int, count: int) -> Any:
+    """Gradient of t, given that of t / rms(t)."""
+    y, scale = rms_norm(t, axis, count)
+    return (g - y * ((g * y).sum(axis, keepdims=True) * (1 / count))) * scale
+
+
+def load_input(streams: Sequence[Any], part: slice) -> Any:
+    """A slice of the channels of the input, which is one stream or the sum of two."""
+    first, *second = (ref[:, part] for ref in streams)
+    return bf16(f32(first) + f32(second[0])) if second else first
+
+
+def token_forward(length: int, keep: bool, added: bool, *refs: Any) -> None:
+    streams, (wg, wu, wd, y, *kept) = refs[: 1 + added], refs[1 + added :]
+    for c in range(0, y.shape[1], LANES * 2):
+        part = slice(c, min(c + LANES * 2, y.shape[1]))
+        x_LC = load_input(streams, part)
+        h, u = dot(wg[...], x_LC), dot(wu[...], x_LC)
+        t = f32(x_LC) + dot(wd[...], bf16((h + h * jnp.tanh(h)) * u))
+        if keep:
+            kept[0][:, part] = bf16(t)
+            if added:
+                kept[1][:, part] = x_LC
+        y[:, part] = bf16(rms_norm(t, 0, length)[0])
+
+
+def silu(h: Any) -> tuple[Any, Any]:
+    """silu(2 h) and its derivative."""
+    s = 1 + jnp.tanh(h)
+    return h * s, s * (1 + h * (2 - s))
+
+
+def token_backward(
+    length: int, g: Any, t: Any, x: Any, wg: Any, wu: Any, wd: Any, dx: Any, *sums: Any
+) -> None:
+    @pl.when(pl.program_id(1) == 0)
+    def _() -> None:
+        for total in sums:
+            total[...] = jnp.zeros(total.shape, jnp.float32)
+
+    for c in range(0, x.shape[1], LANES * 4):
+        part = slice(c, min(c + LANES * 4, x.shape[1]))
+        x_LC = x[:, part]
+        gt = rms_norm_backward(f32(g[:, part]), f32(t[:, part]), 0, length)
+        gt_LC = bf16(gt)
+        h, u, d = dot(wg[...], x_LC), dot(wu[...], x_LC), dot(wd[...], gt_LC, 0, 0)
+        gate, slope = silu(h)
+        hidden, dh, du = bf16(gate * u), bf16(d * u * slope), bf16(d * gate)
+        dx[:, part] = bf16(gt + dot(wg[...], dh, 0, 0) + dot(wu[...], du, 0, 0))
+        sums[0][0] += dot(dh, x_LC, 1, 1)
+        sums[1][0] += dot(du, x_LC, 1, 1)
+        sums[2][0] += dot(hidden, gt_LC, 1, 1)
+
+
+def channel_forward(keep: bool, x: Any, wg: Any, wu: Any, wd: Any, y: Any, *kept: Any) -> None:
+    x_ND, inner = x[...], wg.shape[1]
+    t = f32(x_ND)
+    for i in range(0, inner, CHUNK):
+        part = slice(i, i + CHUNK)
+        h, u = dot(x_ND, wg[:, part]), dot(x_ND, wu[:, part])
+        gate, slope = silu(h)
+        hidden = bf16(gate * u)
+        if keep:
+            kept[1][:, part], kept[2][:, part] = hidden, bf16(u * slope)
+            kept[2][:, inner + i : inner + i + CHUNK] = bf16(gate)
+        t += dot(hidden, wd[part])
+    if keep:
+        kept[0][...] = bf16(t)
+    y[...] = bf16(rms_norm(t, 1, t.shape[1])[0])
+
+
+def channel_backward(
+    g: Any, t: Any, slopes: Any, wg: Any, wu: Any, wd: Any, dx: Any, gt: Any, dhu: Any
+) -> None:
+    inner = wg.shape[1]
+    total = rms_norm_backward(f32(g[...]), f32(t[...]), 1, t.shape[1])
+    gt_ND = bf16(total)
+    gt[...] = gt_ND
+    for i in range(0, inner, CHUNK):
+        part, second = slice(i, i + CHUNK), slice(inner + i, inner + i + CHUNK)
+        d = dot(gt_ND, wd[part], 1, 1)
+        dh, du = bf16(d * f32(slopes[:, part])), bf16(d * f32(slopes[:, second]))
+        dhu[:, part], dhu[:, second] = dh, du
+        total += dot(dh, wg[:, part], 1, 1) + dot(du, wu[:, part], 1, 1)
+    dx[...] = bf16(total)
+
+
+def rotate(x: Any, tables: tuple[Any, ...]) -> Any:
+    """Rotary embeddings: x cos + (the other half of each head) sin. The first halves of a group's heads precede the
+    second halves, so that rolling by half a register swaps them."""
+    cos, sin = tables
+    return x * cos + pltpu.roll(x, LANES // 2, 1) * sin
+
+
+def rotate_backward(g: Any, tables: tuple[Any, ...]) -> Any:
+    """Gradient of `rotate`'s input: the inverse rotation."""
+    cos, sin = tables
+    return g * cos - pltpu.roll(g, LANES // 2, 1) * sin
+
+
+class Heads:
+    """Attention of one group of heads, 128 channels wide, on one tile of rows.
+
+    Scores are [keys, queries], so that the maximum and the sum over keys are rows of one register each. The matrix unit
+    contracts over 128 channels, so a head is selected by zeroing the channels of the others. Each stage is traced for
+    all puzzles and heads before the next, which the compiler overlaps better.
+    """
+
+    def __init__(self, length: int, head: int, padded: int):
+        self.length, self.head, self.padded, self.count = length, head, padded, LANES // head
+        self.lane = jax.lax.broadcasted_iota(jnp.int32, (padded, LANES), 1)
+
+    def split(self, x_NK: Any) -> list[Any]:
+        """The rows of each puzzle."""
+        return [x_NK[r : r + self.padded] for r in range(0, x_NK.shape[0], self.padded)]
+
+    def mask(self, i: int, rotated: bool) -> Any:
+        """Which channels belong to head i; `rotated`: in the layout of queries and keys, otherwise of values."""
+        return (self.lane % (LANES // 2) // (self.head // 2) if rotated else self.lane // self.head) == i
+
+    def select(self, x: Any, rotated: bool) -> list[Any]:
+        """For each head, x [L, 128] in bfloat16 with the channels of the other heads zeroed."""
+        return [bf16(jnp.where(self.mask(i, rotated), f32(x), 0.0)) for i in range(self.count)]
+
+    def merge(self, parts: list[Any], rotated: bool) -> list[Any]:
+        """The inverse of `select`: per puzzle, each head's channels from its own part."""
+        merged = []
+        for n in range(0, len(parts), self.count):
+            x = parts[n]
+            for i in range(1, self.count):
+                x = jnp.where(self.mask(i, rotated), parts[n + i], x)
+            merged.append(x)
+        return merged
+
+    def exponentials(self, q: list[Any], k: list[Any]) -> list[Any]:
+        """exp(score - its query's maximum) per puzzle and head: float32 [keys, queries]; `k`: from `select`."""
+        scores = [self.mask_padding(dot(k_n, q[n // self.count], 1, 1)) for n, k_n in enumerate(k)]
+        most = [s.max(0, keepdims=True) for s in scores]
+        return [jnp.exp(s - m) for s, m in zip(scores, most, strict=True)]
+
+    def mask_padding(self, scores: Any) -> Any:
+        """Mask the padded keys, which come last."""
+        full = self.length // 8 * 8
+        if self.length == self.padded:
+            return scores
+        row = jax.lax.broadcasted_iota(jnp.int32, (self.padded - full, self.padded), 0)
+        last = jnp.where(row < self.length - full, scores[full:], MASKED)
+        return jnp.concatenate([scores[:full], last], 0) if full else last
+
+    def attend(self, q: list[Any], k: list[Any], v: list[Any]) -> Any:
+        """softmax(scores) @ values, bfloat16 [N, 128]; rows of ones beside the values yield the sums."""
+        e = self.exponentials(q, [k_i for tile in k for k_i in self.select(tile, True)])
+        v_KL = [bf16(f32(tile).T) for tile in v]
+        ones = jnp.ones((16, self.padded), jnp.bfloat16)
+        parts = []
+        for n, e_n in enumerate(e):
+            first = n % self.count * self.head
+            values = v_KL[n // self.count][first : first + self.head]
+            both = dot(jnp.concatenate([values, ones], 0), bf16(e_n))
+            parts.append(both[: self.head] * (1 / both[self.head : self.head + 1]))
+        tiles = [jnp.concatenate(parts[n : n + self.count], 0).T for n in range(0, len(parts), self.count)]
+        return bf16(jnp.concatenate(tiles, 0))
+
+    def gradients(self, q: list[Any], k: list[Any], v: list[Any], d: list[Any]) -> tuple[list[Any], ...]:
+        """Gradients of q, k and v [L, 128] per puzzle, float32, given that of the output of `attend`."""
+        k_i = [head for tile in k for head in self.select(tile, True)]
+        v_i = [head for tile in v for head in self.select(tile, False)]
+        e = self.exponentials(q, k_i)
+        p = [e_n * (1 / e_n.sum(0, keepdims=True)) for e_n in e]
+        dp = [dot(v_n, d[n // self.count], 1, 1) for n, v_n in enumerate(v_i)]
+        ds = [
+            bf16(p_n * (dp_n - (dp_n * p_n).sum(0, keepdims=True))) for p_n, dp_n in zip(p, dp, strict=True)
+        ]
+        dv = [dot(bf16(p_n), d[n // self.count]) for n, p_n in enumerate(p)]
+        dk = [dot(ds_n, q[n // self.count]) for n, ds_n in enumerate(ds)]
+        dq = [dot(ds_n, k_n, 0, 0) for ds_n, k_n in zip(ds, k_i, strict=True)]
+        total = [sum(dq[n + 1 : n + self.count], dq[n]) for n in range(0, len(dq), self.count)]
+        return total, self.merge(dk, True), self.merge(dv, False)
+
+
+def load_tables(refs: Sequence[Any]) -> tuple[Any, ...] | None:
+    return tuple(ref[...] for ref in refs) if refs else None
+
+
+def attention_forward(
+    length: int, head: int, padded: int, rope: bool, keep: bool, added: bool, *refs: Any
+) -> None:
+    streams, (wq, wk, wv, wo, *rest) = refs[: 1 + added], refs[1 + added :]
+    tables, (y, *kept) = load_tables(rest[: 2 * rope]), rest[2 * rope :]
+    heads = Heads(length, head, padded)
+    x_ND = load_input(streams, slice(None))
+    t, width = f32(x_ND), x_ND.shape[1]
+    for c in range(0, width, LANES):
+        part = slice(c, c + LANES)
+        q, k, v = (heads.split(dot(x_ND, w[:, part])) for w in (wq, wk, wv))
+        if tables is not None:
+            q, k = ([rotate(tile, tables) for tile in tiles] for tiles in (q, k))
+        q = [bf16(tile) for tile in q]
+        attended = heads.attend(q, k, v)
+        t += dot(attended, wo[part])
+        if keep:
+            kept[1][:, part] = attended
+            for place, tiles in enumerate((q, k, v)):
+                kept[2][:, place * width + c : place * width + c + LANES] = bf16(jnp.concatenate(tiles, 0))
+    if keep:
+        kept[0][...] = bf16(t)
+        if added:
+            kept[3][...] = x_ND
+    y[...] = bf16(rms_norm(t, 1, width)[0])
+
+
+def attention_backward(length: int, head: int, padded: int, rope: bool, *refs: Any) -> None:
+    g, t, qkv, wq, wk, wv, wo, *rest = refs
+    tables, (dx, gt, dqkv) = load_tables(rest[: 2 * rope]), rest[2 * rope :]
+    heads, width = Heads(length, head, padded), g.shape[1]
+    total = rms_norm_backward(f32(g[...]), f32(t[...]), 1, width)
+    gt_ND = bf16(total)
+    gt[...] = gt_ND
+    for c in range(0, width, LANES):
+        parts = [slice(place * width + c, place * width + c + LANES) for place in range(3)]
+        d = heads.split(bf16(dot(gt_ND, wo[parts[0]], 1, 1)))
+        q, k, v = (heads.split(qkv[:, part]) for part in parts)
+        dq, dk, dv = heads.gradients(q, k, v, d)
+        if tables is not None:
+            dq, dk = ([rotate_backward(tile, tables) for tile in tiles] for tiles in (dq, dk))
+        for part, tiles, w in zip(parts, (dq, dk, dv), (wq, wk, wv), strict=True):
+            d_NK = bf16(jnp.concatenate(tiles, 0))
+            dqkv[:, part] = d_NK
+            total += dot(d_NK, w[:, parts[0]], 1, 1)
+    dx[...] = bf16(total)

@@ -1,0 +1,351 @@
+"""All rounds of a supervision step with the Pallas kernels, and their hand-written backward.
+
+The residual stream is [N, D] bfloat16, N = B * L, puzzle-major, with tokens padded to a multiple of 8. Between
+`Mesh.to_local` and `Mesh.to_global` every tensor is one device's shard. Weight gradients are summed on each device in
+float32; backward ends with one flat sum over the devices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from trm.backends.tpu.sharding import marked
+from trm.model import definition as network
+from trm.model.definition import Architecture, Weights
+from trm.study import tpu_kernels
+from trm.study.tpu_kernels import LANES, padded_length
+
+
+def usable(w: Weights, arch: Architecture, length: int, rows: int) -> bool:
+    """Whether the kernels support this model with `rows` puzzles per device."""
+    width, inner = w["blocks.0.channel_mlp.down"].shape
+    token_down = w.get("blocks.0.token_mlp.down")
+    token_inner = None if token_down is None else token_down.shape[1]
+    supported = tpu_kernels.supported(length, width, inner, token_inner, arch.heads)
+    return supported and arch.dtype == torch.bfloat16 and rows % 2 == 0
+
+
+def activation_bytes(w: Weights, length: int, rows: int) -> int:
+    """Bytes of activations that one block application keeps on a device with `rows` puzzles."""
+    width, inner = w["blocks.0.channel_mlp.down"].shape
+    attention = "blocks.0.token_mlp.down" not in w
+    return tpu_kernels.activation_bytes(rows, length, width, inner, attention)
+
+
+def kernel_weights(w: Weights, arch: Architecture, length: int) -> list[list[Tensor]]:
+    """Per block, the mixer's and then the channel SwiGLU's weights in the kernels' layout, float32."""
+    missing = padded_length(length) - length
+    blocks = []
+    for i in range(arch.layers):
+        prefix = f"blocks.{i}."
+        if prefix + "token_mlp.down" in w:
+            gate, up = F.pad(w[prefix + "token_mlp.gate_up"], (0, missing)).chunk(2)
+            mixer = [gate * 0.5, up, F.pad(w[prefix + "token_mlp.down"], (0, 0, 0, missing))]
+        else:
+            q, k, v = w[prefix + "attention.qkv"].t().chunk(3, dim=1)
+            head = q.shape[1] // arch.heads
+            q, k = (interleave_heads(weight, head) for weight in (q, k))
+            mixer = [q * head**-0.5, k, v, w[prefix + "attention.out"].t()]
+        gate, up = w[prefix + "channel_mlp.gate_up"].t().chunk(2, dim=1)
+        blocks.append([*mixer, gate * 0.5, up, w[prefix + "channel_mlp.down"].t()])
+    return blocks
+
+
+def interleave_heads(weight: Tensor, head: int) -> Tensor:
+    """Reorder the columns of a query or key weight [D, D]: within each group of heads, 128 channels wide, the first
+    halves of all heads, then the second halves."""
+    reordered: Tensor = weight.unflatten(1, (-1, LANES // head, 2, head // 2)).transpose(2, 3).flatten(1)
+    return reordered
+
+
+def rotary_tables(length: int, head: int, device: torch.device) -> list[Tensor]:
+    """Cosine and sine [L, 128] float32 in the order of `interleave_heads`; the first halves' sine is negated."""
+    cos, sin = (table[:, 0, 0, : head // 2] for table in network.rope_tables(length, head, device))
+    sin = torch.stack((-sin, sin), 1)[:, :, None].expand(-1, -1, LANES // head, -1).flatten(1)
+    return [cos.repeat(1, LANES // (head // 2)), sin]
+
+
+class Kernels:
+    """Runs kernels on one device's tensors: on XLA as part of the program, elsewhere interpreted (for tests)."""
+
+    def __init__(self, puzzles: int, length: int, width: int, arch: Architecture, tables: list[Tensor]):
+        self.puzzles, self.length, self.width, self.arch, self.tables = puzzles, length, width, arch, tables
+
+    def run(
+        self, kind: str, streams: Sequence[Tensor], weights: list[Tensor], keep: bool = False
+    ) -> list[Tensor]:
+        """Results of one kernel on streams [N, D]: three for backward, otherwise one, or two to be added."""
+        from trm.backends.tpu import calls
+
+        rope = kind == "attention" and self.arch.rope
+        inner = {
+            "token": weights[0].shape[0],
+            "channel": weights[0].shape[1],
+            "attention": self.width // self.arch.heads,
+        }[kind]
+        sizes = self.puzzles, self.length, self.width, inner
+        kernel = calls.Kernel(kind, len(streams) == 3, keep, len(streams) == 2, *sizes, rope)
+        tensors = [*streams, *weights, *(self.tables if rope else [])]
+        names = [str(tensor.dtype).removeprefix("torch.") for tensor in tensors]
+        if tensors[0].device.type == "xla":
+            import torch_xla
+
+            arguments = tuple(
+                (tuple(tensor.shape), name) for tensor, name in zip(tensors, names, strict=True)
+            )
+            shapes = calls.output_shapes(kernel)
+            results: list[Tensor] = torch_xla._XLAC._xla_tpu_custom_call(
+                tensors,
+                calls.payload(kernel, arguments),
+                [list(shape) for shape, _ in shapes],
+                [getattr(torch, dtype) for _, dtype in shapes],
+            )
+            return results
+        import jax.numpy as jnp
+
+        pairs = zip(tensors, names, strict=True)
+        arrays = [jnp.asarray(tensor.float().numpy(), dtype=getattr(jnp, name)) for tensor, name in pairs]
+        return [
+            torch.tensor(array.astype(jnp.float32).tolist()).to(getattr(torch, array.dtype.name))
+            for array in calls.jitted(kernel, interpret=True)(*arrays)
+        ]
+
+
+class Mesh(NamedTuple):
+    """The devices that run the program; `spmd` is None for a single device."""
+
+    devices: int
+    spmd: Any = None
+
+    def to_local(self, tensor: Tensor, sharded: bool) -> Tensor:
+        """This device's part of a tensor that is sharded over its first dimension or replicated."""
+        if self.spmd is None:
+            return tensor
+        import torch_xla.distributed.spmd as spmd
+
+        spec = ("data" if sharded else None, *[None] * (tensor.dim() - 1))
+        part: Tensor = spmd.enable_manual_sharding(tensor.clone(), spec, mesh=self.spmd).global_tensor
+        return part
+
+    def shard(self, tensor: Tensor, dim: int | None) -> Tensor:
+        """The tensor with dimension `dim` sharded over the devices (None: replicated), for XLA's partitioner."""
+        if self.spmd is None:
+            return tensor
+        return marked(
+            tensor, self.spmd, tuple("data" if axis == dim else None for axis in range(tensor.dim()))
+        )
+
+    def to_global(self, tensor: Tensor) -> Tensor:
+        """The devices' parts as one tensor, sharded over the first dimension."""
+        if self.spmd is None:
+            return tensor
+        import torch_xla.distributed.spmd as spmd
+
+        spec = ("data", *[None] * (tensor.dim() - 1))
+        full = torch.Size((tensor.shape[0] * self.devices, *tensor.shape[1:]))
+        joined: Tensor = spmd.disable_manual_sharding(tensor, spec, full, mesh=self.spmd).global_tensor
+        return joined
+
+
+class Saved(NamedTuple):
+    """What backward needs of one block application."""
+
+    streams: Sequence[Tensor]
+    """The input: one stream, or two to be added."""
+    kept: Sequence[Tensor] | None
+    """Activations from the forward kernels; None: backward recomputes them."""
+
+
+class Rounds:
+    """Recursion rounds on one device.
+
+    `weights`: from `kernel_weights`, in bfloat16. `keep`: number of the last round's block applications that keep their
+    activations.
+    """
+
+    def __init__(self, kernels: Kernels, weights: list[list[Tensor]], keep: int = 0):
+        self._kernels, self._weights, self._keep = kernels, weights, keep
+        self._kind = "token" if len(weights[0]) == 6 else "attention"
+        self.sums: list[list[Tensor]] = [[] for _ in weights]
+        """Accumulated weight gradients per block; empty before the first backward."""
+
+    @classmethod
+    def build(
+        cls, x: Tensor, flat: Sequence[Tensor], arch: Architecture, mesh: Mesh, length: int, keep: int = 0
+    ) -> Rounds:
+        """From the global input and the flat list of float32 kernel weights."""
+        count = len(flat) // arch.layers
+        tables = []
+        if arch.rope:
+            head = x.shape[1] // arch.heads
+            positions = padded_length(length)
+            tables = [mesh.to_local(t, False) for t in rotary_tables(positions, head, x.device)]
+        weights = [mesh.to_local(weight.to(arch.dtype), False) for weight in flat]
+        rows = x.shape[0] // padded_length(length) // mesh.devices
+        kernels = Kernels(rows, length, x.shape[1], arch, tables)
+        return cls(kernels, [weights[i : i + count] for i in range(0, len(weights), count)], keep)
+
+    def forward(
+        self, z_H: Tensor, z_L: Tensor, x: Tensor, l_cycles: int, saved: list[Saved] | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Same as `network.recursion_round`; appends what backward needs to `saved`."""
+        inject = z_H + x
+        for _ in range(l_cycles):
+            z_L = self._stack((z_L, inject), saved)
+        return self._stack((z_H, z_L), saved), z_L
+
+    def backward(self, grad: Tensor, saved: list[Saved]) -> Tensor:
+        """Gradient of x, given that of z_H; accumulates weight gradients in `sums`."""
+        grad = self._stack_backward(grad, saved)  # through the update of z_H, which does not read x
+        grad = self._stack_backward(grad, saved)
+        total = grad.float()
+        while saved:
+            grad = self._stack_backward(grad, saved)
+            total = total + grad
+        return total.to(grad.dtype)
+
+    def gradients(self) -> list[Tensor]:
+        """This device's weight gradients, in the order and shapes of the weights."""
+        gradients = []
+        for channel, down, *mixer in self.sums:
+            if self._kind == "token":
+                gate, up, back = (part.sum(0) for part in mixer)
+                gradients += [gate, up, back.t()]
+            else:
+                gradients += [*mixer[0].chunk(3, dim=1), mixer[1]]
+            gradients += [*channel.chunk(2, dim=1), down]
+        return gradients
+
+    def _stack(self, streams: Sequence[Tensor], saved: list[Saved] | None) -> Tensor:
+        """Apply the blocks to the sum of the streams."""
+        for weights in self._weights:
+            keep = saved is not None and len(saved) < self._keep
+            out, kept = self._block(streams, weights, keep)
+            if saved is not None:
+                saved.append(Saved(streams, kept if keep else None))
+            streams = (out,)
+        return out
+
+    def _block(
+        self, streams: Sequence[Tensor], weights: list[Tensor], keep: bool
+    ) -> tuple[Tensor, Sequence[Tensor]]:
+        """Output of one block, and with `keep` the activations for backward."""
+        between, *mixed = self._kernels.run(self._kind, streams, weights[:-3], keep)
+        out, *kept = self._kernels.run("channel", [between], weights[-3:], keep)
+        return out, (*mixed, between, *kept)
+
+    def _stack_backward(self, grad: Tensor, saved: list[Saved]) -> Tensor:
+        for weights, sums in zip(self._weights[::-1], self.sums[::-1]):
+            streams, kept = saved.pop()
+            if kept is None:
+                grad, *streams = barrier(grad, *streams)
+                _, kept = self._block(streams, weights, keep=True)
+            # of the mixer (with its input, if that was a sum of two streams), then of the channels
+            mixer_sum, *inner, between, channel_sum, hidden, slopes = kept
+            x = inner.pop() if len(streams) == 2 else streams[0]
+            grad, gt, dhu = self._kernels.run("channel", [grad, channel_sum, slopes], weights[-3:])
+            new = [transposed_product(between, dhu), transposed_product(hidden, gt)]
+            if self._kind == "token":
+                grad, *rest = self._kernels.run("token", [grad, mixer_sum, x], weights[:-3])
+                new += rest
+            else:
+                attended, qkv = inner
+                grad, gt, dqkv = self._kernels.run("attention", [grad, mixer_sum, qkv], weights[:-3])
+                new += [transposed_product(x, dqkv), transposed_product(attended, gt)]
+            sums[:] = [old + value for old, value in zip(sums, new, strict=True)] if sums else new
+        return grad
+
+
+def barrier(*tensors: Tensor) -> list[Tensor]:
+    """Copies behind an optimization barrier: the compiler cannot compute what depends on them ahead of time."""
+    copies = [tensor.clone() for tensor in tensors]
+    if copies[0].device.type == "xla":
+        from torch_xla.core.xla_model import optimization_barrier_
+
+        optimization_barrier_(copies)
+    return copies
+
+
+def transposed_product(a: Tensor, b: Tensor) -> Tensor:
+    """a^T b in float32, of bfloat16 operands."""
+    return torch.matmul(a.float().t(), b.float())
+
+
+class Recursion(torch.autograd.Function):
+    """All rounds, the last one differentiable in x and the weights."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        arch: Architecture,
+        mesh: Mesh,
+        length: int,
+        cycles: tuple[int, int],
+        keep: int,
+        z_H: Tensor,
+        z_L: Tensor,
+        x: Tensor,
+        *flat: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        h_cycles, l_cycles = cycles
+        rounds = Rounds.build(x, flat, arch, mesh, length, keep)
+        z_H, z_L, x = (mesh.to_local(tensor, True) for tensor in (z_H, z_L, x))
+        for _ in range(h_cycles - 1):
+            z_H, z_L = rounds.forward(z_H, z_L, x, l_cycles)
+        ctx.rounds, ctx.mesh, ctx.saved = rounds, mesh, []
+        z_H, z_L = rounds.forward(z_H, z_L, x, l_cycles, ctx.saved)
+        z_H, z_L = mesh.to_global(z_H), mesh.to_global(z_L)
+        ctx.mark_non_differentiable(z_L)
+        return z_H, z_L
+
+    @staticmethod
+    def backward(ctx: Any, grad_H: Tensor, grad_L: Tensor) -> tuple[Tensor | None, ...]:
+        mesh, rounds = ctx.mesh, ctx.rounds
+        grad_x = mesh.to_global(rounds.backward(mesh.to_local(grad_H, True), ctx.saved))
+        sums = rounds.gradients()
+        flat = torch.cat([tensor.reshape(-1) for tensor in sums])
+        total = mesh.to_global(flat[None]).sum(0)
+        parts = total.split([tensor.numel() for tensor in sums])
+        grads = [part.view(tensor.shape) for part, tensor in zip(parts, sums, strict=True)]
+        return None, None, None, None, None, None, None, grad_x, *grads
+
+
+def recursion(
+    z_H: Tensor,
+    z_L: Tensor,
+    x: Tensor,
+    w: Weights,
+    arch: Architecture,
+    mesh: Mesh,
+    h_cycles: int,
+    l_cycles: int,
+    keep: int = 0,
+) -> tuple[Tensor, Tensor]:
+    """h_cycles rounds on z_H, z_L, x [L, B, D], the last one with gradient if autograd is enabled.
+
+    `keep`: number of the last round's block applications that keep their activations; backward recomputes the others.
+    """
+    length, count, width = x.shape
+    blocks, padded = kernel_weights(w, arch, length), padded_length(length)
+
+    def to_stream(tensor: Tensor) -> Tensor:
+        return F.pad(tensor.transpose(0, 1), (0, 0, 0, padded - length)).reshape(-1, width)
+
+    def from_stream(tensor: Tensor) -> Tensor:
+        return tensor.view(count, padded, width)[:, :length].transpose(0, 1)
+
+    flat = [weight for block in blocks for weight in block]
+    streams = [to_stream(tensor) for tensor in (z_H, z_L, x)]
+    if not torch.is_grad_enabled():
+        rounds = Rounds.build(streams[2], flat, arch, mesh, length)
+        z_H, z_L, x = (mesh.to_local(tensor, True) for tensor in streams)
+        for _ in range(h_cycles):
+            z_H, z_L = rounds.forward(z_H, z_L, x, l_cycles)
+        return from_stream(mesh.to_global(z_H)), from_stream(mesh.to_global(z_L))
+    z_H, z_L = Recursion.apply(arch, mesh, length, (h_cycles, l_cycles), keep, *streams, *flat)
+    return from_stream(z_H), from_stream(z_L)

@@ -1,0 +1,1 @@
+"""The model and what all its implementations share."""

@@ -1,0 +1,66 @@
+"""The network for inference: weights are cast once, then any number of supervision steps run."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from trm.model import definition as network
+from trm.model.definition import Architecture
+from trm.model.implementation import Implementation
+from trm.model.plain import PLAIN
+
+
+class InferenceNetwork:
+    """Runs supervision steps with fixed weights.
+
+    `weights`: parameters by name, on the device, any float dtype; `h_init`, `l_init`: start vectors [D];
+    `puzzle_table` [num_ids, D] or None; `implementation`: from `trm.backends.registry`.
+    """
+
+    def __init__(
+        self,
+        weights: dict[str, Tensor],
+        h_init: Tensor,
+        l_init: Tensor,
+        puzzle_table: Tensor | None,
+        arch: Architecture,
+        h_cycles: int,
+        l_cycles: int,
+        implementation: Implementation = PLAIN,
+    ):
+        self.arch, self.h_cycles, self.l_cycles = arch, h_cycles, l_cycles
+        self._weights = {
+            name: tensor if name.startswith("halt.") else tensor.to(arch.dtype)
+            for name, tensor in weights.items()
+        }
+        self.h_init, self.l_init = h_init.to(arch.dtype), l_init.to(arch.dtype)
+        self.rounds = implementation.rounds(self._weights, arch)
+        self.multiple, self.replicate = self.rounds.multiple, self.rounds.replicate
+        self._puzzle_table = puzzle_table if arch.puzzle_tokens else None
+
+    def embed(self, inputs_BS: Tensor, puzzle_ids_B: Tensor) -> Tensor:
+        """Input embeddings [L, B, D]; they do not change from step to step."""
+        vectors = None if self._puzzle_table is None else self._puzzle_table[puzzle_ids_B.long()]
+        return network.embed(inputs_BS, vectors, self._weights, self.arch)
+
+    def start(self, batch: int, length: int) -> tuple[Tensor, Tensor]:
+        """Start states z_H, z_L [L, B, D]."""
+        shape = (length, batch, len(self.h_init))
+        return self.h_init.expand(shape), self.l_init.expand(shape)
+
+    def batch_rows(self, length: int) -> int:
+        """Rows to evaluate at once on all devices, for sequences of `length` tokens."""
+        return inference_batch(length, len(self.h_init), self.h_init.device) * max(1, self.multiple // 2)
+
+    def step(self, z_H: Tensor, z_L: Tensor, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """One supervision step: z_H, z_L [L, B, D], answer logits [S, B, V], halt logits [B]."""
+        for _ in range(self.h_cycles):
+            z_H, z_L = self.rounds.forward(z_H, z_L, x, self.l_cycles)
+        return (z_H, z_L, *network.heads(z_H, self._weights, self.arch))
+
+
+def inference_batch(length: int, width: int, device: torch.device) -> int:
+    """Rows to evaluate at once on one device: enough to keep it busy, few enough for its memory."""
+    cells = 1 << (16 if device.type == "cpu" else 24)
+    return max(16, min(4096, cells // (length * width) // 16 * 16))

@@ -1,0 +1,110 @@
+"""All trained parameters in one flat buffer: one optimiser pass, one all-reduce and one cast per step.
+
+Each parameter starts at a multiple of 32 elements, so that its view is 64-byte aligned in bfloat16 too. The gaps hold
+zeros, which every optimiser leaves at zero.
+"""
+
+from __future__ import annotations
+
+from math import erf, exp, pi, prod, sqrt
+from typing import NamedTuple
+from zlib import crc32
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from trm.model.definition import Architecture
+from trm.study.flops import parameter_shapes
+from trm.study.schema import ModelConfig
+
+ALIGNMENT = 32
+HALT_BIAS = -5.0
+
+
+class Moments(NamedTuple):
+    """Optimiser state over the flat buffer; `v` is empty for optimisers without a second moment."""
+
+    m: Tensor
+    v: Tensor
+
+
+class Rates(NamedTuple):
+    """Scalars of one optimiser step, 0-d float32 tensors on the device."""
+
+    keep: Tensor
+    """1 - lr * weight_decay."""
+    step_size: Tensor
+    """Factor of the update direction: lr / (1 - beta1^t); for Lion lr."""
+    v_scale: Tensor
+    """1 / sqrt(1 - beta2^t)."""
+
+
+class Layout:
+    """Where each parameter is in the flat buffer: `shapes` and `offsets` by name, `size` elements in total."""
+
+    def __init__(self, shapes: dict[str, tuple[int, ...]]):
+        self.shapes = shapes
+        self.offsets: dict[str, int] = {}
+        self.size = 0
+        for name, shape in shapes.items():
+            self.offsets[name] = self.size
+            self.size += -(-prod(shape) // ALIGNMENT) * ALIGNMENT
+
+    @classmethod
+    def of(cls, model: ModelConfig, seq_len: int, vocab: int) -> Layout:
+        """The layout of a model on sequences of `seq_len` cells over `vocab` symbols."""
+        return cls(parameter_shapes(model, seq_len, vocab))
+
+    def views(self, flat: Tensor) -> dict[str, Tensor]:
+        """Each parameter as a view into `flat` [size]."""
+        return {
+            name: flat[self.offsets[name] : self.offsets[name] + prod(shape)].view(shape)
+            for name, shape in self.shapes.items()
+        }
+
+
+def architecture(model: ModelConfig, dtype: torch.dtype) -> Architecture:
+    """The `Architecture` of a model."""
+    rope = model.mixer == "attention" and model.position == "rope"
+    return Architecture(model.layers, model.heads, model.puzzle_tokens, rope, dtype)
+
+
+def uniform(seed: int, name: str, shape: tuple[int, ...], step: int = 0) -> np.ndarray:
+    """Uniform float64 numbers in [0, 1), a function of (seed, name, step) alone.
+
+    Computed from Philox's raw words, which NumPy keeps stable between versions (unlike its distributions).
+    """
+    key = np.array([seed, crc32(name.encode())], dtype=np.uint64)
+    words = np.random.Philox(key=key, counter=np.array([0, 0, 0, step], dtype=np.uint64)).random_raw(
+        prod(shape)
+    )
+    return ((words >> np.uint64(11)) * 2.0**-53).reshape(shape)
+
+
+def truncated_normal(shape: tuple[int, ...], std: float, seed: int, name: str) -> Tensor:
+    """Normal truncated at two sigma and rescaled so that `std` is the deviation after truncation; float32."""
+    mass = erf(sqrt(2))  # of a standard normal within two sigma
+    density = exp(-2.0) / sqrt(2 * pi)
+    true_std = sqrt(1 - 4 * density / mass)
+    spread = torch.from_numpy((2 * uniform(seed, name, shape) - 1) * mass)
+    return (torch.erfinv(spread) * (sqrt(2) * std / true_std)).float()
+
+
+def initial_weights(model: ModelConfig, seq_len: int, vocab: int, seed: int) -> dict[str, Tensor]:
+    """Initial float32 parameters: truncated normal with std 1/sqrt(fan_in); halt head: weight 0, bias -5."""
+    weights = {}
+    for name, shape in parameter_shapes(model, seq_len, vocab).items():
+        if name == "halt.weight":
+            weights[name] = torch.zeros(shape)
+        elif name == "halt.bias":
+            weights[name] = torch.full(shape, HALT_BIAS)
+        else:
+            weights[name] = truncated_normal(shape, shape[-1] ** -0.5, seed, name)
+    return weights
+
+
+def initial_states(model: ModelConfig, seed: int, dtype: torch.dtype) -> dict[str, Tensor]:
+    """The start vectors `h_init` and `l_init` [D] in the forward dtype; they are not trained."""
+    shape = (model.d_model,)
+    return {name: truncated_normal(shape, 1.0, seed, name).to(dtype) for name in ("h_init", "l_init")}

@@ -1,0 +1,82 @@
+"""Per-puzzle metrics, summed over a split."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from trm.model.losses import judge
+
+if TYPE_CHECKING:
+    from trm.backends.base import Backend
+
+FIELDS = ("puzzles", "exact", "accuracy", "blank", "blank_squared", "blank_puzzles", "cross_entropy", "steps")
+
+
+class Score:
+    """Metric sums over the puzzles of one split under one policy."""
+
+    def __init__(self, device: torch.device, ignore: int, blank: int | None):
+        self._ignore, self._blank = ignore, blank
+        self.sums = torch.zeros(len(FIELDS), dtype=torch.float64, device=device)
+
+    def add(
+        self, logits_SBV: Tensor, inputs_BS: Tensor, labels_BS: Tensor, steps_B: Tensor | float
+    ) -> Tensor:
+        """Add puzzles answered after `steps_B` supervision steps. Returns 1 for exact answers [B]."""
+        cross_entropy_B = judge(logits_SBV, labels_BS, self._ignore).cross_entropy
+        return self.add_answers(logits_SBV.argmax(-1).t(), inputs_BS, labels_BS, steps_B, cross_entropy_B)
+
+    def add_answers(
+        self,
+        answers_BS: Tensor,
+        inputs_BS: Tensor,
+        labels_BS: Tensor,
+        steps_B: Tensor | float,
+        cross_entropy_B: Tensor | float = math.nan,
+    ) -> Tensor:
+        """Same as `add`, for puzzles whose answers (symbols) are known, but no logits."""
+        valid_BS = labels_BS != self._ignore
+        blank_BS = valid_BS if self._blank is None else valid_BS & (inputs_BS == self._blank)
+        right_BS = answers_BS == labels_BS
+        count, blanks = valid_BS.sum(1), blank_BS.sum(1)
+        right = (right_BS & valid_BS).sum(1)
+        exact, valid = (right == count).float(), (count > 0).float()
+        blank, has_blank = (right_BS & blank_BS).sum(1) / blanks.clamp(min=1), (blanks > 0) * valid
+        columns = (
+            valid,
+            exact * valid,
+            right / count.clamp(min=1) * valid,
+            blank * has_blank,
+            blank.square() * has_blank,
+            has_blank,
+            cross_entropy_B * valid,
+            steps_B * valid,
+        )
+        self.sums += torch.stack([column.double().sum() for column in columns])
+        return exact
+
+    def result(self, backend: Backend) -> dict[str, Any]:
+        """Metrics over the puzzles of all workers; None if unknown. `blank_error`: standard error over puzzles."""
+        total = backend.total(backend.fetch(self.sums)).tolist()
+        value = dict(zip(FIELDS, total))
+        count, blanks = max(1.0, value["puzzles"]), value["blank_puzzles"]
+        blank = value["blank"] / blanks if blanks else None
+        error = None
+        if blank is not None and blanks > 1:
+            variance = max(0.0, value["blank_squared"] / blanks - blank**2) * blanks / (blanks - 1)
+            error = math.sqrt(variance / blanks)
+        cross_entropy = value["cross_entropy"] / count
+        return {
+            "puzzles": int(value["puzzles"]),
+            "correct": int(value["exact"]),
+            "exact_accuracy": value["exact"] / count,
+            "accuracy": value["accuracy"] / count,
+            "blank_accuracy": blank,
+            "blank_error": error,
+            "cross_entropy": cross_entropy if math.isfinite(cross_entropy) else None,
+            "mean_steps": value["steps"] / count,
+        }

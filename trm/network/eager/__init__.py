@@ -1,1 +1,0 @@
-"""The network in plain PyTorch operations."""
