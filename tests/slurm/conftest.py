@@ -76,6 +76,10 @@ class Study:
         self.folder, self.cluster = folder, cluster
         folder.mkdir()
         new_project(folder, document)
+        profile = folder / "profiles/slurm/workflow.yaml"
+        profile.write_text(
+            profile.read_text().replace("backend: cuda", "backend: cpu")
+        )  # its GPUs are no real ones
         shutil.copytree(data, folder / "results")
         self.environment = dict(cluster.environment)
         self._started: list[subprocess.Popen] = []

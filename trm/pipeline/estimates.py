@@ -10,6 +10,7 @@ from functools import cache, cached_property
 from pathlib import Path
 
 from trm.checks.tpu_check.check import step_seconds
+from trm.errors import UserError
 from trm.pipeline.project import Project
 from trm.provenance import processor
 from trm.study.cost import (
@@ -275,7 +276,17 @@ class Estimates:
         return self._project.settings.gpus
 
     def gpus(self, run: str) -> int:
-        """GPUs of a training job."""
+        """GPUs of a training job.
+
+        Raises:
+            UserError: not even one row at a time fits into their memory.
+        """
+        if not self.of(run).micro_batches:
+            needed = self.of(run).memory_bytes / 2**30
+            raise UserError(
+                f"{run} needs about {needed:,.0f} GiB of GPU memory, and no number of micro-batches is estimated to "
+                f"fit into {self.hardware.memory_gib:g} GiB: use a smaller model"
+            )
         if self._project.runs[run].config.placement.backend == "cpu":
             return 0
         return self.gpus_per_worker * self.workers(run)

@@ -191,6 +191,7 @@ def _row(project: Project, estimates: Estimates, label: str, run: str) -> dict[s
         "usd": cost.usd,
         "checkpoint_bytes": cost.checkpoint_bytes,
         "memory_bytes": cost.memory_bytes,
+        "micro_batches": cost.micro_batches,
         "step_time": "compiled estimate" if cost.compiled else "FLOPs",
     }
 
@@ -261,6 +262,7 @@ def _run_line(row: dict[str, Any]) -> str:
     return (
         f"  {state} {row['run']}: {row['parameters']:,} parameters, {row['steps']:,} steps, "
         f"{flops_text(row['flops'])}, {seconds_text(row['seconds'])}, {bytes_text(row['memory_bytes'])} of memory"
+        + (f" in {row['micro_batches']} micro-batches" if row["micro_batches"] > 1 else "")
     )
 
 

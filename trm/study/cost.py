@@ -13,9 +13,20 @@ from trm.errors import UserError
 from trm.study import flops, tpu_kernels
 from trm.study.dataset_identity import shape
 from trm.study.reading import error_sentence, parse_yaml
-from trm.study.schema import Count, EvaluationConfig, NonNegative, Positive, RunConfig, Section
+from trm.study.schema import (
+    Count,
+    EvaluationConfig,
+    NonNegative,
+    Positive,
+    RunConfig,
+    Section,
+    TrainingConfig,
+)
 from trm.study.stages import recursion_stages
 from trm.study.tasks import spec_of
+
+MEMORY_SHARE = 0.8
+"""Share of a device's memory that an estimate may fill."""
 
 
 class Hardware(Section):
@@ -70,6 +81,8 @@ class Estimate:
     device_hours: float
     checkpoint_bytes: int
     memory_bytes: int
+    micro_batches: int
+    """Parts of a step's batch: the run's, or as many as a GPU's memory needs; 0: it does not fit in any."""
     usd: float
     compiled: bool = False
     """Whether the step time is the TPU compiler's estimate instead of being computed from FLOPs."""
@@ -121,6 +134,9 @@ def estimate(config: RunConfig, hardware: Hardware, step_seconds: float | None =
         done = stage.last_step
     hours = seconds * hardware.devices / 3600
     parameters = flops.parameters(model, data.seq_len, data.vocab_size)
+    activations = _activation_bytes(config, data.seq_len, hardware)
+    fixed = 20 * parameters
+    split = _fitting_parts(training, hardware, fixed, activations)
     carry = 2 * training.batch_size * flops.tokens(model, data.seq_len) * model.d_model * 2
     return Estimate(
         parameters=parameters,
@@ -129,7 +145,8 @@ def estimate(config: RunConfig, hardware: Hardware, step_seconds: float | None =
         seconds=seconds,
         device_hours=hours,
         checkpoint_bytes=16 * parameters + carry,
-        memory_bytes=20 * parameters + _activation_bytes(config, data.seq_len, hardware),
+        memory_bytes=fixed + activations // max(1, split),
+        micro_batches=training.micro_batches * split,
         usd=hours * hardware.usd_per_device_hour,
         compiled=step_seconds is not None,
     )
@@ -153,6 +170,15 @@ def evaluation_seconds(
         passes *= 1 + copies
     row = flops.forward_flops(model, data.seq_len, data.vocab_size)
     return puzzles * steps * passes * row / (hardware.devices * hardware.flops_per_second)
+
+
+def _fitting_parts(training: TrainingConfig, hardware: Hardware, fixed: int, activations: int) -> int:
+    """Parts into which training splits a micro-batch by itself where a GPU's memory asks for it; 0: no number fits."""
+    if hardware.host_memory or hardware.slices:
+        return 1
+    rows = training.batch_size // (training.micro_batches * hardware.devices)
+    room = MEMORY_SHARE * hardware.memory_gib * 2**30 - fixed
+    return next((n for n in range(1, rows + 1) if rows % n == 0 and activations / n <= room), 0)
 
 
 def _activation_bytes(config: RunConfig, seq_len: int, hardware: Hardware) -> int:
