@@ -132,8 +132,8 @@ def test_jobs_ask_for_host_memory_and_for_no_more_time_than_there_is(jobs):
 
 
 def test_no_run_is_planned_with_more_memory_than_a_gpu_has(jobs):
-    """E5.3 has a step of 1.97 TB."""
-    estimates, _ = jobs("study", scale="gpu")
+    """The largest batch of the study would take 1.97 TB."""
+    estimates, _ = jobs("batch_size", scale="gpu")
     planned = [estimates.of(run) for run in estimates._project.runs]
     assert max(run.memory_bytes for run in planned) < 2**30 * estimates.hardware.memory_gib
     assert max(run.micro_batches for run in planned) == 24

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 
 SBIN = "/usr/sbin:/usr/local/sbin:/sbin"
@@ -154,12 +156,14 @@ class Cluster:
     def kill_node(self, node: str) -> None:
         """Kill a node's slurmd and all of its jobs' processes, as a power failure does."""
         self._processes.pop(node).kill()
-        for line in subprocess.run(
-            ["ps", "-eo", "pid,args"], capture_output=True, text=True
-        ).stdout.splitlines():
-            number, _, command = line.strip().partition(" ")
-            if "slurmstepd" in command and node in command:
-                os.kill(int(number), 9)
+        mine = {f"SLURMD_NODENAME={node}", f"SLURM_CONF={self.configuration}"}
+        for folder in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):  # it ended meanwhile
+                if mine <= set((folder / "environ").read_text().split("\0")):
+                    parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+                    for number in (parent, int(folder.name)):
+                        if "slurmstepd" in Path(f"/proc/{number}/comm").read_text() or number != parent:
+                            os.kill(number, signal.SIGKILL)
 
     def _start_records(self) -> None:
         folder = self.folder / "database"

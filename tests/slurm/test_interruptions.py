@@ -66,14 +66,6 @@ def test_the_time_limit_sends_the_run_to_a_later_job(new_study):
     study.wait(lambda: "resumed from results/checkpoints" in study.log(), "the next job")
 
 
-def test_a_limit_that_is_too_short_for_the_start_is_said(new_study):
-    study = new_study(steps=LONG)
-    limit = ("--set-resources", "train:runtime=1", "train:slurm_extra='--signal=TERM@60'")
-    process = study.start("--until", "train", "--retries", "0", "--config", "backend=cpu", *limit)
-    study.wait(lambda: process.poll() == 1, "the end of the study")
-    assert "no step was finished in a job of 1 minutes: give jobs more time (max_runtime)" in study.log()
-
-
 @pytest.mark.parametrize("how", ["a node that dies", "a drained node", "preemption"])
 def test_slurm_takes_the_job_back(new_study, how):
     study = new_study(steps=LONG, checkpoint_minutes=0.002)

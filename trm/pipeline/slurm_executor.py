@@ -66,6 +66,8 @@ class Executor(plugin.Executor):  # type: ignore[misc]
     study = ""
     max_minutes = 0
     lost_minutes = 10.0
+    logger: Any
+    next_seconds_between_status_checks: int
 
     def __post_init__(self, test_mode: bool = False) -> None:
         self._submission, self._closing = threading.local(), threading.Event()
@@ -281,7 +283,7 @@ class Executor(plugin.Executor):  # type: ignore[misc]
 
     def _silent_minutes(self, info: Any) -> float:
         """Minutes since the job wrote to its log, or since Slurm was first seen not to run it."""
-        times = [info.aux.setdefault("unknown", time.time())]
+        times: list[float] = [info.aux.setdefault("unknown", time.time())]
         times += [t for path in info.job.log or () if (t := _modified(path)) is not None]
         return (time.time() - max(times)) / 60
 

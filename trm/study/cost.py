@@ -25,9 +25,6 @@ from trm.study.schema import (
 from trm.study.stages import recursion_stages
 from trm.study.tasks import spec_of
 
-MEMORY_SHARE = 0.8
-"""Share of a device's memory that an estimate may fill."""
-
 
 class Hardware(Section):
     """One entry of config/hardware.yaml."""
@@ -177,7 +174,7 @@ def _fitting_parts(training: TrainingConfig, hardware: Hardware, fixed: int, act
     if hardware.host_memory or hardware.slices:
         return 1
     rows = training.batch_size // (training.micro_batches * hardware.devices)
-    room = MEMORY_SHARE * hardware.memory_gib * 2**30 - fixed
+    room = flops.MEMORY_SHARE * hardware.memory_gib * 2**30 - fixed
     return next((n for n in range(1, rows + 1) if rows % n == 0 and activations / n <= room), 0)
 
 

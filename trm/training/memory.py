@@ -10,8 +10,7 @@ from contextlib import contextmanager
 import torch
 
 from trm.errors import UserError
-from trm.study.cost import MEMORY_SHARE
-from trm.study.flops import inner_width, parameters, tokens
+from trm.study.flops import MEMORY_SHARE, inner_width, parameters, tokens
 from trm.study.schema import RunConfig
 from trm.study.tasks import Sizes
 from trm.training.history import si
