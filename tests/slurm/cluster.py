@@ -155,15 +155,31 @@ class Cluster:
 
     def kill_node(self, node: str) -> None:
         """Kill a node's slurmd and all of its jobs' processes, as a power failure does."""
-        self._processes.pop(node).kill()
+        daemon = self._processes.pop(node)
+        daemon.kill()
+        daemon.wait()
+        for number in self._tasks(node):
+            parent = int(Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[1])
+            with suppress(OSError):  # it ended with another one
+                if "slurmstepd" in Path(f"/proc/{parent}/comm").read_text():
+                    os.kill(parent, signal.SIGKILL)
+                os.kill(number, signal.SIGKILL)
+
+    def kill_worker(self, node: str) -> None:
+        """Kill the worker of a run that trains on a node."""
+        for number in self._tasks(node):
+            if "RANK=" in Path(f"/proc/{number}/environ").read_text():
+                os.kill(number, signal.SIGKILL)
+
+    def _tasks(self, node: str) -> list[int]:
+        """Processes of this cluster's jobs on a node."""
         mine = {f"SLURMD_NODENAME={node}", f"SLURM_CONF={self.configuration}"}
+        found = []
         for folder in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):  # it ended meanwhile
                 if mine <= set((folder / "environ").read_text().split("\0")):
-                    parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-                    for number in (parent, int(folder.name)):
-                        if "slurmstepd" in Path(f"/proc/{number}/comm").read_text() or number != parent:
-                            os.kill(number, signal.SIGKILL)
+                    found.append(int(folder.name))
+        return found
 
     def _start_records(self) -> None:
         folder = self.folder / "database"

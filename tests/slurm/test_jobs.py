@@ -1,5 +1,9 @@
 """The Slurm profile on a real Slurm: requested resources, arrays and groups."""
 
+import csv
+
+import pytest
+
 from tests.slurm.conftest import Study
 
 RUNS = "results/runs/{}/training.json"
@@ -34,6 +38,29 @@ def test_a_run_of_several_workers_has_a_gpu_for_each(new_study):
     (training,) = jobs_of(study, "train")
     assert training["TresPerJob"] == "gres:gpu:2"
     assert [run["workers"] for run in study.trained()] == [2]
+
+
+def test_a_run_over_two_nodes_is_that_of_one(new_study):
+    losses = []
+    for nodes in (1, 2):
+        study = new_study(steps=20)
+        study.run("--until", "train", "--config", "workers=2", f"nodes={nodes}")
+        (training,) = jobs_of(study, "train")
+        assert training["NumNodes"] == str(nodes)
+        assert [run["workers"] for run in study.trained()] == [2]
+        (history,) = study.folder.glob("results/runs/*/history.csv")
+        with history.open() as rows:
+            losses.append([float(row["train/loss"]) for row in csv.DictReader(rows)])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
+def test_a_dead_worker_on_another_node_ends_the_run_with_a_sentence(new_study):
+    study = new_study(steps=1_000_000)
+    process = study.start("--until", "train", "--retries", "0", "--config", "workers=2", "nodes=2")
+    study.wait(lambda: "step 20/" in study.log(), "training")
+    study.cluster.kill_worker("n1")
+    study.wait(lambda: process.poll() == 1, "the end of the study")
+    assert "worker 0 of 2 stops: another worker died" in study.log()
 
 
 def test_every_task_of_an_array_trains_its_own_run(new_study):

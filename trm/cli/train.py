@@ -36,7 +36,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--backend", default="auto", help="auto, cpu, cuda or xla")
     parser.add_argument("--threads", type=int, help="CPU threads (default: all)")
     parser.add_argument("--runtime", default="{}", help="RuntimeConfig: JSON text or a path to a JSON file")
-    parser.add_argument("--workers", type=int, help="processes on this machine that share each batch")
+    parser.add_argument("--workers", type=int, help="processes that share each batch")
+    parser.add_argument(
+        "--nodes",
+        type=int,
+        default=1,
+        help="Slurm nodes of these processes: start this command on each with srun",
+    )
     parser.add_argument("--log", help="also append all output to this file")
     parser.add_argument(
         "--time-limit",
@@ -59,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
     if (args.workers or 1) > 1 and "RANK" not in os.environ:
         from trm.backends.launch import run_workers
 
-        return run_workers(args.workers, [sys.executable, "-m", "trm", *sys.argv[1:]])
+        return run_workers(args.workers, [sys.executable, "-m", "trm", *sys.argv[1:]], args.nodes)
     from trm.cli.configuration import run_config
     from trm.io import config_argument
     from trm.study.schema import RuntimeConfig

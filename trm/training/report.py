@@ -106,8 +106,8 @@ class Reporter:
         scores: dict[str, float | None],
         seconds: float,
     ) -> None:
-        """Report metric sums over all workers' micro-batches (`parts`), learning rate, norms and, after a validation, its
-        `scores`.
+        """Report metric sums over all workers' micro-batches (`parts`), learning rate, norms and, after a validation,
+        its `scores`.
 
         `seconds`: training time so far, over all resumes.
         """

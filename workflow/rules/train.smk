@@ -23,6 +23,11 @@ rule train:
         runtime=by(PLAN.minutes, "run"),
         mem_mb=by(PLAN.memory_mb, "run"),
         gpu=by(PLAN.gpus, "run"),
+        nodes=by(PLAN.nodes, "run"),
+        # for the Slurm plugin: a process on each node, which the command starts
+        mpi=by(PLAN.starter, "run"),
+        tasks=by(PLAN.several_nodes, "run"),
+        tasks_per_gpu=0,
     params:
         config=by(CATALOGUE.run_json, "run"),
         launcher=derived(PLAN.launcher, "run"),
