@@ -52,10 +52,12 @@ def test_a_job_that_slurm_has_lost_is_submitted_again(new_study):
 
 
 def test_accounting_knows_jobs_that_have_left_the_queue(recorded_study):
-    study = recorded_study(steps=10, seeds=3)
-    study.cluster.run("sacctmgr", "-i", "modify", "user", study.cluster.user, "set", "MaxSubmitJobs=2")
+    """An array of two, of which the limit lets in one at a time, and an outage."""
+    study = recorded_study(steps=800, seeds=2)
+    study.cluster.run("sacctmgr", "-i", "modify", "user", study.cluster.user, "set", "MaxSubmitJobs=1")
     process = study.start("--until", "train", "--retries", "0", "--slurm-array-jobs", "train")
-    study.wait(lambda: "Slurm takes no more jobs for now" in study.output, "the limit")
+    study.wait(lambda: "step 20/" in study.log(), "training")
+    assert "Slurm takes no more jobs for now" in study.output
     outage(study)
     study.wait(lambda: process.poll() == 0, "the end of the study")
-    assert len(study.trained()) == 3
+    assert [run["resumes"] for run in study.trained()] == [0, 0]

@@ -14,7 +14,7 @@ import re
 import subprocess
 import threading
 import time
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -75,7 +75,6 @@ class Executor(plugin.Executor):  # type: ignore[misc]
         self._earlier_lock = threading.Lock()
         self._away_since: float | None = None
         self._warned: set[str] = set()
-        self.logger = _Log(self.logger, self._submission)
         super().__post_init__(test_mode)
 
     # submission
@@ -91,59 +90,102 @@ class Executor(plugin.Executor):  # type: ignore[misc]
 
     def run_job(self, job: Any) -> None:
         """Submit a job, or take over that of an earlier controller. Waits while Slurm takes no jobs."""
-        if job.is_group() and self.max_minutes:
-            job._resources["runtime"] = min(job.resources["runtime"], self.max_minutes)
-        while not self._adopt(job):
-            if not self._submit(name_of(job), super().run_job, job):
-                return
-            self._pause()
+        self._guarded(self._run_job, [job])
 
     def run_array_jobs(self, jobs: list[Any]) -> None:
-        """Submit an array, without the tasks that run already. Smaller ones where the limit of jobs is reached."""
+        """The same for arrays of jobs."""
+        self._guarded(self._run_arrays, jobs)
+
+    def _guarded(self, submit: Callable[[list[Any]], None], jobs: list[Any]) -> None:
+        """Submit in a thread whose errors nobody else would see."""
+        try:
+            submit(jobs)
+        except Exception as error:
+            self.logger.error(f"A submission failed: {error}", exc_info=True)
+            for job in jobs:
+                super()._report_job_error_threadsafe(SubmittedJobInfo(job), "see the error above. ")
+
+    def _run_job(self, jobs: list[Any]) -> None:
+        (job,) = jobs
+        if job.is_group() and self.max_minutes:
+            job._resources["runtime"] = min(job.resources["runtime"], self.max_minutes)
+        self._submission.name = f"{self.study}.{name_of(job)}"
+        while not self._adopt(job):
+            self._submission.refused = ""
+            super().run_job(job)
+            if not self._submission.refused:
+                return
+            self._wait_for_slurm(self._submission.refused)
+
+    def _run_arrays(self, jobs: list[Any]) -> None:
         jobs = [job for job in jobs if not self._adopt(job)]
         for alike in _alike(jobs):
-            self._run_array(alike)
+            for first in range(0, len(alike), self.max_array_size):
+                self._run_array(alike[first : first + self.max_array_size])
 
     def _run_array(self, jobs: list[Any]) -> None:
-        while jobs:
-            jobs = self._submit(jobs[0].name, super().run_array_jobs, jobs)
-            if len(jobs) > 1 and FULL.search(self._submission.problem):
+        """Submit an array; two smaller ones where the limit of jobs is reached. The plugin's own arrays check the
+        outputs of the first task in all tasks."""
+        problem = self._submit_array(jobs)
+        while _may_pass(problem) and not self._closing.is_set():
+            if len(jobs) > 1 and FULL.search(problem):
                 half = len(jobs) // 2
                 self._run_array(jobs[:half])
-                jobs = jobs[half:]
-            elif jobs:
-                self._pause()
+                self._run_array(jobs[half:])
+                return
+            self._wait_for_slurm(problem)
+            jobs = [job for job in jobs if not self._adopt(job)]
+            problem = self._submit_array(jobs) if jobs else ""
+        for job in jobs if problem else ():
+            sentence = f"sbatch failed: {_last_line(problem)}. "
+            super()._report_job_error_threadsafe(SubmittedJobInfo(job), sentence)
 
-    def _submit(self, name: str, submit: Any, jobs: Any) -> list[Any]:
-        """Submit, and return the jobs that Slurm did not take for now."""
-        self._submission.name = f"{self.study}.{name}"
-        self._submission.refused, self._submission.problem = [], ""
-        submit(jobs)
-        if not self._submission.refused:
-            self._warned.discard("submit")
-        return list(self._submission.refused)
+    def _submit_array(self, jobs: list[Any]) -> str:
+        """Submit one array, of which each task runs its own job; returns a problem or an empty text."""
+        first, settings = jobs[0], self.workflow.executor_settings
+        logs = Path(self.slurm_logdir) / f"rule_{first.name}"
+        logs.mkdir(parents=True, exist_ok=True)
+        plugin.validate_slurm_extra(first)
+        parameters = {
+            "run_uuid": f"{self.study}.{first.name}",
+            "slurm_logfile": logs / "%A_%a.log",
+            "comment_str": f"rule_{first.name}",
+            "account": next(self.get_account_arg(first)),
+            "partition": self.get_partition_arg(first),
+            "workdir": self.workflow.workdir_init,
+        }
+        call = plugin.get_submit_command(
+            first, parameters, settings=settings, failed_nodes=self._failed_nodes
+        )
+        call += f"{plugin.set_gres_string(first)} --array=1-{len(jobs)} /dev/stdin"
+        tasks = "".join(f"{task}) {self.format_job_exec(job)};;\n" for task, job in enumerate(jobs, 1))
+        script = f"#!/bin/sh\ncase $SLURM_ARRAY_TASK_ID in\n{tasks}esac\n"
+        done = subprocess.run(call, shell=True, input=script, capture_output=True, text=True, check=False)
+        if done.returncode:
+            return done.stderr
+        number = plugin.validate_or_get_slurm_job_id(done.stdout.strip().split(";")[0], done.stdout)
+        self.logger.info(f"Slurm job {number} is an array of {len(jobs)} jobs of rule {first.name}.")
+        ARRAYS.mkdir(parents=True, exist_ok=True)
+        names = {str(task): name_of(job) for task, job in enumerate(jobs, 1)}
+        (ARRAYS / f"{number}.json").write_text(json.dumps(names))
+        for task, job in enumerate(jobs, 1):
+            aux = {"slurm_logfile": self._logfile(job, f"{number}_{task}")}
+            info = SubmittedJobInfo(job, external_jobid=f"{number}_{task}", aux=aux)
+            self._report_job_submission_threadsafe(info)
+        return ""
 
     def _report_job_error_threadsafe(self, job_info: Any, msg: str) -> None:
-        problem = self._submission.problem if "failed array" in msg else msg
-        if _may_pass(problem) and not self._closing.is_set():
-            self._submission.refused.append(job_info.job)
-            self._submission.problem = problem
-            self._once("submit", "Slurm takes no more jobs for now (%s): waiting", _last_line(problem))
+        if _may_pass(msg) and not self._closing.is_set():
+            self._submission.refused = msg
         else:
             super()._report_job_error_threadsafe(job_info, msg)
 
     def _report_job_submission_threadsafe(self, job_info: Any) -> None:
-        array, _, task = job_info.external_jobid.partition("_")
-        if task:
-            job_info.aux["slurm_logfile"] = self._logfile(job_info.job, job_info.external_jobid)
-            path = ARRAYS / f"{array}.json"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            tasks = json.loads(path.read_text()) if path.exists() else {}
-            path.write_text(json.dumps(tasks | {task: name_of(job_info.job)}))
         job_info.aux.setdefault("since", time.time())
         super()._report_job_submission_threadsafe(job_info)
 
-    def _pause(self) -> None:
+    def _wait_for_slurm(self, problem: str) -> None:
+        self._once("submit", "Slurm takes no more jobs for now (%s): waiting", _last_line(problem))
         self._earlier = None  # an answer may have been lost: the job may be in the queue
         self._closing.wait(self.workflow.executor_settings.init_seconds_before_status_checks)
 
@@ -299,23 +341,6 @@ class Executor(plugin.Executor):  # type: ignore[misc]
         if key not in self._warned:
             self._warned.add(key)
             self.logger.warning(sentence % values)
-
-
-class _Log:
-    """Snakemake's logger. Of an array that Slurm does not take for now, it keeps the reason, which the plugin logs."""
-
-    def __init__(self, logger: Any, submission: threading.local):
-        self._logger, self._submission = logger, submission
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._logger, name)
-
-    def error(self, text: str, *values: Any, **options: Any) -> None:
-        """Log an error, unless the submission is repeated."""
-        if _may_pass(text):
-            self._submission.problem = text
-        else:
-            self._logger.error(text, *values, **options)
 
 
 def _may_pass(problem: str) -> bool:
