@@ -51,6 +51,7 @@ $(VENV)/.ready: envs/cpu/requirements.lock envs/cpu/torch.txt
 	$(call pip,$(VENV)) $(TORCH_OPTIONS) -r envs/cpu/torch.txt
 	$(call pip,$(VENV)) --no-deps --require-hashes -r envs/cpu/requirements.lock
 	@$(BIN)/python -c "$$PATH_FILE"
+	@$(BIN)/python -m trm.backends.cpu.build
 	@touch $@
 
 $(TPU_VENV)/.ready: envs/tpu/requirements.lock

@@ -32,7 +32,7 @@ def options(name: str, quick: bool) -> list[str]:
     if torch.cuda.is_available():
         paper = ["--backend", "cuda", "--batch", "768", "--cases", "paper-mlp", "paper-attention"]
         return [*paper, "--precisions", "bfloat16", "--rounds", "3" if quick else "9"]
-    cases = ["--cases", "laptop", "small", *(() if quick else ("paper-mlp", "paper-attention"))]
+    cases = ["--cases", "6x6-d64", *(() if quick else ("6x6-d8", "6x6-d128", "9x9-d64", "9x9-d128"))]
     # Two threads would wait for each other at every operation, which a busy machine punishes.
     return [*cases, "--threads", "1", "--rounds", "3", *(("--precisions", "bfloat16") if quick else ())]
 

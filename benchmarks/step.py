@@ -1,45 +1,69 @@
-"""Speed of the training step and of evaluation relative to plain PyTorch, eager and compiled, paired in one process.
+"""Speed of the training step and of evaluation relative to the strongest rivals, paired in one process.
 
-    python -m benchmarks.step --json step.json                      # every case, both precisions
-    python -m benchmarks.step --cases small --precisions bfloat16 --threads 2 --rounds 9
+    python -m benchmarks.step --threads 1 --json step.json               # the shipped shapes, both precisions
+    python -m benchmarks.step --threads 1 --public CHECKOUT              # with the published code too
+    TRM_CPU_ISA=avx2 ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2 python -m benchmarks.step --precisions float32
 
-Ours and the baselines (benchmarks/baseline.py, eager and through torch.compile) take turns, so a busy machine slows
-all of them. A ratio is the median over rounds, its spread the quartiles. `processor_ratio` compares CPU seconds, which
-other processes disturb least (with one thread). `ceiling` is the rate of a large matrix product in FLOP/s, measured in
-the same process.
+Ours and the rivals take turns, so a busy machine slows all of them:
+
+- `compiled`: our own model, differentiated by autograd, compiled whole by torch.compile
+- `stack`: plain PyTorch (benchmarks/baseline.py) with its block stack compiled; `eager`: not compiled
+- `public`, `public-eager`: the published code, compiled whole or not; the path is given by --public
+- `jax`: jitted whole, where JAX is installed; in float32 also when ours computes in bfloat16
+
+A ratio is the median over rounds, its spread the quartiles. `processor_ratio` compares CPU seconds, which other
+processes disturb least (with one thread). `ceiling` is the rate of a large matrix product in FLOP/s, measured in the
+same process.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from benchmarks import rivals
 from benchmarks.baseline import EagerTrainer, EagerTRM
 from benchmarks.frame import Ratio, best_seconds, finish, in_turns, parser
 from trm.backends.base import Backend
+from trm.backends.cpu import library
+from trm.backends.cpu.build import isa
+from trm.backends.cpu.compiled import CompiledNetwork
 from trm.backends.registry import load_implementation, open_backend
 from trm.model.act import Rows
 from trm.model.inference import InferenceNetwork, inference_batch
 from trm.study.flops import forward_flops, step_flops
 from trm.study.schema import ModelConfig, RunConfig, TrainingConfig
 from trm.study.tasks import Sizes
+from trm.training.kernel_step import make_step
 from trm.training.state import TrainState
 from trm.training.step import Batch, TrainStep
 
+SHIPPED = {"heads": 4, "layers": 1, "h_cycles": 1, "l_cycles": 2, "halt_max_steps": 8, "puzzle_tokens": 1}
+"""The recipe of the laptop study (config/experiments.yaml)."""
+NARROW = {"expansion": 1.0, "multiple": 8}
 CASES: dict[str, tuple[dict[str, Any], int, int]] = {
     # name: model, batch, cells of a puzzle
-    "laptop": ({"d_model": 32, "heads": 4, "h_cycles": 2, "l_cycles": 2, "puzzle_tokens": 1}, 128, 16),
-    "small": ({"d_model": 128, "heads": 4, "h_cycles": 2, "l_cycles": 2}, 32, 81),
+    "6x6-d8": ({**SHIPPED, **NARROW, "d_model": 8}, 64, 36),
+    "6x6-d32": ({**SHIPPED, **NARROW, "d_model": 32}, 64, 36),
+    "6x6-d64": ({**SHIPPED, **NARROW, "d_model": 64}, 64, 36),
+    "6x6-d128": ({**SHIPPED, **NARROW, "d_model": 128}, 64, 36),
+    "9x9-d64": ({**SHIPPED, "multiple": 32, "halt_max_steps": 16, "d_model": 64}, 64, 81),
+    "9x9-d128": ({**SHIPPED, "multiple": 32, "halt_max_steps": 16, "d_model": 128}, 64, 81),
     "paper-mlp": ({}, 8, 81),
     "paper-attention": ({"mixer": "attention", "position": "rope"}, 8, 81),
 }
-BASELINES = ("compiled", "eager")
-TARGETS = {("train", case, "bfloat16", "compiled"): 1.2 for case in ("small", "paper-mlp", "paper-attention")}
-"""Smallest ratios that the project accepts on a CPU with fast bfloat16."""
+LAPTOP = [name for name in CASES if not name.startswith("paper")]
+BASELINES = ("compiled", "stack", "eager", "public", "public-eager", "jax")
+TARGETS = {name: 2.0 if name == "9x9-d128" else 2.5 for name in LAPTOP}
+"""Smallest ratios to the fastest rival's training step that the project accepts on a CPU with AMX, in bfloat16."""
+AVX2_TARGETS = dict.fromkeys(("6x6-d8", "6x6-d32", "6x6-d64"), 2.0)
+"""The same in float32 with AVX2."""
 
 
 def matmul_ceiling(precision: str, backend: Backend) -> float:
@@ -56,9 +80,9 @@ def random_rows(batch: int, cells: int, vocab: int) -> tuple[torch.Tensor, torch
 
 
 def our_step(
-    run: RunConfig, cells: int, vocab: int, backend: Backend
+    run: RunConfig, cells: int, vocab: int, backend: Backend, build: Any = None
 ) -> tuple[Callable[[], None], TrainState]:
-    """A closure that takes one training step."""
+    """A closure that takes one training step; `build`: another network than the backend's."""
     state = TrainState(run, Sizes(cells, vocab, 1, 0), backend.precision(run.training.precision), backend)
     state.initialise(backend)
     batch = state.local_batch
@@ -70,14 +94,15 @@ def our_step(
         torch.arange(cells, dtype=torch.int16).repeat(batch, 1),
         torch.full((batch,), run.model.halt_max_steps, dtype=torch.int32),
     )
-    program = backend.program(TrainStep(state, originals, backend))
+    step = TrainStep(state, originals, backend, build) if build else make_step(state, originals, backend)
+    program = backend.program(step)
     return lambda: program(Batch(*map(backend.place, rows)), run.model.h_cycles, run.model.l_cycles), state
 
 
 def their_step(
     run: RunConfig, cells: int, vocab: int, backend: Backend, kind: str, options: dict[str, Any]
 ) -> tuple[Callable[[], None], EagerTRM]:
-    """The same for a baseline: `eager`, or through torch.compile with `options` (`compiled`: its block stack,
+    """The same for a baseline: `eager`, or through torch.compile with `options` (`stack`: its block stack,
     `whole`: its whole forward pass)."""
     dtype = backend.precision(run.training.precision).forward
     with torch.device(backend.device):
@@ -137,27 +162,51 @@ def their_evaluation(
     return evaluate
 
 
+def rival_steps(
+    run: RunConfig, cells: int, vocab: int, backend: Backend, names: list[str], checkout: Path | None
+) -> tuple[dict[str, Callable[[], None]], dict[str, EagerTRM]]:
+    """Training steps of the rivals that are available, and those that can be evaluated too."""
+    rows = random_rows(run.training.batch_size, cells, vocab)
+    steps: dict[str, Callable[[], None]] = {}
+    nets: dict[str, EagerTRM] = {}
+    for name in names:
+        if name == "compiled":
+            steps[name] = our_step(run, cells, vocab, backend, CompiledNetwork)[0]
+        elif name in ("eager", "stack"):
+            steps[name], nets[name] = their_step(run, cells, vocab, backend, name, {})
+        elif name.startswith("public") and checkout and run.model.mixer == "mlp":
+            steps[name] = rivals.public(checkout, run, rows, vocab, compiled=name == "public")
+        elif name == "jax" and find_spec("jax") and run.model.layers == run.model.h_cycles == 1:
+            steps[name] = rivals.jax(run, rows, vocab)
+    return steps, nets
+
+
 def measure(
-    case: str, precision: str, rounds: int, backend: Backend, batch: int | None, baselines: list[str]
+    case: str,
+    precision: str,
+    rounds: int,
+    backend: Backend,
+    batch: int | None,
+    baselines: list[str],
+    checkout: Path | None,
 ) -> list[dict[str, Any]]:
     """Training step and evaluation of one case: a row for each baseline."""
     torch.compiler.reset()  # earlier cases would count towards torch.compile's recompilation limit
     fields, rows, cells = CASES[case]
-    rows, vocab, steps = batch or rows, 6 if cells == 16 else 11, 2
+    rows, vocab, steps = batch or rows, 8 if cells == 36 else 11, 2
     training = TrainingConfig(batch_size=rows, precision=precision, steps=10_000, ema=0.999)
     run = RunConfig(model=ModelConfig(**fields), training=training)
     train, state = our_step(run, cells, vocab, backend)
-    theirs = {name: their_step(run, cells, vocab, backend, name, {}) for name in baselines}
+    trains, nets = rival_steps(run, cells, vocab, backend, baselines, checkout)
     evaluate, many = our_evaluation(state, backend, steps)
     ceiling = matmul_ceiling(precision, backend)
-    trains, evaluates = {"ours": train}, {"ours": evaluate}
-    for name, (step, net) in theirs.items():
-        trains[name] = step
-        evaluates[name] = their_evaluation(net, backend, many, cells, vocab, steps)
+    evaluates = {
+        name: their_evaluation(net, backend, many, cells, vocab, steps) for name, net in nets.items()
+    }
     results = []
     for what, count, flops, calls in (
-        ("train", rows, step_flops(run.model, cells, vocab), trains),
-        ("evaluate", many, steps * forward_flops(run.model, cells, vocab), evaluates),
+        ("train", rows, step_flops(run.model, cells, vocab), {"ours": train} | trains),
+        ("evaluate", many, steps * forward_flops(run.model, cells, vocab), {"ours": evaluate} | evaluates),
     ):
         found = in_turns(calls, rounds, backend)
         ours = found.pop("ours")["seconds"]
@@ -169,31 +218,45 @@ def measure(
     return results
 
 
-def ratio_of(row: dict[str, Any], backend: Backend) -> Ratio:
-    """The row's line in the table of `make bench`."""
-    case, what, precision, baseline = (row[key] for key in ("case", "what", "precision", "against"))
-    target = TARGETS.get((what, case, precision, baseline)) if backend.name == "cpu" else None
-    name, against = f"{case}, {row['batch']} rows", f"plain PyTorch, {baseline}"
-    return Ratio(f"{what}, {precision}", name, row["ratio"], *row["ratio_quartiles"], target, against)
+def target_of(case: str, precision: str) -> float | None:
+    """The smallest ratio that the project accepts; None: none is promised on this machine."""
+    if precision == "bfloat16":
+        return TARGETS.get(case) if library.bfloat16_products() == library.AMX else None
+    return AVX2_TARGETS.get(case) if isa() == "avx2" else None
+
+
+def ratios(rows: list[dict[str, Any]]) -> list[Ratio]:
+    """The table of `make bench`: for each case the fastest rival."""
+    found = []
+    for key in dict.fromkeys((row["what"], row["case"], row["precision"]) for row in rows):
+        its = [row for row in rows if (row["what"], row["case"], row["precision"]) == key]
+        fastest = min(its, key=lambda row: row["processor_ratio"])
+        what, case, precision = key
+        target = target_of(case, precision) if what == "train" else None
+        name = f"{case}, {fastest['batch']} rows"
+        quartiles, against = fastest["ratio_quartiles"], f"{fastest['against']}, the fastest of {len(its)}"
+        found.append(Ratio(f"{what}, {precision}", name, fastest["ratio"], *quartiles, target, against))
+    return found
 
 
 def main() -> None:
     options = parser(__doc__, rounds=7)
-    options.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
+    options.add_argument("--cases", nargs="+", choices=CASES, default=LAPTOP)
     options.add_argument("--precisions", nargs="+", default=["bfloat16", "float32"])
     options.add_argument("--baselines", nargs="+", choices=BASELINES, default=list(BASELINES))
     options.add_argument("--threads", type=int)
     options.add_argument("--batch", type=int, help="rows of a training step instead of each case's own")
     options.add_argument("--backend", default="auto")
+    options.add_argument("--public", type=Path, help="a checkout of the published code")
     args = options.parse_args()
     backend = open_backend(args.backend, args.threads)
     results: list[dict[str, Any]] = []
     for case in args.cases:
         for precision in args.precisions:
             print(f"{case}, {precision}", file=sys.stderr, flush=True)
-            results += measure(case, precision, args.rounds, backend, args.batch, args.baselines)
+            results += measure(case, precision, args.rounds, backend, args.batch, args.baselines, args.public)
     device = {"device": backend.device_name(), "threads": torch.get_num_threads()}
-    finish(results, args.json, [ratio_of(row, backend) for row in results], **device)
+    finish(results, args.json, ratios(results), **device)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,8 @@ from typing import Any
 
 import numba
 
+from trm.io import first_writable
+
 
 def sources_digest(*folders: Path) -> str:
     """Digest of all source files in `folders` that contain compiled code.
@@ -20,18 +22,6 @@ def sources_digest(*folders: Path) -> str:
     texts = [path.read_bytes() for folder in folders for path in sorted(folder.rglob("*.py"))]
     compiled = [text for text in texts if b"njit" in text or b"numba" in text]
     return hashlib.sha256(b"\0".join(compiled)).hexdigest()[:12]
-
-
-def first_writable(folders: list[Path]) -> Path | None:
-    """The first folder that exists or can be created, and is writable."""
-    for folder in folders:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=folder):
-                return folder
-        except OSError:
-            continue
-    return None
 
 
 def cache_folder(*sources: Path) -> Path | None:

@@ -9,6 +9,7 @@ import hashlib
 import json
 import math
 import os
+import tempfile
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -77,6 +78,18 @@ def files_below(folder: Path) -> list[str]:
     """Relative names of all files below a folder, sorted."""
     paths = (Path(place, name) for place, _, names in os.walk(folder) for name in names)
     return sorted(path.relative_to(folder).as_posix() for path in paths)
+
+
+def first_writable(folders: list[Path]) -> Path | None:
+    """The first folder that exists or can be created, and is writable."""
+    for folder in folders:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=folder):
+                return folder
+        except OSError:
+            continue
+    return None
 
 
 def sync_folder(path: Path) -> None:

@@ -4,7 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from trm.compiled import first_writable, sources_digest
+from trm.compiled import sources_digest
+from trm.io import first_writable
 
 
 def test_the_first_folder_that_can_be_written_is_chosen(tmp_path):

@@ -28,6 +28,7 @@ CONFIGS = [
 def test_an_identity_is_a_config_of_the_same_identity(config):
     for identity in (source_identity, dataset_identity):
         found = identity(config)
+        assert found.get("symmetry") == (None if config.source == "generate" else "random")
         assert identity(DataConfig(**found)) == found
 
 

@@ -38,8 +38,8 @@ def evaluation(trained, data, **options):
 def spread_halting(net):
     """Make about half of the puzzles halt early, at different steps."""
     weight = torch.randn(net._weights["halt.weight"].shape, generator=torch.Generator().manual_seed(0))
-    net._weights["halt.weight"] = weight * 0.7
-    net._weights["halt.bias"] = torch.tensor([-1.0, 0.0])
+    net._weights["halt.weight"].copy_(weight * 0.7)
+    net._weights["halt.bias"].copy_(torch.tensor([-1.0, 0.0]))
 
 
 def test_the_command_writes_the_contract(trained, dataset_folder, tmp_path):

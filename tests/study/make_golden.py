@@ -1,4 +1,5 @@
-"""Writes golden_fingerprints.json; run by hand only when RECIPE_VERSION is raised: python -m tests.study.make_golden"""
+"""Writes golden_fingerprints.json; run by hand only when RECIPE_VERSION is raised or puzzles from
+files are read in another way: python -m tests.study.make_golden"""
 
 import json
 from pathlib import Path

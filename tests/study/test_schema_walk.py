@@ -36,6 +36,7 @@ DATA = {
     "hints": (SUDOKU, "auto"),
     "held_out_hints": (SUDOKU, (0, 2)),
     "curriculum": (SUDOKU, ({"until": 0.5, "hints": (0, 2)},)),
+    "symmetry": (ARC, "none"),
     "seed": (SUDOKU, 1),
 }
 NO_IDENTITY = {"files": "paths: their checksums count (tests/data/test_identity.py)"}

@@ -91,7 +91,7 @@ def little_room():
     resource.setrlimit(resource.RLIMIT_AS, (used + 2**26, resource.RLIM_INFINITY))
 
 try:
-    run = config(training={"batch_size": int(rows)})
+    run = config(training={"batch_size": int(rows), "precision": "float16"})  # by PyTorch, which needs more memory
     if when == "at the start":
         little_room()
     found = trainer(run, Path(data), Path(root))

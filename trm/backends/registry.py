@@ -6,21 +6,14 @@ To add an implementation, provide the parts of a `trm.model.implementation.Imple
 from __future__ import annotations
 
 import os
-from importlib.util import find_spec
-from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
 from trm.backends.base import Backend
 from trm.errors import UserError
 from trm.model.definition import Architecture, Weights
-from trm.model.implementation import Implementation, Network, Rounds
-from trm.model.parameters import Layout
+from trm.model.implementation import Implementation, Rounds
 from trm.model.plain import PLAIN
-
-if TYPE_CHECKING:
-    from trm.backends.cpu.network import CompiledRounds
 
 NAMES = ("cpu", "cuda", "xla")
 BACKEND_VARIABLE = "TRM_BACKEND"
@@ -78,21 +71,14 @@ def _best() -> tuple[str, str]:
 
 
 def _fused() -> Implementation:
-    """Compiled passes on a CPU with numba, in a dtype that they support; otherwise the plain network."""
+    """The CPU kernel, where it covers the network; otherwise the plain network."""
+    from trm.backends.cpu.network import KernelRounds, products_for
 
-    def network(layout: Layout, params: Tensor, grads: Tensor, arch: Architecture) -> Network:
-        rounds = compiled_rounds(params.device, arch.dtype)
-        if rounds is None:
-            return PLAIN.network(layout, params, grads, arch)
-        from trm.model.fused import FusedNetwork
+    def rounds(weights: Weights, arch: Architecture) -> Rounds:
+        products = products_for(weights, arch)
+        return PLAIN.rounds(weights, arch) if products is None else KernelRounds(weights, arch, products)
 
-        return FusedNetwork(layout, params, grads, arch, rounds)
-
-    def inference_rounds(weights: Weights, arch: Architecture) -> Rounds:
-        rounds = compiled_rounds(next(iter(weights.values())).device, arch.dtype)
-        return PLAIN.rounds(weights, arch) if rounds is None else rounds(weights, None, arch)
-
-    return Implementation(network, inference_rounds)
+    return Implementation(PLAIN.network, rounds)
 
 
 def _triton() -> Implementation:
@@ -113,14 +99,3 @@ LOADERS = {"plain": lambda: PLAIN, "fused": _fused, "triton": _triton, "xla": _x
 def load_implementation(name: str) -> Implementation:
     """Import the implementation called `name`; some need triton or torch_xla."""
     return LOADERS[name]()
-
-
-def compiled_rounds(device: torch.device, dtype: torch.dtype) -> type[CompiledRounds] | None:
-    """The compiled passes, or None if this machine or dtype does not support them or TRM_CPU_KERNELS is 0."""
-    if device.type == "cpu" and os.environ.get("TRM_CPU_KERNELS") != "0" and find_spec("numba"):
-        from trm.backends.cpu import launch
-        from trm.backends.cpu.network import CompiledRounds
-
-        if launch.usable(dtype):
-            return CompiledRounds
-    return None

@@ -25,6 +25,7 @@ PURPOSES = {
     "hint": 9,
     "held out": 10,
     "mixture": 11,
+    "symmetry": 12,
 }
 """Purpose -> number; streams of different purposes are independent for every seed."""
 

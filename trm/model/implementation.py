@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -34,6 +34,16 @@ class Rounds(Protocol):
 
     def replicate(self, tensor: Tensor) -> Tensor:
         """All-gather a tensor that is sharded over its rows, so that the host can read it."""
+
+
+@runtime_checkable
+class Steps(Protocol):
+    """Rounds that compute whole supervision steps."""
+
+    def step(
+        self, z_H: Tensor, z_L: Tensor, x: Tensor, h_cycles: int, l_cycles: int
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """`h_cycles` rounds on embedded inputs x [L, B, D], then the heads: z_H, z_L, logits [S, B, V], halt [B]."""
 
 
 class Implementation(NamedTuple):

@@ -49,6 +49,8 @@ def source_identity(data: DataConfig) -> dict[str, Any]:
     elif data.source == "generate":
         identity["pool"] = _resolved_pool(data)
         identity |= spec.generated_fields(data)
+    if _reads_files(data):
+        identity["symmetry"] = data.symmetry
     return identity
 
 
@@ -74,6 +76,15 @@ def training_identity(data: DataConfig) -> dict[str, Any]:
     if data.sources:
         drawn["shares"] = [source.share for source in data.sources]
     return dataset_identity(data) | drawn
+
+
+def moves_puzzles(data: DataConfig) -> bool:
+    """Whether puzzles are put under random symmetries: those from files, unless `data.symmetry` is none."""
+    return _reads_files(data) and data.symmetry == "random"
+
+
+def _reads_files(data: DataConfig) -> bool:
+    return data.source != "generate" and (data.source != "mix" or data.file_sources > 0)
 
 
 def _resolved_pool(data: DataConfig) -> int:

@@ -170,8 +170,11 @@ class DataConfig(Section):
     """Sudoku: extra clues [least, most] of the validation and test puzzles, drawn once."""
     curriculum: tuple[DataStage, ...] = ()
     """Stages with other hints and shares, before those of `hints` and `sources` apply."""
+    symmetry: Literal["random", "none"] = "random"
+    """Puzzles from files: each under one random symmetry of the rules (copy 0 too), because published collections are
+    often in a form that a model learns instead of the rules; `none`: as in the file."""
     seed: int = 0
-    """Seed of generation, splits and augmentation."""
+    """Seed of generation, splits, symmetries and augmentation."""
 
     @property
     def gives_hints(self) -> bool:

@@ -15,12 +15,14 @@ import numpy as np
 
 from trm.data import hints, rng
 from trm.data.dataset import Meta, PuzzleSet, one_example_set
+from trm.data.parallel import over_rows
 from trm.data.pool import Pool
 from trm.data.sampler import SampledRows
 from trm.data.splits import Splits
 from trm.errors import UserError
 from trm.study.dataset_identity import shape
 from trm.study.schema import DataConfig
+from trm.tasks.marginals import Symmetric
 
 Files = list[tuple[str, Path]]
 """Name and local path of each input file."""
@@ -44,6 +46,12 @@ class Augmenter:
         tokens = np.tile(np.arange(self.meta.vocab_size, dtype=np.uint8), (len(puzzles), 1))
         cells = np.tile(np.arange(self.meta.seq_len, dtype=np.int16), (len(puzzles), 1))
         return tokens, cells
+
+
+def moved(grids: np.ndarray, maps: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
+    """Grids (uint8 [n, cells]) under token maps and cell maps as of `Augmenter.maps`."""
+    tokens, cells = maps
+    return np.take_along_axis(tokens, np.take_along_axis(grids, cells, axis=1), axis=1)
 
 
 @runtime_checkable
@@ -71,6 +79,29 @@ class Task(ABC):
         Raises:
             UserError: malformed input, or a config that cannot be satisfied.
         """
+
+    def symmetries(self, config: DataConfig, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+        """One uniformly random symmetry of the rules for each key, as `Augmenter.maps`; None: the task has none."""
+        return None
+
+    def symmetric(self, meta: Meta) -> Symmetric | None:
+        """What the symmetries leave alike, for `trm data inspect`; None: nothing is compared."""
+        return None
+
+    def move(self, config: DataConfig, pool: Pool, puzzles: np.ndarray) -> None:
+        """Put those `puzzles` of a pool each under one random symmetry, question and answer alike.
+
+        Published collections are often in a canonical form or sorted, which a model could learn instead of the rules.
+        """
+        root = rng.root_key(config.seed, "symmetry")
+
+        def work(start: int, stop: int) -> None:
+            at = puzzles[start:stop]
+            if maps := self.symmetries(config, rng.key(root, at)):
+                for grids in (pool.questions, pool.answers):
+                    grids[at] = moved(grids[at], maps)
+
+        over_rows(work, len(puzzles), 4096, "random symmetries", "puzzles")
 
     def sets(
         self, config: DataConfig, pool: Pool, splits: Splits

@@ -16,7 +16,7 @@ from trm.io import write_json
 from trm.study.fingerprint import digest
 from trm.study.tasks import spec_of
 from trm.tasks import task_of
-from trm.tasks.base import Augmenter, HostAugmenter
+from trm.tasks.base import Augmenter, HostAugmenter, moved
 
 
 def expand(directory: Path, out: Path, copies: int | None = None) -> int:
@@ -99,9 +99,6 @@ def _augmented(
     """Inputs, labels (uint8 [b, cells]) and puzzle identifiers (int32 [b]) of a batch."""
     if isinstance(augmenter, HostAugmenter):
         return augmenter.rows(batch)
-    tokens, cells = augmenter.maps(batch.puzzles, batch.copies)
-    inputs, labels = (
-        np.take_along_axis(tokens, np.take_along_axis(grids[batch.rows], cells, axis=1), axis=1)
-        for grids in (puzzles.inputs, puzzles.labels)
-    )
+    maps = augmenter.maps(batch.puzzles, batch.copies)
+    inputs, labels = (moved(grids[batch.rows], maps) for grids in (puzzles.inputs, puzzles.labels))
     return inputs, labels, puzzles.puzzle_identifiers[batch.puzzles]

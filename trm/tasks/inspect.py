@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from trm.data import rng
-from trm.data.dataset import SPLITS, load
+from trm.data.dataset import SPLITS, Meta, load
 from trm.data.files import MANIFEST, read_manifest
 from trm.data.pool import load_pool
 from trm.errors import UserError
 from trm.io import read_json
-from trm.tasks import task_of
+from trm.tasks import marginals, task_of
 
 BAR = 40
 """Characters of the longest bar of a histogram."""
@@ -52,6 +52,7 @@ def describe(directory: Path, samples: int = 2) -> str:
         )
         lines += _histogram(counts.get("ratings", {}), puzzles.meta.task)
         meta = puzzles.meta
+        lines += _marginals(puzzles.inputs, puzzles.puzzle_of_example, meta)
         lines += _samples(puzzles.inputs, puzzles.labels, samples, meta.task, meta.box_rows, meta.box_cols)
     return "\n".join(lines)
 
@@ -79,6 +80,11 @@ def _pool(directory: Path, samples: int) -> str:
     lines += [f"  {key}: {value}" for key, value in identity.items()]
     lines += [f"  {key}: {manifest[key]}" for key in COUNTS if key in manifest]
     lines += _histogram(manifest.get("ratings", {}), identity["task"])
+    examples = (
+        np.ones(pool.puzzles, np.int64) if pool.puzzle_indices is None else np.diff(pool.puzzle_indices)
+    )
+    meta = Meta(identity["task"], pool.questions.shape[1], int(pool.answers.max()) + 1, 1)
+    lines += _marginals(pool.questions, np.repeat(np.arange(pool.puzzles), examples), meta)
     boxes = identity.get("box_rows", 0), identity.get("box_cols", 0)
     rows = np.arange(pool.puzzles) if pool.puzzle_indices is None else pool.puzzle_indices[:-1]
     return "\n".join(
@@ -98,6 +104,11 @@ def _histogram(ratings: dict[str, Any], task: str) -> list[str]:
         f"  {label:>11} {count:>9,} {'#' * max(1, round(BAR * count / most))}"
         for label, count in counts.items()
     ]
+
+
+def _marginals(inputs: np.ndarray, puzzle: np.ndarray, meta: Meta) -> list[str]:
+    kind = task_of(meta.task).symmetric(meta)
+    return marginals.describe(inputs, puzzle, kind) if kind else []
 
 
 def _samples(

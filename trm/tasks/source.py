@@ -5,12 +5,14 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
+import numpy as np
+
 from trm.data.pool import Pool, save_pool
 from trm.errors import UserError
 from trm.io import sha256_file
 from trm.storage import is_remote, open_store
 from trm.storage.cache import default_folder
-from trm.study.dataset_identity import source_identity
+from trm.study.dataset_identity import moves_puzzles, source_identity
 from trm.study.schema import DataConfig
 from trm.study.tasks import spec_of
 from trm.tasks import task_of
@@ -34,6 +36,10 @@ def build_source(config: DataConfig, out: Path) -> Pool:
             )
     config = config.model_copy(update={"pool": identity.get("pool", config.pool)})
     pool = task_of(config.task).pool(config, files)
+    if moves_puzzles(config):
+        kinds = [source.kind == "file" for source in config.sources]
+        read = np.flatnonzero(np.array(kinds)[pool.sources] if kinds else np.ones(pool.puzzles, dtype=bool))
+        task_of(config.task).move(config, pool, read)
     pool.report.setdefault("files", [name for name, _ in files])
     official = spec_of(config.task).official
     if config.source == "official" and official:

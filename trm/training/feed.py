@@ -9,6 +9,7 @@ import torch
 
 from trm.backends.base import Backend
 from trm.data import hints
+from trm.data.sampler import SampledRows
 from trm.model.parameters import uniform
 from trm.study.schema import RunConfig
 from trm.study.stages import draw_stages
@@ -17,6 +18,9 @@ from trm.training.dataset import Dataset
 from trm.training.metrics import Clocks
 from trm.training.optim.schedule import exploration_at
 from trm.training.step import AnyBatch, Batch, HintBatch, RowBatch
+
+ROWS_AHEAD = 1024
+"""Rows drawn at once: NumPy's calls for one small batch cost more than the work."""
 
 
 def exploration_minimum(
@@ -44,16 +48,30 @@ class Feed:
         self._count = config.training.batch_size // backend.world
         self._first = backend.worker * self._count
         self._clocks = clocks or Clocks()
+        self._drawn: dict[int, AnyBatch] = {}
+        """Host batches by step."""
 
     def batch(self, step: int) -> AnyBatch:
         """This worker's rows of the global batch of `step` (from 1), on the device."""
-        training, config = self._config.training, self._config
         started = time.perf_counter()
-        drawn = self._sampler.batch(step - 1, self._backend.worker, self._backend.world)
-        probability = exploration_at(step, training.steps, training.exploration, training.exploration_final)
-        minimum = exploration_minimum(
-            config.seed, step, training.batch_size, probability, config.model.halt_max_steps
-        )[self._first : self._first + self._count]
+        if step not in self._drawn:
+            ahead = max(1, ROWS_AHEAD // self._count)
+            last = max(step, min(step + ahead - 1, self._config.training.steps))
+            self._drawn = self._draw(range(step, last + 1))
+        host = self._drawn[step]
+        made = time.perf_counter()
+        batch = type(host)(*(self._backend.place_rows(tensor, 0) for tensor in host))
+        self._clocks.feed += made - started
+        self._clocks.transfer += time.perf_counter() - made
+        return batch
+
+    def _draw(self, steps: range) -> dict[int, AnyBatch]:
+        """The batches of some steps."""
+        worker, world = self._backend.worker, self._backend.world
+        drawn = SampledRows(
+            *map(np.concatenate, zip(*(self._sampler.batch(step - 1, worker, world) for step in steps)))
+        )
+        minimum = np.concatenate([self._minimum(step) for step in steps])
         kind: type[AnyBatch]
         arrays: tuple[np.ndarray, ...]
         if isinstance(self._augmenter, HostAugmenter):
@@ -62,19 +80,25 @@ class Feed:
             maps = self._augmenter.maps(drawn.puzzles, drawn.copies)
             kind, arrays = Batch, (drawn.rows.astype(np.int32), *maps, minimum)
             if self._questions is not None:
-                kind, arrays = HintBatch, (*arrays, *self._hints(step, self._questions[drawn.rows]))
-        made = time.perf_counter()
-        batch = kind(*(self._backend.place_rows(torch.from_numpy(array), 0) for array in arrays))
-        self._clocks.feed += made - started
-        self._clocks.transfer += time.perf_counter() - made
-        return batch
+                kind, arrays = HintBatch, (*arrays, *self._hints(steps, self._questions[drawn.rows]))
+        parts = zip(*(torch.from_numpy(array).split(self._count) for array in arrays), strict=True)
+        return {step: kind(*tensors) for step, tensors in zip(steps, parts, strict=True)}
 
-    def _hints(self, step: int, questions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _minimum(self, step: int) -> np.ndarray:
+        """Exploration's minimum of this worker's rows."""
+        config, training = self._config, self._config.training
+        probability = exploration_at(step, training.steps, training.exploration, training.exploration_final)
+        sizes = training.batch_size, probability, config.model.halt_max_steps
+        return exploration_minimum(config.seed, step, *sizes)[self._first : self._first + self._count]
+
+    def _hints(self, steps: range, questions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """`order` and `hints` of this worker's rows: see `HintBatch`."""
         config = self._config
-        keys = hints.keys_of_step(config.seed, step - 1, config.training.batch_size, self._first, self._count)
-        order = hints.order(keys, questions == hints.BLANK)
+        rows = config.training.batch_size, self._first, self._count
+        keys = [hints.keys_of_step(config.seed, step - 1, *rows) for step in steps]
+        order = hints.order(np.concatenate(keys), questions == hints.BLANK)
         if config.data.hints == "auto":
-            return order, hints.shares(keys)
-        stage = next(stage for stage in self._stages if step <= stage.last_step)
-        return order, hints.counts(keys, *stage.hints).astype(np.float32)
+            return order, hints.shares(np.concatenate(keys))
+        ranges = [next(stage.hints for stage in self._stages if step <= stage.last_step) for step in steps]
+        counts = [hints.counts(key, *limits) for key, limits in zip(keys, ranges, strict=True)]
+        return order, np.concatenate(counts).astype(np.float32)

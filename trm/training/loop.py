@@ -28,13 +28,13 @@ from trm.training.dataset import Dataset
 from trm.training.feed import Feed
 from trm.training.finish import divergence_message, finish_run
 from trm.training.interrupt import EXIT_TERMINATED, EXIT_UNFINISHED, Signals, StopRequested
+from trm.training.kernel_step import make_step
 from trm.training.memory import explain_out_of_memory, out_of_memory_message
 from trm.training.metrics import INDEX, Clocks
 from trm.training.optim.schedule import lr_factor
 from trm.training.profile import Profile
 from trm.training.report import Reporter
 from trm.training.state import TrainState
-from trm.training.step import TrainStep
 from trm.training.validate import validate
 
 
@@ -77,7 +77,7 @@ class Trainer:
                 self.state.initialise(backend)
                 if initial:
                     self.state.load_weights(initial, backend)
-            self.step = TrainStep(self.state, dataset.originals("train", backend), backend)
+            self.step = make_step(self.state, dataset.originals("train", backend), backend)
         self.resumed_at = self.record.done
         """Steps done before this process."""
         self.program = backend.program(self.step)

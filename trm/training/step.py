@@ -14,8 +14,10 @@ from torch import Tensor
 from trm.backends.base import Backend
 from trm.backends.registry import load_implementation
 from trm.model.act import Carry, Rows, halt, refill
+from trm.model.definition import Architecture
 from trm.model.implementation import Network
 from trm.model.losses import expected_further_steps, halting_loss, judge
+from trm.model.parameters import Layout
 from trm.training import adaptive
 from trm.training.metrics import INDEX
 from trm.training.optim import flat, loss_scale, puzzle
@@ -85,10 +87,16 @@ def transformed(originals: Rows, batch: AnyBatch, hints: Tensor | None = None) -
 class TrainStep:
     """One supervision step of every slot, then one optimiser step: a callable of (batch, h_cycles, l_cycles)."""
 
-    def __init__(self, state: TrainState, originals: Rows, backend: Backend):
+    def __init__(
+        self,
+        state: TrainState,
+        originals: Rows,
+        backend: Backend,
+        build: Callable[[Layout, Tensor, Tensor, Architecture], Network] | None = None,
+    ):
         self.state, self.originals, self.backend = state, originals, backend
-        build = load_implementation(backend.network).network
-        self.network: Network = build(state.layout, state.params, state.grads, state.arch)
+        build = build or load_implementation(backend.network).network
+        self.network = build(state.layout, state.params, state.grads, state.arch)
         self.before_update: Callable[[], None] = lambda: None
         """Called before the state changes; until then a step may be abandoned."""
         self._carries: list[Carry] = []
@@ -102,6 +110,9 @@ class TrainStep:
         """First half: local gradients, metrics and the next carry. Apart from the reduce buffer, no state changes."""
         self.network.prepare()
         self.state.reduce[self.state.layout.size :].zero_()
+        self._each_micro_batch(batch, h_cycles, l_cycles)
+
+    def _each_micro_batch(self, batch: AnyBatch, h_cycles: int, l_cycles: int) -> None:
         rows = self.state.local_batch // self.state.micro
         self._carries = []
         for k in range(self.state.micro):
@@ -222,11 +233,14 @@ class TrainStep:
             for tensor, old in kept:
                 tensor.copy_(torch.where(finite, tensor, old))
         if state.hint_level is not None:
-            solved = state.step_metrics[INDEX["exact"]] / training.batch_size
-            finished = state.step_metrics[INDEX["halted"]] / training.batch_size
-            adaptive.update(state.hint_level, solved, finished, state.puzzles.seq_len)
+            self._update_hint_level(state.hint_level)
         state.meter.add(state.step_metrics, step, ~torch.isfinite(loss), norm_bad, extra)
         state.step.copy_(step)
+
+    def _update_hint_level(self, level: Tensor) -> None:
+        sums, batch = self.state.step_metrics, self.state.config.training.batch_size
+        solved, finished = sums[INDEX["exact"]] / batch, sums[INDEX["halted"]] / batch
+        adaptive.update(level, solved, finished, self.state.puzzles.seq_len)
 
     def _trained(self) -> list[Tensor]:
         state = self.state

@@ -87,12 +87,26 @@ def test_training_and_test_sets(folder):
     names = json.loads((folder / "identifiers.json").read_text())
     assert len(names) == train.meta.num_puzzle_identifiers
     assert names[0] == "<blank>"
-    assert names[1] == manifest["tasks"][0]
-    task, turn, colours = names[2].split("|||")
-    assert task == names[1]
-    assert 0 <= int(turn[1:]) < 8
-    assert sorted(colours) == list("0123456789")
-    assert colours[0] == "0"
+
+
+def test_identifiers_name_the_transformation_of_the_published_task(folder):
+    """That of the copy after the random symmetry of every task from a file: other tools undo it by its name."""
+    test, names = load(folder, "test"), json.loads((folder / "identifiers.json").read_text())
+    augmenter = ArcAugmenter(test, shifted=False)
+    published = {task.name: task for task in arc.read_tasks([(name, Path(name)) for name in FILES])}
+    changed = 0
+    for row, puzzle in enumerate(test.puzzle_of_example):
+        for copy in range(COPIES + 1):
+            made = augmenter.canvases(np.array([row]), np.array([copy]))
+            task, turn, colours = names[test.puzzle_identifiers[puzzle] + copy].split("|||")
+            pairs = [
+                [np.array(list(map(int, colours)))[arc.turn(grid, int(turn[1:]))] for grid in pair]
+                for pair in published[task].test
+            ]
+            found = [arc.decode(made[0][0]), arc.decode(made[1][0])]
+            assert any(all(np.array_equal(*each) for each in zip(found, pair)) for pair in pairs)
+            changed += copy == 0 and (turn, colours) != ("t0", "0123456789")
+    assert changed
 
 
 def test_copies_are_the_turned_recoloured_shifted_pairs(folder):

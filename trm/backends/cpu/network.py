@@ -1,83 +1,179 @@
-"""The recursion rounds for CPUs.
-
-SiLU and product take one pass, residual and norm another, forward and backward; attention is batched matrix products
-with passes for softmax and rotary embeddings.
-"""
+"""The network by the CPU kernel: inference, and a training step's gradients in one call."""
 
 from __future__ import annotations
 
-from typing import Any
+import logging
+from functools import cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from trm.backends.cpu.attention import Attention
-from trm.backends.cpu.launch import run
-from trm.backends.cpu.layers import Layer, SwiGLU
-from trm.model import fused
+from trm.backends.cpu import library
+from trm.backends.cpu.library import Inference, Job, Kernel, address, addresses
+from trm.model.act import Carry, Rows
+from trm.model.definition import Architecture, Weights
+from trm.model.parameters import Layout
+
+log = logging.getLogger("trm")
+
+MAX_GROUP_FLOATS = 1 << 22
+"""Weights of a network times groups of rows, at most: each group sums gradients of its own."""
 
 
-class CompiledRounds(fused.Rounds):
-    """Same as `fused.Rounds`, with compiled passes."""
+def products_for(weights: Weights, arch: Architecture) -> int | None:
+    """The kind of products that computes this network; None: the kernel does not cover it, or cannot be used."""
+    first = next(iter(weights.values()))
+    covered = first.device.type == "cpu" and "blocks.0.token_mlp.down" in weights
+    if not covered or library.functions() is None:
+        return None
+    products = library.FLOAT32 if arch.dtype == torch.float32 else None
+    if arch.dtype == torch.bfloat16:
+        products = library.bfloat16_products()
+    return products if products is not None and _right(products, arch.dtype) else None
 
-    def _layer(self, kind: str, weights: tuple[Tensor, Tensor], grads: tuple[Tensor, ...]) -> Layer:
-        if kind == "attention":
-            return Attention(weights, grads, self._buffers, heads=self._arch.heads, rope=self._arch.rope)
-        return SwiGLU(weights, grads, self._buffers, tokens=kind == "tokens")
 
-    @torch.no_grad()
-    def forward(
-        self, z_H: Tensor, z_L: Tensor, x: Tensor, l_cycles: int, saved: list[Any] | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """Same as `network.recursion_round`; appends what backward needs to `saved`."""
-        buffers = self._buffers
-        inject = torch.add(z_H, x, out=buffers.get("inject", x))
-        for use in range(l_cycles):
-            key = "into z_L", None if saved is None else use
-            z_L = self._stack(torch.add(z_L, inject, out=buffers.get(key, x)), use, "z_L", saved)
-        into = torch.add(z_H, z_L, out=buffers.get(("into z_H", saved is None), x))
-        return self._stack(into, l_cycles, "z_H", saved), z_L
+@cache
+def _right(products: int, dtype: torch.dtype) -> bool:
+    """Whether the kernel's gradients are right in this process."""
+    from trm.backends.cpu.self_check import TOLERANCE, gradients_differ
 
-    def _stack(self, x_LBD: Tensor, use: int, role: str, saved: list[Any] | None) -> Tensor:
-        # without backward, all layers and uses share one set of buffers
-        records = []
-        length, batch, width = x_LBD.shape
-        for i, (mixer, channels) in enumerate(self._blocks):
-            place = (use, i) if saved is not None else None
-            last = role if i == len(self._blocks) - 1 else "between"
-            flat = x_LBD.view(length if mixer.tokens else length * batch, -1)
-            inner = mixer.kept(flat, length, place)
-            y, y_scale = mixer.forward(flat, inner, ("y", place))
-            flat = y.view(length * batch, width)
-            gate_up = channels.kept(flat, length, place)
-            out, out_scale = channels.forward(flat, gate_up, (last, place))
-            if saved is not None:
-                records.append(fused.Kept(x_LBD, y, y_scale, inner, gate_up, out, out_scale))
-            x_LBD = out.view(length, batch, width)
-        if saved is not None:
-            saved.append(records)
-        return x_LBD
+    error = gradients_differ(products, dtype)
+    if error < TOLERANCE[dtype]:
+        return True
+    log.warning(
+        "the CPU kernel is not used: on this processor its gradients in %s are wrong (relative error %.1e); PyTorch "
+        "trains, several times slower",
+        dtype,
+        error,
+    )
+    return False
 
-    @torch.no_grad()
-    def backward(self, grad: Tensor, saved: list[Any]) -> Tensor:
-        """Gradient of x, given that of z_H; accumulates weight gradients."""
-        nothing = self._buffers.get("nothing", grad).zero_()
-        grads = self._blocks_backward((grad.contiguous(), nothing), saved.pop())
-        total = self._buffers.get("total", grad, dtype=torch.float32).zero_()
-        while saved:
-            grads = self._blocks_backward(grads, saved.pop())
-            for part in grads:
-                run("accumulate", part, len(total), total, part, total[0].numel())
-        return total.to(grad.dtype)
 
-    def _blocks_backward(
-        self, grads: tuple[Tensor, Tensor], records: list[fused.Kept]
-    ) -> tuple[Tensor, Tensor]:
-        """Gradient of the input as two summands, given that of the output."""
-        for (mixer, channels), kept in zip(self._blocks[::-1], records[::-1]):
-            total = channels.norm_backward(grads, kept.out, kept.out_scale, "above")
-            pushed = channels.backward(total, kept.y.view(total.shape), kept.gate_up)
-            total = mixer.norm_backward((total, pushed), kept.y, kept.y_scale, "below")
-            grads = total, mixer.backward(total, kept.x.view(total.shape), kept.mixer)
-        shape = records[0].x.shape
-        return grads[0].view(shape), grads[1].view(shape)
+def _kernel(weights: Weights, arch: Architecture, products: int, rows: int) -> Kernel:
+    vocab, width = weights["embed.weight"].shape
+    length, token_inner = weights["blocks.0.token_mlp.down"].shape
+    channel_inner = weights["blocks.0.channel_mlp.down"].shape[1]
+    size = sum(weight.numel() for weight in weights.values())
+    groups = max(1, min(library.GROUPS, rows // 4, MAX_GROUP_FLOATS // size))
+    sizes = (arch.layers, length - arch.puzzle_tokens, arch.puzzle_tokens, width, token_inner, channel_inner)
+    return Kernel((*sizes, vocab, groups), products)
+
+
+class KernelRounds:
+    """Supervision steps for inference."""
+
+    multiple = 1
+
+    def __init__(self, weights: Weights, arch: Architecture, products: int):
+        self._weights = {name: weight.detach().float().contiguous() for name, weight in weights.items()}
+        self._vocab = len(self._weights["embed.weight"])
+        self._puzzle_tokens = arch.puzzle_tokens
+        self._kernel = _kernel(self._weights, arch, products, 1)
+        self._threads = 0
+        self._addresses = addresses(self._weights, arch.layers)
+
+    def step(
+        self, z_H: Tensor, z_L: Tensor, x: Tensor, h_cycles: int, l_cycles: int
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """`h_cycles` rounds, then the heads: z_H, z_L [L, B, D], logits [S, B, V] and halt logits [B] in float32."""
+        if self._threads != torch.get_num_threads():
+            self._kernel.prepare(self._addresses, 0)
+            self._threads = torch.get_num_threads()
+        z_H, z_L, x = z_H.contiguous(), z_L.contiguous(), x.contiguous()
+        length, rows, _ = x.shape
+        next_z_H, next_z_L = torch.empty_like(z_H), torch.empty_like(z_L)
+        logits, halt = torch.empty(length - self._puzzle_tokens, rows, self._vocab), torch.empty(rows)
+        tensors = (z_H, z_L, x, next_z_H, next_z_L, logits, halt)
+        self._kernel.infer(Inference(rows, h_cycles, l_cycles, *map(address, tensors)))
+        return next_z_H, next_z_L, logits, halt
+
+    def forward(self, z_H: Tensor, z_L: Tensor, x: Tensor, l_cycles: int) -> tuple[Tensor, Tensor]:
+        """Same as `network.recursion_round`."""
+        return self.step(z_H, z_L, x, 1, l_cycles)[:2]
+
+    def replicate(self, tensor: Tensor) -> Tensor:
+        """The tensor itself: there is one device."""
+        return tensor
+
+
+class Incoming(NamedTuple):
+    """The rows that replace finished ones: `rows` as they are, or with `maps` the originals that they are made from."""
+
+    rows: Rows
+    minimum: Tensor
+    """Exploration's minimum number of steps, int32 [B]."""
+    maps: tuple[Tensor, Tensor, Tensor] | None = None
+    """Index of each row's original int32 [B], its symbols uint8 [B, V] and cells int16 [B, S]."""
+    hints: tuple[Tensor, Tensor] | None = None
+    """Order in which cells are filled in, int16 [B, S], and their number, float32 [B]."""
+
+
+class Settings(NamedTuple):
+    """What a step needs to know of a run."""
+
+    batch_size: int
+    halt_max_steps: int
+    halting_cost: float
+    ignore: int
+    h_init: Tensor
+    l_init: Tensor
+    puzzle_table: Tensor | None
+
+
+class Results(NamedTuple):
+    """What a step adds to: metrics in the order of `trm.training.metrics.SUMS`, and rows by number of steps."""
+
+    sums: Tensor
+    histogram: Tensor
+
+
+class Supervision:
+    """Refill, network, losses, halting and backward of a micro-batch of `rows` in one call.
+
+    `params`, `grads`: flat float32 buffers; `products`: from `products_for`.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        params: Tensor,
+        grads: Tensor,
+        arch: Architecture,
+        rows: int,
+        settings: Settings,
+        products: int,
+    ):
+        weights = layout.views(params)
+        self._kernel = _kernel(weights, arch, products, rows)
+        self._weights, self._grads = (
+            addresses(weights, arch.layers),
+            addresses(layout.views(grads), arch.layers),
+        )
+        self._rows, self._settings = rows, settings
+        self._scores = torch.empty(rows, library.RESULTS)
+
+    def prepare(self, l_cycles: int) -> None:
+        """Read the current weights; called once per step."""
+        self._kernel.prepare(self._weights, l_cycles + 1)
+
+    def __call__(
+        self, carry: Carry, following: Carry, incoming: Incoming, cycles: tuple[int, int], results: Results
+    ) -> tuple[Tensor | None, float]:
+        """One supervision step of each row; writes the next carry into `following`.
+
+        Adds to the gradients and to `results`. Returns the gradient of each row's puzzle vector [B, D] and the squared
+        norm of the gradient.
+        """
+        run, maps = self._settings, incoming.maps
+        order, hints = incoming.hints or (None, None)
+        table = run.puzzle_table
+        puzzle_grads = None if table is None else torch.empty(self._rows, table.shape[1])
+        tensors = (
+            *carry[:4], *carry.rows, *following[:4], *following.rows, *incoming.rows, *(maps or (None, None, None)),
+            order, hints, incoming.minimum, run.h_init, run.l_init, table, puzzle_grads, self._scores, *results,
+        )  # fmt: skip
+        symbols = maps[1].shape[1] if maps else 0
+        sizes = (self._rows, *cycles, run.halt_max_steps, run.ignore, symbols)
+        job = Job(*sizes, 1 / run.batch_size, run.halting_cost, *map(address, tensors))
+        return puzzle_grads, self._kernel.supervise(job, self._grads)

@@ -22,9 +22,9 @@ from trm.tasks.build import build_dataset
 from trm.tasks.source import build_source
 from trm.training.dataset import Dataset
 from trm.training.feed import Feed
+from trm.training.kernel_step import make_step
 from trm.training.metrics import named_means
 from trm.training.state import TrainState
-from trm.training.step import TrainStep
 
 BATCH = 32
 PUZZLES = 64
@@ -58,7 +58,7 @@ class Trial:
         self.state = TrainState(self.run, self.dataset.puzzles, backend.precision("float32"), backend)
         self.state.initialise(backend)
         originals = self.dataset.originals("train", backend)
-        self.program = backend.program(TrainStep(self.state, originals, backend))
+        self.program = backend.program(make_step(self.state, originals, backend))
         self.feed = Feed(self.run, self.dataset, backend)
 
     def step(self, number: int) -> float:

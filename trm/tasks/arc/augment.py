@@ -13,7 +13,14 @@ import numpy as np
 from trm.data import rng
 from trm.data.dataset import PuzzleSet
 from trm.data.sampler import SampledRows
+from trm.study.dataset_identity import moves_puzzles
+from trm.study.schema import DataConfig
 from trm.tasks.arc.arc import COLOUR, INVERSE_TURN, turn
+from trm.tasks.maze.maze import dihedral_cells
+
+_CELLS = dihedral_cells(2)
+CHAINED = (_CELLS[:, _CELLS][:, :, None] == _CELLS).all(axis=3).argmax(axis=2)
+"""int64 [8, 8]: the turn that equals the first turn, then the second."""
 
 
 def copy_transforms(
@@ -26,6 +33,23 @@ def copy_transforms(
     colours[:, 1:] = rng.permutations(keys, 1, 9) + 1
     colours[copies == 0] = np.arange(10)
     return turns, colours, keys
+
+
+def symmetries(config: DataConfig, tasks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Turn and recolouring of the tasks of a pool beside their files: random, or none if the tasks are generated."""
+    read = np.full(len(tasks), moves_puzzles(config))
+    return copy_transforms(rng.root_key(config.seed, "symmetry"), tasks, read)[:2]
+
+
+def moved_canvases(
+    canvases: np.ndarray, shapes: np.ndarray, turns: np.ndarray, colours: np.ndarray, shift: np.ndarray
+) -> np.ndarray:
+    """Canvases (uint8 [n, S]) with their grids turned, recoloured and shifted, see `kernels.move_grids`."""
+    from trm.tasks.arc.kernels import move_grids
+
+    out = np.empty((len(canvases), canvases.shape[1]), dtype=np.uint8)
+    move_grids(canvases, shapes, turns, colours, shift, out, math.isqrt(canvases.shape[1]))
+    return out
 
 
 def sizes(canvases: np.ndarray) -> np.ndarray:
@@ -82,15 +106,9 @@ class ArcAugmenter:
 
     def canvases(self, rows: np.ndarray, copies: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Inputs and labels of copy `copies[i]` of example `rows[i]`, uint8 [n, S] each."""
-        from trm.tasks.arc.kernels import move_grids
-
         moves = self.transforms(rows, copies)
-        outputs = []
-        for grids, shapes in ((self._inputs, self.input_sizes), (self._labels, self.label_sizes)):
-            out = np.empty((len(rows), self._side**2), dtype=np.uint8)
-            move_grids(grids[rows], shapes[rows], *moves, out, self._side)
-            outputs.append(out)
-        return outputs[0], outputs[1]
+        inputs = moved_canvases(self._inputs[rows], self.input_sizes[rows], *moves)
+        return inputs, moved_canvases(self._labels[rows], self.label_sizes[rows], *moves)
 
     def rows(self, batch: SampledRows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Inputs, labels (uint8 [n, S]) and puzzle identifiers (int32 [n]) of a sampler's batch."""

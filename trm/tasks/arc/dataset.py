@@ -14,7 +14,9 @@ from trm.data import rng
 from trm.data.dataset import Meta, PuzzleSet
 from trm.data.pool import TEST, Pool
 from trm.data.splits import Splits
-from trm.tasks.arc.augment import copy_name, copy_transforms
+from trm.study.dataset_identity import moves_puzzles
+from trm.study.schema import DataConfig
+from trm.tasks.arc.augment import CHAINED, copy_name, copy_transforms, symmetries
 
 
 def puzzle_sets(
@@ -60,13 +62,17 @@ def puzzle_sets(
     return sets, [pool.names[task] for task in tasks]
 
 
-def identifier_names(tasks: list[str], augmentations: int, seed: int) -> Iterator[str]:
-    """Entries of identifiers.json: the name of each puzzle identifier."""
+def identifier_names(config: DataConfig, names: list[str], tasks: np.ndarray) -> Iterator[str]:
+    """Entries of identifiers.json: each identifier's task, and its transformation of the task as published.
+
+    Args:
+        names, tasks: name and number in the pool of each task, in the order of their identifiers.
+    """
     yield "<blank>"
-    copies = np.arange(augmentations + 1)
-    root = rng.root_key(seed, "augment")
-    for number, task in enumerate(tasks):
+    copies = np.arange(config.augmentations + 1)
+    root = rng.root_key(config.seed, "augment")
+    for number, (task, first, base) in enumerate(zip(names, *symmetries(config, tasks))):
         turns, colours, _ = copy_transforms(root, np.full(len(copies), number), copies)
-        yield task
-        for copy in range(1, augmentations + 1):
-            yield copy_name(task, int(turns[copy]), colours[copy])
+        for copy in copies:
+            name = copy_name(task, CHAINED[first, turns[copy]], colours[copy][base])
+            yield name if copy or moves_puzzles(config) else task

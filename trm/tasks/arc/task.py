@@ -7,14 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from trm.data.dataset import PuzzleSet
+from trm.data.dataset import Meta, PuzzleSet
 from trm.data.pool import Pool
 from trm.data.splits import Splits
 from trm.errors import UserError
 from trm.study.schema import DataConfig
 from trm.tasks.arc import arc, dataset
-from trm.tasks.arc.augment import ArcAugmenter
+from trm.tasks.arc.arc import COLOUR
+from trm.tasks.arc.augment import ArcAugmenter, moved_canvases, sizes, symmetries
 from trm.tasks.base import Augmenter, Files, HostAugmenter, Task
+from trm.tasks.marginals import Symmetric
 
 
 class Arc(Task):
@@ -25,11 +27,24 @@ class Arc(Task):
     def pool(self, config: DataConfig, files: Files) -> Pool:
         return arc.generated_pool(config) if config.source == "generate" else arc.json_pool(config, files)
 
+    def symmetric(self, meta: Meta) -> Symmetric:
+        colours = tuple(range(COLOUR + 1, meta.vocab_size))  # colour 0, the background, stays
+        return Symmetric("colour", colours, (), np.array([], dtype=np.int64))
+
+    def move(self, config: DataConfig, pool: Pool, puzzles: np.ndarray) -> None:
+        assert pool.puzzle_indices is not None  # all tasks of a pool are from files, or none
+        examples = np.diff(pool.puzzle_indices)
+        turns, colours = (np.repeat(each, examples, axis=0) for each in symmetries(config, puzzles))
+        place = np.zeros((len(turns), 2), dtype=np.int64)
+        for grids in (pool.questions, pool.answers):
+            grids[:] = moved_canvases(grids, sizes(grids), turns, colours, place)
+
     def sets(
         self, config: DataConfig, pool: Pool, splits: Splits
     ) -> tuple[list[PuzzleSet], list[str], dict[str, Any]]:
         sets, tasks = dataset.puzzle_sets(pool, splits, config.augmentations, config.seed)
-        names = list(dataset.identifier_names(tasks, config.augmentations, config.seed))
+        members = np.concatenate([splits.train, splits.validation, splits.test])
+        names = list(dataset.identifier_names(config, tasks, members))
         return sets, names, {"tasks": tasks}
 
     def augmenter(self, puzzles: PuzzleSet, training: bool = True) -> Augmenter | HostAugmenter:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
+from trm.data import rng
 from trm.data.dataset import Meta, PuzzleSet
 from trm.data.official import official_files
 from trm.data.pool import Pool
 from trm.study.schema import DataConfig
 from trm.tasks.base import Augmenter, Files, Task
+from trm.tasks.marginals import Symmetric
 from trm.tasks.maze import maze
-from trm.tasks.maze.spec import CHARACTERS, OPEN
+from trm.tasks.maze.spec import CHARACTERS, GOAL, OPEN, START
 
 
 class MazeAugmenter(Augmenter):
@@ -37,6 +39,14 @@ class Maze(Task):
         if config.source == "official":
             return maze.read_pool(config, official_files(self.name), divided=True)
         return maze.read_pool(config, files)
+
+    def symmetries(self, config: DataConfig, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        cells = maze.dihedral_cells(config.maze_size)[rng.bounded(rng.draw(keys, 0), 8)]
+        return np.tile(np.arange(1 + len(CHARACTERS), dtype=np.uint8), (len(keys), 1)), cells
+
+    def symmetric(self, meta: Meta) -> Symmetric:
+        cells = maze.dihedral_cells(round(meta.seq_len**0.5)).min(axis=0)
+        return Symmetric("", (), (START, GOAL), cells, "starts and goals")
 
     def augmenter(self, puzzles: PuzzleSet, training: bool = True) -> Augmenter:
         return MazeAugmenter(puzzles.meta)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from trm.data.dataset import PuzzleSet
+from trm.data.dataset import Meta, PuzzleSet
 from trm.data.official import official_files
 from trm.data.pool import Pool
 from trm.study.schema import DataConfig
 from trm.tasks.base import Augmenter, Files, Task
+from trm.tasks.marginals import Symmetric
 from trm.tasks.sudoku import pool
-from trm.tasks.sudoku.augment import SudokuAugmenter
+from trm.tasks.sudoku.augment import SudokuAugmenter, sudoku_maps
 from trm.tasks.sudoku.geometry import SYMBOLS, Geometry
 
 
@@ -29,6 +30,13 @@ class Sudoku(Task):
         if config.source == "official":
             return pool.csv_pool(config, official_files(self.name), divided=True)
         return pool.csv_pool(config, files)
+
+    def symmetries(self, config: DataConfig, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return sudoku_maps(Geometry(config.box_rows, config.box_cols), keys)
+
+    def symmetric(self, meta: Meta) -> Symmetric:
+        digits = tuple(range(2, meta.vocab_size))
+        return Symmetric("digit", digits, digits, np.zeros(meta.seq_len, dtype=np.int64))
 
     def augmenter(self, puzzles: PuzzleSet, training: bool = True) -> Augmenter:
         return SudokuAugmenter(puzzles.meta)

@@ -1,0 +1,165 @@
+"""Other implementations of a training step that benchmarks/step.py compares with: forward, backward, optimiser, EMA.
+
+The published code is imported from a folder that the caller names (`--public`, a checkout of the authors' repository
+with its Python dependencies); JAX where it is installed. Neither is part of this project.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trm.study.flops import inner_width
+from trm.study.schema import RunConfig
+
+Step = Callable[[], None]
+
+
+class ForeachAdamAtan2:
+    """Adam-atan2, weight decay and EMA in PyTorch's multi-tensor operations, its fastest on a CPU without compiling."""
+
+    def __init__(self, params: list[Tensor], run: RunConfig):
+        training = run.training
+        self.params, self.t = params, 0
+        self.m, self.v = ([torch.zeros_like(p) for p in params] for _ in range(2))
+        self.ema = [p.detach().clone() for p in params]
+        self.betas, self.lr, self.decay = (training.beta1, training.beta2), training.lr, training.weight_decay
+        self.average = training.ema
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Update from the gradients, and clear them."""
+        self.t += 1
+        b1, b2 = self.betas
+        grads = [p.grad for p in self.params]
+        torch._foreach_lerp_(self.m, grads, 1 - b1)
+        torch._foreach_mul_(self.v, b2)
+        torch._foreach_addcmul_(self.v, grads, grads, 1 - b2)
+        deviation = torch._foreach_div(torch._foreach_sqrt(self.v), (1 - b2**self.t) ** 0.5)
+        torch._foreach_mul_(self.params, 1 - self.lr * self.decay)
+        directions = [torch.atan2(m, d) for m, d in zip(self.m, deviation)]
+        torch._foreach_add_(self.params, directions, alpha=-self.lr / (1 - b1**self.t))
+        torch._foreach_lerp_(self.ema, self.params, 1 - self.average)
+        for p in self.params:
+            p.grad = None
+
+
+def public(folder: Path, run: RunConfig, rows: tuple[Tensor, Tensor], vocab: int, compiled: bool) -> Step:
+    """A step of the published code, eager or compiled whole."""
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+    layers: Any = importlib.import_module("models.layers")
+    model, batch = run.model, run.training.batch_size
+    layers._find_multiple = lambda width, _: (
+        -(-width // model.multiple) * model.multiple
+    )  # equal inner widths
+    trm: Any = importlib.import_module("models.recursive_reasoning.trm")
+    losses: Any = importlib.import_module("models.losses")
+    inputs, labels = rows
+    config = {
+        "batch_size": batch, "seq_len": inputs.shape[1], "puzzle_emb_ndim": model.d_model,
+        "num_puzzle_identifiers": 1, "vocab_size": vocab, "H_cycles": model.h_cycles, "L_cycles": model.l_cycles,
+        "H_layers": 0, "L_layers": model.layers, "hidden_size": model.d_model, "expansion": model.expansion,
+        "num_heads": model.heads, "pos_encodings": "none", "halt_max_steps": model.halt_max_steps,
+        "halt_exploration_prob": run.training.exploration, "mlp_t": True, "puzzle_emb_len": model.puzzle_tokens,
+        "forward_dtype": "float32" if run.training.precision == "float32" else "bfloat16",
+    }  # fmt: skip
+    net = trm.TinyRecursiveReasoningModel_ACTV1(config)
+    head = losses.ACTLossHead(net, "stablemax_cross_entropy").train()
+    call = torch.compile(head, dynamic=False) if compiled else head
+    optimiser = ForeachAdamAtan2(list(head.parameters()), run)
+    puzzle = net.inner.puzzle_emb
+    batch_rows = {
+        "inputs": inputs.to(torch.int32),
+        "labels": labels.to(torch.int32),
+        "puzzle_identifiers": torch.zeros(batch, dtype=torch.int32),
+    }
+    state = [head.initial_carry(batch_rows)]
+
+    def step() -> None:
+        state[0], loss, *_ = call(return_keys=[], carry=state[0], batch=batch_rows)
+        (loss / batch).backward()
+        optimiser.step()
+        with torch.no_grad():
+            total = puzzle.local_weights.grad.sum(0, keepdim=True)
+            puzzle.weights.mul_(1 - run.training.lr * 0.1).add_(total.sign(), alpha=-run.training.lr)
+            puzzle.local_weights.grad = None
+
+    return step
+
+
+def jax(run: RunConfig, rows: tuple[Tensor, Tensor], vocab: int) -> Step:
+    """The same mathematics in JAX, jitted whole with donated buffers; float32, one thread, one block, T = 1."""
+    os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+    api: Any = importlib.import_module("jax")
+    numpy: Any = importlib.import_module("jax.numpy")
+    model, training = run.model, run.training
+    batch, cells = rows[0].shape
+    length, width = cells + model.puzzle_tokens, model.d_model
+    token_inner, inner = inner_width(model, length), inner_width(model, width)
+
+    def weight(*shape: int) -> Any:
+        return numpy.asarray(torch.randn(shape).mul_(shape[-1] ** -0.5).numpy())
+
+    weights = {
+        "embed": weight(vocab, width), "token_gate_up": weight(2 * token_inner, length),
+        "token_down": weight(length, token_inner), "gate_up": weight(2 * inner, width), "down": weight(width, inner),
+        "head": weight(vocab, width), "halt": weight(2, width), "bias": weight(2), "puzzle": weight(1, width),
+    }  # fmt: skip
+
+    def norm(x: Any, axis: int) -> Any:
+        return x * api.lax.rsqrt((x * x).mean(axis, keepdims=True) + 1e-5)
+
+    def block(x: Any, w: Any) -> Any:
+        gate, up = numpy.split(numpy.einsum("il,lbd->ibd", w["token_gate_up"], x), 2)
+        x = norm(x + numpy.einsum("li,ibd->lbd", w["token_down"], api.nn.silu(gate) * up), 0)
+        gate, up = numpy.split(x @ w["gate_up"].T, 2, -1)
+        return norm(x + (api.nn.silu(gate) * up) @ w["down"].T, -1)
+
+    def loss(w: Any, z_H: Any, z_L: Any, inputs: Any, labels: Any) -> Any:
+        puzzle = numpy.broadcast_to(w["puzzle"], (model.puzzle_tokens, batch, width))
+        inject = z_H + numpy.concatenate([puzzle, w["embed"][inputs.T]]) * width**0.5
+        for _ in range(model.l_cycles):
+            z_L = block(z_L + inject, w)
+        z_H = block(z_H + z_L, w)
+        logits = z_H[model.puzzle_tokens :] @ w["head"].T
+        halt = (z_H[0] @ w["halt"].T + w["bias"])[:, 0]
+        logs = numpy.where(
+            logits < 0, -numpy.log1p(-numpy.minimum(logits, 0)), numpy.log1p(numpy.maximum(logits, 0))
+        )
+        logp = logs - api.nn.logsumexp(logs, -1, keepdims=True)
+        cross_entropy = -numpy.take_along_axis(logp, labels.T[..., None], -1)[..., 0].mean(0)
+        exact = (logits.argmax(-1) == labels.T).all(0).astype(numpy.float32)
+        halting = numpy.maximum(halt, 0) - halt * exact + numpy.log1p(numpy.exp(-numpy.abs(halt)))
+        return (cross_entropy + 0.5 * halting).mean(), (z_H, z_L)
+
+    def step(w: Any, m: Any, v: Any, ema: Any, t: Any, z_H: Any, z_L: Any, inputs: Any, labels: Any) -> Any:
+        (_, (z_H, z_L)), grads = api.value_and_grad(loss, has_aux=True)(w, z_H, z_L, inputs, labels)
+        b1, b2 = training.beta1, training.beta2
+        each = api.tree.map
+        m = each(lambda m, g: m + (1 - b1) * (g - m), m, grads)
+        v = each(lambda v, g: b2 * v + (1 - b2) * g * g, v, grads)
+        rate, keep = training.lr / (1 - b1**t), 1 - training.lr * training.weight_decay
+        w = each(lambda p, m, v: p * keep - rate * numpy.arctan2(m, numpy.sqrt(v / (1 - b2**t))), w, m, v)
+        ema = each(lambda e, p: e + (1 - training.ema) * (p - e), ema, w)
+        return w, m, v, ema, t + 1, z_H, z_L
+
+    jitted = api.jit(step, donate_argnums=tuple(range(7)))
+    zeros = api.tree.map(numpy.zeros_like, weights)
+    states = [numpy.asarray(torch.randn(length, batch, width).numpy()) for _ in range(2)]
+    copies = [api.tree.map(numpy.array, tree) for tree in (weights, zeros, zeros, weights)]
+    arguments = [numpy.asarray(tensor.int().numpy()) for tensor in rows]
+    state = [*copies, numpy.float32(1), *states]
+
+    def call() -> None:
+        state[:] = jitted(*state, *arguments)
+        state[-1].block_until_ready()
+
+    return call

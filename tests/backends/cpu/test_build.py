@@ -1,0 +1,107 @@
+"""Building the CPU kernel, and what happens where it cannot be built."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from trm.backends.cpu import build, library
+from trm.errors import UserError
+
+STEP = (
+    "import torch; from tests.backends.cpu.problem import Problem, relative\n"
+    "p = Problem(torch.float32, cells=20); mine, exact = p.by_kernel(), p.by_autograd(torch.float64)\n"
+    "print(max(relative(mine[n], exact[n]) for n in p.layout.shapes))"
+)
+
+
+@pytest.fixture
+def fresh(monkeypatch, tmp_path):
+    """An empty cache."""
+    monkeypatch.setattr(build, "_folders", lambda: [tmp_path])
+    for cached in (build.library, library.functions):
+        monkeypatch.setattr(cached.__module__ + "." + cached.__name__, cached.__wrapped__)
+    return tmp_path
+
+
+def test_a_missing_compiler_is_said_and_a_built_kernel_is_used_without_one(fresh, monkeypatch, caplog):
+    monkeypatch.setattr(build.shutil, "which", lambda name: None)
+    monkeypatch.delenv("CXX", raising=False)
+    assert library.functions() is None
+    assert "no C++ compiler was found: install one" in caplog.text
+    built = fresh / f"{build._wanted()}-0123456789ab.so"
+    built.touch()
+    assert build.library() == built
+
+
+@pytest.mark.parametrize(
+    ("command", "problem"), [("false", "false failed"), ("/nowhere/c++", "cannot be started")]
+)
+def test_a_failed_build_is_said(fresh, monkeypatch, command, problem):
+    monkeypatch.setenv("CXX", command)
+    with pytest.raises(build.BuildError, match=problem):
+        build.library()
+    assert not list(fresh.iterdir())
+
+
+def test_another_source_or_instruction_set_is_another_library(monkeypatch, tmp_path):
+    names = {build._wanted()}
+    monkeypatch.setenv("TRM_CPU_ISA", "baseline")
+    names.add(build._wanted())
+    (tmp_path / "kernel.cpp").write_text("other")
+    monkeypatch.setattr(build, "SOURCE", tmp_path)
+    names.add(build._wanted())
+    assert len(names) == 3
+    monkeypatch.setenv("TRM_CPU_ISA", "mmx")
+    with pytest.raises(UserError, match="TRM_CPU_ISA=mmx: choose one of native"):
+        build.isa()
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("isa", ["baseline", "avx2", "avx512", "avx512_bf16"])
+@pytest.mark.skipif(build.compiler() is None, reason="needs a C++ compiler")
+def test_every_instruction_set_computes_the_same(isa):
+    flag = build.ISAS[isa].removeprefix("-march=")
+    if flag and flag not in supported():
+        pytest.skip(f"this processor is no {flag}")
+    result = subprocess.run(
+        [sys.executable, "-c", STEP], env=os.environ | {"TRM_CPU_ISA": isa}, capture_output=True, text=True
+    )
+    assert float(result.stdout) < 2e-5, result.stderr
+
+
+def supported():
+    """Processors of ISAS whose instructions this one has."""
+    wanted = {"haswell": "avx2", "skylake-avx512": "avx512vl", "cooperlake": "avx512_bf16"}
+    features = build.processor()[1]
+    return {name for name, feature in wanted.items() if feature in features}
+
+
+@pytest.mark.full
+@pytest.mark.skipif(build.compiler() is None, reason="needs a C++ compiler")
+def test_no_address_or_undefined_behaviour_error(tmp_path):
+    """The kernel under gcc's and clang's sanitizers, on every kind of products and odd sizes."""
+    command = build.compiler()
+    preload = subprocess.run([*command, "-print-file-name=libasan.so"], capture_output=True, text=True).stdout
+    if not os.path.isabs(preload.strip()):
+        pytest.skip("no sanitizer library")
+    script = tmp_path / "cxx"
+    script.write_text(
+        f'#!/bin/sh\nexec {command[0]} -g -O1 -fsanitize=address,undefined -fno-sanitize-recover "$@"\n'
+    )
+    script.chmod(0o755)
+    environment = {
+        "CXX": str(script), "XDG_CACHE_HOME": str(tmp_path), "LD_PRELOAD": preload.strip(),
+        "ASAN_OPTIONS": "detect_leaks=0", "OMP_NUM_THREADS": "1", "PYTHONMALLOC": "malloc",
+    }  # fmt: skip
+    sizes = [
+        {"cells": 36, "d_model": 24, "rows": 5},
+        {"cells": 7, "d_model": 8, "rows": 1, "layers": 2, "h_cycles": 2},
+    ]
+    code = f"{STEP}\nfor fields in {sizes}:\n  for dtype in (torch.float32, torch.bfloat16):\n"
+    code += "    try: Problem(dtype, **fields).by_kernel()\n    except AssertionError: pass  # no bfloat16 products\n"
+    result = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | environment, capture_output=True, text=True
+    )
+    assert result.returncode == 0, result.stderr[-3000:]

@@ -1,0 +1,159 @@
+"""The CPU kernel against the model's definition."""
+
+import math
+import statistics
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.backends.cpu.problem import Problem, relative
+from trm.backends.cpu import build, library, network, self_check
+from trm.backends.registry import load_implementation
+from trm.model.inference import InferenceNetwork
+from trm.model.parameters import initial_weights
+from trm.model.plain import PLAIN, PlainRounds
+
+pytestmark = pytest.mark.skipif(build.compiler() is None, reason="needs a C++ compiler")
+VARIANTS = {
+    "one layer": {},
+    "two layers, T = 2": {"layers": 2, "h_cycles": 2},
+    "6x6": {"cells": 36, "vocab": 8, "d_model": 64, "rows": 65},
+    "9x9": {"cells": 81, "vocab": 11, "puzzle_tokens": 16, "d_model": 32, "rows": 9},
+    "one row, narrow": {"rows": 1, "cells": 16, "d_model": 8, "l_cycles": 1},
+    "no puzzle token": {"puzzle_tokens": 0, "cells": 10},
+    "learned positions": {"position": "learned", "layers": 3},
+    "wide": {"d_model": 256, "rows": 3, "vocab": 40, "multiple": 64},
+}
+EXACT = ("steps", "halted", "inputs", "histogram")
+BFLOAT16 = [library.AVX512_BF16, library.AMX]
+
+
+def available(products):
+    """Whether this machine has such products."""
+    try:
+        library.Kernel((1, 4, 0, 16, 16, 16, 4, 1), products)
+    except ValueError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_equals_the_definition(variant):
+    """Outputs, losses, metrics and every gradient in float32, against float64."""
+    problem = Problem(torch.float32, **VARIANTS[variant])
+    mine, exact = problem.by_kernel(), problem.by_autograd(torch.float64)
+    assert mine.keys() == exact.keys()
+    for name, tensor in mine.items():
+        if name in EXACT:
+            assert torch.equal(tensor.float(), exact[name].float()), name
+        else:
+            assert relative(tensor, exact[name]) < 2e-5, name
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.integers(1, 65), st.sampled_from([8, 12, 24, 40]), st.integers(4, 100), st.integers(0, 17),
+    st.integers(1, 3), st.integers(2, 20), st.integers(0, 5),
+)  # fmt: skip
+def test_equals_the_definition_at_odd_sizes(rows, width, cells, tokens, layers, vocab, seed):
+    sizes = {"cells": cells, "puzzle_tokens": tokens, "layers": layers, "vocab": vocab}
+    problem = Problem(torch.float32, rows, seed=seed, d_model=width, heads=1, **sizes)
+    mine, exact = problem.by_kernel(), problem.by_autograd(torch.float64)
+    assert all(relative(mine[name], exact[name]) < 1e-4 for name in exact if name not in EXACT)
+
+
+@pytest.mark.parametrize("products", BFLOAT16)
+@pytest.mark.parametrize("variant", ["6x6", "9x9", "two layers, T = 2"])
+def test_bfloat16_is_closer_to_the_truth_than_pytorch(products, variant):
+    """Mean over weights and seeds of the logarithm of each gradient's relative error, against autograd's."""
+    if not available(products):
+        pytest.skip("this processor has no such products")
+    excess = []
+    for seed in range(4):
+        problem = Problem(torch.bfloat16, seed=seed, **VARIANTS[variant])
+        mine, its, exact = (
+            problem.by_kernel(products),
+            *map(problem.by_autograd, (torch.bfloat16, torch.float64)),
+        )
+        for name in problem.layout.shapes:
+            excess.append(math.log(relative(mine[name], exact[name]) / relative(its[name], exact[name])))
+    assert math.exp(statistics.mean(excess)) < 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_any_number_of_threads_gives_the_same_bits(dtype):
+    found = []
+    before = torch.get_num_threads()
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            found.append(Problem(dtype, rows=33, cells=16).by_kernel())
+    except AssertionError:
+        pytest.skip("this processor has no fast bfloat16 products")
+    finally:
+        torch.set_num_threads(before)
+    for other in found[1:]:
+        assert all(torch.equal(found[0][name], other[name]) for name in other)
+
+
+def test_a_nan_reaches_the_loss():
+    problem = Problem(torch.float32)
+    problem.layout.views(problem.params)["blocks.0.token_mlp.down"][0, 0] = math.nan
+    assert problem.by_kernel()["sums"].isnan().any()
+
+
+def inference(problem, implementation):
+    vectors = problem.h_init, problem.l_init, problem.table
+    model, weights = problem.model, problem.layout.views(problem.params)
+    net = InferenceNetwork(weights, *vectors, problem.arch, model.h_cycles, model.l_cycles, implementation)
+    x = net.embed(problem.new.inputs, problem.new.puzzle)
+    return net.step(problem.carry.z_H, problem.carry.z_L, x)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_inference_equals_the_definition(variant, threads):
+    problem = Problem(torch.float32, **VARIANTS[variant])
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        mine = inference(problem, load_implementation("fused"))
+    finally:
+        torch.set_num_threads(before)
+    for a, b in zip(mine, inference(problem, PLAIN), strict=True):
+        assert relative(a, b) < 2e-5
+
+
+def rounds(dtype, **fields):
+    problem = Problem(dtype, **fields)
+    weights = initial_weights(problem.model, problem.cells, problem.vocab, 0)
+    return load_implementation("fused").rounds({n: w.to(dtype) for n, w in weights.items()}, problem.arch)
+
+
+def test_taken_where_it_can_run(monkeypatch):
+    assert isinstance(rounds(torch.float32), network.KernelRounds)
+    assert type(rounds(torch.float64)) is type(rounds(torch.float16)) is PlainRounds
+    assert type(rounds(torch.float32, mixer="attention")) is PlainRounds
+    monkeypatch.setattr(network.library, "functions", lambda: None)
+    assert type(rounds(torch.float32)) is PlainRounds
+
+
+def test_wrong_gradients_are_noticed(monkeypatch, caplog):
+    network._right.cache_clear()
+    monkeypatch.setattr("trm.backends.cpu.self_check.gradients_differ", lambda *_: 0.5)
+    assert type(rounds(torch.float32)) is PlainRounds
+    assert "its gradients in torch.float32 are wrong (relative error 5.0e-01)" in caplog.text
+    network._right.cache_clear()
+
+
+@pytest.mark.parametrize("products", [library.FLOAT32, *BFLOAT16])
+def test_the_self_check_tells_right_from_wrong(monkeypatch, products):
+    if not available(products):
+        pytest.skip("this processor has no such products")
+    dtype = torch.bfloat16 if products else torch.float32
+    limit = self_check.TOLERANCE[dtype]
+    assert self_check.gradients_differ(products, dtype) < limit / 2
+    monkeypatch.setattr(library, "BLOCK", (*library.BLOCK[:2], "channel_mlp.gate_up", "channel_mlp.gate_up"))
+    assert not self_check.gradients_differ(products, dtype) < limit

@@ -1,0 +1,94 @@
+"""Puzzles from files: each under one random symmetry, so that a collection's own form teaches a model nothing."""
+
+import numpy as np
+import pytest
+
+from tests.data.conftest import small
+from trm.data.dataset import Meta, load
+from trm.tasks import task_of
+from trm.tasks.build import build_dataset
+from trm.tasks.inspect import describe
+from trm.tasks.marginals import describe as marginals
+from trm.tasks.source import build_source
+from trm.tasks.sudoku.classes import class_keys
+from trm.tasks.sudoku.geometry import Geometry, to_text
+from trm.tasks.sudoku.pool import solve
+from trm.tasks.sudoku.small import FOUR, classes_4x4
+
+
+@pytest.fixture(scope="module")
+def canonical(tmp_path_factory):
+    """A CSV file of 4x4 puzzles in canonical form, with its questions."""
+    path = tmp_path_factory.mktemp("file") / "canonical.csv"
+    questions, answers = classes_4x4(6, 7)
+    rows = [f"{to_text(q)},{to_text(a)}" for q, a in zip(questions, answers)]
+    path.write_text("\n".join(["question,answer", *rows]))
+    return path, questions
+
+
+def read(path, **changes):
+    return small(source="csv", files=(str(path),), clues_min=0, clues_max=0, **changes)
+
+
+def test_a_collection_loses_its_form_and_nothing_else(tmp_path, canonical):
+    path, questions = canonical
+    pool = build_source(read(path), tmp_path / "pool")
+    moved, answers = pool.questions - 1, pool.answers - 1
+    assert (class_keys(FOUR, moved, answers)[0] == class_keys(FOUR, questions, answers)[0]).all()
+    found, solutions, _ = solve(Geometry(2, 2), moved)
+    assert (solutions == 1).all()
+    assert (found == answers).all()  # question and answer are under the same symmetry
+    assert (moved != questions).any(axis=1).mean() > 0.9
+    assert (build_source(read(path), tmp_path / "again").questions == pool.questions).all()
+    as_published = build_source(read(path, symmetry="none"), tmp_path / "published")
+    assert (as_published.questions - 1 == questions).all()
+    assert (build_source(read(path, seed=1), tmp_path / "other").questions != pool.questions).any()
+
+
+def test_what_is_read_is_uniform_and_what_is_not_is_said(tmp_path, canonical):
+    path, questions = canonical
+    build_source(read(path), tmp_path / "pool")
+    build_dataset(read(path), tmp_path / "pool", tmp_path / "set")
+    for folder in ("pool", "set"):
+        text = describe(tmp_path / folder)
+        assert "digits, %: 2" in text
+        assert "clues by row, %: 2" in text
+        assert "WARNING" not in text
+    meta = load(tmp_path / "set", "train").meta
+    kind = task_of("sudoku").symmetric(meta)
+    assert "clues: mean 6" in (before := "\n".join(marginals(questions + 1, np.arange(len(questions)), kind)))
+    assert "not uniform" in before
+    # frequent digits alone, and frequent cells alone
+    rng = np.random.default_rng(0)
+    given = np.where(rng.random((4000, 16)) < 0.5, rng.integers(2, 6, (4000, 16)), 1)
+    for odd, token in ((given, 2), (given[:, ::-1], 5)):
+        assert "WARNING" not in "".join(marginals(odd, np.arange(4000), kind))
+        odd = odd.copy()
+        odd[:, 3] = np.where(rng.random(4000) < 0.2, token, odd[:, 3])
+        assert "WARNING" in "".join(marginals(odd, np.arange(4000), kind))
+
+
+def test_of_a_mixture_the_generated_puzzles_stay(tmp_path, canonical):
+    sources = [{"kind": "generate", "pool": 50, "clues": [4, 8]}, {"kind": "file"}]
+    config = small(source="mix", sources=sources, files=(str(canonical[0]),), clues_min=0, clues_max=0)
+    pool = build_source(config, tmp_path / "pool")
+    plain = task_of("sudoku").pool(config, [("a", canonical[0])])
+    changed = (pool.questions != plain.questions).any(axis=1)
+    assert not changed[pool.sources == 0].any()
+    assert changed[pool.sources == 1].mean() > 0.9
+
+
+def test_mazes_and_colours_are_compared_too():
+    meta = Meta("maze", 25, 6, 1)
+    grids = np.full((200, 25), 2, dtype=np.uint8)
+    grids[:, 0], grids[:, 24] = 3, 4  # always from the top left to the bottom right
+    numbers = np.arange(200)
+    assert "starts and goals by row" in (
+        text := "\n".join(marginals(grids, numbers, task_of("maze").symmetric(meta)))
+    )
+    assert "not uniform" in text
+    arc = np.full((200, 16), 3, dtype=np.uint8)
+    assert "colours, %: 100.0 0.0" in (
+        text := "\n".join(marginals(arc, numbers // 2, task_of("arc").symmetric(Meta("arc", 16, 12, 1))))
+    )
+    assert "not uniform" in text

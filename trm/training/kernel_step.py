@@ -1,0 +1,146 @@
+"""The training step by the CPU kernel: one call for the gradients of a micro-batch, one for the update."""
+
+from __future__ import annotations
+
+import math
+from ctypes import byref
+
+import torch
+from torch.profiler import record_function
+
+from trm.backends.base import Backend
+from trm.backends.cpu import compiled, library
+from trm.backends.cpu.compiled import CompiledNetwork
+from trm.backends.cpu.library import address
+from trm.backends.cpu.network import Incoming, Results, Settings, Supervision, products_for
+from trm.model.act import Carry, Rows, empty_carry
+from trm.model.parameters import Rates
+from trm.study.flops import train_flops
+from trm.training import adaptive
+from trm.training.metrics import INDEX, SUMS
+from trm.training.optim import flat
+from trm.training.optim.schedule import lr_factor
+from trm.training.state import TrainState
+from trm.training.step import AnyBatch, HintBatch, RowBatch, TrainStep
+
+OPTIMISERS = {"adam_atan2": 0, "adamw": 1, "lion": 2}
+"""Those that the kernel has, by `training.optimizer`."""
+
+
+def covers(state: TrainState, backend: Backend) -> bool:
+    """Whether the kernel computes this run's steps."""
+    wanted = backend.network == "fused" and state.params.dtype == torch.float32 and state.scale is None
+    return wanted and products_for(state.layout.views(state.params), state.arch) is not None
+
+
+def make_step(state: TrainState, originals: Rows, backend: Backend) -> TrainStep:
+    """The step for this run and backend."""
+    if covers(state, backend):
+        return KernelStep(state, originals, backend)
+    config, sizes = state.config, state.puzzles
+    flops = train_flops(config.model, config.training, sizes.seq_len, sizes.vocab)
+    build = CompiledNetwork if backend.network == "fused" and compiled.pays(flops) else None
+    return TrainStep(state, originals, backend, build)
+
+
+class KernelStep(TrainStep):
+    """Same as `TrainStep`, without autograd."""
+
+    def __init__(self, state: TrainState, originals: Rows, backend: Backend):
+        super().__init__(state, originals, backend)
+        config, rows = state.config, state.local_batch // state.micro
+        training, model = config.training, config.model
+        settings = Settings(
+            training.batch_size,
+            model.halt_max_steps,
+            training.halting_cost,
+            state.puzzles.ignore,
+            state.h_init,
+            state.l_init,
+            state.puzzle_table,
+        )
+        products = products_for(state.layout.views(state.params), state.arch)
+        assert products is not None
+        buffers = (state.layout, state.params, state.grads)
+        self._supervision = Supervision(*buffers, state.arch, rows, settings, products)
+        length, _, width = state.carries[0].z_H.shape
+        sizes = length, width, state.puzzles.seq_len, rows, state.arch.dtype
+        self._spare = [empty_carry(*sizes) for _ in state.carries]
+        # one table for all steps is cheaper than a dozen small operations in each
+        steps = torch.arange(1.0, training.steps + 1)
+        factors = lr_factor(steps, training.warmup_steps, training.steps, training.lr_min_ratio)
+        self._factors = factors
+        self._rates = torch.stack(flat.rates(training, steps, factors * training.lr)).t().tolist()
+        metrics = state.step_metrics
+        self._results = Results(metrics[: library.RESULTS], metrics[len(SUMS) :])
+
+    def gradients(self, batch: AnyBatch, h_cycles: int, l_cycles: int) -> None:
+        self._supervision.prepare(l_cycles)
+        self.state.reduce.zero_()
+        self._each_micro_batch(batch, h_cycles, l_cycles)
+
+    @torch.no_grad()
+    def update(self) -> None:
+        self._update()
+        self._spare, self.state.carries = self.state.carries, self._carries
+        self._carries = []
+
+    @torch.no_grad()
+    def _micro_batch(self, k: int, batch: AnyBatch, h_cycles: int, l_cycles: int) -> Carry:
+        state, following = self.state, self._spare[k]
+        if isinstance(batch, RowBatch):
+            incoming = Incoming(Rows(batch.inputs, batch.labels, batch.puzzle), batch.minimum)
+        else:
+            hints = None
+            if isinstance(batch, HintBatch):
+                hints = batch.order, adaptive.hints(batch.hints, state.hint_level)
+            maps = batch.original, batch.token_map, batch.cell_map
+            incoming = Incoming(self.originals, batch.minimum, maps, hints)
+        cycles = h_cycles, l_cycles
+        with record_function("supervision step"):
+            puzzle_grads, norm = self._supervision(
+                state.carries[k], following, incoming, cycles, self._results
+            )
+        state.local_norm.add_(norm)
+        if puzzle_grads is not None:
+            self._collect_puzzle(k, following.rows.puzzle, puzzle_grads)
+        return following
+
+    def _update(self) -> None:
+        state, training = self.state, self.state.config.training
+        step = int(state.step) + 1
+        squared = float(torch.dot(state.grads, state.grads))
+        self._count(step, squared)
+        if training.max_grad_norm is not None:
+            state.grads.mul_(min(1.0, training.max_grad_norm / (math.sqrt(squared) + 1e-6)))
+        ema = state.ema if state.averages else None
+        rates = self._rates[step - 1]
+        if training.optimizer in OPTIMISERS:
+            kind, betas = OPTIMISERS[training.optimizer], (training.beta1, training.beta2)
+            buffers = (state.params, *state.moments, ema, state.grads)
+            update = library.Update(kind, *betas, *rates, training.ema, *map(address, buffers))
+            library.functions().trm_update(byref(update), 0, state.layout.size)
+        else:
+            tensors = Rates(*map(torch.tensor, rates))
+            chunk = self.backend.chunk
+            flat.update(training, state.params, state.grads, state.moments, ema, tensors, chunk)
+        if state.puzzle_table is not None:
+            self._update_puzzle(
+                state.puzzle_table, self._factors[step - 1] * (training.puzzle_lr or training.lr)
+            )
+        if state.hint_level is not None:
+            self._update_hint_level(state.hint_level)
+        state.step.fill_(step)
+
+    def _count(self, step: int, squared: float) -> None:
+        """Same as `Meter.add`, on the host."""
+        state = self.state
+        this, sums = state.step_metrics.numpy(), state.meter.sums.numpy()
+        loss = this[INDEX["lm_loss"]] + this[INDEX["halt_loss"]] + this[INDEX["cost_loss"]]
+        sums += this
+        sums[INDEX["steps"]] += 1
+        sums[INDEX["grad_norm"]] += math.sqrt(squared)
+        sums[INDEX["grad_norm_big"]] += squared
+        sums[INDEX["grad_norm_small"]] += float(state.local_norm) * state.micro * self.backend.world
+        if not math.isfinite(loss + squared) and not sums[INDEX["bad_step"]]:
+            sums[INDEX["bad_step"]], sums[INDEX["bad_loss"]] = step, not math.isfinite(loss)
