@@ -77,8 +77,8 @@ class Controller(logging.Filter):
         ended = self._interrupted or bool(self._snakemake.scheduler._user_kill)  # Ctrl-C or SIGTERM
         self._record("interrupted" if ended else "failed", log)
         if not ended:
-            jobs = [job for job in self._snakemake.dag.jobs if job.rule.name in ("train", "evaluate")]
-            write_partial_report(self._config, {job.wildcards.run for job in jobs})
+            jobs = [job for job in self._snakemake.dag.jobs if job.rule.name == "table"]
+            write_partial_report(self._config, {str(file) for job in jobs for file in job.output})
             post("the study failed: results/report.partial.html shows the results so far")
 
     def succeeded(self, log: list[str]) -> None:

@@ -24,7 +24,7 @@ def write_partial_report(config: dict[str, Any], asked: set[str]) -> None:
 
     Args:
         config: Snakemake's config.
-        asked: runs that the failed launch was to make or to use.
+        asked: tables that the failed launch was to make or to use.
     """
     work = Path("results/partial")
     previous = signal.signal(signal.SIGTERM, _end)
@@ -32,7 +32,7 @@ def write_partial_report(config: dict[str, Any], asked: set[str]) -> None:
         project = open_project(config)  # again: runs have finished since the Snakefile was read
         document = report_spec(project)
         sections = document["experiments"]
-        useful = [s for s in sections if asked & project.done & _runs(project, s["name"])]
+        useful = [s for s in sections if s["table"] in asked and project.done & _runs(project, s["name"])]
         document["experiments"] = [s for s in sections if s in useful or s["failed"]]
         for section in useful:
             _gather(project, section, work)
