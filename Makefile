@@ -1,9 +1,10 @@
-# make report     the laptop study: results/report.html and results/plots/scaling_laws.pdf
+# make report     the laptop study: results/report.html and results/plots/scaling_laws.pdf (ARGS=-p: all of Snakemake's output)
 # make study      the larger laptop study (about half an hour)
 # make fetch      download what the report of a scale reads (SCALE=gpu), for compute nodes without internet
 # make test       the core tests, on any machine, a few minutes
 # make test-all   every test: emulated pod, Slurm, browser, TPU backend (a second environment of 7 GB)
-# make lint       ruff, types, snakefmt, snakemake --lint
+# make lint       ruff, types, snakefmt, snakemake --lint, generated files
+# make schema     write the generated files, after a new experiment, task, optimiser, setting or kind of figure
 # make rehearsal  the pipeline on an emulated TPU pod, with a preemption
 # make bench      our code against baselines
 # make docs       the documentation site, into site/
@@ -15,19 +16,18 @@ TPU_VENV := .venv-tpu
 BIN := $(VENV)/bin
 RUN := $(BIN)/python -m trm study run --profile profiles/local
 
-# uv where it is installed, else venv and pip
-UV := $(shell command -v uv 2>/dev/null)
-CREATE := $(if $(UV),uv venv --quiet --python $(PYTHON),$(PYTHON) -m venv)
-pip = $(if $(UV),uv pip install --quiet --python $(1)/bin/python,$(1)/bin/python -m pip install --quiet --disable-pip-version-check)
+# pip for torch, whose build its configuration may choose; uv for the rest, which takes a third of the time, or pip
+pip = $(1)/bin/python -m pip install --quiet --disable-pip-version-check
+uv = $(1)/bin/python -m uv pip install --quiet --python $(1)/bin/python
 
 # Builds of torch for other drivers, by uv: make envs CUDA=cu126, or CUDA=cpu (docs/cluster.md)
-TORCH_OPTIONS = $(if $(CUDA),$(if $(UV),--torch-backend=$(CUDA),$(error CUDA=$(CUDA) needs uv: pip install uv)))
+TORCH_OPTIONS = $(if $(CUDA),--torch-backend=$(CUDA))
 SCALE ?= gpu
 
 # torch_xla has wheels for Linux on x86-64 only
 XLA ?= $(if $(filter Linux-x86_64,$(shell uname -s)-$(shell uname -m)),1,0)
 
-.PHONY: report study fetch test test-all test-full test-xla lint types docs notebooks shell bench rehearsal envs lock
+.PHONY: report study fetch schema test test-all test-full test-xla lint types docs notebooks shell bench rehearsal envs lock
 .DEFAULT_GOAL := report
 
 # A path file, not an editable install: Snakemake finds plugins by listing folders.
@@ -47,9 +47,11 @@ export PYTHON_CHECK
 $(VENV)/.ready: envs/cpu/requirements.lock envs/cpu/torch.txt
 	@$(PYTHON) -c "$$PYTHON_CHECK"
 	@echo "Setting up $(VENV) (about 2 GB, with CUDA 5.6 GB; one to three minutes)"
-	$(CREATE) $(VENV)
-	$(call pip,$(VENV)) $(TORCH_OPTIONS) -r envs/cpu/torch.txt
-	$(call pip,$(VENV)) --no-deps --require-hashes -r envs/cpu/requirements.lock
+	$(PYTHON) -m venv $(VENV)
+	@$(call pip,$(VENV)) uv || echo "uv cannot be installed; pip installs the rest, which takes longer"
+	$(call $(if $(CUDA),uv,pip),$(VENV)) $(TORCH_OPTIONS) -r envs/cpu/torch.txt
+	$(call uv,$(VENV)) --no-deps --require-hashes -r envs/cpu/requirements.lock || \
+	  $(call pip,$(VENV)) --no-deps --require-hashes -r envs/cpu/requirements.lock
 	@$(BIN)/python -c "$$PATH_FILE"
 	@$(BIN)/python -m trm.backends.cpu.build
 	@touch $@
@@ -57,7 +59,7 @@ $(VENV)/.ready: envs/cpu/requirements.lock envs/cpu/torch.txt
 $(TPU_VENV)/.ready: envs/tpu/requirements.lock
 	@$(PYTHON) -c "$$PYTHON_CHECK"
 	@echo "Setting up $(TPU_VENV) for the tests of the TPU backend (about 7 GB, two to four minutes; XLA=0 skips them)"
-	$(CREATE) $(TPU_VENV)
+	$(PYTHON) -m venv $(TPU_VENV)
 	$(call pip,$(TPU_VENV)) -r envs/tpu/requirements.lock
 	@$(TPU_VENV)/bin/python -c "$$PATH_FILE"
 	@touch $@
@@ -65,10 +67,10 @@ $(TPU_VENV)/.ready: envs/tpu/requirements.lock
 envs: $(VENV)/.ready $(TPU_VENV)/.ready
 
 report: $(VENV)/.ready
-	@$(RUN)
+	@$(RUN) $(ARGS)
 
 study: $(VENV)/.ready
-	@$(RUN) --config experiments=study
+	@$(RUN) --config experiments=study $(ARGS)
 
 fetch: $(VENV)/.ready
 	@$(BIN)/python -m trm data fetch --scale $(SCALE)
@@ -93,6 +95,10 @@ lint: $(VENV)/.ready
 	$(BIN)/snakefmt --check Snakefile workflow
 	$(BIN)/snakemake --lint --configfile profiles/local/workflow.yaml
 	$(BIN)/python -m trm study schema --check
+
+# the parts of config/ and docs/ that are generated from the study, the schema and the kinds of figures
+schema: $(VENV)/.ready
+	@$(BIN)/python -m trm study schema
 
 docs: $(VENV)/.ready
 	$(BIN)/mkdocs build --strict --quiet --site-dir site

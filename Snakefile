@@ -13,7 +13,7 @@ min_version("9.20")
 from trm.errors import UserError
 from trm.pipeline.controller import Controller
 from trm.pipeline.estimates import Estimates
-from trm.pipeline.inputs import Inputs, by, derived
+from trm.pipeline.inputs import Inputs, of_wildcards, untracked
 from trm.pipeline.places import may_repeat, shell_prefix
 from trm.pipeline.preflight_gate import PreflightGate
 from trm.pipeline.project import open_project
@@ -85,7 +85,7 @@ localrules:
 rule all:
     default_target: True
     input:
-        by(INPUTS.everything),
+        of_wildcards(INPUTS.everything),
 
 
 include: "workflow/rules/preflight.smk"

@@ -18,7 +18,6 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import triton
@@ -26,7 +25,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from benchmarks.frame import finish, parser
-from trm.backends.cuda import attention, norm, swiglu, tiles, tokens
+from trm.backends.cuda import attention, swiglu, tiles, tokens
 from trm.backends.cuda.common import power
 from trm.model.definition import EPS
 from trm.study.flops import inner_width
@@ -60,14 +59,6 @@ def cases(architecture: str) -> Iterator[tuple[str, Any, list[str | int], dict[s
     compiles another program for those divisible by 16), and constants with options."""
     common = {"WIDE": triton.language.float32}
     dot = common | {"OPERAND": triton.language.bfloat16}
-    for axis, shape in ((1, (ROWS, WIDTH)), (0, (LENGTH, COLUMNS))):
-        tile = norm._tiles(SimpleNamespace(shape=shape), axis)[1] | {"AXIS": axis, "num_warps": 8} | common
-        kept = {"EPS": EPS, "KEEP": True, "SCALE": True, "INTO": True}
-        yield f"norm {axis}", norm._forward, [BF16] * 3 + [FP32, BF16, BF16, *shape], tile | kept
-        yield f"norm backward {axis}", norm._backward, [BF16, BF16, FP32, BF16, *shape], tile
-    gate = swiglu.TILE | {"num_warps": 8} | common
-    for name, backward in (("gate", False), ("gate backward", True)):
-        yield name, swiglu._gate, [BF16, BF16, ROWS, INNER, 2 * INNER, INNER], gate | {"BACKWARD": backward}
     for tile in candidates("channels", architecture):
         sizes = {"inner": INNER, "depth": WIDTH, "GROUP": 8, "KEEP": True}
         yield "swiglu product", swiglu._product, [BF16] * 4 + [ROWS], tile | sizes | dot

@@ -3,6 +3,7 @@
     python -m benchmarks.pod_faults                       100 faults on one slice of four hosts, as root
     python -m benchmarks.pod_faults --faults 8 --seed 2   a short campaign
     python -m benchmarks.pod_faults --slices 4            a pool of four slices with one host each
+    python -m benchmarks.pod_faults --kinds offline,"slow uploads"
 
 The jobs of a generic workflow count steps and checkpoint them into the emulated bucket while the faults in KINDS are
 inflicted on hosts, controllers, network, API and bucket.
@@ -10,6 +11,9 @@ inflicted on hosts, controllers, network, API and bucket.
 The pod has recovered from a fault when every job that was running has a newer checkpoint or its result. At the end
 every study must have its table, Snakemake must not have used up a retry, no job may have run twice at the same time,
 no slice may have been deleted unless the API called it lost, and no process may be left on the hosts.
+
+The table says for each kind how often it was inflicted and how often it really struck: a job was running where a host
+or slice went, a connection or controller was there to lose, a planned error was given as an answer.
 """
 
 import argparse
@@ -27,13 +31,28 @@ from snakemake_executor_plugin_tpu.emulator.pod import BUCKET
 from snakemake_executor_plugin_tpu.emulator.study import Call, Study
 
 PREEMPTIONS = tuple(
-    "preempt" + how for how in ("", " with notice", ", no capacity", ", late host keys", ", slow states")
+    "preempt" + how
+    for how in (
+        *("", " with notice", ", no capacity", ", late host keys", ", slow states", ", quota text"),
+        *(", deletion refused", " during an upload"),
+    )
 )
+QUOTA = "Quota 'TPUV4sPreemptiblePodPerProjectPerRegionForTPUAPI' exhausted. Limit 64 in region us-central2"
 INTRUDERS = ("second controller", "wrong key")
 CUTS = ("cut network", "cut all networks")
+NEEDS_NETWORK = (*CUTS, "offline")
 KINDS = (
     *("reboot host", *PREEMPTIONS, "kill controller", "hang up controller", *INTRUDERS, "drop connections"),
-    *(*CUTS, "fill disk", "TPU API 503", "TPU API 429", "GCS 500/503"),
+    *(
+        *CUTS,
+        "fill disk",
+        "TPU API 503",
+        "TPU API 429",
+        "GCS 500/503",
+        "offline",
+        "host clock step",
+        "slow uploads",
+    ),
 )
 DEADLY = ("reboot host", *PREEMPTIONS, "fill disk")  # jobs need another launch after these
 LOCAL = ("reboot host", "fill disk", "cut network")  # these hit one host, preemptions one slice of a pool
@@ -44,13 +63,14 @@ FINISHED = (sys.maxsize, sys.maxsize)
 class Campaign:
     """Runs studies and inflicts faults on them until the planned faults are used up."""
 
-    def __init__(self, pod: EmulatedPod, folder: Path, seed: int, faults: int, steps: int):
+    def __init__(self, pod: EmulatedPod, folder: Path, seed: int, faults: int, steps: int, only: str = ""):
         self.pod, self.folder, self.steps = pod, folder, steps
         self.client = pod.client()  # bypasses the proxy that injects faults
         self.random = random.Random(seed)
         self.pool = len(pod.groups) > 1
         self.profile = {"retries": 1, "tpu-recovery": 60}
-        kinds = [kind for kind in KINDS if kind not in CUTS or pod.network.separate]
+        kinds = [kind for kind in KINDS if kind not in NEEDS_NETWORK or pod.network.separate]
+        kinds = [kind for kind in kinds if not only or kind in only.split(",")]
         if self.pool:
             # Others may use the free slices of a pool.
             kinds = [kind for kind in kinds if kind not in INTRUDERS]
@@ -59,6 +79,7 @@ class Campaign:
         self.kinds = [kinds[number % len(kinds)] for number in range(faults)]
         self.random.shuffle(self.kinds)
         self.recoveries: dict[str, list[float]] = {kind: [] for kind in KINDS}
+        self.struck: dict[str, int] = dict.fromkeys(KINDS, 0)
         self.studies = self.preempted = 0
         self.call: Call | None = None
         self.output: list[str] = []
@@ -127,27 +148,44 @@ class Campaign:
             )
 
         try:
-            self._inflict(kind, study, rank)
+            struck = self._inflict(kind, study, rank)
             while not recovered():
                 assert time.monotonic() - begin < LIMIT_SECONDS, f"{kind}: {self.call.output[-4000:]}"
                 time.sleep(0.05)
+            while (
+                self._planned() and time.monotonic() - begin < 20
+            ):  # seconds in which the error may be asked for
+                time.sleep(0.05)
         finally:
             self.pod.api.key_seconds, self.pod.api.seconds_per_state = 0.0, 0.05
+            self.pod.gcs.proxy.latency = 0.0
+        did = bool(hit) and struck is not False and not self._planned()
+        self.pod.api.clear_faults()
+        self.pod.gcs.proxy.failures = 0
+        self.struck[kind] += did
         self.recoveries[kind].append(time.monotonic() - begin)
         resumed = f"{len(hit)} job(s) resumed after {self.recoveries[kind][-1]:5.1f} s"
-        print(f"{len(self.kinds):3d} to go: {kind:23} {resumed}", flush=True)
+        resumed += "" if did else ", did not strike"
+        print(f"{len(self.kinds):3d} to go: {kind:26} {resumed}", flush=True)
 
-    def _inflict(self, kind: str, study: Study, rank: int) -> None:
+    def _planned(self) -> int:
+        """Return how many planned errors nobody has been answered with yet."""
+        return len(self.pod.api.failures) + len(self.pod.api.refusals) + self.pod.gcs.proxy.failures
+
+    def _inflict(self, kind: str, study: Study, rank: int) -> bool | None:
+        """Inflict a fault; False: there was nothing to hit."""
         pod = self.pod
         if kind == "reboot host":
             pod.hosts[rank].kill()
             time.sleep(self.random.uniform(0.5, 5))
             pod.hosts[rank].boot()
         elif kind in PREEMPTIONS:
-            self._preempt(kind, rank)
+            return self._preempt(kind, rank)
         elif kind in INTRUDERS:
-            self._intrude(kind, study)
+            return self._intrude(kind, study)
         elif kind.endswith(" controller"):
+            if self.call.process.poll() is not None:
+                return False
             self.call.signal(signal.SIGKILL if kind.startswith("kill") else signal.SIGHUP)
             self.call.wait()
             self.output.append(self.call.output)
@@ -155,8 +193,24 @@ class Campaign:
             self.call = study.start()
             self.call.wait_for("re-attaching|Nothing to be done|rule ")
         elif kind == "drop connections":
-            for host in pod.hosts:
-                host.drop_connections()
+            return sum(host.drop_connections() for host in pod.hosts) > 0
+        elif kind == "offline":
+            pod.connect(False)
+            time.sleep(self.random.uniform(4, 12))  # longer than tpu-reconnect
+            pod.connect(True)
+        elif kind == "host clock step":
+            # The clock goes forward by a day: whatever is there looks a day older.
+            leases = list(pod.folder.glob("w*/home/.snakemake-tpu/tasks/*/lease")) if not pod.disk_mb else []
+            for host in pod.hosts if pod.disk_mb else ():
+                script = f"find {host.home}/.snakemake-tpu/tasks -name lease -exec touch -d '1 day ago' {{}} + -print"
+                leases += host.enter("sh", "-c", script).stdout.split()
+            return bool(leases)
+        elif kind == "slow uploads":
+            before = len(pod.gcs.proxy.uploads)
+            pod.gcs.proxy.latency = 2.0  # forty times the interval of the checkpoints
+            time.sleep(self.random.uniform(4, 8))
+            pod.gcs.proxy.latency = 0.0
+            return len(pod.gcs.proxy.uploads) > before
         elif kind in CUTS:
             cut = [rank] if kind == "cut network" else range(len(pod.hosts))
             for each in cut:
@@ -174,21 +228,34 @@ class Campaign:
             quota = ("RESOURCE_EXHAUSTED", "Quota exceeded for requests per minute per user")
             pod.api.fail(3, *(quota if kind.endswith("429") else ()))
             pod.hosts[rank].drop_connections()
+        return None
 
-    def _preempt(self, kind: str, rank: int) -> None:
-        api = self.pod.api
+    def _preempt(self, kind: str, rank: int) -> bool | None:
+        api, proxy = self.pod.api, self.pod.gcs.proxy
         if kind.endswith("no capacity"):
             api.fail_requests(2)
         elif kind.endswith("late host keys"):
             api.key_seconds = 3.0
         elif kind.endswith("slow states"):
             api.seconds_per_state = 1.0
+        elif kind.endswith("quota text"):
+            for _ in range(2):
+                api.refuse_requests(8, QUOTA)
+        elif kind.endswith("deletion refused"):
+            api.fail(2, "FAILED_PRECONDITION", "is in state SUSPENDING", method="DeleteQueuedResource")
+        elif kind.endswith("upload"):
+            proxy.latency, before = 1.0, len(proxy.uploads)
+            deadline = time.monotonic() + 20
+            while len(proxy.uploads) == before and time.monotonic() < deadline:
+                time.sleep(0.01)
         self.preempted += 1
         node = self.pod.booted.get(rank) if self.pool else None
         name = node.name.rpartition("/")[2] if node else ""
         self.pod.preempt(1.0 if kind.endswith("notice") else 0.0, name)
+        proxy.latency = 0.0
+        return not kind.endswith("upload") or len(proxy.uploads) > before
 
-    def _intrude(self, kind: str, study: Study) -> None:
+    def _intrude(self, kind: str, study: Study) -> bool:
         """Start somebody else's Snakemake on the same pod: it must be refused, and nothing else may happen."""
         key = self.folder / "other-key"
         make_key(key)
@@ -201,6 +268,7 @@ class Campaign:
         if code or kind == "wrong key" or any(each != FINISHED for each in self._steps(study).values()):
             assert refusal in call.output, call.output
         other.end()
+        return code != 0
 
     def _check(self, study: Study) -> None:
         before, retried, _ = "".join([*self.output, self.call.output]).partition("Trying to restart job")
@@ -222,11 +290,13 @@ class Campaign:
 
     def report(self) -> None:
         """Print the table of recovery times."""
-        print(f"\n{'fault':23} {'times':>5} {'median s':>9} {'worst s':>8}")
+        print(f"\n{'fault':26} {'times':>5} {'struck':>6} {'median s':>9} {'worst s':>8}")
         every = [second for seconds in self.recoveries.values() for second in seconds]
         for kind, seconds in {**self.recoveries, "all": every}.items():
             if seconds:
-                print(f"{kind:23} {len(seconds):5d} {statistics.median(seconds):9.1f} {max(seconds):8.1f}")
+                struck = self.struck.get(kind, sum(self.struck.values()))
+                middle, worst = statistics.median(seconds), max(seconds)
+                print(f"{kind:26} {len(seconds):5d} {struck:6d} {middle:9.1f} {worst:8.1f}")
         print(f"{self.studies} studies")
 
 
@@ -235,6 +305,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     parser.add_argument("--faults", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--kinds", default="", help="only these kinds, separated by commas")
     parser.add_argument("--slices", type=int, default=1, help="a pool of this many slices with one host each")
     parser.add_argument("--steps", type=int, default=400, help="steps of 0.05 s that each job counts")
     args = parser.parse_args()
@@ -246,7 +317,7 @@ def main() -> int:
         tempfile.TemporaryDirectory() as folder,
         EmulatedPod(Path(folder) / "pod", kind, slices=args.slices, disk_mb=160) as pod,
     ):
-        campaign = Campaign(pod, Path(folder), args.seed, args.faults, args.steps)
+        campaign = Campaign(pod, Path(folder), args.seed, args.faults, args.steps, args.kinds)
         try:
             campaign.run()
             print("\nEvery study finished: no retry used up, no job run twice at a time, no process left.")

@@ -41,7 +41,7 @@ def test_bad_input_is_one_sentence_and_exit_code_2(capsys):
     assert main(["study", "show", "data_sise"]) == 2
     assert capsys.readouterr().err == (
         "trm study: no experiment 'data_sise' at scale laptop; did you mean 'data_size'? "
-        "(`python -m trm study list`)\n"
+        "(`python -m trm study list`; a name from an older document: `python -m trm study find data_sise`)\n"
     )
     assert main(["plan", "--set", "training.stepz=3"]) == 2
     assert "did you mean 'training.steps'?" in capsys.readouterr().err
@@ -52,13 +52,16 @@ def test_bad_input_is_one_sentence_and_exit_code_2(capsys):
 def test_study_list_and_show(capsys):
     assert main(["study", "list"]) == 0
     listed = capsys.readouterr().out
-    assert "data_size (exp04a, E3.2): 5 points, 15 runs" in listed
-    assert main(["study", "list", "--scale", "tpu"]) == 0
-    assert "exp10e: 1e-4 to a hundredth\n" in capsys.readouterr().out
-    assert main(["study", "show", "exp01b", "--scale", "tpu"]) == 0
-    assert capsys.readouterr().out.count("evaluation-") == 1
-    assert main(["study", "show", "E3.2"]) == 0
+    assert "data_size: 5 points, 15 runs" in listed
+    assert main(["study", "find", "exp10e"]) == 0
+    assert capsys.readouterr().out.endswith(" lr_schedule --point '1e-4 to a hundredth'\n")
+    assert main(["study", "find", "exp10z"]) == 2
+    assert "docs/older_names.csv has no name 'exp10z'; did you mean 'exp10" in capsys.readouterr().err
+    assert main(["study", "show", "exp01b"]) == 2
+    assert "`python -m trm study find exp01b`" in capsys.readouterr().err
+    assert main(["study", "show", "data_size"]) == 0
     shown = capsys.readouterr().out
+    assert "figures: law, law; the list of scales.laptop.figures" in shown
     assert "train_puzzles=30" in shown
     assert "evaluation-" in shown
 

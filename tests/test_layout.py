@@ -6,8 +6,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 ORDER = (
-    "errors", "io", "provenance", "compiled", "study", "storage", "data", "tasks", "model", "backends", "training",
-    "evaluation", "analysis", "checks", "pipeline", "cli",
+    "errors", "io", "provenance", "compiled", "storage", "study", "data", "tasks", "model", "backends", "training",
+    "evaluation", "play", "analysis", "checks", "pipeline", "cli",
 )  # fmt: skip
 """Packages of trm from low to high; docs/architecture.md says what each is for."""
 

@@ -27,43 +27,37 @@ def test_the_documentation_builds_without_a_warning(tmp_path):
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert (tmp_path / "cloud" / "index.html").is_file()
+    assert "function trmEngine" in (tmp_path / "play" / "index.html").read_text()
+    assert (tmp_path / "search" / "search_index.json").stat().st_size < 1_000_000  # without the weights
 
 
 @pytest.mark.full
 def test_pip_install_gives_a_working_command(tmp_path):
-    """From a copy (building writes beside the sources), without the dependencies, which this environment has."""
-    copy = tmp_path / "copy"
-    shutil.copytree(ROOT / "trm", copy / "trm", ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    """From a copy (building writes beside the sources), without the dependencies, which this environment has; used in
+    an empty folder: the models and the pipeline come along."""
+    copy, lib, empty = tmp_path / "copy", tmp_path / "lib", tmp_path / "empty"
+    for name in ("trm", "models", "config", "profiles", "workflow", "envs"):
+        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE", "Snakefile"):
         shutil.copy2(ROOT / name, copy)
-    install = [
-        sys.executable,
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--no-deps",
-        "--target",
-        str(tmp_path / "lib"),
-    ]
-    done = subprocess.run([*install, str(copy)], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    done = subprocess.run(
-        [
-            sys.executable,
-            str(tmp_path / "lib" / "bin" / "trm"),
-            "study",
-            "list",
-            "--study",
-            "config/experiments.yaml",
-        ],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(tmp_path / "lib")},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "baseline" in done.stdout
+    empty.mkdir()
+    path = f"{lib / 'bin'}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = {**os.environ, "PYTHONPATH": str(lib), "PATH": path}
+
+    def run(*words, folder=empty):
+        done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    pip = (sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(lib), str(copy))
+    run(*pip, folder=tmp_path)
+    trm = (sys.executable, str(lib / "bin" / "trm"))
+    assert "Solved" in run(*trm, "solve", ".4..1.32........4....6..2..4.......3", "--threads", "1")
+    assert "cd own" in run(*trm, "study", "init", "own")
+    assert "puzzles: 4 points, 12 runs" in run(*trm, "study", "list", folder=empty / "own")
+    assert not list(empty.glob("own/**/__pycache__"))
+    dry = run(sys.executable, "-m", "snakemake", "--profile", "profiles/local", "-n", folder=empty / "own")
+    assert "train" in dry
 
 
 def test_versions_agree():

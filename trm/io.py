@@ -22,6 +22,13 @@ from trm.errors import UserError
 Value = TypeVar("Value")
 
 
+def shipped(name: str) -> Path:
+    """A file or folder of the repository: in the package where that was installed, else beside it in the checkout."""
+    package = Path(__file__).resolve().parent
+    inside = package / "shipped"
+    return inside / name if inside.is_dir() else package.parent / name
+
+
 def sha256_file(path: str | Path) -> str:
     """SHA-256 of a file's content, hexadecimal."""
     with open(path, "rb") as source:

@@ -10,7 +10,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-PACKAGES = ("trm-scaling", "torch", "torch_xla", "numpy", "safetensors", "snakemake")
+PACKAGES = ("trm-scaling", "torch", "torch_xla", "triton", "numpy", "safetensors", "snakemake")
 
 
 def now() -> str:

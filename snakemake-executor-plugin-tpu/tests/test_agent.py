@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -184,6 +185,15 @@ def test_job_that_checkpoints_on_sigterm_says_so(agent):
     wait_for(lambda: tasks.read_exit(agent.folder("t1")))
     record = tasks.read_exit(agent.folder("t1"))
     assert (record["code"], record["reason"]) == (143, "shutdown")
+
+
+def test_a_step_of_the_clock_does_not_end_a_task(tmp_path):
+    """The host's clock is set forward by a day, so everything looks a day old."""
+    (tmp_path / "lease").write_text("3600")
+    lease = tasks.Lease(tmp_path)
+    assert not lease.has_expired()
+    os.utime(tmp_path / "lease", (0, time.time() - 86400))
+    assert not lease.has_expired()
 
 
 def test_lease_of_an_unattended_task_ends_it(agent):

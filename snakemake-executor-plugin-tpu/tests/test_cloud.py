@@ -1,16 +1,17 @@
 """The TPU API as the plugin uses it, against a server that speaks it."""
 
 import asyncio
+import re
 
 import pytest
 from google.api_core import exceptions as gx
 from google.auth import exceptions as auth
 
 from snakemake_executor_plugin_tpu.capacity import Capacity
-from snakemake_executor_plugin_tpu.cloud import LABEL, TpuCloud
+from snakemake_executor_plugin_tpu.cloud import CALL, LABEL, TpuCloud
 from snakemake_executor_plugin_tpu.emulator.iam import ROLES, TPU_METHODS, TPU_PERMISSIONS
 from snakemake_executor_plugin_tpu.emulator.tpu_api import TpuApi
-from snakemake_executor_plugin_tpu.errors import CloudError, DeletedByUser, explain, is_transient
+from snakemake_executor_plugin_tpu.errors import CloudError, DeletedByUser, Offline, explain, is_transient
 from snakemake_executor_plugin_tpu.keys import public_half
 from snakemake_executor_plugin_tpu.settings import ExecutorSettings
 
@@ -53,9 +54,8 @@ def run_story(story, api, settings):
 
     async def run():
         cloud = TpuCloud(settings_of(api_endpoint=f"127.0.0.1:{api.port}", **settings), output.append)
-        cloud.poll_seconds = (0.01, 0.02)
+        cloud.poll_seconds, cloud.pauses = (0.01, 0.02), (0.01, 0.04)
         capacity = Capacity(cloud, output.append)
-        capacity.pauses = (0.01, 0.04)
         try:
             return await story(cloud, capacity)
         finally:
@@ -100,13 +100,27 @@ def test_create_adopt_preempt_recreate_delete(api, play, key):
     assert (node.accelerator_type, node.runtime_version, dict(node.labels)) == (
         "v4-16",
         "v2",
-        {"team": "trm", **LABEL},
+        {"team": "trm", **LABEL, CALL: node.labels[CALL]},
     )
     assert node.metadata["ssh-keys"] == f"me:{public_half(key, print)} me"
     assert node.service_account.email == "me@p"
     assert (node.network_config.network, node.network_config.enable_external_ips) == ("net", False)
     assert request.queued_resource.queueing_policy.valid_until_duration.total_seconds() == 86400
     assert any("requesting spot v4-16 in z" in line for line in output)
+
+
+@pytest.mark.parametrize(
+    ("settings", "images"),
+    [
+        ({"accelerator_type": "v4-16"}, ["tpu-ubuntu2204-base"]),
+        (
+            {"pool": "v4-8, v5litepod-16 using my-image, v6e-16"},
+            ["tpu-ubuntu2204-base", "my-image", "v2-alpha-tpuv6e"],
+        ),
+    ],
+)
+def test_each_type_of_slice_has_its_image(settings, images):
+    assert [one.runtime() for one in settings_of(**settings).slices()] == images
 
 
 @pytest.mark.parametrize("provisioning", ["on-demand", "reserved"])
@@ -171,7 +185,9 @@ def test_capacity_errors_at_the_request_are_retried_as_well(api, play):
 
 
 def test_an_unknown_zone_is_reported_with_the_command_that_lists_zones(api, play):
-    with pytest.raises(CloudError, match="gcloud compute tpus locations list"):
+    with pytest.raises(
+        CloudError, match="has no access to TPUs in nowhere: v4 .*gcloud compute tpus locations list"
+    ):
         play(lambda _, capacity: capacity.wait(), zone="nowhere")
 
 
@@ -188,6 +204,80 @@ def test_a_failed_operation_is_reported_and_not_retried(api, play):
     with pytest.raises(CloudError, match="has no quota for spot v4-64 in z: .*Limit: 0"):
         play(lambda _, capacity: capacity.wait())
     assert api.calls.count("CreateQueuedResource") == 1
+
+
+QUOTA = "Quota 'TPUV4sPreemptiblePodPerProjectPerRegionForTPUAPI' exhausted. Limit 64 in region us-central2"
+
+
+def test_a_quota_text_after_a_preemption_is_waited_out(api, play):
+    """The queued resource that is being removed still counts: github.com/marin-community/marin/issues/87."""
+    for _ in range(3):
+        api.refuse_requests(8, QUOTA)
+
+    async def story(cloud, capacity):
+        with pytest.raises(CloudError, match="has no quota for spot"):
+            await capacity.wait()
+        api.refusals.clear()
+        await capacity.wait()
+        for _ in range(2):
+            api.refuse_requests(8, QUOTA)
+        api.preempt()
+        return await capacity.wait(existed=True)
+
+    state, output = play(story)
+    assert state.is_ready
+    assert sum("next try at" in line and "exhausted" in line for line in output) == 2
+
+
+@pytest.mark.parametrize("granted", [False, True])
+def test_a_request_that_fails_for_quota_is_final_only_before_the_first_pod(api, play, granted):
+    async def story(cloud, capacity):
+        if granted:
+            await capacity.wait()
+            api.preempt()
+        api.fail_requests(2, "z", QUOTA)
+        return await capacity.wait(existed=granted)
+
+    if granted:
+        assert play(story)[0].is_ready
+        return
+    with pytest.raises(CloudError, match="has no quota for spot"):
+        play(story)
+
+
+def test_a_resource_that_cannot_be_deleted_yet_is_waited_for(api, play):
+    async def story(cloud, capacity):
+        cloud.pauses = (0.01, 0.02)
+        await capacity.wait()
+        api.preempt()
+        message = "Queued resource pod is in state SUSPENDING and cannot be deleted"
+        api.fail(3, "FAILED_PRECONDITION", message, method="DeleteQueuedResource")
+        return await capacity.wait(existed=True)
+
+    state, output = play(story)
+    assert state.is_ready
+    assert (
+        sum("cannot be deleted yet (Queued resource pod is in state SUSPENDING" in line for line in output)
+        == 3
+    )
+
+
+def test_the_request_of_another_call_is_not_withdrawn(api, play):
+    """Both look, both see nothing, both ask: the one that comes second must not take the other's place away."""
+    api.full_zones.add("z")
+
+    async def story(cloud, capacity):
+        await cloud.create()
+        other = TpuCloud(cloud.settings, print)
+        second = Capacity(other, print)
+        second.since, second.requested = "", False
+        assert await second._ask() is None
+        assert not second.requested
+        await second.withdraw()
+        await other.close()
+        return await cloud.describe()
+
+    assert play(story)[0].queued in ("CREATING", "ACCEPTED", "WAITING_FOR_RESOURCES")
 
 
 def test_pod_that_a_person_deleted_is_not_created_again(api, play):
@@ -296,7 +386,31 @@ def test_outages_are_survived_and_reported(api, play, monkeypatch):
     state, output = play(story)
     assert state.is_absent
     assert api.calls.count("GetNode") == 5
-    assert output == ["The TPU API does not answer (emulated outage): retrying for some minutes"]
+    assert re.fullmatch(
+        r"Cannot reach Google since \d\d:\d\d \(emulated outage\); nothing was changed, .*", output[0]
+    )
+    assert output[1:] == ["Google answers again"]
+
+
+def test_a_study_waits_for_the_network_for_hours_and_people_for_minutes(api, play, monkeypatch):
+    now = [1000.0]
+
+    async def pass_time(seconds):
+        now[0] += seconds
+
+    monkeypatch.setattr("snakemake_executor_plugin_tpu.cloud.asyncio.sleep", pass_time)
+    monkeypatch.setattr("snakemake_executor_plugin_tpu.cloud.time.monotonic", lambda: now[0])
+
+    async def story(cloud, _):
+        for patience in (cloud.patience, 43200):
+            cloud.patience, begin = patience, now[0]
+            with pytest.raises(Offline, match="Cannot reach Google since"):
+                await cloud.describe()
+            assert patience < now[0] - begin < patience + 60
+
+    api.offline = True
+    _, output = play(story)
+    assert len(output) == 1
 
 
 def test_expired_credentials_are_reported_at_once(api, play):
@@ -329,6 +443,15 @@ def test_no_plain_text_api_elsewhere():
         (gx.InvalidArgument("Cloud TPU received a bad request. runtime version x"), "versions list --zone=z"),
         (gx.InvalidArgument("accelerator type v4-65 is unknown"), "accelerator-types list --zone=z"),
         (gx.NotFound("location z is unknown"), "gcloud compute tpus locations list"),
+        (
+            gx.PermissionDenied("This API method requires billing to be enabled. #p"),
+            "billing/linkedaccount?project=p",
+        ),
+        (
+            gx.PermissionDenied("Caller does not have required permission to use project q"),
+            "set-quota-project p",
+        ),
+        (gx.PermissionDenied("does not have serviceusage.services.use access"), "serviceUsageConsumer"),
         (auth.DefaultCredentialsError("none"), "gcloud auth application-default login"),
         (gx.InternalServerError("boom"), "refused to create pod"),
     ],

@@ -92,22 +92,36 @@ def test_environment_is_made_once_on_each_host(making, tmp_path):
     assert again == made
 
 
-def test_hosts_without_a_package_index_use_the_wheelhouse(making, tmp_path, monkeypatch):
+def test_later_slices_take_the_environment_from_the_bucket(making, tmp_path):
+    pod, study = making(tmp_path)
+    make_wheel(tmp_path, 42)
+    (tmp_path / "jobs.lock").write_text(f"--no-index\n--find-links {tmp_path}\ntiny==42.0\n")
+    store = {"tpu-environments": f"gs://{pod.bucket.name}/environments"}
+    output = study("one", {"a": {}}, **store).run()
+    assert "environment on w0: Storing" in output
+    (blob,) = pod.bucket.list_blobs(prefix="environments/")
+    assert blob.name.endswith(".tar")
+    pod.preempt()
+    for host in pod.hosts:
+        host.environment["PIP_FIND_LINKS"] = "/nowhere"  # nothing can be installed any more
+    two = study("two", {"b": {}}, **store)
+    output = two.run()
+    assert "environment on w0: Downloading" in output
+    assert "Installed" not in output
+    assert two.launches("b")["1-0"]["environment"]["COUNT_OPTION"] == "42 3 11"
+
+
+def test_hosts_without_a_package_index_get_what_was_built_elsewhere(making, tmp_path, monkeypatch):
     pod, study = making(None)
     make_wheel(tmp_path, 42)
     (tmp_path / "jobs.lock").write_text("tiny==42.0\n")
-    house = {"tpu-wheelhouse": f"gs://{pod.bucket.name}/wheelhouse"}
-    one = study("one", {"a": {}}, **house)
-    assert "wheelhouse is not a wheelhouse: fill it with" in one.run(code=1)
+    one = study("one", {"a": {}}, **{"tpu-environments": f"gs://{pod.bucket.name}/environments"})
+    assert "made by `python -m snakemake_executor_plugin_tpu environment`" in one.run(code=1)
     # This machine has an index; uv looks for interpreters there, too.
     for key, value in make_internet(tmp_path / "here", tmp_path).items():
         monkeypatch.setenv(key, value)
-    code, output = one.command("wheelhouse")
+    code, output = one.command("environment")
     assert code == 0, output
-    names = {
-        blob.name.rpartition("/")[2].split("-")[0] for blob in pod.bucket.list_blobs(prefix="wheelhouse/")
-    }
-    assert names == {"uv", "cpython", "tiny"}
     assert "ready on 2 of 2 hosts" in one.run()
     assert one.launches("a")["1-0"]["environment"]["COUNT_OPTION"] == "42 3 11"
 
@@ -116,9 +130,11 @@ def test_the_lock_file_resolves_for_the_hosts(tmp_path):
     """Python 3.11 on x86-64 with the image's glibc 2.35; one pure package has no wheel. Needs a package index."""
     target = ["--python-version", "3.11", "--python-platform", "x86_64-manylinux_2_35"]
     wheels = ["--only-binary", ":all:", "--no-binary", "connection-pool", "--target", str(tmp_path)]
-    lock = str(ROOT / "envs" / "tpu" / "requirements.lock")
+    locks = [
+        word for name in ("requirements", "wandb") for word in ("-r", str(ROOT / f"envs/tpu/{name}.lock"))
+    ]
     done = subprocess.run(
-        [sys.executable, "-m", "uv", "pip", "install", "--dry-run", *target, *wheels, "-r", lock],
+        [sys.executable, "-m", "uv", "pip", "install", "--dry-run", *target, *wheels, *locks],
         capture_output=True,
         text=True,
         timeout=300,
@@ -127,3 +143,4 @@ def test_the_lock_file_resolves_for_the_hosts(tmp_path):
         pytest.skip("no package index answers")
     assert done.returncode == 0, done.stderr
     assert " + torch-xla==" in done.stderr
+    assert " + wandb==" in done.stderr

@@ -1,7 +1,6 @@
 """Faults of the pod and the controller: every study finishes, and no job runs twice."""
 
 import asyncio
-import json
 import re
 import signal
 from types import SimpleNamespace
@@ -22,8 +21,7 @@ def steps_of(call, job="a", rank=0):
 
 
 def test_preempted_pod_is_created_again_and_the_job_resumes(study):
-    tell = "sh -c 'cat >> events.json; echo >> events.json'"
-    one = study({"a": {**LONG, "hosts": 4}, "b": LONG}, **{"tpu-notify-command": tell})
+    one = study({"a": {**LONG, "hosts": 4}, "b": LONG}, **{"tpu-on-preemption": "cat >> told; exit 3"})
     call = one.start()
     call.wait_for(r"job=[ab] 0\] step 6$")
     keys = [host.host_key for host in one.pod.hosts]
@@ -38,8 +36,11 @@ def test_preempted_pod_is_created_again_and_the_job_resumes(study):
     assert resumed["2-0"]["from"] == 6
     assert len(one.table) == 2
     assert one.pod.jobs() == {}
-    events = [json.loads(line) for line in (one.folder / "events.json").read_text().splitlines()]
-    assert [event["event"] for event in events] == ["preemption", "finish"]
+    assert (
+        one.folder / "told"
+    ).read_text() == "TPU pod pod: the pod is gone: node PREEMPTED, queued resource SUSPENDED\n"
+    assert "`cat >> told; exit 3` ended with exit code 3" in call.output
+    assert call.lines[-2].startswith("TPU pod pod (v4-32, READY) still exists and costs money (16 chips")
 
 
 def test_preemption_with_notice_is_not_a_failure(study):

@@ -1,6 +1,7 @@
 """The pod deletes itself, whatever becomes of the controllers."""
 
 import json
+import re
 import signal
 import urllib.error
 
@@ -9,7 +10,16 @@ import pytest
 from snakemake_executor_plugin_tpu.emulator.study import until
 from snakemake_executor_plugin_tpu.worker import guard
 
-ORDERS = {"name": "pod", "idle_seconds": 600, "end": 0, "lease": 3600, "secret": "s", "api": "http://api"}
+ORDERS = {
+    "name": "pod",
+    "project": "p",
+    "zone": "z",
+    "idle_seconds": 600,
+    "end": 0,
+    "lease": 3600,
+    "secret": "s",
+}
+ORDERS["api"] = "http://api"
 
 
 class Clock:
@@ -55,9 +65,10 @@ def test_idle_pod_is_deleted_after_its_limit_and_not_before(hosts):
     assert one.why_delete() == "it has been idle for 610 s"
 
 
-def test_busy_or_silent_hosts_keep_the_pod(hosts):
+def test_busy_or_silent_hosts_keep_the_pod(hosts, monkeypatch):
     make, clock, _ = hosts
-    one = make()
+    one, answers = make(), True
+    monkeypatch.setattr(one, "answers", lambda rank: answers)
     clock.now += 700
     assert one.why_delete() == ""  # the other is silent and may run a job
     one.heard[1] = (clock.now, 650.0)
@@ -65,6 +76,10 @@ def test_busy_or_silent_hosts_keep_the_pod(hosts):
     one.heard[1] = (clock.now, 0.0)
     clock.now += 3000
     assert one.why_delete() == ""  # silent for less than the lease of its jobs
+    answers = False
+    assert "idle" in one.why_delete()  # dead: the others decide
+    del one.heard[1]
+    assert one.why_delete() == ""  # never heard: perhaps nothing can be
     clock.now += 1300
     assert "idle" in one.why_delete()
     assert make(lease=0).pod_idle() == 0
@@ -101,23 +116,33 @@ def test_unsigned_messages_are_ignored(hosts):
 
 
 def test_refusals_are_noted(hosts, monkeypatch):
-    make, _, _ = hosts
+    make, clock, _ = hosts
 
     def ask(url, method="GET", token=""):
         if method == "DELETE":
             place = url.partition("?")[0].rpartition("/")[0]
             assert (place, token) == ("http://api/v2/projects/p/locations/z/queuedResources", "t")
             raise urllib.error.HTTPError(url, status, "no", {}, None)
-        answers = {"token": '{"access_token": "t"}', "zone": "projects/1/zones/z", "project-id": "p"}
-        return answers[url.rpartition("/")[2]]
+        if token_error:
+            raise token_error
+        return '{"access_token": "t"}'
 
     monkeypatch.setattr(guard, "ask", ask)
-    one, status = make(), 403
+    one, status, token_error = make(), 403, None
     one.check()
-    assert "answers 403" in one.error
+    assert "answers 403 (): give its service account the permission tpu.nodes.delete" in one.error
     status = 404  # allowed, and nothing has that name
     one.check()
     assert one.error == ""
+    token_error = urllib.error.URLError("refused")
+    one.check()
+    assert "its service account gets no token (<urlopen error refused>): set tpu-service-account" in one.error
+    token_error, clock.now = None, clock.now + 100
+    one.check()
+    assert (
+        "w0 hears nothing of w1, which counts as in use for 3600 s unless it is dead: let UDP port"
+        in one.error
+    )
 
 
 @pytest.fixture
@@ -129,9 +154,16 @@ def guarded(study):
         if not one.pod.network.separate:
             pytest.skip("the hosts share this machine's network: it needs iproute2 and CAP_NET_ADMIN")
         one.pod.remove()
+        made.append(one)
         return one
 
-    return make
+    made = []
+    yield make
+    for pod in {one.pod for one in made}:
+        pod.metadata.may_delete, pod.metadata.token_status = True, 200
+        for host in pod.hosts:
+            host.unknown, host.udp = set(), True
+        pod.remove()  # or its guards would delete it under the next test
 
 
 def test_pod_of_a_killed_controller_deletes_itself_once_its_job_has_ended(guarded):
@@ -155,11 +187,49 @@ def test_pod_that_nobody_uses_deletes_itself(guarded):
     until(lambda: not any(host.is_up for host in one.pod.hosts))
 
 
-def test_a_missing_permission_to_delete_is_reported(guarded):
-    one = guarded({"a": {}})
-    one.pod.metadata.may_delete = False
-    try:
-        assert one.command("up")[0] == 0
-        until(lambda: "it cannot: the TPU API answers 403" in one.command("status")[1])
-    finally:
-        one.pod.metadata.may_delete = True
+def deny(pod):
+    pod.metadata.may_delete = False
+
+
+def disable_account(pod):
+    pod.metadata.token_status = 403
+
+
+def hide_api(pod):
+    for host in pod.hosts:
+        host.unknown = {"tpu.googleapis.com"}
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        (deny, "the TPU API answers 403 .*give its service account the permission tpu.nodes.delete"),
+        (disable_account, "its service account gets no token .*403.*set tpu-service-account"),
+        (hide_api, "it cannot reach the TPU API .*give the hosts a way to tpu.googleapis.com"),
+    ],
+)
+def test_what_a_guard_cannot_do_is_said_before_the_first_job(guarded, fault, said):
+    one = guarded({"a": {}}, **{"tpu-idle-delete": 0.2})
+    fault(one.pod)
+    sentence = f"The pod cannot delete itself: {said}.*or delete it yourself by"
+    before, started, _ = one.run().partition("launch 1, rank 0")
+    assert re.search(sentence, before), before
+    assert started
+    assert re.search(sentence, one.command("status")[1])
+
+
+def test_hosts_that_do_not_hear_each_other_are_said(guarded):
+    one = guarded({"a": {}}, **{"tpu-idle-delete": 0.2})
+    for host in one.pod.hosts:
+        host.udp = False
+    assert one.command("up")[0] == 0
+    until(lambda: "hears nothing of w1, w2, w3, which counts as in use" in one.command("status")[1])
+    assert all(host.is_up for host in one.pod.hosts)
+
+
+def test_a_dead_host_does_not_keep_the_pod(guarded):
+    one = guarded({"a": {}}, **{"tpu-lease": 43200})
+    assert one.command("up")[0] == 0
+    until(lambda: '"heard": 3' in one.pod.hosts[0].enter("cat", "/run/snakemake-tpu/guard.json").stdout)
+    one.pod.hosts[1].kill()
+    until(lambda: "REST DeleteQueuedResource" in one.pod.api.calls)

@@ -41,7 +41,6 @@ def test_key_nobody_can_use_is_refused(tmp_path, monkeypatch):
 def test_users_that_hosts_do_not_let_in():
     with pytest.raises(WorkflowError, match="tpu-ssh-user is 'root'"):
         ExecutorSettings(ssh_user="root")
-    assert ExecutorSettings(workers="w0", ssh_user="root").login == ("root", None)
     assert ExecutorSettings().login[0] == "snakemake"
 
 

@@ -3,7 +3,10 @@
 import asyncio
 import contextlib
 import os
+import shutil
 import subprocess
+import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -15,7 +18,7 @@ from snakemake_executor_plugin_tpu.cloud import Endpoint
 from snakemake_executor_plugin_tpu.emulator.network import PORT
 from snakemake_executor_plugin_tpu.errors import HostKeyError, PodError, TaskLost, Unreachable
 from snakemake_executor_plugin_tpu.pod import Followed, Worker
-from snakemake_executor_plugin_tpu.ssh import Ssh, control_folder, write_config
+from snakemake_executor_plugin_tpu.ssh import Ssh, control_folder, try_ssh, write_config
 
 
 async def nobody_knows():
@@ -275,16 +278,43 @@ def test_environment_from_a_lock_file_on_a_host(healthy_pod, tmp_path):
     asyncio.run(play())
 
 
-def test_sockets_of_dead_controllers_are_removed(monkeypatch, tmp_path):
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    ended = subprocess.Popen(["true"])
-    ended.wait()
-    dead = tmp_path / f"tpu-ssh-{ended.pid}-x"
-    dead.mkdir()
-    living = control_folder()
-    assert not dead.exists()
-    assert control_folder() != living
-    assert living.exists()
+def test_sockets_of_ended_controllers_are_removed_and_those_of_others_kept(monkeypatch):
+    """Without asking /proc, which macOS lacks."""
+    place = tempfile.mkdtemp(dir="/tmp")  # a socket's path is short
+    monkeypatch.setenv("TMPDIR", f"{place}/{'x' * 60}")
+    try:
+        program = f"from snakemake_executor_plugin_tpu import ssh; print(ssh.control_folder(['{place}']), flush=True)"
+        waiting = [sys.executable, "-c", f"{program}; input()"]
+        with subprocess.Popen(waiting, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+            theirs = Path(other.stdout.readline().strip())
+            ours = control_folder([place])
+            assert theirs.exists()
+            other.communicate("end")
+        control_folder([place])
+        assert not theirs.exists()
+        assert ours.exists()
+        long = Path(place, "y" * 40)
+        long.mkdir()
+        assert control_folder([str(long), place]).parent == Path(place)
+        with pytest.raises(
+            PodError, match="ssh needs .* for its sockets, and neither can be used: AF_UNIX path"
+        ):
+            control_folder([str(long)])
+    finally:
+        shutil.rmtree(place)
+
+
+def test_ssh_is_tried_before_anything_is_created(tmp_path, monkeypatch):
+    wrong = tmp_path / "config"
+    wrong.write_text("Host w0\n  NoSuchOption yes\n")
+    with pytest.raises(
+        PodError, match="does not accept its configuration .*nosuchoption.*correct tpu-ssh-config"
+    ):
+        asyncio.run(try_ssh(tmp_path / "try", wrong))
+    asyncio.run(try_ssh(tmp_path / "try"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(PodError, match="There is no ssh on this machine"):
+        asyncio.run(try_ssh(tmp_path / "try"))
 
 
 def test_status_shows_the_state_of_every_rank(healthy_pod, people, tmp_path, capfd):

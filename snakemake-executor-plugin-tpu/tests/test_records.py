@@ -1,14 +1,17 @@
 """Budgets of relaunches, and what survives a controller."""
 
-import asyncio
-import json
+import contextlib
 import sys
+from dataclasses import fields
 
 import pytest
+import snakemake.cli
 from snakemake_interface_common.exceptions import WorkflowError
+from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry
 
-from snakemake_executor_plugin_tpu.emulator.web import Handler, HttpServer
-from snakemake_executor_plugin_tpu.notify import Notifier, ran_out_of_memory
+from snakemake_executor_plugin_tpu.__main__ import parse
+from snakemake_executor_plugin_tpu.executor import read_secrets
+from snakemake_executor_plugin_tpu.jobs import ran_out_of_memory
 from snakemake_executor_plugin_tpu.records import JobRecord, is_newer
 from snakemake_executor_plugin_tpu.settings import ExecutorSettings
 
@@ -49,27 +52,6 @@ def test_out_of_memory_is_recognised():
     assert not ran_out_of_memory(1, ["ValueError: no"])
 
 
-def test_notification_command_gets_the_event_and_cannot_disturb(tmp_path):
-    output = []
-    out = tmp_path / "out"
-    good = f"{sys.executable} -c \"import sys; open('{out}', 'w').write(sys.stdin.read())\""
-
-    async def play():
-        notifier = Notifier(good, None, output.append)
-        notifier.send("failure", "it; broke $(x)", "train a")
-        await notifier.drain()
-        broken = Notifier("false", "http://127.0.0.1:9/secret-token", output.append)
-        broken.pauses = (0.0,)
-        broken._post = lambda event: (_ for _ in ()).throw(OSError("http://127.0.0.1:9/secret-token refused"))
-        broken.send("finish", "")
-        await broken.drain()
-
-    asyncio.run(play())
-    assert json.loads(out.read_text()) == {"event": "failure", "job": "train a", "message": "it; broke $(x)"}
-    assert len(output) == 2
-    assert "secret-token" not in "".join(output)
-
-
 @pytest.mark.parametrize(
     ("values", "message"),
     [
@@ -79,9 +61,9 @@ def test_notification_command_gets_the_event_and_cannot_disturb(tmp_path):
         ({"adopt": "yes"}, "use-only or delete-allowed"),
         ({"end": "soon"}, "a date such as 2026-12-31"),
         ({"lease": -1}, "cannot be negative"),
+        ({"prices": "v4:3"}, "write FAMILY=USD"),
         ({"stream": "some"}, "all, first or none"),
         ({"accelerator_type": "v4-63"}, "There is no slice"),
-        ({"workers": "w0", "project": "p"}, "remove tpu-project"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(values, message):
@@ -89,30 +71,79 @@ def test_settings_that_cannot_work_are_refused(values, message):
         ExecutorSettings(**values)
 
 
-def test_webhook_gets_the_event(tmp_path):
-    received = []
+def test_secrets_are_read_from_a_file_that_others_cannot_read(tmp_path):
+    path = tmp_path / "secrets"
+    path.write_text("# for W&B\nWANDB_API_KEY=abc=d\n")
+    with pytest.raises(WorkflowError, match=f"Others can read the secrets in .*chmod 600 {path}"):
+        read_secrets(str(path))
+    path.chmod(0o600)
+    assert read_secrets(str(path)) == {"WANDB_API_KEY": "abc=d"}
+    path.write_text("no equals sign\n")
+    with pytest.raises(WorkflowError, match="has a line that is not NAME=VALUE"):
+        read_secrets(str(path))
+    with pytest.raises(WorkflowError, match="cannot be read"):
+        read_secrets(str(tmp_path / "none"))
 
-    class Post(Handler):
-        def do_POST(self):
-            received.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-            self.answer(204, b"")
 
-    async def play():
-        notifier = Notifier(None, f"http://127.0.0.1:{server.server_port}/", print)
-        notifier.send("oom", "no memory", "train a")
-        await notifier.drain()
+SAMPLES = {
+    "project": "my-project",
+    "zone": "us-central2-b us-east5-a",
+    "name": "123",
+    "end": "2026-12-31",
+    "pool": "[v4-8 x 2, v6e-16 @ us-east5-a using my-image]",
+    "adopt": "delete-allowed",
+    "provisioning": "reserved",
+    "stream": "first",
+    "folder": "here",
+    "prices": "v4=3.22",
+    "accelerator-type": "v4-16",
+    "ssh-user": "me",
+}
 
-    server = HttpServer(("127.0.0.1", 0), Post)
-    server.start()
-    try:
-        asyncio.run(play())
-    finally:
-        server.stop()
-    text = "oom: train a no memory"
-    assert received == [{"event": "oom", "job": "train a", "message": "no memory", "text": text}]
+
+def both_doors(folder, monkeypatch, text: str):
+    """Return the settings of a profile as Snakemake reads them, and as the plugin's commands do."""
+    (folder / "config.yaml").write_text(text)
+    _, here = parse(["status", "--profile", str(folder)])
+    seen = []
+    monkeypatch.setattr("snakemake.cli.args_to_api", lambda args, parser: seen.append(args) or True)
+    monkeypatch.setattr(sys, "argv", ["snakemake"])
+    monkeypatch.chdir(folder)
+    with contextlib.suppress(SystemExit):
+        snakemake.cli.main(["--profile", str(folder), "--executor", "tpu", "--jobs", "1"])
+    return ExecutorPluginRegistry().get_plugin("tpu").get_settings(seen[0]), here
+
+
+def test_every_setting_means_the_same_through_both_doors(tmp_path, monkeypatch):
+    """A profile is read by Snakemake and by the plugin's commands; YAML makes dates and numbers of some values."""
+    lines = []
+    for item in fields(ExecutorSettings):
+        name = item.name.replace("_", "-")
+        kind = item.metadata.get("type")
+        lines.append(f"tpu-{name}: {SAMPLES.get(name, {int: 11, float: 7.5, str: 'word'}.get(kind, 'true'))}")
+    there, here = both_doors(tmp_path, monkeypatch, "\n".join(lines))
+    differing = {item.name for item in fields(here) if getattr(there, item.name) != getattr(here, item.name)}
+    assert differing <= {"pool"}  # a list, and its text
+    assert [one.name for one in there.slices()] == [one.name for one in here.slices()]
+    default = ExecutorSettings()
+    unchanged = {
+        item.name for item in fields(here) if getattr(here, item.name) == getattr(default, item.name)
+    }
+    assert not unchanged
+
+
+@pytest.mark.parametrize("end", ["2026-12-31T18:00", "2026-12-31 18:00:00", "'2026-12-31'"])
+def test_dates_in_yaml(end, tmp_path, monkeypatch):
+    there, here = both_doors(tmp_path, monkeypatch, f"tpu-end: {end}\n")
+    assert there.end_time() == here.end_time() > 0
+
+
+def test_a_number_that_is_none_is_named(tmp_path):
+    (tmp_path / "config.yaml").write_text("tpu-lease: long\n")
+    with pytest.raises(WorkflowError, match="tpu-lease is 'long': write a number"):
+        parse(["status", "--profile", str(tmp_path)])
 
 
 def test_settings_without_a_pod_say_what_is_missing():
     with pytest.raises(WorkflowError, match="set tpu-project, tpu-name in the profile"):
         ExecutorSettings(zone="z").check_pod()
-    ExecutorSettings(workers="w0 w1").check_pod()

@@ -1,7 +1,11 @@
 """The GCS storage classes against fake-gcs-server behind a proxy that counts requests and injects faults."""
 
 import asyncio
+import re
+import time
 from contextlib import suppress
+from datetime import datetime, timedelta
+from email.utils import formatdate
 from types import SimpleNamespace
 
 import pytest
@@ -13,6 +17,7 @@ from snakemake_interface_storage_plugins.registry import StoragePluginRegistry
 from snakemake_storage_plugin_gcs import StorageProviderSettings
 
 from snakemake_executor_plugin_tpu import storage
+from snakemake_executor_plugin_tpu.emulator import gcs
 from snakemake_executor_plugin_tpu.emulator.gcs import GcsServer
 from snakemake_executor_plugin_tpu.emulator.iam import needed_for_storage
 
@@ -31,7 +36,7 @@ def server(tmp_path_factory):
 def provider(server, tmp_path, monkeypatch):
     """Return a storage provider that talks to it."""
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
-    monkeypatch.setattr(storage, "RETRY_DEADLINE", 20.0)
+    monkeypatch.setattr(storage.StorageProvider, "patience", 20.0)
     storage.use_listings()
     provider = (
         StoragePluginRegistry()
@@ -75,19 +80,6 @@ def test_one_listing_covers_all_objects(provider, server):
     ]  # a folder is there, too
 
 
-def test_existing_content_is_not_uploaded_again(provider, server):
-    item = stored(provider, "same/a", "content")
-    item.store_object()
-    first = item.mtime()
-    server.proxy.uploads.clear()
-    item.store_object()
-    assert not server.proxy.uploads
-    assert item.mtime() > first  # yet it counts as made now
-    item.local_path().write_text("another")
-    item.store_object()
-    assert provider.client.bucket("bucket").blob("same/a").download_as_bytes() == b"another"
-
-
 def test_outages_are_survived(provider, server):
     item = stored(provider, "retry/a", "content")
     server.proxy.failures = 1
@@ -99,6 +91,44 @@ def test_outages_are_survived(provider, server):
     item.retrieve_object()
     assert item.local_path().read_text() == "content"
     assert not provider.object("gs://bucket/retry/none").exists()
+
+
+def test_a_slow_clock_here_does_not_make_local_files_look_old(provider, server, monkeypatch):
+    slow = 600.0
+    real = gcs.ProxyHandler.answer
+
+    def answer(handler, status, content, *headers):
+        """Answer as a server whose clock is ten minutes ahead of this machine's, in dates and in objects."""
+        for stamp in set(re.findall(rb'"(?:updated|timeCreated)":\s*"([^"]+)"', content)):
+            later = datetime.fromisoformat(stamp.decode()) + timedelta(seconds=slow)
+            content = content.replace(stamp, later.isoformat().replace("+00:00", "Z").encode())
+        real(handler, status, content, *headers)
+
+    monkeypatch.setattr(gcs.ProxyHandler, "answer", answer)
+    monkeypatch.setattr(
+        gcs.ProxyHandler,
+        "date_time_string",
+        lambda handler, stamp=None: formatdate(time.time() + slow, usegmt=True),
+    )
+    began = time.time()
+    item = stored(provider, "counts/a.txt", "a")
+    item.store_object()
+    assert began - 2 < item.mtime() < time.time() + 2
+    assert -slow - 2 < provider.skew < -slow + 2
+
+
+def test_missing_credentials_are_one_sentence(tmp_path, monkeypatch):
+    for name in ("STORAGE_EMULATOR_HOST", "GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_CLOUD_PROJECT"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in {
+        "NO_GCE_CHECK": "true",
+        "HOME": str(tmp_path),
+        "CLOUDSDK_CONFIG": str(tmp_path),
+    }.items():
+        monkeypatch.setenv(name, value)
+    settings = StorageProviderSettings(project="p")
+    with pytest.raises(WorkflowError, match="No Google credentials for Cloud Storage here: run `gcloud auth"):
+        storage.StorageProvider(local_prefix=tmp_path, logger=get_logger(), settings=settings)
 
 
 def test_folders_are_uploaded_and_downloaded(provider):

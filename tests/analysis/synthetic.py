@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from trm.study.fingerprint import evaluation_fingerprint
 from trm.study.schema import EvaluationConfig, RunConfig
 
 Law = Callable[[RunConfig], float]
@@ -137,7 +138,7 @@ def write_run(
     (folder / "training.json").write_text(json.dumps(training))
     files = []
     for settings in evaluations:
-        file = f"evaluation-{hash_text(settings.model_dump_json()):08x}.json"
+        file = f"evaluation-{evaluation_fingerprint(settings)[:8]}.json"
         result = _evaluation(training, config, settings, expected, rng)
         (folder / file).write_text(json.dumps(result))
         files.append(file)

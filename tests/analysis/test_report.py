@@ -300,7 +300,11 @@ def test_no_number_is_broken_from_its_unit_or_interval(spec: dict[str, Any]) -> 
 @pytest.mark.parametrize(
     ("end", "content", "words"),
     [
-        (".png", b"\x89PNG\r\n\x1a\nbroken", "is damaged: delete it and build it again"),
+        (
+            ".png",
+            b"\x89PNG\r\n\x1a\nbroken",
+            "was changed, damaged or replaced since it was written: delete it",
+        ),
         (".json", b"{}", "lacks its words: delete it and build it again"),
         (".json", b"{", "is not JSON"),
     ],
@@ -328,8 +332,11 @@ def test_damaged_tables_and_fits_are_named(spec: dict[str, Any], tmp_path: Path)
     (tmp_path / "f.json").write_text("{}")
     entry |= {"table": str(tmp_path / "t.csv"), "fits": [str(tmp_path / "f.json")]}
     said = " ".join(build(ReportSpec.model_validate({**spec, "experiments": [entry]})).problems)
-    assert "t.csv is damaged (no 'primary'): delete it and build it again" in said
-    assert "f.json is not a fit: delete it and build it again" in said
+    assert (
+        "t.csv was changed, damaged or replaced since it was written: delete it and repeat the command"
+        in said
+    )
+    assert "f.json is not a fit: delete it and repeat the command" in said
 
 
 def test_without_a_browser_there_is_no_pdf_and_a_sentence(

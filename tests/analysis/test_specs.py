@@ -30,11 +30,14 @@ def test_every_kind_says_how_to_read_it(kind: str) -> None:
 @pytest.mark.parametrize(
     ("spec", "words"),
     [
-        ({"kind": "law", "x": "data.train_puzles"}, "did you mean data.train_puzzles?"),
-        ({"kind": "law", "x": "parameters", "y": "eror"}, "did you mean error?"),
+        ({"kind": "law", "x": "data.train_puzles"}, "did you mean 'data.train_puzzles'?"),
+        ({"kind": "law", "x": "parameters", "y": "eror"}, "did you mean 'error'?"),
         ({"kind": "law", "x": "parameters", "colour": "red"}, "Extra inputs"),
         ({"kind": "pie"}, "does not match any of the expected tags"),
-        ({"kind": "law", "x": "parameters", "where": {"training.steps_": 3}}, "did you mean training.steps?"),
+        (
+            {"kind": "law", "x": "parameters", "where": {"training.steps_": 3}},
+            "did you mean 'training.steps'?",
+        ),
         ({"kind": "scaling_laws", "panels": []}, "at least 1 item"),
     ],
 )

@@ -19,7 +19,7 @@ from trm.study.schema import DataConfig, EvaluationConfig
 from trm.tasks import task_of
 from trm.tasks.sudoku.task import candidates
 from trm.training.dataset import Dataset
-from trm.training.outputs import load_weights
+from trm.training.outputs import load_weights, save_weights
 
 
 @pytest.fixture(scope="module")
@@ -269,3 +269,25 @@ def test_damaged_weights_are_named_with_the_remedy(tmp_path, content):
     (tmp_path / "weights.safetensors").write_bytes(content)
     with pytest.raises(UserError, match=r"weights\.safetensors is damaged .* delete it"):
         load_weights(tmp_path)
+
+
+def test_weights_that_are_not_numbers_are_named_with_the_remedy(tmp_path, trained):
+    found = load_weights(trained)
+    name = next(iter(found.tensors))
+    found.tensors[name].view(-1)[0] = float("nan")
+    save_weights(tmp_path / "weights.safetensors", found.tensors, found.config, found.meta)
+    with pytest.raises(UserError, match=f"{name} holds NaN.*delete"):
+        load_weights(tmp_path)
+
+
+def test_equal_weights_are_equal_files(tmp_path, trained):
+    """Several entries of metadata would be written in random order."""
+    found = load_weights(trained)
+    for number in range(8):
+        save_weights(tmp_path / str(number), found.tensors, found.config, found.meta)
+    assert len({(tmp_path / str(number)).read_bytes() for number in range(8)}) == 1
+
+
+def test_a_run_that_is_not_there_is_called_a_run(tmp_path, capsys):
+    assert main(["evaluate", "--run", "NOTHING", "--dataset", "d", "--out", str(tmp_path / "e.json")]) == 2
+    assert "The run NOTHING does not exist" in capsys.readouterr().err

@@ -46,8 +46,6 @@ STUDY = {
     "experiments": {
         "data_size": {
             "question": "How does the error fall with puzzles?",
-            "aliases": ["E3.2"],
-            "points": {"old10": "train_puzzles=10"},
             "grid": {"product": {"data.train_puzzles": [10, 20]}},
             "figures": [{"kind": "law", "x": "data.train_puzzles", "fit": "power_law"}],
         },

@@ -18,7 +18,7 @@ FORMS = {
     "services": r"services enable(?P<services>( [a-z]+\.googleapis\.com)+)",
     "login": r"auth application-default login",
     "bucket": r"storage buckets create gs://(?P<name>[a-z0-9._-]{3,63}) --location=(?P<place>[a-z]+-[a-z]+\d)"
-    r" --uniform-bucket-level-access --public-access-prevention",
+    r" --uniform-bucket-level-access --public-access-prevention --soft-delete-duration=0",
     "account": r"iam service-accounts create (?P<name>[a-z][a-z0-9-]{4,28}[a-z0-9]) --project=(?P<project>\S+)",
     "custom": r"iam roles create (?P<name>[A-Za-z0-9_.]{3,64}) --project=(?P<project>\S+)"
     r" --permissions=(?P<permissions>[A-Za-z.,]+)",
@@ -46,6 +46,10 @@ def main() -> int:
         state["project"] = values["name"]
     elif "project" not in state or values.get("project", state["project"]) != state["project"]:
         return refuse("the project is not set, or another one is named")
+    if command == "services":
+        state["services"] = values["services"].split()
+    if command == "quota" and "cloudquotas.googleapis.com" not in state.get("services", ()):
+        return refuse("Cloud Quotas API has not been used in project or it is disabled.")
     if command == "bucket":
         state["buckets"].append(values["name"])
     if command == "account":

@@ -4,10 +4,13 @@ import subprocess
 import sys
 
 import pytest
+import yaml
 
+from snakemake_executor_plugin_tpu.__main__ import read_profile
 from tests.pipeline.conftest import ROOT
 from trm.errors import UserError
 from trm.pipeline.cloud import VARIABLES, cloud_settings
+from trm.pipeline.settings import Settings
 
 GOOD = {
     "project": "my-project-1",
@@ -68,3 +71,21 @@ def test_a_profile_without_a_project_is_one_sentence(monkeypatch):
     assert result.returncode != 0
     assert "config/cloud.yaml: project is not set" in result.stderr
     assert len(result.stderr.splitlines()) <= 3
+
+
+def test_the_profile_asks_for_weights_and_biases_if_its_key_is_named(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    for name, value in GOOD.items():
+        monkeypatch.setenv(VARIABLES[name], value)
+    assert read_profile(ROOT / "profiles/tpu")["requirements"] == "envs/tpu/requirements.lock"
+    monkeypatch.setenv("TRM_WANDB", "~/.wandb")
+    with_key = read_profile(ROOT / "profiles/tpu")
+    assert with_key["requirements"] == "envs/tpu/requirements.lock envs/tpu/wandb.lock"
+    assert with_key["secrets"] == "~/.wandb"
+    words = Settings.model_validate(yaml.safe_load((ROOT / "profiles/tpu/wandb.yaml").read_text()))
+    assert words.set == {"runtime.wandb": "online"}  # not part of a run's identity
+    names = {line.partition("==")[0] for line in (ROOT / "envs/tpu/wandb.lock").read_text().splitlines()}
+    assert "wandb" in names
+    base = (ROOT / "envs/tpu/requirements.lock").read_text()
+    assert "nvidia" not in base
+    assert "triton" not in base

@@ -64,7 +64,11 @@ def without_chips(folder: Path) -> None:
     plan = folder / "profiles" / "tpu" / "first-hour.yaml"
     plan.write_text(re.sub(r"(?m)^estimate:.*", "estimate: echo '{}'", plan.read_text()))
     config = folder / "profiles" / "tpu" / "config.yaml"
-    lines = [line for line in config.read_text().splitlines() if not line.startswith("tpu-requirements:")]
+    lines = [
+        line
+        for line in config.read_text().splitlines()
+        if not line.startswith(("tpu-requirements:", "tpu-environments:"))
+    ]
     text = "\n".join(lines).replace("v4-64", "v4-16").replace("tpu_hosts: 8", "tpu_hosts: 2")
     config.write_text(text.replace(" envs/tpu\n", "\n").replace("jobs: 8", "jobs: 2") + "\n")
     workflow = folder / "profiles" / "tpu" / "workflow.yaml"

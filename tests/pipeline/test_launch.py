@@ -4,14 +4,16 @@ import fcntl
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.pipeline.conftest import STUDY, new_project
+from tests.pipeline.conftest import ROOT, STUDY, Project, new_project
 from tests.storage.cloud import Server
+from trm.cli import main
 from trm.errors import UserError
 from trm.pipeline.cleanup import clean, survey
 from trm.pipeline.launch import expand_patterns, with_config
@@ -211,9 +213,8 @@ def test_a_bucket_out_of_reach_costs_the_record_and_nothing_else(fresh, monkeypa
     assert not Path("results/launches").exists()
 
 
-@pytest.mark.parametrize("words", [("data_size", "--point", "10"), ("old10",)])
-def test_one_point_of_an_experiment(fresh, words):
-    result = launch(fresh, "-n", *words)
+def test_one_point_of_an_experiment(fresh):
+    result = launch(fresh, "-n", "data_size", "--point", "10")
     assert result.returncode == 0, result.stderr
     stats = result.stdout.partition("Job stats:")[2]
     assert re.search(r"^train +2$", stats, re.MULTILINE)
@@ -222,12 +223,9 @@ def test_one_point_of_an_experiment(fresh, words):
 
 
 def test_a_point_that_the_scale_lacks_is_named_with_those_that_it_has(fresh):
-    fresh.edit(lambda study: study["experiments"]["data_size"]["points"].update(old11="train_puzzles=11"))
-    for words in (("data_size", "--point", "11"), ("old11",)):
-        result = launch(fresh, "-n", *words)
-        said = "11'; there are: train_puzzles=10; train_puzzles=20"
-        assert result.returncode == 1
-        assert said in result.stderr + result.stdout
+    result = launch(fresh, "-n", "data_size", "--point", "11")
+    assert result.returncode == 1
+    assert "11'; there are: train_puzzles=10; train_puzzles=20" in result.stderr + result.stdout
 
 
 def test_patterns_name_experiments(fresh, monkeypatch):
@@ -244,3 +242,24 @@ def test_a_home_that_cannot_be_written_is_no_reason_to_fail(fresh, monkeypatch):
     result = launch(fresh, "-n")
     assert result.returncode == 0, result.stderr
     assert (fresh.folder / ".snakemake/cache").is_dir()
+
+
+def test_a_study_of_ones_own_is_ready_to_run(tmp_path, capsys):
+    """The folder is complete: real Snakemake plans it; and it is never written over another study."""
+    assert main(["study", "init", str(tmp_path / "own")]) == 0
+    assert f"cd {tmp_path / 'own'}" in capsys.readouterr().out
+    assert Project(tmp_path / "own").would_run()["train"] == 12 + 6
+    assert main(["study", "init", str(tmp_path / "own")]) == 2
+    assert "already holds Snakefile: name a new folder" in capsys.readouterr().err
+
+
+def test_the_workflow_can_be_a_module(tmp_path):
+    """As snakedeploy writes it: config and profiles are copied, the rules come from the repository."""
+    for name in ("config", "profiles"):
+        shutil.copytree(ROOT / name, tmp_path / name)
+    (tmp_path / "workflow").mkdir()
+    (tmp_path / "workflow/Snakefile").write_text(
+        f'configfile: "config/config.yaml"\nmodule trm:\n    snakefile: "{ROOT}/Snakefile"\n    config: config\n'
+        "use rule * from trm\n"
+    )
+    assert Project(tmp_path).would_run("baseline")["train"] == 3

@@ -6,13 +6,16 @@ import http.client
 import json
 import socket
 import subprocess
+import sys
 import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -85,6 +88,55 @@ class Server:
             pass
 
 
+S3_SERVER = """
+import sys
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+from werkzeug.serving import make_server
+# one request at a time: moto's conditional writes are not atomic among threads
+server = make_server("127.0.0.1", 0, DomainDispatcherApplication(create_backend_app))
+print(server.server_port, flush=True)
+server.serve_forever()
+"""
+
+
+@contextmanager
+def s3_on_loopback() -> Iterator[str]:
+    """moto's S3 server, which keeps objects in memory; its address. Skips the test where it is not installed."""
+    pytest.importorskip("moto.server")
+    process = subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-c", S3_SERVER],
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+    try:
+        assert process.stdout
+        yield f"http://127.0.0.1:{process.stdout.readline().strip()}"
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def s3_environment(address: str) -> dict[str, str]:
+    """What boto3 needs to reach a server with any credentials."""
+    return {
+        "AWS_ENDPOINT_URL_S3": address,
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_CONFIG_FILE": "/dev/null",
+    }
+
+
+@contextmanager
+def bucket_client(address: str) -> Iterator[Any]:
+    """A client of the server itself."""
+    import boto3
+
+    words = {"aws_access_key_id": "test", "aws_secret_access_key": "test", "region_name": "us-east-1"}
+    client = boto3.session.Session().client("s3", endpoint_url=address, **words)
+    yield client
+    client.close()
+
+
 class Proxy:
     """Forwards every request to `target`. `fault(method, path, count)` may answer instead: an HTTP status to
     send, "drop" to close the connection without an answer, "cut" to send half of the answer, "flip" to damage
@@ -103,7 +155,7 @@ class Proxy:
             def handle_any(self) -> None:
                 proxy._serve(self)
 
-            do_GET = do_POST = do_PUT = do_DELETE = do_PATCH = handle_any
+            do_GET = do_HEAD = do_POST = do_PUT = do_DELETE = do_PATCH = handle_any
 
             def log_message(self, *args: object) -> None:
                 pass
@@ -134,7 +186,7 @@ class Proxy:
             handler.send_header("Content-Type", "application/json")
             handler.send_header("Content-Length", str(len(content)))
             handler.end_headers()
-            handler.wfile.write(content)
+            handler.wfile.write(b"" if handler.command == "HEAD" else content)
             return
         if answer == "drop":
             handler.close_connection = True
@@ -151,7 +203,8 @@ class Proxy:
             for key, value in response.getheaders():
                 if key.lower() not in ("transfer-encoding", "content-length", "connection"):
                     handler.send_header(key, value)
-            handler.send_header("Content-Length", str(len(content)))
+            length = response.headers["Content-Length"] if handler.command == "HEAD" else str(len(content))
+            handler.send_header("Content-Length", length)
             handler.end_headers()
             if answer == "cut":
                 content, handler.close_connection = content[: len(content) // 2], True

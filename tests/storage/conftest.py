@@ -10,7 +10,7 @@ import pytest
 from trm.storage import Patience, Store, open_store
 from trm.storage.gcs import GcsStore
 
-from .cloud import Proxy, Server
+from .cloud import Proxy, Server, bucket_client, s3_environment, s3_on_loopback
 
 BUCKET = "trm-test"
 QUICK = Patience(minutes=0.2, first=0.01, longest=0.05, request_seconds=20)
@@ -47,18 +47,41 @@ def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Se
     proxy.close()
 
 
-@pytest.fixture(params=["local", "gs"])
-def make_store(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[[str], Store]:
-    """Opens an empty store of either kind by name; the same name is the same store."""
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[str]:
+    """moto's S3 server with an empty bucket; its address."""
+    with s3_on_loopback() as address, bucket_client(address) as client:
+        client.create_bucket(Bucket=BUCKET)
+        yield address
+
+
+def addresses(request: pytest.FixtureRequest, scheme: str) -> Callable[[str], str]:
+    """Address of a name below an empty prefix of a bucket; the environment points at its server."""
+    monkeypatch = request.getfixturevalue("monkeypatch")
+    if scheme == "s3":
+        for variable, value in s3_environment(request.getfixturevalue("s3_server")).items():
+            monkeypatch.setenv(variable, value)
+    else:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", request.getfixturevalue("server").url)
+    return lambda name: f"{scheme}://{BUCKET}/{request.getfixturevalue('tmp_path').name}/{name}"
+
+
+@pytest.fixture(params=["gs", "s3"])
+def bucket(request: pytest.FixtureRequest) -> Callable[[str], str]:
+    """Addresses in a bucket of either kind."""
+    return addresses(request, request.param)
+
+
+@pytest.fixture(params=["local", "gs", "s3"])
+def make_store(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str], Store]:
+    """Opens an empty store of any kind by name; the same name is the same store."""
     if request.param == "local":
         return lambda name: open_store(tmp_path / "stores" / name)
-    monkeypatch.setenv("STORAGE_EMULATOR_HOST", request.getfixturevalue("server").url)
-    return lambda name: open_store(f"gs://{BUCKET}/{tmp_path.name}/{name}", QUICK)
+    address = addresses(request, request.param)
+    return lambda name: open_store(address(name), QUICK)
 
 
 @pytest.fixture
 def store(make_store: Callable[[str], Store]) -> Store:
-    """An empty store of either kind."""
+    """An empty store of any kind."""
     return make_store("one")

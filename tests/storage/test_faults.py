@@ -9,6 +9,7 @@ from google.cloud import storage
 from google.oauth2.credentials import Credentials
 
 from trm.storage import (
+    ABSENT,
     AccessDenied,
     BucketMissing,
     Conflict,
@@ -118,22 +119,22 @@ def test_a_lost_answer_is_no_lost_race(broken: Broken):
     store = GcsStore(URI, patience=QUICK)
     script: list[str | None] = ["deaf"]
     proxy.fault = lambda method, path, count: script.pop(0) if script else None
-    info = store.put_bytes("claim", b"mine", if_generation_match=0)
+    info = store.put_bytes("claim", b"mine", generation=ABSENT)
     assert info == store.stat("claim")
     with pytest.raises(Conflict):
-        store.put_bytes("claim", b"theirs", if_generation_match=0)
+        store.put_bytes("claim", b"theirs", generation=ABSENT)
 
 
 def test_deletes_send_their_preconditions(broken: Broken):
     _, proxy = broken
     store = GcsStore(URI, patience=QUICK)
     store.put_bytes("a", b"x")
-    store.delete("a", if_generation_match=7)
+    store.delete("a", generation="7")
     (sent,) = [line for line in proxy.requests if line.startswith("DELETE")]
     assert "ifGenerationMatch=7" in sent
     proxy.fault = lambda method, path, count: 412 if method == "DELETE" else None
     with pytest.raises(Conflict):
-        store.delete("a", if_generation_match=7)
+        store.delete("a", generation="7")
 
 
 def test_unreachable_bucket_is_said_in_one_sentence(broken: Broken):

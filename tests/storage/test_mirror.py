@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from trm.errors import UserError
-from trm.storage import Store
+from trm.storage import Patience, StorageError, Store
+from trm.storage.gcs import GcsStore
 from trm.storage.lease import Lease, LeaseLost
 from trm.storage.mirror import Mirror
+from trm.training.checkpoints.remote import SharedFolder
 
 from .cloud import Proxy, Server
 from .conftest import BUCKET, QUICK
@@ -55,6 +57,21 @@ def test_the_newest_one_comes_to_a_new_machine(store: Store, tmp_path: Path):
 
 def test_an_empty_mirror_lists_nothing(store: Store):
     assert Mirror(store).list() == []
+
+
+@pytest.mark.parametrize(("status", "said"), [(403, "No permission to read"), (503, "Could not read")])
+def test_manifests_that_may_not_be_read_are_not_missing(
+    broken: tuple[Server, Proxy], tmp_path: Path, status: int, said: str
+):
+    """LIST is allowed and GET is not: training from step 0 would go over good checkpoints."""
+    _, proxy = broken
+    store = GcsStore(f"gs://{BUCKET}/run", Patience(minutes=0.001, first=0.01, longest=0.02))
+    push(Mirror(store), tmp_path, [1, 2])
+    proxy.fault = lambda method, path, count: status if method == "GET" and "part-00000" in path else None
+    with pytest.raises(StorageError, match=said):
+        Mirror(store).list()
+    with pytest.raises(StorageError, match=said):
+        SharedFolder(tmp_path / "new", None, Mirror(store))._choose(Mirror(store))
 
 
 def test_one_deleted_while_they_are_listed_is_none(store: Store, tmp_path: Path, monkeypatch):

@@ -6,7 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from trm.storage import Conflict, ObjectMissing, StorageError, Store, open_store
+from trm.cli import main
+from trm.errors import UserError
+from trm.pipeline.settings import split
+from trm.storage import ABSENT, Conflict, ObjectMissing, StorageError, Store, open_store
+from trm.storage.cache import fetch
+from trm.study.input_files import with_checksums
 
 
 def test_round_trip_of_bytes_and_files(store: Store, tmp_path: Path):
@@ -40,15 +45,15 @@ def test_missing_objects(store: Store, tmp_path: Path):
 
 
 def test_preconditions_let_one_writer_win(store: Store):
-    first = store.put_bytes("lock", b"1", if_generation_match=0)
+    first = store.put_bytes("lock", b"1", generation=ABSENT)
     with pytest.raises(Conflict, match="changed by another writer"):
-        store.put_bytes("lock", b"2", if_generation_match=0)
-    second = store.put_bytes("lock", b"2", if_generation_match=first.generation)
+        store.put_bytes("lock", b"2", generation=ABSENT)
+    second = store.put_bytes("lock", b"2", generation=first.generation)
     assert second.generation != first.generation
     with pytest.raises(Conflict):
-        store.put_bytes("lock", b"3", if_generation_match=first.generation)
+        store.put_bytes("lock", b"3", generation=first.generation)
     assert store.get_bytes("lock") == b"2"
-    store.delete("lock", if_generation_match=second.generation)
+    store.delete("lock", generation=second.generation)
     assert store.stat("lock") is None
 
 
@@ -58,7 +63,7 @@ def test_deletes_have_preconditions_too(tmp_path: Path):
     first = store.put_bytes("lock", b"1")
     store.put_bytes("lock", b"2")
     with pytest.raises(Conflict):
-        store.delete("lock", if_generation_match=first.generation)
+        store.delete("lock", generation=first.generation)
     assert store.get_bytes("lock") == b"2"
 
 
@@ -68,22 +73,43 @@ def test_names_stay_below_the_store(store: Store, name: str):
         store.put_bytes(name, b"")
 
 
-def test_open_store_refuses_what_it_does_not_know(tmp_path: Path):
-    with pytest.raises(StorageError, match="unknown scheme s3"):
-        open_store("s3://bucket/x")
-    with pytest.raises(StorageError, match="names no bucket"):
-        open_store("gs:///x")
+@pytest.mark.parametrize(
+    "place", ["gs:/bucket/x", "GS://bucket/x", "s3:/bucket", "gs:///x", "https://host/x", "az://container/x"]
+)
+def test_what_is_no_place_is_refused_and_not_made_a_folder(place: str, tmp_path: Path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(StorageError, match="is no place for files: write gs://bucket/prefix, s3://bucket/pr"):
+        open_store(place)
+    assert main(["train", "--config", "{}", "--dataset", "d", "--checkpoints", "c", "--out", place]) == 2
+    assert f"out: {place} is no place for files" in capsys.readouterr().err
+    with pytest.raises(UserError, match="data.files: .* is no place for files"):
+        with_checksums({"files": [place]}, "ema")
+    with pytest.raises(UserError, match="is no place for files"):
+        split({"storage_prefix": place})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_option_for_this_disk_refuses_a_bucket(tmp_path: Path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["table", "--experiment", "{}", "--out", "s3://bucket/table.csv"]) == 2
+    assert "out: s3://bucket/table.csv is in a bucket: give a path of this disk" in capsys.readouterr().err
+    with pytest.raises(UserError, match="storage_prefix: here is a path"):
+        split({"storage_prefix": "here"})
+
+
+def test_a_file_uri_is_a_path(tmp_path: Path):
     assert open_store(f"file://{tmp_path}/a%20b").uri == f"{tmp_path}/a b"
+    assert fetch(f"file://{tmp_path}") == tmp_path
 
 
 RACER = """
 import sys
-from trm.storage import Conflict, open_store
+from trm.storage import ABSENT, Conflict, open_store
 store = open_store(sys.argv[1])
 print("ready", flush=True)
 sys.stdin.readline()
 try:
-    store.put_bytes("claim", sys.argv[2].encode(), if_generation_match=0)
+    store.put_bytes("claim", sys.argv[2].encode(), generation=ABSENT)
     print("won")
 except Conflict:
     print("lost")

@@ -84,12 +84,6 @@ def same(left: dict, right: dict) -> bool:
     return left.keys() == right.keys() and all((left[name] == right[name]).all() for name in left)
 
 
-@pytest.fixture
-def bucket(gcs: Store) -> Callable[[str], str]:
-    """Address of a name below this test's own prefix."""
-    return gcs.url
-
-
 def test_everything_in_a_bucket_and_a_machine_lost_on_the_way(
     dataset: Path, expected: dict, bucket: Callable[[str], str], tmp_path: Path
 ):

@@ -17,7 +17,6 @@ STUDY = {
     "experiments": {
         "width": {
             "question": "Does width matter?",
-            "aliases": ["E9.1"],
             "grid": {"product": {"model.d_model": [32, 64]}},
         },
         "rows": {"question": "Do rows matter?", "grid": {"product": {"training.rows": [7680, 76800]}}},

@@ -85,12 +85,12 @@ def test_one_run_can_be_measured_in_several_ways(study, study_file):
     assert first.evaluation_file != second.evaluation_file
 
 
-def test_aliases_scale_overrides_and_skips(study, study_file):
+def test_scale_overrides_and_skips(study, study_file):
     study["experiments"]["width"]["scales"] = {"small": {"set": {"training.steps": 5}, "seeds": [7]}}
     study["experiments"]["rows"]["scales"] = {"small": {"skip": "needs a pod"}}
     loaded = load_study(study_file(study), "small")
-    assert loaded.experiment("E9.1").points[0].runs[0].config.training.steps == 5
-    assert loaded.experiment("E9.1").points[0].runs[0].config.seed == 7
+    assert loaded.experiment("width").points[0].runs[0].config.training.steps == 5
+    assert loaded.experiment("width").points[0].runs[0].config.seed == 7
     assert loaded.experiment("rows").skip == "needs a pod"
     assert loaded.selected("study") == ["width"]
 
@@ -153,6 +153,11 @@ def rename(name, other):
 
 
 WRONG = {
+    "centuries of steps": (
+        set_in(("base", "training.steps"), 99999999999999999999999999),
+        r"steps: must be at most 1,000,000,000, not 99999999999999999999999999",
+    ),
+    "names that differ in case only": (rename("rows", "Width"), "'width' and 'Width' differ in case only"),
     "unknown key in a grid": (
         set_in(("experiments", "width", "grid"), {"product": {"model.d_modle": [32]}}),
         r"experiment width.*unknown key 'model.d_modle'; did you mean 'model.d_model'\?",
@@ -217,10 +222,6 @@ WRONG = {
     "unknown scale of an experiment": (
         set_in(("experiments", "width", "scales"), {"smal": {}}),
         r"unknown scale 'smal'; did you mean 'small'\?",
-    ),
-    "an alias taken twice": (
-        set_in(("experiments", "rows", "aliases"), ["E9.1"]),
-        "'E9.1' is already a name",
     ),
     "a seed twice": (set_in(("experiments", "width", "seeds"), [1, 1]), "duplicate seed"),
     "scaling without its base": (
@@ -314,6 +315,9 @@ def test_not_yaml_and_no_file(tmp_path):
     path.write_text("a: [1,\n")
     with pytest.raises(UserError, match="line 2, column .*: not valid YAML"):
         load_study(path, "small")
+    path.write_bytes(b"study: a\nscales: {caf\xe9: {}}\n")
+    with pytest.raises(UserError, match="x.yaml, line 2: not UTF-8 text: save"):
+        load_study(path, "small")
     path.write_text(yaml.safe_dump([1]))
     with pytest.raises(UserError, match="must be a mapping"):
         load_study(path, "small")
@@ -326,7 +330,7 @@ def test_not_yaml_and_no_file(tmp_path):
         ({"training.lr": "fast"}, "--set: training.lr: must be a number, not 'fast'"),
         (
             {"training.optimizer": "adma"},
-            "--set: training.optimizer: must be 'adam_atan2', 'adamw' or 'lion'",
+            "--set: training.optimizer: must be 'adam_atan2', 'adamw', 'lion' or 'muon'",
         ),
         ({"evaluation.weights": "mean"}, "--set: evaluation: weights: must be"),
     ],

@@ -77,6 +77,9 @@ def stand_in() -> None:
     language.constexpr = lambda value: value
     triton.jit, triton.cdiv, triton.language = Kernel, lambda a, b: -(-a // b), language
     sys.modules |= {"triton": triton, "triton.language": language}
+    from trm.backends.cuda import compiled
+
+    compiled.OPTIONS["disable"] = True
 
 
 def item(state: Any) -> None:
@@ -98,7 +101,9 @@ def strided(state: Any) -> None:
     """A fault: a kernel that gets a view with gaps."""
     from trm.backends.cuda import swiglu
 
-    swiglu.gate(state.params[:64].view(2, 32)[:, ::2], state.params[:16].view(2, 8))
+    tile = {"ROWS": 16, "COLUMNS": 16, "DEPTH": 16}
+    x, weight = state.params[:64].view(2, 32)[:, ::2], state.params[:256].view(16, 16)
+    swiglu.product(x, weight, state.params[:16].view(2, 8), None, tile)
 
 
 FAULTS = {fault.__name__: fault for fault in (item, copy, constant, strided)}

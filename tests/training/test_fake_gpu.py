@@ -18,7 +18,7 @@ FAULTS = {
     "item": "DataDependentOutputException",
     "copy": "moves data between ['gpu:0', 'cpu']",
     "constant": "moves data between ['gpu:0', 'cpu'",
-    "strided": "AssertionError: ('swiglu._gate', 'gate_up'",
+    "strided": "AssertionError: ('swiglu._product', 'x'",
 }
 
 
@@ -52,7 +52,7 @@ def found():
 @pytest.mark.parametrize("name", [name for name in CASES if not name.startswith("fault")])
 def test_a_step_stays_on_the_device(name, found):
     assert isinstance(found[name], dict), found[name]
-    assert bool(found[name]) == name.startswith("triton")
+    assert bool(found[name]) == (name.startswith("triton") and name != "triton float32")
 
 
 def test_launches_of_a_step(found):
@@ -60,12 +60,9 @@ def test_launches_of_a_step(found):
     assert found["triton"] == {
         "tokens._forward": 84,
         "swiglu._product": 84,
-        "norm._forward": 84,
-        "norm._backward": 28,
-        "swiglu._gate": 28,
         "tokens._backward": 28,
     }
-    assert "tokens._forward" not in found["triton float32"]  # the library's products
+    assert found["triton float32"] == {}  # the library's products, and torch.compile between them
     assert "attention._backward" in found["triton attention, 4 workers"]
 
 

@@ -103,10 +103,10 @@ def test_the_hook_runs_once_a_step_between_the_halves(dataset_folder, tmp_path):
 def test_network_is_chosen(monkeypatch):
     monkeypatch.delenv("TRM_TRITON", raising=False)
     monkeypatch.setattr(cuda, "find_spec", lambda name: True)
-    assert cuda.chosen_network((9, 0)) == "triton"
-    assert cuda.chosen_network((7, 5)) == "plain"
+    assert cuda.candidates((9, 0)) == ("triton", "compiled")
+    assert cuda.candidates((7, 5)) == ("plain",)
     monkeypatch.setenv("TRM_TRITON", "0")
-    assert cuda.chosen_network((9, 0)) == "plain"
+    assert cuda.candidates((9, 0)) == ("plain",)
     monkeypatch.delenv("TRM_TRITON")
     monkeypatch.setattr(cuda, "find_spec", lambda name: None)
-    assert cuda.chosen_network((9, 0)) == "plain"
+    assert cuda.candidates((9, 0)) == ("plain",)

@@ -234,7 +234,9 @@ def test_a_long_attention_run_is_compiled_and_trains_alike(dataset_folder, tmp_p
     monkeypatch.setattr(compiled, "LEAST_FLOPS", 0)
     other = trainer(run, dataset_folder, tmp_path, "compiled")
     assert type(other.step.network) is CompiledNetwork
-    other.step.network._step = torch.compile(definition.supervision_step, backend="aot_eager")  # seconds faster
+    other.step.network._step = torch.compile(
+        definition.supervision_step, backend="aot_eager"
+    )  # seconds faster
     for found in (plain, other):
         found.run()
     torch.testing.assert_close(other.state.params, plain.state.params, rtol=1e-4, atol=1e-5)

@@ -41,9 +41,13 @@ def metrics(found):
     ]
 
 
-@pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
-def test_ends_bit_identical(precision, dataset_folder, tmp_path):
-    run = config(training=RUN | {"precision": precision})
+@pytest.mark.parametrize(
+    "training",
+    [{"precision": name} for name in ("float32", "bfloat16", "float16")] + [{"optimizer": "muon"}],
+    ids=str,
+)
+def test_ends_bit_identical(training, dataset_folder, tmp_path):
+    run = config(training=RUN | training)
     whole = train(run, dataset_folder, tmp_path / "whole")
     for step in (3, 11, 18):  # before the first checkpoint, between two, in the snapshot half
         broken_off(run, dataset_folder, tmp_path, step, checkpoint_minutes=1e-6)
@@ -91,6 +95,16 @@ def test_a_broken_newest_falls_back_to_the_one_before(name, damage, dataset_fold
     loaded = load_newest(folder)
     assert loaded.step == 2
     assert (name == "manifest.json" and damage is damage_missing) or "falling back" in caplog.text
+
+
+def test_one_that_cannot_be_read_is_not_taken_for_damaged(dataset_folder, tmp_path):
+    """A disk that fails for a moment would cost the training since the checkpoint before."""
+    found = train(config(training={"steps": 3}), dataset_folder, tmp_path, checkpoint_minutes=1e-6)
+    state = found.saver.folder.folder(3) / "state.safetensors"
+    state.unlink()
+    state.mkdir()  # an OSError for root as well
+    with pytest.raises(UserError, match="cannot be read .*fix the disk"):
+        load_newest(found.saver.folder)
 
 
 def test_an_interrupted_write_is_no_checkpoint(dataset_folder, tmp_path):

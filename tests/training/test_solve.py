@@ -1,7 +1,10 @@
 """`trm solve`: a model trained here, and what it says of its answers."""
 
 import csv
+import io
 import json
+import os
+import re
 
 import numpy as np
 import pytest
@@ -12,6 +15,7 @@ from tests.training.puzzles import write_dataset
 from trm.cli import main
 from trm.errors import UserError
 from trm.evaluation.solve import fault, find_models, keeps_rules, panels, parse_puzzle, solve
+from trm.play.animation import animation
 from trm.tasks.sudoku.geometry import Geometry, from_text, to_text
 from trm.training.dataset import Dataset
 from trm.training.outputs import load_weights
@@ -71,11 +75,61 @@ def test_a_csv_file_is_solved_and_written(trained, tmp_path, capsys):
     assert f"{sum(solved)} of 6 puzzles solved" in capsys.readouterr().out
 
 
+def test_many_puzzles_come_from_the_standard_input(trained, monkeypatch, capsys):
+    """One a line, without answers; those without one solution are said and not given to the model."""
+    run, puzzles = trained
+    lines = [puzzles[0][0], "", "1" + "." * 15, "11" + "." * 14, puzzles[1][0]]
+    monkeypatch.setattr("sys.stdin", type("In", (), {"buffer": io.BytesIO("\n".join(lines).encode())}))
+    assert main(["solve", "-", "--model", str(run), "--threads", "1"]) in (0, 1)
+    said = capsys.readouterr()
+    rows = list(csv.DictReader(said.out.splitlines()))
+    assert [row["solutions"] for row in rows] == ["one", "several", "none", "one"]
+    assert [row["question"] for row in rows] == [line for line in lines if line]
+    assert rows[0]["answer"] == puzzles[0][1]
+    assert rows[2]["answer"] == "." * 16
+    assert "of 4 puzzles solved" in said.err
+    assert "1 have no solution; 1 have several solutions" in said.err
+    assert "the file's" not in said.err
+
+
+def test_a_puzzle_says_how_many_solutions_it_has(trained, capsys):
+    run, puzzles = trained
+    options = ["--model", str(run), "--threads", "1", "--steps", "2", "--restarts", "1"]
+    assert main(["solve", "12........3...4.", *options]) == 1
+    assert capsys.readouterr().out == "The puzzle has no solution.\n"
+    main(["solve", "." * 16, *options])
+    assert "The puzzle has several solutions" in capsys.readouterr().out
+    main(["solve", puzzles[0][0], "--model", str(run), "--threads", "1"])
+    assert "It is the puzzle's only solution." in capsys.readouterr().out
+
+
+def test_threads_wait_passively_and_progress_is_said(trained, capsys, monkeypatch):
+    """Spinning threads take the time of those that they wait for; a long search is not silent."""
+    run, puzzles = trained
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    monkeypatch.setattr("trm.data.progress.time", Clock())
+    main(["solve", puzzles[0][0], "--model", str(run), "--threads", "1"])
+    assert os.environ["OMP_WAIT_POLICY"] == "passive"
+    assert re.search(
+        r"solving with run: .* of 1 puzzles solved, step 1 of \d+, start 1 of 4", capsys.readouterr().err
+    )
+
+
+class Clock:
+    """Three seconds pass whenever somebody looks."""
+
+    now = 0.0
+
+    def monotonic(self):
+        self.now += 3
+        return self.now
+
+
 class Scripted:
     """A network whose answers are given: [start][step] -> text and halt logit, the same for all rows."""
 
     def __init__(self, script):
-        self.script, self.started, self.at = script, -1, 0
+        self.script, self.started, self.at, self.rows = script, -1, 0, []
         self.h_init, self.arch = torch.zeros(8), type("Arch", (), {"puzzle_tokens": 0})()
 
     def batch_rows(self, length):
@@ -89,6 +143,7 @@ class Scripted:
         return torch.zeros(length, batch, 8), torch.zeros(length, batch, 8)
 
     def step(self, z_H, z_L, x):
+        self.rows.append(x.shape[1])
         text, halt = self.script[self.started][self.at]
         self.at += 1
         tokens = torch.from_numpy(from_text(text).astype(np.int64)) + 1
@@ -108,6 +163,18 @@ def test_the_first_answer_that_keeps_the_rules_ends_the_search():
     assert (result.right[0], result.steps[0], result.halt_logits[0]) == (True, 2, -2.0)
     assert to_text(result.answers[0]) == ANSWER
     assert [to_text(grid) for grid in result.history] == [WORSE, ANSWER]
+
+
+def test_solved_puzzles_leave_the_batch():
+    """The last puzzle, which the first answer does not solve, goes on alone."""
+    other = "12..34...1.3.312"
+    net = Scripted([[(ANSWER, 1.0), (WRONG, 1.0)]])
+    net.batch_rows = lambda length: 4
+    questions = np.stack([from_text(text) for text in (PUZZLE, PUZZLE, PUZZLE, other)])
+    result = solve(net, FOUR, questions, 2)
+    assert net.rows == [4, 1]
+    assert result.right.tolist() == [True, True, True, False]
+    assert to_text(result.answers[3]) == WRONG
 
 
 def test_restarts_go_on_until_one_is_right():
@@ -143,6 +210,23 @@ def test_panels_stand_side_by_side():
     assert "step 5" in lines[7]
 
 
+def test_a_search_becomes_a_moving_picture():
+    """Each text is visible while it stands: at any time one digit a cell, at the end the answer, wrong ones red."""
+    from xml.etree import ElementTree
+
+    text = animation(FOUR, from_text(PUZZLE[:-1] + "."), [from_text(WRONG), from_text(ANSWER)])
+    svg = "{http://www.w3.org/2000/svg}"
+    texts = list(ElementTree.fromstring(text).iter(f"{svg}text"))
+    last = {item.text for item in texts if item.get("opacity") is None and item.get("class") == "note"}
+    assert last == {"supervision step 2"}
+    shown = {(float(t.get("y")), float(t.get("x"))): t.text for t in texts if t.get("opacity") is None}
+    assert "".join(shown[place] for place in sorted(shown))[:16] == ANSWER
+    (wrong,) = [item for item in texts if item.get("class") == "wrong"]
+    assert wrong.text == "2"
+    moves = wrong.find(f"{svg}animate")
+    assert (moves.get("values"), moves.get("keyTimes")) == ("0;1;0", "0;0.2333;0.3333")
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -152,6 +236,7 @@ def test_panels_stand_side_by_side():
         ([PUZZLE, "--steps", "0"], "--steps 0: give 1 or more"),
         ([PUZZLE, "--noise", "-1"], "--noise -1"),
         ([PUZZLE, "--model", "nowhere"], "--model nowhere does not exist"),
+        (["nowhere.csv", "--svg", "s.svg"], "--svg draws one puzzle"),
         (["nowhere.csv"], "nowhere.csv cannot be read: No such file"),
     ],
 )
@@ -159,8 +244,6 @@ def test_bad_input_gets_one_sentence(arguments, words, trained, capsys):
     if "--model" not in arguments:
         arguments = [*arguments, "--model", str(trained[0])]
     assert main(["solve", *arguments]) == 2
-    import re
-
     said = capsys.readouterr().err
     assert re.search(words, said), said
     assert said.count("\n") == 1

@@ -103,10 +103,11 @@ def run_workers(world, task, run, data, root, environments=({}, {}, {}, {})):
 RUN = config(training={"micro_batches": 2, "puzzle_lr": 1e-2, "steps": 6})
 
 
-@pytest.mark.parametrize("world", [2, 4])
-def test_several_workers_give_the_losses_of_one(dataset_folder, tmp_path, world):
-    expected = first_losses(RUN, dataset_folder, tmp_path, 5)
-    outputs, codes = run_workers(world, "losses", RUN, dataset_folder, tmp_path / "many")
+@pytest.mark.parametrize(("world", "optimizer"), [(2, "adam_atan2"), (4, "adam_atan2"), (2, "muon")])
+def test_several_workers_give_the_losses_of_one(dataset_folder, tmp_path, world, optimizer):
+    run = config(training={"micro_batches": 2, "puzzle_lr": 1e-2, "steps": 6, "optimizer": optimizer})
+    expected = first_losses(run, dataset_folder, tmp_path, 5)
+    outputs, codes = run_workers(world, "losses", run, dataset_folder, tmp_path / "many")
     assert codes == [0] * world, outputs
     losses = [json.loads(output.strip().splitlines()[-1]) for output in outputs]
     assert losses[0] == pytest.approx(expected, abs=1e-5)

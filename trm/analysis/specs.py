@@ -7,13 +7,12 @@ derived quantities (`parameters`, `train_flops`) or configuration keys (`data.tr
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from trm.analysis.labels import DERIVED, METRICS, config_keys
+from trm.study.merge import nearest
 
 Scalar = bool | int | float | str | None
 Form = Literal["constant", "power_law", "power_law_floor"]
@@ -24,14 +23,9 @@ def _known(what: str, names: tuple[str, ...]) -> AfterValidator:
     def check(value: str) -> str:
         if value in names:
             return value
-        raise ValueError(f"unknown {what} {value!r}{_nearest(value, names)}")
+        raise ValueError(f"unknown {what} {value!r}{nearest(value, names)}")
 
     return AfterValidator(check)
-
-
-def _nearest(name: str, names: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, list(names), n=1, cutoff=0.7)
-    return f"; did you mean {near[0]}?" if near else ""
 
 
 _COLUMNS = (*DERIVED, *config_keys(), *METRICS)
@@ -179,7 +173,6 @@ class ReportExperiment(Spec):
     """One experiment's section of the report."""
 
     name: str
-    aliases: tuple[str, ...] = ()
     question: str = ""
     hypothesis: str = ""
     needs: dict[str, Any] = {}

@@ -103,7 +103,9 @@ class Backend(ABC):
     network: str = "plain"
     """Implementation of the network, a name in `trm.backends.registry`."""
     network_note: str = ""
-    """Why it is not the device's preferred implementation; empty if it is."""
+    """How it was chosen; empty if the device has only one."""
+    candidates: tuple[str, ...] = ()
+    """Implementations of which the faster one is chosen by timing; `network` is the first. Empty: no choice."""
     chunk: int = 1 << 62
     """Elements that the optimiser updates in one pass."""
     own_memory: bool = True

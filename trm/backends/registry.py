@@ -72,7 +72,8 @@ def _best() -> tuple[str, str]:
 
 def _fused() -> Implementation:
     """The CPU kernel, where it covers the network; otherwise the plain network."""
-    from trm.backends.cpu.network import KernelRounds, products_for
+    from trm.backends.cpu.choice import products_for
+    from trm.backends.cpu.network import KernelRounds
 
     def rounds(weights: Weights, arch: Architecture) -> Rounds:
         products = products_for(weights, arch)
@@ -87,13 +88,19 @@ def _triton() -> Implementation:
     return Implementation(TritonNetwork, lambda weights, arch: TritonRounds(weights, None, arch))
 
 
+def _compiled() -> Implementation:
+    from trm.backends.cuda.compiled import CompiledNetwork, CompiledRounds
+
+    return Implementation(CompiledNetwork, CompiledRounds)
+
+
 def _xla() -> Implementation:
     from trm.backends.tpu.network import XlaNetwork, XlaRounds
 
     return Implementation(XlaNetwork, XlaRounds)
 
 
-LOADERS = {"plain": lambda: PLAIN, "fused": _fused, "triton": _triton, "xla": _xla}
+LOADERS = {"plain": lambda: PLAIN, "fused": _fused, "triton": _triton, "compiled": _compiled, "xla": _xla}
 
 
 def load_implementation(name: str) -> Implementation:

@@ -7,10 +7,12 @@ import importlib
 import logging
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
 from trm.errors import UserError
+from trm.storage.base import scheme_of
 
 COMMANDS = {
     "study": "list, show and compare experiments",
@@ -19,12 +21,14 @@ COMMANDS = {
     "train": "train one model",
     "evaluate": "evaluate a trained model",
     "solve": "solve Sudoku with a trained model",
+    "play": "write a page on which the trained models solve Sudoku",
     "table": "collect evaluations into one table",
     "fit": "fit scaling laws to a table",
     "plot": "draw a figure from tables and fits",
     "report": "write the report",
     "convert": "exchange weights with the reference implementation",
     "preflight": "check a machine before a long run",
+    "first-hour": "try everything once on a small new TPU slice, for one file to send",
     "tpu-check": "compile the training step for a TPU slice, without a TPU",
     "checkpoints": "list and clean up checkpoints",
     "results": "archive results to a bucket, collect them, export tables",
@@ -72,12 +76,37 @@ def main(argv: list[str] | None = None) -> int:
     if rest and not hasattr(args, "arguments"):
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     args.arguments = rest
+    try:
+        check_places(args, getattr(module, "REMOTE", ()))
+    except UserError as error:
+        print(f"trm {name}: {error}", file=sys.stderr)
+        return 2
     if getattr(args, "log", None):
         from trm.cli.log import logged
 
         with logged(Path(args.log)):
             return _run(name, module, args)
     return _run(name, module, args)
+
+
+def check_places(args: argparse.Namespace, remote: Sequence[str]) -> None:
+    """Refuse an option that names no place for files, which would be a folder such as ./s3:/ (UserError).
+
+    Args:
+        remote: options that may name a place in a bucket.
+    """
+    for option, given in vars(args).items():
+        for value in given if isinstance(given, list) else [given]:
+            if not isinstance(value, str | Path):
+                continue
+            try:
+                scheme = scheme_of(value) or (isinstance(value, Path) and ":/" in str(value))
+            except UserError as error:
+                raise UserError(f"{option.replace('_', '-')}: {error}") from None
+            if scheme and option not in remote:
+                raise UserError(
+                    f"{option.replace('_', '-')}: {value} is in a bucket: give a path of this disk"
+                )
 
 
 def _run(name: str, module: ModuleType, args: argparse.Namespace) -> int:

@@ -11,6 +11,9 @@ from __future__ import annotations
 
 import argparse
 
+REMOTE = ("root",)
+"""Options that may name a place in a bucket."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's options."""

@@ -36,7 +36,7 @@ def run_config(argument: str, changes: list[str], files: str = "") -> RunConfig:
     """
     from trm.pipeline.settings import parse_overrides
     from trm.study.grid import typed
-    from trm.study.merge import SECTIONS, flatten, lay
+    from trm.study.merge import SECTIONS, flatten, merge_layers
 
     values, where = json_argument(argument, "--config"), "--config"
     if not isinstance(values, dict):
@@ -47,7 +47,7 @@ def run_config(argument: str, changes: list[str], files: str = "") -> RunConfig:
     seed = given.pop("seed", values.pop("seed", 0))
     if files:
         given["data.files"] = files.split(",")
-    return typed(lay(flatten(values, where), flatten(given, "--set")), seed, where)[0]
+    return typed(merge_layers(flatten(values, where), flatten(given, "--set")), seed, where)[0]
 
 
 def _is_data(values: dict[str, Any]) -> bool:

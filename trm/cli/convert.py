@@ -1,13 +1,27 @@
-"""`python -m trm convert`: exchange weights with the public implementation, or export a small model.
+"""`python -m trm convert`: exchange weights with the public implementation, or write a model for other programs.
 
 python -m trm convert from-reference STEP_FILE --config RUNCONFIG --out results/runs/NAME
 python -m trm convert to-reference results/runs/NAME --out model.pt [--weights ema|raw]
 python -m trm convert to-model results/runs/NAME --out models/NAME
+python -m trm convert to-onnx results/runs/NAME --out model.onnx
+python -m trm convert to-huggingface results/runs/NAME --out FOLDER
 """
 
 from __future__ import annotations
 
 import argparse
+
+EXPORTS = {
+    "to-model": (
+        "write a small model and its card, for `trm solve`",
+        "folder of weights.safetensors and README.md",
+    ),
+    "to-onnx": ("write one supervision step with its weights as ONNX", "file to write"),
+    "to-huggingface": (
+        "write a repository for the Hugging Face hub",
+        "folder of model.safetensors, config.json and README.md",
+    ),
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,9 +37,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     write.add_argument(
         "--weights", default="ema", choices=("ema", "raw"), help="which weights (default: ema)"
     )
-    model = ways.add_parser("to-model", help="write a small model and its card, for `trm solve`")
-    model.add_argument("run_folder", help="folder of a finished run")
-    model.add_argument("--out", required=True, help="folder to write weights.safetensors and README.md into")
+    for way, (text, where) in EXPORTS.items():
+        export = ways.add_parser(way, help=text)
+        export.add_argument("run_folder", help="folder of a finished run, or of a model in models/")
+        export.add_argument("--out", required=True, help=where)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -40,18 +55,21 @@ def run(args: argparse.Namespace) -> int:
     if args.way == "from-reference":
         config = config_argument(RunConfig, args.config, "--config")
 
+        from trm.study.records import WEIGHTS
         from trm.training.interchange import from_reference, read_state
-        from trm.training.outputs import WEIGHTS, save_weights
+        from trm.training.outputs import save_weights
 
         tensors, meta = from_reference(read_state(Path(args.file)), config, out.name)
         save_weights(out / WEIGHTS, tensors, config, meta)
         print(f"{out / WEIGHTS}: {len(tensors)} tensors")
         return 0
 
-    if args.way == "to-model":
+    if args.way in EXPORTS:
         from trm.training.card import write_model
+        from trm.training.export import write_huggingface, write_onnx
 
-        print(f"{out}: {write_model(Path(args.run_folder), out) / 1e6:.2f} MB")
+        writers = {"to-model": write_model, "to-onnx": write_onnx, "to-huggingface": write_huggingface}
+        print(f"{out}: {writers[args.way](Path(args.run_folder), out) / 1e6:.2f} MB")
         return 0
 
     import torch

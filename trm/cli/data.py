@@ -22,6 +22,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from trm.study.schema import DataConfig
 
+REMOTE = ("files",)
+"""Options that may name a place in a bucket."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's options."""
@@ -34,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     expand = actions.add_parser("expand", help="write augmented copies out, as the reference tools do")
     inspect = actions.add_parser("inspect", help="print identity, counts and difficulty; draw samples")
     checksum = actions.add_parser(
-        "checksum", help="print gs:// files with their SHA-256, in the form that `--config` expects"
+        "checksum", help="print files of a bucket with their SHA-256, in the form that `--config` expects"
     )
     checksum.add_argument("files", nargs="+", metavar="URI", help="gs://bucket/file")
     tasks = actions.add_parser("tasks", help="write ARC tasks of a few families, as additional training data")
@@ -110,7 +113,7 @@ def _fetch(args: argparse.Namespace) -> int:
 
     project = project_of(args)
     names = args.experiments or project.selection.experiments
-    points = [point for name in names for point in project.study.find(name)[0].points]
+    points = [point for name in names for point in project.study.experiment(name).points]
     pools = {source_name(run.config.data): run.config.data for point in points for run in point.runs}
     for name, data in pools.items():
         manifest, _ = project.catalogue.source_files(name)

@@ -12,13 +12,19 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from trm.study.schema import EvaluationConfig
 
+REMOTE = ("run_folder", "dataset")
+"""Options that may name a place in a bucket."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's options."""
     parser.add_argument(
-        "--run", required=True, dest="run_folder", help="folder of the finished run, or its gs:// URI"
+        "--run",
+        required=True,
+        dest="run_folder",
+        help="folder of the finished run, or its address in a bucket",
     )
-    parser.add_argument("--dataset", required=True, help="data set folder, or its gs:// URI")
+    parser.add_argument("--dataset", required=True, help="data set folder, or its address in a bucket")
     parser.add_argument(
         "--evaluation", default="{}", help="EvaluationConfig: JSON text or a path to a JSON file"
     )
@@ -65,7 +71,7 @@ def _evaluate(args: argparse.Namespace, evaluation: EvaluationConfig) -> dict[st
     backend = open_backend(args.backend, args.threads)
     try:
         predictions = Path(args.predictions) if args.predictions else None
-        run_folder, dataset = (Path(fetch(place)) for place in (args.run_folder, args.dataset))
+        run_folder, dataset = fetch(args.run_folder, "run"), fetch(args.dataset)
         return evaluate_run(run_folder, dataset, evaluation, Path(args.out), predictions, backend)
     finally:
         backend.close()

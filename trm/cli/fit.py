@@ -19,14 +19,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Fit and write."""
+    from pathlib import Path
+
     from trm.analysis.fits import fit_table
+    from trm.analysis.origin import origin
     from trm.analysis.specs import FitSpec
     from trm.analysis.tables import load, merge
     from trm.io import config_argument, dump, write_text
 
     spec = config_argument(FitSpec, args.spec, "--spec")
-    result = fit_table(merge([load(path) for path in args.table], spec.experiments), spec)
-    write_text(args.out, dump(result))
+    tables = [load(path) for path in args.table]
+    result = fit_table(merge(tables, spec.experiments), spec)
+    write_text(args.out, dump({**result, "name": Path(args.out).stem, **origin(tables)}))
     for group in result["groups"]:
         print(f"{args.out}: {group.get('chosen') or group.get('error') or spec.form}")
     return 0

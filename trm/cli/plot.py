@@ -24,15 +24,18 @@ def run(args: argparse.Namespace) -> int:
     """Draw and write."""
     from trm.analysis.kinds import FIGURE, draw
     from trm.analysis.kinds.common import save, styled
+    from trm.analysis.origin import origin, read_fit
     from trm.analysis.tables import load
     from trm.errors import UserError
-    from trm.io import config_argument, read_json
+    from trm.io import config_argument
 
     if not args.out.endswith(".pdf"):
         raise UserError(f"--out {args.out} must end in .pdf; the PNG and the JSON are written beside it")
     spec = config_argument(FIGURE, args.spec, "--spec")
+    tables = [load(path) for path in args.table]
+    fits = [read_fit(path, tables) for path in args.fit]
     with styled(args.style):
-        drawing = draw(spec, [load(path) for path in args.table], [read_json(path) for path in args.fit])
-        save(drawing, args.out)
+        drawing = draw(spec, tables, fits)
+        save(drawing, args.out, origin(tables))
     print(f"{args.out}: {drawing.sentence}")
     return 0

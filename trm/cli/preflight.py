@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import argparse
 
+REMOTE = ("bucket",)
+"""Options that may name a place in a bucket."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's options."""
@@ -18,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("local", "gpu", "tpu"),
         help="target of the checks (default: local)",
     )
-    parser.add_argument("--bucket", help="gs:// address that results will go to")
+    parser.add_argument("--bucket", help="address in a bucket that results will go to")
     parser.add_argument(
         "--scratch", help="folder where checkpoints will be written (default: as `trm train` chooses it)"
     )

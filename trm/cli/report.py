@@ -41,6 +41,8 @@ def run(args: argparse.Namespace) -> int:
         count(len(report.problems), "problem"),
     )
     print(f"{args.out}: {'; '.join(parts)}")
+    for finding in report.findings:
+        print(f"- {finding.text}")
     if args.pdf:
         Path(args.pdf).unlink(missing_ok=True)  # an older report's PDF must not pass for this one's
         try:

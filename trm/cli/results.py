@@ -1,16 +1,21 @@
-"""`python -m trm results archive|collect|export`: copy results to a bucket or back, or export tables.
+"""`python -m trm results archive|collect|export|verify`: copy results, export tables, check every file.
 
 python -m trm results archive gs://my-bucket/trm-2026 --dry-run
 python -m trm results collect gs://my-bucket/trm
 python -m trm results export tables data_size model_size
+python -m trm results verify
 
-Only files that differ are copied; nothing is ever deleted.
+Only files that differ are copied; nothing is ever deleted. `verify` compares every file with its name, its checksum
+and the files that it was made from, also in a tree that was collected.
 """
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
+
+REMOTE = ("place",)
+"""Options that may name a place in a bucket."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,10 +36,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     export.add_argument("out", help="folder")
     export.add_argument("experiments", nargs="*", help="names or older ids (default: all that are built)")
     add_study_options(export)
+    check = actions.add_parser("verify", help="compare every file with its name, checksum and origin")
+    check.add_argument("root", nargs="?", default="results", help="results folder (default: %(default)s)")
 
 
 def run(args: argparse.Namespace) -> int:
     """Copy, or say what would be copied."""
+    if args.action == "verify":
+        return _verify(args.root)
     if args.action == "export":
         return _export(args)
     from trm.pipeline.archive import RESULTS, open_place, send, survey
@@ -55,6 +64,21 @@ def run(args: argparse.Namespace) -> int:
     copied = f"{verb} {count(len(files), 'file')}, {size}"
     print(f"{copied}, from {source.uri} to {target.uri}; {equal} were there already")
     return 0
+
+
+def _verify(root: str) -> int:
+    from trm.pipeline.verify import verify
+    from trm.study.text import count
+
+    found = verify(Path(root))
+    for problem in found.problems:
+        print(problem)
+    if found.unproven:
+        print(f"without checksums, from an earlier version: {', '.join(found.unproven)}")
+    checked = ", ".join(f"{number:,} {kind}" for kind, number in found.counts.items() if number)
+    verdict = count(len(found.problems), "problem") if found.problems else "all files prove what they are"
+    print(f"{root}: {checked}; {verdict}")
+    return 1 if found.problems else 0
 
 
 def _export(args: argparse.Namespace) -> int:

@@ -2,11 +2,13 @@
 
     python -m trm solve 53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79
     python -m trm solve puzzles.csv --steps 64 --restarts 4 --out answers.csv
+    python -m trm solve - < puzzles.txt > answers.csv
     python -m trm solve PUZZLE --model results/runs/NAME
 
 A puzzle has one character per cell, row by row: 1-9 for clues, . or 0 for blanks. 81 characters are a 9x9 grid, 36 a
-6x6 one. A CSV file has the columns question and answer. Answers are checked against the rules of Sudoku; the first
-one that satisfies them is returned.
+6x6 one. A file, or the standard input (-), has one puzzle a line, or is CSV with a column question and, to compare
+with, perhaps a column answer. Answers are checked against the rules of Sudoku; the first one that satisfies them is
+returned. An exact solver says whether a puzzle has no solution, one or several.
 """
 
 from __future__ import annotations
@@ -15,9 +17,10 @@ import argparse
 import csv
 import io
 import math
+import os
 import shutil
+import sys
 import time
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,18 +33,26 @@ if TYPE_CHECKING:
     from trm.tasks.sudoku.geometry import Geometry
     from trm.training.outputs import TrainedModel
 
-DEEPER = 4
-"""Steps by default: this many times as many as in training."""
+EXACT = 9
+"""Largest grids for the exact solver, in rows: larger ones may take it years."""
+SOLUTIONS = {-1: "", 0: "none", 1: "one", 2: "several"}
+NUMBERS = {
+    -1: "",
+    1: " It is the puzzle's only solution.",
+    2: " The puzzle has several solutions: it is no proper Sudoku.",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's options."""
-    parser.add_argument("puzzle", help="the puzzle's characters, or a CSV file of puzzles")
+    parser.add_argument(
+        "puzzle", help="the puzzle's characters, a file of puzzles, or - for the standard input"
+    )
     parser.add_argument(
         "--model", type=Path, help="folder of a run, or a .safetensors file (default: those in models/)"
     )
     parser.add_argument(
-        "--steps", type=int, help=f"maximum supervision steps (default: {DEEPER} times those of training)"
+        "--steps", type=int, help="maximum supervision steps (default: 4 times those of training)"
     )
     parser.add_argument(
         "--restarts", type=int, default=4, help="number of starts, all but the first with noise (default: 4)"
@@ -49,7 +60,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--noise", type=float, default=0.3, help="standard deviation of that noise (default: 0.3)"
     )
-    parser.add_argument("--out", type=Path, help="CSV file for the answers to a CSV file")
+    parser.add_argument("--out", type=Path, help="CSV file for the answers to many puzzles")
+    parser.add_argument("--svg", type=Path, help="also draw the steps of one puzzle as a moving picture")
     parser.add_argument("--threads", type=int, help="CPU threads (default: all)")
 
 
@@ -60,34 +72,39 @@ def run(args: argparse.Namespace) -> int:
             raise UserError(f"--{name} {getattr(args, name)}: give 1 or more")
     if not args.noise >= 0 or math.isinf(args.noise):
         raise UserError(f"--noise {args.noise}: give a number of 0 or more")
+    # before torch is loaded: on a busy machine, threads that spin take the time of those that they wait for
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     path = Path(args.puzzle)
     is_file = path.suffix in (".csv", ".gz") or (len(args.puzzle) < 200 and path.is_file())
-    return _solve_file(args, path) if is_file else _solve_one(args)
+    many = is_file or args.puzzle == "-"
+    if many and args.svg:
+        raise UserError("--svg draws one puzzle: give its characters")
+    return _solve_many(args) if many else _solve_one(args)
 
 
 def _models(args: argparse.Namespace, cells: int) -> list[tuple[Path, TrainedModel]]:
     from trm.evaluation.solve import find_models
+    from trm.play import models_folder
 
     if args.model:
         if not args.model.exists():
             raise UserError(f"--model {args.model} does not exist: give the folder of a finished run")
         return find_models([args.model], cells)
-    shipped = [Path("models"), Path(__file__).parents[2] / "models"]
-    return find_models([place for place in shipped if place.is_dir()][:1] or shipped[:1], cells)
+    return find_models([models_folder()], cells)
 
 
 def _search(
-    args: argparse.Namespace, trained: TrainedModel, geometry: Geometry, questions: np.ndarray
+    args: argparse.Namespace, path: Path, trained: TrainedModel, geometry: Geometry, questions: np.ndarray
 ) -> Solved:
     from trm.backends.registry import open_backend
     from trm.evaluation.evaluate import inference_network
-    from trm.evaluation.solve import solve
+    from trm.evaluation.solve import DEEPER, solve
     from trm.study.schema import EvaluationConfig
 
     backend = open_backend("cpu", args.threads)
     net, _ = inference_network(trained, EvaluationConfig(), backend)
     steps = args.steps or DEEPER * trained.config.model.halt_max_steps
-    return solve(net, geometry, questions, steps, args.restarts, args.noise)
+    return solve(net, geometry, questions, steps, args.restarts, args.noise, f"solving with {path.name}")
 
 
 def _solve_one(args: argparse.Namespace) -> int:
@@ -96,83 +113,151 @@ def _solve_one(args: argparse.Namespace) -> int:
     from trm.evaluation.solve import fault, geometry_of, panels, parse_puzzle
     from trm.tasks.sudoku.geometry import to_text
 
+    question = parse_puzzle(text, geometry_of(models[0][1]))
+    solutions = int(_solutions(geometry_of(models[0][1]), question[None])[0])
+    if solutions == 0:
+        print("The puzzle has no solution.")
+        return 1
     for path, trained in models:
         geometry = geometry_of(trained)
-        question = parse_puzzle(text, geometry)
-        found, name = _search(args, trained, geometry, question[None]), path.name
+        found, name = _search(args, path, trained, geometry, question[None]), path.name
         if found.right[0]:
             break
     width = shutil.get_terminal_size((100, 24)).columns
     print("\n".join(panels(geometry, question, found.history, width)))
+    if args.svg:
+        from trm.io import write_text
+        from trm.play.animation import animation
+
+        write_text(args.svg, animation(geometry, question, found.history))
     answer = to_text(found.answers[0])
     sure = 100 / (1 + math.exp(-float(found.halt_logits[0])))
     where = f"step {found.steps[0]}" + (f" of restart {found.starts[0]}" if found.starts[0] else "")
     print(answer)
     if found.right[0]:
         doubt = "" if sure >= 50 else f"; the model itself is not sure of it ({sure:.0f} %)"
-        print(f"Solved at {where} by {name}: the answer keeps every rule and clue{doubt}.")
+        print(
+            f"Solved at {where} by {name}: the answer keeps every rule and clue{doubt}.{NUMBERS[solutions]}"
+        )
         return 0
     wrong = fault(geometry, question, found.answers[0]) or "cells are left blank"
     belief = "The model is not sure of this answer" if sure < 50 else "The model believes this answer"
     print(
         f"Not solved. {belief} ({sure:.0f} %), and it breaks the rules: {wrong}. More steps or restarts may help "
-        f"(--steps, --restarts)."
+        f"(--steps, --restarts).{NUMBERS[2] * (solutions == 2)}"
     )
     return 1
 
 
-def _solve_file(args: argparse.Namespace, path: Path) -> int:
+def _solutions(geometry: Geometry, questions: np.ndarray) -> np.ndarray:
+    """Number of solutions by the exact solver, up to 2; -1 for grids so large that it may take forever."""
     import numpy as np
 
-    from trm.data.csv_source import read_csv
+    from trm.tasks.sudoku.pool import solve
+
+    if geometry.side > EXACT:
+        return np.full(len(questions), -1)
+    return solve(geometry, questions)[1]
+
+
+def _solve_many(args: argparse.Namespace) -> int:
+    import numpy as np
+
     from trm.evaluation.solve import geometry_of
     from trm.tasks.sudoku.geometry import to_text
-    from trm.tasks.sudoku.pool import check_values
 
-    cells = _cells_of_first_puzzle(path)
-    models = _models(args, cells)
+    name, texts, wanted = _read(args.puzzle)
+    models = _models(args, len(texts[0][1]))
     geometry = geometry_of(models[0][1])
-    questions, answers, _ = read_csv(path, cells, partial(check_values, geometry, str(path)))
-    started, left = time.monotonic(), np.arange(len(questions))
+    questions = _values(geometry, name, texts)
+    started, solutions = time.monotonic(), _solutions(geometry, questions)
+    left = np.flatnonzero(solutions != 0)
     total: Any = None
-    for _, trained in models:
-        found = _search(args, trained, geometry, questions[left])
+    for path, trained in models:
+        found = _search(args, path, trained, geometry, questions[left])
         if total is None:
-            total = found
+            total = [np.zeros((len(questions), *part.shape[1:]), part.dtype) for part in found[:5]]
+            chosen = np.ones(len(left), dtype=bool)
         else:
-            for mine, its in zip(total[:5], found[:5], strict=True):
-                mine[left[found.right]] = its[found.right]
-        left = np.flatnonzero(~total.right)
-    same = (total.answers == answers).all(axis=1)
+            chosen = found.right
+        for mine, its in zip(total, found[:5], strict=True):
+            mine[left[chosen]] = its[chosen]
+        left = np.flatnonzero((solutions != 0) & ~total[4])
+    answers, logits, steps, starts, right = total
+    grids = list(map(to_text, answers))
+    table = io.StringIO()
+    writer = csv.writer(table, lineterminator="\n")
+    writer.writerow(("question", "answer", "solved", "halt_logit", "step", "restart", "solutions"))
+    for (_, text), grid, *rest in zip(texts, grids, right, logits, steps, starts, solutions, strict=True):
+        writer.writerow((text, grid, int(rest[0]), f"{rest[1]:.3f}", *rest[2:4], SOLUTIONS[int(rest[4])]))
     if args.out:
-        table = io.StringIO()
-        writer = csv.writer(table, lineterminator="\n")
-        writer.writerow(("question", "answer", "solved", "halt_logit", "step", "restart"))
-        for row in range(len(questions)):
-            texts = to_text(questions[row]), to_text(total.answers[row])
-            logit = f"{total.halt_logits[row]:.3f}"
-            writer.writerow((*texts, int(total.right[row]), logit, total.steps[row], total.starts[row]))
         from trm.io import write_text
 
         write_text(args.out, table.getvalue())
-    count, believed = len(questions), int((total.halt_logits[~total.right] > 0).sum())
+    elif args.puzzle == "-":
+        print(table.getvalue(), end="")
+    believed = int((logits[(solutions != 0) & ~right] > 0).sum())
+    without, several = int((solutions == 0).sum()), int((solutions == 2).sum())
+    same = sum(map(str.__eq__, grids, wanted))
     print(
-        f"{int(total.right.sum()):,} of {count:,} puzzles solved ({100 * total.right.mean():.1f} %) in "
-        f"{time.monotonic() - started:.1f} s; {int(same.sum()):,} answers equal the file's; "
-        f"{believed:,} wrong answers that the model believes in"
+        f"{int(right.sum()):,} of {len(texts):,} puzzles solved ({100 * right.mean():.1f} %) in "
+        f"{time.monotonic() - started:.1f} s; "
+        + f"{without:,} have no solution; " * bool(without)
+        + f"{several:,} have several solutions; " * bool(several)
+        + f"{same:,} answers equal the file's; " * bool(wanted)
+        + f"{believed:,} wrong answers that the model believes in",
+        file=sys.stderr if args.puzzle == "-" and not args.out else sys.stdout,
     )
-    return 0 if total.right.all() else 1
+    return 0 if right[solutions != 0].all() else 1
 
 
-def _cells_of_first_puzzle(path: Path) -> int:
-    """Length of the first question; the reader checks the others by it."""
+def _read(place: str) -> tuple[str, list[tuple[int, str]], list[str]]:
+    """Name of the source, line and text of each puzzle, and the given answers (empty: none)."""
     import gzip
 
     try:
-        with gzip.open(path, "rt") if path.suffix == ".gz" else open(path, encoding="utf-8-sig") as file:
-            first = next(csv.DictReader(file), None)
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
-    if not first or not first.get("question"):
-        raise UserError(f"{path} has no puzzle: give a CSV file with the header question,answer")
-    return len(first["question"])
+        if place == "-":
+            place, content = "standard input", sys.stdin.buffer.read()
+        else:
+            content = Path(place).read_bytes()
+            content = gzip.decompress(content) if place.endswith(".gz") else content
+        rows = list(csv.reader(content.decode("utf-8-sig").splitlines()))
+    except (OSError, EOFError, UnicodeDecodeError, csv.Error) as error:
+        raise UserError(f"{place} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    header = [cell.strip() for cell in rows[0]] if rows else []
+    at = header.index("question") if "question" in header else 0
+    key = header.index("answer") if "question" in header and "answer" in header else None
+    first = 1 if "question" in header else 0
+    numbered = [(line, row) for line, row in enumerate(rows[first:], first + 1) if any(row)]
+    if not numbered:
+        raise UserError(f"{place} has no puzzle: give one a line, or CSV with the header question,answer")
+    for line, row in numbered:
+        if len(row) <= max(at, key or 0):
+            raise UserError(
+                f"{place} line {line}: {len(row)} fields instead of {len(header)}: correct or remove it"
+            )
+    texts = [(line, "".join(row[at].split())) for line, row in numbered]
+    return place, texts, [] if key is None else [row[key].strip() for _, row in numbered]
+
+
+def _values(geometry: Geometry, name: str, texts: list[tuple[int, str]]) -> np.ndarray:
+    """The puzzles as values, uint8 [B, S]. UserError names the first line that is no puzzle of this size."""
+    import numpy as np
+
+    from trm.tasks.sudoku.geometry import SYMBOLS, symbol_values
+
+    for line, text in texts:
+        if len(text) != geometry.cells:
+            raise UserError(
+                f"{name} line {line}: the puzzle has {len(text)} characters, not {geometry.cells}"
+            )
+    characters = "".join(text for _, text in texts).encode("latin-1", "replace")
+    values = symbol_values(geometry.side)[np.frombuffer(characters, dtype=np.uint8)].reshape(len(texts), -1)
+    wrong = values == 255
+    if wrong.any():
+        row, column = (int(index[0]) for index in np.nonzero(wrong))
+        raise UserError(
+            f"{name} line {texts[row][0]}: the puzzle has {texts[row][1][column]!r} at character {column + 1}: write "
+            f"1-{SYMBOLS[geometry.side - 1]} for clues and . or 0 for blanks"
+        )
+    return values

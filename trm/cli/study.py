@@ -3,6 +3,7 @@
 python -m trm study list --scale tpu
 python -m trm study show data_size
 python -m trm study run --profile profiles/local model_size
+python -m trm study init my-study
 """
 
 from __future__ import annotations
@@ -11,10 +12,14 @@ import argparse
 import shlex
 from typing import TYPE_CHECKING, Any
 
+from trm.study.merge import nearest
 from trm.study.text import count
 
 if TYPE_CHECKING:
     from trm.pipeline.project import Project
+
+
+OLDER_NAMES = "docs/older_names.csv"
 
 
 def add_study_options(parser: argparse.ArgumentParser) -> None:
@@ -61,7 +66,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     commands = parser.add_subparsers(dest="action", required=True)
     listing = commands.add_parser("list", help="every experiment of a scale: points, runs, question")
     show = commands.add_parser("show", help="one experiment, resolved: its points, runs and their settings")
-    show.add_argument("experiment", help="name or older id of an experiment, or older id of a point")
+    show.add_argument("experiment", help="name of an experiment")
+    find = commands.add_parser(
+        "find", help="what an older document's name of an experiment or point is called now"
+    )
+    find.add_argument("name", help="such as exp01a or E3.1")
     compare = commands.add_parser("compare", help="two finished runs: settings, results, curves side by side")
     compare.add_argument(
         "runs", nargs=2, metavar="RUN", help="path, name, or a part of the name that only one run has"
@@ -82,6 +91,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     publish.add_argument("--out", required=True)
     schema = commands.add_parser("schema", help="write the generated parts of config/ and docs/")
     schema.add_argument("--check", action="store_true", help="only say whether they are current")
+    init = commands.add_parser("init", help="write a folder for a study of your own, ready to run")
+    init.add_argument("folder", help="a new folder, or an empty one")
     launch = commands.add_parser(
         "run",
         allow_abbrev=False,
@@ -102,21 +113,35 @@ def run(args: argparse.Namespace) -> int:
     return int(globals()[f"_{args.action}"](args))
 
 
+def _init(args: argparse.Namespace) -> int:
+    from importlib.util import find_spec
+    from pathlib import Path
+
+    from trm.pipeline.init import write_study
+
+    write_study(Path(args.folder))
+    if not find_spec("snakemake"):
+        print("Snakemake is not installed: pip install 'trm-scaling[pipeline]'")
+    print(
+        f"{args.folder}: a study of your own in config/experiments.yaml (every key: config/README.md). Next:\n"
+        f"  cd {shlex.quote(args.folder)}\n"
+        "  trm study list                             # its experiments\n"
+        "  snakemake --profile profiles/local -n      # what would run, and how long\n"
+        "  snakemake --profile profiles/local         # results/report.html"
+    )
+    return 0
+
+
 def _list(args: argparse.Namespace) -> int:
     project = project_of(args)
     for name, experiment in project.study.experiments.items():
-        aliases = f" ({', '.join(experiment.definition.aliases)})" if experiment.definition.aliases else ""
         runs = len({run.name for point in experiment.points for run in point.runs})
         size = f"{count(len(experiment.points), 'point')}, {count(runs, 'run')}"
         if experiment.skip:
             size = f"not at this scale: {experiment.skip}"
         mark = "*" if name in project.selection.experiments else " "
         size += "".join(f"; {reason}" for reason in experiment.left_out)
-        print(f"{mark} {name}{aliases}: {size}\n      {experiment.definition.question}")
-        labels = {point.label for point in experiment.points}
-        for alias, label in experiment.definition.points.items():
-            if label in labels:
-                print(f"      {alias}: {label}")
+        print(f"{mark} {name}: {size}\n      {experiment.definition.question}")
     print("\n* part of `make report` at this scale, or complete already")
     return 0
 
@@ -127,12 +152,14 @@ def _show(args: argparse.Namespace) -> int:
     from trm.pipeline.naming import dataset_name
 
     project = project_of(args)
-    experiment, only = project.study.find(args.experiment)
+    experiment = project.study.experiment(args.experiment)
     print(f"{experiment.name}: {experiment.definition.question}\n{experiment.definition.hypothesis}")
     for reason in (experiment.skip, *experiment.left_out):
         if reason:
             print(f"not run: {reason}")
-    for point in [only] if only else experiment.points:
+    kinds = ", ".join(raw["kind"] for raw in experiment.figures) or "none"
+    print(f"figures: {kinds}; {experiment.definition.whose_figures(project.study.scale_name)}")
+    for point in experiment.points:
         print(f"\n{point.label}: {point.evaluation_file}")
         for key, value in point.coords.items():  # also where the value is the default
             print(f"  {key}: {value}")
@@ -140,6 +167,21 @@ def _show(args: argparse.Namespace) -> int:
             print(f"  {run.name}  data {dataset_name(run.config.data)}")
         differs = point.runs[0].config.model_dump(mode="json", exclude_defaults=True)
         print("  " + yaml.safe_dump(differs, sort_keys=False).rstrip().replace("\n", "\n  "))
+    return 0
+
+
+def _find(args: argparse.Namespace) -> int:
+    import csv
+
+    from trm.errors import UserError
+
+    with open(OLDER_NAMES, newline="", encoding="utf-8") as file:
+        rows = {row["name"]: row for row in csv.DictReader(file)}
+    if args.name not in rows:
+        raise UserError(f"{OLDER_NAMES} has no name {args.name!r}{nearest(args.name, rows)}")
+    row = rows[args.name]
+    point = f" --point {shlex.quote(row['point'])}" if row["point"] else ""
+    print(f"bin/trm study run --profile profiles/local {row['experiment']}{point}")
     return 0
 
 
@@ -176,14 +218,11 @@ def _publish(args: argparse.Namespace) -> int:
 
 
 def _schema(args: argparse.Namespace) -> int:
-    from pathlib import Path
-
-    from trm.pipeline.experiment_docs import content
+    from trm.pipeline.experiment_docs import contents
     from trm.pipeline.settings import Settings
     from trm.study.documentation import write_or_check
 
-    page = Path("docs/experiments.md")
-    return write_or_check(args.check, {page: content(page)}, [("`--config` of Snakemake", Settings)])
+    return write_or_check(args.check, contents(), [("`--config` of Snakemake", Settings)])
 
 
 def _run(args: argparse.Namespace) -> int:

@@ -20,6 +20,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from trm.backends.base import Backend
 
+REMOTE = ("dataset", "out", "checkpoints", "init_from")
+"""Options that may name a place in a bucket."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's options."""
@@ -27,11 +30,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     add_options(parser)
     parser.add_argument(
-        "--dataset", required=True, help="data set folder, as from `trm data build`, or gs://..."
+        "--dataset",
+        required=True,
+        help="data set folder, as from `trm data build`, or an address in a bucket",
     )
-    parser.add_argument("--out", required=True, help="output folder of the run, or gs://...")
+    parser.add_argument("--out", required=True, help="output folder of the run, or an address in a bucket")
     parser.add_argument(
-        "--checkpoints", required=True, help="checkpoint folder, reused by later attempts, or gs://..."
+        "--checkpoints",
+        required=True,
+        help="checkpoint folder, reused by later attempts, or an address in a bucket",
     )
     parser.add_argument("--backend", default="auto", help="auto, cpu, cuda or xla")
     parser.add_argument("--threads", type=int, help="CPU threads (default: all)")
@@ -172,4 +179,4 @@ def _initial_run(name: str | None, args: argparse.Namespace) -> str | None:
     place = args.init_from
     if place is None and name is not None and is_remote(args.out):
         place = f"{args.out.rstrip('/').rpartition('/')[0]}/{name}"
-    return str(fetch(place)) if place and is_remote(place) else place
+    return str(fetch(place, "run")) if place and is_remote(place) else place

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from trm.io import sha256_file, write_json
 from trm.study.fingerprint import evaluation_fingerprint
+from trm.study.records import WEIGHTS
 from trm.study.schema import EvaluationConfig
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def _kept(checkpoints: Path, evaluation: EvaluationConfig) -> Path:
 def _depends_on(run: Path, dataset: Path, evaluation: EvaluationConfig) -> dict[str, Any]:
     """What must be unchanged for a saved evaluation to be reused."""
     return {
-        "weights": sha256_file(run / "weights.safetensors"),
+        "weights": sha256_file(run / WEIGHTS),
         "dataset": dataset.name,
         "evaluation": evaluation.model_dump(mode="json"),
     }

@@ -36,6 +36,8 @@ def inference_network(
     """The network with the evaluation's choice of weights, and the name of its precision, which is the training's."""
     precision = backend.precision(trained.meta["precision"])
     arch = architecture(trained.config.model, precision.forward)
+    if trained.meta.get("network") in backend.candidates:
+        backend.network = trained.meta["network"]
     check_kernels(backend, trained.config.model, trained.meta["seq_len"], precision.forward)
     weights = trained.weights(evaluation.weights, evaluation.average)
     puzzle = trained.tensors.get(f"raw.{PUZZLE}")
@@ -191,6 +193,7 @@ class Evaluation:
             "run": meta["run"],
             "fingerprint": meta["fingerprint"],
             "seed": config.seed,
+            "weights_sha256": self.trained.sha256,
             "dataset": self.dataset.summary,
             "evaluation": evaluation.model_dump(mode="json"),
             "config": config.model_dump(mode="json"),

@@ -12,12 +12,17 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from trm.data.progress import Progress
 from trm.errors import UserError
 from trm.evaluation.policies import restart_noise
 from trm.model.inference import InferenceNetwork
+from trm.study.records import WEIGHTS
 from trm.study.tasks import spec_of
 from trm.tasks.sudoku.geometry import SYMBOLS, Geometry, broken_rule, symbol_values
-from trm.training.outputs import WEIGHTS, TrainedModel, load_weights
+from trm.training.outputs import TrainedModel, load_weights
+
+DEEPER = 4
+"""Steps by default: this many times as many as in training."""
 
 
 class Solved(NamedTuple):
@@ -83,7 +88,9 @@ def geometry_of(trained: TrainedModel) -> Geometry:
 
 
 def find_models(places: list[Path], cells: int) -> list[tuple[Path, TrainedModel]]:
-    """Sudoku models for grids of `cells` cells. `places`: run folders, .safetensors files, or folders of run folders.
+    """Sudoku models for grids of `cells` cells, the largest first: it needs the fewest steps.
+
+    `places`: run folders, .safetensors files, or folders of run folders.
 
     Raises:
         UserError: there is no model, or none for this size.
@@ -108,7 +115,7 @@ def find_models(places: list[Path], cells: int) -> list[tuple[Path, TrainedModel
             f"the puzzle has {cells} characters, but there are models for {known or 'no Sudoku'}: write one "
             "character per cell, or give --model"
         )
-    return fitting
+    return sorted(fitting, key=lambda each: -sum(tensor.numel() for tensor in each[1].tensors.values()))
 
 
 @torch.no_grad()
@@ -119,12 +126,14 @@ def solve(
     steps: int,
     restarts: int = 1,
     noise: float = 0.3,
+    name: str = "solving",
 ) -> Solved:
     """Solve puzzles, uint8 [B, S]. Restarts add normal noise of standard deviation `noise` to the start states.
 
-    The rules, not the model, decide when to stop: a puzzle is done at its first valid answer.
+    The rules, not the model, decide when to stop: a puzzle is done at its first valid answer. `name`: for progress.
     """
     count, device = len(questions), net.h_init.device
+    progress = Progress(name, restarts * count, "attempts", every=2.0)
     solved = Solved(
         np.zeros_like(questions),
         np.full(count, -np.inf, dtype=np.float32),
@@ -137,7 +146,7 @@ def solve(
     for start in range(restarts):
         left = np.flatnonzero(~solved.right)
         for first in range(0, len(left), size):
-            batch = left[first : first + size]
+            batch = left[first : first + size]  # later only those that are not solved yet
             tokens = torch.from_numpy(questions[batch] + 1).to(device)
             x = net.embed(tokens, torch.zeros(len(batch), dtype=torch.int32, device=device))
             z_H, z_L = net.start(len(batch), len(x))
@@ -149,7 +158,8 @@ def solve(
             for step in range(1, steps + 1):
                 z_H, z_L, logits, halt = net.step(z_H, z_L, x)
                 answers = np.maximum(logits.argmax(-1).t().cpu().numpy(), 1).astype(np.uint8) - 1
-                history.append(answers[0])
+                if batch[0] == 0:
+                    history.append(answers[0])
                 logit = halt.float().cpu().numpy()
                 right = keeps_rules(geometry, questions[batch], answers)
                 better = right | ((step == steps) & (logit > solved.halt_logits[batch]))
@@ -160,8 +170,17 @@ def solve(
                 solved.right[chosen] = right[better]
                 if better[0] and batch[0] == 0:
                     solved.history[:] = history
-                if solved.right[batch].all():
+                right_now, tried = int(solved.right.sum()), int((~solved.right[left[:first]]).sum())
+                done = restarts * right_now + start * (count - right_now) + tried
+                where = f"step {step} of {steps}, start {start + 1} of {restarts}"
+                progress.update(done, f", {right_now:,} of {count:,} puzzles solved, {where}")
+                kept = np.flatnonzero(~solved.right[batch])
+                if not len(kept):
                     break
+                if 2 * len(kept) <= len(batch):
+                    batch, rows = batch[kept], torch.from_numpy(kept).to(device)
+                    z_H, z_L, x = (state[:, rows] for state in (z_H, z_L, x))
+    progress.close(restarts * count)
     return solved
 
 

@@ -38,6 +38,8 @@ class Rates(NamedTuple):
     """Factor of the update direction: lr / (1 - beta1^t); for Lion lr."""
     v_scale: Tensor
     """1 / sqrt(1 - beta2^t)."""
+    correction: Tensor
+    """1 - beta1^t, by which Adam's `step_size` is divided; a direction without that bias multiplies by it."""
 
 
 class Layout:

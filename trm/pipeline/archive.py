@@ -6,6 +6,7 @@ a pod can be collected from its `storage_prefix`.
 
 from __future__ import annotations
 
+import filecmp
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,7 +14,6 @@ from pathlib import Path
 from trm.errors import UserError
 from trm.pipeline.naming import RUN_FILES
 from trm.storage import ObjectInfo, Store, is_remote, open_store
-from trm.storage.cache import crc32c_file
 
 RESULTS = ("runs", "tables", "fits", "figures", "plots", "launches")
 """Folders of results. Data sets can be rebuilt, and checkpoints only serve to resume."""
@@ -21,7 +21,7 @@ FILES = ("report.html", "report.pdf", "report.json", "report.spec.json")
 
 
 def open_place(uri: str) -> Store:
-    """The `results` of a folder or of gs://bucket/prefix."""
+    """The `results` of a folder or of a bucket's prefix."""
     place = uri.rstrip("/")
     return open_store(place if place.endswith("/results") or place == "results" else f"{place}/results")
 
@@ -72,18 +72,17 @@ def send(source: Store, target: Store, files: Iterable[ObjectInfo]) -> None:
 
 
 def _path(store: Store, name: str) -> Path:
-    return Path(store.uri.removeprefix("file://"), name)
+    return Path(store.uri, name)
 
 
 def _same(source: Store, ours: ObjectInfo, target: Store, theirs: ObjectInfo) -> bool:
     """Whether two files are equal: sizes first, then checksums."""
     if ours.size != theirs.size:
         return False
-    return _checksum(source, ours) == _checksum(target, theirs)
-
-
-def _checksum(store: Store, info: ObjectInfo) -> str:
-    return info.crc32c or crc32c_file(_path(store, info.name))
+    if ours.checksum or theirs.checksum:
+        store, there, here = (source, ours, target) if ours.checksum else (target, theirs, source)
+        return store.checksum(_path(here, there.name)) == there.checksum
+    return filecmp.cmp(_path(source, ours.name), _path(target, theirs.name), shallow=False)
 
 
 def export(tables: dict[str, str], out: str) -> list[Path]:

@@ -30,6 +30,7 @@ from trm.study.fingerprint import canonical_json, digest, run_identity
 from trm.study.merge import nearest
 from trm.study.points import Run, Study
 from trm.study.reading import error_sentence
+from trm.study.records import NAMED
 
 Value = TypeVar("Value")
 
@@ -157,6 +158,11 @@ class Catalogue:
 
     def table_spec(self, name: str, root: str = "") -> dict[str, Any]:
         """A TableSpec (trm.analysis.specs) of a table or an experiment; `root` is put before run folders."""
+        if NAMED.fullmatch(name) and name not in self.tables:
+            raise UserError(
+                f"{self.path} was edited during this run and no longer makes the table {name}: repeat the command; "
+                "finished runs are kept, and only what the edit changes is made"
+            )
         experiment = self.study.experiment(self.tables.get(name, name))
         return {
             "name": experiment.name,
@@ -213,9 +219,10 @@ class Catalogue:
         except ValidationError as error:
             raise UserError(f"{where}: {error_sentence(error, model)}") from error
         stem = spec.name or experiment
-        if stem in taken or not stem:
+        taken = {name.lower() for name in taken}  # macOS does not tell Baseline.pdf from baseline.pdf
+        if stem.lower() in taken or not stem:
             stem = f"{experiment}_{spec.slug}".replace("-", "_").strip("_")
-        if stem in taken:
+        if stem.lower() in taken:
             raise UserError(f"{where}: two figures are named {stem}; give one a `name`")
         experiments = spec.experiments(experiment)
         if any(self.study.experiment(name).skip for name in experiments):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from trm.errors import UserError
 from trm.pipeline.naming import RUN_FILES
-from trm.storage import is_remote, open_store
+from trm.storage import is_remote, local_path, open_store
 
 QUIET_SECONDS = 3600.0
 """Checkpoints of a run that no experiment uses may be another study's: they count as unknown only after so long
@@ -31,7 +31,7 @@ class Entry:
 
 
 def survey(root: str, known: set[str]) -> list[Entry]:
-    """Checkpoints of every run in `root`/checkpoints, largest first. `root`: a results folder or its gs:// URI.
+    """Checkpoints of every run in `root`/checkpoints, largest first. `root`: a results folder or its address.
 
     Raises:
         UserError: the bucket cannot be read.
@@ -74,7 +74,7 @@ def clean(root: str, entries: list[Entry], unknown: bool, dry_run: bool) -> list
                 store.delete(name)
             continue
         try:
-            shutil.rmtree(Path(root, "checkpoints", entry.run))
+            shutil.rmtree(Path(local_path(root), "checkpoints", entry.run))
         except OSError as error:
             raise UserError(
                 f"{error.filename}: {error.strerror}; make it writable and clean again"

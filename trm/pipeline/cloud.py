@@ -7,9 +7,8 @@ import re
 import sys
 from pathlib import Path
 
-import yaml
-
 from trm.errors import UserError
+from trm.study.reading import read_yaml
 
 VARIABLES = {"project": "GOOGLE_CLOUD_PROJECT", "zone": "TRM_ZONE", "bucket": "TRM_BUCKET", "pod": "TRM_POD"}
 SHAPES = {
@@ -36,21 +35,21 @@ def profile_settings() -> dict[str, str]:
 
 
 def cloud_settings(path: str | Path = "config/cloud.yaml") -> dict[str, str]:
-    """The four settings; the environment wins over the file.
+    """The four settings, and `wandb`, the file with the key of Weights & Biases, if that is wanted.
+
+    The environment wins over the file.
 
     Raises:
         UserError: names the first setting that is missing or malformed, and both places where it can be set.
     """
-    try:
-        document = yaml.safe_load(Path(path).read_text(encoding="utf-8")) or {}
-    except FileNotFoundError:
-        document = {}
-    except yaml.YAMLError as error:
-        raise UserError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
-    unknown = set(document) - set(VARIABLES)
+    document = (read_yaml(path) or {}) if Path(path).exists() else {}
+    unknown = set(document) - {*VARIABLES, "wandb"}
     if unknown:
-        raise UserError(f"{path}: unknown key {sorted(unknown)[0]!r}; there are {', '.join(VARIABLES)}")
-    settings = {}
+        raise UserError(
+            f"{path}: unknown key {sorted(unknown)[0]!r}; there are {', '.join(VARIABLES)}, wandb"
+        )
+    wandb = os.environ.get("TRM_WANDB") or document.get("wandb")
+    settings = {"wandb": str(wandb)} if wandb else {}
     for name, variable in VARIABLES.items():
         value = os.environ.get(variable) or document.get(name)
         shape, words = SHAPES[name]
@@ -60,3 +59,24 @@ def cloud_settings(path: str | Path = "config/cloud.yaml") -> dict[str, str]:
             raise UserError(f"{path}: {name} is {value!r}, but must be {words} (it may come from {variable})")
         settings[name] = str(value).rstrip("/")
     return settings
+
+
+def tpu_prices(spot: bool = False, path: str | Path = "config/hardware.yaml") -> dict[str, float]:
+    """USD per chip and hour by family (v4, v5litepod, ...), from the file of the plan's prices."""
+    document = read_yaml(path)
+    prices = {}
+    for name, entry in document.items():
+        if "slices" in entry:
+            price = entry.get("usd_spot") if spot else None
+            prices[name.partition("-")[0]] = float(entry["usd_per_device_hour"] if price is None else price)
+    return prices
+
+
+def slice_usd(accelerator_type: str) -> float:
+    """USD per hour of a slice on demand. Raises UserError if config/hardware.yaml has no price for its family."""
+    from snakemake_executor_plugin_tpu.allocation import slice_of
+
+    prices, family = tpu_prices(), accelerator_type.partition("-")[0]
+    if family not in prices:
+        raise UserError(f"config/hardware.yaml has no price of {family}, only of {', '.join(prices)}")
+    return slice_of(accelerator_type).chips * prices[family]

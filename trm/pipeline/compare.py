@@ -8,6 +8,7 @@ from typing import Any
 
 from trm.errors import UserError
 from trm.io import read_json
+from trm.study.records import HISTORY, TRAINING, check_evaluation, read_training
 
 METRICS = ("exact_accuracy", "accuracy", "blank_accuracy", "cross_entropy", "mean_steps")
 CURVES = ("train/loss", "eval/exact_accuracy")
@@ -28,7 +29,7 @@ def find_run(name: str, root: str = "results/runs") -> Path:
         raise UserError(
             f"{root}: {what} named {name!r}; `python -m trm study show EXPERIMENT` lists the names"
         )
-    if not (found[0] / "training.json").exists():
+    if not (found[0] / TRAINING).exists():
         raise UserError(f"{found[0]}: the run is not finished; train it first")
     return found[0]
 
@@ -58,7 +59,12 @@ def compare(first: Path, second: Path) -> dict[str, Any]:
 
 
 def _compare(first: Path, second: Path) -> dict[str, Any]:
-    one, two = (read_json(run / "training.json") for run in (first, second))
+    one, two = (read_training(run, (HISTORY,)) for run in (first, second))
+    documents = {}
+    for run, training in ((first, one), (second, two)):
+        for path in run.glob("evaluation-*.json"):
+            documents[path] = read_json(path)
+            check_evaluation(path, documents[path], training)
     results = {}
     for file in sorted(
         {p.name for p in first.glob("evaluation-*.json")} & {p.name for p in second.glob("evaluation-*.json")}
@@ -66,7 +72,7 @@ def _compare(first: Path, second: Path) -> dict[str, Any]:
         rows = [
             {
                 (r["split"], r["policy"], r["steps"], r["restarts"]): r
-                for r in read_json(run / file)["results"]
+                for r in documents[run / file]["results"]
             }
             for run in (first, second)
         ]
@@ -74,7 +80,7 @@ def _compare(first: Path, second: Path) -> dict[str, Any]:
             results[" ".join(map(str, key))] = {
                 metric: (rows[0][key].get(metric), rows[1][key].get(metric)) for metric in METRICS
             }
-    histories = [_history(run / "history.csv") for run in (first, second)]
+    histories = [_history(run / HISTORY) for run in (first, second)]
     curves = {
         name: [
             (step, float(histories[0][step][name]), float(histories[1][step][name]))

@@ -18,6 +18,7 @@ from snakemake.settings.enums import Quietness
 from snakemake_interface_logger_plugins.common import LogEvent
 
 from trm.pipeline import lock, plan
+from trm.pipeline.events import Events
 from trm.pipeline.partial import remove_partial_report, write_partial_report
 from trm.pipeline.project import Project
 from trm.pipeline.record import Launch
@@ -50,6 +51,7 @@ class Controller(logging.Filter):
         else:
             signal.signal(signal.SIGINT, self._interrupt)
         self._dryrun = output.dryrun
+        self._events = Events(project, snakemake)
         logger.addFilter(self)
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -59,6 +61,8 @@ class Controller(logging.Filter):
         if get_event(record) == LogEvent.WORKFLOW_STARTED and not self._dryrun:
             self._lock = lock.join()
             self._launch = Launch(self._project)
+        if not self._dryrun:
+            self._events.take(record)
         return True
 
     def _announce(self, snakemake: Any) -> None:

@@ -22,7 +22,7 @@ from trm.pipeline.preflight_gate import PreflightGate
 from trm.pipeline.project import Project
 
 
-def by(function: Callable[..., Any], *wildcards: str) -> Callable[[Any], Any]:
+def of_wildcards(function: Callable[..., Any], *wildcards: str) -> Callable[[Any], Any]:
     """An input or parameter function: `function` of the values of `wildcards`."""
 
     def call(values: Any) -> Any:
@@ -31,7 +31,7 @@ def by(function: Callable[..., Any], *wildcards: str) -> Callable[[Any], Any]:
     return call
 
 
-def derived(function: Callable[..., Any], *wildcards: str) -> Callable[[Any, Any], Any]:
+def untracked(function: Callable[..., Any], *wildcards: str) -> Callable[[Any, Any], Any]:
     """The same for a parameter whose change is no reason to run the job again."""
 
     def call(values: Any, output: Any) -> Any:
@@ -70,7 +70,7 @@ class Inputs:
 
     def _source_file(self, dataset: str, index: int) -> list[Any]:
         path = self._catalogue.source_files(self._catalogue.source_of_dataset(dataset))[index]
-        return _ancient(self._place.needed(path, self._catalogue.dataset_files(dataset)))
+        return _ancient(self._place.input_unless_done(path, self._catalogue.dataset_files(dataset)))
 
     # training and evaluation
 
@@ -97,7 +97,7 @@ class Inputs:
             if not self._place.exists(path):
                 raise UserError(f"training.init_from={start}: {path} does not exist; name a finished run")
             return []
-        return _ancient(self._place.needed(path, self._catalogue.run_files(run)))
+        return _ancient(self._place.input_unless_done(path, self._catalogue.run_files(run)))
 
     @property
     def train_options(self) -> Callable[..., list[str]]:
@@ -107,7 +107,7 @@ class Inputs:
         it. Without a limit nothing needs the resources of thousands of jobs.
         """
         if not self._estimates.max_minutes:
-            return derived(self._train_options, "run")
+            return untracked(self._train_options, "run")
 
         def limited(wildcards: Any, output: Any, resources: Any) -> list[str]:
             return [*self._train_options(wildcards.run), "--time-limit", str(resources.runtime)]
@@ -121,6 +121,12 @@ class Inputs:
             words += ["--workers", str(workers), "--nodes", str(self._estimates.nodes(run))]
         return [*words, *self._estimates.log_every(run), *self._estimates.evaluations(run)]
 
+    def evaluate_run(self, run: str, evaluation: str) -> list[Any]:
+        """The run's training.json and weights. Ancient, so that a copied run is not evaluated again; unless jobs are
+        repeated, since a run that is trained again has other weights."""
+        files = self._place.files(self._catalogue.run_files(run)[::2])
+        return files if self._place.repeats() else _ancient(files)
+
     def evaluate_dataset(self, run: str, evaluation: str) -> list[Any]:
         """Manifest of the run's data set, unless the evaluation exists."""
         return self._dataset(run, [f"results/runs/{run}/evaluation-{evaluation}.json"])
@@ -133,7 +139,7 @@ class Inputs:
 
     def table(self, table: str) -> list[Any]:
         """Evaluations and run files that the table gathers."""
-        return self._place.all(self._catalogue.table_inputs(table))
+        return self._place.files(self._catalogue.table_inputs(table))
 
     def report(self) -> list[str]:
         """Tables, fits and figures of the report."""
@@ -150,22 +156,21 @@ class Inputs:
         return ["results/report.html", *pictures]
 
     def target(self, name: str) -> Any:
-        """A function for the published figures of an experiment, or for the evaluations of the one grid point that
-        the name or `--point` means. It says so if the experiment cannot run here."""
+        """A function for the published figures of an experiment, or for the evaluations of the one grid point of
+        `--point`. It says so if the experiment cannot run here."""
 
         def files(wildcards: Any) -> list[Any]:
             try:
-                experiment, point = self._study.find(name)
+                experiment = self._study.experiment(name)
                 if experiment.skip:
                     raise UserError(self._study.why_skipped(experiment.name))
                 check_sizes(experiment, self._catalogue.path)
-                if self._point:
-                    point = experiment.point(self._point)
+                point = experiment.point(self._point) if self._point else None
             except UserError as error:
                 raise WorkflowError(str(error)) from None
             if point is None:
                 return self._selection.targets[name]
-            return self._place.all(f"results/runs/{name}" for name in point.evaluations)
+            return self._place.files(f"results/runs/{name}" for name in point.evaluations)
 
         return files
 
@@ -174,7 +179,7 @@ class Inputs:
 
     def _dataset(self, run: str, outputs: list[str]) -> list[Any]:
         manifest = self._catalogue.dataset_manifest(run)
-        return _ancient(self._place.needed(manifest, outputs, retrieve=False))
+        return _ancient(self._place.input_unless_done(manifest, outputs, retrieve=False))
 
 
 def _ancient(files: list[Any]) -> list[Any]:

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import fnmatch
 import itertools
+import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
 
 from trm.errors import UserError
-from trm.pipeline import lock
+from trm.pipeline import console, lock, naming
 from trm.pipeline.settings import parse_overrides, split
 from trm.study.grid import load_study
-from trm.study.reading import parse_yaml
+from trm.study.reading import read_yaml
+
+PERIOD = 0.25
+"""Seconds between two looks at what happened."""
 
 
 def with_config(arguments: list[str], pairs: list[str], point: str | None = None) -> list[str]:
@@ -62,7 +68,7 @@ def expand_patterns(arguments: list[str]) -> list[str]:
     for option, value in itertools.pairwise(arguments):
         path = Path(value, "workflow.yaml")
         if option == "--profile" and path.exists():
-            config |= parse_yaml(path.read_text(encoding="utf-8"), str(path)) or {}
+            config |= read_yaml(path) or {}
     config |= dict(word.split("=", 1) for word in arguments if "=" in word and not word.startswith("-"))
     settings, _ = split(config)
     study = load_study(settings.study, settings.scale, settings.set, config)
@@ -88,15 +94,39 @@ def launch(arguments: list[str]) -> int:
 
 def _run(arguments: list[str], handle: TextIO) -> int:
     snakemake = Path(sys.executable).with_name("snakemake")
-    # Ctrl-C reaches Snakemake by itself (same terminal group); it stops its jobs, and we wait for it.
-    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        process = subprocess.Popen(
+
+    def start(
+        environment: dict[str, str] | None = None, output: int | None = None
+    ) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
             [str(snakemake), *arguments],
             pass_fds=[handle.fileno()],  # Snakemake shares the lock: it may outlive this process
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+            env=environment,
+            stdout=output,
+            stderr=output,
         )
-        code = process.wait()
+
+    # Ctrl-C reaches Snakemake by itself (same terminal group); it stops its jobs, and we wait for it.
+    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        code = _watched(start) if console.is_calm(arguments) else start().wait()
     finally:
         signal.signal(signal.SIGINT, previous)
     return code if code >= 0 else 128 - code
+
+
+def _watched(start: Callable[[dict[str, str], int], subprocess.Popen[bytes]]) -> int:
+    """Run Snakemake behind a console of our own; returns its exit code."""
+    console.EVENTS.unlink(missing_ok=True)
+    environment = os.environ | {naming.EVENTS: str(console.EVENTS.absolute())}
+    with console.OUTPUT.open("wb") as output, console.View() as view:
+        signal.signal(signal.SIGINT, view.interrupt)
+        process = start(environment, output.fileno())
+        while process.poll() is None:
+            view.update()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(PERIOD)
+        view.update()
+    view.conclude(process.returncode)
+    return process.returncode

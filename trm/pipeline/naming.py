@@ -14,7 +14,7 @@ from trm.study.fingerprint import canonical_json, digest, task_slug
 from trm.study.points import Point
 from trm.study.schema import DataConfig
 
-ANALYSIS_VERSION = 11
+ANALYSIS_VERSION = 12
 """Raised when tables, fits or figures are computed differently: all of them are then rebuilt; no run is."""
 ARRAYS = (
     "inputs", "labels", "puzzle_identifiers", "puzzle_indices", "group_indices", "ratings", "sources",
@@ -24,6 +24,8 @@ DATASET_FILES = tuple(
     for split in ("train", "validation", "test")
     for file in ("dataset.json", *(f"all__{array}.npy" for array in ARRAYS))
 )
+EVENTS = "TRM_EVENTS"
+"""Environment variable with the path of the file through which Snakemake's process tells the console what happens."""
 REPORT = "results/report.html"
 RUN_FILES = ("training.json", "history.csv", "weights.safetensors")
 

@@ -10,14 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from trm.pipeline.settings import Settings
+from trm.storage import SCHEMES, scheme_of
 
 
 class Place:
     """Maps `results/...` paths to local files or storage objects, and knows which exist.
 
     Args:
-        prefix: gs://bucket/prefix of data sets, runs and checkpoints; empty: this disk. Tables, fits, figures and the
-            report are always on the caller's disk.
+        prefix: address in a bucket (gs://..., s3://...) of data sets, runs and checkpoints; empty: this disk. Tables,
+            fits, figures and the report are always on the caller's disk.
         storage: Snakemake's `storage` object; needed only to name files in rules.
     """
 
@@ -30,16 +31,18 @@ class Place:
     )
 
     def __init__(self, prefix: str = "", storage: Any = None):
-        self.prefix, self._storage = prefix, storage
+        self.prefix = prefix
+        self._provider = SCHEMES[scheme_of(prefix)].provider if prefix else ""
+        self._storage: Any = getattr(storage, self._provider) if storage and prefix else None
         self._listed: dict[str, set[str]] = {}
 
-    def at(self, path: str) -> Any:
+    def file(self, path: str) -> Any:
         """A file that a job reads or writes."""
-        return self._storage.gcs(f"{self.prefix}/{path}") if self.prefix else path
+        return self._storage(f"{self.prefix}/{path}") if self.prefix else path
 
     def uri(self, path: str) -> Any:
-        """A file that a job reads itself: one in a bucket is passed as its gs:// URI and not downloaded."""
-        return self._storage.gcs(f"{self.prefix}/{path}", retrieve=False) if self.prefix else path
+        """A file that a job reads itself: one in a bucket is passed as its address and not downloaded."""
+        return self._storage(f"{self.prefix}/{path}", retrieve=False) if self.prefix else path
 
     def exists(self, path: str) -> bool:
         """Whether a file is there. In a bucket all files of its kind (`results/<kind>/`) are listed once.
@@ -72,11 +75,11 @@ class Place:
 
         return open_store(self.prefix, Patience(minutes=0.5)).get_bytes(path)
 
-    def all(self, paths: Iterable[str]) -> list[Any]:
-        """`at` for many."""
-        return [self.at(path) for path in paths]
+    def files(self, paths: Iterable[str]) -> list[Any]:
+        """`file` for many."""
+        return [self.file(path) for path in paths]
 
-    def needed(self, path: str, outputs: Iterable[str], *, retrieve: bool = True) -> list[Any]:
+    def input_unless_done(self, path: str, outputs: Iterable[str], *, retrieve: bool = True) -> list[Any]:
         """An input, or nothing if it is gone and everything made from it exists.
 
         Snakemake runs a finished job again if a missing input of it, ancient or not, is made for another job (9.27,
@@ -85,11 +88,11 @@ class Place:
         Args:
             path: the input.
             outputs: what the job makes.
-            retrieve: whether the job gets a local copy (`at`) or the URI (`uri`).
+            retrieve: whether the job gets a local copy (`file`) or the URI (`uri`).
         """
         if not self.repeats() and not self.exists(path) and all(self.exists(output) for output in outputs):
             return []
-        return [self.at(path) if retrieve else self.uri(path)]
+        return [self.file(path) if retrieve else self.uri(path)]
 
     def repeats(self) -> bool:
         """Whether jobs run whose outputs exist; the Snakefile replaces it by `may_repeat`."""
@@ -97,15 +100,15 @@ class Place:
 
     @property
     def checkpoints(self) -> str:
-        """Folder or gs:// prefix of all checkpoints; deliberately no rule's output, so that nothing deletes them."""
+        """Folder or address of all checkpoints; deliberately no rule's output, so that nothing deletes them."""
         return f"{self.prefix}/results/checkpoints" if self.prefix else "results/checkpoints"
 
     @property
     def root(self) -> str:
-        """Folder of `at` files on the machine that runs a local rule."""
+        """Folder of `file` files on the machine that runs a local rule."""
         if not self.prefix:
             return ""
-        return ".snakemake/storage/gcs/" + self.prefix.removeprefix("gs://") + "/"
+        return f".snakemake/storage/{self._provider}/{self.prefix.partition('://')[2]}/"
 
 
 def may_repeat(snakemake: Any) -> bool:

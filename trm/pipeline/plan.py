@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +24,10 @@ def document(
     jobs: int | None = None,
     budget: float | None = None,
     names: Iterable[str] | None = None,
-    only: Mapping[str, Collection[str]] | None = None,
+    point: str = "",
     estimates: Estimates | None = None,
 ) -> dict[str, Any]:
-    """The plan of the experiments `names` (None: those selected) as plain data; of those in `only`, just the points
-    with these labels.
+    """The plan of the experiments `names` (None: those selected) as plain data; `point`: of one point of each.
 
     A run or an evaluation that several experiments share is counted at the first of them. `todo_*` leaves out what
     exists. `wall_seconds` is never less than the longest chain of jobs: data, the slowest run, its evaluation, the
@@ -39,21 +38,20 @@ def document(
     measured: dict[str, float] = {}
     experiments = []
     for name in project.selection.experiments if names is None else names:
-        points = project.study.experiment(name).points
-        if only and name in only:
-            points = tuple(point for point in points if point.label in only[name])
-        asked = list(dict.fromkeys(run.name for point in points for run in point.runs))
+        experiment = project.study.experiment(name)
+        points = (experiment.point(point),) if point else experiment.points
+        asked = list(dict.fromkeys(run.name for item in points for run in item.runs))
         rows = []
-        for point in points:
-            for run in point.runs:
+        for item in points:
+            for run in item.runs:
                 if run.name not in seen:
                     seen.add(run.name)
-                    rows.append(_row(project, estimates, point.label, run.name))
+                    rows.append(_row(project, estimates, item.label, run.name))
         todo = [row for row in rows if not row["done"]]
         evaluations = {
             evaluation: estimates.evaluation(evaluation)
-            for point in points
-            for evaluation in point.evaluations
+            for item in points
+            for evaluation in item.evaluations
             if evaluation not in measured and not project.place.exists(f"results/runs/{evaluation}")
         }
         measured.update(evaluations)
@@ -63,7 +61,7 @@ def document(
             {
                 "experiment": name,
                 "points": len(points),
-                "shared_runs": sum(len(point.runs) for point in points) - len(rows),
+                "shared_runs": sum(len(item.runs) for item in points) - len(rows),
                 "asks": asked,
                 "runs": rows,
                 "todo_runs": len(todo),
@@ -77,7 +75,7 @@ def document(
             }
         )
     at_once = jobs or estimates.hardware.jobs
-    chosen = [item["experiment"] for item in experiments if item["experiment"] not in (only or {})]
+    chosen = [] if point else [item["experiment"] for item in experiments]
     prepared = _preparation(project, estimates, [row["run"] for item in experiments for row in item["runs"]])
     drawing = _drawing(project, estimates, chosen)
     seconds = sum(item["todo_seconds"] for item in experiments) + sum(prepared.values()) + sum(drawing)
@@ -270,10 +268,10 @@ def _totals(document: dict[str, Any]) -> list[str]:
     price = f", ${document['todo_usd']:,.2f}" if document["todo_usd"] else ""
     month = f" (${document['storage_usd_per_month']:.2f} a month in a bucket)" if document["todo_usd"] else ""
     device = f"{device_text(document['todo_device_hours'])} of {document['device']} time{price}"
-    parts = f"{seconds_text(document['preparation_seconds'])} for data, "
+    parts = f"{seconds_text(document['preparation_seconds'])} for data and "
     parts += f"{seconds_text(document['drawing_seconds'])} for tables and figures"
     return [
-        f"In all {seconds_text(document['todo_seconds'])} of jobs ({device}), with {parts}",
+        f"Total: {seconds_text(document['todo_seconds'])} of jobs ({device}), including {parts}",
         f"About {seconds_text(document['wall_seconds'])} with {count(document['jobs'], 'job')} at once; "
         f"the longest chain of jobs takes {seconds_text(document['chain_seconds'])}",
         *_pod(document),
@@ -346,19 +344,10 @@ def announce(project: Project, snakemake: Any, failed: bool) -> None:
             return
     if failed:
         return
-    only: dict[str, set[str]] = {}
-    whole = set()
-    for target in set(targets) & {*project.study.names}:
-        experiment, point = project.study.find(target)
-        if project.settings.point:
-            point = experiment.point(project.settings.point)
-        if point:
-            only.setdefault(experiment.name, set()).add(point.label)
-        else:
-            whole.add(experiment.name)
-    names = [name for name in project.study.experiments if name in whole or name in only]
-    points = {name: labels for name, labels in only.items() if name not in whole}
-    shown = document(project, budget=project.settings.budget_hours, names=names or None, only=points)
+    names = [name for name in project.study.experiments if name in targets]
+    shown = document(
+        project, budget=project.settings.budget_hours, names=names or None, point=project.settings.point
+    )
     print(f"\n{text(shown)}", file=sys.stderr)
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
+from trm.io import shipped
 from trm.pipeline.places import Place
 from trm.pipeline.settings import Settings
 from trm.study.fingerprint import digest
 
-LOCK = Path(__file__).parents[2] / "envs" / "tpu" / "requirements.lock"
+LOCK = shipped("envs/tpu/requirements.lock")
 
 
 class PreflightGate:
@@ -36,7 +36,7 @@ class PreflightGate:
     @property
     def output(self) -> Any:
         """The file that the check writes: one for each pod, number of hosts and environment."""
-        return self._place.at(self._path)
+        return self._place.file(self._path)
 
     def before(self, *outputs: str) -> list[Any]:
         """What a job with these outputs waits for: the check, or nothing if all of them exist.

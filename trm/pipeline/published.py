@@ -12,10 +12,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from trm.analysis.origin import read_figure
 from trm.errors import UserError
-from trm.io import read_json, write_bytes, write_json
+from trm.io import sha256_file, write_bytes, write_json
 from trm.pipeline.naming import REPORT, published
 from trm.pipeline.selection import Selection
+from trm.play import models_folder
 from trm.study.fingerprint import digest
 from trm.study.points import Study
 
@@ -46,6 +48,7 @@ class Published:
             {name: item.skip for name, item in study.experiments.items() if item.skip},
             [[item.definition.question, item.definition.hypothesis] for item in study.experiments.values()],
             list(study.experiments),
+            [sha256_file(path) for path in sorted(models_folder().glob("*/weights.safetensors"))],
         ]
         return digest([*shown, f"{self._budget:g}"] if self._budget else shown)
 
@@ -85,7 +88,7 @@ def publish(figure: str, identity: str, out: str) -> None:
         UserError: a file is missing, damaged or cannot be written.
     """
     source, target = Path(figure), Path(out)
-    caption = read_json(source.with_suffix(".json"))
+    caption = read_figure(source)
     target.with_suffix(".json").unlink(missing_ok=True)  # a stamp never outlives the picture it describes
     for suffix, start in ((".pdf", b"%PDF-"), (".png", b"\x89PNG\r\n\x1a\n")):
         path = source.with_suffix(suffix)

@@ -27,7 +27,6 @@ def report_spec(project: Project) -> dict[str, Any]:
         experiments.append(
             {
                 "name": name,
-                "aliases": experiment.definition.aliases,
                 "question": experiment.definition.question,
                 "hypothesis": experiment.definition.hypothesis,
                 "needs": experiment.definition.hypothesis_needs,

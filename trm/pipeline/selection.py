@@ -37,8 +37,7 @@ class Selection:
             return study.selected(text)
         names = set()
         for pattern in text.replace(",", " ").split():
-            known = [*study.experiments, *study.aliases]
-            hits = [study.experiment(name) for name in known if fnmatch.fnmatch(name, pattern)]
+            hits = [study.experiment(name) for name in fnmatch.filter(study.experiments, pattern)]
             hits = hits or [study.experiment(pattern)]
             runnable = [experiment.name for experiment in hits if not experiment.skip]
             if not runnable:
@@ -135,11 +134,8 @@ class Selection:
 
     @cached_property
     def targets(self) -> dict[str, list[str]]:
-        """Name or alias of an experiment -> its published figures; nothing for an experiment that cannot run, nor for
-        an older document's name of a single point."""
-        experiments = {
-            target: [published(figure.stem) for figure in self._catalogue.figures_of(name)]
-            for name, experiment in self._study.experiments.items()
-            for target in (name, *experiment.definition.aliases)
+        """Experiment -> its published figures; nothing for one that cannot run."""
+        return {
+            name: [published(figure.stem) for figure in self._catalogue.figures_of(name)]
+            for name in self._study.experiments
         }
-        return experiments | {name: [] for name in self._study.points}

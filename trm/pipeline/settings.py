@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from trm.errors import UserError
+from trm.storage.base import is_remote
 from trm.study.merge import nearest
 from trm.study.reading import error_sentence, parse_yaml
 from trm.study.schema import Count
@@ -38,7 +39,7 @@ class Settings(BaseModel):
     logs: Annotated[str, Field(min_length=1)] = "logs"
     """Folder of the jobs' logs."""
     storage_prefix: str = ""
-    """gs://bucket/prefix of data sets, runs and checkpoints; empty: this disk."""
+    """gs://bucket/prefix or s3://bucket/prefix of data sets, runs and checkpoints; empty: this disk."""
     hardware: str = "config/hardware.yaml"
     """File with the speed and price of each machine, used for cost estimates."""
     budget_hours: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
@@ -86,6 +87,15 @@ class Settings(BaseModel):
     @classmethod
     def _without_slash(cls, value: str) -> str:
         return value.rstrip("/")
+
+    @field_validator("storage_prefix")
+    @classmethod
+    def _in_a_bucket(cls, value: str) -> str:
+        if value and not is_remote(value):
+            raise UserError(
+                f"storage_prefix: {value} is a path: write gs://bucket/prefix or s3://bucket/prefix"
+            )
+        return value
 
 
 def split(config: dict[str, Any]) -> tuple[Settings, dict[str, str]]:

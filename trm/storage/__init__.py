@@ -1,16 +1,17 @@
-"""Files on a local disk or in a Google Cloud Storage bucket, behind one small interface.
+"""Files on a local disk or in a bucket, behind one small interface.
 
-`open_store(uri)` returns a `Store`. Built on it are a cache of data sets, a mirror of checkpoints, and the lease that
+`open_store(place)` returns a `Store`. Built on it are a cache of data sets, a mirror of checkpoints, and the lease that
 allows one writer per run.
 """
 
 from __future__ import annotations
 
+import importlib
 import os
-from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 from trm.storage.base import (
+    ABSENT,
+    SCHEMES,
     AccessDenied,
     BucketMissing,
     Conflict,
@@ -21,9 +22,13 @@ from trm.storage.base import (
     Store,
     Unreachable,
     is_remote,
+    local_path,
+    scheme_of,
 )
 
 __all__ = [
+    "ABSENT",
+    "SCHEMES",
     "AccessDenied",
     "BucketMissing",
     "Conflict",
@@ -34,28 +39,28 @@ __all__ = [
     "Store",
     "Unreachable",
     "is_remote",
+    "local_path",
     "open_store",
+    "scheme_of",
 ]
 
 
-def open_store(uri: str | os.PathLike[str], patience: Patience | None = None) -> Store:
-    """The store at `uri`: a path, file:///path, or gs://bucket/prefix. Sends no request and creates nothing.
+def open_store(place: str | os.PathLike[str], patience: Patience | None = None) -> Store:
+    """The store at a place: a path, file:///path, or an address of SCHEMES. Sends no request and creates nothing.
 
     Raises:
-        StorageError: another scheme, no bucket name, or google-cloud-storage is not installed.
+        StorageError: another scheme, no bucket name, or a package that is not installed.
     """
-    text = os.fspath(uri)
-    scheme = urlsplit(text).scheme if "://" in text else ""
-    if scheme == "gs":
-        try:
-            from trm.storage.gcs import GcsStore
-        except ImportError as error:
-            raise StorageError(
-                f"{text} needs the package google-cloud-storage: `pip install google-cloud-storage`."
-            ) from error
-        return GcsStore(text, patience)
-    if scheme not in ("", "file"):
-        raise StorageError(f"{text} has the unknown scheme {scheme}://: use a path or gs://bucket/prefix.")
-    from trm.storage.local import LocalStore
+    text, scheme = os.fspath(place), scheme_of(place)
+    if not scheme:
+        from trm.storage.local import LocalStore
 
-    return LocalStore(Path(unquote(urlsplit(text).path)) if scheme else Path(text))
+        return LocalStore(local_path(text))
+    kind = SCHEMES[scheme]
+    try:
+        store: type[Store] = getattr(importlib.import_module(kind.module), kind.store)
+    except ImportError as error:
+        raise StorageError(
+            f"{text} needs the package {kind.package}: `pip install {kind.package}`."
+        ) from error
+    return store(text, patience)  # type: ignore[call-arg]

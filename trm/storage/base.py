@@ -1,22 +1,27 @@
 """The interface of a store, and its errors.
 
-Names are relative and separated by `/`. A generation is a number that changes with every write of a name. With
-`if_generation_match` a write or delete is conditional on it (0: the name must not exist yet), so that of two writers
-only one can win (https://cloud.google.com/storage/docs/request-preconditions).
+Names are relative and separated by `/`. A generation is an opaque token that changes when a name gets another
+content. A write or delete may be conditional on it (`ABSENT`: the name must not exist yet), so that of two writers only
+one can win.
 """
 
 from __future__ import annotations
 
 import io
 import os
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
+from urllib.parse import unquote
 from uuid import uuid4
 
 from trm.errors import UserError
+
+ABSENT = ""
+"""The generation of a name that does not exist."""
 
 
 class StorageError(UserError):
@@ -25,6 +30,10 @@ class StorageError(UserError):
 
 class ObjectMissing(StorageError):
     """The named object does not exist."""
+
+
+class Damaged(StorageError):
+    """The object's content is not what was written."""
 
 
 class BucketMissing(StorageError):
@@ -43,6 +52,45 @@ class Unreachable(StorageError):
     """The store did not answer within the time that `Patience` allows."""
 
 
+class Scheme(NamedTuple):
+    """A kind of bucket: one file of this package, and a line in SCHEMES."""
+
+    module: str
+    store: str
+    package: str
+    """What to install for it."""
+    provider: str
+    """Snakemake's storage plugin for it."""
+
+
+SCHEMES = {
+    "gs": Scheme("trm.storage.gcs", "GcsStore", "google-cloud-storage", "gcs"),
+    "s3": Scheme("trm.storage.s3", "S3Store", "boto3", "s3"),
+}
+
+
+def scheme_of(place: str | os.PathLike[str]) -> str:
+    """The scheme of a place, a key of SCHEMES; empty for a path of this disk, which may be written file:///path.
+
+    Raises:
+        StorageError: another scheme, or one without two slashes and a bucket, which would be a folder of that name.
+    """
+    text = os.fspath(place)
+    found = re.match(r"([A-Za-z][A-Za-z0-9+.-]*):/(/[^/])?", text)
+    if found is None or text.startswith("file:///"):
+        return ""
+    if found[1] in SCHEMES and found[2]:
+        return found[1]
+    kinds = ", ".join(f"{scheme}://bucket/prefix" for scheme in SCHEMES)
+    raise StorageError(f"{text} is no place for files: write {kinds} or a path (./{text} for that folder).")
+
+
+def local_path(place: str | os.PathLike[str]) -> Path:
+    """The path of a place on this disk."""
+    text = os.fspath(place)
+    return Path(unquote(text.removeprefix("file://")) if text.startswith("file:///") else text)
+
+
 @dataclass(frozen=True)
 class ObjectInfo:
     """One object of a listing."""
@@ -50,11 +98,11 @@ class ObjectInfo:
     name: str
     size: int
     """Bytes."""
-    generation: int
+    generation: str
     updated: float
     """Time of the last write, seconds since 1970."""
-    crc32c: str | None = None
-    """Base64 of four big-endian bytes; None if the store has no checksums."""
+    checksum: str | None = None
+    """As of `Store.checksum`; None if the store has none."""
 
 
 @dataclass(frozen=True)
@@ -76,9 +124,9 @@ class Store(ABC):
 
     uri: str
 
-    def put_bytes(self, name: str, data: bytes, *, if_generation_match: int | None = None) -> ObjectInfo:
+    def put_bytes(self, name: str, data: bytes, *, generation: str | None = None) -> ObjectInfo:
         """Write `data`. Raises Conflict if the precondition fails."""
-        return self._write(name, lambda: io.BytesIO(data), len(data), if_generation_match)
+        return self._write(name, lambda: io.BytesIO(data), len(data), generation)
 
     def put_file(self, name: str, path: Path) -> ObjectInfo:
         """Write a file's content."""
@@ -108,9 +156,13 @@ class Store(ABC):
         finally:
             temporary.unlink(missing_ok=True)
 
+    def checksum(self, path: Path) -> str | None:
+        """The checksum that the store gives to a file's content; None if it has none."""
+        return None
+
     @abstractmethod
     def _write(
-        self, name: str, content: Callable[[], BinaryIO], size: int, generation: int | None
+        self, name: str, content: Callable[[], BinaryIO], size: int, generation: str | None
     ) -> ObjectInfo:
         """Write what `content()` reads; it is opened again for every attempt."""
 
@@ -127,7 +179,7 @@ class Store(ABC):
         """Objects whose names start with `prefix`, in name order, fetched lazily."""
 
     @abstractmethod
-    def delete(self, name: str, *, if_generation_match: int | None = None) -> None:
+    def delete(self, name: str, *, generation: str | None = None) -> None:
         """Delete the object if it exists. Raises Conflict if the precondition fails."""
 
     def url(self, name: str = "") -> str:
@@ -143,6 +195,26 @@ def check_name(name: str) -> str:
     return name
 
 
-def is_remote(uri: str | os.PathLike[str]) -> bool:
-    """Whether the address is in a bucket (gs://...), not a path."""
-    return str(uri).startswith("gs://")
+class BucketStore(Store):
+    """A store below scheme://bucket/prefix."""
+
+    def __init__(self, uri: str, patience: Patience | None = None) -> None:
+        scheme, _, rest = uri.partition("://")
+        self.bucket, _, prefix = rest.partition("/")
+        self.prefix = prefix.strip("/")
+        self.uri = f"{scheme}://{self.bucket}" + (f"/{self.prefix}" if self.prefix else "")
+        self.patience = patience or Patience()
+
+    def _full(self, name: str) -> str:
+        return f"{self.prefix}/{name}" if self.prefix else name
+
+    def _key(self, name: str) -> str:
+        return self._full(check_name(name))
+
+    def _relative(self, key: str) -> str:
+        return key.removeprefix(f"{self.prefix}/") if self.prefix else key
+
+
+def is_remote(place: str | os.PathLike[str]) -> bool:
+    """Whether the place is in a bucket, not a path. Raises StorageError as `scheme_of` does."""
+    return bool(scheme_of(place))

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from trm.io import files_below
-from trm.storage import Patience, Store, is_remote, open_store
+from trm.storage import Patience, Store, is_remote, local_path, open_store
 
 
 def upload_folder(folder: Path, store: Store, last: Sequence[str] = ()) -> None:
@@ -25,11 +25,11 @@ def output_folder(
 ) -> Iterator[Path]:
     """A local folder to write results into, named like the last part of the URI.
 
-    For a path it is that folder. For gs:// it is a temporary one, uploaded when the block ends without an error (if
+    For a path it is that folder. In a bucket it is a temporary one, uploaded when the block ends without an error (if
     `upload`: one process of a job uploads), the files in `last` after the others.
     """
     if not is_remote(uri):
-        yield Path(uri)
+        yield local_path(uri)
         return
     store = open_store(uri, patience)
     with tempfile.TemporaryDirectory(prefix="trm-out-", ignore_cleanup_errors=True) as parent:

@@ -7,13 +7,16 @@ every transfer is verified by its CRC-32C.
 
 from __future__ import annotations
 
+import base64
 import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from typing import BinaryIO, TypeVar
+from pathlib import Path
+from typing import Any, BinaryIO, TypeVar
 from uuid import uuid4
 
+import google_crc32c
 import requests
 import urllib3
 from google.api_core import exceptions as api
@@ -23,16 +26,17 @@ from google.cloud import storage  # type: ignore[attr-defined, unused-ignore]
 from google.cloud.storage.exceptions import DataCorruption, InvalidResponse
 
 from trm.storage.base import (
+    ABSENT,
     AccessDenied,
     BucketMissing,
+    BucketStore,
     Conflict,
+    Damaged,
     ObjectInfo,
     ObjectMissing,
     Patience,
     StorageError,
-    Store,
     Unreachable,
-    check_name,
 )
 
 # Otherwise a thread of the client requests the bucket's metadata to label traces; jobs may lack that permission.
@@ -71,21 +75,21 @@ def is_transient(error: BaseException) -> bool:
     )
 
 
+def _number(generation: str | None) -> int | None:
+    """A generation as the library expects it; 0: the object must not exist."""
+    return None if generation is None else int(generation or 0)
+
+
 def _close_clients(clients: list[storage.Client]) -> None:
     while clients:
         clients.pop().close()
 
 
-class GcsStore(Store):
+class GcsStore(BucketStore):
     """Objects below gs://bucket/prefix, with application default credentials."""
 
     def __init__(self, uri: str, patience: Patience | None = None) -> None:
-        bucket, _, prefix = uri.removeprefix("gs://").partition("/")
-        if not bucket:
-            raise StorageError(f"{uri} names no bucket: write gs://bucket/prefix.")
-        self.bucket_name, self.prefix = bucket, prefix.strip("/")
-        self.uri = f"gs://{bucket}/{self.prefix}" if self.prefix else f"gs://{bucket}"
-        self.patience = patience or Patience()
+        super().__init__(uri, patience)
         self._threads = threading.local()  # one client per thread: requests sessions are not thread-safe
         self._clients: list[storage.Client] = []
         weakref.finalize(self, _close_clients, self._clients)
@@ -98,30 +102,41 @@ class GcsStore(Store):
         return None if blob is None else self._info(blob)
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        full = f"{self.prefix}/{prefix}" if self.prefix else prefix
         blobs = iter(
             self._client().list_blobs(
-                self.bucket_name, prefix=full, fields=FIELDS, retry=self._retry(), timeout=self._timeout
+                self.bucket,
+                prefix=self._full(prefix),
+                fields=FIELDS,
+                retry=self._retry(),
+                timeout=self._timeout,
             )
         )
         while (blob := self._call("list", prefix, lambda retry: next(blobs, None))) is not None:
             yield self._info(blob)
 
-    def delete(self, name: str, *, if_generation_match: int | None = None) -> None:
+    def delete(self, name: str, *, generation: str | None = None) -> None:
         blob = self._bucket().blob(self._key(name))
         try:
             self._call(
                 "delete",
                 name,
                 lambda retry: blob.delete(
-                    if_generation_match=if_generation_match, retry=retry, timeout=self._timeout
+                    if_generation_match=_number(generation), retry=retry, timeout=self._timeout
                 ),
             )
         except ObjectMissing:
             return  # perhaps deleted by an attempt whose response was lost
 
+    def checksum(self, path: Path) -> str:
+        """CRC-32C of a file as Cloud Storage writes it: base64 of four big-endian bytes."""
+        checksum: Any = google_crc32c.Checksum()  # type: ignore[no-untyped-call]
+        with open(path, "rb") as source:
+            while piece := source.read(1 << 22):
+                checksum.update(piece)
+        return base64.b64encode(checksum.digest()).decode()
+
     def _write(
-        self, name: str, content: Callable[[], BinaryIO], size: int, generation: int | None
+        self, name: str, content: Callable[[], BinaryIO], size: int, generation: str | None
     ) -> ObjectInfo:
         nonce = uuid4().hex
         for attempt in range(1, ATTEMPTS + 1):
@@ -132,7 +147,7 @@ class GcsStore(Store):
                     blob.upload_from_file(
                         stream,
                         size=size,
-                        if_generation_match=generation,
+                        if_generation_match=_number(generation),
                         checksum="crc32c",
                         timeout=self._timeout,
                         retry=self._retry(1 / ATTEMPTS),  # leaves time to restart a lost session
@@ -183,16 +198,12 @@ class GcsStore(Store):
         return self._threads.client
 
     def _bucket(self) -> storage.Bucket:
-        return self._client().bucket(self.bucket_name)
-
-    def _key(self, name: str) -> str:
-        check_name(name)
-        return f"{self.prefix}/{name}" if self.prefix else name
+        return self._client().bucket(self.bucket)
 
     def _info(self, blob: storage.Blob) -> ObjectInfo:
-        name = blob.name.removeprefix(f"{self.prefix}/") if self.prefix else blob.name
         updated = blob.updated.timestamp() if blob.updated else 0.0
-        return ObjectInfo(name, int(blob.size or 0), int(blob.generation or 0), updated, blob.crc32c)
+        generation = str(blob.generation or ABSENT)
+        return ObjectInfo(self._relative(blob.name), int(blob.size or 0), generation, updated, blob.crc32c)
 
     def _retry(self, share: float = 1.0) -> Retry:
         """Retries for a share of our patience."""
@@ -228,7 +239,7 @@ class GcsStore(Store):
         if not isinstance(error, api.NotFound):
             return False
         try:
-            next(iter(self._client().list_blobs(self.bucket_name, max_results=1, retry=self._retry())), None)
+            next(iter(self._client().list_blobs(self.bucket, max_results=1, retry=self._retry())), None)
         except Exception as other:
             return isinstance(other, api.NotFound)
         return False
@@ -251,21 +262,19 @@ class GcsStore(Store):
         if isinstance(cause, api.Forbidden):
             return AccessDenied(
                 f"No permission to {action} {where}: give this account the role Storage Object Admin "
-                f"on the bucket {self.bucket_name}."
+                f"on the bucket {self.bucket}."
             )
         if isinstance(cause, api.PreconditionFailed):
             return Conflict(f"{where} was changed by another writer: only one may write it at a time.")
         if isinstance(cause, api.NotFound):
             if self._bucket_missing(cause):
                 return BucketMissing(
-                    f"The bucket gs://{self.bucket_name} does not exist: create it with "
-                    f"`gcloud storage buckets create gs://{self.bucket_name}` or correct its name."
+                    f"The bucket gs://{self.bucket} does not exist: create it with "
+                    f"`gcloud storage buckets create gs://{self.bucket}` or correct its name."
                 )
             return ObjectMissing(f"{where} does not exist: check the address.")
         if isinstance(cause, DataCorruption):
-            return StorageError(
-                f"{where} does not match its checksum after {ATTEMPTS} attempts: write it again."
-            )
+            return Damaged(f"{where} does not match its checksum after {ATTEMPTS} attempts: write it again.")
         if is_transient(cause):
             return Unreachable(
                 f"Could not {action} {where} for {self.patience.minutes:g} minutes ({reason}): "

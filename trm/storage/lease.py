@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 from uuid import getnode, uuid4
 
-from trm.storage.base import Conflict, ObjectInfo, ObjectMissing, StorageError, Store
+from trm.storage.base import ABSENT, Conflict, ObjectInfo, ObjectMissing, StorageError, Store
 
 NAME = "lease.json"
 TERM_VARIABLE = "TRM_LEASE_SECONDS"
@@ -72,7 +72,7 @@ class Lease:
         self.store, self.run = store, run
         self.term = float(os.environ.get(TERM_VARIABLE, TERM_SECONDS)) if term is None else term
         self._token = uuid4().hex
-        self._generation: int | None = None
+        self._generation: str | None = None
         self._renewals = 0
         self._lost: LeaseLost | None = None
         self._lock = threading.Lock()
@@ -99,7 +99,7 @@ class Lease:
                     self._watch(info)
             try:
                 with self._lock:
-                    self._generation = self._write(info.generation if info else 0)
+                    self._generation = self._write(info.generation if info else ABSENT)
                 return
             except Conflict:
                 continue  # another new job was faster: look again
@@ -138,7 +138,7 @@ class Lease:
         with self._lock:
             if self._generation is not None and self._lost is None:
                 try:
-                    self.store.delete(NAME, if_generation_match=self._generation)
+                    self.store.delete(NAME, generation=self._generation)
                 except StorageError:
                     pass  # lost or unreachable: it expires
             self._generation = None
@@ -152,7 +152,7 @@ class Lease:
             except StorageError:
                 continue  # an outage is not a loss: the next renewal will tell
 
-    def _write(self, generation: int) -> int:
+    def _write(self, generation: str) -> str:
         self._renewals += 1
         content = {
             "run": self.run,
@@ -164,7 +164,7 @@ class Lease:
             "beat": self._renewals,
         }
         data = json.dumps(content, sort_keys=True).encode()
-        return self.store.put_bytes(NAME, data, if_generation_match=generation).generation
+        return self.store.put_bytes(NAME, data, generation=generation).generation
 
     def _holder(self) -> dict[str, Any] | None:
         """Content of the lease: None if it does not exist, {} if it cannot be parsed."""

@@ -12,7 +12,7 @@ from typing import BinaryIO
 from uuid import uuid4
 
 from trm.io import exclusive, files_below, sync_folder
-from trm.storage.base import Conflict, ObjectInfo, ObjectMissing, StorageError, Store, check_name
+from trm.storage.base import ABSENT, Conflict, ObjectInfo, ObjectMissing, StorageError, Store, check_name
 
 PRIVATE = ".store"
 """Folder of unfinished files and the lock, never listed."""
@@ -38,18 +38,18 @@ class LocalStore(Store):
                 with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
                     yield _info(name, self.root / name)
 
-    def delete(self, name: str, *, if_generation_match: int | None = None) -> None:
+    def delete(self, name: str, *, generation: str | None = None) -> None:
         if not self.root.is_dir():
             return
         with self._locked():
-            self._check_generation(name, if_generation_match)
+            self._check_generation(name, generation)
             try:
                 self._path(name).unlink(missing_ok=True)
             except OSError as error:
                 raise self._failed("delete", name, error) from error
 
     def _write(
-        self, name: str, content: Callable[[], BinaryIO], size: int, generation: int | None
+        self, name: str, content: Callable[[], BinaryIO], size: int, generation: str | None
     ) -> ObjectInfo:
         target, temporary = self._path(name), self.root / PRIVATE / uuid4().hex
         try:
@@ -61,7 +61,9 @@ class LocalStore(Store):
             with self._locked():
                 before = self._check_generation(name, generation)
                 target.parent.mkdir(parents=True, exist_ok=True)
-                now = max(time.time_ns(), before + 1)  # a new generation even if the clock stands still
+                now = max(
+                    time.time_ns(), int(before or 0) + 1
+                )  # a new generation even if the clock stands still
                 os.utime(temporary, ns=(now, now))
                 os.replace(temporary, target)
                 sync_folder(target.parent)
@@ -83,10 +85,10 @@ class LocalStore(Store):
     def _path(self, name: str) -> Path:
         return self.root / check_name(name)
 
-    def _check_generation(self, name: str, wanted: int | None) -> int:
-        """The object's generation (0 if it does not exist). Raises Conflict unless it is the wanted one."""
+    def _check_generation(self, name: str, wanted: str | None) -> str:
+        """The object's generation. Raises Conflict unless it is the wanted one."""
         info = self.stat(name)
-        generation = info.generation if info else 0
+        generation = info.generation if info else ABSENT
         if wanted is not None and generation != wanted:
             raise Conflict(
                 f"{self.url(name)} was changed by another writer: only one may write it at a time."
@@ -105,4 +107,4 @@ class LocalStore(Store):
 
 def _info(name: str, path: Path) -> ObjectInfo:
     stat = path.stat()
-    return ObjectInfo(name, stat.st_size, stat.st_mtime_ns, stat.st_mtime)
+    return ObjectInfo(name, stat.st_size, str(stat.st_mtime_ns), stat.st_mtime)

@@ -19,9 +19,8 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from trm.errors import UserError
 from trm.io import files_below, sha256_file
-from trm.storage.base import Conflict, ObjectMissing, Store
+from trm.storage.base import ABSENT, Conflict, Damaged, ObjectMissing, Store
 from trm.storage.lease import Lease
 
 log = logging.getLogger("trm")
@@ -92,7 +91,11 @@ class Mirror:
             self._last[0].result()
 
     def list(self) -> list[Snapshot]:
-        """Complete checkpoints, newest first: one listing, and one small read for each."""
+        """Complete checkpoints, newest first: one listing, and one small read for each.
+
+        Raises:
+            StorageError: the bucket refuses or does not answer. Only a missing or damaged manifest means no checkpoint.
+        """
         parts_of: dict[tuple[str, int], set[int]] = {}
         for info in self.store.list():
             if match := _MANIFEST.match(info.name):
@@ -106,7 +109,7 @@ class Mirror:
                 snapshots.append(Snapshot(name, int(manifest["step"]), manifest["score"], parts))
             except ObjectMissing:
                 continue  # deleted since the listing: the job that owns the run keeps only the newest
-            except (UserError, ValueError, KeyError) as error:
+            except (Damaged, ValueError, KeyError) as error:
                 log.warning("checkpoint %s in %s is ignored: %s", name, self.store.uri, error)
         return sorted(snapshots, key=lambda snapshot: (snapshot.step, snapshot.name), reverse=True)
 
@@ -114,7 +117,8 @@ class Mirror:
         """Download a checkpoint (some parts; None: all) to `folder/<name>`, which appears only when complete.
 
         Raises:
-            UserError: a file is missing or does not match its checksum.
+            ObjectMissing: a file is missing.
+            Damaged: a file does not match its checksum.
         """
         target = folder / snapshot.name
         temporary = folder / f".restore-{snapshot.name}-{uuid4().hex[:8]}"
@@ -156,7 +160,7 @@ class Mirror:
             self.store.put_bytes(
                 _manifest_name(name, self.part, self.parts),
                 json.dumps(manifest, sort_keys=True).encode(),
-                if_generation_match=0,
+                generation=ABSENT,
             )
         except Conflict:
             # This step has been published (the run was resumed from before it) with the same state: delete ours.
@@ -191,9 +195,9 @@ class Mirror:
         self.store.get_file(f"{origin}/{entry['name']}", path)
         size = path.stat().st_size
         if size != entry["bytes"]:
-            raise UserError(f"{entry['name']} has {size} bytes instead of {entry['bytes']}: it was cut short")
+            raise Damaged(f"{entry['name']} has {size} bytes instead of {entry['bytes']}: it was cut short")
         if sha256_file(path) != entry["sha256"]:
-            raise UserError(f"{entry['name']} does not match its checksum: it is damaged")
+            raise Damaged(f"{entry['name']} does not match its checksum: it is damaged")
 
     def _manifest(self, name: str, part: int, parts: int) -> dict[str, Any]:
         manifest = json.loads(self.store.get_bytes(_manifest_name(name, part, parts)))

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from trm.errors import UserError
 from trm.study import flops, tpu_kernels
 from trm.study.dataset_identity import shape
-from trm.study.reading import error_sentence, parse_yaml
+from trm.study.reading import error_sentence, read_yaml
 from trm.study.schema import (
     Count,
     EvaluationConfig,
@@ -20,10 +20,9 @@ from trm.study.schema import (
     Positive,
     RunConfig,
     Section,
-    TrainingConfig,
 )
 from trm.study.stages import recursion_stages
-from trm.study.tasks import spec_of
+from trm.study.tasks import Sizes, spec_of
 
 
 class Hardware(Section):
@@ -92,12 +91,10 @@ def read_hardware(path: str | Path, name: str) -> Hardware:
         UserError: if the file or the entry is missing or malformed.
     """
     try:
-        entries: dict[str, Any] = parse_yaml(Path(path).read_text(encoding="utf-8"), str(path))
+        entries: dict[str, Any] = read_yaml(
+            path, "name a readable file: it holds the speeds that the plan uses"
+        )
         return Hardware.model_validate(entries[name])
-    except OSError as error:
-        raise UserError(
-            f"{path}: {error.strerror}; name a readable file: it holds the speeds that the plan uses"
-        ) from error
     except (KeyError, TypeError):
         if not isinstance(entries, dict):
             raise UserError(f"{path}: must be a mapping from names to machines") from None
@@ -131,9 +128,10 @@ def estimate(config: RunConfig, hardware: Hardware, step_seconds: float | None =
         done = stage.last_step
     hours = seconds * hardware.devices / 3600
     parameters = flops.parameters(model, data.seq_len, data.vocab_size)
-    activations = _activation_bytes(config, data.seq_len, hardware)
-    fixed = 20 * parameters
-    split = _fitting_parts(training, hardware, fixed, activations)
+    rows = -(-training.batch_size // (training.micro_batches * hardware.devices))
+    kernels = bool(hardware.slices) and training.precision in ("auto", "bfloat16")
+    sizes = Sizes(data.seq_len, data.vocab_size, data.num_puzzle_identifiers or 0, 0)
+    parts = _fitting_parts(config, sizes, rows, hardware)
     carry = 2 * training.batch_size * flops.tokens(model, data.seq_len) * model.d_model * 2
     return Estimate(
         parameters=parameters,
@@ -142,8 +140,8 @@ def estimate(config: RunConfig, hardware: Hardware, step_seconds: float | None =
         seconds=seconds,
         device_hours=hours,
         checkpoint_bytes=16 * parameters + carry,
-        memory_bytes=fixed + activations // max(1, split),
-        micro_batches=training.micro_batches * split,
+        memory_bytes=memory_bytes(config, sizes, rows // max(1, parts), kernels=kernels),
+        micro_batches=training.micro_batches * parts,
         usd=hours * hardware.usd_per_device_hour,
         compiled=step_seconds is not None,
     )
@@ -169,33 +167,42 @@ def evaluation_seconds(
     return puzzles * steps * passes * row / (hardware.devices * hardware.flops_per_second)
 
 
-def _fitting_parts(training: TrainingConfig, hardware: Hardware, fixed: int, activations: int) -> int:
+def _fitting_parts(config: RunConfig, sizes: Sizes, rows: int, hardware: Hardware) -> int:
     """Parts into which training splits a micro-batch by itself where a GPU's memory asks for it; 0: no number fits."""
     if hardware.host_memory or hardware.slices:
         return 1
-    rows = training.batch_size // (training.micro_batches * hardware.devices)
-    room = flops.MEMORY_SHARE * hardware.memory_gib * 2**30 - fixed
-    return next((n for n in range(1, rows + 1) if rows % n == 0 and activations / n <= room), 0)
+    room = flops.MEMORY_SHARE * hardware.memory_gib * 2**30
+    fits = (n for n in range(1, rows + 1) if rows % n == 0 and memory_bytes(config, sizes, rows // n) <= room)
+    return next(fits, 0)
 
 
-def _activation_bytes(config: RunConfig, seq_len: int, hardware: Hardware) -> int:
-    """Bytes of activations that the last round keeps for backward on one device, in bfloat16.
+def memory_bytes(config: RunConfig, sizes: Sizes, rows: int, itemsize: int = 2, kernels: bool = False) -> int:
+    """Bytes of a training step on one device: the state in float32, and what the last round keeps for backward.
 
-    Without TPU kernels they are each block's input, sums and output, and each SwiGLU's gate, up and product (or q, k, v
-    and attention's output).
+    That is each block's input, sums and output, and each SwiGLU's gate, up and product (or q, k, v and attention's
+    output); the TPU kernels keep less.
+
+    Args:
+        rows: of a micro-batch on this device.
+        itemsize: bytes of a value in the forward dtype.
+        kernels: whether the TPU kernels run, where they support the model.
     """
     model = config.model
-    length, width = flops.tokens(model, seq_len), model.d_model
+    size = flops.parameters(model, sizes.seq_len, sizes.vocab)
+    state = 4 * (
+        5 * size + sizes.num_ids * model.d_model
+    )  # weights, gradients, moments, average; puzzle table
+    length, width = flops.tokens(model, sizes.seq_len), model.d_model
     inner, attention = flops.inner_width(model, width), model.mixer == "attention"
     token_inner = None if attention else flops.inner_width(model, length)
-    rows = -(-config.training.batch_size // (config.training.micro_batches * hardware.devices))
-    applications = model.layers * (model.l_cycles + 1)
-    kernels = hardware.slices and config.training.precision in ("auto", "bfloat16")
+    applications = model.layers * max(
+        stage.l_cycles + 1 for stage in recursion_stages(model, config.training)
+    )
     if kernels and tpu_kernels.supported(length, width, inner, token_inner, model.heads):
         each = tpu_kernels.activation_bytes(rows, length, width, inner, attention)
-        return (applications + tpu_kernels.WORKING_APPLICATIONS) * each
+        return state + (applications + tpu_kernels.WORKING_APPLICATIONS) * each
     mixer = 4 * length * width if token_inner is None else 3 * width * token_inner
-    return 2 * rows * applications * (length * (4 * width + 3 * inner) + mixer)
+    return state + itemsize * rows * applications * (length * (4 * width + 3 * inner) + mixer)
 
 
 def seconds_text(seconds: float) -> str:

@@ -80,16 +80,19 @@ class Experiment(ExperimentScale):
     """The expected result, written before the run."""
     phase: str = ""
     """The phase of the study, one of `phases`."""
-    aliases: list[str] = []
-    """Its names in older documents."""
-    points: dict[str, str] = {}
-    """Names of single points in older documents: name -> label of the point."""
     figures: list[dict[str, Any]] = []
     """Figure specifications (trm.analysis.specs)."""
     scales: dict[str, ExperimentScale] = {}
     """Changes at single scales."""
 
-    def at(self, scale: str) -> Experiment:
+    def whose_figures(self, scale: str) -> str:
+        """Which list of figures holds at a scale, and what becomes of the experiment's own, as a sentence."""
+        own = sorted(name for name, here in self.scales.items() if here.figures is not None)
+        if scale not in own:
+            return "the experiment's list" + (f", which {', '.join(own)} replace" if own else "")
+        return f"the list of scales.{scale}.figures, which replaces the experiment's"
+
+    def at_scale(self, scale: str) -> Experiment:
         """The experiment at a scale: what the scale gives replaces its own, except for `set` and `evaluation`."""
         here = self.scales.get(scale, ExperimentScale())
         names = ("grid", "seeds", "log_every", "figures", "skip", "question", "hypothesis")
@@ -126,7 +129,6 @@ RULES = {
 }
 """Reserved names: Snakemake's rules and the two selections."""
 NAME = re.compile(r"[A-Za-z0-9_]+")
-ALIAS = re.compile(r"[A-Za-z0-9_.-]+")
 
 
 class StudyFile(Section):
@@ -157,11 +159,14 @@ class StudyFile(Section):
     @field_validator("experiments")
     @classmethod
     def _names(cls, value: dict[str, Experiment]) -> dict[str, Experiment]:
-        for name, experiment in value.items():
-            aliases = [*experiment.aliases, *experiment.points]
-            for word, shape in ((name, NAME), *((alias, ALIAS) for alias in aliases)):
-                if word in RULES:
-                    raise ValueError(f"{word!r} is the name of a rule of the pipeline; choose another")
-                if not shape.fullmatch(word):
-                    raise ValueError(f"{word!r}: names consist of letters, digits and _, such as data_size")
+        alike: dict[str, str] = {}
+        for name in value:
+            if name in RULES:
+                raise ValueError(f"{name!r} is the name of a rule of the pipeline; choose another")
+            if not NAME.fullmatch(name):
+                raise ValueError(f"{name!r}: names consist of letters, digits and _, such as data_size")
+            if (other := alike.setdefault(name.lower(), name)) != name:
+                raise ValueError(
+                    f"{other!r} and {name!r} differ in case only: their files are the same on macOS"
+                )
         return value

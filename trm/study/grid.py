@@ -15,9 +15,9 @@ from trm.errors import UserError
 from trm.study.experiment import Experiment, ExperimentScale, Grid, Scale, StudyFile
 from trm.study.fingerprint import canonical_json, run_name
 from trm.study.input_files import fill_variables, with_checksums
-from trm.study.merge import LENGTHS, Flat, check_key, flatten, lay, nearest, nest, resolve
+from trm.study.merge import LENGTHS, Flat, check_key, flatten, merge_layers, nearest, nest, resolve
 from trm.study.points import Point, ResolvedExperiment, Run, Study
-from trm.study.reading import error_sentence, parse_yaml
+from trm.study.reading import error_sentence, read_yaml
 from trm.study.schema import EvaluationConfig, RunConfig, RuntimeConfig
 from trm.study.text import count
 
@@ -52,11 +52,7 @@ def load_study(
 
 def read_study_file(path: str | Path) -> StudyFile:
     """Parse and validate the file without expanding it."""
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror or error}; name the study with --study") from error
-    document = parse_yaml(text, str(path))
+    document = read_yaml(path, "name the study with --study")
     if not isinstance(document, dict):
         raise UserError(f"{path}: must be a mapping with study, scales and experiments")
     return parse_study(document, str(path))
@@ -74,7 +70,7 @@ def _expand(
     file: StudyFile, path: str, scale_name: str, overrides: dict[str, Any], variables: dict[str, Any]
 ) -> Study:
     scale = file.scales[scale_name]
-    base = lay(
+    base = merge_layers(
         flatten(file.base, f"{path}: base"),
         flatten({"evaluation": dict(scale.evaluation)}, f"{path}: scale {scale_name}: evaluation"),
         flatten(scale.base, f"{path}: scale {scale_name}: base"),
@@ -83,30 +79,23 @@ def _expand(
     if runtime:
         scale = _with_runtime(scale, runtime)
     forced = flatten({key: value for key, value in overrides.items() if key[:8] != "runtime."}, "--set")
-    study = Study(file.study, scale_name, scale, {}, file.figures, {}, variables=_variables_of(file))
+    study = Study(file.study, scale_name, scale, {}, file.figures, variables=_variables_of(file))
     study.phases = file.phases
-    definitions = {name: experiment.at(scale_name) for name, experiment in file.experiments.items()}
+    definitions = {name: experiment.at_scale(scale_name) for name, experiment in file.experiments.items()}
     _refuse_too_many(definitions, scale, scale_name, path)
-    study.recipe = _recipe(lay(base, forced), f"{path}: scale {scale_name}", forced)
+    study.recipe = _recipe(merge_layers(base, forced), f"{path}: scale {scale_name}", forced)
     for name, experiment in definitions.items():
         where = f"{path}: experiment {name}"
         for other in experiment.scales:
             if other not in file.scales:
                 raise UserError(f"{where}: unknown scale {other!r}{nearest(other, file.scales)}")
-        for alias in (*experiment.aliases, *experiment.points):
-            if alias in file.experiments or alias in study.aliases or alias in study.points:
-                raise UserError(f"{where}: the alias {alias!r} is already a name; choose another")
-            if alias in experiment.points:
-                study.points[alias] = (name, experiment.points[alias])
-            else:
-                study.aliases[alias] = name
         study.experiments[name] = _resolve_experiment(
             name, experiment, scale, scale_name, base, forced, variables, where
         )
     for list_name in ("report", "study"):
         for name in getattr(scale, list_name):
-            if name not in study.experiments and name not in study.aliases:
-                known = nearest(name, [*study.experiments, *study.aliases])
+            if name not in study.experiments:
+                known = nearest(name, study.experiments)
                 raise UserError(f"{path}: scale {scale_name}: {list_name}: no experiment {name!r}{known}")
     _collect(study, path)
     return study
@@ -190,7 +179,7 @@ def _resolve_experiment(
     if experiment.skip:
         return ResolvedExperiment(name, experiment, (), figures, experiment.skip)
     here = experiment.scales.get(scale_name, ExperimentScale())
-    common = lay(
+    common = merge_layers(
         base,
         flatten(experiment.set or {}, where),
         flatten(here.set or {}, where),
@@ -210,14 +199,14 @@ def _resolve_experiment(
             left_out.append(f"needs --config {grid.needs}=... for: {labels or 'a grid'}")
             continue
         fixed = flatten(grid.set, grid_where)
-        shared = lay(common, fixed)
+        shared = merge_layers(common, fixed)
         expanded = list(_grid_points(grid, grid_where))
         made = set()
         for coords, label in expanded:
             if (common_label := grid.label or _values_text(fixed)) and len(grids) > 1:
                 label = f"{label} ({common_label})" if label else common_label
             seeds = grid.seeds or _seeds(experiment, scale)
-            point = _point(lay(shared, coords, forced), fixed | coords, label, seeds, where)
+            point = _point(merge_layers(shared, coords, forced), fixed | coords, label, seeds, where)
             key = canonical_json([[run.name for run in point.runs], point.evaluation_file])
             if key in points and len(expanded) > 1 and points[key].coords == point.coords:
                 raise UserError(f"{where}: the point {point.label} is listed twice")
@@ -314,7 +303,9 @@ def _refuse_dead_axes(grid: Grid, shared: Flat, forced: Flat, where: str) -> Non
         if len(values) > 1 and key not in fixed:
             names = set()
             for value in values:
-                point = _point(lay(shared, {key: value}, forced), {}, f"{key}={_text(value)}", [0], where)
+                point = _point(
+                    merge_layers(shared, {key: value}, forced), {}, f"{key}={_text(value)}", [0], where
+                )
                 names.add((point.runs[0].name, point.evaluation_file))
             if len(names) < len(values):
                 made = count(len(names), "different run")

@@ -9,6 +9,7 @@ from typing import Any
 
 from trm.errors import UserError
 from trm.io import sha256_file
+from trm.storage.base import is_remote
 from trm.study.merge import Flat
 
 
@@ -36,7 +37,11 @@ def with_checksums(data: dict[str, Any], where: str) -> dict[str, Any]:
 
 def _named_checksum(name: str, where: str) -> tuple[str, str]:
     """A file's name without its checksum, and the checksum."""
-    if "://" not in name:
+    try:
+        remote = is_remote(name)
+    except UserError as error:
+        raise UserError(f"{where}: data.files: {error}") from None
+    if not remote:
         return name, _file_sha256(name, where)
     path, _, checksum = name.partition("#sha256=")
     if re.fullmatch("[0-9a-f]{64}", checksum):

@@ -81,7 +81,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
-def lay(*layers: Flat) -> Flat:
+def merge_layers(*layers: Flat) -> Flat:
     """Merge layers: later ones win, and one of steps, rows or epochs replaces the others of lower layers."""
     result: Flat = {}
     for layer in layers:

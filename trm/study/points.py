@@ -81,9 +81,6 @@ class Study:
     scale: Scale
     experiments: dict[str, ResolvedExperiment]
     figures: list[dict[str, Any]]
-    aliases: dict[str, str]
-    points: dict[str, tuple[str, str]] = field(default_factory=dict)
-    """Name of a point in older documents -> its experiment and label."""
     runs: dict[str, Run] = field(default_factory=dict)
     evaluations: dict[str, EvaluationConfig] = field(default_factory=dict)
     log_every: dict[str, int] = field(default_factory=dict)
@@ -95,37 +92,14 @@ class Study:
     recipe: Flat = field(default_factory=dict)
     """The scale's recipe before any experiment, dotted key -> value: the baseline of ablations."""
 
-    @property
-    def names(self) -> list[str]:
-        """Names and aliases of experiments and of single points."""
-        return [*self.experiments, *self.aliases, *self.points]
-
-    def find(self, name: str) -> tuple[ResolvedExperiment, Point | None]:
-        """The experiment that a name refers to, and the point if it is the name of one.
-
-        Raises:
-            UserError: the name is unknown, or this scale has no such point.
-        """
-        if name not in self.points:
-            return self.experiment(name), None
-        owner, label = self.points[name]
-        experiment = self.experiments[owner]
-        return experiment, None if experiment.skip else experiment.point(label)
-
     def experiment(self, name: str) -> ResolvedExperiment:
-        """An experiment by its name or alias."""
-        known = self.aliases.get(name, name)
-        if known in self.points:
-            owner, label = self.points[known]
+        """An experiment by its name. Raises UserError with the nearest name."""
+        if name not in self.experiments:
             raise UserError(
-                f"{name} is one point of {owner} ({label}): `python -m trm study run {name}` runs it"
+                f"no experiment {name!r} at scale {self.scale_name}{nearest(name, self.experiments)} (`python -m trm "
+                f"study list`; a name from an older document: `python -m trm study find {name}`)"
             )
-        if known not in self.experiments:
-            hint = nearest(name, self.names)
-            raise UserError(
-                f"no experiment {name!r} at scale {self.scale_name}{hint} (`python -m trm study list`)"
-            )
-        return self.experiments[known]
+        return self.experiments[name]
 
     def why_skipped(self, name: str) -> str:
         """Why an experiment is not run, as a sentence."""

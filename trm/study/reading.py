@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -10,6 +11,18 @@ from pydantic import ValidationError
 
 from trm.errors import UserError
 from trm.study.merge import nearest
+
+
+def read_yaml(path: str | Path, remedy: str = "make it readable") -> Any:
+    """Parse a YAML file. Raises UserError; `remedy` is for a file that cannot be opened."""
+    try:
+        content = Path(path).read_bytes()
+        return parse_yaml(content.decode("utf-8-sig"), str(path))
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror or error}; {remedy}") from error
+    except UnicodeDecodeError as error:
+        line = content[: error.start].count(b"\n") + 1
+        raise UserError(f"{path}, line {line}: not UTF-8 text: save the file as UTF-8") from error
 
 
 def parse_yaml(text: str, where: str) -> Any:
@@ -98,7 +111,8 @@ def _expectation(first: Any) -> str:
         return f"needs the key {context['discriminator'].strip(chr(39))}"
     if kind in _BOUNDS:
         word, key = _BOUNDS[kind]
-        return f"must be {word} {context[key]:g}, not {first['input']!r}"
+        bound = context[key]
+        return f"must be {word} {f'{bound:,}' if isinstance(bound, int) else f'{bound:g}'}, not {first['input']!r}"
     if kind == "literal_error":
         return f"must be {context['expected']}, not {first['input']!r}"
     expected = _KINDS.get(kind.removesuffix("_parsing").removesuffix("_type").removesuffix("_from_float"))

@@ -25,8 +25,10 @@ from trm.study.tasks import TaskName, spec_of
 Fraction = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Count = Annotated[int, Field(ge=1)]
-Whole = Annotated[int, Field(ge=0)]
+MOST = 10**9
+"""Largest number of anything: a mistyped one would plan centuries, or overflow later."""
+Count = Annotated[int, Field(ge=1, le=MOST)]
+Whole = Annotated[int, Field(ge=0, le=MOST)]
 
 
 def _range(value: Any) -> Any:
@@ -87,7 +89,7 @@ class ModelConfig(Section):
     multiple: Annotated[int, Field(ge=8, le=1024, multiple_of=8)] = 256
     """The inner width of a SwiGLU is a multiple of this number. At 256 (as in the paper) all networks narrower than 96
     have the same inner width; with a smaller number it follows the width and the expansion."""
-    puzzle_tokens: Annotated[int, Field(ge=0)] = 16
+    puzzle_tokens: Whole = 16
     """Tokens prepended for the puzzle embedding (puzzle_emb_len); the first one carries the vector. 0: none."""
     position: Literal["none", "rope", "learned"] = "none"
     """Position encoding: none, rotary (arXiv 2104.09864; attention mixer only) or a learned vector per token."""
@@ -135,29 +137,29 @@ class DataConfig(Section):
     """Sudoku: rows per box; the grid has box_rows * box_cols rows."""
     box_cols: Annotated[int, Field(ge=2, le=5)] = 3
     """Sudoku: columns per box."""
-    clues_min: Annotated[int, Field(ge=0)] = 0
+    clues_min: Whole = 0
     """Generated Sudoku: fewest clues (0: as few as uniqueness allows)."""
-    clues_max: Annotated[int, Field(ge=0)] = 0
+    clues_max: Whole = 0
     """Generated Sudoku: most clues (0: minimal puzzles only)."""
-    min_rating: Annotated[int, Field(ge=0)] = 0
+    min_rating: Whole = 0
     """Generated Sudoku: fewest guesses of the rating solver."""
-    pool: Annotated[int, Field(ge=0)] = 0
+    pool: Whole = 0
     """Puzzles, mazes or tasks to generate before splitting (0: as many as the splits need; 4x4 Sudoku: every class)."""
     maze_size: Annotated[int, Field(ge=5, le=64)] = 30
     """Maze: side of the square grid."""
-    min_path: Annotated[int, Field(ge=0)] = 110
+    min_path: Whole = 110
     """Generated maze: fewest cells of the shortest path."""
     unique_path: bool = False
     """Generated maze: only mazes with a single shortest path."""
     arc_side: Annotated[int, Field(ge=4, le=30)] = 30
     """ARC: side of the square canvas; tasks with larger grids are left out."""
-    train_puzzles: Annotated[int, Field(ge=1)] | None = 1000
+    train_puzzles: Count | None = 1000
     """Original training puzzles (nested: a smaller set is a subset of a larger one). null: all."""
-    augmentations: Annotated[int, Field(ge=0)] = 1000
+    augmentations: Whole = 1000
     """Augmented copies of each training puzzle besides the original."""
-    validation_puzzles: Annotated[int, Field(ge=0)] = 2048
+    validation_puzzles: Whole = 2048
     """Puzzles used to choose the best checkpoint and to draw the curves; never part of the test."""
-    test_puzzles: Annotated[int, Field(ge=1)] | None = None
+    test_puzzles: Count | None = None
     """Test puzzles. null: all."""
     sources: tuple[SourceConfig, ...] = ()
     """Sudoku: sources of the pool for `source: mix`, each with its share of the training rows. Of equivalent puzzles
@@ -173,7 +175,7 @@ class DataConfig(Section):
     symmetry: Literal["random", "none"] = "random"
     """Puzzles from files: each under one random symmetry of the rules (copy 0 too), because published collections are
     often in a form that a model learns instead of the rules; `none`: as in the file."""
-    seed: int = 0
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] = 0
     """Seed of generation, splits, symmetries and augmentation."""
 
     @property
@@ -218,7 +220,7 @@ class TrainingConfig(Section):
     muP does for Adam, arXiv 2203.03466) or sqrt_width (its square root)."""
     puzzle_lr: Positive | None = None
     """Learning rate of the puzzle embedding; null: `lr`."""
-    warmup_steps: Annotated[int, Field(ge=0)] = 2000
+    warmup_steps: Whole = 2000
     """Steps of linear warm-up from 0; step 1 uses lr / warmup_steps."""
     lr_min_ratio: Fraction = 1.0
     """Cosine decay (arXiv 1608.03983, without restarts) from the end of the warm-up to this fraction of lr; 1:
@@ -227,7 +229,7 @@ class TrainingConfig(Section):
     """Decoupled weight decay of all parameters except the puzzle embedding."""
     puzzle_weight_decay: NonNegative = 1.0
     """Decoupled weight decay of the rows of the puzzle embedding that are in the batch."""
-    optimizer: Literal["adam_atan2", "adamw", "lion"] = "adam_atan2"
+    optimizer: Literal["adam_atan2", "adamw", "lion", "muon"] = "adam_atan2"
     """Adam-atan2 (arXiv 2407.05872), AdamW (1711.05101) or Lion (2302.06675)."""
     beta1: Fraction = 0.9
     """First-moment decay."""
@@ -252,7 +254,7 @@ class TrainingConfig(Section):
     of further supervision steps, the sum over k = 1..R of (1 - p)^k at halt probability p with R steps left."""
     curriculum: tuple[CurriculumStage, ...] = ()
     """Recursion curriculum: stages with other (T, n) before the model's own apply; each is a static program."""
-    snapshots: Annotated[int, Field(ge=0)] = 0
+    snapshots: Whole = 0
     """Weight snapshots, evenly spaced over the last half of the steps, for averaging (arXiv 1803.05407)."""
     init_from: str | None = None
     """Name of a finished run from whose weights training starts."""
@@ -264,10 +266,11 @@ class PlacementConfig(Section):
 
     backend: Literal["any", "cpu", "cuda", "xla"] = "any"
     """The backend; `any`: chosen by the machine."""
-    workers: Annotated[int, Field(ge=0)] = 0
+    workers: Whole = 0
     """Processes that share each batch (hosts of a TPU pod); 0: as many as the job is given."""
-    network: Literal["any", "plain"] = "any"
-    """`plain`: the network as defined, differentiated by autograd; `any`: the backend's faster implementation."""
+    network: Literal["any", "plain", "compiled", "triton"] = "any"
+    """`plain`: the network as defined, differentiated by autograd; on a GPU also `compiled` (torch.compile) and
+    `triton` (our kernels); `any`: the backend's fastest, timed if there are several."""
     average: Literal["every", "first"] = "every"
     """Which workers compute the moving average: all, or only the first, which sends it to the others at each
     validation. Under SPMD (xla) there is only one average."""
@@ -374,7 +377,7 @@ class EvaluationConfig(Section):
 
     weights: Literal["ema", "raw", "average"] = "ema"
     """Weights to evaluate: the moving average, the last ones, or the mean of the last `average` snapshots."""
-    average: Annotated[int, Field(ge=0)] = 0
+    average: Whole = 0
     """Snapshots to average (`weights: average`)."""
     unroll: tuple[Count, ...] = ()
     """Supervision steps after which accuracy is measured; empty: the model's halt_max_steps."""
@@ -384,15 +387,15 @@ class EvaluationConfig(Section):
     """Also measure, for each K, the best of K noisy restarts, chosen by the halt logit."""
     noise: NonNegative = 0.0
     """Standard deviation of the noise added to the initial state of all restarts except the first."""
-    copies: Annotated[int, Field(ge=0)] | None = None
+    copies: Whole | None = None
     """ARC: augmented copies of each test input that vote besides the original; null: all that were trained."""
-    train_puzzles: Annotated[int, Field(ge=0)] = 1000
+    train_puzzles: Whole = 1000
     """Training puzzles (originals) that are also evaluated, for the train-test gap."""
-    test_puzzles: Annotated[int, Field(ge=1)] | None = None
+    test_puzzles: Count | None = None
     """Test puzzles to evaluate; null: all."""
     steps: Count | None = None
     """Supervision steps of restarts, votes and traces; null: the model's halt_max_steps."""
-    traces: Annotated[int, Field(ge=0)] = 4
+    traces: Whole = 4
     """Test puzzles whose answer after each supervision step is saved, for the step-by-step figure."""
 
 
@@ -401,7 +404,7 @@ class RuntimeConfig(Section):
 
     log_every: Count = 100
     """Steps between metrics rows and progress lines."""
-    evals: Annotated[int, Field(ge=1)] = 10
+    evals: Count = 10
     """Validation passes per run, evenly spaced (the last one at the last step)."""
     checkpoint_minutes: Positive = 10.0
     """Minutes between checkpoints."""
@@ -419,5 +422,5 @@ class RuntimeConfig(Section):
     """Write TensorBoard event files to the checkpoint folder."""
     wandb: Literal["off", "offline", "online"] = "off"
     """Weights & Biases logging; the run's id is its fingerprint."""
-    checksum_every: Annotated[int, Field(ge=0)] = 1000
+    checksum_every: Whole = 1000
     """Steps between comparisons of the workers' weight checksums; 0: only at the start."""

@@ -54,10 +54,10 @@ def downloads(config: DataConfig) -> bool:
 
 
 def local_copies(config: DataConfig) -> list[tuple[str, Path]]:
-    """Name and local path of each input file; gs:// files are downloaded to the cache.
+    """Name and local path of each input file; files in a bucket are downloaded to the cache.
 
     Raises:
-        UserError: a file is missing, or a gs:// file has no checksum.
+        UserError: a file is missing, or one in a bucket has no checksum.
     """
     paths = []
     for index, name in enumerate(config.files):
@@ -73,7 +73,7 @@ def local_copies(config: DataConfig) -> list[tuple[str, Path]]:
 
 
 def checksum(file: str) -> str:
-    """SHA-256 of a gs:// file, which is kept in the cache.
+    """SHA-256 of a file in a bucket, which is kept in the cache.
 
     Raises:
         UserError: the file is local, missing or cannot be read.

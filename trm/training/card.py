@@ -6,11 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-from trm.io import paragraph, write_text
+from trm.io import paragraph, read_json, write_text
 from trm.study.fingerprint import task_slug
+from trm.study.records import TRAINING, WEIGHTS, check_evaluation, read_training
 from trm.study.schema import DataConfig
 from trm.study.text import count
-from trm.training.outputs import PUZZLE, WEIGHTS, TrainedModel, load_weights, save_weights
+from trm.training.outputs import PUZZLE, TrainedModel, load_weights, save_weights
 
 SHOWN = ("fixed", "confident")
 """Policies in the card, besides `restarts`: users have no oracle, and votes are no better than the halt logit."""
@@ -30,7 +31,7 @@ def write_model(run: Path, out: Path) -> int:
     data = trained.config.data  # drop local paths; the files' checksums stay
     config = trained.config.model_copy(update={"data": data.model_copy(update={"files": ()})})
     save_weights(out / WEIGHTS, kept, config, trained.meta)
-    write_text(out / "README.md", _card(run, trained, out.name))
+    write_text(out / "README.md", card(run, trained, out.name))
     return (out / WEIGHTS).stat().st_size
 
 
@@ -48,9 +49,9 @@ def _data(data: DataConfig) -> str:
     return ", ".join(parts)
 
 
-def _card(run: Path, trained: TrainedModel, name: str) -> str:
+def card(run: Path, trained: TrainedModel, name: str) -> str:
     """The model card: model, data, training, provenance, accuracy."""
-    config, document = trained.config, _document(run / "training.json")
+    config, document = trained.config, read_training(run) if (run / TRAINING).exists() else {}
     model, data, training = config.model, config.data, config.training
     parameters = sum(tensor.numel() for tensor in trained.weights("ema").values())
     lines = [
@@ -72,17 +73,11 @@ def _card(run: Path, trained: TrainedModel, name: str) -> str:
             f"({count(document['threads'], 'thread')}), commit {commit}, run {trained.meta['run']}."
         )
     lines = [paragraph(line) for line in lines]
-    rows = []
-    for path in sorted(run.glob("evaluation-*.json")):
-        evaluation = _document(path)
-        puzzles = evaluation.get("dataset", document.get("dataset", {})).get("name", "")
-        rows += [
-            f"| {puzzles} | {row['policy']} | {row['steps']} | {row['restarts']} "
-            f"| {100 * row['exact_accuracy']:.1f} % of {row['puzzles']:,} |"
-            for row in evaluation["results"]
-            if row["split"] == "test"
-            and (row["policy"] in SHOWN or (row["policy"] == "restarts" and row["restarts"] > 1))
-        ]
+    rows = [
+        f"| {puzzles} | {row['policy']} | {row['steps']} | {row['restarts']} "
+        f"| {100 * row['exact_accuracy']:.1f} % of {row['puzzles']:,} |"
+        for puzzles, row in evaluations(run)
+    ]
     if rows:
         lines += [
             "",
@@ -104,5 +99,23 @@ def _card(run: Path, trained: TrainedModel, name: str) -> str:
     return "\n".join(lines)
 
 
-def _document(path: Path) -> dict[str, Any]:
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+def evaluations(run: Path) -> list[tuple[str, dict[str, Any]]]:
+    """What a user can expect on test puzzles: the data set's name, and a row of an evaluation's results.
+
+    Raises:
+        UserError: a file does not belong to the run.
+    """
+    training = read_training(run) if (run / TRAINING).exists() else {}
+    found = []
+    for path in sorted(run.glob("evaluation-*.json")):
+        evaluation = read_json(path)
+        if training:
+            check_evaluation(path, evaluation, training)
+        name = evaluation.get("dataset", training.get("dataset", {})).get("name", "")
+        found += [
+            (name, row)
+            for row in evaluation["results"]
+            if row["split"] == "test"
+            and (row["policy"] in SHOWN or (row["policy"] == "restarts" and row["restarts"] > 1))
+        ]
+    return found

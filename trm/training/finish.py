@@ -8,10 +8,11 @@ from typing import Any
 import torch
 
 from trm.backends.base import Backend
-from trm.io import write_bytes, write_json
+from trm.io import sha256_file, write_bytes, write_json
 from trm.provenance import provenance
 from trm.study.fingerprint import RECIPE_VERSION, run_fingerprint
 from trm.study.flops import parameters, step_flops, train_flops
+from trm.study.records import HISTORY, TRAINING, WEIGHTS
 from trm.study.schema import TrainingConfig
 from trm.training import outputs
 from trm.training.checkpoints.saving import Record
@@ -62,8 +63,8 @@ def finish_run(
         "precision": state.precision.name,
         **sizes._asdict(),
     }
-    outputs.save_weights(out / outputs.WEIGHTS, tensors, config, meta)
-    write_bytes(out / "history.csv", to_csv(record.rows))
+    outputs.save_weights(out / WEIGHTS, tensors, config, meta)
+    write_bytes(out / HISTORY, to_csv(record.rows))
     rows = record.done * config.training.batch_size
     model, shape = config.model, (sizes.seq_len, sizes.vocab)
     training_json = {
@@ -74,6 +75,7 @@ def finish_run(
         "config": config.model_dump(mode="json"),
         "seed": config.seed,
         "dataset": dataset,
+        "sha256": {name: sha256_file(out / name) for name in (WEIGHTS, HISTORY)},
         "outcome": "finished",
         "parameters": parameters(model, *shape),
         "flops_per_row": step_flops(model, *shape),
@@ -102,4 +104,4 @@ def finish_run(
         "best": record.best,
         "provenance": provenance(started_at),
     }
-    write_json(out / "training.json", training_json)
+    write_json(out / TRAINING, training_json)

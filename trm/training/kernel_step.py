@@ -10,9 +10,10 @@ from torch.profiler import record_function
 
 from trm.backends.base import Backend
 from trm.backends.cpu import compiled, library
+from trm.backends.cpu.choice import products_for
 from trm.backends.cpu.compiled import CompiledNetwork
 from trm.backends.cpu.library import address
-from trm.backends.cpu.network import Incoming, Results, Settings, Supervision, products_for
+from trm.backends.cpu.network import Incoming, Results, Settings, Supervision
 from trm.model.act import Carry, Rows, empty_carry
 from trm.model.parameters import Rates
 from trm.study.flops import train_flops
@@ -114,16 +115,16 @@ class KernelStep(TrainStep):
         if training.max_grad_norm is not None:
             state.grads.mul_(min(1.0, training.max_grad_norm / (math.sqrt(squared) + 1e-6)))
         ema = state.ema if state.averages else None
-        rates = self._rates[step - 1]
+        rates = Rates(*self._rates[step - 1])
         if training.optimizer in OPTIMISERS:
             kind, betas = OPTIMISERS[training.optimizer], (training.beta1, training.beta2)
             buffers = (state.params, *state.moments, ema, state.grads)
-            update = library.Update(kind, *betas, *rates, training.ema, *map(address, buffers))
+            update = library.Update(kind, *betas, *rates[:3], training.ema, *map(address, buffers))
             library.functions().trm_update(byref(update), 0, state.layout.size)
         else:
             tensors = Rates(*map(torch.tensor, rates))
             chunk = self.backend.chunk
-            flat.update(training, state.params, state.grads, state.moments, ema, tensors, chunk)
+            flat.update(training, state.params, state.grads, state.moments, ema, tensors, chunk, state.layout)
         if state.puzzle_table is not None:
             self._update_puzzle(
                 state.puzzle_table, self._factors[step - 1] * (training.puzzle_lr or training.lr)

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from trm.backends.base import Backend
-from trm.backends.cuda.self_check import check_kernels
 from trm.backends.registry import load_implementation
 from trm.errors import UserError
 from trm.model.act import Rows
@@ -24,6 +23,7 @@ from trm.study.schema import RunConfig, RuntimeConfig
 from trm.study.stages import recursion_stages
 from trm.training.checkpoints.folder import CheckpointFolder, load_newest
 from trm.training.checkpoints.saving import Record, Saver, run_identity
+from trm.training.choice import choose_network
 from trm.training.dataset import Dataset
 from trm.training.feed import Feed
 from trm.training.finish import divergence_message, finish_run
@@ -68,8 +68,9 @@ class Trainer:
         self.saver = Saver(folder, backend, runtime, identity)
         self.record = Record()
         sizes = dataset.puzzles
-        check_kernels(backend, config.model, sizes.seq_len, self.precision.forward)
         with explain_out_of_memory(self._out_of_memory):
+            resumed = loaded.meta.get("network") if loaded else None
+            choose_network(backend, config, dataset, self.precision, resumed)
             self.state = TrainState(config, sizes, self.precision, backend)
             if loaded:
                 self.saver.resume(loaded, self.state, self.record)

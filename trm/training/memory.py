@@ -1,4 +1,4 @@
-"""Estimates of a training step's memory, and the error message when it runs out."""
+"""The error message when a training step runs out of memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from contextlib import contextmanager
 import torch
 
 from trm.errors import UserError
-from trm.study.flops import MEMORY_SHARE, inner_width, parameters, tokens
+from trm.study.cost import memory_bytes
+from trm.study.flops import MEMORY_SHARE
 from trm.study.schema import RunConfig
 from trm.study.tasks import Sizes
 from trm.training.history import si
@@ -23,35 +24,17 @@ OUT_OF_MEMORY = re.compile(
 """Words of the host, XLA, CUDA and Triton, cuBLAS and cuDNN, NCCL."""
 
 
-def row_bytes(config: RunConfig, puzzles: Sizes, itemsize: int) -> float:
-    """Bytes of activations kept for backward per row: those of the last round, in the forward dtype."""
-    model = config.model
-    length, width = tokens(model, puzzles.seq_len), model.d_model
-    block = length * (6 * width + 4 * inner_width(model, width))
-    if model.mixer == "mlp":
-        block += 4 * inner_width(model, length) * width
-    else:
-        block += 5 * length * width
-    updates = max([model.l_cycles, *(stage.l_cycles for stage in config.training.curriculum)]) + 1
-    return float(itemsize * updates * model.layers * block)
-
-
-def fixed_bytes(config: RunConfig, puzzles: Sizes) -> float:
-    """Bytes of weights, gradients, moments, EMA and puzzle table in float32."""
-    size = parameters(config.model, puzzles.seq_len, puzzles.vocab)
-    return 4.0 * (7 * size + puzzles.num_ids * config.model.d_model)
-
-
 def fitting_micro_batches(
     config: RunConfig, puzzles: Sizes, itemsize: int, world: int, limit: int, least: int
 ) -> int | None:
     """The smallest number of micro-batches from `least` whose estimate fits into `limit` bytes; None: there is none."""
     rows = config.training.batch_size // world
     for count in range(least, rows + 1):
-        if rows % count == 0:
-            need = fixed_bytes(config, puzzles) + rows / count * row_bytes(config, puzzles, itemsize)
-            if need <= MEMORY_SHARE * limit:
-                return count
+        if (
+            rows % count == 0
+            and memory_bytes(config, puzzles, rows // count, itemsize) <= MEMORY_SHARE * limit
+        ):
+            return count
     return None
 
 
@@ -70,7 +53,7 @@ def out_of_memory_message(
     """The error for a step in `used` micro-batches that does not fit: its estimated memory, and what would fit."""
     rows = config.training.batch_size // world // used
     itemsize = dtype.itemsize
-    need = fixed_bytes(config, puzzles) + rows * row_bytes(config, puzzles, itemsize)
+    need = memory_bytes(config, puzzles, rows, itemsize)
     sentence = f"out of memory with {rows} rows at once on one worker (about {si(need)}B of {si(limit)}B)"
     count = fitting_micro_batches(config, puzzles, itemsize, world, limit, used + 1)
     if count is None:

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from trm.errors import UserError
-from trm.io import write_bytes
+from trm.io import sha256_file, write_bytes
+from trm.study.records import TRAINING, WEIGHTS, check_name, read_training, weights_metadata
 from trm.study.schema import RunConfig
 
-WEIGHTS = "weights.safetensors"
 PUZZLE = "puzzle.weight"
 
 
@@ -25,6 +25,8 @@ class TrainedModel(NamedTuple):
     """seq_len, vocab, num_ids, ignore, fingerprint, precision, run."""
     tensors: dict[str, Tensor]
     """`raw.*`, `ema.*`, `snapshot<k>.*`, `buffers.h_init`, `buffers.l_init`."""
+    sha256: str = ""
+    """Of the file; empty: not from a file."""
 
     def weights(self, kind: str, average: int = 0) -> dict[str, Tensor]:
         """The weights of a `kind`: `ema`, `raw`, or `average` (mean of the last `average` snapshots); float32.
@@ -72,35 +74,42 @@ def pack_weights(
 
 
 def save_weights(path: Path, tensors: dict[str, Tensor], config: RunConfig, meta: dict[str, Any]) -> None:
-    """Write weights.safetensors, with the config and `meta` as JSON in its metadata."""
+    """Write weights.safetensors, with the config and `meta` as JSON in its metadata.
+
+    One entry: safetensors writes several in random order, and equal weights would be different files.
+    """
     from safetensors.torch import save
 
-    metadata = {"config": config.model_dump_json(), "meta": json.dumps(meta)}
+    metadata = {"config": json.dumps(config.model_dump(mode="json") | {"meta": meta}, sort_keys=True)}
     # cloned, since safetensors refuses several views of one buffer
     write_bytes(path, save({n: t.clone() for n, t in tensors.items()}, metadata=metadata))
 
 
 def load_weights(path: Path) -> TrainedModel:
-    """Read a run folder's weights.safetensors, or the file itself.
+    """Read a run folder's weights.safetensors, or the file itself. In a folder of a finished run they must be its own.
 
     Raises:
-        UserError: it is missing, damaged, or was not written by a run.
+        UserError: the file is missing, damaged, not written by a run, or belongs to another run.
     """
-    from safetensors import safe_open
+    from safetensors.torch import load_file
 
-    path = path / WEIGHTS if path.is_dir() else path
-    if not path.is_file():
-        raise UserError(f"{path} does not exist: train the run first")
-    try:
-        with safe_open(str(path), framework="pt") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no iterator)
-    except Exception as error:
-        raise UserError(
-            f"{path} is damaged ({error}): delete it or the run folder, and repeat the command to train it again"
-        ) from error
-    if "config" not in metadata or "meta" not in metadata:
-        raise UserError(f"{path} has no run metadata: convert it with `python -m trm convert`")
-    return TrainedModel(
-        RunConfig.model_validate_json(metadata["config"]), json.loads(metadata["meta"]), tensors
+    folder, path = (path, path / WEIGHTS) if path.is_dir() else (None, path)
+    document = weights_metadata(path)
+    meta = document["meta"]
+    remedy = (
+        f"delete {path.parent} and repeat the command, which trains the run again, or put its own file back"
     )
+    if folder:
+        check_name(path, folder.resolve().name, meta["run"], remedy)
+        if (folder / TRAINING).exists():
+            training = read_training(folder, (WEIGHTS,))
+            if meta["fingerprint"] != training["fingerprint"]:
+                raise UserError(f"{path} belongs to {meta['run']}, not to {training['run']}: {remedy}")
+    try:
+        config, tensors = RunConfig.model_validate_json(json.dumps(document["config"])), load_file(path)
+    except Exception as error:
+        raise UserError(f"{path} is damaged ({error}): {remedy}") from error
+    broken = [name for name, tensor in tensors.items() if not torch.isfinite(tensor).all()]
+    if broken:
+        raise UserError(f"{path} is damaged ({broken[0]} holds NaN or infinity): {remedy}")
+    return TrainedModel(config, meta, tensors, sha256_file(path))

@@ -226,7 +226,8 @@ class TrainStep:
         factor = lr_factor(step, training.warmup_steps, training.steps, training.lr_min_ratio)
         rates = flat.rates(training, step, factor * training.lr)
         ema = state.ema if state.averages else None
-        flat.update(training, state.params, state.grads, state.moments, ema, rates, self.backend.chunk)
+        chunk = self.backend.chunk
+        flat.update(training, state.params, state.grads, state.moments, ema, rates, chunk, state.layout)
         if state.puzzle_table is not None:
             self._update_puzzle(state.puzzle_table, factor * (training.puzzle_lr or training.lr))
         if kept is not None:

@@ -3,18 +3,18 @@
 
 rule source:
     input:
-        preflight=by(INPUTS.source_preflight, "source"),
+        preflight=of_wildcards(INPUTS.source_preflight, "source"),
     output:
-        manifest=PLACE.at("results/sources/{source}/manifest.json"),
-        puzzles=PLACE.at("results/sources/{source}/puzzles.npz"),
+        manifest=PLACE.file("results/sources/{source}/manifest.json"),
+        puzzles=PLACE.file("results/sources/{source}/puzzles.npz"),
     log:
         f"{LOGS}/source/{{source}}.log",
     conda:
         "../../envs/cpu/environment.yaml"
     params:
-        config=by(CATALOGUE.source_json, "source"),
+        config=of_wildcards(CATALOGUE.source_json, "source"),
         # another path to the same bytes makes no other pool
-        files=derived(CATALOGUE.source_inputs, "source"),
+        files=untracked(CATALOGUE.source_inputs, "source"),
     message:
         "Puzzles {wildcards.source}"
     shell:
@@ -24,18 +24,18 @@ rule source:
 
 rule dataset:
     input:
-        preflight=by(INPUTS.dataset_preflight, "dataset"),
-        source=by(INPUTS.source_manifest, "dataset"),
-        puzzles=by(INPUTS.source_puzzles, "dataset"),
+        preflight=of_wildcards(INPUTS.dataset_preflight, "dataset"),
+        source=of_wildcards(INPUTS.source_manifest, "dataset"),
+        puzzles=of_wildcards(INPUTS.source_puzzles, "dataset"),
     output:
-        manifest=PLACE.at("results/datasets/{dataset}/manifest.json"),
-        files=PLACE.all(CATALOGUE.dataset_files("{dataset}")[1:]),
+        manifest=PLACE.file("results/datasets/{dataset}/manifest.json"),
+        files=PLACE.files(CATALOGUE.dataset_files("{dataset}")[1:]),
     log:
         f"{LOGS}/dataset/{{dataset}}.log",
     conda:
         "../../envs/cpu/environment.yaml"
     params:
-        config=by(CATALOGUE.dataset_json, "dataset"),
+        config=of_wildcards(CATALOGUE.dataset_json, "dataset"),
     message:
         "Data set {wildcards.dataset}"
     shell:

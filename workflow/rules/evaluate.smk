@@ -3,15 +3,14 @@
 
 rule evaluate:
     input:
-        training=PLACE.at("results/runs/{run}/training.json"),
-        weights=PLACE.at("results/runs/{run}/weights.safetensors"),
-        dataset=by(INPUTS.evaluate_dataset, "run", "evaluation"),
+        run=of_wildcards(INPUTS.evaluate_run, "run", "evaluation"),
+        dataset=of_wildcards(INPUTS.evaluate_dataset, "run", "evaluation"),
     output:
-        evaluation=PLACE.at("results/runs/{run}/evaluation-{evaluation}.json"),
+        evaluation=PLACE.file("results/runs/{run}/evaluation-{evaluation}.json"),
     log:
         f"{LOGS}/evaluate/{{run}}-{{evaluation}}.log",
     benchmark:
-        PLACE.at("results/benchmarks/evaluate/{run}-{evaluation}.tsv")
+        PLACE.file("results/benchmarks/evaluate/{run}-{evaluation}.tsv")
     conda:
         "../../envs/cpu/environment.yaml"
     threads: PROJECT.study.scale.threads
@@ -19,11 +18,11 @@ rule evaluate:
         tpu_hosts=1,
         gpu=PLAN.gpus_per_worker,
     params:
-        evaluation=by(CATALOGUE.evaluation_json, "run", "evaluation"),
-        checkpoints=derived(INPUTS.checkpoints, "run"),
+        evaluation=of_wildcards(CATALOGUE.evaluation_json, "run", "evaluation"),
+        checkpoints=untracked(INPUTS.checkpoints, "run"),
     message:
         "Evaluation of {wildcards.run}"
     shell:
-        "exec python -m trm evaluate --run $(dirname {input.training:q}) --dataset $(dirname {input.dataset:q}) "
+        "exec python -m trm evaluate --run $(dirname {input.run[0]:q}) --dataset $(dirname {input.dataset:q}) "
         "--ahead {params.checkpoints:q} --evaluation {params.evaluation:q} --out {output.evaluation:q} "
         "--threads {threads} --log {log:q}"

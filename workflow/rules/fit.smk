@@ -3,7 +3,7 @@
 
 rule table:
     input:
-        by(INPUTS.table, "table"),
+        of_wildcards(INPUTS.table, "table"),
     output:
         table="results/tables/{table}.csv",
         sidecar="results/tables/{table}.csv.json",
@@ -14,8 +14,8 @@ rule table:
     conda:
         "../../envs/cpu/environment.yaml"
     params:
-        options=derived(lambda: PROJECT.options),
-        root=derived(lambda: PLACE.root),
+        options=untracked(lambda: PROJECT.options),
+        root=untracked(lambda: PLACE.root),
     message:
         "Table {wildcards.table}"
     shell:
@@ -26,7 +26,7 @@ rule table:
 
 rule fit:
     input:
-        tables=by(lambda fit: SELECTION.fit(fit).tables, "fit"),
+        tables=of_wildcards(lambda fit: SELECTION.fit(fit).tables, "fit"),
     output:
         "results/fits/{fit}.json",
     log:
@@ -34,7 +34,7 @@ rule fit:
     conda:
         "../../envs/cpu/environment.yaml"
     params:
-        spec=by(lambda fit: SELECTION.fit(fit).json, "fit"),
+        spec=of_wildcards(lambda fit: SELECTION.fit(fit).json, "fit"),
     message:
         "Fit {wildcards.fit}"
     shell:

@@ -3,8 +3,10 @@
 
 rule plot:
     input:
-        tables=by(lambda figure: SELECTION.figure_by_name(figure).tables, "figure"),
-        fits=by(lambda figure: [fit.file for fit in SELECTION.figure_by_name(figure).fits], "figure"),
+        tables=of_wildcards(lambda figure: SELECTION.figure_by_name(figure).tables, "figure"),
+        fits=of_wildcards(
+            lambda figure: [fit.file for fit in SELECTION.figure_by_name(figure).fits], "figure"
+        ),
     output:
         pdf="results/figures/{figure}.pdf",
         png="results/figures/{figure}.png",
@@ -14,7 +16,7 @@ rule plot:
     conda:
         "../../envs/cpu/environment.yaml"
     params:
-        spec=by(lambda figure: SELECTION.figure_by_name(figure).json, "figure"),
+        spec=of_wildcards(lambda figure: SELECTION.figure_by_name(figure).json, "figure"),
     message:
         "Figure {wildcards.figure}"
     shell:
@@ -24,13 +26,13 @@ rule plot:
 
 rule publish:
     input:
-        figure=by(lambda stem: SELECTION.figure(stem).files, "stem"),
-        stale=by(PUBLISHED.stale_figure, "stem"),
+        figure=of_wildcards(lambda stem: SELECTION.figure(stem).files, "stem"),
+        stale=of_wildcards(PUBLISHED.stale_figure, "stem"),
     output:
         pdf=report(
             "results/plots/{stem}.pdf",
             caption="../report/figure.rst",
-            category=by(SELECTION.category, "stem"),
+            category=of_wildcards(SELECTION.category, "stem"),
         ),
         png="results/plots/{stem}.png",
         stamp="results/plots/{stem}.json",
@@ -39,8 +41,8 @@ rule publish:
     conda:
         "../../envs/cpu/environment.yaml"
     params:
-        identity=by(lambda stem: SELECTION.figure(stem).identity, "stem"),
-        reading=derived(lambda stem: SELECTION.figure(stem).reading, "stem"),
+        identity=of_wildcards(lambda stem: SELECTION.figure(stem).identity, "stem"),
+        reading=untracked(lambda stem: SELECTION.figure(stem).reading, "stem"),
     message:
         "Publish results/plots/{wildcards.stem}.pdf"
     shell:

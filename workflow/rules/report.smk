@@ -3,8 +3,8 @@
 
 rule html_report:
     input:
-        shown=by(INPUTS.report),
-        stale=by(PUBLISHED.stale_report),
+        shown=of_wildcards(INPUTS.report),
+        stale=of_wildcards(PUBLISHED.stale_report),
     output:
         html=report("results/report.html", caption="../report/report.rst", category="Report"),
         spec="results/report.spec.json",
@@ -14,8 +14,8 @@ rule html_report:
     conda:
         "../../envs/cpu/environment.yaml"
     params:
-        identity=by(lambda: PUBLISHED.report_identity),
-        options=derived(lambda: PROJECT.options),
+        identity=of_wildcards(lambda: PUBLISHED.report_identity),
+        options=untracked(lambda: PROJECT.options),
     message:
         "results/report.html"
     shell:

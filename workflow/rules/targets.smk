@@ -1,4 +1,4 @@
-# Every experiment is a target by its name and its aliases; so are points that older documents name.
+# Every experiment is a target.
 
 for name in PROJECT.selection.targets:
 

@@ -7,8 +7,7 @@
     logs      show a job's log as it grows:              logs JOB [RANK]
     stop      stop a job on the pod:                     stop JOB
     down      delete the pod, unless somebody uses it (--force: anyway)
-    wheelhouse  fill tpu-wheelhouse in Cloud Storage, for hosts without a package index
-    first-hour  try everything once on a small new slice, and write first-hour.json (--yes: do not ask)
+    environment  build the jobs' environment here and put it into tpu-environments, for hosts without a package index
 
 With a pool (tpu-pool), up, status and down act on every slice, or on one: --slice N.
 
@@ -19,9 +18,11 @@ The settings are those of the plugin without the prefix `tpu-`, from the profile
 import argparse
 import asyncio
 import os
+import platform
+import re
 import shlex
 import sys
-import time
+import tempfile
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -30,14 +31,15 @@ import yte
 from snakemake_interface_common.exceptions import WorkflowError
 
 from .claim import name_of
-from .errors import PodError, Unreachable
-from .lifecycle import Pod, PodManager
-from .notify import Notifier
+from .errors import PodError, Unreachable, red
+from .google import load
+from .guarding import guard_in_words, guard_trouble
+from .lifecycle import Pod, PodManager, environment_of
 from .settings import ExecutorSettings
-from .spend import used
 from .worker.tasks import TASK_NAME
 
-COMMANDS = ("up", "status", "ssh", "logs", "stop", "down", "wheelhouse", "first-hour")
+HOSTS = "x86_64-manylinux_2_35"  # glibc of tpu-ubuntu2204-base
+COMMANDS = ("up", "status", "ssh", "logs", "stop", "down", "environment")
 
 
 def parse(arguments: list[str]) -> tuple[argparse.Namespace, ExecutorSettings]:
@@ -51,7 +53,6 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, ExecutorSettings]:
     parser.add_argument("words", nargs="*", metavar="WORD", help="job, rank or command: see above")
     parser.add_argument("--force", action="store_true", help="delete a pod that is in use")
     parser.add_argument("--slice", type=int, help="number of one slice of a pool (tpu-pool)")
-    parser.add_argument("--yes", action="store_true", help="start the first hour without asking")
     parser.add_argument("--profile", type=Path, help="folder of a Snakemake profile, or its config.yaml")
     for item in fields(ExecutorSettings):
         option = {"action": "store_true"} if item.type is bool else {"type": item.metadata.get("type", str)}
@@ -87,7 +88,14 @@ def read_profile(path: Path) -> dict[str, Any]:
     settings = {}
     for item in fields(ExecutorSettings):
         if (value := content.get(f"tpu-{item.name.replace('_', '-')}")) is not None:
-            settings[item.name] = os.path.expandvars(value) if isinstance(value, str) else value
+            # As Snakemake does with its own command line: a date or a number may stand where a text is expected.
+            kind = item.metadata.get("type")
+            value = os.path.expandvars(value) if isinstance(value, str) else value
+            try:
+                settings[item.name] = kind(value) if kind else value
+            except ValueError:
+                name = item.name.replace("_", "-")
+                raise WorkflowError(f"{file}: tpu-{name} is {value!r}: write a number.") from None
     return settings
 
 
@@ -98,8 +106,8 @@ class Cli:
         self.args, self.settings = args, settings
         settings.check_pod()
         cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
-        folder = cache / "snakemake-executor-plugin-tpu" / (settings.name or "hosts")
-        self.manager = PodManager(settings, folder, self.say, Notifier(None, None, self.say))
+        folder = cache / "snakemake-executor-plugin-tpu" / str(settings.name)
+        self.manager = PodManager(settings, folder, self.say)
 
     def say(self, sentence: str) -> None:
         """Print progress to stderr: other programs may read stdout."""
@@ -110,15 +118,17 @@ class Cli:
         try:
             return await getattr(self, self.args.command)() or 0
         finally:
+            # Above all after an error, such as hosts that do not answer.
+            if self.args.command not in ("ssh", "logs") and (left := await self.manager.remaining()):
+                self.say(left)
             await self.manager.close()
 
     async def _existing(self) -> Pod:
         """Return the pod without creating it."""
-        if self.manager.capacity is not None:
-            self.settings.create = False
-            # Only jobs depend on the size of the pod.
-            state = await self.manager.capacity.locate()
-            self.settings.accelerator_type = state.accelerator_type or self.settings.accelerator_type
+        self.settings.create = False
+        # Only jobs depend on the size of the pod.
+        state = await self.manager.capacity.locate()
+        self.settings.accelerator_type = state.accelerator_type or self.settings.accelerator_type
         return await self.manager.ready()
 
     async def up(self) -> None:
@@ -128,15 +138,16 @@ class Cli:
 
     async def status(self) -> int:
         """Print the state of pod, hosts and jobs."""
-        if self.manager.capacity is not None:
-            state = await self.manager.capacity.locate()
-            print(f"{self.settings.name}: {state} {state.accelerator_type} {state.health}".rstrip())
-            if not state.is_ready:
-                return 1
+        state = await self.manager.capacity.locate()
+        print(f"{self.settings.name}: {state} {state.accelerator_type} {state.health}".rstrip())
+        if not state.is_ready:
+            return 1
         pod = await self._existing()
         if owner := pod.status[0]["owner"]:
             print(f"driven by {name_of(owner)}, heard {owner['silent']:.0f} s ago")
-        print(guard_in_words(pod.status[0]["guard"]))
+        print(guard_in_words(pod.status[0].get("guard")))
+        if trouble := guard_trouble(pod.status):
+            print(red(trouble))
         print(f"{'host':6} {'load':>6} {'cpus':>5} {'memory':>14} {'disk':>9}   tasks")
         for rank, (worker, status) in enumerate(zip(pod.workers, pod.status, strict=True)):
             if rank in pod.silent:
@@ -203,8 +214,6 @@ class Cli:
 
     async def down(self) -> None:
         """Delete the pod."""
-        if self.manager.cloud is None or self.manager.capacity is None:
-            raise PodError("These hosts are not managed here (tpu-workers): nothing can be deleted.")
         if (await self.manager.capacity.locate()).is_ready and not self.args.force:
             await self._check_free()
         await self.manager.cloud.delete()
@@ -220,14 +229,28 @@ class Cli:
         if owner:
             raise PodError(f"The pod is in use by the Snakemake of {name_of(owner)}. Stop it first; {force}")
 
-    async def wheelhouse(self) -> None:
-        """Upload uv, an interpreter and the packages of the lock file."""
-        from .wheelhouse import build
+    async def environment(self) -> None:
+        """Build the jobs' environment for the hosts here, and upload it."""
+        from .worker.environment import build, pack
 
-        if not self.settings.requirements or not self.settings.wheelhouse:
-            raise PodError("Set tpu-requirements to a lock file and tpu-wheelhouse to gs://BUCKET/FOLDER.")
-        lock = Path(self.settings.requirements).expanduser()
-        build(lock, self.settings.environment_python, self.settings.wheelhouse, self.say)
+        store = self.settings.environments or ""
+        if not self.settings.requirements or not re.fullmatch(r"gs://[^/]+/.+", store):
+            raise PodError("Set tpu-requirements to a lock file and tpu-environments to gs://BUCKET/FOLDER.")
+        if sys.platform != "linux" or platform.machine() != "x86_64":
+            raise PodError("The hosts run Linux on x86-64: build their environment on such a machine.")
+        name, lock, python = environment_of(self.settings)
+        with tempfile.TemporaryDirectory() as place:
+            os.environ["TPU_AGENT_ROOT"] = place
+            folder, archive = Path(place, "environments", name), Path(place, f"{name}.tar")
+            try:
+                build(folder, lock, python, self.say, platform=HOSTS)
+            except RuntimeError as error:
+                raise PodError(str(error)) from None
+            pack(folder, archive)
+            bucket, _, prefix = store.removeprefix("gs://").rstrip("/").partition("/")
+            self.say(f"Uploading {archive.stat().st_size >> 20} MB to {store}")
+            blob = load("google.cloud.storage").Client().bucket(bucket).blob(f"{prefix}/{archive.name}")
+            blob.upload_from_filename(str(archive), timeout=600)
 
 
 async def run_on_slices(args: argparse.Namespace, slices: list[ExecutorSettings]) -> int:
@@ -253,19 +276,6 @@ async def run_on_slices(args: argparse.Namespace, slices: list[ExecutorSettings]
     return max(codes)
 
 
-def guard_in_words(guard: dict[str, Any] | None) -> str:
-    """Return when the pod deletes itself."""
-    if guard is None:
-        return "only `down` deletes this pod"
-    rules = []
-    if guard["limit"]:
-        rules.append(f"after {guard['limit'] / 60:g} idle minutes (idle now for {guard['idle'] / 60:.0f})")
-    if guard["end"]:
-        rules.append(f"at {time.strftime('%F %H:%M UTC', time.gmtime(guard['end']))}")
-    trouble = f"; it cannot: {guard['error']}" if guard["error"] else ""
-    return f"the pod deletes itself {' and '.join(rules)}{trouble}"
-
-
 def _describe(tasks: dict[str, Any]) -> str:
     running = [task for task in tasks.values() if task["state"] == "running" and "slot" in task]
     words = [
@@ -277,34 +287,11 @@ def _describe(tasks: dict[str, Any]) -> str:
     return "; ".join(words) or "-"
 
 
-def first_hour(args: argparse.Namespace, settings: ExecutorSettings) -> int:
-    """Announce the price of the first hour, ask, and run it."""
-    from .first_hour import FirstHour
-
-    settings.check_pod()
-    if args.profile is None:
-        raise PodError("The first hour needs a profile: --profile profiles/tpu.")
-    if settings.pool:
-        # Every call would create the whole pool, at a multiple of the announced price.
-        raise PodError("The first hour uses one slice: give a profile without tpu-pool.")
-    hour = FirstHour(args.profile, str(settings.name), lambda sentence: print(sentence, flush=True))
-    print(hour.announce())
-    if not args.yes and (not sys.stdin.isatty() or input("Start? [y/N] ").strip().lower() != "y"):
-        print("Nothing was created. With --yes it starts without asking.")
-        return 1
-    return 0 if hour.run(Path("first-hour.json")) else 1
-
-
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; print errors in one sentence."""
     try:
         args, settings = parse(sys.argv[1:] if arguments is None else arguments)
-        if args.command == "first-hour":
-            return first_hour(args, settings)
-        code = asyncio.run(run_on_slices(args, settings.slices()))
-        if args.command == "status" and (spent := used()):
-            print(spent)
-        return code
+        return asyncio.run(run_on_slices(args, settings.slices()))
     except (WorkflowError, Unreachable) as error:
         print(error, file=sys.stderr)
         return 1

@@ -4,8 +4,8 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from .cloud import PodState, TpuCloud
-from .errors import CloudError, DeletedByUser, is_refused, short
+from .cloud import LOST_NODE, PodState, TpuCloud
+from .errors import CloudError, DeletedByUser, is_quota, is_refused, short
 from .google import gx
 
 REMIND_SECONDS = 3600.0
@@ -22,8 +22,8 @@ class Capacity:
     def __init__(self, cloud: TpuCloud, say: Callable[[str], None]):
         self.cloud, self.say, self.settings = cloud, say, cloud.settings
         self.zones = self.settings.zones()
-        # An emulated API is fast.
-        self.pauses = (0.2, 1.0) if self.settings.api_endpoint else (60.0, 1800.0)
+        self.granted = False
+        """Whether there has been a pod: then a text about quota means that its remains still count."""
         self.requested = False
         """Whether this call has requested a pod that has not come yet."""
 
@@ -42,6 +42,7 @@ class Capacity:
         `existed`: the pod was up in this call, so it is not created again if somebody has deleted it since.
         Raises CloudError if the API or the profile refuses, or after tpu-queue-timeout seconds.
         """
+        self.granted = self.granted or existed
         self.begin = self.asked = self.reported_at = time.monotonic()
         self.since, self.reported, self.operation = clock(), "", None
         pause, most = self.cloud.poll_seconds
@@ -52,6 +53,8 @@ class Capacity:
                 failure = self.cloud.failure_of(self.operation)
                 self.operation, existed = None, failure is None
             state = await self.cloud.describe()
+            was_up = state.is_ready or state.node in LOST_NODE or state.queued == "SUSPENDED"
+            self.granted = self.granted or was_up
             if state.is_ready:
                 self.requested = False
                 return state
@@ -88,7 +91,7 @@ class Capacity:
         """Delete the request of this call if it has not brought a pod yet."""
         if self.requested:
             self.requested = False
-            left = await self.cloud.delete(lambda state: not state.is_ready)
+            left = await self.cloud.delete(lambda state: not state.is_ready and self._is_ours(state))
             if left.is_absent:
                 self.say(f"TPU pod {self.cloud.name}: the request was withdrawn and costs nothing")
 
@@ -102,20 +105,30 @@ class Capacity:
         self.requested, self.asked = True, time.monotonic()
         try:
             self.operation = await self.cloud.create()
+            if self.operation is None:
+                self.requested = self._is_ours(await self.cloud.describe())
         except CloudError as error:
             cause = error.__cause__
-            if not isinstance(cause, Exception) or is_refused(cause):
+            if not isinstance(cause, Exception) or self._is_final(cause):
                 self.requested = False
                 raise
             return cause
         return None
 
+    def _is_ours(self, state: PodState) -> bool:
+        """Whether a request, if there is one, was made by this call and not by another one at the same time."""
+        return state.is_absent or state.call in ("", self.cloud.call)
+
+    def _is_final(self, error: Exception) -> bool:
+        return is_refused(error) and not (self.granted and is_quota(error))
+
     async def _pause(self, error: Exception, last: float) -> float:
         """Wait before the next request, twice as long each time; raise if another one cannot succeed."""
-        if is_refused(error):
+        if self._is_final(error):
             self.requested = False
             raise self.cloud.refusal(error, "create")
-        seconds = min(2 * last, self.pauses[1]) if last else self.pauses[0]
+        pauses = self.cloud.pauses
+        seconds = min(2 * last, pauses[1]) if last else pauses[0]
         self.say(
             f"TPU pod {self.cloud.name}: no {self.settings.provisioning} {self.settings.accelerator_type} in "
             f"{self.cloud.zone}, requested since {self.since}; next try at {clock(seconds)} ({short(error)})"

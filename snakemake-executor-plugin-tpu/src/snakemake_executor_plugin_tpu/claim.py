@@ -47,6 +47,11 @@ class Claim:
         self.lost: PodError | None = None
         self._keeper: asyncio.Task[None] | None = None
 
+    @property
+    def is_held(self) -> bool:
+        """Whether this controller has the pod, as far as it knows."""
+        return self._keeper is not None and self.lost is None
+
     async def take(self, worker: Worker) -> None:
         """Claim the pod through its first host; PodError names a controller that has it."""
         await self.drop()

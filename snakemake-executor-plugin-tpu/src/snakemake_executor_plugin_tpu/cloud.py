@@ -2,8 +2,10 @@
 
 import asyncio
 import json
+import math
 import secrets
 import time
+import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -11,7 +13,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from .errors import CloudError, explain, is_transient, short
+from .errors import CloudError, Offline, explain, is_transient, red, short
 from .google import auth, gx, load
 from .keys import public_half
 from .settings import ExecutorSettings
@@ -20,8 +22,10 @@ from .settings import ExecutorSettings
 LOST_NODE = {"PREEMPTED", "TERMINATED"}
 LOST_QUEUED = {"SUSPENDED", "FAILED"}
 LABEL = {"snakemake-tpu": "created"}
+CALL = "snakemake-tpu-call"  # the label that tells whose request it is
 CALL_TIMEOUT = 60.0
 TELL_AFTER = 4
+PATIENCE = 120.0  # seconds, for people; a study waits for hours
 QUEUE_SECONDS = 86400
 KEY_PAUSES = (1.0, 2.0, 4.0, 8.0, 15.0, 15.0, 15.0)
 
@@ -51,6 +55,8 @@ class PodState:
     """The id that tells this node from earlier and later nodes of the same name."""
     created_here: bool = False
     """Whether the pod has the label of this plugin."""
+    call: str = ""
+    """Whose request it is, see CALL."""
     by_user: bool = False
     """Whether a person, not Google, ended the pod."""
 
@@ -79,12 +85,14 @@ class PodState:
         return f"node {self.node}, queued resource {self.queued}" + (f" ({self.error})" if self.error else "")
 
 
-def guard_metadata(settings: ExecutorSettings) -> dict[str, str]:
+def guard_metadata(settings: ExecutorSettings, zone: str) -> dict[str, str]:
     """Return the metadata by which a new pod deletes itself: the startup script (worker/guard.py) and its settings."""
     if not (settings.idle_delete or settings.end):
         return {}
     orders = {
         "name": settings.name,
+        "project": settings.project,
+        "zone": zone,
         "idle_seconds": 60 * settings.idle_delete,
         "end": settings.end_time(),
         "lease": settings.lease,
@@ -111,7 +119,13 @@ class TpuCloud:
         self.project, self.name = settings.project or "", settings.name or ""
         self.zone = settings.zones()[0]
         self.poll_seconds = (0.2, 1.0) if settings.api_endpoint else (5.0, 30.0)
-        self.incarnation = ""
+        self.pauses = (0.2, 1.0) if settings.api_endpoint else (60.0, 1800.0)
+        self.patience = PATIENCE
+        self.silent_since = 0.0
+        """Since when the API does not answer, by the monotonic clock; 0: it does."""
+        self.back_at = 0.0
+        self.told = False
+        self.incarnation, self.call = "", uuid.uuid4().hex
         self._client: Any = None
 
     @property
@@ -154,22 +168,42 @@ class TpuCloud:
         """Return the error as one sentence with the command that fixes it."""
         return CloudError(explain(error, self.project, self.zone, f"{action} {self.name}", self.settings))
 
-    async def _call(self, method: str, attempts: int = 40, **arguments: Any) -> Any:
-        pause = 0.5
-        for attempt in range(1, attempts + 1):
+    async def _call(self, method: str, attempts: float = math.inf, **arguments: Any) -> Any:
+        """Call the API; while it does not answer, for so many attempts or as long as `patience` allows."""
+        pause, began, attempt = 0.5, time.monotonic(), 1
+        while True:
             try:
-                return await getattr(self._connect(), method)(retry=None, timeout=CALL_TIMEOUT, **arguments)
+                answer = await getattr(self._connect(), method)(retry=None, timeout=CALL_TIMEOUT, **arguments)
+                self._heard()
+                return answer
             except (gx.NotFound, gx.AlreadyExists):
+                self._heard()
                 raise
             except (gx.GoogleAPICallError, gx.RetryError, auth.GoogleAuthError) as error:
-                if attempt == attempts or not is_transient(error):
+                if not is_transient(error):
                     raise self.refusal(error, method.replace("_", " ")) from error
-                if attempt == TELL_AFTER:
-                    self.say(f"The TPU API does not answer ({short(error)}): retrying for some minutes")
+                self.silent_since = self.silent_since or time.monotonic()
+                sentence = self._silence(error)
+                if attempt >= TELL_AFTER and not self.told:
+                    self.told = True
+                    self.say(red(sentence))
+                if attempt >= attempts or time.monotonic() - began > self.patience:
+                    raise Offline(sentence) from error
             await asyncio.sleep(pause)
-            pause = min(pause * 2, 30.0)
+            pause, attempt = min(pause * 2, 30.0), attempt + 1
 
-    async def describe(self, attempts: int = 40) -> PodState:
+    def _silence(self, error: Exception) -> str:
+        since = time.strftime("%H:%M", time.localtime(time.time() - time.monotonic() + self.silent_since))
+        return f"Cannot reach Google since {since} ({short(error)}); nothing was changed, your jobs go on."
+
+    def _heard(self) -> None:
+        if self.told:
+            self.say("Google answers again")
+        if self.silent_since:
+            self.back_at = time.monotonic()
+        self.silent_since, self.told = 0.0, False
+
+    async def describe(self, attempts: float = math.inf) -> PodState:
         """Return the pod's state."""
         try:
             node = await self._call("get_node", attempts, name=self.node_name)
@@ -196,7 +230,9 @@ class TpuCloud:
             state["by_user"] = queued.state.state_initiator.name == "USER"
         nodes = [node] if node is not None else []
         nodes += [spec.node for spec in queued.tpu.node_spec] if queued is not None else []
-        state["created_here"] = any(LABEL.items() <= dict(each.labels).items() for each in nodes)
+        labels = [dict(each.labels) for each in nodes]
+        state["created_here"] = any(LABEL.items() <= each.items() for each in labels)
+        state["call"] = next((each[CALL] for each in labels if CALL in each), "")
         return PodState(**state)
 
     async def endpoints(self, trust_first_key: bool = False) -> list[Endpoint]:
@@ -236,19 +272,19 @@ class TpuCloud:
         return tuple(f"{item.key} {item.value}" for item in items if item.namespace == "hostkeys")
 
     async def create(self) -> Any:
-        """Request the pod, which comes when there is capacity; return the operation, or None if the pod exists."""
+        """Request the pod, which comes when there is capacity; return the operation, or None if it is requested."""
         tpu_v2 = load("google.cloud.tpu_v2")
         settings = self.settings
         # The key comes first: a slice that nobody can log in to costs as much as any other.
-        metadata = {"enable-guest-attributes": "TRUE", **guard_metadata(settings)}
+        metadata = {"enable-guest-attributes": "TRUE", **guard_metadata(settings, self.zone)}
         user, key = settings.login
         if user and key:
             public = await asyncio.to_thread(public_half, key, self.say)
             metadata |= {"ssh-keys": f"{user}:{public} {user}", "enable-oslogin": "FALSE"}
         node = tpu_v2.Node(
             accelerator_type=settings.accelerator_type,
-            runtime_version=settings.runtime_version,
-            labels=settings.parsed_labels() | LABEL,
+            runtime_version=settings.runtime(),
+            labels=settings.parsed_labels() | LABEL | {CALL: self.call},
             metadata=metadata,
             network_config=tpu_v2.NetworkConfig(
                 network=settings.network or "",
@@ -281,7 +317,7 @@ class TpuCloud:
                 queued_resource=resource,
             )
         except gx.AlreadyExists:
-            return None  # an answer was lost, or somebody else was faster: either way it exists
+            return None  # an answer was lost, or somebody else was faster: its label tells
         except gx.NotFound as error:
             raise self.refusal(error, "create") from error
 
@@ -300,26 +336,45 @@ class TpuCloud:
     async def delete(self, while_: Callable[[PodState], bool] = lambda state: True) -> PodState:
         """Delete the pod and wait until it is gone or `while_` no longer holds; return its state.
 
-        Raises CloudError if the API refuses, at once or when the operation ends.
+        Raises CloudError if the API refuses, at once or when the operation ends. A precondition that fails is waited
+        for: a resource that is being suspended can be deleted some minutes later.
         """
-        tpu_v2 = load("google.cloud.tpu_v2")
         pause, most = self.poll_seconds
-        operation = None
+        operation, refused = None, 0.0
         while not (state := await self.describe()).is_absent:
             if operation is not None and await self.is_done(operation):
-                if (error := self.failure_of(operation)) and not is_transient(error):
-                    raise self.refusal(error, "delete")
+                error = self.failure_of(operation)
                 operation = None
+                if isinstance(error, gx.FailedPrecondition):
+                    refused = await self._wait_for_deletion(error, refused)
+                elif error and not is_transient(error):
+                    raise self.refusal(error, "delete")
             with suppress(gx.NotFound):
                 if "DELETING" not in (state.queued, state.node) and operation is None:
                     # A new incarnation may have replaced it, which must not be deleted.
                     if not while_(state):
                         return state
-                    if state.queued != "ABSENT":
-                        request = tpu_v2.DeleteQueuedResourceRequest(name=self.queued_name, force=True)
-                        operation = await self._call("delete_queued_resource", request=request)
-                    else:
-                        operation = await self._call("delete_node", name=self.node_name)
+                    try:
+                        operation = await self._delete_once(state)
+                    except CloudError as refusal:
+                        if not isinstance(refusal.__cause__, gx.FailedPrecondition):
+                            raise
+                        refused = await self._wait_for_deletion(refusal.__cause__, refused)
+                        continue
             await asyncio.sleep(pause)
             pause = min(pause * 1.5, most)
         return state
+
+    async def _delete_once(self, state: PodState) -> Any:
+        if state.queued == "ABSENT":
+            return await self._call("delete_node", name=self.node_name)
+        request = load("google.cloud.tpu_v2").DeleteQueuedResourceRequest(name=self.queued_name, force=True)
+        return await self._call("delete_queued_resource", request=request)
+
+    async def _wait_for_deletion(self, error: Exception, last: float) -> float:
+        seconds = min(2 * last, self.pauses[1]) if last else self.pauses[0]
+        self.say(
+            f"TPU pod {self.name} cannot be deleted yet ({short(error)}): trying again in {seconds:.0f} s"
+        )
+        await asyncio.sleep(seconds)
+        return seconds

@@ -14,6 +14,8 @@ class Driver:
 
     def __init__(self, name: str):
         self.loop = asyncio.new_event_loop()
+        # Every task's error reaches a job or a caller; asyncio would print those of abandoned waits as well.
+        self.loop.set_exception_handler(lambda loop, context: None)
         self.ended = False
         self.thread = threading.Thread(target=self.loop.run_forever, daemon=True, name=name)
         self.thread.start()
@@ -25,18 +27,6 @@ class Driver:
     def call(self, coroutine: Coroutine[Any, Any, Any], timeout: float | None = None) -> Any:
         """Run a coroutine and return its result; TimeoutError after `timeout` seconds, while it keeps running."""
         return self.start(coroutine).result(timeout)
-
-    def at_work(self) -> str:
-        """Return which coroutines have not ended, and the line in which each waits."""
-        places = []
-        for task in asyncio.all_tasks(self.loop):
-            coroutine: Any = task.get_coro()
-            place, name = "", coroutine.__qualname__
-            while (frame := getattr(coroutine, "cr_frame", None)) is not None:
-                place = f"{frame.f_code.co_qualname}:{frame.f_lineno}"
-                coroutine = coroutine.cr_await
-            places.append(f"{name} in {place}")
-        return ", ".join(sorted(places))
 
     def end(self) -> None:
         """Stop and close the loop. A stuck loop is left behind: its daemon thread does not keep Python alive."""

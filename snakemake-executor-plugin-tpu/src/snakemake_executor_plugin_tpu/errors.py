@@ -1,5 +1,7 @@
 """Errors of pods, explained in one sentence with the command that fixes them."""
 
+import os
+import sys
 from typing import Any
 
 from snakemake_interface_common.exceptions import WorkflowError
@@ -13,6 +15,10 @@ class PodError(WorkflowError):
 
 class CloudError(PodError):
     """The cloud refuses a request."""
+
+
+class Offline(CloudError):
+    """The cloud cannot be reached, or does not answer."""
 
 
 class DeletedByUser(CloudError):
@@ -66,12 +72,22 @@ def is_transient(error: Exception) -> bool:
     return isinstance(error, (*server, *call))
 
 
+def is_quota(error: Exception) -> bool:
+    """Whether the project's limit is reached: for a moment also while an old queued resource is being removed."""
+    low = str(error).lower()
+    return "quota" in low and "capacity" not in low
+
+
 def is_refused(error: Exception) -> bool:
     """Whether another request for the same pod cannot succeed: the request, the permissions or the quota is wrong."""
-    low = str(error).lower()
     request = (gx.InvalidArgument, gx.FailedPrecondition, gx.NotFound)
     permission = (gx.PermissionDenied, gx.Unauthenticated, auth.GoogleAuthError)
-    return isinstance(error, (*request, *permission)) or ("quota" in low and "capacity" not in low)
+    return isinstance(error, (*request, *permission)) or is_quota(error)
+
+
+def red(text: str) -> str:
+    """Return the text in red on a terminal."""
+    return f"\033[31m{text}\033[0m" if sys.stderr.isatty() and "NO_COLOR" not in os.environ else text
 
 
 def short(error: Exception) -> str:
@@ -85,6 +101,11 @@ def explain(error: Exception, project: str, zone: str, action: str, spec: Any = 
     text = str(getattr(error, "message", "") or error)
     low = text.lower()
     wanted = getattr(spec, "accelerator_type", "TPU")
+    if needs_login(error) and "default credentials" in low:
+        return (
+            "This machine has no Google credentials: run `gcloud auth application-default login`, or set "
+            "GOOGLE_APPLICATION_CREDENTIALS to a key file."
+        )
     if needs_login(error):
         return f"Google Cloud does not accept your credentials: run `gcloud auth application-default login` ({text})."
     disabled = ("has not been used in project", "service_disabled", "api has not been enabled")
@@ -92,6 +113,22 @@ def explain(error: Exception, project: str, zone: str, action: str, spec: Any = 
         return (
             f"The Cloud TPU API is off in project {project}: run "
             f"`gcloud services enable tpu.googleapis.com --project={project}`."
+        )
+    if "billing" in low:
+        return (
+            f"Project {project} has no active billing account: link one at "
+            f"https://console.cloud.google.com/billing/linkedaccount?project={project} and wait some minutes ({text})."
+        )
+    if "serviceusage.services.use" in low or "to use project" in low or "quota project" in low:
+        return (
+            "Your credentials name a quota project that you may not use: run `gcloud auth application-default "
+            f"set-quota-project {project}`, or have its owner grant roles/serviceusage.serviceUsageConsumer ({text})."
+        )
+    if isinstance(error, gx.PermissionDenied) and "location" in low:
+        return (
+            f"Project {project} has no access to TPUs in {zone}: v4 is in us-central2-b only, for projects with a "
+            "grant (https://sites.research.google/trc) or a contract; `gcloud compute tpus locations list "
+            f"--project={project}` shows the zones that the project may use ({text})."
         )
     if isinstance(error, gx.PermissionDenied) and "actas" in low:
         account = getattr(spec, "service_account", None) or "ACCOUNT"

@@ -1,11 +1,13 @@
 """The executor that Snakemake calls. An event loop in its own thread drives the jobs."""
 
 import asyncio
+import atexit
 import contextlib
 import csv
 import os
 import shlex
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -23,7 +25,6 @@ from .driver import Driver
 from .identity import check_files, fingerprint_of, label_of, members, slot_of
 from .jobs import JobRequest, JobRun, Outcome
 from .lifecycle import PodManager
-from .notify import Notifier
 from .pod import pack
 from .pool import Member, Pool
 from .records import JobRecord
@@ -35,6 +36,25 @@ ENTRY = '"$TPU_AGENT/worker/snakemake_job.py"'
 LARGEST_SOURCE = 10 << 20
 LARGEST_LOCAL_INPUT = 50 << 20
 END_SECONDS = 150.0  # more than a slow notification and a silent host take together
+
+
+def read_secrets(name: str) -> dict[str, str]:
+    """Read a file of NAME=VALUE lines.
+
+    Raises:
+        WorkflowError: it cannot be read, others can read it, or a line is not NAME=VALUE.
+    """
+    path = Path(name).expanduser()
+    try:
+        lines = [line.strip() for line in path.read_text().splitlines()]
+        if path.stat().st_mode & 0o077:
+            raise WorkflowError(f"Others can read the secrets in {path}: run `chmod 600 {path}`.")
+    except OSError as error:
+        raise WorkflowError(f"tpu-secrets: {path} cannot be read ({error.strerror}).") from None
+    pairs = [line.partition("=") for line in lines if line and not line.startswith("#")]
+    if any(not key.isidentifier() or not sign for key, sign, _ in pairs):
+        raise WorkflowError(f"tpu-secrets: {path} has a line that is not NAME=VALUE.")
+    return {key: value for key, _, value in pairs}
 
 
 @contextlib.contextmanager
@@ -66,7 +86,8 @@ class Executor(RemoteExecutor):
         self.futures: dict[str, Future[Outcome]] = {}
         self.slots: dict[int, str] = {}
         self.stopped: dict[str, Outcome] = {}
-        self.failed = self.cancelled = False
+        self.cancelled = False
+        self.secrets = read_secrets(self.settings.secrets) if self.settings.secrets else {}
         self._workflow_sources: dict[str, Path] | None = None
         self._sources: dict[frozenset[tuple[str, int, int]], bytes] = {}
         self.driver = Driver("tpu-pod")
@@ -79,14 +100,9 @@ class Executor(RemoteExecutor):
 
     async def _begin(self) -> None:
         say = self.logger.info
-        self.notifier = Notifier(
-            self.settings.notify_command, self.settings.notify_webhook, self.logger.warning
-        )
         members = []
         for settings in self.settings.slices():
-            manager = PodManager(
-                settings, self.folder / (settings.name or "hosts"), say, self.notifier, Claim(say)
-            )
+            manager = PodManager(settings, self.folder / str(settings.name), say, Claim(say))
             allocator = Allocator(manager.hosts)
             watch = Watch(manager, allocator, self.runs, settings, say)
             watch.start()
@@ -164,7 +180,7 @@ class Executor(RemoteExecutor):
             runtime=60 * float(job.resources.get("runtime") or 0),
             hosts=hosts_wanted(job.resources.get("tpu_hosts"), self.pool.sizes),
             command=command.replace(module, f"{PYTHON} {ENTRY} ", 1),
-            environment={**forwarded, **self.envvars()},
+            environment={**forwarded, **self.secrets, **self.envvars()},
             sources=self._archive(job),
         )
 
@@ -213,7 +229,9 @@ class Executor(RemoteExecutor):
                 outcome = future.result()
             except BaseException as error:
                 self.logger.debug("the job's driver failed", exc_info=error)
-                outcome = Outcome(False, f"The plugin failed on it: {type(error).__name__}: {error}")
+                outcome = Outcome(
+                    False, f"Internal error of the plugin in this job: {type(error).__name__}: {error}"
+                )
             try:
                 self._account(info, outcome)
             except OSError as error:
@@ -221,12 +239,9 @@ class Executor(RemoteExecutor):
             if outcome.ok:
                 self.report_job_success(info)
             elif not self.cancelled:
-                self.failed = True
                 if outcome.stopped:
                     self.stopped[info.external_jobid] = outcome
                 label = label_of(info.job)
-                event = "oom" if outcome.out_of_memory else "failure"
-                self.driver.loop.call_soon_threadsafe(self.notifier.send, event, outcome.message, label)
                 self.report_job_error(
                     info,
                     msg=f"TPU job {label}: {outcome.message} ",
@@ -261,10 +276,18 @@ class Executor(RemoteExecutor):
             self.driver.loop.call_soon_threadsafe(run.member.watch.collect, run)
 
     def cancel_jobs(self, active_jobs: Any) -> None:
-        """Stop everything on the pod; called on Ctrl-C."""
-        self.cancelled = True
+        """Stop everything on the pod after Ctrl-C. After an error of Snakemake, of a local rule, say, jobs go on."""
         if self.driver.ended:
             return
+        error = sys.exc_info()[1]
+        if not isinstance(error, KeyboardInterrupt | SystemExit):
+            self.logger.error(
+                f"Snakemake ends with an error ({type(error).__name__}). {len(active_jobs)} job(s) go on on the TPU "
+                f"pod for at most {self.settings.lease} s: run the same command again to go on with them, or end one "
+                "by `python -m snakemake_executor_plugin_tpu stop JOB`."
+            )
+            return
+        self.cancelled = True
         done = {slot for slot, future in self.futures.items() if future.done()}
         # From runs, not futures: Ctrl-C may come before a job's future is stored.
         running = [run for slot, run in self.runs.items() if slot not in done]
@@ -281,7 +304,7 @@ class Executor(RemoteExecutor):
                     raise KeyboardInterrupt
                 self.driver.call(self._cancel(running), self.settings.grace + 60)
         except TimeoutError:
-            self.logger.error(f"The pod does not answer ({self.driver.at_work()}): {rest}")
+            self.logger.error(f"The pod does not answer: {rest}")
         except KeyboardInterrupt:
             self.logger.error(f"Not waiting for the pod any longer: {rest}")
             raise
@@ -296,17 +319,16 @@ class Executor(RemoteExecutor):
         super().shutdown()
         if not self.driver.ended:
             try:
-                self.driver.call(self._end(), END_SECONDS)
+                if left := self.driver.call(self._end(), END_SECONDS):
+                    atexit.register(print, left, file=sys.stderr)  # the last line of the call
             except TimeoutError:
-                self.logger.warning(f"The connections to the pod did not close: {self.driver.at_work()}")
+                self.logger.warning("The connections to the pod did not close in time.")
         self.driver.end()
 
-    async def _end(self) -> None:
-        if not self.cancelled:
-            self.notifier.send("finish", "with failed jobs" if self.failed else "all jobs are done")
-        await self.notifier.drain()
-        await self.pool.close()
+    async def _end(self) -> str:
+        left = await self.pool.close()
         others = asyncio.all_tasks() - {asyncio.current_task()}
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
+        return left

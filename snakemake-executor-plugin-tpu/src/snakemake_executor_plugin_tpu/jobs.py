@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import hashlib
+import re
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -14,7 +15,6 @@ from .allocation import Allocator, libtpu_variables, slice_of
 from .errors import HostKeyError, PodError, TaskLost, TaskSilent, Unreachable
 from .launch import Launch, LaunchResult
 from .lifecycle import LEAST_DISK, Pod, PodManager, hosts_of
-from .notify import ran_out_of_memory
 from .pod import Worker
 from .pool import Pool
 from .records import JobRecord
@@ -24,6 +24,9 @@ from .spend import chips_of
 TERMINATED = 143
 CANCEL_SECONDS = 5.0
 API_SECONDS = 1.5  # longer than an answer of the API is cached
+OUT_OF_MEMORY = re.compile(
+    r"RESOURCE_EXHAUSTED|out of memory|OutOfMemoryError|MemoryError|Cannot allocate memory", re.IGNORECASE
+)
 # Reasons for the end of a launch that do not concern the pod.
 NOT_THE_POD = ("lease", "runtime", "again")
 
@@ -50,10 +53,14 @@ class Outcome:
     ok: bool
     message: str = ""
     logs: list[Path] = field(default_factory=list)
-    out_of_memory: bool = False
     started: float = 0.0
     ended: float = 0.0
     stopped: bool = False
+
+
+def ran_out_of_memory(code: int, lines: list[str]) -> bool:
+    """Whether a job died for lack of memory: killed by the kernel, or an error of the device."""
+    return code == 137 or any(OUT_OF_MEMORY.search(line) for line in lines)
 
 
 class JobRun:
@@ -81,8 +88,8 @@ class JobRun:
 
     @property
     def accelerator_type(self) -> str:
-        """Return the type of the job's slice; empty for hosts that are not managed here."""
-        return self.member.manager.settings.accelerator_type or "" if self.member.name else ""
+        """Return the type of the job's slice."""
+        return self.member.settings.accelerator_type
 
     async def run(self) -> Outcome:
         """Run the job to its end. Cancelling this coroutine does not stop the job on the pod: use `cancel`."""
@@ -125,7 +132,9 @@ class JobRun:
             # Other jobs get its hosts next, so nothing of it may be left there.
             await self._abandon()
             return Outcome(
-                False, f"The plugin failed on it: {type(error).__name__}: {error}", self._log_files()
+                False,
+                f"Internal error of the plugin in this job: {type(error).__name__}: {error}",
+                self._log_files(),
             )
         finally:
             self.allocator.release(self.request.slot)
@@ -349,12 +358,11 @@ class JobRun:
         lines = "".join(f"\n        {line}" for line in result.tail if line.strip())
         host = result.host if len(self.pool.members) == 1 else f"{result.host} of {self.member.name}"
         where = f"rank {result.rank} on {host}" if self.request.hosts > 1 else host
-        out_of_memory = ran_out_of_memory(result.code, result.tail)
         message = f"{where} ended with exit code {result.code} ({result.reason})."
-        if out_of_memory:
+        if ran_out_of_memory(result.code, result.tail):
             message += " It ran out of memory: use fewer rows per chip, or rematerialise."
         message += f" Its last lines:{lines}\n" if lines else ""
-        return Outcome(False, message, self._log_files(), out_of_memory, result.started, result.ended)
+        return Outcome(False, message, self._log_files(), result.started, result.ended)
 
     def _log_files(self) -> list[Path]:
         folders = sorted(self.logs.glob("launch-*"), key=lambda path: path.stat().st_mtime)

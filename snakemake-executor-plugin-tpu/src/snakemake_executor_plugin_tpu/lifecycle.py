@@ -1,7 +1,7 @@
 """The pod's lifecycle: start it, find it after a loss, and create it again if the API says that it is lost."""
 
 import asyncio
-import re
+import math
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
@@ -19,16 +19,18 @@ from .errors import (
     HostKeyError,
     HostsSilentError,
     LoginRefused,
+    Offline,
     PodError,
     Unreachable,
+    red,
 )
-from .notify import Notifier
+from .guarding import prove_guard, remaining, run_hook
 from .pod import Worker, content_name
 from .settings import ExecutorSettings
-from .ssh import Ssh, host_name, write_config
+from .ssh import Ssh, host_name, try_ssh, write_config
 
 LEAST_DISK = 64 << 20
-LOGIN_SECONDS = 30.0
+ATTENDED_SECONDS = 60.0
 
 
 @dataclass
@@ -42,6 +44,8 @@ class Pod:
     path: list[str] = field(default_factory=list)
     status: list[dict[str, Any]] = field(default_factory=list)
     incarnation: str = ""
+    created: bool = False
+    """Whether this call has created it."""
     silent: set[int] = field(default_factory=set)
     """Hosts that do not answer although the API says that the pod is ready: their jobs may still run."""
 
@@ -58,6 +62,17 @@ class Pod:
         ]
 
 
+def environment_of(settings: ExecutorSettings) -> tuple[str, str, str]:
+    """Return the name of the jobs' environment, its lock and its Python."""
+    files = [Path(name).expanduser() for name in (settings.requirements or "").split()]
+    try:
+        lock = "\n".join(file.read_text() for file in files)
+    except OSError as error:
+        raise PodError(f"tpu-requirements: {error.filename} cannot be read ({error.strerror}).") from None
+    python = settings.environment_python
+    return content_name(f"{python}\n{lock}".encode()), lock, python
+
+
 def hosts_of(task: dict[str, Any]) -> list[int]:
     """Return the hosts of a main task."""
     return [task["host"]] if task["hosts"] == 1 else list(range(task["hosts"]))
@@ -67,26 +82,27 @@ class PodManager:
     """Keeps one usable pod for all jobs; one recovery serves all jobs that find the pod lost."""
 
     def __init__(
-        self,
-        settings: ExecutorSettings,
-        folder: Path,
-        say: Callable[[str], None],
-        notifier: Notifier,
-        claim: Claim | None = None,
+        self, settings: ExecutorSettings, folder: Path, say: Callable[[str], None], claim: Claim | None = None
     ) -> None:
-        self.settings, self.folder, self.say, self.notifier = settings, folder, say, notifier
+        self.settings, self.folder, self.say = settings, folder, say
         self.claim = claim  # None: people may look at a pod that a controller drives,
         self.for_jobs = claim is not None  # and log in even if the environment cannot be built
-        self.cloud = None if settings.workers else TpuCloud(settings, say)
-        self.capacity = Capacity(self.cloud, say) if self.cloud else None
-        self.names = settings.workers.split()
-        self.hosts = len(self.names) or slice_of(settings.accelerator_type).hosts
+        self.cloud = TpuCloud(settings, say)
+        if claim is not None:
+            self.cloud.patience = settings.lease or math.inf
+        self.capacity = Capacity(self.cloud, say)
+        self.hosts = slice_of(settings.accelerator_type).hosts
         self.on_up: Callable[[Pod], Awaitable[None]] | None = None
         self._pod: Pod | None = None
         self._work: asyncio.Task[Any] | None = None
         self._ended: PodError | None = None
-        self._count = 0
+        self._count, self._entered = 0, False
         self._state: tuple[float, PodState] | None = None
+
+    @property
+    def is_guarded(self) -> bool:
+        """Whether pods created here delete themselves."""
+        return bool(self.settings.idle_delete or self.settings.end)
 
     @property
     def current(self) -> Pod | None:
@@ -133,7 +149,13 @@ class PodManager:
                 self._work = None
 
         self._work = asyncio.ensure_future(run())
+        # Its errors reach those who wait for it; nobody may be left to.
+        self._work.add_done_callback(lambda work: work.cancelled() or work.exception())
         return self._work
+
+    async def remaining(self) -> str:
+        """Return what exists at the end of a call and costs money."""
+        return await remaining(self.settings, self.cloud, self._count > 0)
 
     async def close(self) -> None:
         """Close every connection; the pod stays."""
@@ -141,24 +163,22 @@ class PodManager:
             self._work.cancel()
             with suppress(asyncio.CancelledError, Exception):
                 await self._work
-        if self.capacity is not None:
-            with suppress(CloudError):
-                await self.capacity.withdraw()
+        with suppress(CloudError):
+            await self.capacity.withdraw()
         if self.claim is not None:
             await self.claim.drop()
         if self._pod is not None:
             await self._pod.ssh.close()
-        if self.cloud is not None:
-            await self.cloud.close()
+        await self.cloud.close()
 
     async def why_gone(self, pod: Pod | None = None) -> str | None:
         """Return why the pod (in this incarnation) is gone, if the API says so; cached for a second."""
-        if self.cloud is None:
-            return None
         now = time.monotonic()
         if self._state is None or now - self._state[0] > 1.0:
             try:
-                self._state = (now, await self.cloud.describe(attempts=4))
+                self._state = (now, await self.cloud.describe(attempts=1 if self.cloud.told else 4))
+            except Offline:
+                return None
             except CloudError as error:
                 self.say(f"TPU pod {self.cloud.name}: its state is unknown ({error})")
                 return None
@@ -168,19 +188,74 @@ class PodManager:
         return None if state.is_ready else f"the pod is gone: {state}"
 
     async def _bring_up(self) -> Pod:
-        if self.capacity is None:
-            return await self._connect(self.settings.boot_timeout)
         state = await self.capacity.locate()
         if state.is_ready:
             # Its hosts booted long ago and need no time for that.
             self._check_type(state)
-            return await self._connect(self.settings.recovery)
-        return await self._obtain(self.capacity, existed=False)
+            try:
+                pod = await self._connect(self._patience)
+            except HostsSilentError as error:
+                await self._remove_silent(error)
+            else:
+                if not await self._should_replace(pod):
+                    return pod
+        return await self._obtain(existed=False)
 
-    async def _obtain(self, capacity: Capacity, existed: bool) -> Pod:
+    @property
+    def _patience(self) -> float:
+        """Seconds in which a host that was up has to answer."""
+        return 60 * self.settings.replace_silent if self._may_replace else self.settings.recovery
+
+    @property
+    def _may_replace(self) -> bool:
+        return bool(self.settings.replace_silent and self.settings.create and self.claim)
+
+    async def _should_replace(self, pod: Pod) -> bool:
+        """Whether a pod with silent hosts has to be replaced; then it is deleted."""
+        if not pod.silent or not self._may_replace:
+            return False
+        names = ", ".join(pod.workers[rank].host for rank in sorted(pod.silent))
+        await pod.ssh.close()
+        await self._remove_silent(HostsSilentError(f"{names} did not answer in time."))
+        return True
+
+    async def _remove_silent(self, error: HostsSilentError) -> None:
+        """Delete a READY pod with silent hosts if the profile asks for it; otherwise raise the error.
+
+        The claim is on the first host. If that is silent, a job elsewhere that a controller follows shows that
+        somebody else uses the pod.
+        """
+        if not self._may_replace:
+            raise error
+        state = await self.cloud.describe()
+        if not state.created_here and self.settings.adopt != "delete-allowed":
+            raise error
+        workers, ssh = await self._reach()
+        try:
+            found = await asyncio.gather(*(worker.status() for worker in workers), return_exceptions=True)
+        finally:
+            await ssh.close()
+        tasks = [task for status in found if isinstance(status, dict) for task in status["tasks"].values()]
+        if (
+            self.claim is not None
+            and not self.claim.is_held
+            and any(task["state"] == "running" and task["unattended"] < ATTENDED_SECONDS for task in tasks)
+        ):
+            raise PodError(f"{error} Another controller follows jobs on it, so the pod was not replaced.")
+        self.say(
+            red(
+                f"{error} As tpu-replace-silent asks for, TPU pod {self.cloud.name} is DELETED and created again after "
+                f"{self.settings.replace_silent:g} minutes; its jobs resume from their checkpoints."
+            )
+        )
+        await self.cloud.delete(lambda now: now.incarnation == state.incarnation)
+
+    async def _obtain(self, existed: bool) -> Pod:
         if self.settings.end and self.settings.create and time.time() > self.settings.end_time():
             raise PodError(f"tpu-end ({self.settings.end}) has passed: nothing is created after it.")
-        self._check_type(await capacity.wait(existed))
+        include = self.settings.ssh_config
+        await try_ssh(self.folder / "ssh" / "try", Path(include).expanduser() if include else None)
+        self._check_type(await self.capacity.wait(existed))
         return await self._connect(self.settings.boot_timeout, new=True)
 
     def _check_type(self, state: PodState) -> None:
@@ -195,8 +270,8 @@ class PodManager:
         self._state = None
         workers, ssh = await self._reach()
         self._count += 1
-        pod = Pod(self._count, ssh, workers, self.settings.python)
-        pod.incarnation = self.cloud.incarnation if self.cloud is not None else ""
+        pod = Pod(self._count, ssh, workers, self.settings.python, created=new)
+        pod.incarnation = self.cloud.incarnation
         try:
             # The claim comes first: a pod that somebody else drives must not be touched.
             await self._until_up(workers[0], patience)
@@ -207,47 +282,35 @@ class PodManager:
                 days = self.settings.prune_days
                 await asyncio.gather(*(worker.call("prune", days=days) for worker in pod.answering()))
                 await self._prepare_environment(pod)
+                if self.is_guarded:
+                    await prove_guard(self.settings, pod, self.say)
         except BaseException:
             await ssh.close()
             raise
-        self.say(
-            f"TPU pod {self.cloud.name if self.cloud else ''} is up: {len(pod.answering())} host(s) answer"
-        )
+        self._entered = True
+        self.say(f"TPU pod {self.cloud.name} is up: {len(pod.answering())} host(s) answer")
         return pod
 
     async def _reach(self) -> tuple[list[Worker], Ssh]:
-        settings, include = self.settings, self.settings.ssh_config
+        settings, include, cloud = self.settings, self.settings.ssh_config, self.cloud
         user, key = settings.login
-        endpoints = await self.cloud.endpoints(settings.trust_first_key) if self.cloud else []
-        names = [host_name(rank) for rank in range(len(endpoints))] or self.names
-        known_hosts = None
-        if self.cloud:
-            known_hosts = self.folder / "ssh" / f"known_hosts-{self.cloud.name}-{self.cloud.incarnation}"
+        endpoints = await cloud.endpoints(settings.trust_first_key)
         config = write_config(
             self.folder / "ssh" / str(self._count + 1),
             endpoints,
-            pod=self.cloud.name if self.cloud else "pod",
+            pod=cloud.name,
             user=user,
             key=key,
             port=settings.ssh_port,
             include=Path(include).expanduser() if include else None,
             # A host that is gone is silent: it does not refuse connections.
             connect_timeout=max(1, min(10, settings.reconnect)),
-            known_hosts=known_hosts,
+            known_hosts=self.folder / "ssh" / f"known_hosts-{cloud.name}-{cloud.incarnation}",
         )
-        ssh = Ssh(config, names)
-        addresses = [end.internal for end in endpoints] or [await self._address(ssh, name) for name in names]
-        pairs = zip(names, addresses, strict=True)
+        ssh = Ssh(config, [host_name(rank) for rank in range(len(endpoints))])
         make = {"folder": settings.folder, "python": settings.agent_python}
-        return [Worker(ssh, name, address, **make) for name, address in pairs], ssh
-
-    async def _address(self, ssh: Ssh, name: str) -> str:
-        process = await asyncio.create_subprocess_exec(
-            *("ssh", "-F", str(ssh.config), "-G", name), stdout=asyncio.subprocess.PIPE
-        )
-        output, _ = await process.communicate()
-        match = re.search(r"^hostname (.*)$", output.decode(), re.MULTILINE)
-        return match[1] if match else name
+        pairs = zip(ssh.hosts, endpoints, strict=True)
+        return [Worker(ssh, name, end.internal, **make) for name, end in pairs], ssh
 
     async def _look(self, pod: Pod, patience: float, all_needed: bool) -> None:
         """Note what runs on each host and which hosts are silent; raise if too few answer."""
@@ -294,8 +357,16 @@ class PodManager:
                 error = problem
             if why := await self.why_gone():
                 raise Unreachable(why)
+            # While the network is down here, silence says nothing about the host.
+            cloud = self.cloud
+            if cloud.silent_since and time.monotonic() - cloud.silent_since > cloud.patience:
+                raise Offline(f"Neither Google nor the pod could be reached for {cloud.patience:.0f} s.")
+            begin = time.monotonic() if cloud.silent_since else max(begin, cloud.back_at)
             waited = time.monotonic() - begin
-            if isinstance(error, LoginRefused) and waited > min(LOGIN_SECONDS, patience):
+            # A key that has let this call in before is right: the host is in trouble.
+            if isinstance(error, LoginRefused) and waited > (
+                patience if self._entered else min(30.0, patience)
+            ):
                 raise PodError(self._how_to_log_in(error))
             if waited > patience and full:
                 raise PodError(
@@ -316,17 +387,14 @@ class PodManager:
         user, key = self.settings.login
         return (
             f"The pod does not let {user or 'you'} in with {key or 'your keys'} ({error}); nothing was deleted. Use "
-            "the key with which the pod was created (tpu-ssh-user, tpu-ssh-key), or have its owner add yours: `gcloud "
-            "compute project-info add-metadata --metadata-from-file=ssh-keys=FILE` with one line USER:PUBLIC-KEY for "
-            "each person."
+            "the key with which the pod was created (tpu-ssh-user, tpu-ssh-key), or have its owner append yours on "
+            "each host: `python -m snakemake_executor_plugin_tpu ssh RANK -- tee -a .ssh/authorized_keys < KEY.pub`."
         )
 
     async def _prepare_environment(self, pod: Pod) -> None:
         if not self.settings.requirements or not self.for_jobs:
             return
-        lock = Path(self.settings.requirements).expanduser().read_text()
-        python = self.settings.environment_python
-        name = content_name(f"{python}\n{lock}".encode())
+        name, lock, python = environment_of(self.settings)
         done = 0
 
         async def prepare(worker: Worker) -> str:
@@ -336,7 +404,10 @@ class PodManager:
                 if worker is pod.workers[0]:
                     self.say(f"environment on {worker.host}: {line}")
 
-            folder = await worker.prepare_environment(name, lock, python, say, self.settings.wheelhouse)
+            keep = worker is pod.workers[0]
+            folder = await worker.prepare_environment(
+                name, lock, python, say, self.settings.environments, keep
+            )
             done += 1
             self.say(f"environment {name}: ready on {done} of {len(pod.answering())} hosts")
             return folder
@@ -351,14 +422,22 @@ class PodManager:
         gone = await self.why_gone(pod)
         if not gone:
             try:
-                await self._look(pod, self.settings.recovery, all_needed=False)
+                await self._look(pod, self._patience, all_needed=False)
             except Unreachable:
                 gone = await self.why_gone()
+            except HostsSilentError as error:
+                await pod.ssh.close()
+                await self._remove_silent(error)
+                return await self._bring_up()
             else:
+                if await self._should_replace(pod):
+                    return await self._bring_up()
+                await self.why_gone()  # says that Google answers again
                 self._count += 1
                 return replace(pod, number=self._count)
         await pod.ssh.close()
-        if self.capacity is None or not gone:
+        if not gone:
             return await self._bring_up()
-        self.notifier.send("preemption", gone)
-        return await self._obtain(self.capacity, existed=True)
+        if self.settings.on_preemption:
+            await run_hook(self.settings.on_preemption, f"TPU pod {self.settings.name}: {gone}", self.say)
+        return await self._obtain(existed=True)

@@ -162,10 +162,11 @@ class Worker:
         lock: str,
         python: str,
         say: Callable[[str], None],
-        wheelhouse: str | None = None,
+        store: str | None = None,
+        keep: bool = False,
     ) -> str:
-        """Build the jobs' environment on the host unless it is there, and return its folder."""
-        request = {"name": name, "lock": lock, "python": python, "wheelhouse": wheelhouse}
+        """Make the jobs' environment on the host unless it is there, and return its folder."""
+        request = {"name": name, "lock": lock, "python": python, "store": store, "keep": keep}
         request["api"] = os.environ.get("STORAGE_EMULATOR_HOST")
         answer = await self._ask("environment", request=request, timeout=3600, say=say)
         return str(answer["folder"])

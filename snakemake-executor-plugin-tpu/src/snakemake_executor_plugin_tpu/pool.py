@@ -28,7 +28,7 @@ class Member:
 
     @property
     def name(self) -> str:
-        """Return the slice's name; empty for hosts that are not managed here."""
+        """Return the slice's name."""
         return self.settings.name or ""
 
     @property
@@ -173,18 +173,19 @@ class Pool:
 
     async def _look_at(self, member: Member) -> None:
         try:
-            capacity = member.manager.capacity
-            if capacity is None or not (await capacity.locate()).is_ready:
+            if not (await member.manager.capacity.locate()).is_ready:
                 return
         except PodError as error:
             member.error = error
             return
         await asyncio.shield(self._start(member))
 
-    async def close(self) -> None:
-        """Leave the slices as they are and close every connection."""
+    async def close(self) -> str:
+        """Leave the slices as they are, close every connection, and return what exists and costs money."""
         await asyncio.gather(*(member.watch.stop() for member in self.members))
         for member in self.members:
             if member.starting is not None:
                 member.starting.cancel()
+        left = await asyncio.gather(*(member.manager.remaining() for member in self.members))
         await asyncio.gather(*(member.manager.close() for member in self.members))
+        return "\n".join(line for line in left if line)

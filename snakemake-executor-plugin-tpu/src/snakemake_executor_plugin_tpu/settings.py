@@ -4,7 +4,8 @@ import importlib.util
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,9 @@ from snakemake_interface_executor_plugins.settings import CommonSettings, Execut
 from .allocation import slice_of
 from .keys import DEFAULT_KEY, DEFAULT_USER
 
+# https://cloud.google.com/tpu/docs/runtimes: v2 to v4 have one image, later chips one each.
+UBUNTU = "tpu-ubuntu2204-base"
+RUNTIMES = {"v5litepod": "v2-alpha-tpuv5-lite", "v5p": "v2-alpha-tpuv5", "v6e": "v2-alpha-tpuv6e"}
 CHOICES = {
     "provisioning": ("spot", "on-demand", "reserved"),
     "adopt": ("use-only", "delete-allowed"),
@@ -21,33 +25,36 @@ CHOICES = {
 }
 
 
-def _setting(default: Any, help: str, type: Any = None, **metadata: Any) -> Any:
-    metadata = {"help": help, "required": False, "env_var": False, **metadata}
-    return field(default=default, metadata={**metadata, "type": type} if type else metadata)
+def _setting(default: Any, help: str, env_var: bool = False, **metadata: Any) -> Any:
+    """Declare a setting. Snakemake applies `type` to texts, and would apply it to each item of a list."""
+    kind = {} if isinstance(default, bool | tuple) else {"type": str if default is None else type(default)}
+    return field(
+        default=default, metadata={"help": help, "required": False, "env_var": env_var, **kind, **metadata}
+    )
+
+
+_named = partial(_setting, env_var=True)  # also from the environment, as SNAKEMAKE_TPU_NAME
 
 
 @dataclass
 class ExecutorSettings(ExecutorSettingsBase):
     """Where the pod is, what may be created, and how long to wait."""
 
-    project: str | None = _setting(None, "Google Cloud project of the pod.", str, env_var=True)
-    zone: str | None = _setting(
-        None,
-        "Zone of the pod, such as us-central2-b; of several ('z1 z2') the first with capacity.",
-        str,
-        env_var=True,
+    project: str | None = _named(None, "Google Cloud project of the pod.")
+    zone: str | None = _named(
+        None, "Zone of the pod, such as us-central2-b; of several ('z1 z2') the first with capacity."
     )
-    name: str | None = _setting(
-        None, "Name of the pod: of its node and its queued resource.", str, env_var=True
-    )
-    accelerator_type: str = _setting("v4-64", "Slice to create; v4-64 has 32 chips on 8 hosts.", str)
+    name: str | None = _named(None, "Name of the pod: of its node and its queued resource.")
+    accelerator_type: str = _setting("v4-64", "Slice to create; v4-64 has 32 chips on 8 hosts.")
     pool: Sequence[str] = _setting(
         (),
-        "Several slices instead of one, NAME-0, NAME-1 and so on: 'v4-8 x 8', 'v5litepod-16 x 4 @ us-west4-a'. In a "
-        "profile a list, or a string with commas.",
-        nargs="+",  # no `type`: Snakemake would apply it to the list
+        "Several slices instead of one, NAME-0, NAME-1 and so on: 'v4-8 x 8', 'v5litepod-16 x 4 @ us-west4-a', or with "
+        "an image of their own 'v4-8 using tpu-ubuntu2204-base'. In a profile a list, or a string with commas.",
+        nargs="+",
     )
-    runtime_version: str = _setting("tpu-ubuntu2204-base", "Software image of the hosts.", str)
+    runtime_version: str | None = _setting(
+        None, "Software image of the hosts (default: the one that Google names for the type of the slice)."
+    )
     create: bool = _setting(
         False,
         "Create the pod if it does not exist, and again after preemption. Otherwise nothing is created.",
@@ -55,118 +62,96 @@ class ExecutorSettings(ExecutorSettingsBase):
     adopt: str = _setting(
         "use-only",
         "What may be done with a pod that this plugin did not create: use-only or delete-allowed (after it is lost).",
-        str,
     )
-    provisioning: str = _setting("spot", "How to pay for the pod: spot, on-demand or reserved.", str)
-    reservation: str | None = _setting(
-        None, "Reservation to use, projects/P/locations/Z/reservations/R.", str, env_var=True
-    )
-    network: str | None = _setting(None, "VPC network of the pod (default: the project's default).", str)
-    subnetwork: str | None = _setting(None, "Subnetwork of the pod.", str)
+    provisioning: str = _setting("spot", "How to pay for the pod: spot, on-demand or reserved.")
+    reservation: str | None = _named(None, "Reservation to use, projects/P/locations/Z/reservations/R.")
+    network: str | None = _setting(None, "VPC network of the pod (default: the project's default).")
+    subnetwork: str | None = _setting(None, "Subnetwork of the pod.")
     internal_ips: bool = _setting(False, "Give the hosts no external addresses and use the internal ones.")
-    service_account: str | None = _setting(None, "Service account that the hosts act as.", str, env_var=True)
-    labels: str = _setting("", "Labels of the pod, 'key=value key=value', which appear on the bill.", str)
-    queue_timeout: int = _setting(0, "Seconds to wait for capacity; 0: no limit.", int)
+    service_account: str | None = _named(None, "Service account that the hosts act as.")
+    labels: str = _setting("", "Labels of the pod, 'key=value key=value', which appear on the bill.")
+    queue_timeout: int = _setting(0, "Seconds to wait for capacity; 0: no limit.")
     zone_minutes: float = _setting(
-        10.0, "Minutes that a request waits for capacity in one zone before the next zone is tried.", float
+        10.0, "Minutes that a request waits for capacity in one zone before the next zone is tried."
     )
     idle_delete: float = _setting(
+        30.0, "Minutes without a job or a controller after which a pod created here deletes itself; 0: never."
+    )
+    replace_silent: float = _setting(
         0.0,
-        "Minutes without a job or a controller after which a pod created here deletes itself; 0: never.",
-        float,
+        "Minutes after which a READY slice is deleted and created again if one of its hosts does not answer; 0: never.",
+    )
+    prices: str = _setting(
+        "",
+        "What a chip costs you, in USD per hour, 'v4=3.22 v5litepod=1.2': for `status` and the end of a call.",
     )
     end: str | None = _setting(
-        None, "Date (2026-12-31 or 2026-12-31T18:00, UTC) at which a pod created here deletes itself.", str
+        None, "Date (2026-12-31 or 2026-12-31T18:00, UTC) at which a pod created here deletes itself."
     )
-    api_endpoint: str | None = _setting(
-        None, "host:port of an emulated TPU API on this machine.", str, env_var=True
+    api_endpoint: str | None = _named(None, "host:port of an emulated TPU API on this machine.")
+    ssh_config: str | None = _named(
+        None, "Additional ssh configuration (host names, ProxyJump, ProxyCommand)."
     )
-
-    workers: str = _setting(
-        "", "Hosts of a pod that is not managed here, 'w0 w1 ...', by their names for ssh.", str, env_var=True
-    )
-    ssh_config: str | None = _setting(
-        None, "Additional ssh configuration (host names, ProxyJump, ProxyCommand).", str, env_var=True
-    )
-    ssh_user: str | None = _setting(
-        None, f"User on the hosts (default: {DEFAULT_USER}; with tpu-workers: ssh's own).", str, env_var=True
-    )
-    ssh_key: str | None = _setting(
-        None,
-        f"Private key, made if absent; slices created from here get its public half (default: {DEFAULT_KEY}; with "
-        "tpu-workers: ssh's own).",
-        str,
-        env_var=True,
+    ssh_user: str | None = _named(None, f"User on the hosts (default: {DEFAULT_USER}).")
+    ssh_key: str | None = _named(
+        None, f"Private key, made if absent; slices get its public half (default: {DEFAULT_KEY})."
     )
     trust_first_key: bool = _setting(
         False,
         "If the TPU API does not know a host's keys, trust the first key that the host shows and refuse others later.",
     )
-    ssh_port: int = _setting(22, "Port of the hosts' ssh servers.", int, env_var=True)
-    boot_timeout: int = _setting(900, "Seconds in which the hosts of a ready pod have to answer by ssh.", int)
+    ssh_port: int = _named(22, "Port of the hosts' ssh servers.")
+    boot_timeout: int = _setting(900, "Seconds in which the hosts of a ready pod have to answer by ssh.")
 
     folder: str = _setting(
-        ".snakemake-tpu", "The plugin's folder on the hosts, relative to the home folder or absolute.", str
+        ".snakemake-tpu", "The plugin's folder on the hosts, relative to the home folder or absolute."
     )
-    python: str = _setting(
-        "python3", "Python with Snakemake on the hosts, if there is no lock file.", str, env_var=True
-    )
+    python: str = _named("python3", "Python with Snakemake on the hosts, if there is no lock file.")
     requirements: str | None = _setting(
         None,
-        "Lock file of the jobs' environment, installed once on each host for each content of the file.",
-        str,
+        "Lock file of the jobs' environment, or several, installed once on each host for each content of them.",
     )
     environment_python: str = _setting(
-        "3.11", "Version of the environment's Python, which uv downloads, or a path on the hosts.", str
+        "3.11", "Version of the environment's Python, which uv downloads, or a path on the hosts."
     )
-    wheelhouse: str | None = _setting(
+    environments: str | None = _named(
         None,
-        "Folder in Cloud Storage that the command `wheelhouse` filled, for hosts without a package index.",
-        str,
-        env_var=True,
+        "Folder in Cloud Storage (gs://BUCKET/FOLDER) where the first host keeps the environment that it has built for "
+        "later slices; the command `environment` puts it there for hosts without a package index.",
     )
-    agent_python: str = _setting(
-        "python3", "Python (3.10 or newer) on the hosts that runs the agent.", str, env_var=True
-    )
+    agent_python: str = _named("python3", "Python (3.10 or newer) on the hosts that runs the agent.")
     sources: str = _setting(
-        "", "Files and folders to send besides the workflow's own sources, 'package data.json'.", str
+        "", "Files and folders to send besides the workflow's own sources, 'package data.json'."
     )
     forward_env: str = _setting(
-        "STORAGE_EMULATOR_HOST",
-        "Names of variables to pass to the jobs, besides the workflow's envvars.",
-        str,
+        "STORAGE_EMULATOR_HOST", "Names of variables to pass to the jobs, besides the workflow's envvars."
     )
 
-    lease: int = _setting(43200, "Seconds that a job may run without a controller before it is stopped.", int)
-    cancelled_lease: int = _setting(120, "The same after Snakemake was cancelled.", int)
-    grace: int = _setting(30, "Seconds between SIGTERM and SIGKILL, enough to write a checkpoint.", int)
-    reconnect: int = _setting(60, "Seconds without connection after which a host counts as lost.", int)
+    secrets: str | None = _setting(
+        None, "File of variables to pass to the jobs, a NAME=VALUE on each line, that only you can read."
+    )
+    lease: int = _setting(43200, "Seconds that a job may run without a controller before it is stopped.")
+    cancelled_lease: int = _setting(120, "The same after Snakemake was cancelled.")
+    grace: int = _setting(30, "Seconds between SIGTERM and SIGKILL, enough to write a checkpoint.")
+    reconnect: int = _setting(60, "Seconds without connection after which a host counts as lost.")
     recovery: int = _setting(
-        900, "Seconds in which a silent host of a ready pod has to come back before its jobs fail.", int
+        900, "Seconds in which a silent host of a ready pod has to come back before its jobs fail."
     )
-    preemptions: int = _setting(
-        50, "Relaunches of one job after preemption, which do not count as retries.", int
-    )
+    preemptions: int = _setting(50, "Relaunches of one job after preemption, which do not count as retries.")
     relaunches_without_progress: int = _setting(
-        3, "Relaunches in a row without a newer checkpoint after which a job fails.", int
+        3, "Relaunches in a row without a newer checkpoint after which a job fails."
     )
-    preemption_notice: int = _setting(
-        30, "Seconds to wait for news of a preemption after exit code 143.", int
-    )
-    poll: float = _setting(0.2, "Seconds between checks of the jobs.", float)
-    prune_days: int = _setting(7, "Days after which unused folders on the hosts are deleted.", int)
-    stream: str = _setting("all", "Logs to show live: all ranks, first or none.", str)
+    preemption_notice: int = _setting(30, "Seconds to wait for news of a preemption after exit code 143.")
+    poll: float = _setting(0.2, "Seconds between checks of the jobs.")
+    prune_days: int = _setting(7, "Days after which unused folders on the hosts are deleted.")
+    stream: str = _setting("all", "Logs to show live: all ranks, first or none.")
 
-    notify_command: str | None = _setting(
-        None, "Command run on failure, out of memory, preemption and finish, with JSON on its input.", str
+    on_preemption: str | None = _setting(
+        None, "Shell command run when a pod is preempted, with a sentence on its input."
     )
-    notify_webhook: str | None = _setting(None, "URL to which the same JSON is posted.", str, env_var=True)
 
     def __post_init__(self) -> None:
         """Refuse invalid settings before anything costs money, and use our classes for Cloud Storage."""
-        for name in ("project", "zone", "name"):
-            if self.workers and getattr(self, name):
-                raise WorkflowError(f"tpu-workers names a pod that is not managed here: remove tpu-{name}.")
         for name, choices in CHOICES.items():
             if getattr(self, name) not in choices:
                 *others, last = choices
@@ -177,27 +162,28 @@ class ExecutorSettings(ExecutorSettingsBase):
         for name, value in vars(self).items():
             if isinstance(value, int | float) and value < 0:
                 raise WorkflowError(f"tpu-{name.replace('_', '-')} is {value}: it cannot be negative.")
+        if isinstance(self.end, date):  # as YAML reads it
+            self.end = self.end.isoformat()
         self.end_time()
+        self.price()
         self.slices()
         slice_of(self.accelerator_type)
-        user = self.ssh_user if not self.workers else None
+        user = self.ssh_user
         if user and (user == "root" or not re.fullmatch(r"[a-z_][a-z0-9_-]{0,31}", user)):
             raise WorkflowError(f"tpu-ssh-user is {user!r}: hosts refuse this user; use {DEFAULT_USER!r}.")
         if importlib.util.find_spec("snakemake_storage_plugin_gcs"):
             from .storage import use_listings
 
-            use_listings()
+            use_listings(patience=self.lease)
 
     def check_pod(self) -> None:
         """Raise WorkflowError if the settings do not say where the pod is."""
-        if self.workers:
-            return
         missing = [name for name in ("project", "zone", "name") if not getattr(self, name)]
         if missing:
             variables = ", ".join(f"SNAKEMAKE_TPU_{name.upper()}" for name in missing)
             raise WorkflowError(
                 f"The pod is unknown: set {', '.join('tpu-' + name for name in missing)} in the profile (or "
-                f"{variables} in the environment), or tpu-workers for hosts that ssh knows already."
+                f"{variables} in the environment)."
             )
 
     def end_time(self) -> float:
@@ -205,7 +191,8 @@ class ExecutorSettings(ExecutorSettingsBase):
         if not self.end:
             return 0.0
         try:
-            return datetime.fromisoformat(self.end).replace(tzinfo=UTC).timestamp()
+            found = datetime.fromisoformat(self.end)
+            return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
         except ValueError:
             raise WorkflowError(
                 f"tpu-end is {self.end!r}: use a date such as 2026-12-31 or 2026-12-31T18:00."
@@ -218,35 +205,47 @@ class ExecutorSettings(ExecutorSettingsBase):
         """
         if not self.pool:
             return [self]
-        if self.workers:
-            raise WorkflowError("tpu-workers names a pod that is not managed here: remove tpu-pool.")
         slices: list[ExecutorSettings] = []
         for item in ",".join([self.pool] if isinstance(self.pool, str) else self.pool).split(","):
-            match = re.fullmatch(r"\s*([\w-]+)(?:\s+x\s+(\d+))?(?:\s+@\s+([\w-]+))?\s*", item)
+            match = re.fullmatch(
+                r"\s*([\w-]+)(?:\s+x\s+(\d+))?(?:\s+@\s+([\w-]+))?(?:\s+using\s+([\w.-]+))?\s*", item
+            )
             if match is None:
                 raise WorkflowError(
                     f"tpu-pool contains {item.strip()!r}: write 'v4-8 x 8' or 'v4-8 x 8 @ ZONE'."
                 )
-            kind, count, zone = match.groups()
+            kind, count, zone, runtime = match.groups()
             slice_of(kind)
             for _ in range(int(count or 1)):
                 name = f"{self.name}-{len(slices)}"
-                slices.append(
-                    replace(self, pool=(), name=name, accelerator_type=kind, zone=zone or self.zone)
-                )
+                one = replace(self, pool=(), name=name, accelerator_type=kind, zone=zone or self.zone)
+                one.runtime_version = runtime or self.runtime_version
+                slices.append(one)
         return slices
+
+    def runtime(self) -> str:
+        """Return the software image of the hosts."""
+        return self.runtime_version or RUNTIMES.get(self.accelerator_type.partition("-")[0], UBUNTU)
+
+    def price(self, accelerator_type: str = "") -> float | None:
+        """Return what a chip of this slice, or of another one, costs in USD per hour; None: unknown."""
+        family = (accelerator_type or self.accelerator_type).partition("-")[0]
+        try:
+            pairs = [item.split("=") for item in self.prices.replace(",", " ").split()]
+            return {name: float(price) for name, price in pairs}.get(family)
+        except ValueError:
+            raise WorkflowError(
+                f"tpu-prices is {self.prices!r}: write FAMILY=USD, such as v4=3.22."
+            ) from None
 
     def zones(self) -> list[str]:
         """Return the zones in order."""
         return (self.zone or "").replace(",", " ").split()
 
     @property
-    def login(self) -> tuple[str | None, Path | None]:
-        """Return the user and the private key for ssh; None leaves the choice to ssh."""
-        user, key = self.ssh_user, self.ssh_key
-        if not self.workers:
-            user, key = user or DEFAULT_USER, key or DEFAULT_KEY
-        return user, Path(key).expanduser().absolute() if key else None
+    def login(self) -> tuple[str, Path]:
+        """Return the user and the private key for ssh."""
+        return self.ssh_user or DEFAULT_USER, Path(self.ssh_key or DEFAULT_KEY).expanduser().absolute()
 
     def parsed_labels(self) -> dict[str, str]:
         """Return the labels as a dictionary."""

@@ -2,19 +2,26 @@
 
 import asyncio
 import contextlib
+import fcntl
 import json
 import os
 import shutil
+import signal
+import socket
 import tempfile
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from .cloud import Endpoint
 from .errors import HostKeyError, LoginRefused, PodError, Unreachable
 from .worker.agent import MAGIC
 
 CLOSE_SECONDS = 5.0
+# ssh's %C and the suffix under which it makes a socket; macOS allows 103 bytes for all of a path, Linux 107.
+LONGEST_SOCKET = "x" * 57
+SOCKET_PLACES = ("/tmp", "~/.ssh")
+HELD: dict[Path, TextIO] = {}  # the locks of this process's folders
 OPTIONS = """\
 Host *
   BatchMode yes
@@ -42,13 +49,70 @@ def host_name(rank: int) -> str:
     return f"w{rank}"
 
 
-def control_folder() -> Path:
-    """Make a folder for the sockets of shared connections, and remove those of killed processes."""
-    for path in Path(tempfile.gettempdir()).glob("tpu-ssh-*"):
-        owner = path.name.split("-")[2]
-        if path.stat().st_uid == os.getuid() and not Path("/proc", owner).exists():
+def control_folder(places: Sequence[str] = SOCKET_PLACES) -> Path:
+    """Make a folder for the sockets of shared connections, and remove those of ended processes.
+
+    TMPDIR is not asked: on macOS its path is longer than a socket's may be. A living process holds its folder's lock.
+
+    Raises:
+        PodError: no folder can hold ssh's sockets.
+    """
+    problem: OSError | None = None
+    for place in (Path(name).expanduser() for name in places):
+        try:
+            _remove_ended(place)
+            folder = Path(tempfile.mkdtemp(prefix="tpussh-", dir=place))
+            with socket.socket(socket.AF_UNIX) as probe:
+                probe.bind(str(folder / LONGEST_SOCKET))
+            (folder / LONGEST_SOCKET).unlink()
+            HELD[folder] = open(folder / "new", "w")  # noqa: SIM115 (held as long as the folder)
+            fcntl.flock(HELD[folder], fcntl.LOCK_EX)
+            (folder / "new").rename(folder / "lock")
+            return folder
+        except OSError as error:
+            problem = error
+    raise PodError(f"ssh needs {' or '.join(places)} for its sockets, and neither can be used: {problem}.")
+
+
+def _remove_ended(place: Path) -> None:
+    for path in place.glob("tpussh-*"):
+        with contextlib.suppress(OSError), open(path / "lock") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(path, ignore_errors=True)
-    return Path(tempfile.mkdtemp(prefix=f"tpu-ssh-{os.getpid()}-"))  # short: socket paths have a limit
+
+
+def release_folder(folder: Path) -> None:
+    """Remove a folder of sockets."""
+    shutil.rmtree(folder, ignore_errors=True)
+    if (lock := HELD.pop(folder, None)) is not None:
+        lock.close()
+
+
+async def try_ssh(folder: Path, include: Path | None = None) -> None:
+    """Raise PodError if ssh cannot work here, before a pod costs money: no client, a bad configuration, no sockets."""
+    config = write_config(folder, [Endpoint("127.0.0.1")], include=include)
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *("ssh", "-F", str(config), "-G", host_name(0)),
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+        )
+    except FileNotFoundError:
+        raise PodError("There is no ssh on this machine: install the OpenSSH client.") from None
+    finally:
+        release_folder(control_of(config))
+    _, errors = await process.communicate()
+    if process.returncode:
+        lines = errors.decode(errors="replace").strip().splitlines()
+        raise PodError(
+            f"ssh does not accept its configuration ({' '.join(lines[-2:])}): correct tpu-ssh-config."
+        )
+
+
+def control_of(config: Path) -> Path:
+    """Return the folder of the sockets that a configuration names."""
+    (line,) = [line for line in config.read_text().splitlines() if line.strip().startswith("ControlPath ")]
+    return Path(line.split(None, 1)[1]).parent
 
 
 def write_config(
@@ -137,8 +201,10 @@ class Connection:
 
     async def close(self) -> None:
         """End the process in any state."""
-        with contextlib.suppress(ProcessLookupError):
-            self.process.kill()
+        if self.process.returncode is None:
+            # Not `process.kill()`: of a process that has just ended it takes the exit code from asyncio, which warns.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.process.pid, signal.SIGKILL)
         self.process.stdin.close()
         await asyncio.wait({self._errors}, timeout=CLOSE_SECONDS)
         # asyncio waits for the pipes as well, which child processes of ssh may keep open forever.
@@ -199,9 +265,7 @@ class Ssh:
                 start_new_session=True,
             )
             await process.wait()
-        for line in self.config.read_text().splitlines():
-            if line.strip().startswith("ControlPath "):
-                shutil.rmtree(Path(line.split(None, 1)[1]).parent, ignore_errors=True)
+        release_folder(control_of(self.config))
 
 
 def unreachable(host: str, reason: str) -> Unreachable:

@@ -4,45 +4,39 @@ The storage plugin asks about the bucket before each object, and about each obje
 
 - list a folder of folders once while Snakemake builds its graph, for all objects below it;
 - never ask about the bucket itself: roles/storage.objectUser may not, nor may it name a project to bill;
-- retry requests and transfers after transient errors, with growing pauses;
-- copy a file whose content is in the bucket already within the bucket instead of uploading it again.
+- retry requests and transfers after transient errors, with growing pauses, as long as `use_listings` says;
+- give times by this machine's clock: with the bucket's, local outputs look too old if the clock here is slow.
 
-`use_listings()` replaces the storage plugin's classes with these. This file is also copied to the hosts and imports
-nothing from this package.
+docs/upstream has the first three as a patch for that plugin; once it is released, they go from here. `use_listings()`
+replaces the storage plugin's classes with these. This file is also copied to the hosts and imports nothing from this
+package.
 """
 
-import base64
 import dataclasses
 import functools
 import os
+import time
 from collections.abc import Callable
+from email.utils import parsedate_to_datetime
 from typing import Any
 
 import snakemake_storage_plugin_gcs as plugin
 from snakemake_interface_common.exceptions import WorkflowError
+from snakemake_interface_common.logging import get_logger
 from snakemake_interface_storage_plugins.io import Mtime
 from snakemake_interface_storage_plugins.registry import StoragePluginRegistry
 
-RETRY_DEADLINE = 300.0
+TELL_SECONDS = 60.0
+LEAST_SKEW = 5.0  # seconds; less is the delay of an answer
 
 
 def is_transient(error: Exception) -> bool:
     """Whether a retry may succeed."""
     import requests
-    from google.api_core import exceptions, retry
+    from google.api_core import exceptions
 
-    passing = (
-        exceptions.ServerError,
-        exceptions.TooManyRequests,
-        requests.ConnectionError,
-        requests.Timeout,
-        requests.exceptions.ChunkedEncodingError,
-        ConnectionError,
-    )
-    if isinstance(error, passing) or retry.if_transient_error(error):
-        return True
-    # A download with a wrong checksum.
-    return isinstance(error, WorkflowError) and "checksum" in str(error).lower()
+    passing = (exceptions.ServerError, requests.Timeout, ConnectionError)
+    return isinstance(error, passing) or bool(plugin.google_cloud_retry_predicate(error))
 
 
 def with_retry(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -53,9 +47,17 @@ def with_retry(function: Callable[..., Any]) -> Callable[..., Any]:
         from google.api_core import exceptions
         from google.api_core.retry import Retry
 
-        retry = Retry(
-            predicate=is_transient, initial=0.5, multiplier=2.0, maximum=30.0, timeout=RETRY_DEADLINE
-        )
+        began = time.time()
+        told: list[Exception] = []
+
+        def tell(error: Exception) -> None:
+            if time.time() - began > TELL_SECONDS and not told:
+                told.append(error)
+                since = time.strftime("%H:%M", time.localtime(began))
+                get_logger().warning(f"Cloud Storage does not answer since {since} ({error}): trying again")
+
+        pauses = {"initial": 0.5, "multiplier": 2.0, "maximum": 30.0, "timeout": StorageProvider.patience}
+        retry = Retry(predicate=is_transient, on_error=tell, **pauses)
         try:
             return retry(function)(self, *arguments)
         except exceptions.Forbidden as error:
@@ -74,17 +76,6 @@ def with_retry(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def crc32c_of(path: str | os.PathLike[str]) -> str:
-    """Return a file's CRC32C as Cloud Storage does: base64 of the big-endian bytes."""
-    from google_crc32c import Checksum
-
-    checksum = Checksum()
-    with open(path, "rb") as file:
-        while block := file.read(1 << 20):
-            checksum.update(block)
-    return base64.b64encode(checksum.digest()).decode()
-
-
 def listed_prefix(key: str, levels: int = 2) -> str:
     """Return the prefix of one listing: runs/ for runs/a/result.json, or runs/a/ with one level."""
     folders = key.split("/")[:-1]
@@ -94,10 +85,41 @@ def listed_prefix(key: str, levels: int = 2) -> str:
 
 
 class StorageProvider(plugin.StorageProvider):
-    """The provider; `use_listings` sets how much is listed and which workflow's cache is filled."""
+    """The provider; `use_listings` sets how much is listed and for how long requests are repeated."""
 
     levels = 2
     workflow: Any = None
+    patience = 300.0
+    skew: float | None = None
+    """Seconds by which this machine's clock is ahead of Cloud Storage's; measured at the first answer."""
+
+    def __post_init__(self) -> None:
+        """Make the client, which compares the clocks at the first answer."""
+        from google.auth.exceptions import DefaultCredentialsError
+
+        try:
+            super().__post_init__()
+        except DefaultCredentialsError:
+            raise WorkflowError(
+                "No Google credentials for Cloud Storage here: run `gcloud auth application-default login`, or set "
+                "GOOGLE_APPLICATION_CREDENTIALS to a key file."
+            ) from None
+        self.client._http.hooks["response"].append(self._compare_clocks)
+
+    def _compare_clocks(self, response: Any, *_: Any, **__: Any) -> None:
+        if self.skew is None and (date := response.headers.get("Date")):
+            skew = time.time() - parsedate_to_datetime(date).timestamp()
+            self.skew = skew if abs(skew) > LEAST_SKEW else 0.0
+            if self.skew:
+                ahead = "ahead of" if self.skew > 0 else "behind"
+                get_logger().warning(
+                    f"The clock of this machine is {abs(self.skew):.0f} s {ahead} Google's: set it by `timedatectl "
+                    "set-ntp true`. Until then the times of files in the bucket are corrected."
+                )
+
+    def here(self, stamp: float) -> float:
+        """Return a time of Cloud Storage by this machine's clock."""
+        return stamp + (self.skew or 0.0)
 
     @classmethod
     def cache(cls) -> Any:
@@ -136,7 +158,7 @@ class StorageObject(plugin.StorageObject):
         prefix, found = listed_prefix(self.key, self.provider.levels), {}
         fields = "items(name,updated,size),nextPageToken"
         for blob in self.client.list_blobs(self.bucket_name, prefix=prefix, fields=fields):
-            updated = blob.updated.timestamp()
+            updated = self.provider.here(blob.updated.timestamp())
             found[blob.name] = (updated, blob.size)
             # An output may be a folder: it exists if it is not empty, and is as new as its newest object.
             folder = os.path.dirname(blob.name.rstrip("/"))
@@ -161,6 +183,11 @@ class StorageObject(plugin.StorageObject):
         below = self.client.list_blobs(self.bucket_name, prefix=self.key.rstrip("/") + "/", max_results=1)
         return any(True for _ in below)
 
+    @with_retry
+    def mtime(self) -> float:
+        """Return the time of the newest change by this machine's clock."""
+        return float(self.provider.here(super().mtime()))
+
     def ensure_bucket_exists(self) -> None:
         """Do nothing: the check needs another permission, and the owner creates the bucket."""
 
@@ -171,35 +198,23 @@ class StorageObject(plugin.StorageObject):
 
     @with_retry
     def store_object(self) -> None:
-        """Upload the local copy, unless the bucket has its content."""
-        local = self.local_path()
-        if local.is_dir():
-            self.upload_directory(local_directory_path=local)
-            return
-        present = self.bucket.get_blob(self.key)
-        if (
-            present is not None
-            and present.size == local.stat().st_size
-            and present.crc32c == crc32c_of(local)
-        ):
-            # Copied onto itself for a new time: with the old one its inputs would look newer.
-            token, _, _ = self.blob.rewrite(present)
-            while token is not None:
-                token, _, _ = self.blob.rewrite(present, token=token)
-            return
-        self.blob.upload_from_filename(str(local))
+        """Upload the local copy."""
+        if self.local_path().is_dir():
+            self.upload_directory(local_directory_path=self.local_path())
+        else:
+            self.blob.upload_from_filename(str(self.local_path()))
 
 
-def use_listings(workflow: Any = None, levels: int = 2) -> None:
+def use_listings(workflow: Any = None, levels: int = 2, patience: float | None = None) -> None:
     """Have `storage.gcs` and `default-storage-provider: gcs` use these classes.
 
     Args:
         workflow: the `workflow` of a Snakefile, whose cache is filled from listings.
         levels: a workflow lists the parent folders of its files' folders (2), a single job those folders (1).
+        patience: seconds for which requests are repeated after transient errors.
     """
     plugins = StoragePluginRegistry().plugins
-    StorageProvider.levels = levels
-    if workflow is not None:
-        StorageProvider.workflow = workflow
+    StorageProvider.patience = patience or StorageProvider.patience
+    StorageProvider.levels, StorageProvider.workflow = levels, workflow or StorageProvider.workflow
     classes = {"storage_provider": StorageProvider, "storage_object": StorageObject}
     plugins["gcs"] = dataclasses.replace(plugins["gcs"], **classes)

@@ -6,13 +6,15 @@ from collections.abc import Callable
 from typing import Any
 
 from .allocation import Allocator
-from .errors import PodError, Unreachable
+from .errors import PodError, Unreachable, red
+from .guarding import guard_trouble
 from .lifecycle import Pod, PodManager, hosts_of
 from .pod import Worker
 from .settings import ExecutorSettings
 
 LOOK_SECONDS = 10.0
 COLLECT_SECONDS = 2.0
+GUARD_LOOKS = 6
 SILENT = "(silent)"
 
 
@@ -32,7 +34,7 @@ class Watch:
         self._ended: list[Any] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._unclaimed: set[str] = set()
-        self._guarded = 0
+        self._guard_error = ""
         manager.on_up = self._on_up
 
     def start(self) -> None:
@@ -98,33 +100,26 @@ class Watch:
                 await self._on_up(pod)
 
     async def _check_guard(self, pod: Pod) -> None:
-        """Warn once if the pod cannot delete itself although the profile asks for it."""
-        if self._guarded == pod.number or not (self.settings.idle_delete or self.settings.end):
-            return
+        """Say it if a guard has failed since the last look."""
         with contextlib.suppress(Unreachable, PodError):
-            guard = (await pod.workers[0].status())["guard"]
-            self._guarded = pod.number
-            if guard is None:
-                self.say(
-                    "The pod was created without tpu-idle-delete or tpu-end, or not by this plugin: only "
-                    "`python -m snakemake_executor_plugin_tpu down` deletes it."
-                )
-            elif guard["error"]:
-                self.say(
-                    f"The pod cannot delete itself ({guard['error']}): give its service account the permission "
-                    "tpu.nodes.delete by a role of your own, or roles/tpu.admin, or delete the pod by "
-                    "`python -m snakemake_executor_plugin_tpu down`."
-                )
+            statuses = await asyncio.gather(*(worker.status() for worker in pod.answering()))
+            trouble = guard_trouble(statuses)
+            if trouble and trouble != self._guard_error:
+                self.say(red(trouble))
+            self._guard_error = trouble
 
     async def _look_often(self) -> None:
         warned: set[str] = set()
+        looks = 0
         while True:
             await asyncio.sleep(LOOK_SECONDS)
+            looks += 1
             self._unclaimed -= set(self.runs)
             if (pod := self.manager.current) is None:
                 continue
             await self._readmit(pod)
-            await self._check_guard(pod)
+            if looks % GUARD_LOOKS == 0 and self.manager.is_guarded:
+                await self._check_guard(pod)
             if not self._unclaimed:
                 continue
             with contextlib.suppress(Unreachable, PodError):

@@ -1,4 +1,4 @@
-"""`pareto`: the frontier, with equal costs told equal; error on a log axis."""
+"""`pareto`: the frontier, equal costs count as equal; error on a log axis."""
 
 from __future__ import annotations
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from trm.backends.cpu.network import Incoming, Results, Settings, Supervision, products_for
+from trm.backends.cpu.choice import products_for
+from trm.backends.cpu.network import Incoming, Results, Settings, Supervision
 from trm.model import definition
 from trm.model.act import Carry, Rows, empty_carry, halt, refill
 from trm.model.losses import expected_further_steps, halting_loss, judge

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.backends.cpu.problem import Problem, relative
-from trm.backends.cpu import build, library, network, self_check
+from trm.backends.cpu import build, choice, library, network, self_check
 from trm.backends.registry import load_implementation
 from trm.model.inference import InferenceNetwork
 from trm.model.parameters import initial_weights
@@ -136,16 +136,16 @@ def test_taken_where_it_can_run(monkeypatch):
     assert isinstance(rounds(torch.float32), network.KernelRounds)
     assert type(rounds(torch.float64)) is type(rounds(torch.float16)) is PlainRounds
     assert type(rounds(torch.float32, mixer="attention")) is PlainRounds
-    monkeypatch.setattr(network.library, "functions", lambda: None)
+    monkeypatch.setattr(library, "functions", lambda: None)
     assert type(rounds(torch.float32)) is PlainRounds
 
 
 def test_wrong_gradients_are_noticed(monkeypatch, caplog):
-    network._right.cache_clear()
-    monkeypatch.setattr("trm.backends.cpu.self_check.gradients_differ", lambda *_: 0.5)
+    choice._right.cache_clear()
+    monkeypatch.setattr(choice, "gradients_differ", lambda *_: 0.5)
     assert type(rounds(torch.float32)) is PlainRounds
     assert "its gradients in torch.float32 are wrong (relative error 5.0e-01)" in caplog.text
-    network._right.cache_clear()
+    choice._right.cache_clear()
 
 
 @pytest.mark.parametrize("products", [library.FLOAT32, *BFLOAT16])

@@ -38,7 +38,7 @@ def products_are_fast(kernel, capability):
 
 def test_every_kernel_compiles_for_hopper(tmp_path):
     found = {kernel["kernel"]: kernel for kernel in compiled(tmp_path, "--first")}
-    assert len(found) >= 12
+    assert len(found) >= 8
     assert all(kernel["fits"] for kernel in found.values())
     for name, kernel in found.items():
         if name.startswith(PRODUCTS):

@@ -68,10 +68,10 @@ def test_gate_and_its_backward(dtype, over_tokens):
     expected = F.silu(gate) * up
     expected.backward(pushed)
     kernel_gate_up = gate_up.detach().to(dtype)
-    hidden = swiglu.gate(kernel_gate_up, unwritten(rows, columns, dtype=dtype))
+    hidden = norm.gate(kernel_gate_up, unwritten(rows, columns, dtype=dtype))
     close(hidden, expected.detach(), dtype)
     hidden = pushed.to(dtype)
-    swiglu.gate_backward(kernel_gate_up, hidden)
+    norm.gate_backward(kernel_gate_up, hidden)
     close(hidden, expected.detach(), dtype)
     close(kernel_gate_up, gate_up.grad, dtype)
 

@@ -36,7 +36,7 @@ def spoil(tensor):
 
 BROKEN = {
     "norm axis": (norm, "residual_norm", lambda args: args[3] if args[3] is not None else args[6]),
-    "gate": (swiglu, "gate", lambda args: args[1]),
+    "gate": (norm, "gate", lambda args: args[1]),
     "swiglu product": (swiglu, "product", lambda args: args[2]),
     "token mixing 64": (tokens, "mix", lambda args: args[3]),
     "token mixing backward": (tokens, "mix_backward", lambda args: args[7]),
@@ -67,7 +67,7 @@ def test_a_kernel_that_does_not_run_is_one_sentence(monkeypatch, caplog):
     def refused(*args):
         raise RuntimeError("out of resource: shared memory, Required: 147456\nReducing block sizes may help")
 
-    monkeypatch.setattr(swiglu, "gate", refused)
+    monkeypatch.setattr(norm, "gate", refused)
     backend = checked(MODEL)
     assert "one fails on this device (out of resource: shared memory, Required: 147456)" in caplog.text
     assert backend.network == "plain"

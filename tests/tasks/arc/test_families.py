@@ -66,7 +66,7 @@ def test_the_command_writes_the_official_layout(tmp_path, capsys):
     assert "8 tasks of mirror, fill" in capsys.readouterr().out
     assert json.loads(out.read_text()) == tasks(8, 5, 2, ("mirror", "fill"), 4)
     read = read_tasks([("generated.json", out)])
-    assert [task.name for task in read[:3]] == ["mirror-0", "fill-1", "mirror-2"]
+    assert [task.name for task in read[:3]] == ["mirror-2-0", "fill-2-1", "mirror-2-2"]
     assert not any(task.evaluation for task in read)
     assert [len(task.train) for task in read] == [3] * 8
     classes = {tuple(class_key(task)) for task in read}
@@ -77,7 +77,14 @@ def test_tasks_are_a_function_of_seed_and_number():
     assert tasks(5, 6, 1) == dict(list(tasks(9, 6, 1).items())[:5])
     assert tasks(5, 6, 1) != tasks(5, 6, 2)
     # fewer pairs are the first ones
-    assert tasks(5, 6, 1, pairs=3)["mirror-1"]["train"] == tasks(5, 6, 1)["mirror-1"]["train"][:2]
+    assert tasks(5, 6, 1, pairs=3)["mirror-1-1"]["train"] == tasks(5, 6, 1)["mirror-1-1"]["train"][:2]
+
+
+def test_files_of_two_seeds_can_be_used_together(tmp_path):
+    files = [(f"{seed}.json", tmp_path / f"{seed}.json") for seed in (0, 1, 12)]
+    for (_, path), seed in zip(files, (0, 1, 12)):
+        path.write_text(json.dumps(tasks(20, 6, seed)))
+    assert len(read_tasks(files)) == 60
 
 
 @pytest.mark.parametrize(

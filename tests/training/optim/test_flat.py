@@ -1,8 +1,10 @@
 import pytest
 import torch
 
+from trm.model.parameters import Layout
 from trm.study.schema import TrainingConfig
 from trm.training.optim import flat
+from trm.training.optim.muon import orthogonal
 
 
 def steps(training, count=4, chunk=1 << 62, dtype=torch.float32, size=1000):
@@ -72,6 +74,61 @@ def test_bfloat16_weights_are_rounded_once_a_step():
     start, params, _, gradients = steps(training, count=1, dtype=torch.bfloat16)
     expected, _ = by_the_book(training, start, gradients)
     assert torch.equal(params, expected.float().bfloat16())
+
+
+LAYOUT = Layout(
+    {"embed.weight": (5, 8), "blocks.0.mlp.gate_up": (12, 8), "blocks.0.mlp.down": (8, 6), "halt.bias": (2,)}
+)
+
+
+def muon_steps(chunk=1 << 62):
+    """Parameters before and after three steps of Muon, and the gradients."""
+    training = TrainingConfig(optimizer="muon", lr=0.01, weight_decay=0.3, beta1=0.95)
+    generator = torch.Generator().manual_seed(0)
+    params, *gradients = torch.zeros(4, LAYOUT.size)
+    for flat_buffer in (params, *gradients):
+        for view in LAYOUT.views(flat_buffer).values():
+            view.copy_(torch.randn(view.shape, generator=generator))
+    start, state = params.clone(), flat.moments(training, LAYOUT.size, params.device)
+    for t, gradient in enumerate(gradients, 1):
+        rates = flat.rates(training, torch.tensor(float(t)), torch.tensor(training.lr))
+        flat.update(training, params, gradient.clone(), state, None, rates, chunk, LAYOUT)
+    return start, params, gradients
+
+
+def test_muon_equals_torch_in_the_blocks_and_adam_atan2_elsewhere(monkeypatch):
+    start, params, gradients = muon_steps()
+    # torch's iterations are in bfloat16
+    monkeypatch.setattr(torch.optim._muon, "_zeropower_via_newtonschulz", lambda x, *_: orthogonal(x))
+    matrices = {}
+    for name, view in LAYOUT.views(start).items():
+        if name.startswith("blocks"):
+            for k, part in enumerate(view.chunk(2 if "gate_up" in name else 1)):
+                matrices[name, k] = torch.nn.Parameter(part.clone())
+    theirs = torch.optim.Muon(
+        matrices.values(), lr=0.01, weight_decay=0.3, momentum=0.95, adjust_lr_fn="match_rms_adamw"
+    )
+    for gradient in gradients:
+        for (name, k), weight in matrices.items():
+            weight.grad = LAYOUT.views(gradient)[name].chunk(2 if "gate_up" in name else 1)[k].clone()
+        theirs.step()
+    ours = LAYOUT.views(params)
+    for (name, k), weight in matrices.items():
+        found = ours[name].chunk(2 if "gate_up" in name else 1)[k]
+        torch.testing.assert_close(found, weight.detach(), rtol=1e-5, atol=1e-6)
+    adam = TrainingConfig(optimizer="adam_atan2", lr=0.01, weight_decay=0.3, beta1=0.95)
+    expected, _ = by_the_book(adam, start, torch.stack(gradients))
+    for name in ("embed.weight", "halt.bias"):
+        torch.testing.assert_close(ours[name], LAYOUT.views(expected.float())[name], rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(muon_steps(chunk=16)[1], params, rtol=1e-6, atol=1e-7)
+    assert params.count_nonzero() == sum(view.numel() for view in ours.values())  # the gaps stay zero
+
+
+def test_newton_schulz_makes_singular_values_alike():
+    x = torch.randn(2, 40, 24, generator=torch.Generator().manual_seed(0))
+    values = torch.linalg.svdvals(orthogonal(x))
+    assert ((values > 0.6) & (values < 1.3)).all()
+    assert torch.equal(orthogonal(torch.zeros(3, 4)), torch.zeros(3, 4))
 
 
 def test_gaps_between_parameters_stay_zero():

@@ -33,11 +33,11 @@ from trm.analysis.tables import merge as merge
 from trm.analysis.tables import reference as reference
 from trm.analysis.words import count, listed, place, point_name, value_name
 from trm.errors import UserError
-from trm.io import dump, write_bytes, write_text
+from trm.io import dump, sha256_file, shipped, write_bytes, write_text
 
 ONE, TWO = 4.6, 7.0
 """Widths in inches of figures with one panel and with several. The report shows all at one scale."""
-STYLE = Path(__file__).resolve().parents[3] / "config" / "figures.mplstyle"
+STYLE = Path("config/figures.mplstyle")
 OKABE_ITO = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7F7F7F"]
 MARKERS = ["o", "s", "^", "D", "v", "P", "X", "*"]
 DASHES: Sequence[Any] = ("-", (0, (4, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)))
@@ -79,7 +79,7 @@ class Drawing:
 @contextmanager
 def styled(path: str | Path | None = None) -> Iterator[None]:
     """Matplotlib's settings while drawing and saving. UserError: the style file is missing or invalid."""
-    style = Path(path) if path else STYLE
+    style = Path(path) if path else STYLE if STYLE.exists() else shipped(str(STYLE))
     if not style.exists():
         raise UserError(f"{style} does not exist: name the style file with --style")
     with matplotlib.rc_context():
@@ -338,8 +338,12 @@ def provenance(tables: Sequence[Table], rows: pd.DataFrame) -> dict[str, str]:
     }
 
 
-def save(drawing: Drawing, out: str | Path) -> list[Path]:
-    """Write figure.pdf, .png and .json. The same inputs give the same bytes: no dates, fixed metadata."""
+def save(drawing: Drawing, out: str | Path, origin: Mapping[str, Any] | None = None) -> list[Path]:
+    """Write figure.pdf, .png and .json. The same inputs give the same bytes: no dates, fixed metadata.
+
+    Args:
+        origin: further entries of the JSON file, which hold what the figure was made from.
+    """
     out = Path(out)
     subject = "; ".join(drawing.provenance.values())
     about = {
@@ -356,7 +360,8 @@ def save(drawing: Drawing, out: str | Path) -> list[Path]:
     write_bytes(files[0], pdf.getvalue())
     write_bytes(files[1], png.getvalue())
     facts = {key: value for key, value in vars(drawing).items() if key not in ("canvas", "rows", "lines")}
-    write_text(files[2], dump({**facts, "inches": drawing.canvas.get_figwidth()}))
+    own = {"name": out.stem, "sha256": {file.suffix: sha256_file(file) for file in files[:2]}}
+    write_text(files[2], dump({**facts, "inches": drawing.canvas.get_figwidth(), **own, **(origin or {})}))
     return files
 
 

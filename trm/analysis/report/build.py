@@ -10,6 +10,7 @@ from typing import Any
 
 from PIL import Image
 
+from trm.analysis.origin import read_figure, read_fit
 from trm.analysis.paper import REPORTED
 from trm.analysis.report.contents import FigureBlock, Finding, Grid, Report, Section
 from trm.analysis.report.contrasts import accuracy, matching, primary
@@ -20,7 +21,6 @@ from trm.analysis.tables import Table, load
 from trm.analysis.traces import puzzles
 from trm.analysis.words import count, listed, points
 from trm.errors import UserError
-from trm.io import read_json
 
 FINDINGS = 5
 """Headlines of the first screen."""
@@ -140,10 +140,10 @@ def _section(spec: ReportExperiment) -> tuple[Section, Table | None, list[dict[s
     fits = []
     for path in spec.fits:
         try:
-            fits.append(read_fit(path))
+            fits.append(read_fit(path, [table] if table else []))
         except UserError as error:
             problems.append(f"no fit: {error}")
-    blocks = [figure(path) for path in spec.figures]
+    blocks = [figure(path, [table] if table else []) for path in spec.figures]
     problems += [f"figure {block.problem}" for block in blocks if block.png is None]
     problems += [
         f"run {item.run} failed: {item.sentence or 'see its log'} {item.log}".strip() for item in spec.failed
@@ -167,14 +167,6 @@ def _section(spec: ReportExperiment) -> tuple[Section, Table | None, list[dict[s
     if table is not None:
         section.grids = [results_grid(table), costs_grid(table)]
     return section, table, fits
-
-
-def read_fit(path: str) -> dict[str, Any]:
-    """The content of a fit.json. UserError: missing, not JSON, or not a fit."""
-    fit = read_json(path)
-    if not isinstance(fit, dict) or not {"spec", "groups"} <= set(fit):
-        raise UserError(f"{path} is not a fit: delete it and build it again")
-    return fit
 
 
 def untested(spec: ReportExperiment, table: Table | None) -> str:
@@ -214,14 +206,18 @@ def _table_problems(table: Table) -> list[str]:
     return found
 
 
-def figure(path: str | Path) -> FigureBlock:
-    """A figure's PNG and words; without a PNG, `problem` names the file and the remedy."""
+def figure(path: str | Path, tables: Sequence[Table] = ()) -> FigureBlock:
+    """A figure's PNG and words; without a PNG, `problem` names the file and the remedy.
+
+    Args:
+        tables: that the figure must have been made from, if it shows their experiments.
+    """
     path = Path(path)
     picture = path.with_suffix(".png")
     if not picture.exists() or not path.with_suffix(".json").exists():
         return FigureBlock(path, problem=f"{path.name} is missing: build it again")
     try:
-        facts = read_json(path.with_suffix(".json"))
+        facts = read_figure(path, tables)
         png = picture.read_bytes()
         with Image.open(io.BytesIO(png)) as opened:
             opened.load()

@@ -14,6 +14,9 @@ from PIL import Image
 
 from trm.analysis.report.contents import FigureBlock, Report
 from trm.analysis.words import count, duration
+from trm.errors import UserError
+from trm.play import models_folder
+from trm.play.page import part
 
 HERE = Path(__file__).parent
 NO_BREAK = "\u00a0"
@@ -33,6 +36,7 @@ def page(report: Report, *, paper: bool = False) -> str:
     puzzles = json.dumps(report.puzzles, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
     return environment.get_template("template.html").render(
         report=report,
+        play="" if paper else _play(),
         paper=paper,
         count=count,
         style=Markup((HERE / "style.css").read_text(encoding="utf-8")),
@@ -40,6 +44,14 @@ def page(report: Report, *, paper: bool = False) -> str:
         viewer=Markup((HERE / "viewer.js").read_text(encoding="utf-8")),
         puzzles=Markup(puzzles),
     )
+
+
+def _play() -> str:
+    """The trained models to play with, where there are some that run in a page."""
+    try:
+        return part(models_folder())
+    except UserError:
+        return ""
 
 
 def tied(text: str) -> str:

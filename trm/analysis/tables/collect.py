@@ -19,6 +19,7 @@ from trm.errors import UserError
 from trm.io import read_json
 from trm.study.dataset_identity import shape
 from trm.study.flops import step_flops
+from trm.study.records import HISTORY, TRAINING, WEIGHTS, check_evaluation, read_training
 from trm.study.schema import RunConfig
 from trm.study.stages import recursion_stages
 
@@ -129,8 +130,8 @@ def _run(
 ) -> tuple[dict[str, Any], pd.DataFrame, list[tuple[str, dict[str, Any]]]] | None:
     """A run's training.json, history and evaluations, or None after noting what is missing."""
     folder = Path(run.directory)
-    path = folder / "training.json"
-    wanted = [path, folder / "history.csv", *(folder / file for file in run.evaluations)]
+    path = folder / TRAINING
+    wanted = [path, folder / HISTORY, *(folder / file for file in run.evaluations)]
     missing = [file for file in wanted if not file.exists()]
     for file in missing:
         if not allow_missing:
@@ -143,8 +144,11 @@ def _run(
         training = _checked(
             path, {"config", "dataset", "outcome", "provenance", "train_flops", "wall_seconds"}
         )
+        read_training(folder, (HISTORY,))
         history = _history(wanted[1])
         evaluations = [(file.name, _checked(file, {"evaluation", "config", "results"})) for file in present]
+        for file, (_, evaluation) in zip(present, evaluations, strict=True):
+            check_evaluation(file, evaluation, training)
         try:
             history = history.assign(flops=cumulative_flops(training, history["step"]))
             info["runs"][run.run] = _provenance(training, history)
@@ -236,6 +240,7 @@ def _provenance(training: Mapping[str, Any], history: pd.DataFrame) -> dict[str,
     return {
         "seed": training["seed"],
         "fingerprint": training["fingerprint"],
+        "weights_sha256": training.get("sha256", {}).get(WEIGHTS),
         "dataset": training["dataset"]["name"],
         "outcome": training["outcome"],
         "commit": str(provenance.get("commit") or "unknown")[:12],

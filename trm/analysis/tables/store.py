@@ -14,6 +14,7 @@ import pandas as pd
 from trm.analysis.words import listed
 from trm.errors import UserError
 from trm.io import dump, read_json, write_text
+from trm.study.records import AGAIN, check_checksum, check_name
 
 
 @dataclass
@@ -124,12 +125,13 @@ def _texts(frame: pd.DataFrame, change: Callable[[str], str]) -> pd.DataFrame:
 
 
 def save(table: Table, out: str | Path) -> None:
-    """Write the three files; `info` gets the fingerprint of the rows."""
+    """Write the three files; `info` gets the table's name, and the fingerprints of the rows and of the curves."""
     rows, sidecar, curves = paths(out)
-    text = neutralised(table.rows).to_csv(index=False, lineterminator="\n")
-    table.info["fingerprint"] = hashlib.sha256(text.encode()).hexdigest()
-    write_text(rows, text)
-    write_text(curves, neutralised(table.curves).to_csv(index=False, lineterminator="\n"))
+    table.info["name"] = rows.stem
+    for key, path, frame in (("fingerprint", rows, table.rows), ("curves_sha256", curves, table.curves)):
+        text = neutralised(frame).to_csv(index=False, lineterminator="\n")
+        table.info[key] = hashlib.sha256(text.encode()).hexdigest()
+        write_text(path, text)
     write_text(sidecar, dump(table.info))
 
 
@@ -138,9 +140,18 @@ def _bare(text: str) -> str:
 
 
 def load(path: str | Path) -> Table:
-    """Read a table written by `save`. UserError when a file is missing or does not parse."""
+    """Read a table written by `save`.
+
+    Raises:
+        UserError: a file is missing, does not parse, has changed, or is another table's.
+    """
     rows, sidecar, curves = paths(path)
     info = read_json(sidecar)
+    if not isinstance(info, dict):
+        raise UserError(f"{sidecar} is damaged: {AGAIN}")
+    check_name(rows, rows.stem, info.get("name", rows.stem))  # earlier versions wrote no name
+    check_checksum(rows, info.get("fingerprint"))
+    check_checksum(curves, info.get("curves_sha256"))
     kinds = dict.fromkeys(info.get("text_columns", []), "str")
     try:
         table = _texts(pd.read_csv(rows, dtype=kinds, keep_default_na=False, na_values=[""]), _bare)
@@ -186,6 +197,7 @@ def merge(tables: Sequence[Table], experiments: Sequence[str] = ()) -> Table:
         "missing": [item for info in infos for item in info.get("missing", [])],
         "commits": sorted({commit for info in infos for commit in info.get("commits", [])}),
         "halting": {key: value for info in infos for key, value in info.get("halting", {}).items()},
+        "runs": {key: value for info in infos for key, value in info.get("runs", {}).items()},
         "traces": [trace for info in infos for trace in info.get("traces", [])],
         "points": sum(info.get("points", 0) for info in infos),
     }

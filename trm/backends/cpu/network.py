@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -15,39 +13,8 @@ from trm.model.act import Carry, Rows
 from trm.model.definition import Architecture, Weights
 from trm.model.parameters import Layout
 
-log = logging.getLogger("trm")
-
 MAX_GROUP_FLOATS = 1 << 22
 """Weights of a network times groups of rows, at most: each group sums gradients of its own."""
-
-
-def products_for(weights: Weights, arch: Architecture) -> int | None:
-    """The kind of products that computes this network; None: the kernel does not cover it, or cannot be used."""
-    first = next(iter(weights.values()))
-    covered = first.device.type == "cpu" and "blocks.0.token_mlp.down" in weights
-    if not covered or library.functions() is None:
-        return None
-    products = library.FLOAT32 if arch.dtype == torch.float32 else None
-    if arch.dtype == torch.bfloat16:
-        products = library.bfloat16_products()
-    return products if products is not None and _right(products, arch.dtype) else None
-
-
-@cache
-def _right(products: int, dtype: torch.dtype) -> bool:
-    """Whether the kernel's gradients are right in this process."""
-    from trm.backends.cpu.self_check import TOLERANCE, gradients_differ
-
-    error = gradients_differ(products, dtype)
-    if error < TOLERANCE[dtype]:
-        return True
-    log.warning(
-        "the CPU kernel is not used: on this processor its gradients in %s are wrong (relative error %.1e); PyTorch "
-        "trains, several times slower",
-        dtype,
-        error,
-    )
-    return False
 
 
 def _kernel(weights: Weights, arch: Architecture, products: int, rows: int) -> Kernel:

@@ -3,7 +3,7 @@
 After a few warm-up steps the two halves of a step, before and after the workers' sum, are captured, compared with an
 uncaptured step, and replayed from then on (TRM_CUDA_GRAPH=0 starts kernels one by one). Nothing in a step waits for the
 host, and what the host draws (rows, augmentations, exploration) is copied into the captured batch. If triton is
-installed, the network is made of the kernels of `trm.backends.cuda` (TRM_TRITON=0: plain PyTorch).
+installed, the faster of our kernels and torch.compile computes the network (`trm.training.choice`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
-from trm.backends.base import Backend, Precision, Step, precision_of
+from trm.backends.base import Backend, Precision, Step, precision_of, switch
 from trm.backends.cuda.claims import claim
 from trm.backends.cuda.visible import why_no_gpu
 from trm.backends.workers import Workers, world_from_environment
@@ -45,7 +45,8 @@ class CudaBackend(Backend):
         self.device = torch.device("cuda", self._own_gpu())
         torch.cuda.set_device(self.device)
         sum_in_float32()
-        self.network = chosen_network(torch.cuda.get_device_capability(self.device))
+        self.candidates = candidates(torch.cuda.get_device_capability(self.device))
+        self.network = self.candidates[0]
         self.workers = Workers("nccl", self.rank, self.world) if self.world > 1 else None
 
     def _own_gpu(self) -> int:
@@ -97,10 +98,13 @@ def sum_in_float32() -> None:
     torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
 
 
-def chosen_network(capability: tuple[int, int]) -> str:
-    """`triton` if it is installed and supports the GPU (compute capability 8.0), otherwise `plain`."""
-    wanted = os.environ.get(TRITON_VARIABLE, "1") != "0"
-    return "triton" if wanted and capability >= (8, 0) and find_spec("triton") else "plain"
+def candidates(capability: tuple[int, int]) -> tuple[str, ...]:
+    """The implementations to time: our kernels and torch.compile, both of which need triton and compute capability 8.0;
+    TRM_TRITON=1 takes the kernels untimed, 0 plain PyTorch."""
+    wanted = switch(TRITON_VARIABLE)
+    if wanted == "0" or capability < (8, 0) or not find_spec("triton"):
+        return ("plain",)
+    return ("triton",) if wanted == "1" else ("triton", "compiled")
 
 
 class GraphedStep:

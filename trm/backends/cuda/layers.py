@@ -51,14 +51,14 @@ class Channels(Layer):
             swiglu.product(x, self.into, hidden, gate_up, tile)
         else:
             wide = self.new("gate_up", x, len(x), 2 * inner) if gate_up is None else gate_up
-            swiglu.gate(torch.mm(x, self.into.t(), out=wide), hidden)
+            norm.gate(torch.mm(x, self.into.t(), out=wide), hidden)
         return torch.mm(hidden, self.back.t(), out=self.new("mixed", x))
 
     def backward(self, grad: Tensor, x: Tensor, gate_up: Tensor) -> Tensor:
         """Gradient of x, given that of x + SwiGLU(x). Accumulates weight gradients; overwrites `gate_up`."""
         into_grad, back_grad = self.grads
         hidden = torch.mm(grad, self.back, out=self.new("hidden", x, len(x), self.back.shape[1]))
-        swiglu.gate_backward(gate_up, hidden)
+        norm.gate_backward(gate_up, hidden)
         add_product(back_grad, grad.t(), hidden, self.buffers)
         add_product(into_grad, gate_up.t(), x, self.buffers)
         pushed = torch.mm(gate_up, self.into, out=self.new("mixed", x))
@@ -95,7 +95,7 @@ class Tokens(Layer):
             return tokens.mix(x, *self.padded, y, scale, tile)
         inner, columns = self.back.shape[1], x.shape[1]
         gate_up = torch.mm(self._aligned(), x, out=self.new("token gate_up", x, 2 * inner, columns))
-        hidden = swiglu.gate(gate_up, self.new("token hidden", x, inner, columns))
+        hidden = norm.gate(gate_up, self.new("token hidden", x, inner, columns))
         mixed = torch.mm(self.back, hidden, out=self.new("token mixed", x))
         norm.residual_norm(x, mixed, 0, y, scale)
         return y
@@ -114,7 +114,7 @@ class Tokens(Layer):
             norm.norm_backward(grad, y, scale, 0, total)
             torch.mm(self._aligned(), x, out=gate_up)
             torch.mm(self.back.t(), total, out=hidden)
-            swiglu.gate_backward(gate_up, hidden)
+            norm.gate_backward(gate_up, hidden)
             torch.mm(self._aligned().t(), gate_up, out=out).add_(total)
         add_product(back_grad, total, hidden.t(), self.buffers)
         add_product(into_grad.t(), x, gate_up.t(), self.buffers)

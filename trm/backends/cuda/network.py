@@ -81,7 +81,8 @@ class TritonRounds(fused.Rounds):
             out = None if saved is None and name is None else self._buffers.get((name, place), x, *rows)
             kept = None
             if saved is not None and out is not None:
-                y_scale = self._buffers.get(("y scale", place), x, max(rows[0], columns[1]), dtype=dtype)
+                normed = columns[1] if isinstance(mixer, Tokens) else rows[0]
+                y_scale = self._buffers.get(("y scale", place), x, normed, dtype=dtype)
                 gate_up = self._buffers.get(("gate_up", place), x, rows[0], channels.into.shape[0])
                 out_scale = self._buffers.get(("out scale", place), x, rows[0], dtype=dtype)
                 kept = fused.Kept(x, y, y_scale, inner, gate_up, out, out_scale)

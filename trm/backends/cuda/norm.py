@@ -1,89 +1,25 @@
-"""Residual addition and RMSNorm (arXiv 1910.07467) in one pass, forward and backward, over channels or tokens.
+"""Residual addition with RMSNorm (arXiv 1910.07467), and the gate of SwiGLU (arXiv 2002.05202), forward and backward.
 
-Over channels a row [D] is normalised, over tokens a column of [L, M]: both are [rows, columns] tiles here, and AXIS
-is the dimension of the mean.
+Elementwise, so torch.compile makes one kernel of each that is as good as one written by hand. Over channels a row [D]
+is normalised, over tokens a column of [L, M]: both are [rows, columns] here, and `axis` is the dimension of the mean.
 """
 
 from __future__ import annotations
 
 import torch
-import triton
-import triton.language as tl
+import torch.nn.functional as F
 from torch import Tensor
 
-from trm.backends.cuda.common import power, wide
+from trm.backends.cuda.compiled import compiled
 from trm.model.definition import EPS
 
-TILES = {1: 4096, 0: 8192}  # elements per program, by axis
+
+def scale_dtype(x: Tensor) -> torch.dtype:
+    """The dtype of 1 / rms, in which all is computed."""
+    return torch.promote_types(x.dtype, torch.float32)
 
 
-@triton.jit
-def _forward(
-    x, mixed, y, scale, extra, into, rows, columns,
-    AXIS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, EPS: tl.constexpr, WIDE: tl.constexpr,
-    KEEP: tl.constexpr, SCALE: tl.constexpr, INTO: tl.constexpr,
-):  # fmt: skip
-    block = tl.program_id(0)
-    row = tl.arange(0, ROWS) + (block * ROWS if AXIS == 1 else 0)
-    column = tl.arange(0, COLUMNS) + (block * COLUMNS if AXIS == 0 else 0)
-    # 64 bits for the tile's start, 32 within it: half the registers
-    base = block.to(tl.int64) * ROWS * columns if AXIS == 1 else block * COLUMNS
-    offset = tl.arange(0, ROWS)[:, None] * columns + tl.arange(0, COLUMNS)[None, :]
-    inside = (row[:, None] < rows) & (column[None, :] < columns)
-    total = tl.load(x + base + offset, mask=inside, other=0.0).to(WIDE)
-    total += tl.load(mixed + base + offset, mask=inside, other=0.0).to(WIDE)
-    length = rows if AXIS == 0 else columns
-    inverse = 1.0 / tl.sqrt(tl.sum(total * total, AXIS) / length + EPS)
-    out = total * tl.expand_dims(inverse, AXIS)
-    if KEEP:
-        tl.store(y + base + offset, out, mask=inside)
-    if SCALE:
-        if AXIS == 1:
-            tl.store(scale + row, inverse, mask=row < rows)
-        else:
-            tl.store(scale + column, inverse, mask=column < columns)
-    if INTO:
-        rounded = out.to(y.dtype.element_ty).to(WIDE)
-        added = rounded + tl.load(extra + base + offset, mask=inside, other=0.0).to(WIDE)
-        tl.store(into + base + offset, added, mask=inside)
-
-
-@triton.jit
-def _backward(
-    grad, y, scale, out, rows, columns,
-    AXIS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDE: tl.constexpr,
-):  # fmt: skip
-    block = tl.program_id(0)
-    row = tl.arange(0, ROWS) + (block * ROWS if AXIS == 1 else 0)
-    column = tl.arange(0, COLUMNS) + (block * COLUMNS if AXIS == 0 else 0)
-    # 64 bits for the tile's start, 32 within it: half the registers
-    base = block.to(tl.int64) * ROWS * columns if AXIS == 1 else block * COLUMNS
-    offset = tl.arange(0, ROWS)[:, None] * columns + tl.arange(0, COLUMNS)[None, :]
-    inside = (row[:, None] < rows) & (column[None, :] < columns)
-    g = tl.load(grad + base + offset, mask=inside, other=0.0).to(WIDE)
-    normed = tl.load(y + base + offset, mask=inside, other=0.0).to(WIDE)
-    if AXIS == 1:
-        inverse = tl.load(scale + row, mask=row < rows, other=0.0)
-    else:
-        inverse = tl.load(scale + column, mask=column < columns, other=0.0)
-    length = rows if AXIS == 0 else columns
-    inner = tl.sum(g * normed, AXIS) / length
-    result = tl.expand_dims(inverse, AXIS) * (g - normed * tl.expand_dims(inner, AXIS))
-    tl.store(out + base + offset, result, mask=inside)
-
-
-def _tiles(x: Tensor, axis: int) -> tuple[tuple[int], dict[str, int]]:
-    """Grid and tile of a [rows, columns] tensor; one program holds the whole `axis`."""
-    rows, columns = x.shape
-    if axis == 1:
-        wide_tile = power(columns)
-        high = max(1, TILES[1] // wide_tile)
-        return (triton.cdiv(rows, high),), {"ROWS": high, "COLUMNS": wide_tile}
-    high = power(rows)
-    wide_tile = max(16, TILES[0] // high)
-    return (triton.cdiv(columns, wide_tile),), {"ROWS": high, "COLUMNS": wide_tile}
-
-
+@compiled
 def residual_norm(
     x: Tensor,
     mixed: Tensor,
@@ -97,23 +33,50 @@ def residual_norm(
 
     With `extra`, also writes into = y + extra; `y` may then be None.
     """
-    if y is None and into is None:
-        raise ValueError("residual_norm without an output")
-    programs, tile = _tiles(x, axis)
-    _forward[programs](
-        x, mixed, x if y is None else y, x if scale is None else scale, x if extra is None else extra,
-        x if into is None else into, *x.shape, AXIS=axis, **tile, EPS=EPS, WIDE=wide(x), KEEP=y is not None,
-        SCALE=scale is not None, INTO=into is not None, num_warps=8,
-    )  # fmt: skip
+    wide = scale_dtype(x)
+    total = x.to(wide) + mixed.to(wide)
+    inverse = torch.rsqrt(total.square().mean(axis) + EPS)
+    out = (total * inverse.unsqueeze(axis)).to(x.dtype)
+    if y is not None:
+        y.copy_(out)
+    if scale is not None:
+        scale.copy_(inverse)
+    if into is not None and extra is not None:
+        into.copy_(out.to(wide) + extra.to(wide))
 
 
+@compiled
 def norm_backward(grad: Tensor, y: Tensor, scale: Tensor, axis: int, out: Tensor) -> Tensor:
     """Gradient of the norm's input from that of its output, the output and 1 / rms; `out` may be `grad`."""
-    programs, tile = _tiles(y, axis)
-    _backward[programs](grad, y, scale, out, *y.shape, AXIS=axis, **tile, WIDE=wide(y), num_warps=8)
-    return out
+    wide = scale_dtype(y)
+    g, normed = grad.to(wide), y.to(wide)
+    inner = (g * normed).mean(axis, keepdim=True)
+    return out.copy_(scale.unsqueeze(axis) * (g - normed * inner))
 
 
-def scale_dtype(x: Tensor) -> torch.dtype:
-    """The dtype of 1 / rms."""
-    return torch.promote_types(x.dtype, torch.float32)
+def _halves(gate_up: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
+    """Gate and up: halves of each row over channels [N, 2 I], of the rows over tokens [2 I, M]."""
+    gate, up = gate_up.chunk(2, -1 if len(gate_up) == len(hidden) else 0)
+    return gate, up
+
+
+@compiled
+def gate(gate_up: Tensor, hidden: Tensor) -> Tensor:
+    """hidden = silu(gate) * up."""
+    wide = scale_dtype(hidden)
+    first, second = _halves(gate_up, hidden)
+    return hidden.copy_(F.silu(first.to(wide)) * second.to(wide))
+
+
+@compiled
+def gate_backward(gate_up: Tensor, hidden: Tensor) -> None:
+    """In place: `hidden` holds its gradient and is recomputed; `gate_up` is replaced by its gradient."""
+    wide = scale_dtype(hidden)
+    first, second = _halves(gate_up, hidden)
+    g, u, pushed = first.to(wide), second.to(wide), hidden.to(wide)
+    sigma = torch.sigmoid(g)
+    silu = g * sigma
+    # all values first: the inputs may be the outputs' memory
+    results = pushed * u * sigma * (1 + g - silu), pushed * silu, silu * u
+    for out, result in zip((first, second, hidden), results):
+        out.copy_(result)

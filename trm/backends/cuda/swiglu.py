@@ -1,7 +1,6 @@
-"""SwiGLU (arXiv 2002.05202): gate and product in one pass, forward and backward, or in the matrix product's epilogue.
+"""SwiGLU (arXiv 2002.05202) over channels: the gate in the epilogue of the matrix product.
 
-`gate_up` is the fused projection: over channels [N, 2 I] with the gate in the first half of each row, over tokens
-[2 I, M] with the gate in the first half of the rows.
+`gate_up` [N, 2 I] is the fused projection, with the gate in the first half of each row.
 """
 
 from __future__ import annotations
@@ -11,30 +10,6 @@ import triton.language as tl
 from torch import Tensor
 
 from trm.backends.cuda.common import operand, sigmoid, wide
-
-
-@triton.jit
-def _gate(
-    gate_up, hidden, rows, columns, row_stride, up,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDE: tl.constexpr, BACKWARD: tl.constexpr,
-):  # fmt: skip
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    inside = (row[:, None] < rows) & (column[None, :] < columns)
-    first = tl.program_id(0).to(tl.int64) * ROWS
-    offset = tl.arange(0, ROWS)[:, None] * row_stride + column[None, :]
-    gate_up += first * row_stride
-    hidden += first * columns
-    narrow = tl.arange(0, ROWS)[:, None] * columns + column[None, :]
-    g = tl.load(gate_up + offset, mask=inside, other=0.0).to(WIDE)
-    u = tl.load(gate_up + up + offset, mask=inside, other=0.0).to(WIDE)
-    sigma = sigmoid(g)
-    silu = g * sigma
-    if BACKWARD:
-        pushed = tl.load(hidden + narrow, mask=inside, other=0.0).to(WIDE)
-        tl.store(gate_up + offset, pushed * u * sigma * (1.0 + g - silu), mask=inside)
-        tl.store(gate_up + up + offset, pushed * silu, mask=inside)
-    tl.store(hidden + narrow, silu * u, mask=inside)
 
 
 @triton.jit
@@ -72,28 +47,6 @@ def _product(
         tl.store(gate_up + inner + offset, up, mask=inside)
     h = gate * sigmoid(gate) * up
     tl.store(hidden + base * inner + (tl.arange(0, ROWS)[:, None] * inner + column[None, :]), h, mask=inside)
-
-
-TILE = {"ROWS": 4, "COLUMNS": 512}
-
-
-def _run_gate(gate_up: Tensor, hidden: Tensor, backward: bool) -> Tensor:
-    rows, columns = hidden.shape
-    up = columns if gate_up.shape[0] == rows else rows * columns  # offset from gate to up
-    programs = triton.cdiv(rows, TILE["ROWS"]), triton.cdiv(columns, TILE["COLUMNS"])
-    options = TILE | {"WIDE": wide(hidden), "BACKWARD": backward, "num_warps": 8}
-    _gate[programs](gate_up, hidden, rows, columns, gate_up.shape[1], up, **options)
-    return hidden
-
-
-def gate(gate_up: Tensor, hidden: Tensor) -> Tensor:
-    """hidden = silu(gate) * up."""
-    return _run_gate(gate_up, hidden, backward=False)
-
-
-def gate_backward(gate_up: Tensor, hidden: Tensor) -> None:
-    """In place: `hidden` holds its gradient and is recomputed; `gate_up` is replaced by its gradient."""
-    _run_gate(gate_up, hidden, backward=True)
 
 
 def product(

@@ -118,18 +118,18 @@ def bucket(site: Site) -> str:
     """The bucket's objects can be written, claimed, read and deleted."""
     if site.bucket is None:
         return "not used"
-    from trm.storage import Conflict, Patience, open_store
+    from trm.storage import ABSENT, Conflict, Patience, open_store
 
     store = open_store(site.bucket, Patience(minutes=1.0))
     name, content = f".preflight/{uuid4().hex}", uuid4().bytes
     before = site.clock()
-    info = store.put_bytes(name, content, if_generation_match=0)
+    info = store.put_bytes(name, content, generation=ABSENT)
     site.shared["bucket time"] = (before, info.updated, site.clock())
     try:
         if store.get_bytes(name) != content:
             raise UserError(f"{site.bucket} returned other bytes than were written: use another bucket")
         try:
-            store.put_bytes(name, b"", if_generation_match=0)
+            store.put_bytes(name, b"", generation=ABSENT)
         except Conflict:
             pass
         else:

@@ -116,8 +116,11 @@ def tasks(
         if family not in FAMILIES:
             raise UserError(f"unknown family of ARC tasks {family!r}: choose from {', '.join(FAMILIES)}")
     turn = [families[number % len(families)] for number in range(count)]
+    # the seed is in the name, so that files of several seeds can be used together (0: as in earlier versions)
+    own = f"{seed}-" if seed else ""
     return {
-        f"{family}-{number}": _task(family, number, side, seed, pairs) for number, family in enumerate(turn)
+        f"{family}-{own}{number}": _task(family, number, side, seed, pairs)
+        for number, family in enumerate(turn)
     }
 
 

@@ -31,7 +31,7 @@ log = logging.getLogger("trm")
 MANIFEST = "manifest.json"
 FORMAT = 1
 COMPACT = 4  # trm.training.checkpoints.compact
-DAMAGED = (OSError, ValueError, KeyError, TypeError, SafetensorError)
+DAMAGED = (FileNotFoundError, ValueError, KeyError, TypeError, SafetensorError)
 """Errors of `read_checkpoint` on a damaged checkpoint."""
 
 
@@ -65,8 +65,21 @@ class CheckpointFolder:
         write_bytes(self.folder(step) / name, data)
 
     def read(self, step: int, name: str) -> bytes:
-        """Read one file of a checkpoint."""
-        return (self.folder(step) / name).read_bytes()
+        """Read one file of a checkpoint.
+
+        Raises:
+            FileNotFoundError: there is none.
+            UserError: it cannot be read; nothing says that it is damaged.
+        """
+        path = self.folder(step) / name
+        try:
+            return path.read_bytes()
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise UserError(
+                f"{path} cannot be read ({error.strerror}): fix the disk or its permissions, or delete this checkpoint."
+            ) from error
 
     def delete(self, step: int) -> None:
         """Remove a checkpoint, its manifest first."""

@@ -1,7 +1,7 @@
 """A run's checkpoints under a lease, and their copy in a bucket.
 
-Checkpoints are always written to a local folder. With a gs:// address they are copied to the bucket in the background,
-and a job on another machine resumes from the newest complete one there.
+Checkpoints are always written to a local folder. If their place is in a bucket they are copied there in the
+background, and a job on another machine resumes from the newest complete one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ import torch
 
 from trm.backends.base import Backend
 from trm.errors import UserError
-from trm.storage import is_remote, open_store
+from trm.storage import is_remote, local_path, open_store
+from trm.storage.base import Damaged, ObjectMissing
 from trm.storage.cache import default_folder
 from trm.storage.lease import Lease, LeaseLost
 from trm.storage.mirror import Mirror, Snapshot
@@ -106,7 +107,7 @@ class SharedFolder(CheckpointFolder):
                 continue
             try:
                 mirror.fetch(remote[step], self.root)
-            except (UserError, ValueError, KeyError) as error:
+            except (ObjectMissing, Damaged, ValueError, KeyError) as error:
                 log.warning(
                     "checkpoint %s is unusable (%s): trying an older one",
                     mirror.store.url(remote[step].name),
@@ -132,7 +133,7 @@ class SharedFolder(CheckpointFolder):
 
 
 def local_copy(uri: str) -> Path:
-    """The local folder for the checkpoints of a gs:// address."""
+    """The local folder for the checkpoints of a bucket's address."""
     name = uri.rstrip("/").rpartition("/")[2]
     home = os.environ.get("TPU_SCRATCH") or default_folder() / "checkpoints"
     return Path(home) / f"{name}-{hashlib.sha256(uri.encode()).hexdigest()[:8]}"
@@ -178,7 +179,7 @@ def open_checkpoints(uri: str, run: str, backend: Backend, keep: int) -> Iterato
             here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
             part, parts = backend.rank // here, backend.processes // here
             mirror = Mirror(store, keep=keep, part=part, parts=parts, lease=lease)
-        folder = SharedFolder(local_copy(uri) if remote else Path(uri), lease, mirror)
+        folder = SharedFolder(local_copy(uri) if remote else local_path(uri), lease, mirror)
         if lease or mirror:
             folder.tidy()
         if remote:

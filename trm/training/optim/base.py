@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
-from trm.model.parameters import Rates
+from trm.model.parameters import Layout, Rates
 from trm.study.schema import TrainingConfig
+
+Part = tuple[slice, tuple[int, ...]]
+"""A part of the flat buffers, and the shape in which `Optimiser.direction` gets it."""
+
+
+def chunks(start: int, stop: int, length: int) -> Iterator[Part]:
+    """Flat parts of at most `length` elements."""
+    for first in range(start, stop, length):
+        last = min(first + length, stop)
+        yield slice(first, last), (last - first,)
 
 
 class Optimiser(ABC):
@@ -22,11 +33,21 @@ class Optimiser(ABC):
         one = torch.ones_like(step)
         correction = 1 - torch.pow(one * training.beta1, step)
         v_scale = torch.rsqrt(1 - torch.pow(one * training.beta2, step))
-        return Rates(1 - lr * training.weight_decay, lr / correction, v_scale)
+        return Rates(1 - lr * training.weight_decay, lr / correction, v_scale, correction)
+
+    def uncorrected(self, training: TrainingConfig, step: Tensor, lr: Tensor) -> Rates:
+        """Rates without bias correction, for methods whose step does not grow with the moments."""
+        one = torch.ones_like(step)
+        return Rates(1 - lr * training.weight_decay, lr * one, one, one)
+
+    def parts(self, layout: Layout | None, size: int, chunk: int) -> Iterator[Part]:
+        """Parts of the flat buffers of `size` elements, one for each call of `direction`: chunks of at most `chunk`
+        elements, unless the optimiser needs to see matrices."""
+        return chunks(0, size, chunk)
 
     @abstractmethod
     def direction(self, training: TrainingConfig, g: Tensor, m: Tensor, v: Tensor, rates: Rates) -> Tensor:
-        """Update the moments in place and return the update direction as a new tensor."""
+        """Update the moments of one part in place and return the update direction as a new tensor of its shape."""
 
 
 class Adam(Optimiser):

@@ -11,7 +11,7 @@ from importlib import import_module
 import torch
 from torch import Tensor
 
-from trm.model.parameters import Moments, Rates
+from trm.model.parameters import Layout, Moments, Rates
 from trm.study.schema import TrainingConfig
 from trm.training.optim.base import Optimiser
 
@@ -41,15 +41,18 @@ def update(
     ema: Tensor | None,
     r: Rates,
     chunk: int,
+    layout: Layout | None = None,
 ) -> None:
     """Update parameters, p = keep * p - step_size * direction, and EMA in place, in buffers of equal size.
 
-    bfloat16 parameters are updated in float32 and rounded once. `chunk`: elements per pass.
+    bfloat16 parameters are updated in float32 and rounded once. `chunk`: elements per pass; `layout`: where
+    the parameters are, for optimisers of matrices.
     """
-    direction_of = optimiser(training).direction
-    for start in range(0, params.numel(), chunk):
-        part = slice(start, start + chunk)
-        direction = direction_of(training, grads[part], state.m[part], state.v[part], r)
+    method = optimiser(training)
+    for part, shape in method.parts(layout, params.numel(), chunk):
+        g, m = grads[part].view(shape), state.m[part].view(shape)
+        v = state.v[part].view(shape) if method.second_moment else state.v
+        direction = method.direction(training, g, m, v, r).flatten()
         p = params[part]
         if p.dtype == torch.float32:
             p.mul_(r.keep).sub_(direction.mul_(r.step_size))

@@ -15,8 +15,7 @@ class Lion(Optimiser):
 
     second_moment = False
 
-    def rates(self, training: TrainingConfig, step: Tensor, lr: Tensor) -> Rates:
-        return Rates(1 - lr * training.weight_decay, lr, torch.ones_like(step))
+    rates = Optimiser.uncorrected
 
     def direction(self, training: TrainingConfig, g: Tensor, m: Tensor, v: Tensor, rates: Rates) -> Tensor:
         direction = torch.lerp(g, m, training.beta1).sign_()

@@ -132,7 +132,7 @@ class ProxyHandler(Handler):
             # fake-gcs-server answers without the real service's message.
             self._error(404, NO_BUCKET)
             return
-        skip = ("content-length", "transfer-encoding", "connection")
+        skip = ("content-length", "transfer-encoding", "connection", "date")
         kept = [header for header in response.getheaders() if header[0].lower() not in skip]
         self.answer(response.status, content, *kept)
 

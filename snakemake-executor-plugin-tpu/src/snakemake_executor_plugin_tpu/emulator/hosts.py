@@ -17,7 +17,7 @@ ListenAddress {address}
 Port {port}
 HostKey {key}
 PidFile none
-AuthorizedKeysFile {authorized}/%u
+AuthorizedKeysFile {authorized}/%u .ssh/authorized_keys
 StrictModes no
 UsePAM no
 PasswordAuthentication no
@@ -62,6 +62,8 @@ class Host:
         self.address = network.address(rank)
         self.process: subprocess.Popen[bytes] | None = None
         self.host_key = ""
+        self.unknown: set[str] = set()  # names of Google that this host cannot resolve from its next boot on
+        self.udp = True  # False, from the next boot on: like a VPC without a rule for UDP between hosts
 
     @property
     def home(self) -> Path:
@@ -81,7 +83,8 @@ class Host:
             self._authorize(keys)
         self.home.mkdir(parents=True, exist_ok=True)
         self.host_key = make_key(self.folder / "host_key")
-        servers = [f"{self.network.gateway} {name}" for name in NAMES] if self.network.separate else []
+        known = [name for name in NAMES if self.network.separate and name not in self.unknown]
+        servers = [f"{self.network.gateway} {name}" for name in known]
         if keys is not None:
             (self.folder / "startup-script").write_text(startup or "#!/bin/sh\n")
         (self.folder / "startup-script").chmod(0o700)
@@ -102,11 +105,13 @@ class Host:
         )
         (self.folder / "up").unlink(missing_ok=True)
         disk = f"mount -t tmpfs -o size={self.disk_mb}m tmpfs {self.home};" if self.disk_mb else ""
+        firewall = "" if self.udp else "iptables -A INPUT -p udp -j DROP; "
         script = (
-            f"set -e; hostname t1v-n-emulated-w-{self.rank}; mount --bind {self.folder}/passwd /etc/passwd; "
+            f"set -e; {firewall}hostname t1v-n-emulated-w-{self.rank}; mount --bind {self.folder}/passwd /etc/passwd; "
             f"mount --bind {self.folder}/hosts /etc/hosts; {disk} "
             f"mount -t tmpfs tmpfs /run; mkdir /run/sshd; "
-            f"{self.folder}/startup-script > {self.folder}/startup.log 2>&1; "
+            # Like Google's runner, which waits for everyone who holds the script's output.
+            f"{self.folder}/startup-script 2>&1 | cat > {self.folder}/startup.log; "
             f"touch {self.folder}/up; "
             f"exec {sshd()} -D -e -f {config}"
         )

@@ -23,7 +23,7 @@ class MetadataServer(HttpServer):
     ) -> None:
         super().__init__((address, 80), MetadataHandler)
         self.project, self.of_host, self.delete = project, of_host, delete
-        self.may_delete = True
+        self.may_delete, self.token_status = True, 200
         self.tokens: set[str] = set()
 
     def value(self, key: str, rank: int, node: Any, addresses: list[str]) -> str | None:
@@ -56,6 +56,8 @@ class MetadataHandler(Handler):
         host = self.server.of_host(self.client_address[0])
         if self.headers.get("Metadata-Flavor") != "Google":
             self._text(403, "Missing Metadata-Flavor:Google header.")
+        elif self.path.endswith("/token") and self.server.token_status != 200:
+            self._text(self.server.token_status, "Service account is disabled.")
         elif host is None or not self.path.startswith(ROOT):
             self._text(404, "not found")
         else:

@@ -231,6 +231,13 @@ class EmulatedPod:
     def _taken(self, name: str) -> list[int]:
         return [number for number, node in self.booted.items() if not name or node.name.endswith(f"/{name}")]
 
+    def connect(self, up: bool) -> None:
+        """Cut this machine off from the API and every host, or connect it again. The bucket stays in reach."""
+        self.api.offline = not up
+        for rank, host in enumerate(self.hosts):
+            if host.is_up:
+                self.network.cable(rank, up)
+
     def remove(self) -> None:
         """Return to the state without a pod."""
         with self.api.lock:

@@ -32,6 +32,7 @@ PROFILE = {
     "tpu-accelerator-type": "v4-32",
     "tpu-sources": "scripts",
     "tpu-create": True,
+    "tpu-idle-delete": 0,
     "tpu-grace": 5,
     "tpu-reconnect": 2,
     "tpu-recovery": 1,

@@ -50,6 +50,7 @@ class TpuApi:
     ) -> None:
         self.boot, self.destroy, self.seconds_per_state = boot, destroy, seconds_per_state
         self.no_capacity: dict[str, int] = {}
+        self.why_failed = NO_CAPACITY
         self.ids = itertools.count(1)
         self.created_nodes = 0
         self.key_seconds = 0.0
@@ -65,6 +66,7 @@ class TpuApi:
         self.host_keys: dict[str, list[str]] = {}
         self.failures: list[tuple[str, ApiError]] = []
         self.roles = {"roles/tpu.admin", "roles/iam.serviceAccountUser"}  # of the callers
+        self.offline = False  # nobody reaches the API
         self.calls: list[str] = []
         self.requests: list[Any] = []
         self.lock = threading.RLock()
@@ -94,6 +96,7 @@ class TpuApi:
             self.no_capacity.clear()
             self.full_zones.clear()
             self.refusals.clear()
+            self.offline = False
 
     def forget(self) -> None:
         """Forget every node and request."""
@@ -125,10 +128,13 @@ class TpuApi:
                     self.calls.append(name)
                     self.requests.append(request)
                     try:
+                        if self.offline:
+                            raise ApiError(grpc.StatusCode.UNAVAILABLE, "failed to connect to all addresses")
                         if permission := denied(self.roles, needed_for_tpus(name, request)):
                             message = f"Permission '{permission}' denied on resource (or it may not exist)."
                             raise ApiError(grpc.StatusCode.PERMISSION_DENIED, message)
                         self._fail(name)
+                        self._check_zone(getattr(request, "name", "") or request.parent)
                         self._advance()
                         return getattr(self, f"_{re.sub(r'(?<!^)(?=[A-Z])', '_', name).lower()}")(request)
                     except ApiError as error:
@@ -155,9 +161,9 @@ class TpuApi:
             generic("google.longrunning.Operations", {"GetOperation": operations}),
         )
 
-    def fail_requests(self, count: int, zone: str = "us-central2-b") -> None:
-        """Let the next `count` requests in a zone end in FAILED for lack of capacity."""
-        self.no_capacity[zone] = count
+    def fail_requests(self, count: int, zone: str = "us-central2-b", message: str = NO_CAPACITY) -> None:
+        """Let the next `count` requests in a zone end in FAILED, for lack of capacity or for another reason."""
+        self.no_capacity[zone], self.why_failed = count, message
 
     def refuse_requests(self, code: int, message: str) -> None:
         """Let the operation of the next request fail."""
@@ -181,7 +187,7 @@ class TpuApi:
                 resource.state = _queued_state(WAITING[age].name)
             elif self.no_capacity.get(zone):
                 self.no_capacity[zone] -= 1
-                error = {"code": 8, "message": NO_CAPACITY.format(zone=zone)}
+                error = {"code": 8, "message": self.why_failed.format(zone=zone)}
                 resource.state = _queued_state("FAILED", failed_data={"error": error})
             else:
                 for spec in resource.tpu.node_spec:
@@ -227,8 +233,9 @@ class TpuApi:
     def _check_zone(self, parent: str) -> None:
         zone = parent.split("/")[3]
         if zone not in self.ZONES:
+            # The real code (github.com/dstackai/gpuhunt/issues/98), also for a project without access to the zone.
             raise ApiError(
-                grpc.StatusCode.NOT_FOUND, f"Location {zone} is not found or access is unauthorized."
+                grpc.StatusCode.PERMISSION_DENIED, f"Location {zone} is not found or access is unauthorized."
             )
 
     def _find(self, kind: dict[str, Any], name: str) -> Any:
@@ -255,7 +262,6 @@ class TpuApi:
             self.deleting[name] = time.monotonic()
 
     def _create_queued_resource(self, request: Any) -> Any:
-        self._check_zone(request.parent)
         name = f"{request.parent}/queuedResources/{request.queued_resource_id}"
         if name in self.queued:
             raise ApiError(grpc.StatusCode.ALREADY_EXISTS, f"Resource '{name}' already exists")

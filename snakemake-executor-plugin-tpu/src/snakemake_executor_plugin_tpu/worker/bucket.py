@@ -1,4 +1,4 @@
-"""Reads a bucket from a host with the standard library only, as the host's service account."""
+"""Reads and writes a bucket from a host with the standard library only, as the host's service account."""
 
 import json
 import os
@@ -32,11 +32,12 @@ class Bucket:
         self.api = (api or API).rstrip("/")
         self.headers = {} if api else {"Authorization": f"Bearer {token()}"}
 
-    def _open(self, path: str, **query: str) -> Any:
+    def _open(self, path: str, data: Any = None, size: int = 0, **query: str) -> Any:
         query = {key: value for key, value in query.items() if value}
         url = f"{self.api}{path}?{urllib.parse.urlencode(query)}"
+        headers = {**self.headers, "Content-Length": str(size)} if data else self.headers
         try:
-            return urllib.request.urlopen(urllib.request.Request(url, headers=self.headers), timeout=300)
+            return urllib.request.urlopen(urllib.request.Request(url, data, headers), timeout=300)
         except urllib.error.HTTPError as error:
             raise RuntimeError(
                 f"gs://{self.name} answers {error.code} to this host's service account: it needs "
@@ -66,3 +67,12 @@ class Bucket:
         with self._open(path_of_object, alt="media") as answer, open(temporary, "wb") as file:
             shutil.copyfileobj(answer, file, 1 << 20)
         os.replace(temporary, path)
+
+    def upload(self, name: str, path: Path) -> None:
+        """Upload a file; the object appears when it is complete."""
+        with open(path, "rb") as file:
+            place, query = (
+                f"/upload/storage/v1/b/{self.name}/o",
+                {"uploadType": "media", "name": self.prefix + name},
+            )
+            self._open(place, file, path.stat().st_size, **query).close()

@@ -1,19 +1,20 @@
-"""Builds the jobs' Python environment on a host, once for each lock file.
+"""Builds the jobs' Python environment on a host, once for each lock file, or takes it from Cloud Storage.
 
-The hosts' Python is 3.10 and lacks venv. pip installs `uv`, which downloads the requested interpreter. Hosts without a
-package index get uv, interpreter and packages from a folder in Cloud Storage.
+The hosts' Python is 3.10 and lacks venv. pip installs `uv`, which downloads the requested interpreter. The first host
+stores what it has built in a folder in Cloud Storage, if there is one: the hosts of later slices only unpack it.
 
 The environment's name is the hash of its inputs: a changed lock file makes a new one, and an unchanged one is never
-built twice. The request is {"name", "lock", "python", "wheelhouse", "api"}; frames report the progress.
+built twice. The request is {"name", "lock", "python", "store", "keep", "api"}; frames report the progress.
 """
 
 import fcntl
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tarfile
-import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 from .agent import send, serve
@@ -23,10 +24,21 @@ from .tasks import TASK_NAME, root
 UV = "0.13.9"
 SHOWN = ("Downloading ", "Installed ", "Prepared ", "Using ", "Building ")
 TAIL_LINES = 12
+Say = Callable[[str], None]
 
 
-def prepare(name: str, lock: str, python: str, wheelhouse: str | None = None, api: str | None = None) -> Path:
-    """Build the environment unless it is complete, and return its folder."""
+def say_to_controller(sentence: str) -> None:
+    """Report progress."""
+    send({"say": sentence})
+
+
+def prepare(
+    name: str, lock: str, python: str, store: str | None = None, keep: bool = False, api: str | None = None
+) -> Path:
+    """Take the environment from `store`, a gs:// folder, or build it, unless it is complete; return its folder.
+
+    `keep`: put what was built into the store.
+    """
     if not TASK_NAME.fullmatch(name):
         raise ValueError(f"{name!r} cannot name an environment")
     folder = root() / "environments" / name
@@ -37,89 +49,115 @@ def prepare(name: str, lock: str, python: str, wheelhouse: str | None = None, ap
             os.utime(folder)
             return folder
         shutil.rmtree(folder, ignore_errors=True)
-        options = []
-        if wheelhouse:
-            wheels = fetch(wheelhouse, api)
-            uv, python = unpack_uv(wheels), str(unpack_python(wheels))
-            options = ["--offline", "--no-index", "--find-links", str(wheels)]
-        else:
-            uv = install_uv()
-        # For a version uv downloads an interpreter; a path names one on the host.
-        managed = [] if "/" in python else ["--managed-python"]
-        _run([str(uv), "venv", "--no-cache", "--quiet", *managed, "--python", python, str(folder)])
-        requirements = folder / "requirements.lock"
-        requirements.write_text(lock)
-        install = [str(uv), "pip", "install", "--no-cache", "--no-progress"]
-        where = ["--python", str(folder / "bin" / "python"), "--requirements", str(requirements)]
-        _run([*install, *options, *where])
+        archive = root() / f"{name}.tar"
+        bucket = Bucket(store, api) if store else None
+        try:
+            if bucket and (size := bucket.list().get(archive.name)):
+                say_to_controller(f"Downloading {archive.name} ({size >> 20} MB)")
+                bucket.download(archive.name, archive)
+                unpack(archive, folder)
+            else:
+                build(folder, lock, python, say_to_controller)
+                if bucket and keep and "/" not in python:
+                    say_to_controller(f"Storing {archive.name} in {store}")
+                    pack(folder, archive)
+                    bucket.upload(archive.name, archive)
+        finally:
+            archive.unlink(missing_ok=True)
         (folder / "complete").touch()
     return folder
 
 
-def install_uv() -> Path:
+def build(folder: Path, lock: str, python: str, say: Say, platform: str | None = None) -> None:
+    """Build the environment by uv, for this machine or for another Linux platform."""
+    uv = install_uv(say)
+    # For a version uv downloads an interpreter; a path names one on the host.
+    managed = [] if "/" in python else ["--managed-python"]
+    _run(
+        [
+            str(uv),
+            "venv",
+            "--no-cache",
+            "--quiet",
+            "--relocatable",
+            *managed,
+            "--python",
+            python,
+            str(folder),
+        ],
+        say,
+    )
+    if managed:
+        _link(folder, interpreter_of(folder))
+    requirements = folder / "requirements.lock"
+    requirements.write_text(lock)
+    install = [str(uv), "pip", "install", "--no-cache", "--no-progress"]
+    other = ["--python-platform", platform] if platform else []
+    where = ["--python", str(folder / "bin" / "python"), "--requirements", str(requirements)]
+    _run([*install, *other, *where], say)
+
+
+def interpreter_of(folder: Path) -> Path:
+    """Return the folder of the interpreter of an environment."""
+    return (folder / "bin" / "python").resolve().parents[1]
+
+
+def _link(folder: Path, interpreter: Path) -> None:
+    """Let the environment find its interpreter by a relative path and, in pyvenv.cfg, by the path here."""
+    link, program = folder / "bin" / "python", (folder / "bin" / "python").resolve().name
+    link.unlink()
+    link.symlink_to(Path("..", "..", "..", "pythons", interpreter.name, "bin", program))
+    config = folder / "pyvenv.cfg"
+    config.write_text(re.sub(r"(?m)^home = .*$", f"home = {interpreter / 'bin'}", config.read_text()))
+
+
+def pack(folder: Path, archive: Path) -> None:
+    """Pack an environment and its interpreter. Not compressed: the network is faster than gzip."""
+    with tarfile.open(archive, "w") as tar:
+        tar.add(interpreter_of(folder), f"pythons/{interpreter_of(folder).name}")
+        tar.add(folder, "environment")
+
+
+def unpack(archive: Path, folder: Path) -> None:
+    """Unpack an environment and, unless it is there, its interpreter."""
+    new = folder.with_name(f".{folder.name}.{os.getpid()}")
+    try:
+        with tarfile.open(archive) as tar:
+            if hasattr(tarfile, "data_filter"):
+                tar.extraction_filter = tarfile.tar_filter
+            tar.extractall(new)
+        (interpreter,) = (new / "pythons").iterdir()
+        place = root() / "pythons" / interpreter.name
+        place.parent.mkdir(exist_ok=True)
+        if not place.exists():
+            os.rename(interpreter, place)
+        os.rename(new / "environment", folder)
+        _link(folder, place)
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+
+
+def install_uv(say: Say) -> Path:
     """Install uv into its own folder by the host's pip, and return its path."""
     folder = root() / f"uv-{UV}"
     if not (folder / "bin" / "uv").exists():
         new = folder.with_name(f".{folder.name}.{os.getpid()}")
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"]
         try:
-            _run([*pip, "--no-deps", "--only-binary=:all:", "--target", str(new), f"uv=={UV}"])
+            _run([*pip, "--no-deps", "--only-binary=:all:", "--target", str(new), f"uv=={UV}"], say)
         except RuntimeError as error:
             raise RuntimeError(
-                f"uv could not be installed: a host without access to a package index needs tpu-wheelhouse ({error})"
+                "uv could not be installed: hosts without a package index need an environment in tpu-environments, "
+                f"made by `python -m snakemake_executor_plugin_tpu environment` ({error})"
             ) from None
         shutil.rmtree(folder, ignore_errors=True)
         os.rename(new, folder)
     return folder / "bin" / "uv"
 
 
-def fetch(url: str, api: str | None) -> Path:
-    """Download what is missing of the wheelhouse to the host and return its folder."""
-    folder = root() / "wheelhouse"
-    folder.mkdir(exist_ok=True)
-    bucket = Bucket(url, api)
-    sizes = bucket.list()
-    if not any(name.startswith("uv-") for name in sizes):
-        raise RuntimeError(
-            f"{url} is not a wheelhouse: fill it with `python -m snakemake_executor_plugin_tpu wheelhouse`"
-        )
-    for name, size in sizes.items():
-        path = folder / Path(name).name
-        if not path.exists() or path.stat().st_size != size:
-            send({"say": f"Downloading {name} ({size >> 20} MB)"})
-            bucket.download(name, path)
-    for path in folder.iterdir():
-        if path.name not in sizes:
-            path.unlink()
-    return folder
-
-
-def unpack_uv(wheels: Path) -> Path:
-    """Extract uv from its wheel and return its path."""
-    (wheel,) = wheels.glob(f"uv-{UV}-*.whl")
-    path = root() / f"uv-{UV}" / "bin" / "uv"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with zipfile.ZipFile(wheel) as archive:
-        path.write_bytes(archive.read(f"uv-{UV}.data/scripts/uv"))
-    path.chmod(0o700)
-    return path
-
-
-def unpack_python(wheels: Path) -> Path:
-    """Unpack the interpreter and return its path."""
-    (archive,) = wheels.glob("cpython-*.tar.gz")
-    folder = root() / "pythons" / archive.name[: -len(".tar.gz")]
-    if not folder.exists():
-        new = folder.with_name(f".{folder.name}.{os.getpid()}")
-        with tarfile.open(archive) as tar:
-            if hasattr(tarfile, "data_filter"):
-                tar.extraction_filter = tarfile.data_filter
-            tar.extractall(new)
-        os.rename(new, folder)
-    return folder / "python" / "bin" / "python3"
-
-
-def _run(argv: list[str]) -> None:
+def _run(argv: list[str], say: Say) -> None:
+    # torch's builds for CUDA bring gigabytes that a TPU host never uses.
+    settings = {"UV_PYTHON_INSTALL_DIR": str(root() / "pythons"), "NO_COLOR": "1", "UV_TORCH_BACKEND": "cpu"}
     process = subprocess.Popen(
         argv,
         stdin=subprocess.DEVNULL,
@@ -127,7 +165,7 @@ def _run(argv: list[str]) -> None:
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
-        env={**os.environ, "UV_PYTHON_INSTALL_DIR": str(root() / "pythons"), "NO_COLOR": "1"},
+        env={**os.environ, **settings},
     )
     assert process.stdout
     tail: list[str] = []
@@ -135,7 +173,7 @@ def _run(argv: list[str]) -> None:
         for line in output:
             tail = [*tail[1 - TAIL_LINES :], line.rstrip()]
             if line.startswith(SHOWN):
-                send({"say": line.strip()[:150]})
+                say(line.strip()[:150])
     if process.wait():
         text = "\n".join(tail)
         raise RuntimeError(f"`{' '.join(argv[:4])} ...` ended with exit code {process.returncode}:\n{text}")

@@ -2,9 +2,10 @@
 """Deletes the pod when it is idle or at its end date. It runs on every host from boot, as the startup script.
 
 It needs no controller: a laptop that was lost, killed or closed leaves no pod behind. Its settings are in the node's
-metadata. The hosts tell each other every few seconds how long they have been idle; a silent host counts as busy until
-the lease of its jobs has ended. The first host deletes the pod through the TPU API, as the node's service account; if
-it fails to, the others follow one after the other.
+metadata. The hosts tell each other every few seconds how long they have been idle. A host that was heard before and
+that answers nothing any more is dead, and the others decide; any other silent host counts as busy until the lease of
+its jobs has ended. The first host deletes the pod through the TPU API, as the node's service account; if it fails to,
+the others follow one after the other. What goes wrong is in guard.json for Snakemake and `status`.
 """
 
 import contextlib
@@ -28,6 +29,7 @@ RUN = Path("/run/snakemake-tpu")
 PORT = 28479
 MOST_SECONDS = 10.0  # between two checks
 RETRY_SECONDS = 60.0
+CHECK_SECONDS = 900.0
 
 
 def ask(url: str, method: str = "GET", token: str = "") -> str:
@@ -59,7 +61,8 @@ class Guard:
         self.seen = last_activity()
         self.heard: dict[int, tuple[float, float]] = {}
         self.error = ""
-        self.retry_at = 0.0
+        self.checked = False
+        self.retry_at = self.check_at = 0.0
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind((addresses[rank], PORT))
@@ -102,15 +105,34 @@ class Guard:
 
     def pod_idle(self) -> float:
         """Return how many seconds all hosts have been idle."""
-        now, idle = time.monotonic(), [self.idle()]
+        now, idle, lease = time.monotonic(), [self.idle()], float(self.orders["lease"])
+        silent = self.silent()
         for rank in range(len(self.addresses)):
-            if rank != self.rank:
-                at, seconds = self.heard.get(rank, (self.started, 0.0))
-                age = now - at
-                lease = float(self.orders["lease"])
-                silent = age > 5 * self.pause
-                idle.append(seconds + age if not silent else max(0.0, age - lease) if lease else 0.0)
+            at, seconds = self.heard.get(rank, (self.started, 0.0))
+            if rank != self.rank and rank not in silent:
+                idle.append(seconds + now - at)
+            elif rank in silent and (not self.limit or min(idle) <= self.limit):
+                break  # in use anyway
+            elif rank in silent and (rank not in self.heard or self.answers(rank)):
+                # It may run a job: nothing but its messages is missing.
+                idle.append(max(0.0, now - at - lease) if lease else 0.0)
         return min(idle)
+
+    def silent(self) -> list[int]:
+        """Return the other hosts of which nothing has been heard lately."""
+        since = time.monotonic() - 5 * self.pause
+        ranks = [rank for rank in range(len(self.addresses)) if rank != self.rank]
+        return [rank for rank in ranks if self.heard.get(rank, (self.started, 0.0))[0] < since]
+
+    def answers(self, rank: int) -> bool:
+        """Whether a host answers at all: a refused connection is an answer, too."""
+        try:
+            socket.create_connection((self.addresses[rank], 22), timeout=2).close()
+        except ConnectionRefusedError:
+            return True
+        except OSError:
+            return False
+        return True
 
     def why_delete(self) -> str:
         """Return why the pod has to be deleted now, or an empty string."""
@@ -123,20 +145,45 @@ class Guard:
 
     def call(self, method: str, what: str) -> int:
         """Call the TPU API and return the status code."""
-        token = json.loads(ask(f"{METADATA}instance/service-accounts/default/token"))["access_token"]
-        project = ask(f"{METADATA}project/project-id")
-        zone = ask(f"{METADATA}instance/zone").rpartition("/")[2]
         try:
-            ask(f"{self.orders['api']}/v2/projects/{project}/locations/{zone}/{what}", method, token)
+            token = json.loads(ask(f"{METADATA}instance/service-accounts/default/token"))["access_token"]
+        except (OSError, ValueError, KeyError) as error:
+            self.error = (
+                f"its service account gets no token ({error}): set tpu-service-account to an account that is enabled, "
+                "and create the pod again"
+            )
+            return 0
+        place = f"projects/{self.orders['project']}/locations/{self.orders['zone']}"
+        try:
+            ask(f"{self.orders['api']}/v2/{place}/{what}", method, token)
             return 200
         except urllib.error.HTTPError as error:
-            self.error = f"the TPU API answers {error.code}: {error.read().decode(errors='replace')[:300]}"
+            self.error = f"the TPU API answers {error.code} ({error.read().decode(errors='replace')[:300]})"
+            if error.code in (401, 403):
+                self.error += ": give its service account the permission tpu.nodes.delete"
             return error.code
+        except OSError as error:
+            self.error = (
+                f"it cannot reach the TPU API ({getattr(error, 'reason', error)}): give the hosts a way to "
+                "tpu.googleapis.com, by Private Google Access with its DNS zone or by external addresses"
+            )
+            return 0
 
     def check(self) -> None:
-        """Find out whether this host may delete, by deleting something that does not exist."""
-        status = self.call("DELETE", f"queuedResources/none-{uuid.uuid4().hex}?force=true")
-        self.error = "" if status == 404 else self.error or f"the TPU API answers {status}"
+        """Find out whether this host could delete, by deleting something that does not exist."""
+        if self.call("DELETE", f"queuedResources/none-{uuid.uuid4().hex}?force=true") == 404:
+            self.error = ""
+        if not self.error and not self.is_young() and (silent := self.silent()):
+            names = ", ".join(f"w{rank}" for rank in silent)
+            self.error = (
+                f"w{self.rank} hears nothing of {names}, which counts as in use for {self.orders['lease']} s unless it "
+                f"is dead: let UDP port {PORT} through between the hosts"
+            )
+        self.checked = True
+
+    def is_young(self) -> bool:
+        """Whether the other hosts may still be booting."""
+        return time.monotonic() - self.started <= 6 * self.pause
 
     def delete(self) -> None:
         """Delete the pod: the queued resource with its node, or the node alone."""
@@ -150,6 +197,7 @@ class Guard:
             "limit": self.limit,
             "end": self.end,
             "heard": len(self.heard),
+            "checked": self.checked,
             "error": self.error,
             "deleting": why,
         }
@@ -159,20 +207,22 @@ class Guard:
 
     def run(self) -> None:
         """Look after the pod until it is gone."""
-        checked = False
+        why = ""
         while True:
             self.tell()
-            self.hear(self.pause)
-            why = self.why_delete()
-            with contextlib.suppress(OSError, ValueError, KeyError):
-                if not checked:
-                    self.check()
-                    checked = True
-                if why and time.monotonic() > self.retry_at:
-                    self.retry_at = time.monotonic() + min(RETRY_SECONDS, 6 * self.pause)
-                    self.delete()
+            if time.monotonic() > self.check_at:
+                self.check()
+                soon = self.error or self.is_young()
+                self.check_at = time.monotonic() + (
+                    min(RETRY_SECONDS, 7 * self.pause) if soon else CHECK_SECONDS
+                )
             with contextlib.suppress(OSError):
                 self.note(why)
+            self.hear(self.pause)
+            why = self.why_delete()
+            if why and time.monotonic() > self.retry_at:
+                self.retry_at = time.monotonic() + min(RETRY_SECONDS, 6 * self.pause)
+                self.delete()
 
 
 def guard_of_this_host() -> Guard:
@@ -189,7 +239,7 @@ def guard_of_this_host() -> Guard:
 
 
 def main() -> int:
-    """Continue in the background: the startup script has to end."""
+    """Continue in the background: the startup script has to end, and its runner waits for everyone with its output."""
     (RUN / "active").mkdir(parents=True, exist_ok=True)
     (RUN / "active").chmod(0o1777)
     lock = open(RUN / "lock", "w")  # noqa: SIM115 (held to the end)
@@ -200,6 +250,9 @@ def main() -> int:
     if os.fork():
         return 0
     os.setsid()
+    with open(RUN / "guard.log", "ab") as log, open(os.devnull, "rb") as nothing:
+        for number, file in enumerate((nothing, log, log)):
+            os.dup2(file.fileno(), number)
     guard_of_this_host().run()
     return 0
 

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from .tasks import lease_has_expired, note_activity, read, root, write_atomically, write_exit
+from .tasks import Lease, note_activity, read, root, write_atomically, write_exit
 
 LIBTPU_LOCK = Path("/tmp/libtpu_lockfile")
 PR_SET_CHILD_SUBREAPER = 36
@@ -54,7 +54,7 @@ class Supervisor:
     """Starts one task, enforces its lease, stops it on request, and leaves no process behind."""
 
     def __init__(self, folder: Path, spec: dict[str, Any]):
-        self.folder, self.spec = folder, spec
+        self.folder, self.spec, self.lease = folder, spec, Lease(folder)
         self.shutting_down = False
         self.code: int | None = None
         self.process: subprocess.Popen[bytes] | None = None
@@ -170,7 +170,7 @@ class Supervisor:
         runtime = float(self.spec.get("runtime") or 0)
         if runtime and time.monotonic() > self.started + runtime:
             return "runtime"
-        return "lease" if lease_has_expired(self.folder) else None
+        return "lease" if self.lease.has_expired() else None
 
     def _stop(self) -> int:
         grace = float(read(self.folder / "stop") or self.spec.get("grace", 10))

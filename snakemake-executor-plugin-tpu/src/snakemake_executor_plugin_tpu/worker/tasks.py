@@ -121,13 +121,21 @@ def renew_lease(folder: Path, seconds: float | None = None) -> None:
         os.utime(folder / "lease")
 
 
-def lease_has_expired(folder: Path) -> bool:
-    """Whether the task has been unattended for longer than its lease; a lease of 0 never ends."""
-    try:
-        seconds = float(read(folder / "lease") or 0)
-        return bool(seconds) and time.time() - (folder / "lease").stat().st_mtime > seconds
-    except (OSError, ValueError):
-        return False
+class Lease:
+    """How long a task has been unattended, by the monotonic clock: the other one may be set while the task runs."""
+
+    def __init__(self, folder: Path):
+        self.path, self.stamp, self.since = folder / "lease", 0, time.monotonic()
+
+    def has_expired(self) -> bool:
+        """Whether the task has been unattended for longer than its lease; a lease of 0 never ends."""
+        try:
+            seconds, stamp = float(self.path.read_text() or 0), self.path.stat().st_mtime_ns
+        except (OSError, ValueError):
+            return False
+        if stamp != self.stamp:
+            self.stamp, self.since = stamp, time.monotonic()
+        return bool(seconds) and time.monotonic() - self.since > seconds
 
 
 def owner_path() -> Path:

@@ -1,13 +1,16 @@
 """The first hour: it asks before it costs anything, and always deletes the slice."""
 
 import json
+import shutil
 import sys
 
 import pytest
 
-from snakemake_executor_plugin_tpu.__main__ import main
-from snakemake_executor_plugin_tpu.errors import PodError
-from snakemake_executor_plugin_tpu.first_hour import FirstHour, price, read_plan
+from tests.pipeline.conftest import ROOT
+from trm.cli import main
+from trm.errors import UserError
+from trm.pipeline.cloud import slice_usd, tpu_prices
+from trm.pipeline.first_hour import FirstHour, read_plan
 
 PLAN = "accelerator_type: v4-16\nsteps:\n  one: target\n"
 
@@ -16,14 +19,20 @@ PLAN = "accelerator_type: v4-16\nsteps:\n  one: target\n"
 def profile(tmp_path, monkeypatch):
     (tmp_path / "first-hour.yaml").write_text(PLAN)
     (tmp_path / "config.yaml").write_text("tpu-project: p\ntpu-zone: z\ntpu-name: pod\n")
+    (tmp_path / "config").mkdir()
+    shutil.copy(ROOT / "config" / "hardware.yaml", tmp_path / "config")
+    monkeypatch.setenv("SNAKEMAKE_TPU_NAME", "pod")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
-def test_prices_are_those_of_the_published_list():
-    assert price("v4-8") == pytest.approx(12.88)
-    assert price("v4-64") == pytest.approx(103.04)
-    assert price("v5litepod-16") == pytest.approx(19.2)
+def test_prices_are_those_of_the_plan(profile):
+    assert slice_usd("v4-8") == pytest.approx(12.88)
+    assert slice_usd("v4-64") == pytest.approx(103.04)
+    assert slice_usd("v5litepod-16") == pytest.approx(19.2)
+    assert tpu_prices(spot=True)["v4"] == 0.9215
+    with pytest.raises(UserError, match="no price of v3"):
+        slice_usd("v3-8")
 
 
 @pytest.mark.parametrize(
@@ -32,10 +41,10 @@ def test_prices_are_those_of_the_published_list():
 )
 def test_invalid_plans_are_refused(profile, text, sentence):
     (profile / "first-hour.yaml").write_text(text)
-    with pytest.raises(PodError, match=sentence):
+    with pytest.raises(UserError, match=sentence):
         read_plan(profile)
     (profile / "first-hour.yaml").unlink()
-    with pytest.raises(PodError, match="it says what runs in the first hour"):
+    with pytest.raises(UserError, match="it says what runs in the first hour"):
         read_plan(profile)
 
 
@@ -50,7 +59,7 @@ def test_nothing_starts_without_a_yes(profile, capsys, monkeypatch):
 def test_a_profile_with_a_pool_is_refused(profile, capsys):
     with (profile / "config.yaml").open("a") as file:
         file.write("tpu-pool: v4-8 x 8\n")
-    assert main(["first-hour", "--yes", "--profile", str(profile)]) == 1
+    assert main(["first-hour", "--yes", "--profile", str(profile)]) == 2
     assert "give a profile without tpu-pool" in capsys.readouterr().err
 
 
@@ -73,6 +82,7 @@ def test_the_slice_is_deleted_and_the_record_written_when_a_step_fails(profile, 
         ("delete", 0),
     ]
     assert any("hosts ended with exit code 1" in line for line in output)
+    assert output[-1].endswith(f"USD at most: send the file {profile}/out.json, it holds everything.")
 
 
 def test_a_job_that_ends_before_its_interruption_is_reported(profile, monkeypatch):

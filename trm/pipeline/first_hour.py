@@ -11,8 +11,10 @@ first-hour.yaml beside the profile says what runs:
       whole slice: TARGET ...
     collect: gs://.../runs/*/*.json  # measurements of the jobs, here or in Cloud Storage
 
-The results go into one JSON file that can be attached to a report.
+The results go into one JSON file, the only one to attach to a report.
 """
+
+from __future__ import annotations
 
 import fnmatch
 import glob
@@ -28,12 +30,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import yte
+import yaml
 
-from .allocation import slice_of
-from .errors import PodError
-from .google import load
-from .spend import price
+from trm.errors import UserError
+from trm.pipeline.cloud import slice_usd
 
 KEYS = {"accelerator_type", "hours", "estimate", "arguments", "steps", "collect"}
 TAIL = 40
@@ -41,19 +41,22 @@ LARGEST = 1 << 20  # bytes of a collected file
 
 
 def read_plan(profile: Path) -> dict[str, Any]:
-    """Read first-hour.yaml beside a profile.
+    """Read first-hour.yaml beside a profile. Raises UserError: it does not exist, or has unknown keys."""
+    from yte import process_yaml
 
-    Raises:
-        PodError: it does not exist, or has unknown keys.
-    """
     path = (profile if profile.is_dir() else profile.parent) / "first-hour.yaml"
     if not path.is_file():
-        raise PodError(f"There is no {path}: it says what runs in the first hour (see docs/further.md).")
-    plan = yte.process_yaml(path.read_text(), require_use_yte=True) or {}
+        raise UserError(f"There is no {path}: it says what runs in the first hour (docs/cloud.md).")
+    plan = process_yaml(path.read_text(), require_use_yte=True) or {}
     if wrong := sorted(set(plan) - KEYS):
-        raise PodError(f"{path}: {wrong[0]!r} is an unknown key; the keys are {', '.join(sorted(KEYS))}.")
+        raise UserError(f"{path}: {wrong[0]!r} is an unknown key; the keys are {', '.join(sorted(KEYS))}.")
     if not isinstance(plan.get("steps"), dict) or not plan["steps"]:
-        raise PodError(f"{path}: `steps` has to name at least one call of Snakemake.")
+        raise UserError(f"{path}: `steps` has to name at least one call of Snakemake.")
+    profile_settings = yaml.safe_load((path.parent / "config.yaml").read_text(encoding="utf-8")) or {}
+    if profile_settings.get("tpu-pool"):
+        raise UserError(
+            "The first hour uses one slice: give a profile without tpu-pool, which multiplies its price."
+        )
     return {"accelerator_type": "v4-16", "hours": 1, "arguments": "", **plan}
 
 
@@ -61,6 +64,8 @@ class FirstHour:
     """Runs the steps and writes the record; the slice is deleted at the end in any case."""
 
     def __init__(self, profile: Path, name: str, say: Callable[[str], None]):
+        from snakemake_executor_plugin_tpu.allocation import slice_of
+
         self.profile, self.say, self.plan = profile, say, read_plan(profile)
         self.name = f"{name}-first-hour"
         self.type = self.plan["accelerator_type"]
@@ -75,8 +80,8 @@ class FirstHour:
         }
 
     def announce(self) -> str:
-        """Return what will happen and what it will cost at most."""
-        cost, hours = price(self.type), float(self.plan["hours"])
+        """What will happen and what it will cost at most."""
+        cost, hours = slice_usd(self.type), float(self.plan["hours"])
         steps = ", ".join(self.plan["steps"])
         return (
             f"The first hour creates a slice, {self.name} ({self.type}, {self.hosts} hosts, {cost:.2f} USD an hour on "
@@ -85,7 +90,7 @@ class FirstHour:
         )
 
     def run(self, out: Path) -> bool:
-        """Run everything, write the record and return whether all went well."""
+        """Run everything and write the record; whether all went well."""
         ok = False
         try:
             if self.plan.get("estimate"):
@@ -107,9 +112,12 @@ class FirstHour:
             ok = self._end() and ok
             self.record["ok"] = ok
             hours = (time.time() - self.began) / 3600
-            self.record["usd_at_most"] = round(hours * price(self.type), 2)
+            cost = self.record["usd_at_most"] = round(hours * slice_usd(self.type), 2)
             out.write_text(json.dumps(self.record, indent=1) + "\n")
-            self.say(f"{'All went well' if ok else 'Something went wrong'}: attach {out} to a report.")
+            self.say(
+                f"{'All went well' if ok else 'Something went wrong'}, in {60 * hours:.0f} minutes, for {cost:.2f} USD "
+                f"at most: send the file {out.absolute()}, it holds everything."
+            )
         return ok
 
     def _end(self) -> bool:
@@ -189,7 +197,7 @@ class FirstHour:
         return {**entry, "output": lines}
 
     def _collect(self) -> dict[str, Any]:
-        """Return the JSON files named in the plan."""
+        """The JSON files named in the plan."""
         found: dict[str, Any] = {}
         for pattern in shlex.split(self.plan.get("collect") or ""):
             for name, text in _files(pattern):
@@ -208,7 +216,9 @@ def _files(pattern: str) -> Iterator[tuple[str, str]]:
         yield from ((str(path), path.read_text()) for path in paths if path.stat().st_size < LARGEST)
         return
     bucket, _, key = pattern.removeprefix("gs://").partition("/")
-    client = load("google.cloud.storage").Client()
+    from google.cloud import storage  # type: ignore[attr-defined, unused-ignore]
+
+    client = storage.Client()
     for blob in client.list_blobs(bucket, prefix=key.partition("*")[0]):
         if fnmatch.fnmatchcase(blob.name, key) and (blob.size or 0) < LARGEST:
             yield f"gs://{bucket}/{blob.name}", blob.download_as_text()

@@ -1,0 +1,84 @@
+"""What the guards of the hosts (worker/guard.py) report, what a pod costs, and the user's hook, in words for people."""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from .cloud import TpuCloud
+from .errors import CloudError, red
+from .settings import ExecutorSettings
+from .spend import cost
+
+GUARD_SECONDS = 60.0
+HOOK_SECONDS = 30.0
+
+DOWN = "`python -m snakemake_executor_plugin_tpu down`"
+
+
+def guard_trouble(statuses: Iterable[dict[str, Any]]) -> str:
+    """Return why a pod cannot delete itself and what to do; empty if all is well or it has no guard."""
+    guards = [status["guard"] for status in statuses if status.get("guard")]
+    error = next((guard["error"] for guard in guards if guard["error"]), "")
+    return f"The pod cannot delete itself: {error}; or delete it yourself by {DOWN}." if error else ""
+
+
+def guard_in_words(guard: dict[str, Any] | None) -> str:
+    """Return when the pod deletes itself."""
+    if guard is None:
+        return f"it was created without tpu-idle-delete and tpu-end, or not by this plugin: only {DOWN} deletes it"
+    rules = []
+    if guard["limit"]:
+        rules.append(f"after {guard['limit'] / 60:g} idle minutes (idle now for {guard['idle'] / 60:.0f})")
+    if guard["end"]:
+        rules.append(f"at {time.strftime('%F %H:%M UTC', time.gmtime(guard['end']))}")
+    now = f"; it should be gone, since {guard['deleting']}" if guard["deleting"] else ""
+    return f"the pod deletes itself {' and '.join(rules)}{now}"
+
+
+async def prove_guard(settings: ExecutorSettings, pod: Any, say: Callable[[str], None]) -> None:
+    """Say it before the first job if a pod cannot delete itself although the profile asks for it."""
+    deadline = time.monotonic() + GUARD_SECONDS
+    while True:
+        status = await pod.workers[0].status()
+        guard = status["guard"]
+        coming = guard is None and pod.created
+        if time.monotonic() > deadline or not (coming or (guard and not guard["checked"])):
+            break
+        await asyncio.sleep(1.0)
+    if guard is None:
+        say(red(f"TPU pod {settings.name}: {guard_in_words(None)}"))
+    elif trouble := guard_trouble([status]):
+        say(red(trouble))
+
+
+async def remaining(settings: ExecutorSettings, cloud: TpuCloud, used: bool) -> str:
+    """Return in one line what exists at the end of a call and costs money; empty if nothing does."""
+    try:
+        state = await cloud.describe(attempts=1)
+    except CloudError as error:
+        return f"TPU pod {settings.name} may still exist and cost money: {error}" if used else ""
+    if state.node in ("ABSENT", "PREEMPTED", "TERMINATED", "DELETING"):
+        return ""
+    rules = [f"after {settings.idle_delete:g} idle minutes"] if settings.idle_delete else []
+    rules += [f"on {settings.end}"] if settings.end else []
+    ends = (
+        f"it deletes itself {' or '.join(rules)}"
+        if rules and state.created_here
+        else f"only {DOWN} deletes it"
+    )
+    kind = state.accelerator_type
+    return f"TPU pod {settings.name} ({kind}, {state.node}) still exists and {cost(settings, kind)}; {ends}"
+
+
+async def run_hook(command: str, sentence: str, say: Callable[[str], None]) -> None:
+    """Run the user's command with a sentence on its input; it cannot disturb what goes on."""
+    process = await asyncio.create_subprocess_shell(
+        command, stdin=asyncio.subprocess.PIPE, start_new_session=True
+    )
+    try:
+        await asyncio.wait_for(process.communicate(f"{sentence}\n".encode()), HOOK_SECONDS)
+        if process.returncode:
+            say(f"`{command}` ended with exit code {process.returncode}")
+    except TimeoutError:
+        say(f"`{command}` took more than {HOOK_SECONDS:.0f} s")

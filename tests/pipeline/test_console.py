@@ -1,0 +1,228 @@
+"""What a user sees of `trm study run`: a quiet panel on a terminal, a line for each run elsewhere."""
+
+import io
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import threading
+from copy import deepcopy
+
+import pytest
+from rich.console import Console
+
+from tests.pipeline.conftest import STUDY, new_project
+from trm.pipeline import console
+from trm.pipeline.console import Study, View, is_calm
+from trm.training.history import progress_line
+
+LINE = progress_line(
+    {
+        "step": 42, "train/loss": 1.25, "train/exact_accuracy": 0.125, "eval/exact_accuracy": 0.5,
+        "perf/rows_per_second": 1234.0, "perf/flops_per_second": 5e9,
+    },
+    100,
+    3723,
+)  # fmt: skip
+
+
+def job(number, run="", rule="train", log="", **facts):
+    return {
+        "event": "job",
+        "id": number,
+        "rule": rule,
+        "run": run,
+        "log": str(log),
+        "output": "",
+        "text": rule,
+    } | facts
+
+
+@pytest.fixture
+def told(tmp_path, monkeypatch):
+    """A function that tells events to a console; it returns all that the console has written."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(console, "EVENTS", tmp_path / "events")
+    monkeypatch.setattr(console, "OUTPUT", tmp_path / "output")
+
+    def tell(*events, code=None, interrupted=False):
+        text = io.StringIO()
+        view = View(Console(file=text, highlight=False, soft_wrap=True))
+        view.interrupted = interrupted
+        for event in events:
+            with console.EVENTS.open("a") as file:
+                file.write(json.dumps(event) + "\n")
+            view.update()
+        if code is not None:
+            view.conclude(code)
+        return text.getvalue()
+
+    return tell
+
+
+PLAN = {"event": "plan", "runs": {"a": 10.0, "b": 30.0}, "others": 3, "at_once": 1, "start": 2.0}
+
+
+def test_the_last_line_of_a_runs_log_is_its_progress(tmp_path):
+    log = tmp_path / "log"
+    log.write_text(
+        f"--- before\n100 %  step 100/100  loss 9  exact -  1 rows/s  0:00:00 left\n--- now\n{LINE}\n{LINE[:9]}"
+    )
+    study = Study()
+    study.take(job(1, "a", log=log))
+    assert study.running[1].progress() == (42, "1.2500", "12.5 %", 3723.0)
+    study.running[1].read -= console.AGE
+    log.write_text(f"{LINE}\n--- another attempt\n")
+    assert study.running[1].progress() is None
+
+
+def test_the_time_left_counts_what_is_planned_and_follows_what_was_measured(tmp_path, monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr(console.time, "monotonic", lambda: clock[0])
+    study = Study()
+    study.take({"event": "started"})
+    study.take(dict(PLAN))
+    assert study.left() == 10 + 30 + 3 * 2
+    study.take(job(1, "a"))
+    clock[0] = 20.0  # twice as long as planned
+    assert study.take({"event": "finished", "id": 1}).run == "a"
+    assert study.left() == 2 * 30 + 3 * 2
+    log = tmp_path / "log"
+    log.write_text(LINE + "\n")
+    study.take(job(2, "b", log=log))
+    assert study.left() == 3723 + 3 * 2
+
+
+def test_elsewhere_than_on_a_terminal_there_is_a_line_for_each_run(told, tmp_path):
+    log = tmp_path / "log"
+    log.write_text(LINE + "\n")
+    lines = told(
+        {"event": "started"}, PLAN, job(1, "a", log=log), {"event": "finished", "id": 1}, job(2, rule="table"),
+        {"event": "finished", "id": 2}, {"event": "message", "text": "the slice was preempted"},
+    ).splitlines()  # fmt: skip
+    assert len(lines) == 2
+    assert re.fullmatch(r"1 of 2 runs: a, loss 1.2500, exact 12.5 %, 0 s, about .* left", lines[0])
+    assert lines[1] == "the slice was preempted"
+
+
+def test_a_failed_job_is_named_with_its_reason(told, tmp_path):
+    log = tmp_path / "log"
+    log.write_text("much\ntrm train: training stopped\n\n")
+    events = {"event": "started"}, PLAN, job(1, "a", log=log), {"event": "failed", "id": 1}
+    said = told(*events, code=1)
+    assert said.startswith(f"Failed: a\n  trm train: training stopped\n  {log}\n1 job failed after 0 s")
+    assert "Failed" not in told(*events, code=1, interrupted=True)
+
+
+def test_the_panel_has_runs_and_times(told, tmp_path):
+    log = tmp_path / "log"
+    log.write_text(LINE + "\n")
+    events = {"event": "started"}, PLAN, job(1, "a", log=log), job(2, rule="table", text="Table t")
+    told(*events)
+    text = io.StringIO()
+    view = View(Console(file=text, width=100))
+    view.study = Study()
+    for event in events:
+        view.study.take(dict(event))
+    view.console.print(view.panel())
+    shown = text.getvalue()
+    for words in (
+        "about 63 min left",
+        "0 of 2 runs",
+        "42 %  loss 1.2500  exact 12.5 %  62 min left",
+        "Table t",
+    ):
+        assert words in shown
+    assert len(shown.splitlines()) == 5
+
+
+def test_without_a_start_the_last_error_is_shown(told, capsys):
+    console.OUTPUT.write_text('host: x\nWorkflowError in file "Snakefile", line 3:\nno experiment bach\n')
+    told(code=1)
+    assert capsys.readouterr().err == 'WorkflowError in file "Snakefile", line 3:\nno experiment bach\n'
+
+
+@pytest.mark.parametrize("words", [["-n"], ["-p"], ["--verbose"], ["--summary"], ["--quiet=rules"]])
+def test_snakemake_speaks_for_itself_when_asked(words):
+    assert not is_calm(["--profile", "profiles/local", *words])
+    assert is_calm(["--profile", "profiles/local", "batch"])
+
+
+class Terminal:
+    """A command in a pseudo-terminal; `text`: all that it has written."""
+
+    def __init__(self, folder, *words):
+        self._ours, theirs = pty.openpty()
+        command = [sys.executable, "-m", "trm", "study", "run", "--profile", "profiles/local", *words]
+        self.process = subprocess.Popen(
+            command, cwd=folder, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
+            env=os.environ | {"TERM": "xterm", "COLUMNS": "100"},
+        )  # fmt: skip
+        os.close(theirs)
+        self.text, self._news = "", threading.Condition()
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self):
+        try:
+            while part := os.read(self._ours, 65536):
+                with self._news:
+                    self.text += part.decode("utf-8", "replace")
+                    self._news.notify()
+        except OSError:
+            pass  # its last user has closed it
+
+    def wait_for(self, words):
+        with self._news:
+            assert self._news.wait_for(lambda: words in self.text, timeout=180), self.text[-3000:]
+
+    def end(self):
+        """Exit code and the lines that stay on the screen: those after the panel was last cleared."""
+        code = self.process.wait(timeout=300)
+        self._reader.join()
+        os.close(self._ours)
+        plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", self.text.rpartition("\x1b[2K")[2])
+        return code, [line.rstrip() for line in plain.replace("\r", "").splitlines() if line.strip()]
+
+
+def study_of(steps):
+    """Two runs."""
+    study = deepcopy(STUDY)
+    study["scales"] = {"laptop": study["scales"]["laptop"]}
+    study["scales"]["laptop"]["seeds"] = [0]
+    study["scales"]["laptop"]["base"]["training"]["steps"] = steps
+    study["experiments"] = {"batch": study["experiments"]["batch"]}
+    study["figures"] = []
+    return study
+
+
+@pytest.mark.full
+def test_a_study_on_a_terminal_ends_with_its_findings_and_the_report(tmp_path):
+    project = new_project(tmp_path, study_of(4))
+    terminal = Terminal(project.folder)
+    code, lines = terminal.end()
+    assert code == 0
+    assert lines[0].startswith("- Exact accuracy with batch size")
+    assert re.fullmatch(r"2 runs trained, all done in .*: results/report.html", lines[-1])
+    assert len(lines) <= 8
+    assert "of 2 runs" in terminal.text
+    assert "Reason:" not in terminal.text
+    assert "Building DAG of jobs" in (project.folder / ".snakemake/console.log").read_text()
+    assert Terminal(project.folder).end() == (
+        0,
+        ["Nothing to do: all that was asked for is there and current."],
+    )
+
+
+@pytest.mark.full
+def test_ctrl_c_ends_in_three_lines(tmp_path):
+    terminal = Terminal(new_project(tmp_path, study_of(20_000)).folder)
+    terminal.wait_for("loss")
+    os.killpg(terminal.process.pid, signal.SIGINT)
+    code, lines = terminal.end()
+    assert code != 0
+    assert len(lines) == 3
+    assert re.fullmatch(r"Interrupted after .*: 0 of 2 runs trained.", lines[0])

@@ -1,0 +1,179 @@
+"""Files that are not what their names say: copied over one another, changed, or made from something else."""
+
+import hashlib
+import json
+import shutil
+
+import pytest
+
+from trm.__main__ import main
+from trm.study.schema import EvaluationConfig
+
+
+def files(project, pattern):
+    return sorted((project.folder / "results").glob(pattern))
+
+
+def flip(path, at):
+    """Change one bit."""
+    content = bytearray(path.read_bytes())
+    content[at] ^= 1
+    path.write_bytes(content)
+
+
+def copy_run_file(name):
+    def damage(project):
+        one, other = files(project, f"runs/*/{name}")[:2]
+        shutil.copyfile(one, other)
+        return other
+
+    return damage
+
+
+def copy_all(pattern):
+    def damage(project):
+        one, other = files(project, pattern)[:2]
+        for end in ("", ".json", ".curves.csv"):
+            if (beside := one.with_name(one.name + end)).exists():
+                shutil.copyfile(beside, other.with_name(other.name + end))
+        return other
+
+    return damage
+
+
+def rename_fit(project):
+    (path,) = files(project, "fits/*.json")
+    return path.rename(path.with_name("data_size-0123abcd.json"))
+
+
+def copy_folder(project):
+    one, other = files(project, "runs/*")[:2]
+    shutil.copytree(one, other, dirs_exist_ok=True)
+    return other / "training.json"
+
+
+def other_evaluation(project):
+    """An evaluation of the right run with other settings under this one's name."""
+    path = files(project, "runs/*/evaluation-*.json")[0]
+    document = json.loads(path.read_text())
+    document["evaluation"] = EvaluationConfig(train_puzzles=8, traces=1, unroll=(1,)).model_dump(mode="json")
+    path.write_text(json.dumps(document))
+    return path
+
+
+def changed(pattern, at=-20):
+    def damage(project):
+        path = next(path for path in files(project, pattern) if not path.name.endswith("curves.csv"))
+        flip(path, at)
+        return path
+
+    return damage
+
+
+DAMAGES = {
+    "weights of another run": (copy_run_file("weights.safetensors"), "evaluate"),
+    "a flipped bit of the weights": (changed("runs/*/weights.safetensors"), "evaluate"),
+    "training.json of another run": (copy_run_file("training.json"), "evaluate"),
+    "the folder of another run": (copy_folder, "evaluate"),
+    "history of another run": (copy_run_file("history.csv"), "table"),
+    "an evaluation of another run": (copy_run_file("evaluation-*.json"), "table"),
+    "an evaluation with other settings": (other_evaluation, "table"),
+    "another table": (copy_all("tables/*-????????.csv"), "fit"),
+    "a changed table": (changed("tables/data_size-????????.csv"), "fit"),
+    "another fit": (rename_fit, "plot"),
+    "another figure": (copy_all("figures/*.png"), "publish"),
+    "a changed data set": (changed("datasets/*/train/all__inputs.npy"), None),
+    "a changed published figure": (changed("plots/*.png"), None),
+}
+
+
+def read(project, kind, path, out):
+    """The command of the pipeline that reads the damaged file."""
+    results = project.folder / "results"
+    spec = {"kind": "law", "x": "data.train_puzzles", "fit": "power_law"}
+    tables = [str(path) for path in sorted(results.glob("tables/data_size-????????.csv"))]
+    if kind == "evaluate":
+        dataset = json.loads((path.parent / "training.json").read_text())["dataset"]["name"]
+        return [
+            "evaluate",
+            "--run",
+            str(path.parent),
+            "--dataset",
+            str(results / "datasets" / dataset),
+            "--out",
+            out,
+        ]
+    if kind == "table":
+        run = {"run": path.parent.name, "seed": 0, "directory": str(path.parent)}
+        run["evaluations"] = [item.name for item in path.parent.glob("evaluation-*.json")]
+        points = [{"coords": {}, "label": "", "runs": [run]}]
+        document = {"name": "a", "scale": "laptop", "study": "small", "points": points}
+        return ["table", "--experiment", json.dumps(document), "--out", out]
+    if kind == "fit":
+        return ["fit", "--table", str(path), "--spec", '{"x": "data.train_puzzles"}', "--out", out]
+    if kind == "plot":
+        return [
+            "plot",
+            "--spec",
+            json.dumps(spec),
+            "--table",
+            *tables,
+            "--fit",
+            str(path),
+            "--out",
+            f"{out}.pdf",
+        ]
+    return [
+        "study",
+        "publish",
+        "--figure",
+        str(path.with_suffix(".pdf")),
+        "--identity",
+        "a",
+        "--out",
+        f"{out}.pdf",
+    ]
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_what_is_not_what_its_name_says_is_refused_and_found(project, tmp_path, capsys, name):
+    damage, kind = DAMAGES[name]
+    root = str(project.folder / "results")
+    assert main(["results", "verify", root]) == 0
+    said = capsys.readouterr().out
+    assert "6 runs, 6 evaluations, 2 tables" in said
+    assert "all files prove what they are" in said
+    path = damage(project)
+    assert main(["results", "verify", root]) == 1
+    said = capsys.readouterr().out
+    assert str(path) in said.replace(".csv.curves.csv", ".csv")
+    assert "delete" in said
+    if kind:
+        assert main(read(project, kind, path, str(tmp_path / "out"))) == 2
+        said = capsys.readouterr().err
+        assert (path.parent.name if kind in ("evaluate", "table") else path.stem) in said
+        assert "delete" in said
+        assert "Traceback" not in said
+        assert not list(tmp_path.glob("out*"))
+
+
+def test_a_fit_and_a_figure_of_an_earlier_table_are_found(project, capsys):
+    """The table was made again from other runs, and only it."""
+    (path,) = files(project, "tables/data_size-????????.csv")
+    info = json.loads((side := path.with_name(f"{path.name}.json")).read_text())
+    text = path.read_text()
+    path.write_text(text.replace("recipe", "Recipe") if "recipe" in text else text + "\n")
+    info["fingerprint"] = hashlib.sha256(path.read_bytes()).hexdigest()
+    side.write_text(json.dumps(info))
+    assert main(["results", "verify", str(project.folder / "results")]) == 1
+    said = capsys.readouterr().out
+    assert "fits/data_size" in said
+    assert "figures/data_size" in said
+    assert "made from an earlier table" in said
+
+
+def test_an_edit_during_a_run_is_called_one(project, monkeypatch, tmp_path, capsys):
+    """The rule asks for the table of the study as it was when the run began."""
+    monkeypatch.chdir(project.folder)
+    assert main(["study", "spec", "table", "data_size-0123abcd", "--out", str(tmp_path / "spec.json")]) == 2
+    assert "experiments.yaml was edited during this run" in capsys.readouterr().err

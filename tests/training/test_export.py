@@ -1,0 +1,118 @@
+"""Models for other programs, used as the documents say: ONNX in onnxruntime, the layout of the Hugging Face hub."""
+
+import json
+import re
+import runpy
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from huggingface_hub import ModelCard
+
+from tests.training.conftest import config, train
+from trm.cli import main
+from trm.model import definition as network
+from trm.training.dataset import Dataset
+from trm.training.export import OPSET
+
+DOCS = Path(__file__).parents[2] / "docs"
+MODELS = {
+    "mlp": {"mixer": "mlp", "h_cycles": 1, "l_cycles": 2},
+    "attention": {"mixer": "attention", "position": "rope", "d_model": 64, "puzzle_tokens": 0},
+}
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def trained(request, dataset_folder, tmp_path_factory):
+    """A run of each mixer: its folder, the network, questions."""
+    root = tmp_path_factory.mktemp(request.param)
+    train(config(MODELS[request.param], {"steps": 2}), dataset_folder, root)
+    questions = torch.from_numpy(Dataset(dataset_folder).split("test").inputs[:5])
+    return root / "run", network.load(root / "run/weights.safetensors"), questions
+
+
+@pytest.mark.full
+def test_onnxruntime_computes_the_same_step(trained, tmp_path):
+    onnx = pytest.importorskip("onnx")
+    runtime = pytest.importorskip("onnxruntime")
+    run, model, questions = trained
+    file = tmp_path / "step.onnx"
+    assert main(["convert", "to-onnx", str(run), "--out", str(file)]) == 0
+    loaded = onnx.load(file)
+    onnx.checker.check_model(loaded, full_check=True)
+    assert [item.version for item in loaded.opset_import if not item.domain] == [OPSET]
+    length = questions.shape[1] + model.arch.puzzle_tokens
+    states = [start.expand(length, len(questions), -1) for start in (model.h_init, model.l_init)]
+    ids = torch.zeros(len(questions), dtype=torch.long)
+    table = None if model.puzzle is None else model.puzzle[ids].double()
+    wanted = network.supervision_step(  # in float64: its rounding is not that of the file
+        *(state.double() for state in states),
+        questions,
+        table,
+        {name: tensor.double() for name, tensor in model.weights.items()},
+        model.arch._replace(dtype=torch.float64),
+        model.h_cycles,
+        model.l_cycles,
+    )
+    session = runtime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
+    feeds = {"z_H": states[0], "z_L": states[1], "inputs": questions.long(), "puzzle": ids}
+    found = session.run(None, {item.name: feeds[item.name].numpy() for item in session.get_inputs()})
+    for mine, theirs in zip(wanted, found, strict=True):
+        np.testing.assert_allclose(theirs, mine, atol=1e-5, rtol=1e-5)
+    answers, halt_logits = runpy.run_path(str(DOCS / "onnx_solve.py"))["solve"](str(file), questions.numpy())
+    wanted_answers, wanted_halt = network.solve(model, questions)
+    assert np.array_equal(answers, wanted_answers)
+    np.testing.assert_allclose(halt_logits, wanted_halt, atol=1e-4)
+
+
+def test_without_onnx_there_is_one_sentence(trained, tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
+    assert main(["convert", "to-onnx", str(trained[0]), "--out", str(tmp_path / "m.onnx")]) == 2
+    assert "onnxscript is not installed: pip install onnx onnxscript" in capsys.readouterr().err
+    assert not (tmp_path / "m.onnx").exists()
+
+
+def test_from_pretrained_reads_the_hub_layout(trained, tmp_path):
+    run, model, questions = trained
+    assert main(["convert", "to-huggingface", str(run), "--out", str(tmp_path / "four")]) == 0
+    assert {path.name for path in (tmp_path / "four").iterdir()} == {
+        "model.safetensors", "config.json", "README.md",
+    }  # fmt: skip
+    card = ModelCard.load(tmp_path / "four/README.md")
+    assert card.data.license == "mit"
+    assert "# four" in card.text
+    assert json.loads((tmp_path / "four/config.json").read_text())["seq_len"] == 16
+    file = DOCS / "from_pretrained.py"
+    assert len(file.read_text().splitlines()) <= 40
+    if model.arch.rope:
+        return  # the short file is for the MLP mixer
+    mine = runpy.run_path(str(file))["TinyRecursiveModel"].from_pretrained(tmp_path / "four")
+    answers, halt_logits = mine.solve(questions)
+    wanted_answers, wanted_halt = network.solve(model, questions)
+    assert torch.equal(answers, wanted_answers)
+    torch.testing.assert_close(halt_logits, wanted_halt, atol=1e-4, rtol=1e-4)
+
+
+def test_measured_accuracies_are_in_the_metadata(trained, tmp_path):
+    run, *_ = trained
+    row = {
+        "split": "test",
+        "policy": "fixed",
+        "steps": 4,
+        "restarts": 1,
+        "exact_accuracy": 0.5,
+        "puzzles": 40,
+    }
+    fingerprint = json.loads((run / "training.json").read_text())["fingerprint"]
+    document = {
+        "fingerprint": fingerprint,
+        "dataset": {"name": "d"},
+        "results": [row, {**row, "split": "train"}],
+    }
+    (run / "evaluation-own.json").write_text(json.dumps(document))
+    assert main(["convert", "to-huggingface", str(run), "--out", str(tmp_path / "four")]) == 0
+    (result,) = ModelCard.load(tmp_path / "four/README.md").data.eval_results
+    assert (result.dataset_name, result.metric_value) == ("d", 0.5)
+    assert re.search(r"\| d \| fixed \| 4 \| 1 \| 50.0 % of 40 \|", (tmp_path / "four/README.md").read_text())

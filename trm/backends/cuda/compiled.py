@@ -1,0 +1,68 @@
+"""The plain network through torch.compile: one recursion round is one compiled function of static shapes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
+
+import torch
+from torch import Tensor
+
+from trm.model import definition as network
+from trm.model.definition import Architecture, Weights
+from trm.model.parameters import Layout
+from trm.model.plain import PlainNetwork, PlainRounds
+
+OPTIONS: dict[str, Any] = {"disable": os.environ.get("TRITON_INTERPRET") == "1"}
+"""Further arguments of torch.compile; tests set another compiler, or none."""
+KINDS = 64
+"""Programs of one function, by shape and by whether gradients are needed; beyond them torch would stop compiling."""
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+
+def compiled(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """The function, compiled for each shape at its first call."""
+    programs: list[Callable[Arguments, Result]] = []
+
+    @wraps(function)
+    def call(*args: Arguments.args, **more: Arguments.kwargs) -> Result:
+        if not programs:
+            torch._dynamo.config.recompile_limit = max(KINDS, torch._dynamo.config.recompile_limit)
+            programs.append(torch.compile(function, dynamic=False, **OPTIONS))
+        return programs[0](*args, **more)
+
+    return call
+
+
+class CompiledNetwork(PlainNetwork):
+    """Same as `PlainNetwork`."""
+
+    def __init__(self, layout: Layout, params: Tensor, grads: Tensor, arch: Architecture):
+        super().__init__(layout, params, grads, arch)
+        self._round = compiled(network.recursion_round)
+
+    def __call__(
+        self, z_H: Tensor, z_L: Tensor, inputs: Tensor, puzzle: Tensor | None, h_cycles: int, l_cycles: int
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Same as `definition.supervision_step`."""
+        x = network.embed(inputs, puzzle, self.weights, self._arch)
+        with torch.no_grad():
+            for _ in range(h_cycles - 1):
+                z_H, z_L = self._round(z_H, z_L, x, self.weights, self._arch, l_cycles)
+        z_H, z_L = self._round(z_H, z_L, x, self.weights, self._arch, l_cycles)
+        return (z_H, z_L, *network.heads(z_H, self.weights, self._arch))
+
+
+class CompiledRounds(PlainRounds):
+    """Same as `PlainRounds`."""
+
+    def __init__(self, weights: Weights, arch: Architecture):
+        super().__init__(weights, arch)
+        self._round = compiled(network.recursion_round)
+
+    def forward(self, z_H: Tensor, z_L: Tensor, x: Tensor, l_cycles: int) -> tuple[Tensor, Tensor]:
+        """Same as `definition.recursion_round`."""
+        return self._round(z_H, z_L, x, self._weights, self._arch, l_cycles)

@@ -1,0 +1,324 @@
+"""What a user sees of `trm study run`: a panel on a terminal, a line for each finished run elsewhere.
+
+Snakemake's own output and that of its jobs go to `OUTPUT`; each job has its log besides.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import sys
+import termios
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from trm.study.cost import seconds_text as exact_text
+from trm.study.text import count
+
+OUTPUT, EVENTS = Path(".snakemake/console.log"), Path(".snakemake/console.jsonl")
+RAW = re.compile(
+    r"-[npqSDlhv]|--(dry-?run|printshellcmds|verbose|quiet|logger|(detailed-)?summary|dag|rulegraph|filegraph|d3dag|lint|"
+    r"list|report|unlock|archive|delete-all-output|help|version|cleanup-metadata|generate-unit-tests|containerize)(=.*)?"
+)
+"""Options with which Snakemake speaks for itself: all of its output is wanted, or it runs no jobs."""
+SHOWN = 8
+"""Running jobs in the panel."""
+AGE = 1.0
+"""Seconds until a log is read again."""
+PROGRESS = re.compile(
+    r"^ *(\d+) %  step \d+/\d+  loss (\S+)  exact +(-|[\d.]+ %).*  (\d+):(\d\d):(\d\d) left$",
+    re.MULTILINE,
+)
+"""A line of `trm.training.history.progress_line`."""
+ERROR = re.compile(r"^\w+(Error|Exception)\b.*:$", re.MULTILINE)
+"""Where Snakemake's last error begins in its output."""
+
+
+def seconds_text(seconds: float) -> str:
+    """A duration in whole seconds, so that it does not flicker."""
+    return exact_text(float(round(seconds)))
+
+
+def is_calm(arguments: list[str]) -> bool:
+    """Whether the console speaks instead of Snakemake, with these arguments."""
+    return not any(map(RAW.fullmatch, arguments))
+
+
+class Progress(NamedTuple):
+    """How far a run is."""
+
+    percent: int
+    loss: str
+    exact: str
+    """Exact accuracy on training rows."""
+    left: float
+    """Seconds."""
+
+
+@dataclass
+class Job:
+    """A job that has begun."""
+
+    rule: str
+    run: str
+    """Of a training or an evaluation, else empty."""
+    text: str
+    log: str
+    output: str
+    started: float = field(default_factory=lambda: time.monotonic())
+    read: float = -math.inf
+    known: Progress | None = None
+
+    @property
+    def name(self) -> str:
+        """What a user calls it."""
+        return self.run if self.rule == "train" else self.text
+
+    def progress(self) -> Progress | None:
+        """What the last line of the log tells, read again every `AGE` seconds; None: nothing yet."""
+        now = time.monotonic()
+        if now - self.read >= AGE:
+            self.read, self.known = now, None
+            found = PROGRESS.findall(_tail(Path(self.log)).rpartition("\n--- ")[2])  # of the last attempt
+            if found:
+                percent, loss, exact, hours, minutes, seconds = found[-1]
+                left = 3600.0 * int(hours) + 60 * int(minutes) + int(seconds)
+                self.known = Progress(int(percent), loss, exact, left)
+        return self.known
+
+
+def _tail(path: Path, size: int = 4000) -> str:
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - size))
+            return file.read().decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+class Study:
+    """State of a running study, by its events."""
+
+    def __init__(self) -> None:
+        self.began, self.started = time.monotonic(), False
+        self.runs: dict[str, float] = {}
+        """Seconds that each run to be trained should take."""
+        self.at_once, self.start, self.others = 1, 0.0, 0
+        self.running: dict[int, Job] = {}
+        self.done: list[Job] = []
+        self.failed: list[Job] = []
+        self._seconds: dict[str, list[float]] = {"train": [], "other": []}
+        self._expected = 0.0
+
+    def take(self, facts: dict[str, Any]) -> Job | None:
+        """Note an event; returns the job that has finished or failed."""
+        kind = facts.pop("event")
+        if kind == "started":
+            self.started = True
+        elif kind == "plan":
+            self.runs, self.others = facts["runs"], facts["others"]
+            self.at_once, self.start = max(1, facts["at_once"]), facts["start"]
+        elif kind == "job":
+            number = facts.pop("id")
+            self.running[number] = Job(**facts)
+        elif kind in ("finished", "failed") and (job := self.running.pop(facts["id"], None)):
+            (self.done if kind == "finished" else self.failed).append(job)
+            trained = job.rule == "train"
+            self._seconds["train" if trained else "other"].append(time.monotonic() - job.started)
+            self._expected += self.runs.get(job.run, 0.0) if trained else 0.0
+            return job
+        return None
+
+    def trained(self) -> int:
+        """Number of runs that are trained."""
+        return sum(job.rule == "train" for job in self.done)
+
+    def left(self) -> float:
+        """Seconds until the end: estimates of what has not begun, corrected by the runs that have ended."""
+        took, others = sum(self._seconds["train"]), self._seconds["other"]
+        factor = took / self._expected if self._expected else 1.0
+        begun = {job.run for job in (*self.running.values(), *self.done, *self.failed) if job.rule == "train"}
+        waiting = sum(seconds for run, seconds in self.runs.items() if run not in begun)
+        present = []
+        for job in self.running.values():
+            if job.rule == "train":
+                told = job.progress()
+                elapsed = time.monotonic() - job.started
+                present.append(
+                    told.left if told else max(0.0, self.runs.get(job.run, 0.0) * factor - elapsed)
+                )
+        training = max((waiting * factor + sum(present)) / self.at_once, max(present, default=0.0))
+        each = sum(others) / len(others) if others else self.start
+        return training + each * max(0, self.others - len(others)) / self.at_once
+
+
+@contextmanager
+def _without_echo() -> Iterator[None]:
+    """No key that is pressed, nor `^C`, is written into the panel."""
+    try:
+        before = termios.tcgetattr(sys.stdin)
+    except (termios.error, ValueError, OSError):  # no terminal
+        yield
+        return
+    quiet = list(before)
+    quiet[3] &= ~termios.ECHO
+    termios.tcsetattr(sys.stdin, termios.TCSADRAIN, quiet)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+
+
+class View:
+    """Reads the events of a study and shows them on a console."""
+
+    def __init__(self, console: Console | None = None):
+        self.console = console or Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+        self.study = Study()
+        self.interrupted = False
+        self._read, self._stack = 0, ExitStack()
+        self._live = Live(
+            get_renderable=self.panel, console=self.console, transient=True, auto_refresh=False,
+            redirect_stdout=False, redirect_stderr=False,
+        )  # fmt: skip
+
+    def __enter__(self) -> View:
+        if self.console.is_terminal:
+            self._stack.enter_context(_without_echo())
+            self._stack.enter_context(self._live)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+    def interrupt(self, number: int, frame: object) -> None:
+        """Note Ctrl-C, which Snakemake receives itself."""
+        self.interrupted = True
+
+    def update(self) -> None:
+        """Take new events, and draw the panel again."""
+        for facts in self._new_events():
+            if facts["event"] == "message":
+                if not self.interrupted:
+                    self.console.print(Text(facts["text"]), style="yellow")
+                continue
+            failed = facts["event"] == "failed"
+            job = self.study.take(facts)
+            if job and failed and not self.interrupted:
+                reason = next(
+                    (line for line in reversed(_tail(Path(job.log)).splitlines()) if line.strip()), "no log"
+                )
+                self.console.print(Text(f"Failed: {job.name}\n  {reason}\n  {job.log}"), style="red")
+            elif job and job.rule == "train" and not self.console.is_terminal:
+                self._line(job)
+        if self.console.is_terminal:
+            self._live.refresh()
+
+    def _new_events(self) -> list[dict[str, Any]]:
+        try:
+            with EVENTS.open("rb") as file:
+                file.seek(self._read)
+                text = file.read()
+        except OSError:
+            return []
+        whole = text[: text.rfind(b"\n") + 1]  # the last line may be half written
+        self._read += len(whole)
+        return [json.loads(line) for line in whole.splitlines()]
+
+    def _line(self, job: Job) -> None:
+        study, told = self.study, job.progress()
+        facts = f", loss {told.loss}, exact {told.exact}" if told else ""
+        took = seconds_text(time.monotonic() - job.started)
+        left = f", about {seconds_text(study.left())} left" if study.trained() < len(study.runs) else ""
+        self.console.print(f"{study.trained()} of {len(study.runs)} runs: {job.run}{facts}, {took}{left}")
+
+    def panel(self) -> Panel:
+        """The study at this moment."""
+        study = self.study
+        elapsed = seconds_text(time.monotonic() - study.began)
+        if self.interrupted:
+            title = "stopping: each run writes its checkpoint"
+        elif not study.started:
+            title = "looking for what is to be done"
+        else:
+            title = f"about {seconds_text(study.left())} left"
+        rows: list[Any] = []
+        if study.runs:
+            head = Table.grid(padding=(0, 1), expand=True)
+            head.add_column(no_wrap=True)
+            head.add_column(ratio=1)
+            bar = ProgressBar(total=len(study.runs), completed=study.trained())
+            head.add_row(f"{study.trained()} of {count(len(study.runs), 'run')}", bar)
+            rows.append(head)
+        table = Table.grid(padding=(0, 2), expand=True)
+        table.add_column(ratio=1, no_wrap=True, overflow="ellipsis")
+        for _ in range(4):
+            table.add_column(justify="right", no_wrap=True)
+        running = sorted(study.running.values(), key=lambda job: (job.rule != "train", job.started))
+        for job in running[:SHOWN]:
+            told = job.progress() if job.rule == "train" else None
+            name = job.run if job.rule == "train" else job.text
+            if told:
+                percent, loss, exact, left = told
+                table.add_row(
+                    name, f"{percent} %", f"loss {loss}", f"exact {exact}", f"{seconds_text(left)} left"
+                )
+            else:
+                table.add_row(Text(job.name, style="dim"), "", "", "", "")
+        if len(running) > SHOWN:
+            table.add_row(Text(f"and {len(running) - SHOWN} more", style="dim"), "", "", "", "")
+        rows.append(table)
+        subtitle = Text(f"{elapsed} · everything else: {OUTPUT}", style="dim")
+        return Panel(Group(*rows), title=title, title_align="left", subtitle=subtitle, subtitle_align="right")
+
+    def conclude(self, code: int) -> None:
+        """The last words: what came out, or why nothing did."""
+        study, console = self.study, self.console
+        took = seconds_text(time.monotonic() - study.began)
+        runs = f"{study.trained()} of {count(len(study.runs), 'run')}"
+        if self.interrupted:
+            console.print(f"Interrupted after {took}: {runs} trained.")
+            console.print("The same command goes on from the checkpoints.")
+            console.print(f"Output of Snakemake and its jobs: {OUTPUT}")
+        elif not study.started or (code and not study.failed):
+            said = _tail(OUTPUT, 20_000)
+            errors = [found.start() for found in ERROR.finditer(said)]
+            sys.stderr.write(said[errors[-1] if code and errors else 0 :])
+        elif code:
+            partial = Path("results/report.partial.html")
+            shown = f" {partial} shows the results so far." if partial.exists() else ""
+            console.print(
+                f"{count(len(study.failed), 'job')} failed after {took}, {runs} trained.{shown}", style="red"
+            )
+            console.print(f"The same command tries again. Output of Snakemake and its jobs: {OUTPUT}")
+        else:
+            self._findings(took)
+
+    def _findings(self, took: str) -> None:
+        done, console = self.study.done, self.console
+        if not done:
+            console.print("Nothing to do: all that was asked for is there and current.")
+            return
+        for job in done:
+            if job.rule == "html_report":
+                for line in _tail(Path(job.log), 20_000).splitlines():
+                    if line.startswith("- "):
+                        console.print(Text(line))
+        shown = {
+            rule: [job.output for job in done if job.rule == rule] for rule in ("html_report", "publish")
+        }
+        written = ", ".join(shown["html_report"] or shown["publish"])
+        trained = f"{count(self.study.trained(), 'run')} trained, all done in {took}"
+        console.print(f"{trained}: {written}" if written else f"{trained}.", style="bold")

@@ -1,0 +1,117 @@
+"""Check a whole tree of results: every file against its name, its checksum and the files that it was made from."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from trm.analysis.origin import read_figure, read_fit
+from trm.analysis.tables import Table, load
+from trm.data.files import MANIFEST, read_manifest
+from trm.data.files import verify as verify_files
+from trm.errors import UserError
+from trm.io import read_json
+from trm.study.fingerprint import digest
+from trm.study.records import (
+    AGAIN,
+    TRAINING,
+    WEIGHTS,
+    check_checksum,
+    check_evaluation,
+    check_name,
+    read_training,
+    weights_metadata,
+)
+
+
+class Verified(NamedTuple):
+    """What was found in a tree."""
+
+    counts: dict[str, int]
+    """Kind of file -> number of those checked."""
+    problems: list[str]
+    """A sentence for each."""
+    unproven: list[str]
+    """Runs without checksums, written by earlier versions."""
+
+
+def verify(root: Path) -> Verified:
+    """Check all that lies below a results folder.
+
+    Raises:
+        UserError: there is nothing.
+    """
+    runs: dict[str, dict[str, Any]] = {}
+    tables: list[Table] = []
+    checks: dict[str, tuple[str, Callable[[Path], Any]]] = {
+        "pools of puzzles": (f"sources/*/{MANIFEST}", partial(_data, kind="source")),
+        "data sets": (f"datasets/*/{MANIFEST}", partial(_data, kind="dataset")),
+        "runs": (f"runs/*/{TRAINING}", partial(_run, runs=runs)),
+        "evaluations": ("runs/*/evaluation-*.json", partial(_evaluation, runs=runs)),
+        "tables": ("tables/*.csv", partial(_table, runs=runs, tables=tables)),
+        "fits": ("fits/*.json", partial(read_fit, tables=tables)),
+        "figures": ("figures/*.pdf", partial(read_figure, tables=tables)),
+        "published figures": ("plots/*.pdf", _published),
+    }
+    counts, problems = {}, []
+    for kind, (pattern, check) in checks.items():
+        paths = [path for path in sorted(root.glob(pattern)) if not path.name.endswith(".curves.csv")]
+        counts[kind] = len(paths)
+        for path in paths:
+            try:
+                check(path)
+            except UserError as error:
+                problems.append(str(error))
+    if not any(counts.values()):
+        what = (
+            "holds no results" if os.access(root, os.R_OK | os.X_OK) else "does not exist or cannot be read"
+        )
+        raise UserError(f"{root} {what}: give the results folder of a study")
+    return Verified(counts, problems, [run for run, training in runs.items() if "sha256" not in training])
+
+
+def _data(path: Path, kind: str) -> None:
+    manifest = read_manifest(path.parent, kind)
+    identity = digest(manifest["identity"]) if kind == "source" else str(manifest["identity"])
+    name = path.parent.name
+    check_name(path, name, f"{name.rpartition('-')[0]}-{identity[:8]}")
+    verify_files(path.parent, manifest["sha256"])
+
+
+def _run(path: Path, runs: dict[str, dict[str, Any]]) -> None:
+    folder = path.parent
+    runs[folder.name] = training = read_training(folder)
+    meta = weights_metadata(folder / WEIGHTS)["meta"]
+    if (meta["run"], meta["fingerprint"]) != (training["run"], training["fingerprint"]):
+        raise UserError(f"{folder / WEIGHTS} belongs to {meta['run']}, not to {training['run']}: {AGAIN}")
+
+
+def _evaluation(path: Path, runs: dict[str, dict[str, Any]]) -> None:
+    training = runs.get(path.parent.name) or read_training(path.parent, ())
+    document = read_json(path)
+    if not isinstance(document, dict):
+        raise UserError(f"{path} is damaged: {AGAIN}")
+    check_evaluation(path, document, training)
+
+
+def _table(path: Path, runs: dict[str, dict[str, Any]], tables: list[Table]) -> None:
+    table = load(path)
+    tables.append(table)
+    for run, record in table.info["runs"].items():
+        training = runs.get(run, {})
+        pairs = (
+            (training.get("fingerprint"), record.get("fingerprint")),
+            (training.get("sha256", {}).get(WEIGHTS), record.get("weights_sha256")),
+        )
+        if any(now and then and now != then for now, then in pairs):
+            raise UserError(f"{path} was made from another training of {run} than the one here: {AGAIN}")
+
+
+def _published(path: Path) -> None:
+    stamp = read_json(path.with_suffix(".json"))
+    caption = stamp.get("caption") if isinstance(stamp, dict) else None
+    for end, wanted in ((caption or {}).get("sha256") or {}).items():
+        check_checksum(path.with_suffix(end), wanted)

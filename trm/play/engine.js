@@ -1,0 +1,214 @@
+"use strict";
+/* The Tiny Recursive Model (arXiv 2510.04871, sections 2-4) for one Sudoku, and the rules that judge its answers.
+
+States are [L, D], row by row: L tokens (P puzzle tokens, then S cells) of width D. Weights are [out, in]. One function
+without references to its surroundings, so that its text is also the program of a worker. */
+function trmEngine(scope) {
+  const EPS = 1e-5; // of RMSNorm
+
+  /** Weights by name, {rows, columns, values}; 2D matrices of the channels are transposed for `product`. */
+  function decode(source) {
+    const bytes = Uint8Array.from(atob(source.data), (c) => c.charCodeAt(0));
+    const wide = Uint32Array.from(new Uint16Array(bytes.buffer), (half) => half << 16); // bfloat16 to float32
+    const all = new Float32Array(wide.buffer), weights = {};
+    let at = 0;
+    for (const [name, rows, columns] of source.shapes) {
+      const values = all.subarray(at, (at += rows * columns));
+      weights[name] = /channel|head/.test(name) ? transposed(values, rows, columns) : { rows, columns, values };
+    }
+    return weights;
+  }
+
+  function transposed(values, rows, columns) {
+    const turned = new Float32Array(values.length);
+    for (let r = 0; r < rows; r++) for (let c = 0; c < columns; c++) turned[c * rows + r] = values[r * columns + c];
+    return { rows: columns, columns: rows, values: turned };
+  }
+
+  /** [m, k] times [k, n], four rows of the second factor at a time. */
+  function product(a, b, m, k, n) {
+    const out = new Float32Array(m * n);
+    for (let i = 0; i < m; i++) {
+      const to = i * n;
+      let j = 0;
+      for (; j + 3 < k; j += 4) {
+        const p = a[i * k + j], q = a[i * k + j + 1], r = a[i * k + j + 2], s = a[i * k + j + 3];
+        const first = j * n, second = first + n, third = second + n, fourth = third + n;
+        for (let c = 0; c < n; c++) {
+          out[to + c] += p * b[first + c] + q * b[second + c] + r * b[third + c] + s * b[fourth + c];
+        }
+      }
+      for (; j < k; j++) {
+        const p = a[i * k + j];
+        for (let c = 0; c < n; c++) out[to + c] += p * b[j * n + c];
+      }
+    }
+    return out;
+  }
+
+  /** silu(gate) * up, for `rows` rows of gate | up with `inner` values each. */
+  function gated(both, rows, inner) {
+    const out = new Float32Array(rows * inner);
+    for (let r = 0; r < rows; r++) {
+      for (let i = 0; i < inner; i++) {
+        const gate = both[2 * r * inner + i];
+        out[r * inner + i] = (gate / (1 + Math.exp(-gate))) * both[(2 * r + 1) * inner + i];
+      }
+    }
+    return out;
+  }
+
+  /** RMSNorm in place of `lanes` vectors, `apart` from one another, each of `length` values that are `stride` apart. */
+  function normalise(x, lanes, apart, length, stride) {
+    for (let lane = 0; lane < lanes; lane++) {
+      let sum = 0;
+      for (let i = 0, at = lane * apart; i < length; i++, at += stride) sum += x[at] * x[at];
+      const scale = 1 / Math.sqrt(sum / length + EPS);
+      for (let i = 0, at = lane * apart; i < length; i++, at += stride) x[at] *= scale;
+    }
+  }
+
+  const sum = (a, b) => a.map((value, i) => value + b[i]);
+
+  /** The block stack, shared by all updates: token mixing, then channel mixing, each a SwiGLU with a norm after it. */
+  function stack(x, w, layers, length, width) {
+    for (let layer = 0; layer < layers; layer++) {
+      const part = (name) => w[`blocks.${layer}.${name}`];
+      const up = part("token_mlp.gate_up"), down = part("token_mlp.down"), inner = down.columns;
+      const tokens = gated(product(up.values, x, 2 * inner, length, width), 1, inner * width);
+      x = sum(x, product(down.values, tokens, length, inner, width));
+      normalise(x, width, 1, length, width);
+      const wide = part("channel_mlp.gate_up"), narrow = part("channel_mlp.down");
+      const channels = gated(product(x, wide.values, length, width, wide.columns), length, narrow.rows);
+      x = sum(x, product(channels, narrow.values, length, narrow.rows, width));
+      normalise(x, length, width, width, 1);
+    }
+    return x;
+  }
+
+  /** PyTorch's normal numbers for a seed: MT19937, 24 bits a number, Box and Muller's method in blocks of 16. */
+  function normals(seed, count) {
+    const state = new Uint32Array(624);
+    state[0] = seed;
+    for (let i = 1; i < 624; i++) state[i] = Math.imul(1812433253, state[i - 1] ^ (state[i - 1] >>> 30)) + i;
+    let at = 624;
+    const uniform = () => {
+      if (at === 624) {
+        for (let i = 0; i < 624; i++) {
+          const y = (state[i] & 0x80000000) | (state[(i + 1) % 624] & 0x7fffffff);
+          state[i] = state[(i + 397) % 624] ^ (y >>> 1) ^ (y & 1 ? 0x9908b0df : 0);
+        }
+        at = 0;
+      }
+      let y = state[at++];
+      y ^= y >>> 11;
+      y ^= (y << 7) & 0x9d2c5680;
+      y ^= (y << 15) & 0xefc60000;
+      y ^= y >>> 18;
+      return (y & 0xffffff) / 0x1000000;
+    };
+    const out = new Float32Array(count).map(uniform);
+    const pair = (first) => {
+      for (let i = first; i < first + 8; i++) {
+        const radius = Math.sqrt(-2 * Math.log(1 - out[i])), angle = 2 * Math.PI * out[i + 8];
+        out[i] = radius * Math.cos(angle);
+        out[i + 8] = radius * Math.sin(angle);
+      }
+    };
+    for (let first = 0; first + 16 <= count; first += 16) pair(first);
+    if (count % 16) {
+      for (let i = count - 16; i < count; i++) out[i] = uniform();
+      pair(count - 16);
+    }
+    return out;
+  }
+
+  /** Cells of each row, column and box. */
+  function units([height, width]) {
+    const side = height * width, groups = Array.from({ length: 3 * side }, () => []);
+    for (let cell = 0; cell < side * side; cell++) {
+      const row = Math.floor(cell / side), column = cell % side;
+      const box = Math.floor(row / height) * height + Math.floor(column / width);
+      for (const group of [row, side + column, 2 * side + box]) groups[group].push(cell);
+    }
+    return groups;
+  }
+
+  /** What breaks the rules in an answer: the cells, and a sentence (empty: nothing; blanks are allowed). */
+  function judge(box, question, answer) {
+    const side = box[0] * box[1], wrong = new Set();
+    let text = "";
+    question.forEach((clue, cell) => {
+      if (!clue || clue === answer[cell]) return;
+      wrong.add(cell);
+      text = text || `the clue in row ${Math.floor(cell / side) + 1}, column ${(cell % side) + 1} is changed`;
+    });
+    units(box).forEach((unit, number) => {
+      for (let value = 1; value <= side; value++) {
+        const holders = unit.filter((cell) => answer[cell] === value);
+        if (holders.length < 2) continue;
+        holders.forEach((cell) => wrong.add(cell));
+        const kind = ["row", "column", "box"][Math.floor(number / side)];
+        text = text || `${value} is repeated in ${kind} ${(number % side) + 1}`;
+      }
+    });
+    return { wrong: [...wrong], text };
+  }
+
+  /** Answer, share of each cell's best symbol in its scores, and halt logit of a state. */
+  function read(z, w, source, width) {
+    const { cells, puzzleTokens } = source, head = w["head.weight"], vocab = head.columns;
+    const logits = product(z.subarray(puzzleTokens * width), head.values, cells, width, vocab);
+    const answer = [], sure = [];
+    for (let cell = 0; cell < cells; cell++) {
+      const row = logits.subarray(cell * vocab, (cell + 1) * vocab);
+      const best = row.indexOf(Math.max(...row));
+      const scores = row.map((x) => (x < 0 ? 1 / (1 - x) : 1 + x)); // stablemax, as in the loss
+      answer.push(Math.max(best, 1) - 1);
+      sure.push(scores[best] / scores.reduce((a, b) => a + b));
+    }
+    const halt = source.halt.weight.reduce((total, weight, i) => total + weight * z[i], source.halt.bias);
+    return { answer, sure, halt, logits };
+  }
+
+  /** Every supervision step from every start state, until an answer keeps the rules. */
+  function* frames({ source, question, steps, restarts, noise }) {
+    const w = decode(source), width = w["embed.weight"].columns, length = source.puzzleTokens + source.cells;
+    const x = new Float32Array(length * width);
+    if (source.puzzleTokens) x.set(w["puzzle.weight"].values);
+    question.forEach((value, cell) => {
+      const row = w["embed.weight"].values.subarray((value + 1) * width, (value + 2) * width);
+      x.set(row, (source.puzzleTokens + cell) * width);
+    });
+    const position = w["position.weight"];
+    x.forEach((value, i) => {
+      x[i] = Math.sqrt(width) * (position ? (value + position.values[i]) * Math.sqrt(0.5) : value);
+    });
+    const update = (z) => stack(z, w, source.layers, length, width);
+    for (let start = 0; start < restarts; start++) {
+      let [zH, zL] = ["h_init", "l_init"].map((name, which) => {
+        const random = start ? normals(source.seeds[start - 1][which], x.length) : null;
+        return x.map((_, i) => w[name].values[i % width] + (random ? noise * random[i] : 0));
+      });
+      for (let step = 1; step <= steps; step++) {
+        for (let round = 0; round < source.hCycles; round++) {
+          const inject = sum(zH, x);
+          for (let cycle = 0; cycle < source.lCycles; cycle++) zL = update(sum(zL, inject));
+          zH = update(sum(zH, zL));
+        }
+        const frame = { start, step, ...read(zH, w, source, width) };
+        const found = judge(source.box, question, frame.answer);
+        const blanks = frame.answer.filter((value) => !value).length;
+        const right = !found.text && !blanks;
+        yield { ...frame, ...found, blanks, right };
+        if (right) return;
+      }
+    }
+  }
+
+  scope.onmessage = ({ data }) => {
+    for (const frame of frames(data)) scope.postMessage(frame);
+    scope.postMessage(null);
+  };
+  return { frames, judge };
+}

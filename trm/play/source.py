@@ -1,0 +1,78 @@
+"""Trained models -> the JSON of the page: weights in bfloat16, which is what `trm solve` computes with, as base64."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from trm.errors import UserError
+from trm.evaluation.policies import noise_seed
+from trm.evaluation.solve import DEEPER, geometry_of
+from trm.study.records import WEIGHTS
+from trm.study.tasks import spec_of
+from trm.training.outputs import PUZZLE, TrainedModel, load_weights
+
+RESTARTS = 8
+"""The most starts that a visitor can choose."""
+LIMIT = 1_000_000
+"""Bytes of all weights as base64."""
+
+
+def sources(folder: Path) -> list[dict[str, Any]]:
+    """The Sudoku models in the subfolders of `folder` that the page can run, from small to large.
+
+    Raises:
+        UserError: there are none, or they are too large for a page.
+    """
+    loaded = [(path.parent.name, load_weights(path.parent)) for path in sorted(folder.glob(f"*/{WEIGHTS}"))]
+    found = [source(name, trained) for name, trained in loaded if runs_in_page(trained)]
+    if not found:
+        raise UserError(
+            f"{folder} has no Sudoku model with the MLP mixer: put one there with `trm convert to-model`"
+        )
+    size = sum(len(item["data"]) for item in found)
+    if size > LIMIT:
+        raise UserError(
+            f"the models in {folder} take {size:,} bytes in a page, more than {LIMIT:,}: remove or shrink one"
+        )
+    return sorted(found, key=lambda item: (item["cells"], item["parameters"]))
+
+
+def runs_in_page(trained: TrainedModel) -> bool:
+    """Whether the page's program can compute the model: Sudoku with digits up to 9, MLP mixer."""
+    return (
+        spec_of(trained.config.data.task).boxed
+        and trained.config.model.mixer == "mlp"
+        and geometry_of(trained).side <= 9
+    )
+
+
+def source(name: str, trained: TrainedModel) -> dict[str, Any]:
+    """One model: sizes, `shapes` [name, rows, columns] in the order of `data`, halt head, seeds of restarts."""
+    model, geometry = trained.config.model, geometry_of(trained)
+    weights = trained.weights("ema")
+    halt = {"weight": weights.pop("halt.weight")[0].tolist(), "bias": weights.pop("halt.bias")[0].item()}
+    vectors = {key: trained.tensors[f"buffers.{key}"] for key in ("h_init", "l_init")}
+    if model.puzzle_tokens:
+        table = trained.tensors.get(f"raw.{PUZZLE}")
+        vectors[PUZZLE] = torch.zeros(model.d_model) if table is None else table[0]
+    tensors = weights | {key: vector[None] for key, vector in vectors.items()}
+    halves = [tensor.bfloat16().contiguous().view(torch.uint8).flatten() for tensor in tensors.values()]
+    return {
+        "name": name,
+        "parameters": sum(tensor.numel() for tensor in trained.weights("ema").values()),
+        "cells": geometry.cells,
+        "box": [geometry.box_rows, geometry.box_cols],
+        "layers": model.layers,
+        "hCycles": model.h_cycles,
+        "lCycles": model.l_cycles,
+        "puzzleTokens": model.puzzle_tokens,
+        "steps": DEEPER * model.halt_max_steps,
+        "halt": halt,
+        "seeds": [[noise_seed(restart, 0, which) for which in (0, 1)] for restart in range(1, RESTARTS)],
+        "shapes": [[key, *tensor.shape] for key, tensor in tensors.items()],
+        "data": base64.b64encode(torch.cat(halves).numpy().tobytes()).decode(),
+    }

@@ -1,0 +1,112 @@
+"""What result files say of themselves: every reader compares it with the file's name and with the other files.
+
+Runs, tables, fits and figures are named by content, `<words>-<hash8>`. A file that was copied over another one, or that
+changed on the disk, would otherwise be measured and drawn as something that it is not. Needs neither numpy nor torch.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from trm.errors import UserError
+from trm.io import read_json, sha256_file
+from trm.study.fingerprint import evaluation_fingerprint
+from trm.study.schema import EvaluationConfig
+
+NAMED = re.compile(r".+-[0-9a-f]{8}")
+"""Names by content; others are chosen by people and not compared."""
+WEIGHTS, HISTORY, TRAINING = "weights.safetensors", "history.csv", "training.json"
+AGAIN = "delete it and repeat the command, which makes it again"
+
+
+def check_name(path: Path, name: str, own: Any, remedy: str = AGAIN) -> None:
+    """Compare the name that a file or folder has with the one that it carries.
+
+    Raises:
+        UserError: they differ: it was copied or renamed.
+    """
+    if NAMED.fullmatch(name) and own != name:
+        raise UserError(f"{path} belongs to {own or 'something else'}, not to {name}: {remedy}")
+
+
+def check_checksum(path: Path, wanted: str | None, remedy: str = AGAIN) -> None:
+    """Compare a file with its SHA-256 (None: not recorded, by an earlier version).
+
+    Raises:
+        UserError: it is missing or another file.
+    """
+    try:
+        changed = wanted is not None and sha256_file(path) != wanted
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}; {remedy}") from None
+    if changed:
+        raise UserError(f"{path} was changed, damaged or replaced since it was written: {remedy}")
+
+
+def read_training(folder: Path, files: Iterable[str] = (HISTORY, WEIGHTS)) -> dict[str, Any]:
+    """A run's training.json, compared with the folder's name; and those `files` compared with their checksums in it.
+
+    Raises:
+        UserError: something is missing or does not belong to the run.
+    """
+    training = read_json(folder / TRAINING)
+    remedy = f"delete {folder} and repeat the command, which trains it again, or put its own files back"
+    if not isinstance(training, dict):
+        raise UserError(f"{folder / TRAINING} is damaged: {remedy}")
+    check_name(folder / TRAINING, folder.name, training.get("run"), remedy)
+    for file in files:
+        check_checksum(folder / file, training.get("sha256", {}).get(file), remedy)
+    return training
+
+
+def check_evaluation(path: Path, evaluation: dict[str, Any], training: dict[str, Any]) -> None:
+    """Compare an evaluation in a run's folder with the run, its weights, its data set and its own settings.
+
+    Raises:
+        UserError: it is of another run, of other weights, data or settings.
+    """
+    run = str(training.get("run"))
+    if evaluation.get("run", run) != run or evaluation.get("fingerprint") != training.get("fingerprint"):
+        raise UserError(f"{path} belongs to {evaluation.get('run')}, not to {run}: {AGAIN}")
+    weights, own = training.get("sha256", {}).get(WEIGHTS), evaluation.get("weights_sha256")
+    if weights and own and weights != own:
+        raise UserError(f"{path} was measured with other weights than the run has now: {AGAIN}")
+    trained_on, measured_on = (
+        document.get("dataset", {}).get("identity") for document in (training, evaluation)
+    )
+    if trained_on and measured_on and trained_on != measured_on:
+        raise UserError(f"{path} was measured on another data set than the run's: {AGAIN}")
+    if NAMED.fullmatch(path.stem):
+        try:
+            settings = EvaluationConfig.model_validate_json(json.dumps(evaluation.get("evaluation")))
+        except ValidationError:
+            raise UserError(f"{path} holds settings of another version: {AGAIN}") from None
+        check_name(path, path.stem, f"evaluation-{evaluation_fingerprint(settings)[:8]}")
+
+
+def weights_metadata(path: Path) -> dict[str, Any]:
+    """`config` and `meta` of a file of weights. UserError: it is missing, damaged, or not of a run."""
+    try:
+        with path.open("rb") as file:
+            size = min(int.from_bytes(file.read(8), "little"), path.stat().st_size)
+            metadata = json.loads(file.read(size))["__metadata__"]
+        config = json.loads(metadata["config"])
+        meta = config.pop("meta", None) or json.loads(
+            metadata["meta"]
+        )  # two entries in files of earlier versions
+    except FileNotFoundError:
+        raise UserError(f"{path} does not exist: train the run first") from None
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from None
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(
+            f"{path} is damaged or not of a run ({error!r}): delete it or the run folder and repeat the command to "
+            "train it again; other models are converted with `python -m trm convert`"
+        ) from error
+    return {"config": config, "meta": meta}
