@@ -72,7 +72,7 @@ def test_out_of_memory_says_what_would_fit(dataset_folder, tmp_path, monkeypatch
 def test_a_step_that_does_not_fit_is_split_by_itself(dataset_folder, tmp_path, monkeypatch):
     whole = trainer(config(), dataset_folder, tmp_path / "whole")
     assert whole.run() == 0
-    monkeypatch.setattr(type(whole.backend), "memory_limit", lambda backend: 10_000_000)
+    monkeypatch.setattr(type(whole.backend), "memory_limit", lambda backend: 5_000_000)
     split = trainer(config(), dataset_folder, tmp_path / "split")
     assert split.state.micro > whole.state.micro == 1
     assert split.run() == 0
