@@ -2,7 +2,9 @@
 #   docker build --tag trm-scaling .
 #   docker run --rm --volume "$PWD/results:/study/results" trm-scaling
 FROM python:3.12-slim
-RUN apt-get update && apt-get install --yes --no-install-recommends g++ git openssh-client && rm -rf /var/lib/apt/lists/*
+# g++: Triton and torch.compile build their launchers with it
+RUN apt-get update && apt-get install --yes --no-install-recommends g++ git openssh-client \
+ && rm -rf /var/lib/apt/lists/*
 WORKDIR /study
 COPY envs/cpu envs/cpu
 # e.g. --build-arg TORCH_OPTIONS="--index-url URL" for another build of torch than pip's own

@@ -1,5 +1,6 @@
 # make report     the laptop study: results/report.html and results/plots/scaling_laws.pdf (ARGS=-p: all of Snakemake's output)
 # make study      the larger laptop study (about an hour)
+# make fetch      download what the report of a scale reads (SCALE=gpu), for compute nodes without internet
 # make test       the core tests, on any machine, a few minutes
 # make test-all   every test: emulated pod, Slurm, browser, TPU backend (a second environment of 7 GB)
 # make lint       ruff, types, snakefmt, snakemake --lint, generated files
@@ -19,10 +20,14 @@ RUN := $(BIN)/python -m trm study run --profile profiles/local
 pip = $(1)/bin/python -m pip install --quiet --disable-pip-version-check
 uv = $(1)/bin/python -m uv pip install --quiet --python $(1)/bin/python
 
+# Builds of torch for other drivers, by uv: make envs CUDA=cu126, or CUDA=cpu (docs/cluster.md)
+TORCH_OPTIONS = $(if $(CUDA),--torch-backend=$(CUDA))
+SCALE ?= gpu
+
 # torch_xla has wheels for Linux on x86-64 only
 XLA ?= $(if $(filter Linux-x86_64,$(shell uname -s)-$(shell uname -m)),1,0)
 
-.PHONY: report study schema test test-all test-full test-xla lint types docs notebooks shell bench rehearsal envs lock
+.PHONY: report study fetch schema test test-all test-full test-xla lint types docs notebooks shell bench rehearsal envs lock
 .DEFAULT_GOAL := report
 
 # A path file, not an editable install: Snakemake finds plugins by listing folders.
@@ -41,10 +46,10 @@ export PYTHON_CHECK
 
 $(VENV)/.ready: envs/cpu/requirements.lock envs/cpu/torch.txt
 	@$(PYTHON) -c "$$PYTHON_CHECK"
-	@echo "Setting up $(VENV) (about 2 GB, one to three minutes)"
+	@echo "Setting up $(VENV) (about 2 GB, with CUDA 5.6 GB; one to three minutes)"
 	$(PYTHON) -m venv $(VENV)
-	$(call pip,$(VENV)) -r envs/cpu/torch.txt
 	@$(call pip,$(VENV)) uv || echo "uv cannot be installed; pip installs the rest, which takes longer"
+	$(call $(if $(CUDA),uv,pip),$(VENV)) $(TORCH_OPTIONS) -r envs/cpu/torch.txt
 	$(call uv,$(VENV)) --no-deps --require-hashes -r envs/cpu/requirements.lock || \
 	  $(call pip,$(VENV)) --no-deps --require-hashes -r envs/cpu/requirements.lock
 	@$(BIN)/python -c "$$PATH_FILE"
@@ -66,6 +71,9 @@ report: $(VENV)/.ready
 
 study: $(VENV)/.ready
 	@$(RUN) --config experiments=study $(ARGS)
+
+fetch: $(VENV)/.ready
+	@$(BIN)/python -m trm data fetch --scale $(SCALE)
 
 test: $(VENV)/.ready
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not full"

@@ -6,6 +6,7 @@ import atexit
 import gc
 
 from snakemake.utils import min_version
+from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry
 
 min_version("9.20")
 
@@ -36,6 +37,10 @@ PLACE.repeats = lambda: may_repeat(workflow)
 CHECK = PreflightGate(PROJECT.settings, PLACE, PLAN.pod_hosts)
 INPUTS = Inputs(PROJECT, PLAN, CHECK)
 CONTROLLER = Controller(PROJECT, config, workflow)
+if workflow.is_main_process and "slurm" in ExecutorPluginRegistry().plugins:
+    from trm.pipeline.slurm_executor import use_executor
+
+    use_executor(PROJECT, workflow)
 
 if PLACE.prefix:
     try:

@@ -1,31 +1,38 @@
-"""One command for a GPU: check every kernel and time our step against plain PyTorch, eager and compiled.
+"""One command for a GPU, in ten minutes: check every kernel, time our step against plain PyTorch, resume a killed run.
 
-    python -m benchmarks.gpu --out benchmarks/out/gpu
-    python -m benchmarks.gpu --tiny --out /tmp/tiny       # the same script on a CPU, in seconds
+    python -m benchmarks.gpu                              # writes benchmarks/out/gpu/gpu.json after every job
+    python -m benchmarks.gpu --tiny --out /tmp/tiny       # the same script on a CPU, in a minute or two
 
-It prints a table and writes OUT/gpu.json, the file to attach to a report. Each job runs in its own process, so a
-failure does not affect the others. Finished jobs (OUT/<job>.json) are not repeated: after an interruption, run the same
-command again. Exit code 1: a job or a check failed. Ratios are medians over paired rounds (ours and the baseline take
-turns); `share` is relative to the matrix product rate measured in the same process. The recipe is the paper's
-(bfloat16, batch 768) on random inputs.
+It needs torch 2.9 or newer with triton, numpy and pydantic; the run that is killed also safetensors and numba. Jobs run
+in the order of their worth, each in a process of its own, until the budget (`--minutes`) is spent; what is finished
+(OUT/<job>.json) is not repeated, so that the same command goes on where it stopped. While the checks run, another
+process compiles what is timed later. Exit code 1: a job or a check failed. Ratios are medians over paired rounds (ours
+and the baseline take turns); `share` is relative to the matrix product rate measured in the same process. The recipe is
+the paper's (bfloat16, batch 768) on random inputs. `eager` and `compiled` are benchmarks/baseline.py, plain PyTorch
+written as the paper's equations, without and with torch.compile.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import shutil
+import signal
 import subprocess
 import sys
 import time
 import traceback
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from benchmarks import step
-from benchmarks.frame import best_seconds, cell, in_turns
+from benchmarks.frame import TRM, best_seconds, cell, in_turns
+from trm.backends.launch import run_workers
 from trm.backends.registry import open_backend
 from trm.io import dump, read_json, write_text
 from trm.provenance import provenance
@@ -43,9 +50,10 @@ TARGETS = {"train-mlp": 2.5, "train-attention": 1.8, "evaluate-mlp": 2.5, "evalu
 
 def jobs() -> list[str]:
     """All jobs, the most important first."""
-    compiled = [f"{what}-{mixer}-compiled" for what in ("train", "evaluate") for mixer in MIXERS]
-    kinds = ("eager", "uncaptured", "plain", "whole")
-    return ["ceilings", "checks", *compiled, *(f"train-{mixer}-{kind}" for kind in kinds for mixer in MIXERS)]
+    ours = [f"train-{mixer}-{kind}" for kind in ("compiled", "eager") for mixer in MIXERS]
+    evaluations = [f"evaluate-{mixer}-compiled" for mixer in MIXERS]
+    variants = [f"train-{mixer}-{kind}" for kind in ("uncaptured", "plain", "whole") for mixer in MIXERS]
+    return ["checks", "ceilings", *ours, *evaluations, *variants[:2], "workers", "resume", *variants[2:]]
 
 
 class Sizes:
@@ -183,6 +191,75 @@ def evaluate(sizes: Sizes, mixer: str, kind: str) -> dict[str, Any]:
     return tried[best] | rates | {"batch": best, "steps": steps, "batches": tried}
 
 
+def warm(sizes: Sizes) -> dict[str, Any]:
+    """Compile once what is timed later; the caches on disk are the result."""
+    backend = backend_of("ours")
+    for mixer in MIXERS:
+        run = sizes.run(mixer)
+        ours, state = step.our_step(run, sizes.cells, sizes.vocab, backend)
+        theirs, net = step.their_step(run, sizes.cells, sizes.vocab, backend, "compiled", sizes.compiler)
+        ours()
+        theirs()
+        for rows in sizes.evaluation_rows:
+            step.our_evaluation(state, backend, 1, rows)[0]()
+            step.their_evaluation(net, backend, rows, sizes.cells, sizes.vocab, 1)()
+    return {}
+
+
+def workers(sizes: Sizes) -> dict[str, Any]:
+    """Two processes with a batch each, on two GPUs (tiny: on the CPU)."""
+    if not sizes.tiny and torch.cuda.device_count() < 2:
+        return {"skipped": "there are not two GPUs"}
+    if "RANK" not in os.environ:
+        if code := run_workers(2, [sys.executable, "-m", "benchmarks.gpu", *sys.argv[1:]]):
+            raise SystemExit(code)
+        return {}
+    run, backend = sizes.run("mlp"), backend_of("ours")
+    training = run.training.model_copy(update={"batch_size": 2 * sizes.batch})
+    call, _ = step.our_step(run.model_copy(update={"training": training}), sizes.cells, sizes.vocab, backend)
+    for _ in range(8):
+        call()
+    seconds = best_seconds(call, backend)
+    backend.close()
+    return {"workers": 2, "rows_per_second": 2 * sizes.batch / seconds, "device": backend.device_name()}
+
+
+def resume(sizes: Sizes, folder: Path) -> dict[str, Any]:
+    """A real run that is killed after its first checkpoint and started again."""
+    if missing := [name for name in ("safetensors", "numba") if not find_spec(name)]:
+        return {"skipped": f"{' and '.join(missing)} cannot be imported"}
+    shutil.rmtree(folder, ignore_errors=True)
+    puzzles = {"train_puzzles": 100, "validation_puzzles": 16, "test_puzzles": 16, "augmentations": 10}
+    run = sizes.run("mlp").model_dump(mode="json", exclude_defaults=True)
+    run |= {"data": {"source": "generate", **puzzles}}
+    run["training"]["steps"] = 20 if sizes.tiny else 300
+    config, source, data = (folder / name for name in ("run.json", "source", "data"))
+    write_text(config, dump(run))
+    made = ("--config", str(config))
+    subprocess.run([*TRM, "data", "source", *made, "--out", str(source)], check=True)
+    subprocess.run([*TRM, "data", "build", *made, "--source", str(source), "--out", str(data)], check=True)
+    often = json.dumps({"checkpoint_minutes": 1e-4, "log_every": 10, "evals": 1})
+    words = [
+        "--dataset",
+        data,
+        "--out",
+        folder / "run",
+        "--checkpoints",
+        folder / "checkpoints",
+        "--runtime",
+        often,
+    ]
+    command = [*TRM, "train", *made, *map(str, words)]
+    with subprocess.Popen(command) as first:
+        while first.poll() is None and not list(folder.glob("checkpoints/step-*/manifest.json")):
+            time.sleep(0.01)
+        first.kill()
+    subprocess.run(command, check=True)
+    found = read_json(folder / "run/training.json")
+    kept = ("resumes", "steps", "wall_seconds", "setup_seconds", "device_name", "precision")
+    return {key: found[key] for key in kept} | {"failed": found["resumes"] < 1}
+
+
 def line(name: str, found: dict[str, Any]) -> str:
     """One job's result, for the console."""
     shown = {key: value for key, value in found.items() if key not in ("checks", "batches")}
@@ -191,39 +268,88 @@ def line(name: str, found: dict[str, Any]) -> str:
     return f"{name:28} {cell(shown)}"
 
 
+def run_job(args: argparse.Namespace) -> None:
+    """Run `args.job` in this process and write OUT/<job>.json."""
+    what, *rest = args.job.split("-")
+    kinds = {"ceilings": ceilings, "checks": checks, "train": train, "evaluate": evaluate, "warm": warm}
+    if what == "resume":
+        result = resume(Sizes(args.tiny), args.out / "resume")
+    else:
+        result = (kinds | {"workers": workers})[what](Sizes(args.tiny), *rest)
+    if result and os.environ.get("RANK", "0") == "0":
+        document = {"job": args.job, "tiny": args.tiny, "result": result}
+        write_text(args.out / f"{args.job}.json", dump(document | {"provenance": provenance()}))
+
+
+def start(name: str) -> subprocess.Popen[bytes]:
+    """Start a job with a process group of its own: compilers start further processes."""
+    command = [sys.executable, "-m", "benchmarks.gpu", *sys.argv[1:], "--job", name]
+    return subprocess.Popen(command, start_new_session=True)
+
+
+def finish(process: subprocess.Popen[bytes], deadline: float) -> str:
+    """Wait for a job, at most until the deadline: `done`, `FAILED` or `out of time`."""
+    try:
+        return "FAILED" if process.wait(timeout=max(0.0, deadline - time.monotonic())) else "done"
+    except subprocess.TimeoutExpired:
+        return "out of time"
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def collect(out: Path) -> dict[str, Any]:
+    """Write OUT/gpu.json from the finished jobs."""
+    paths = {name: out / f"{name}.json" for name in jobs()}
+    results = {name: read_json(path) for name, path in paths.items() if path.exists()}
+    write_text(out / "gpu.json", dump(results))
+    return results
+
+
 def main() -> int:
     """Run the jobs that are not finished and print all results."""
     names = jobs()
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--out", type=Path, required=True, help="folder of the results; kept between calls")
+    folder = Path("benchmarks/out/gpu")
+    parser.add_argument(
+        "--out", type=Path, default=folder, help="folder of the results (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--minutes", type=float, default=10, help="budget of this call (default: %(default)s)"
+    )
     parser.add_argument("--only", nargs="+", metavar="JOB", choices=names, help=", ".join(names))
     parser.add_argument("--tiny", action="store_true", help="a tiny model, to try the script on a CPU")
     parser.add_argument("--job", help=argparse.SUPPRESS)
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     if args.job:
-        what, *rest = args.job.split("-")
-        job = {"ceilings": ceilings, "checks": checks, "train": train, "evaluate": evaluate}[what]
-        document = {"job": args.job, "tiny": args.tiny, "result": job(Sizes(args.tiny), *rest)}
-        write_text(args.out / f"{args.job}.json", dump(document | {"provenance": provenance()}))
+        run_job(args)
         return 0
-    failed = set()
-    for name in args.only or names:
-        if (args.out / f"{name}.json").exists():
+    deadline = time.monotonic() + 60 * args.minutes
+    todo = [name for name in args.only or names if not (args.out / f"{name}.json").exists()]
+    ended = {}
+    warming = start("warm") if todo[:1] == ["checks"] and todo[1:] else None
+    for name in todo:
+        if time.monotonic() > deadline:
+            ended[name] = "out of time"
             continue
+        if warming and name != "checks":
+            finish(warming, deadline)  # it would disturb what is timed
+            warming = None
         print(f"== {name}", flush=True)
-        start = time.monotonic()
-        command = [sys.executable, "-m", "benchmarks.gpu", *sys.argv[1:], "--job", name]
-        if code := subprocess.run(command, check=False).returncode:
-            failed.add(name)
-        print(f"== {name}: {'FAILED' if code else 'done'} in {time.monotonic() - start:.0f} s", flush=True)
-    paths = {name: args.out / f"{name}.json" for name in names}
-    results = {name: read_json(path) for name, path in paths.items() if path.exists()}
-    write_text(args.out / "gpu.json", dump(results))
+        began = time.monotonic()
+        ended[name] = finish(start(name), deadline)
+        print(f"== {name}: {ended[name]} in {time.monotonic() - began:.0f} s", flush=True)
+        collect(args.out)
+    results = collect(args.out)
     print("\n".join(line(name, document["result"]) for name, document in results.items()))
+    failed = {name for name, how in ended.items() if how == "FAILED"}
     failed |= {name for name, found in results.items() if found["result"].get("failed")}
-    if failed:
-        print(f"failed: {', '.join(sorted(failed))}")
+    late = [name for name, how in ended.items() if how == "out of time"]
+    for what, these in (("failed", sorted(failed)), ("no time for", late)):
+        if these:
+            print(f"{what}: {', '.join(these)}")
     return int(bool(failed))
 
 

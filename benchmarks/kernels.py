@@ -1,11 +1,13 @@
 """Compile every Triton kernel for a GPU that this machine lacks, and report what the compiler made of it.
 
     python -m benchmarks.kernels              # needs triton; sm_90, the paper's shapes, bfloat16
+    python -m benchmarks.kernels --capability 120
     python -m benchmarks.kernels --json kernels.json
 
-One row for each kernel and tile: registers and bytes of local memory (spills) per thread, shared memory per program and
-whether it fits on the chip, tensor core instructions, Hopper's (HGMMA) and the older ones (HMMA, about half as fast),
-and what all programs of a call on 768 rows read, most of it from the L2 cache. Nothing is timed.
+One row for each kernel and tile: registers and bytes of local memory (spills) per thread, programs that one
+multiprocessor holds at once, shared memory per program and whether it fits on the chip, tensor core instructions,
+Hopper's (HGMMA), Blackwell's and the older ones (HMMA, about half as fast there), and what all programs of a call on
+768 rows read, most of it from the L2 cache. Nothing is timed.
 """
 
 from __future__ import annotations
@@ -29,18 +31,19 @@ from trm.model.definition import EPS
 from trm.study.flops import inner_width
 from trm.study.schema import ModelConfig
 
-SHARED = {80: 99 * 1024, 90: 227 * 1024}
-"""Bytes of shared memory for a program: on 9.0, and the least of the other GPUs (8.6, 8.9, 12.0; 8.0 has 163 KiB)."""
-LENGTH, WIDTH, HEADS = 97, 512, 8
+SHARED = {80: 99, 86: 99, 89: 99, 90: 227, 100: 227, 120: 99}
+"""KiB of shared memory for a program, by compute capability; 8.0 has 163, but shares its tiles with the others."""
+LENGTH, WIDTH, HEADS, BATCH = 97, 512, 8, 768
+ROWS, COLUMNS = BATCH * LENGTH, BATCH * WIDTH
 INNER = inner_width(ModelConfig(), WIDTH)
 TOKEN_INNER = inner_width(ModelConfig(), LENGTH)
 READS = {
-    "swiglu product": ("channels", 768 * LENGTH, WIDTH, INNER),
-    "token mixing": ("tokens", 768 * WIDTH, LENGTH, TOKEN_INNER),
-    "token mixing backward": ("tokens backward", 768 * WIDTH, LENGTH, TOKEN_INNER),
+    "swiglu product": ("channels", ROWS, WIDTH, INNER),
+    "token mixing": ("tokens", COLUMNS, LENGTH, TOKEN_INNER),
+    "token mixing backward": ("tokens backward", COLUMNS, LENGTH, TOKEN_INNER),
 }
 """Kernels with a choice of tiles: their operation, and their sizes for `elements_read`."""
-BF16, FP32, INT, FLOAT = "*bf16", "*fp32", "i32", "fp32"
+BF16, FP32, FLOAT = "*bf16", "*fp32", "fp32"
 OPTIONS = ("num_warps", "num_stages")
 
 
@@ -51,23 +54,24 @@ def candidates(operation: str, architecture: str) -> list[dict[str, int]]:
     return [tile for choice in choices if (tile := tiles.parse(operation, choice)) is not None]
 
 
-def cases(architecture: str) -> Iterator[tuple[str, Any, list[str], dict[str, Any]]]:
-    """Name, kernel, types of the non-constant arguments, and constants with options."""
+def cases(architecture: str) -> Iterator[tuple[str, Any, list[str | int], dict[str, Any]]]:
+    """Name, kernel, types of the non-constant arguments (of whole numbers the value of the paper's model: Triton
+    compiles another program for those divisible by 16), and constants with options."""
     common = {"WIDE": triton.language.float32}
     dot = common | {"OPERAND": triton.language.bfloat16}
     for tile in candidates("channels", architecture):
         sizes = {"inner": INNER, "depth": WIDTH, "GROUP": 8, "KEEP": True}
-        yield "swiglu product", swiglu._product, [BF16] * 4 + [INT], tile | sizes | dot
+        yield "swiglu product", swiglu._product, [BF16] * 4 + [ROWS], tile | sizes | dot
     padded = {"LENGTH": power(LENGTH), "inner": TOKEN_INNER}
     for tile in candidates("tokens", architecture):
         constants = padded | {"EPS": EPS, "SCALE": True}
-        yield "token mixing", tokens._forward, [BF16] * 4 + [FP32, INT, INT], tile | constants | dot
+        yield "token mixing", tokens._forward, [BF16] * 4 + [FP32, LENGTH, COLUMNS], tile | constants | dot
     for tile in candidates("tokens backward", architecture):
-        types = [BF16] * 4 + [FP32] + [BF16] * 5 + [INT, INT]
+        types = [BF16] * 4 + [FP32] + [BF16] * 5 + [LENGTH, COLUMNS]
         yield "token mixing backward", tokens._backward, types, tile | padded | dot
     for rope in (False, True):
         head = {"LENGTH": power(LENGTH), "HALF": WIDTH // HEADS // 2, "ROPE": rope, "num_warps": 8} | dot
-        types = [BF16, BF16, FP32, FP32, INT, INT, INT, FLOAT]
+        types = [BF16, BF16, FP32, FP32, LENGTH, BATCH, HEADS, FLOAT]
         yield f"attention rope={rope}", attention._forward, types, head
         yield f"attention backward rope={rope}", attention._backward, types, head
 
@@ -91,16 +95,25 @@ def gigabytes_read(name: str, tile: dict[str, int]) -> float | None:
     return 2e-9 * elements_read(operation, tile, *sizes)
 
 
-def compiled(kernel: Any, types: list[str], given: dict[str, Any], capability: int) -> dict[str, Any]:
+def compiled(kernel: Any, types: list[str | int], given: dict[str, Any], capability: int) -> dict[str, Any]:
     """Resources of one kernel."""
     options = {name: value for name, value in given.items() if name in OPTIONS}
     constants = {name: value for name, value in given.items() if name not in OPTIONS}
     names = [name for name in kernel.arg_names if name not in constants]
-    signature = dict(zip(names, types, strict=True)) | dict.fromkeys(constants, "constexpr")
-    ordered = {name: signature[name] for name in kernel.arg_names}
-    # What a launch would find: torch's memory and the paper's shapes are aligned to 16.
+    arguments = dict(zip(names, types, strict=True))
+    ordered = {
+        name: "constexpr"
+        if name in constants
+        else "i32"
+        if isinstance(arguments[name], int)
+        else arguments[name]
+        for name in kernel.arg_names
+    }
+    # as in a launch: torch's memory is aligned to 16, and so are most of the paper's sizes
     aligned = {
-        (k,): [["tt.divisibility", 16]] for k, name in enumerate(kernel.arg_names) if ordered[name][0] == "*"
+        (k,): [["tt.divisibility", 16]]
+        for k, name in enumerate(kernel.arg_names)
+        if ordered[name][0] == "*" or (ordered[name] == "i32" and arguments[name] % 16 == 0)
     }
     source = ASTSource(kernel, signature=ordered, constexprs=constants, attrs=aligned)
     found = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
@@ -114,13 +127,23 @@ def compiled(kernel: Any, types: list[str], given: dict[str, Any], capability: i
 
         usage = dict(re.findall(r"(REG|STACK|LOCAL):(\d+)", tool("cuobjdump", "--dump-resource-usage")))
         machine_code = tool("nvdisasm", "-c")
-    instructions = {"hgmma": "HGMMA", "hmma": "HMMA", "comparisons": "FSETP"}
+    instructions = {
+        "hgmma": "HGMMA",
+        "hmma": "HMMA",
+        "blackwell": "UTCHMMA|UTCQMMA|UTCOMMA",
+        "comparisons": "FSETP",
+    }
+    registers = int(usage["REG"])
+    # a multiprocessor has 65,536 registers, given out to warps of 32 threads by 8, and this much shared memory
+    by_registers = 65_536 // (-(-registers // 8) * 8 * 32 * options.get("num_warps", 4))
+    by_memory = SHARED[capability] * 1024 // max(1, found.metadata.shared)
     return {
-        "registers": int(usage["REG"]),
+        "registers": registers,
+        "programs": min(by_registers, by_memory),
         "local_bytes": int(usage["STACK"]) + int(usage["LOCAL"]),
         "shared_bytes": found.metadata.shared,
-        "fits": found.metadata.shared <= SHARED[capability],
-        **{key: len(re.findall(rf"\b{name}\.", machine_code)) for key, name in instructions.items()},
+        "fits": found.metadata.shared <= SHARED[capability] * 1024,
+        **{key: len(re.findall(rf"\b(?:{name})\b", machine_code)) for key, name in instructions.items()},
     }
 
 
@@ -131,7 +154,7 @@ def main() -> None:
     options.add_argument("--only", default="", help="only kernels whose name contains this")
     args = options.parse_args()
     rows: list[dict[str, Any]] = []
-    for name, kernel, types, given in cases(str(args.capability)):
+    for name, kernel, types, given in cases("90" if args.capability == 90 else "80"):
         if args.only not in name or (args.first and name in {row["kernel"] for row in rows}):
             continue
         tile = [given[key] for key in ("ROWS", "COLUMNS", "DEPTH", "INNER", *OPTIONS) if key in given]

@@ -85,7 +85,7 @@ def our_step(
     """A closure that takes one training step; `build`: another network than the backend's."""
     state = TrainState(run, Sizes(cells, vocab, 1, 0), backend.precision(run.training.precision), backend)
     state.initialise(backend)
-    batch = run.training.batch_size
+    batch = state.local_batch
     inputs, labels = random_rows(batch, cells, vocab)
     originals = Rows(*map(backend.place, (inputs, labels, torch.zeros(batch, dtype=torch.int32))))
     rows = Batch(

@@ -41,6 +41,23 @@ def test_a_broken_job_leaves_the_others_alone(tmp_path, monkeypatch, capfd):
     assert "failed: train-nothing-eager" in out
 
 
+def test_a_spent_budget_leaves_what_is_finished(tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr(gpu, "jobs", lambda: ["ceilings", "workers"])
+    clock = iter([0.0, 1.0, 1.0, 1.0, 1.0, 61.0])
+    monkeypatch.setattr(gpu.time, "monotonic", lambda: next(clock, 61.0))
+    assert call(monkeypatch, "--tiny", "--minutes", "1", "--out", tmp_path) == 0
+    assert "no time for: workers" in capfd.readouterr().out
+    assert list(json.loads((tmp_path / "gpu.json").read_text())) == ["ceilings"]
+
+
+@pytest.mark.full
+def test_two_workers_and_a_killed_run(tmp_path, monkeypatch, capfd):
+    assert call(monkeypatch, "--tiny", "--out", tmp_path, "--only", "workers", "resume") == 0
+    found = json.loads((tmp_path / "gpu.json").read_text())
+    assert found["workers"]["result"]["rows_per_second"] > 0
+    assert found["resume"]["result"]["resumes"] == 1
+
+
 def test_an_unknown_job_is_refused(tmp_path, monkeypatch):
     with pytest.raises(SystemExit):
         call(monkeypatch, "--out", tmp_path, "--only", "nothing")

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from trm.backends.cuda.visible import visible_gpus
 from trm.errors import UserError
 from trm.pipeline import plan
 from trm.pipeline.estimates import Estimates
-from trm.pipeline.gpus import visible_gpus
 from trm.pipeline.inputs import Inputs
 from trm.pipeline.preflight_gate import PreflightGate
 from trm.pipeline.project import open_project
@@ -130,10 +130,19 @@ def test_jobs_ask_for_host_memory_and_for_no_more_time_than_there_is(jobs):
     assert max(estimates.minutes(run) for run in runs) == 240
 
 
+def test_no_run_is_planned_with_more_memory_than_a_gpu_has(jobs):
+    """The largest batch of the study would take 1.97 TB."""
+    estimates, _ = jobs("batch_size", scale="gpu")
+    planned = [estimates.of(run) for run in estimates._project.runs]
+    assert max(run.memory_bytes for run in planned) < 2**30 * estimates.hardware.memory_gib
+    assert max(run.micro_batches for run in planned) == 24
+
+
 def test_visible_gpus(tmp_path, monkeypatch):
     for name in ("nvidia0", "nvidia1", "nvidiactl"):
         (tmp_path / name).touch()
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     assert visible_gpus(tmp_path) == 2
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,3,5")
-    assert visible_gpus(tmp_path) == 3
+    for named, count in {"0,3,5": 3, "2,-1,3": 1, "-1": 1, "MIG-a,MIG-b": 1, "GPU-a,GPU-b": 2}.items():
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
+        assert visible_gpus(tmp_path) == count

@@ -51,6 +51,23 @@ def test_a_stale_lock_is_removed_and_the_launch_recorded(fresh):
     assert json.loads(record.read_text())["state"] == "finished"
 
 
+def test_locks_of_another_machine_stay_until_they_are_removed(fresh):
+    """On a file system whose flock binds one machine only, nobody here knows whether that controller lives."""
+    locks = fresh.folder / ".snakemake/locks"
+    locks.mkdir(parents=True)
+    (locks / "0.output.lock").write_text("results/report.html\n")
+    (fresh.folder / ".snakemake/trm-run.lock").write_text("4711 login1")
+    result = launch(fresh)
+    assert result.returncode == 2
+    assert "process 4711 on login1 may still run in this folder" in result.stderr
+    plain = fresh.snakemake(check=False)
+    assert "process 4711 on login1 may still run" in plain.stderr
+    assert "cannot be locked" in plain.stderr
+    assert any(locks.iterdir())
+    fresh.snakemake("--unlock")
+    assert launch(fresh, "--until", "source").returncode == 0
+
+
 def test_a_second_run_waits_for_a_living_one(fresh):
     lock = fresh.folder / ".snakemake/trm-run.lock"
     lock.parent.mkdir()
@@ -100,6 +117,8 @@ def test_overrides_become_one_config_of_snakemake():
         "experiments=ema",
         "set=model.layers=1 training.steps=10 training.lr=1e-3",
     ]
+    behind = with_config(["--cores", "1", "--", "ema"], ["training.steps=10"])
+    assert behind == ["--cores", "1", "--config", "set=training.steps=10", "--", "ema"]
     with pytest.raises(UserError, match="must be key=value"):
         with_config([], ["training.steps"])
 

@@ -3,9 +3,13 @@
 import os
 import re
 import shutil
+import signal
 
 import pytest
 import yaml
+
+from trm.pipeline import partial
+from trm.pipeline.project import open_project
 
 DRAWING = {"plot", "publish", "html_report", "all"}
 
@@ -192,6 +196,26 @@ def test_a_failed_run_leaves_a_partial_report_beside_the_whole_one(project):
     project.snakemake("--cores", "2")
     assert not partial.exists()
     assert project.would_run() == {}
+
+
+def test_a_partial_report_is_made_of_what_was_asked_for(project, monkeypatch):
+    """The tables of a whole study took the place of its end; a signal ends the report."""
+    monkeypatch.chdir(project.folder)
+    config = {"scale": "laptop"}
+    asked = {open_project(config).catalogue.table_file("batch")}
+    shutil.rmtree("results/tables")
+    called = []
+    monkeypatch.setattr(partial, "_trm", lambda *words: called.append(" ".join(map(str, words))))
+    partial.write_partial_report(config, asked)
+    assert [words.split()[0] for words in called] == ["table", "report"]
+    assert "batch" in called[0]
+
+    def gather(*given):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(partial, "_gather", gather)
+    with pytest.raises(SystemExit):
+        partial.write_partial_report(config, asked)
 
 
 def test_what_no_result_depends_on_runs_nothing(project):

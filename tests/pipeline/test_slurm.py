@@ -1,11 +1,13 @@
 """When a job asks Slurm to start it again, with stand-ins for Slurm's commands (tests/slurm has the real ones)."""
 
 import os
+import signal
 
 import pytest
 
+from trm.cli import main
 from trm.cli.train import _resume_later
-from trm.pipeline.slurm import requeue, stretch_minutes
+from trm.pipeline.slurm import job_id, minutes_left, requeue, stretch_minutes
 
 
 @pytest.fixture
@@ -54,10 +56,47 @@ def test_what_slurm_refuses_is_said(commands):
 
 
 def test_a_job_that_made_no_step_does_not_go_back(commands, capsys):
-    _resume_later(0, 15.0)
+    _resume_later(0, 15.0, 15.0)
     assert capsys.readouterr().out == (
         "no step was finished in a job of 15 minutes: give jobs more time (max_runtime)\n"
     )
+
+
+def test_a_limit_that_is_too_short_for_the_start_is_said(monkeypatch, capsys, tmp_path):
+    """Slurm's warning comes while the program still imports, here while it opens the device."""
+
+    def slow_start(*arguments):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr("trm.backends.registry.open_backend", slow_start)
+    words = ["--dataset", "d", "--out", str(tmp_path / "o"), "--checkpoints", "c", "--time-limit", "1"]
+    previous = signal.getsignal(signal.SIGTERM)
+    try:
+        with pytest.raises(SystemExit) as ended:
+            main(["train", "--config", "{}", *words])
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+    assert ended.value.code == 143
+    sentence = "no step was finished in a job of 1 minutes: give jobs more time (max_runtime)"
+    assert sentence in capsys.readouterr().out
+
+
+def test_a_task_of_an_array_is_named_as_such(monkeypatch):
+    """One task bears the array's own id, by which Slurm's commands mean all tasks."""
+    monkeypatch.setenv("SLURM_JOB_ID", "12")
+    assert job_id() == "12"
+    monkeypatch.setenv("SLURM_ARRAY_JOB_ID", "12")
+    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "3")
+    assert job_id() == "12_3"
+
+
+@pytest.mark.parametrize(
+    ("text", "minutes"), [("4:30", 4.5), ("1:00:00", 60), ("2-01:00:00", 2940), ("UNLIMITED", None)]
+)
+def test_the_time_that_is_left_is_slurms(commands, text, minutes):
+    """The runs of a group share one job."""
+    commands("squeue", text)
+    assert minutes_left() == minutes
 
 
 def test_nothing_is_said_outside_slurm(monkeypatch):
@@ -72,7 +111,7 @@ def test_a_stretch_leaves_time_for_the_checkpoint():
 
 def test_job_on_a_tpu_asks_the_plugin_to_launch_it_again(tmp_path, monkeypatch):
     monkeypatch.setenv("TPU_AGAIN_FILE", str(tmp_path / "again"))
-    _resume_later(0, 30.0)
+    _resume_later(0, 30.0, 30.0)
     assert not (tmp_path / "again").exists()
-    _resume_later(5, 30.0)
+    _resume_later(5, 30.0, 30.0)
     assert (tmp_path / "again").exists()

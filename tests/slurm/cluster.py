@@ -1,16 +1,20 @@
-"""A Slurm cluster of one node for tests: real munged, slurmctld and slurmd, without root, in one folder."""
+"""A Slurm cluster of two nodes for tests: real munged, slurmctld and slurmd, without root, in one folder."""
 
 from __future__ import annotations
 
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 
 SBIN = "/usr/sbin:/usr/local/sbin:/sbin"
 PROGRAMS = ("munged", "slurmctld", "slurmd", "scontrol", "sbatch", "srun", "squeue", "sinfo", "scancel")
+ACCOUNTING = ("slurmdbd", "sacctmgr", "sacct", "mariadbd", "mariadb-install-db", "mariadb")
+NODES = ("n0", "n1")
 
 CONFIGURATION = """\
 ClusterName=test
@@ -18,17 +22,16 @@ SlurmctldHost={host}(127.0.0.1)
 SlurmUser={user}
 SlurmdUser={user}
 SlurmctldPort={controller_port}
-SlurmdPort={node_port}
 AuthType=auth/munge
 AuthInfo=socket={folder}/munge/socket,cred_expire=5
 CredType=cred/munge
 SlurmctldPidFile={folder}/slurmctld.pid
-SlurmdPidFile={folder}/slurmd.pid
+SlurmdPidFile={folder}/slurmd-%n.pid
 SlurmctldLogFile={folder}/slurmctld.log
-SlurmdLogFile={folder}/slurmd.log
+SlurmdLogFile={folder}/slurmd-%n.log
 SlurmctldParameters=enable_configless
 StateSaveLocation={folder}/state
-SlurmdSpoolDir={folder}/spool
+SlurmdSpoolDir={folder}/spool/%n
 MpiDefault=none
 ProctrackType=proctrack/pgid
 TaskPlugin=task/none
@@ -41,16 +44,44 @@ SlurmdParameters=config_overrides
 GresTypes=gpu
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
-NodeName={host} NodeAddr=127.0.0.1 CPUs=8 RealMemory=64000 Gres=gpu:2 State=UNKNOWN
-PartitionName=gpu Nodes={host} Default=YES MaxTime=4:00:00 State=UP PriorityTier=1 PreemptMode=REQUEUE GraceTime=60
-PartitionName=urgent Nodes={host} MaxTime=4:00:00 State=UP PriorityTier=2 PreemptMode=OFF
+SlurmdTimeout=20
+MinJobAge={min_job_age}
+NodeName=n0 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[0]} CPUs=8 RealMemory=64000 Gres=gpu:2 State=UNKNOWN
+NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs=8 RealMemory=64000 Gres=gpu:2 State=UNKNOWN
+PartitionName=gpu Nodes=n0,n1 Default=YES MaxTime=4:00:00 State=UP PriorityTier=1 PreemptMode=REQUEUE GraceTime=60
+PartitionName=urgent Nodes=n0,n1 MaxTime=4:00:00 State=UP PriorityTier=2 PreemptMode=OFF
+"""
+RECORDS = """\
+AccountingStorageType=accounting_storage/slurmdbd
+AccountingStorageHost=127.0.0.1
+AccountingStoragePort={port}
+AccountingStoragePass={folder}/munge/socket
+AccountingStorageEnforce=associations,limits
+AccountingStorageTRES=gres/gpu
+"""
+RECORDER = """\
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge/socket
+DbdHost={host}
+DbdAddr=127.0.0.1
+DbdPort={port}
+SlurmUser={user}
+PidFile={folder}/slurmdbd.pid
+LogFile={folder}/slurmdbd.log
+StorageType=accounting_storage/mysql
+StorageHost=127.0.0.1
+StoragePort={database_port}
+StorageUser=slurm
+StoragePass=slurm
+StorageLoc=records
 """
 
 
-def missing_program() -> str | None:
+def missing_program(accounting: bool = False) -> str | None:
     """The first program of Slurm that is not installed, or None."""
     path = f"{os.environ.get('PATH', '')}:{SBIN}"
-    return next((name for name in PROGRAMS if shutil.which(name, path=path) is None), None)
+    wanted = PROGRAMS + ACCOUNTING * accounting
+    return next((name for name in wanted if shutil.which(name, path=path) is None), None)
 
 
 def free_ports(count: int) -> list[int]:
@@ -63,31 +94,37 @@ def free_ports(count: int) -> list[int]:
 
 
 class Cluster:
-    """One node with 8 CPUs, 64 GB and 2 (fake) GPUs; partitions `gpu` and `urgent`, which preempts `gpu`."""
+    """Two nodes of 8 CPUs, 64 GB and 2 (fake) GPUs each; partitions `gpu` and `urgent`, which preempts `gpu`.
 
-    def __init__(self, folder: Path):
-        self.folder = folder
-        self.host = socket.gethostname().partition(".")[0]
+    Args:
+        folder: an empty folder.
+        accounting: keep records with slurmdbd and MariaDB.
+        min_job_age: seconds after which an ended job leaves the queue.
+    """
+
+    def __init__(self, folder: Path, accounting: bool = False, min_job_age: int = 300):
+        self.folder, self.accounting = folder, accounting
+        self._host = socket.gethostname().partition(".")[0]
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
-        for name in ("munge", "state", "spool", "bin"):
+        for name in ("munge", "state", "spool/n0", "spool/n1", "bin"):
             (folder / name).mkdir(parents=True)
         (folder / "munge").chmod(0o700)
         key = folder / "munge/key"
         key.write_bytes(os.urandom(128))
         key.chmod(0o600)
-        user = subprocess.run(["id", "-un"], capture_output=True, text=True, check=True).stdout.strip()
-        controller_port, node_port = free_ports(2)
+        self.user = subprocess.run(["id", "-un"], capture_output=True, text=True, check=True).stdout.strip()
+        controller_port, self._port, self._database_port, *ports = free_ports(5)
         self.configuration = folder / "slurm.conf"
-        self.configuration.write_text(
-            CONFIGURATION.format(
-                host=self.host,
-                user=user,
-                folder=folder,
-                controller_port=controller_port,
-                node_port=node_port,
-            )
+        text = CONFIGURATION.format(
+            host=self._host,
+            user=self.user,
+            folder=folder,
+            controller_port=controller_port,
+            ports=ports,
+            min_job_age=min_job_age,
         )
-        (folder / "gres.conf").write_text(f"NodeName={self.host} Name=gpu File=/dev/null,/dev/zero\n")
+        self.configuration.write_text(text + RECORDS.format(port=self._port, folder=folder) * accounting)
+        (folder / "gres.conf").write_text("NodeName=n[0-1] Name=gpu File=/dev/null,/dev/zero\n")
         # Snakemake's job step removes SLURM_CONF from srun's environment; a real cluster has /etc/slurm.
         srun = folder / "bin/srun"
         path = shutil.which("srun")
@@ -100,24 +137,97 @@ class Cluster:
         }
 
     def start(self) -> None:
-        """Start all three daemons and wait until the node takes jobs."""
+        """Start all daemons and wait until the nodes take jobs."""
         munge = self.folder / "munge"
         options = [f"--{name}-file={munge / name}" for name in ("key", "pid", "log", "seed")]
         self._start("munged", "--foreground", "--force", f"--socket={munge / 'socket'}", *options)
         self._wait(lambda: (munge / "socket").exists(), "munged did not start")
+        if self.accounting:
+            self._start_records()
         self.start_controller()
-        self._start("slurmd", "-D", "-f", str(self.configuration))
-        self._wait(lambda: self.state() == "idle", "the node did not come up")
+        for node in NODES:
+            self.start_node(node)
+        self._wait(lambda: self.state() == "idle", "the nodes did not come up")
 
-    def start_controller(self) -> None:
+    def start_node(self, node: str) -> None:
+        """Start a node's slurmd."""
+        self._start("slurmd", "-D", "-N", node, "-f", str(self.configuration), key=node)
+
+    def kill_node(self, node: str) -> None:
+        """Kill a node's slurmd and all of its jobs' processes, as a power failure does."""
+        daemon = self._processes.pop(node)
+        daemon.kill()
+        daemon.wait()
+        for number in self._tasks(node):
+            parent = int(Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[1])
+            with suppress(OSError):  # it ended with another one
+                if "slurmstepd" in Path(f"/proc/{parent}/comm").read_text():
+                    os.kill(parent, signal.SIGKILL)
+                os.kill(number, signal.SIGKILL)
+
+    def kill_worker(self, node: str) -> None:
+        """Kill the worker of a run that trains on a node."""
+        for number in self._tasks(node):
+            if "RANK=" in Path(f"/proc/{number}/environ").read_text():
+                os.kill(number, signal.SIGKILL)
+
+    def _tasks(self, node: str) -> list[int]:
+        """Processes of this cluster's jobs on a node."""
+        mine = {f"SLURMD_NODENAME={node}", f"SLURM_CONF={self.configuration}"}
+        found = []
+        for folder in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):  # it ended meanwhile
+                if mine <= set((folder / "environ").read_text().split("\0")):
+                    found.append(int(folder.name))
+        return found
+
+    def _start_records(self) -> None:
+        folder = self.folder / "database"
+        folder.mkdir()
+        self.run(
+            *("mariadb-install-db", "--no-defaults", f"--user={self.user}", f"--datadir={folder}"),
+            *("--skip-test-db", "--auth-root-authentication-method=normal"),
+        )
+        where = f"--socket={folder}/socket"
+        self._start(
+            *("mariadbd", "--no-defaults", f"--user={self.user}", f"--datadir={folder}", where),
+            *("--bind-address=127.0.0.1", f"--port={self._database_port}", f"--pid-file={folder}/pid"),
+        )
+        sql = "create user slurm@'%' identified by 'slurm'; grant all on records.* to slurm@'%'"
+        self._wait(
+            lambda: (
+                subprocess.run(
+                    ["mariadb", "--no-defaults", "-uroot", where, "-e", sql], capture_output=True
+                ).returncode
+                == 0
+            ),
+            "the database did not start",
+        )
+        path = self.folder / "slurmdbd.conf"
+        names = {"folder": self.folder, "host": self._host, "user": self.user}
+        path.write_text(RECORDER.format(port=self._port, database_port=self._database_port, **names))
+        path.chmod(0o600)
+        self._start("slurmdbd", "-D")
+        self._wait(lambda: not self._try("sacctmgr", "-n", "list", "cluster"), "slurmdbd did not answer")
+        for words in (
+            ("cluster", "test"),
+            ("account", "lab", "cluster=test"),
+            ("user", self.user, "account=lab"),
+        ):
+            self.run("sacctmgr", "-i", "add", *words)
+
+    def _try(self, *words: str) -> int:
+        return subprocess.run(words, env=self.environment, capture_output=True, check=False).returncode
+
+    def start_controller(self, *options: str) -> None:
         """Start slurmctld and wait until it answers."""
-        self._start("slurmctld", "-D", "-f", str(self.configuration))
+        self._start("slurmctld", "-D", "-f", str(self.configuration), *options)
         self._wait(lambda: "is UP" in self.run("scontrol", "ping", check=False), "slurmctld did not answer")
 
-    def kill_controller(self) -> None:
-        """Kill slurmctld."""
+    def end_controller(self) -> None:
+        """End slurmctld; it saves its state."""
         process = self._processes.pop("slurmctld")
-        process.kill()
+        process.terminate()
         process.wait()
 
     def stop(self) -> None:
@@ -149,16 +259,19 @@ class Cluster:
 
     def steps(self, job: str) -> list[Path]:
         """Sockets of the job's running steps, including the batch script."""
-        return list((self.folder / "spool").glob(f"*_{job}.*"))
+        return list((self.folder / "spool").glob(f"*/*_{job}.*"))
 
     def ready(self) -> None:
-        """Resume the node after an earlier test and wait until it is idle."""
+        """Resume the nodes after an earlier test and wait until they are idle."""
+        for node in NODES:
+            if node not in self._processes:
+                self.start_node(node)
         if self.state() != "idle":
-            self.run("scontrol", "update", f"nodename={self.host}", "state=resume", check=False)
-        self._wait(lambda: self.state() == "idle", "the node is not idle")
+            self.run("scontrol", "update", "nodename=n[0-1]", "state=resume", check=False)
+        self._wait(lambda: self.state() == "idle", "the nodes are not idle")
 
     def state(self) -> str:
-        """The state of the node, such as `idle`, `mixed` or `drained`."""
+        """The states of the nodes, such as `idle` if both are."""
         return self.run("sinfo", "-h", "-p", "gpu", "-o", "%T")
 
     def show(self, job: str) -> dict[str, str]:
@@ -173,10 +286,10 @@ class Cluster:
             texts.append(self.run(*words, check=False))
         return "\n".join(texts)
 
-    def _start(self, name: str, *options: str) -> None:
+    def _start(self, name: str, *options: str, key: str = "") -> None:
         program = shutil.which(name, path=self.environment["PATH"])
-        with open(self.folder / f"{name}.out", "ab") as output:
-            self._processes[name] = subprocess.Popen(
+        with open(self.folder / f"{key or name}.out", "ab") as output:
+            self._processes[key or name] = subprocess.Popen(
                 [program, *options],
                 env=self.environment,
                 stdin=subprocess.DEVNULL,

@@ -1,6 +1,7 @@
 """A real Slurm, and small studies that train on it."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -15,7 +16,7 @@ import pytest
 from tests.pipeline.conftest import STUDY, new_project
 from tests.slurm.cluster import Cluster, missing_program
 
-PATIENCE = 240  # seconds to wait on a busy machine
+PATIENCE = float(os.environ.get("PATIENCE", 240))  # seconds to wait on a busy machine
 SLOW_WRITES = """\
 import os, sys, time
 
@@ -27,10 +28,20 @@ if "train" in sys.orig_argv:
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory) -> Iterator[Cluster]:
-    """A Slurm cluster of one node, started once."""
-    if missing := missing_program():
-        pytest.skip(f"{missing} is not installed: apt-get install slurmctld slurmd slurm-client munge")
-    cluster = Cluster(tmp_path_factory.mktemp("slurm"))
+    """A Slurm cluster without accounting, started once."""
+    yield from _running(tmp_path_factory.mktemp("slurm"), accounting=False)
+
+
+@pytest.fixture(scope="session")
+def recorded_cluster(tmp_path_factory) -> Iterator[Cluster]:
+    """A Slurm cluster with accounting, whose queue forgets ended jobs soon."""
+    yield from _running(tmp_path_factory.mktemp("recorded"), accounting=True, min_job_age=2)
+
+
+def _running(folder: Path, **options: int) -> Iterator[Cluster]:
+    if missing := missing_program(bool(options["accounting"])):
+        pytest.skip(f"{missing} is not installed: .ci/packages")
+    cluster = Cluster(folder, **options)
     try:
         cluster.start()
         yield cluster
@@ -65,6 +76,10 @@ class Study:
         self.folder, self.cluster = folder, cluster
         folder.mkdir()
         new_project(folder, document)
+        profile = folder / "profiles/slurm/workflow.yaml"
+        profile.write_text(
+            profile.read_text().replace("backend: cuda", "backend: cpu")
+        )  # its GPUs are no real ones
         shutil.copytree(data, folder / "results")
         self.environment = dict(cluster.environment)
         self._started: list[subprocess.Popen] = []
@@ -95,6 +110,15 @@ class Study:
         process = self.start(*words)
         assert process.wait(timeout=PATIENCE) == 0, self.output
         return self.output
+
+    def jobs(self) -> list[str]:
+        """Ids of all Slurm jobs of this study that the queue knows."""
+        lines = self.cluster.run("squeue", "--array", "-h", "--states=all", "-o", "%i|%Z").splitlines()
+        return [line.split("|")[0] for line in lines if line.endswith(f"|{self.folder}")]
+
+    def running(self) -> list[str]:
+        """Jobs of this study that train."""
+        return [job for job in self.jobs() if self.cluster.show(job)["JobState"] == "RUNNING"]
 
     @property
     def output(self) -> str:
@@ -138,11 +162,21 @@ class Study:
 @pytest.fixture
 def new_study(cluster, data, tmp_path) -> Iterator[Callable[..., Study]]:
     """A function that makes a study: `new_study(steps=40, seeds=2)`."""
+    yield from _studies(cluster, data, tmp_path)
+
+
+@pytest.fixture
+def recorded_study(recorded_cluster, data, tmp_path) -> Iterator[Callable[..., Study]]:
+    """The same on the cluster with accounting."""
+    yield from _studies(recorded_cluster, data, tmp_path)
+
+
+def _studies(cluster: Cluster, data: Path, folder: Path) -> Iterator[Callable[..., Study]]:
     made: list[Study] = []
     cluster.ready()
 
     def make(**choices: float) -> Study:
-        made.append(Study(tmp_path / f"study-{len(made)}", cluster, study(**choices), data))
+        made.append(Study(folder / f"study-{len(made)}", cluster, study(**choices), data))
         return made[-1]
 
     yield make

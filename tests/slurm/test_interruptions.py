@@ -33,13 +33,16 @@ def restarts(study: Study, job: str) -> int:
 def test_a_cancelled_job_keeps_its_step_though_writing_is_slow(new_study):
     study = new_study(steps=LONG)
     study.slow_writes()
-    study.start("--until", "train", "--retries", "0")
+    process = study.start("--until", "train")
     job = training_job(study)
     study.cluster.run("scancel", job)
     study.wait(lambda: stopped_step(study), "the last checkpoint")
     assert study.newest_step() == stopped_step(study)
-    study.wait(lambda: study.cluster.jobs()[job] == "CANCELLED", "the end of the job")
-    assert restarts(study, job) == 0
+    study.wait(lambda: process.poll() == 1, "the end of the study")
+    assert "was cancelled. Repeat the command to resume it" in study.output
+    assert [study.cluster.show(job)["Restarts"] for job in study.jobs()] == [
+        "0"
+    ]  # not submitted again either
 
 
 def test_a_run_takes_as_many_jobs_as_it_needs(new_study):
@@ -53,8 +56,8 @@ def test_a_run_takes_as_many_jobs_as_it_needs(new_study):
 
 def test_the_time_limit_sends_the_run_to_a_later_job(new_study):
     study = new_study(steps=LONG)
-    # Slurm checks time limits every 30 s, the shortest is a minute, and training needs some seconds to start.
-    limit = ("--set-resources", "train:runtime=1", "train:slurm_extra='--signal=TERM@30'")
+    # Slurm may warn a minute early, which is all the time that there is: the run looks at the clock, too.
+    limit = ("--set-resources", "train:runtime=1", "train:slurm_extra=''")
     study.start("--until", "train", "--retries", "0", *limit)
     job = training_job(study)
     study.wait(lambda: restarts(study, job), "the requeue")
@@ -63,32 +66,28 @@ def test_the_time_limit_sends_the_run_to_a_later_job(new_study):
     study.wait(lambda: "resumed from results/checkpoints" in study.log(), "the next job")
 
 
-@pytest.mark.parametrize("how", ["a node that goes down", "a requeue", "preemption"])
+@pytest.mark.parametrize("how", ["a node that dies", "a drained node", "preemption"])
 def test_slurm_takes_the_job_back(new_study, how):
     study = new_study(steps=LONG, checkpoint_minutes=0.002)
     study.start("--until", "train", "--retries", "0")
     job = training_job(study)
     study.wait(study.newest_step, "a checkpoint")
-    run, node = study.cluster.run, study.cluster.host
-    if how == "a requeue":
-        run("scontrol", "requeue", job)
+    cluster, node = study.cluster, study.cluster.show(job)["BatchHost"]
+    if how == "a drained node":
+        cluster.run("scontrol", "update", f"nodename={node}", "state=drain", "reason=test")
+        cluster.run("scontrol", "requeue", job)
     elif how == "preemption":
-        run("sbatch", "--partition=urgent", "--exclusive", "--time=1", "--wrap=true", "--output=/dev/null")
+        options = ("--exclusive", "--time=1", f"--nodelist={node}", "--wrap=true", "--output=/dev/null")
+        cluster.run("sbatch", "--partition=urgent", *options)
     else:
-        run("scontrol", "update", f"nodename={node}", "state=down", "reason=test")
-        # A node with processes that have not ended cannot start the job again.
-        study.wait(lambda: not study.cluster.steps(job), "the end of the processes")
-        run("scontrol", "update", f"nodename={node}", "state=resume")
+        cluster.kill_node(node)
     study.wait(lambda: restarts(study, job) == 1 and "resumed from" in study.log(), "the next start")
-    assert study.cluster.show(job)["JobState"] == "RUNNING"
+    assert cluster.show(job)["JobState"] == "RUNNING"
+    if how != "preemption":
+        assert cluster.show(job)["BatchHost"] != node
 
 
-def test_a_killed_controller_costs_nothing(new_study):
-    study = new_study(steps=1500)
-    process = study.start("--until", "train", "--retries", "0")
-    training_job(study)
-    study.cluster.kill_controller()
-    study.cluster.start_controller()
-    assert process.wait(timeout=240) == 0, study.output
-    (run,) = study.trained()
-    assert run["resumes"] == 0
+def test_array_tasks_at_their_limit_go_back_each(new_study):
+    study = new_study(steps=2, seeds=2, stop_after_minutes=1e-6)
+    study.run("--until", "train", "--retries", "0", "--slurm-array-jobs", "train")
+    assert [(run["steps"], run["resumes"]) for run in study.trained()] == [(2, 1), (2, 1)]

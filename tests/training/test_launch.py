@@ -16,23 +16,37 @@ SCRIPT = "import os, sys, time; rank = os.environ['RANK']; "
 
 
 def test_each_process_claims_another_gpu(tmp_path):
-    """Locks of two descriptors exclude each other within a process too."""
-    names = ["gpu-a", "gpu-b"]
-    assert claim(names, 1, tmp_path) == 1
-    assert claim(names, 1, tmp_path) == 0
-    assert claim(names, 0, tmp_path) is None
-
-
-def test_a_claim_ends_with_its_process(tmp_path):
+    """More processes than GPUs spread over them, and a process that asks again keeps its own."""
     code = (
-        "import pathlib, sys; from trm.backends.cuda.claims import claim; "
-        "print(claim('a', 0, pathlib.Path(sys.argv[1])))"
+        "import os, pathlib, sys; os.umask(0o077); from trm.backends.cuda.claims import claim; "
+        "ask = lambda: claim(['a', 'b'], 1, pathlib.Path(sys.argv[1])); print(*ask(), *ask(), flush=True); input()"
     )
-    for _ in range(2):
-        done = subprocess.run(
-            [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True
-        )
-        assert done.stdout == "0\n"
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    told = []
+    for _ in range(2):  # the claims end with their processes
+        processes = []
+        for _ in range(5):
+            processes.append(subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], **pipes))
+            first, again = (lambda words: (words[:2], words[2:]))(processes[-1].stdout.readline().split())
+            assert first == again
+            told.append(first)
+        for process in processes:
+            process.communicate("\n")
+    expected = [["1", "False"], ["0", "False"], ["1", "True"], ["0", "True"], ["1", "True"]]
+    assert told == expected * 2
+    assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o666}
+
+
+def test_a_lock_that_another_user_may_not_read_stops_nobody(tmp_path, monkeypatch):
+    opened = os.open
+
+    def refuse(path, flags, *mode):
+        if path.name == "trm-a.lock":
+            raise PermissionError
+        return opened(path, flags, *mode)
+
+    monkeypatch.setattr(os, "open", refuse)
+    assert claim(["a"], 0, tmp_path) == (0, False)
 
 
 @pytest.mark.parametrize(

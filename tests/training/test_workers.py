@@ -16,7 +16,7 @@ import torch
 
 from tests.training.conftest import config, first_losses
 from trm.backends.tpu.metrics import DUTY_CYCLE, HBM_TOTAL, HBM_USED
-from trm.backends.workers import stay_on_this_machine
+from trm.backends.workers import choose_interface
 from trm.study.schema import PlacementConfig
 from trm.training.outputs import load_weights
 
@@ -260,11 +260,11 @@ def test_workers_of_one_machine_meet_on_its_loopback_interface(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
-    stay_on_this_machine()
+    choose_interface()
     assert os.environ["MASTER_ADDR"] == "127.0.0.1"
     assert os.environ["GLOO_SOCKET_IFNAME"] in {name for _, name in socket.if_nameindex()} & {"lo", "lo0"}
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth7")
-    stay_on_this_machine()
+    choose_interface()
     assert os.environ["GLOO_SOCKET_IFNAME"] == "eth7"
 
 
@@ -276,7 +276,7 @@ def test_workers_of_several_machines_are_left_alone(monkeypatch):
         monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
         if local:
             monkeypatch.setenv("LOCAL_WORLD_SIZE", local)
-        stay_on_this_machine()
+        choose_interface()
         assert os.environ["MASTER_ADDR"] == "host-0"
         assert "GLOO_SOCKET_IFNAME" not in os.environ
 

@@ -1,4 +1,4 @@
-"""Start several workers on this machine: one process per worker, with the variables that `torchrun` sets.
+"""Start the workers of this machine: one process per worker, with the variables that `torchrun` sets.
 
 Unlike torchrun it waits for the workers' checkpoints after SIGTERM as long as they take, and passes on their exit code.
 Needs no torch.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -16,28 +17,40 @@ import time
 from collections.abc import Sequence
 from types import FrameType
 
+from trm.errors import UserError
+
 STOPPED = (75, 130, 143)
 """Exit codes of workers that stopped with a checkpoint: time limit, SIGINT, SIGTERM."""
 GRACE_SECONDS = 20.0
 """Time for the others to notice a dead worker; a worker that waits in NCCL never does."""
 
 
-def run_workers(count: int, command: Sequence[str], grace: float = GRACE_SECONDS) -> int:
+def run_workers(count: int, command: Sequence[str], nodes: int = 1, grace: float = GRACE_SECONDS) -> int:
     """Run `command` in `count` processes, ranks 0 to `count - 1`, and wait for all of them.
 
-    Returns the exit code of the first worker that failed, else of rank 0. If a worker dies, the others are killed after
-    `grace` seconds, with a message on stderr.
+    Of several Slurm nodes each runs this function, started by srun, and its own share of the processes.
+
+    Returns the exit code of the first worker that failed, else of this machine's first. If a worker dies, the others
+    are killed after `grace` seconds, with a message on stderr.
+
+    Raises:
+        UserError: the nodes do not divide the processes, or srun did not start this one.
     """
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    local, first = count // nodes, 0
+    address, port = "127.0.0.1", 0
+    if nodes > 1:
+        first, address, port = _place_among(nodes, count)
+    else:
+        with socket.socket() as free:
+            free.bind((address, 0))
+            port = free.getsockname()[1]
     shared = {
         "WORLD_SIZE": str(count),
-        "LOCAL_WORLD_SIZE": str(count),
-        "MASTER_ADDR": "127.0.0.1",
+        "LOCAL_WORLD_SIZE": str(local),
+        "MASTER_ADDR": address,
         "MASTER_PORT": str(port),
     }
-    ranks = [{"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(count)]
+    ranks = [{"RANK": str(first + rank), "LOCAL_RANK": str(rank)} for rank in range(local)]
     workers: list[subprocess.Popen[bytes]] = []
 
     def forward(number: int, frame: FrameType | None) -> None:
@@ -48,7 +61,7 @@ def run_workers(count: int, command: Sequence[str], grace: float = GRACE_SECONDS
     previous = {number: signal.signal(number, forward) for number in numbers}
     try:
         workers += [subprocess.Popen(command, env={**os.environ, **shared, **rank}) for rank in ranks]
-        return _wait(workers, grace)
+        return _wait(workers, first, count, grace)
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
@@ -57,7 +70,31 @@ def run_workers(count: int, command: Sequence[str], grace: float = GRACE_SECONDS
             worker.wait()
 
 
-def _wait(workers: list[subprocess.Popen[bytes]], grace: float) -> int:
+def _place_among(nodes: int, count: int) -> tuple[int, str, int]:
+    """First rank of this node, and address and port of the first node's first worker. All nodes find the same ones."""
+    node, names, job = (
+        os.environ.get(name, "") for name in ("SLURM_NODEID", "SLURM_NODELIST", "SLURM_JOB_ID")
+    )
+    if count % nodes:
+        raise UserError(f"--workers {count} is not a multiple of --nodes {nodes}")
+    if not (node and names and job) or os.environ.get("SLURM_NNODES") != str(nodes):
+        raise UserError(
+            f"--nodes {nodes}: start this command with `srun --nodes={nodes} --ntasks-per-node=1` in Slurm"
+        )
+    host = _scontrol("hostnames", names).split()[0]
+    found = re.search(r"NodeAddr=(\S+)", _scontrol("node", host))
+    return int(node) * count // nodes, found[1] if found else host, 20_000 + int(job) % 10_000
+
+
+def _scontrol(*words: str) -> str:
+    try:
+        command = ["scontrol", "show", *words]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    except (OSError, subprocess.SubprocessError) as error:
+        raise UserError(f"scontrol does not say where this job's nodes are: {error}") from error
+
+
+def _wait(workers: list[subprocess.Popen[bytes]], first: int, count: int, grace: float) -> int:
     failed: tuple[int, int] | None = None
     deadline = math.inf
     while True:
@@ -72,7 +109,7 @@ def _wait(workers: list[subprocess.Popen[bytes]], grace: float) -> int:
     if code >= 0:
         return code
     print(
-        f"worker {rank} of {len(workers)} died ({signal.Signals(-code).name}), so the job ends; start it again "
+        f"worker {first + rank} of {count} died ({signal.Signals(-code).name}), so the job ends; start it again "
         "to resume from its last checkpoint",
         file=sys.stderr,
         flush=True,

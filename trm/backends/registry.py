@@ -34,9 +34,9 @@ def open_backend(name: str = "auto", threads: int | None = None) -> Backend:
     if name == "auto":
         source, name = BACKEND_VARIABLE, os.environ.get(BACKEND_VARIABLE, "auto")
     if name == "auto":
-        from trm.backends.tpu.chips import tpu_wanted
-
-        name = "xla" if tpu_wanted() else "cuda" if torch.cuda.is_available() else "cpu"
+        name, reason = _best()
+        if os.environ.get("RANK", "0") == "0":
+            print(f"backend {name}: {reason}", flush=True)
     if name == "cpu":
         from trm.backends.cpu.device import CpuBackend
 
@@ -56,6 +56,18 @@ def open_backend(name: str = "auto", threads: int | None = None) -> Backend:
                 "envs/tpu/requirements.lock, or choose another backend with --backend"
             ) from None
     raise UserError(f"{source} {name}: choose one of auto, {', '.join(NAMES)}")
+
+
+def _best() -> tuple[str, str]:
+    """The backend for this machine, and why."""
+    from trm.backends.cuda.visible import why_no_gpu
+    from trm.backends.tpu.chips import tpu_wanted
+
+    if tpu_wanted():
+        return "xla", "this machine has TPU chips"
+    if torch.cuda.is_available():
+        return "cuda", "this machine has a GPU"
+    return "cpu", why_no_gpu(torch.__version__, torch.version.cuda).partition(": ")[0]
 
 
 def _fused() -> Implementation:

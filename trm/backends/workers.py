@@ -5,8 +5,10 @@ The environment has torchrun's variables: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_
 
 from __future__ import annotations
 
+import fcntl
 import os
 import socket
+import struct
 from datetime import timedelta
 
 import torch
@@ -30,20 +32,40 @@ def world_from_environment() -> tuple[int, int]:
     return rank, world
 
 
-def stay_on_this_machine() -> None:
-    """Connect workers through the loopback interface if all of them run on this machine.
+def choose_interface() -> None:
+    """Connect workers through the loopback interface if all of them run on this machine, else through the interface
+    by which the first worker's machine is reached.
 
     By default gloo, and torchrun's MASTER_ADDR, use the address of the host name, which a firewall, a VPN or an old
     entry in /etc/hosts can make unreachable: workers would wait for each other until the timeout. GLOO_SOCKET_IFNAME
     takes precedence.
     """
-    if os.environ.get("LOCAL_WORLD_SIZE") != os.environ.get("WORLD_SIZE"):
-        return
-    os.environ["MASTER_ADDR"] = LOOPBACK
-    names = [name for _, name in socket.if_nameindex()]
-    loopback = next((name for name in ("lo", "lo0") if name in names), None)
-    if loopback:
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
+    if os.environ.get("LOCAL_WORLD_SIZE") == os.environ.get("WORLD_SIZE"):
+        os.environ["MASTER_ADDR"] = LOOPBACK
+    name = _interface_to(os.environ["MASTER_ADDR"])
+    if name:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
+
+
+def _interface_to(host: str) -> str | None:
+    """Name of the interface by which a host is reached; None if the system does not say."""
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:  # sends nothing
+            probe.connect((host, 9))
+            own = probe.getsockname()[0]
+            for _, name in socket.if_nameindex():
+                if name in ("lo", "lo0") and own.startswith("127."):
+                    return name
+                try:
+                    request = struct.pack("256s", name.encode())
+                    answer = fcntl.ioctl(probe.fileno(), 0x8915, request)  # SIOCGIFADDR of Linux
+                except OSError:
+                    continue  # an interface without an address
+                if socket.inet_ntoa(answer[20:24]) == own:
+                    return name
+    except OSError:
+        return None
+    return None
 
 
 class Workers:
@@ -56,7 +78,8 @@ class Workers:
             raise UserError(
                 "WORLD_SIZE is set but MASTER_ADDR is not: start workers with --workers or torchrun"
             )
-        stay_on_this_machine()
+        if world > 1:
+            choose_interface()
         seconds = float(os.environ.get(TIMEOUT_VARIABLE, DEFAULT_TIMEOUT_SECONDS))
         self.rank, self.world, self.seconds, self._dist = rank, world, seconds, dist
         try:

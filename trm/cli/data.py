@@ -6,6 +6,7 @@
     python -m trm data expand  results/datasets/b --out b-written-out
     python -m trm data inspect results/datasets/b
     python -m trm data checksum gs://my-bucket/puzzles.csv
+    python -m trm data fetch --scale gpu baseline    (before a study whose compute nodes have no internet)
     python -m trm data tasks --count 40 --side 6 --out generated_challenges.json
 
 A config is the RunConfig that `trm train` takes, or its `data` section alone (docs/data.md): JSON text, or the path of
@@ -28,6 +29,7 @@ REMOTE = ("files",)
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's options."""
     from trm.cli.configuration import add_options
+    from trm.cli.study import add_study_options
 
     actions = parser.add_subparsers(dest="action", required=True)
     source = actions.add_parser("source", help="generate, read or download a pool of puzzles")
@@ -47,6 +49,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     tasks.add_argument("--seed", type=int, default=0, help="(default: %(default)s)")
     tasks.add_argument("--families", default="", help="comma-separated (default: all)")
     tasks.add_argument("--out", required=True, type=Path, help="JSON file to write")
+    fetch = actions.add_parser("fetch", help="download what a study reads from the network, on this machine")
+    add_study_options(fetch)
+    fetch.add_argument("experiments", nargs="*", help="(default: those of `make report` at the scale)")
     for command in (source, build):
         add_options(command)
         command.add_argument(
@@ -98,6 +103,24 @@ def _inspect(args: argparse.Namespace) -> int:
     from trm.tasks.inspect import describe
 
     print(describe(args.directory, args.samples))
+    return 0
+
+
+def _fetch(args: argparse.Namespace) -> int:
+    from trm.cli.study import project_of
+    from trm.pipeline.naming import source_name
+    from trm.tasks.source import build_source, downloads
+
+    project = project_of(args)
+    names = args.experiments or project.selection.experiments
+    points = [point for name in names for point in project.study.experiment(name).points]
+    pools = {source_name(run.config.data): run.config.data for point in points for run in point.runs}
+    for name, data in pools.items():
+        manifest, _ = project.catalogue.source_files(name)
+        if downloads(data) and not project.place.exists(manifest):
+            pool = build_source(data, Path(manifest).parent)
+            print(f"{Path(manifest).parent}: {pool.puzzles:,} puzzles", flush=True)
+    print("Everything that comes from the network is here.")
     return 0
 
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import signal
 import sys
 import time
 from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -41,7 +43,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--backend", default="auto", help="auto, cpu, cuda or xla")
     parser.add_argument("--threads", type=int, help="CPU threads (default: all)")
     parser.add_argument("--runtime", default="{}", help="RuntimeConfig: JSON text or a path to a JSON file")
-    parser.add_argument("--workers", type=int, help="processes on this machine that share each batch")
+    parser.add_argument("--workers", type=int, help="processes that share each batch")
+    parser.add_argument(
+        "--nodes",
+        type=int,
+        default=1,
+        help="Slurm nodes of these processes: start this command on each with srun",
+    )
     parser.add_argument("--log", help="also append all output to this file")
     parser.add_argument(
         "--time-limit",
@@ -64,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
     if (args.workers or 1) > 1 and "RANK" not in os.environ:
         from trm.backends.launch import run_workers
 
-        return run_workers(args.workers, [sys.executable, "-m", "trm", *sys.argv[1:]])
+        return run_workers(args.workers, [sys.executable, "-m", "trm", *sys.argv[1:]], args.nodes)
     from trm.cli.configuration import run_config
     from trm.io import config_argument
     from trm.study.schema import RuntimeConfig
@@ -75,10 +83,14 @@ def run(args: argparse.Namespace) -> int:
         runtime = runtime.model_copy(update={"log_every": max(1, args.log_every)})
     if args.profile_steps:
         runtime = runtime.model_copy(update={"profile_steps": args.profile_steps})
+    left = args.time_limit
     if args.time_limit:
-        from trm.pipeline.slurm import stretch_minutes
+        from trm.pipeline.slurm import minutes_left, stretch_minutes
 
-        minutes = min(runtime.stop_after_minutes or math.inf, stretch_minutes(args.time_limit))
+        explain = partial(_end_before_the_first_step, args.time_limit)
+        signal.signal(signal.SIGTERM, explain)  # until training takes over
+        left = min(left, minutes_left() or left)
+        minutes = min(runtime.stop_after_minutes or math.inf, stretch_minutes(left))
         runtime = runtime.model_copy(update={"stop_after_minutes": minutes})
 
     from trm.backends.registry import open_backend
@@ -110,8 +122,9 @@ def run(args: argparse.Namespace) -> int:
             dataset, initial = prepare(config, dataset_folder, out, init_from, backend)
             trainer = Trainer(config, dataset, out, checkpoints, backend, runtime, started, initial)
             code = trainer.run()
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
         if args.time_limit and code in (EXIT_UNFINISHED, EXIT_TERMINATED) and backend.rank == 0:
-            _resume_later(trainer.record.done - trainer.resumed_at, args.time_limit)
+            _resume_later(trainer.record.done - trainer.resumed_at, args.time_limit, left)
         if code == 0 and args.evaluations and backend.processes == 1:
             _evaluate_ahead(args, out, dataset_folder, backend)
         return code
@@ -119,15 +132,25 @@ def run(args: argparse.Namespace) -> int:
         backend.close()
 
 
-def _resume_later(steps: int, limit: float) -> None:
-    """Make Slurm or the TPU plugin start this job again, unless it finished no step: it would be restarted forever."""
+NO_STEP = "no step was finished in a job of {:g} minutes: give jobs more time (max_runtime)"
+
+
+def _end_before_the_first_step(limit: float, number: int, frame: FrameType | None) -> None:
+    """Handle the warning before the time limit while the program still starts."""
+    if os.environ.get("RANK", "0") == "0":
+        print(NO_STEP.format(limit), flush=True)
+    raise SystemExit(128 + number)
+
+
+def _resume_later(steps: int, limit: float, left: float) -> None:
+    """Make Slurm or the TPU plugin start this job again.
+
+    Not if it finished no step in a job that was its own from the start: it would be restarted forever.
+    """
     from trm.pipeline.slurm import requeue
 
-    if not steps:
-        print(
-            f"no step was finished in a job of {limit:g} minutes: give jobs more time (max_runtime)",
-            flush=True,
-        )
+    if not steps and left > limit / 2:
+        print(NO_STEP.format(limit), flush=True)
     elif again := os.environ.get("TPU_AGAIN_FILE"):
         Path(again).touch()
     else:

@@ -39,6 +39,8 @@ def add_product(total: Tensor, a: Tensor, b: Tensor, buffers: Buffers) -> None:
     """total += a @ b, accumulated in the dtype of `total`."""
     if total.dtype == a.dtype:
         total.addmm_(a, b)
+    elif a.is_cuda:  # cuBLAS adds up in float32, and need not round the sum to 16 bits
+        total.add_(torch.mm(a, b, out_dtype=total.dtype))
     else:
         total.add_(torch.mm(a, b, out=buffers.get("product", a, a.shape[0], b.shape[1])))
 

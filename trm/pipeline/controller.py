@@ -39,7 +39,7 @@ class Controller(logging.Filter):
         self._interrupted = self._failed = False
         self._lock: TextIO | None = None
         self._launch: Launch | None = None
-        self._project = project
+        self._project, self._snakemake = project, snakemake
         if not snakemake.is_main_process:
             return
         output = snakemake.output_settings
@@ -73,14 +73,16 @@ class Controller(logging.Filter):
         signal.default_int_handler(number, frame)
 
     def failed(self, log: list[str]) -> None:
-        """After a failure: a report of the results so far. Not after Ctrl-C: the user does not want to wait.
+        """After a failure: a report of the results so far. Not after a signal, whose sender does not want to wait.
 
         Args:
             log: Snakemake's own log files.
         """
-        self._record("interrupted" if self._interrupted else "failed", log)
-        if not self._interrupted:
-            write_partial_report(self._config)
+        ended = self._interrupted or bool(self._snakemake.scheduler._user_kill)  # Ctrl-C or SIGTERM
+        self._record("interrupted" if ended else "failed", log)
+        if not ended:
+            jobs = [job for job in self._snakemake.dag.jobs if job.rule.name == "table"]
+            write_partial_report(self._config, {str(file) for job in jobs for file in job.output})
             post("the study failed: results/report.partial.html shows the results so far")
 
     def succeeded(self, log: list[str]) -> None:

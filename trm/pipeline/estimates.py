@@ -10,6 +10,7 @@ from functools import cache, cached_property
 from pathlib import Path
 
 from trm.checks.tpu_check.check import step_seconds
+from trm.errors import UserError
 from trm.pipeline.project import Project
 from trm.provenance import processor
 from trm.study.cost import (
@@ -192,10 +193,13 @@ class Estimates:
         return self.pod_hosts if whole else 1
 
     def launcher(self, run: str) -> str:
-        """Prefix of the command: `tpurun`, which starts it on every host of the job, or a PATH with the config's
-        `xla_python` first."""
+        """Prefix of the command: `tpurun` or `srun`, which start it on every host of the job, or a PATH with the
+        config's `xla_python` first."""
         if self.hosts(run) > 1:
             return "tpurun"
+        if (nodes := self.nodes(run)) > 1:
+            share = f" --gres=gpu:{self.gpus(run) // nodes}" if self.gpus(run) else ""
+            return f"srun --nodes={nodes} --ntasks={nodes} --cpus-per-task={self.threads(run)}{share}"
         python = self._project.settings.xla_python
         if python and self._project.runs[run].config.placement.backend == "xla":
             return f"env PATH={shlex.quote(str(Path(python).absolute().parent))}:$PATH"
@@ -216,9 +220,22 @@ class Estimates:
         rows = config.training.batch_size // config.training.micro_batches
         return max(count for count in range(1, self._project.settings.workers + 1) if rows % count == 0)
 
+    def nodes(self, run: str) -> int:
+        """Slurm nodes of a job."""
+        workers = self.workers(run)
+        return max(n for n in range(1, self._project.settings.nodes + 1) if workers % n == 0)
+
+    def several_nodes(self, run: str) -> int | None:
+        """The same for jobs of more than one node; None for others."""
+        return self.nodes(run) if self.nodes(run) > 1 else None
+
+    def starter(self, run: str) -> str | None:
+        """`srun` for a job whose command starts a process on each of several nodes by itself; None for others."""
+        return "srun" if self.nodes(run) > 1 else None
+
     def threads(self, run: str) -> int:
-        """Cores of a job: those of each of its workers on this machine."""
-        return self._project.study.scale.threads * self.workers(run)
+        """Cores of a job on each node: those of its workers there."""
+        return self._project.study.scale.threads * self.workers(run) // self.nodes(run)
 
     def log_every(self, run: str) -> list[str]:
         """Option for experiments that need finer curves."""
@@ -263,9 +280,9 @@ class Estimates:
         return min(wanted, self.max_minutes) if self.max_minutes else wanted
 
     def memory_mb(self, run: str) -> int:
-        """Host memory of a job, MB: the program, the checkpoint (once as tensors, once as the file's bytes), and on
-        processors all that training keeps."""
-        cost, workers = self.of(run), self.workers(run)
+        """Host memory of a job on each node, MB: the program, the checkpoint (once as tensors, once as the file's
+        bytes), and on processors all that training keeps."""
+        cost, workers = self.of(run), self.workers(run) // self.nodes(run)
         kept = cost.memory_bytes if self._hardware_of(run).host_memory else 2 * cost.checkpoint_bytes
         return PROGRAM_MB * workers + int(kept / 1e6)
 
@@ -275,7 +292,17 @@ class Estimates:
         return self._project.settings.gpus
 
     def gpus(self, run: str) -> int:
-        """GPUs of a training job."""
+        """GPUs of a training job.
+
+        Raises:
+            UserError: not even one row at a time fits into their memory.
+        """
+        if not self.of(run).micro_batches:
+            needed = self.of(run).memory_bytes / 2**30
+            raise UserError(
+                f"{run} needs about {needed:,.0f} GiB of GPU memory, and no number of micro-batches is estimated to "
+                f"fit into {self.hardware.memory_gib:g} GiB: use a smaller model"
+            )
         if self._project.runs[run].config.placement.backend == "cpu":
             return 0
         return self.gpus_per_worker * self.workers(run)

@@ -118,7 +118,7 @@ class Inputs:
         words = ["--threads", str(self._study.scale.threads), "--runtime", self._runtime]
         words += ["--checkpoints", self.checkpoints(run)]
         if (workers := self._estimates.workers(run)) > 1:
-            words += ["--workers", str(workers)]
+            words += ["--workers", str(workers), "--nodes", str(self._estimates.nodes(run))]
         return [*words, *self._estimates.log_every(run), *self._estimates.evaluations(run)]
 
     def evaluate_run(self, run: str, evaluation: str) -> list[Any]:

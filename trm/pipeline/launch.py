@@ -33,6 +33,8 @@ def with_config(arguments: list[str], pairs: list[str], point: str | None = None
     if not pairs and not point:
         return arguments
     parse_overrides(pairs)  # refused here, before Snakemake starts
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    arguments, targets = arguments[:end], arguments[end:]
     kept, config, inside = [], [], False
     for word in arguments:
         if word == "--config":
@@ -48,7 +50,7 @@ def with_config(arguments: list[str], pairs: list[str], point: str | None = None
         added.append("set=" + " ".join([*own, *pairs]))
     if point:
         added.append(f"point={point}")
-    return [*kept, "--config", *added]
+    return [*kept, "--config", *added, *targets]
 
 
 def expand_patterns(arguments: list[str]) -> list[str]:

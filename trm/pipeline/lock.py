@@ -1,8 +1,8 @@
 """A lock of the operating system that says whether a controlling Snakemake process is alive in this folder.
 
 Snakemake's own locks are files, which a killed process leaves behind. This lock ends with its process: every controller
-shares it as long as it lives, and only one that can take it exclusively removes stale
-locks.
+shares it as long as it lives, and only one that has it alone removes what killed ones left. On some file systems it
+binds one machine only, so the locks of another machine's controller stay until `snakemake --unlock`.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import socket
 import sys
 from pathlib import Path
 from typing import TextIO
 
 from trm.errors import UserError
 
-LOCK = Path(".snakemake/trm-run.lock")
+LOCK, LOCKS = Path(".snakemake/trm-run.lock"), Path(".snakemake/locks")
 
 
 def join() -> TextIO | None:
@@ -29,6 +30,9 @@ def join() -> TextIO | None:
         return None  # Snakemake says what is wrong with the folder
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if problem := _foreign(handle):
+            print(problem, file=sys.stderr, flush=True)  # Snakemake refuses to start
+            return handle
         _remove_stale_locks()
     except BlockingIOError:
         pass
@@ -43,7 +47,7 @@ def wait_and_join() -> TextIO:
     """Wait until no other controller is alive in this folder, then share the lock.
 
     Raises:
-        UserError: if the folder cannot be written.
+        UserError: if the folder cannot be written, or a controller on another machine may be alive.
     """
     try:
         LOCK.parent.mkdir(exist_ok=True)
@@ -53,14 +57,15 @@ def wait_and_join() -> TextIO:
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        handle.seek(0)
-        owner = handle.read().strip() or "unknown"
+        owner = " on ".join(_owner(handle)) or "unknown"
         print(
             f"another run (process {owner}) is active in this folder: waiting for its end",
             file=sys.stderr,
             flush=True,
         )
         fcntl.flock(handle, fcntl.LOCK_EX)
+    if problem := _foreign(handle):
+        raise UserError(problem)
     _remove_stale_locks()
     _share(handle)
     return handle
@@ -70,9 +75,27 @@ def _share(handle: TextIO) -> None:
     fcntl.flock(handle, fcntl.LOCK_SH)
     handle.seek(0)
     handle.truncate()
-    handle.write(str(os.getpid()))
+    handle.write(f"{os.getpid()} {socket.gethostname()}")
     handle.flush()
 
 
+def _owner(handle: TextIO) -> list[str]:
+    """Process id of the newest controller, and its machine if that is not this one."""
+    handle.seek(0)
+    owner = handle.read().split()
+    return owner[:1] if owner[1:] == [socket.gethostname()] else owner
+
+
+def _foreign(handle: TextIO) -> str:
+    """A sentence if another machine's controller has left locks, of which nobody here knows whether it is alive."""
+    owner = _owner(handle)
+    if len(owner) < 2 or not (LOCKS.is_dir() and any(LOCKS.iterdir())):
+        return ""
+    return (
+        f"process {owner[0]} on {owner[1]} may still run in this folder, and its locks are in {LOCKS}: wait for it, "
+        "or, if it has ended, run `snakemake --unlock`"
+    )
+
+
 def _remove_stale_locks() -> None:
-    shutil.rmtree(".snakemake/locks", ignore_errors=True)
+    shutil.rmtree(LOCKS, ignore_errors=True)

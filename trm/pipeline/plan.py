@@ -248,6 +248,7 @@ def _run_line(row: dict[str, Any]) -> str:
     return (
         f"  {state} {row['run']}: {row['parameters']:,} parameters, {row['steps']:,} steps, "
         f"{flops_text(row['flops'])}, {seconds_text(row['seconds'])}, {bytes_text(row['memory_bytes'])} of memory"
+        + (f" in {row['micro_batches']} micro-batches" if row["micro_batches"] > 1 else "")
     )
 
 

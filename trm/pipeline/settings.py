@@ -65,9 +65,14 @@ class Settings(BaseModel):
     workers: Count = 1
     """Processes, one on each GPU, that share each batch of a run on one machine; a run whose batch they cannot share
     equally takes fewer. `placement.workers` of the study comes first."""
+    nodes: Count = 1
+    """Slurm nodes over which the workers of a run are spread equally; a run whose workers they do not divide takes
+    fewer."""
     max_runtime: Annotated[int, Field(ge=0)] = 0
     """Longest job in minutes; a longer run stops before that with a checkpoint, and another job resumes it. 0: no
     limit."""
+    lost_minutes: Annotated[float, Field(gt=0)] = 10.0
+    """Minutes without a sign of life after which a job that Slurm does not know counts as lost."""
     container: str = ""
     """Image in which jobs run with `--sdm apptainer`, built from the Dockerfile (docs/cluster.md)."""
     xla_python: str = ""

@@ -6,6 +6,7 @@ Snakemake sees the same job pending and running again, so that none of its `retr
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from collections.abc import Callable
 
@@ -14,8 +15,30 @@ MARGIN_MINUTES = 5.0
 
 
 def stretch_minutes(limit: float) -> float:
-    """Minutes that a process may train in a job of `limit` minutes."""
+    """Minutes that a process may train in a job that ends in `limit` minutes."""
     return max(limit - MARGIN_MINUTES, limit / 2)
+
+
+def job_id() -> str:
+    """This process's Slurm job, or its task of an array; empty outside Slurm.
+
+    An array's id is also the id of one of its tasks, but Slurm's commands take it for the whole array.
+    """
+    array, task = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
+    return f"{array}_{task}" if array and task else os.environ.get("SLURM_JOB_ID", "")
+
+
+def minutes_left() -> float | None:
+    """Minutes until Slurm ends this job; None outside Slurm or without a limit. The runs of a group share one job."""
+    if not (job := job_id()):
+        return None
+    left = re.fullmatch(
+        r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", _output("squeue", "-h", "--jobs", job, "-o", "%L")
+    )
+    if left is None:
+        return None
+    days, hours, minutes, seconds = (int(part or 0) for part in left.groups())
+    return days * 1440 + hours * 60 + minutes + seconds / 60
 
 
 def requeue(say: Callable[[str], object]) -> None:
@@ -23,8 +46,7 @@ def requeue(say: Callable[[str], object]) -> None:
 
     A job that is being cancelled stays cancelled. Does nothing outside Slurm.
     """
-    job = os.environ.get("SLURM_JOB_ID")
-    if not job:
+    if not (job := job_id()):
         return
     state = _output("squeue", "--noheader", "--jobs", job, "--format", "%T")
     if state != "RUNNING":

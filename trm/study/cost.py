@@ -13,7 +13,14 @@ from trm.errors import UserError
 from trm.study import flops, tpu_kernels
 from trm.study.dataset_identity import shape
 from trm.study.reading import error_sentence, read_yaml
-from trm.study.schema import Count, EvaluationConfig, NonNegative, Positive, RunConfig, Section
+from trm.study.schema import (
+    Count,
+    EvaluationConfig,
+    NonNegative,
+    Positive,
+    RunConfig,
+    Section,
+)
 from trm.study.stages import recursion_stages
 from trm.study.tasks import Sizes, spec_of
 
@@ -70,6 +77,8 @@ class Estimate:
     device_hours: float
     checkpoint_bytes: int
     memory_bytes: int
+    micro_batches: int
+    """Parts of a step's batch: the run's, or as many as a GPU's memory needs; 0: it does not fit in any."""
     usd: float
     compiled: bool = False
     """Whether the step time is the TPU compiler's estimate instead of being computed from FLOPs."""
@@ -122,6 +131,7 @@ def estimate(config: RunConfig, hardware: Hardware, step_seconds: float | None =
     rows = -(-training.batch_size // (training.micro_batches * hardware.devices))
     kernels = bool(hardware.slices) and training.precision in ("auto", "bfloat16")
     sizes = Sizes(data.seq_len, data.vocab_size, data.num_puzzle_identifiers or 0, 0)
+    parts = _fitting_parts(config, sizes, rows, hardware)
     carry = 2 * training.batch_size * flops.tokens(model, data.seq_len) * model.d_model * 2
     return Estimate(
         parameters=parameters,
@@ -130,7 +140,8 @@ def estimate(config: RunConfig, hardware: Hardware, step_seconds: float | None =
         seconds=seconds,
         device_hours=hours,
         checkpoint_bytes=16 * parameters + carry,
-        memory_bytes=memory_bytes(config, sizes, rows, kernels=kernels),
+        memory_bytes=memory_bytes(config, sizes, rows // max(1, parts), kernels=kernels),
+        micro_batches=training.micro_batches * parts,
         usd=hours * hardware.usd_per_device_hour,
         compiled=step_seconds is not None,
     )
@@ -154,6 +165,15 @@ def evaluation_seconds(
         passes *= 1 + copies
     row = flops.forward_flops(model, data.seq_len, data.vocab_size)
     return puzzles * steps * passes * row / (hardware.devices * hardware.flops_per_second)
+
+
+def _fitting_parts(config: RunConfig, sizes: Sizes, rows: int, hardware: Hardware) -> int:
+    """Parts into which training splits a micro-batch by itself where a GPU's memory asks for it; 0: no number fits."""
+    if hardware.host_memory or hardware.slices:
+        return 1
+    room = flops.MEMORY_SHARE * hardware.memory_gib * 2**30
+    fits = (n for n in range(1, rows + 1) if rows % n == 0 and memory_bytes(config, sizes, rows // n) <= room)
+    return next(fits, 0)
 
 
 def memory_bytes(config: RunConfig, sizes: Sizes, rows: int, itemsize: int = 2, kernels: bool = False) -> int:

@@ -48,6 +48,11 @@ def build_source(config: DataConfig, out: Path) -> Pool:
     return pool
 
 
+def downloads(config: DataConfig) -> bool:
+    """Whether the pool needs the network."""
+    return config.source == "official" or any(map(is_remote, config.files))
+
+
 def local_copies(config: DataConfig) -> list[tuple[str, Path]]:
     """Name and local path of each input file; files in a bucket are downloaded to the cache.
 

@@ -226,7 +226,8 @@ class Trainer:
     def _report(self, scores: dict[str, float | None]) -> None:
         sums, lr, norms = self._fetch()
         self._check_finite(sums, norms["train/weight_norm"])
-        self.reporter.report(sums, lr, norms, scores, self.wall_seconds_now())
+        parts = self.state.micro * self.backend.world
+        self.reporter.report(sums, parts, lr, norms, scores, self.wall_seconds_now())
         self.state.meter.sums.zero_()
 
     def _write_backend_report(self) -> None:
@@ -252,6 +253,7 @@ class Trainer:
             self.precision.forward,
             self.backend.world,
             self.backend.memory_limit(),
+            self.state.micro if hasattr(self, "state") else self.config.training.micro_batches,
         )
 
     # -- validation, workers, the end

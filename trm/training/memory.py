@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -9,33 +11,51 @@ import torch
 
 from trm.errors import UserError
 from trm.study.cost import memory_bytes
+from trm.study.flops import MEMORY_SHARE
 from trm.study.schema import RunConfig
 from trm.study.tasks import Sizes
 from trm.training.history import si
 
-SHARE = 0.8  # of the memory that an estimate may fill
+log = logging.getLogger("trm")
+OUT_OF_MEMORY = re.compile(
+    r"can't allocate memory|RESOURCE_EXHAUSTED|out of memory|_STATUS_ALLOC_FAILED|Failed to CUDA \w*alloc",
+    re.I,
+)
+"""Words of the host, XLA, CUDA and Triton, cuBLAS and cuDNN, NCCL."""
 
 
 def fitting_micro_batches(
-    config: RunConfig, puzzles: Sizes, itemsize: int, world: int, limit: int
+    config: RunConfig, puzzles: Sizes, itemsize: int, world: int, limit: int, least: int
 ) -> int | None:
-    """The smallest larger number of micro-batches whose estimate fits into `limit` bytes; None if there is none."""
+    """The smallest number of micro-batches from `least` whose estimate fits into `limit` bytes; None: there is none."""
     rows = config.training.batch_size // world
-    for count in range(config.training.micro_batches + 1, rows + 1):
-        if rows % count == 0 and memory_bytes(config, puzzles, rows // count, itemsize) <= SHARE * limit:
+    for count in range(least, rows + 1):
+        if (
+            rows % count == 0
+            and memory_bytes(config, puzzles, rows // count, itemsize) <= MEMORY_SHARE * limit
+        ):
             return count
     return None
 
 
+def micro_batches(config: RunConfig, puzzles: Sizes, dtype: torch.dtype, world: int, limit: int) -> int:
+    """The run's micro-batches, or more where the device's memory asks for it: the result is the same to rounding."""
+    asked = config.training.micro_batches
+    found = fitting_micro_batches(config, puzzles, dtype.itemsize, world, limit, asked) if limit else None
+    if found is not None and found > asked:
+        log.warning("%d micro-batches instead of %d: more rows at once need too much memory", found, asked)
+    return found or asked
+
+
 def out_of_memory_message(
-    config: RunConfig, puzzles: Sizes, dtype: torch.dtype, world: int, limit: int
+    config: RunConfig, puzzles: Sizes, dtype: torch.dtype, world: int, limit: int, used: int
 ) -> str:
-    """The error for a step that does not fit: its estimated memory, and what would fit."""
-    rows = config.training.batch_size // world // config.training.micro_batches
+    """The error for a step in `used` micro-batches that does not fit: its estimated memory, and what would fit."""
+    rows = config.training.batch_size // world // used
     itemsize = dtype.itemsize
     need = memory_bytes(config, puzzles, rows, itemsize)
     sentence = f"out of memory with {rows} rows at once on one worker (about {si(need)}B of {si(limit)}B)"
-    count = fitting_micro_batches(config, puzzles, itemsize, world, limit)
+    count = fitting_micro_batches(config, puzzles, itemsize, world, limit, used + 1)
     if count is None:
         return (
             f"{sentence}; no number of micro-batches is estimated to fit: use a smaller model or more workers"
@@ -47,10 +67,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Whether an exception means that memory ran out."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
-    text = str(error)
-    return isinstance(error, RuntimeError) and (
-        "can't allocate memory" in text or "RESOURCE_EXHAUSTED" in text
-    )
+    return isinstance(error, RuntimeError) and bool(OUT_OF_MEMORY.search(str(error)))
 
 
 @contextmanager

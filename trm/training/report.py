@@ -100,12 +100,14 @@ class Reporter:
     def report(
         self,
         sums: list[float],
+        parts: int,
         lr: float,
         norms: dict[str, float],
         scores: dict[str, float | None],
         seconds: float,
     ) -> None:
-        """Report metric sums, learning rate, norms and, after a validation, its `scores`.
+        """Report metric sums over all workers' micro-batches (`parts`), learning rate, norms and, after a validation,
+        its `scores`.
 
         `seconds`: training time so far, over all resumes.
         """
@@ -115,7 +117,7 @@ class Reporter:
             "step": record.done,
             "rows": record.done * training.batch_size,
             "seconds": round(seconds, 3),
-            **named_means(sums, training.micro_batches * backend.world, training.batch_size),
+            **named_means(sums, parts, training.batch_size),
             "train/lr": lr,
             **norms,
             **scores,

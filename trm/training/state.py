@@ -11,6 +11,7 @@ from trm.model.parameters import Layout, architecture, initial_states, initial_w
 from trm.study.schema import RunConfig
 from trm.study.tasks import Sizes
 from trm.training import adaptive
+from trm.training.memory import micro_batches
 from trm.training.metrics import Meter
 from trm.training.optim import flat, loss_scale, puzzle
 
@@ -29,7 +30,7 @@ class TrainState:
         self.arch = architecture(model, precision.forward)
         device, size, width = backend.device, self.layout.size, model.d_model
         self.local_batch = training.batch_size // backend.world
-        self.micro = training.micro_batches
+        self.micro = micro_batches(config, puzzles, precision.forward, backend.world, backend.memory_limit())
         length = puzzles.seq_len + model.puzzle_tokens
 
         self.params = torch.zeros(size, dtype=precision.weights, device=device)

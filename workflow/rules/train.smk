@@ -23,6 +23,11 @@ rule train:
         runtime=of_wildcards(PLAN.minutes, "run"),
         mem_mb=of_wildcards(PLAN.memory_mb, "run"),
         gpu=of_wildcards(PLAN.gpus, "run"),
+        nodes=of_wildcards(PLAN.nodes, "run"),
+        # for the Slurm plugin: a process on each node, which the command starts
+        mpi=of_wildcards(PLAN.starter, "run"),
+        tasks=of_wildcards(PLAN.several_nodes, "run"),
+        tasks_per_gpu=0,
     params:
         config=of_wildcards(CATALOGUE.run_json, "run"),
         launcher=untracked(PLAN.launcher, "run"),

@@ -30,9 +30,10 @@ def compiled(tmp_path, *words):
 
 def products_are_fast(kernel, capability):
     """The architecture's own products and no others, next to nothing spilled, and a tile that fits."""
-    hopper, older = kernel["hgmma"], kernel["hmma"]
-    own, other = (hopper, older) if capability == 90 else (older, hopper)
-    return own and not other and kernel["local_bytes"] <= 80 and kernel["fits"]
+    own = {90: "hgmma", 100: "blackwell"}.get(capability, "hmma")
+    others = {"hgmma", "blackwell", "hmma"} - {own}
+    fast = kernel[own] and not any(kernel[other] for other in others)
+    return fast and kernel["local_bytes"] <= 80 and kernel["fits"]
 
 
 def test_every_kernel_compiles_for_hopper(tmp_path):
@@ -60,6 +61,22 @@ def test_every_tile_is_fast(operation, capability, tmp_path):
     assert {kernel["tile"] for kernel in found} == choices
     for kernel in found:
         assert products_are_fast(kernel, capability), kernel
+
+
+@pytest.mark.parametrize("capability", [86, 89, 100, 120])
+def test_the_tiles_of_8_0_suit_the_other_gpus(capability, tmp_path):
+    found = compiled(tmp_path, "--first", "--capability", str(capability))
+    for kernel in found:
+        if kernel["kernel"] in NAMES.values():
+            assert products_are_fast(kernel, capability), kernel
+
+
+def test_two_programs_of_token_mixing_share_a_multiprocessor(tmp_path):
+    """Compiled as launched: with sizes that nothing is known of it took 255 registers and loads of two bytes."""
+    (found, *_) = compiled(tmp_path, "--only", "token mixing", "--first")
+    assert found["tile"] == table("90")["tokens"]["*"]
+    assert found["programs"] == 2
+    assert found["registers"] <= 224
 
 
 def test_attention_is_left_to_the_library_where_the_kernel_spills(tmp_path):

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from trm.backends.base import Backend, Precision, Step, precision_of, switch
 from trm.backends.cuda.claims import claim
+from trm.backends.cuda.visible import why_no_gpu
 from trm.backends.workers import Workers, world_from_environment
 from trm.errors import UserError
 
@@ -38,9 +39,8 @@ class CudaBackend(Backend):
 
     def __init__(self) -> None:
         if not torch.cuda.is_available():
-            raise UserError(
-                "--backend cuda: torch sees no GPU here; use --backend cpu, or install a CUDA build of torch"
-            )
+            reason = why_no_gpu(torch.__version__, torch.version.cuda)
+            raise UserError(f"backend cuda: {reason}; or choose the backend cpu")
         self.rank, self.world = world_from_environment()
         self.device = torch.device("cuda", self._own_gpu())
         torch.cuda.set_device(self.device)
@@ -52,26 +52,28 @@ class CudaBackend(Backend):
     def _own_gpu(self) -> int:
         """Claim a GPU that no other trm process uses. Raises UserError."""
         local, count = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+        if count == 1:
+            local = 0  # the launcher shows each worker its own GPU
         if local >= count:
             raise UserError(
                 f"worker {local} of this machine has no GPU: there are {count}, so start {count} workers"
             )
         names = [f"gpu-{torch.cuda.get_device_properties(k).uuid}" for k in range(count)]
-        claimed = claim(names, local)
-        if claimed is None and self.world > 1:
+        index, shared = claim(names, local)
+        if shared and self.world > 1:
             raise UserError(
                 "other trm processes use the GPUs of this machine: wait for them, or start fewer workers"
             )
-        if claimed is None:
-            log.warning("other trm processes use every GPU of this machine; this one shares GPU %d", local)
-        return local if claimed is None else claimed
+        if shared:
+            log.warning("other trm processes use every GPU of this machine; this one shares GPU %d", index)
+        return index
 
     def precision(self, requested: str) -> Precision:
         fast = torch.cuda.get_device_capability(self.device)[0] >= 8
         return precision_of(requested, fast, "this GPU")
 
     def place(self, tensor: Tensor) -> Tensor:
-        # from pinned memory the copy overlaps with the kernels of the previous step
+        # from pinned memory the host does not wait for the copy
         return tensor.pin_memory().to(self.device, non_blocking=True)
 
     def program(self, step: Step) -> Callable[..., None]:
@@ -91,8 +93,9 @@ class CudaBackend(Backend):
 
 
 def sum_in_float32() -> None:
-    """Have cuBLAS, which splits weight gradients over the rows of a batch, sum the parts in float32, not bfloat16."""
+    """Have cuBLAS, which splits products over their rows, sum the parts in float32, not in 16 bits."""
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+    torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
 
 
 def candidates(capability: tuple[int, int]) -> tuple[str, ...]:
