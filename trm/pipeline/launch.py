@@ -98,7 +98,7 @@ def _run(arguments: list[str], handle: TextIO) -> int:
     def start(
         environment: dict[str, str] | None = None, output: int | None = None
     ) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [str(snakemake), *arguments],
             pass_fds=[handle.fileno()],  # Snakemake shares the lock: it may outlive this process
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
@@ -106,13 +106,17 @@ def _run(arguments: list[str], handle: TextIO) -> int:
             stdout=output,
             stderr=output,
         )
+        signal.signal(signal.SIGTERM, lambda number, frame: process.send_signal(number))
+        return process
 
     # Ctrl-C reaches Snakemake by itself (same terminal group); it stops its jobs, and we wait for it.
     previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    terminated = signal.getsignal(signal.SIGTERM)
     try:
         code = _watched(start) if console.is_calm(arguments) else start().wait()
     finally:
         signal.signal(signal.SIGINT, previous)
+        signal.signal(signal.SIGTERM, terminated)
     return code if code >= 0 else 128 - code
 
 
