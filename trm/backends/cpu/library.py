@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trm.backends.cpu.build import BuildError, isa, library
+from trm.backends.cpu import build
 from trm.provenance import processor
 
 log = logging.getLogger("trm")
@@ -95,8 +95,8 @@ def functions() -> Any:
     if os.environ.get("TRM_CPU_KERNELS") == "0":
         return None
     try:
-        loaded = ctypes.CDLL(str(library()))
-    except (BuildError, OSError) as error:
+        loaded = ctypes.CDLL(str(build.library()))
+    except (build.BuildError, OSError) as error:
         log.warning("the CPU kernel is not used, so PyTorch trains, several times slower: %s", error)
         return None
     for name, (arguments, result) in SIGNATURES.items():
@@ -111,9 +111,9 @@ def bfloat16_products() -> int | None:
     AVX512-BF16 does twice the work of float32 on AMD's processors, but less than float32 on Intel's.
     """
     name, features = processor()
-    if isa() == "native" and "amx_bf16" in features:
+    if build.isa() == "native" and "amx_bf16" in features:
         return AMX
-    if isa() in ("native", "avx512_bf16") and "avx512_bf16" in features and "AMD" in name:
+    if build.isa() in ("native", "avx512_bf16") and "avx512_bf16" in features and "AMD" in name:
         return AVX512_BF16
     return None
 
