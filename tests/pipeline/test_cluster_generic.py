@@ -40,7 +40,7 @@ def test_a_run_is_trained_by_jobs_that_inherit_nothing(tmp_path):
     ]
     command += ["--cluster-generic-submit-cmd", f"{submit} {{resources.gpu}}:{{resources.runtime}}"]
     command += ["--default-resources", "gpu=0", "runtime=60", "--jobs", "2", "--resources", "gpu=2"]
-    command += ["--latency-wait", "5", "--until", "train"]
+    command += ["--latency-wait", "5", "--until", "train", "--config", "backend=cpu"]
     done = subprocess.run(
         command, cwd=project.folder, capture_output=True, text=True, timeout=600, check=False
     )

@@ -19,7 +19,7 @@ from types import FrameType
 
 import torch
 
-from trm.backends.cpu import launch
+from trm.backends.cpu import library
 from trm.cli import main
 from trm.training.loop import Trainer
 
@@ -82,7 +82,7 @@ def kill_after(calls: int, in_steps: bool) -> Callable[[bool], None]:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    launch.load(torch.float32)  # a million calls that every child would make before its first step
+    library.functions()  # loaded once for all children
     kills, generator = int(sys.argv[1]), random.Random(int(sys.argv[2]))
     start, step = measure(sys.argv[3:])
     for number in range(kills):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from trm.study.schema import EvaluationConfig
 
-REMOTE = ("run_folder", "dataset")
+REMOTE = ("run_folder", "dataset", "ahead")
 """Options that may name a place in a bucket."""
 
 
