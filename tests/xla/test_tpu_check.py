@@ -60,7 +60,7 @@ def test_what_does_not_fit_fits_with_the_knob_that_is_named(tmp_path: Path):
     run = config("mlp", batch_size=64, precision="bfloat16")
     code, found = check(run, tmp_path, TRM_XLA_REMAT="0")
     assert code == 0
-    bound = str(0.97 * found["peak_gib"])
+    bound = str(0.9 * found["peak_gib"])  # a few percent the compiler saves by itself
     code, found = check(run, tmp_path, TRM_XLA_REMAT="0", TRM_XLA_HBM_GIB=bound)
     assert (code, found["fits"]) == (1, False)
     assert " makes it fit (" in found["advice"]
