@@ -221,7 +221,7 @@ def measure(
 def target_of(case: str, precision: str) -> float | None:
     """The smallest ratio that the project accepts; None: none is promised on this machine."""
     if precision == "bfloat16":
-        return TARGETS.get(case) if library.bfloat16_products() == library.AMX else None
+        return TARGETS.get(case) if library.AMX in library.bfloat16_products() else None
     return AVX2_TARGETS.get(case) if isa() == "avx2" else None
 
 

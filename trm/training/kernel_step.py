@@ -28,26 +28,23 @@ OPTIMISERS = {"adam_atan2": 0, "adamw": 1, "lion": 2}
 """Those that the kernel has, by `training.optimizer`."""
 
 
-def covers(state: TrainState, backend: Backend) -> bool:
-    """Whether the kernel computes this run's steps."""
-    wanted = backend.network == "fused" and state.params.dtype == torch.float32 and state.scale is None
-    return wanted and products_for(state.layout.views(state.params), state.arch) is not None
-
-
 def make_step(state: TrainState, originals: Rows, backend: Backend) -> TrainStep:
     """The step for this run and backend."""
-    if covers(state, backend):
-        return KernelStep(state, originals, backend)
+    if backend.network != "fused":
+        return TrainStep(state, originals, backend)
+    if state.params.dtype == torch.float32 and state.scale is None:
+        products = products_for(state.layout.views(state.params), state.arch)
+        if products is not None:
+            return KernelStep(state, originals, backend, products)
     config, sizes = state.config, state.puzzles
     flops = train_flops(config.model, config.training, sizes.seq_len, sizes.vocab)
-    build = CompiledNetwork if backend.network == "fused" and compiled.pays(flops) else None
-    return TrainStep(state, originals, backend, build)
+    return TrainStep(state, originals, backend, CompiledNetwork if compiled.pays(flops) else None)
 
 
 class KernelStep(TrainStep):
-    """Same as `TrainStep`, without autograd."""
+    """Same as `TrainStep`, without autograd. `products`: from `products_for`."""
 
-    def __init__(self, state: TrainState, originals: Rows, backend: Backend):
+    def __init__(self, state: TrainState, originals: Rows, backend: Backend, products: int):
         super().__init__(state, originals, backend)
         config, rows = state.config, state.local_batch // state.micro
         training, model = config.training, config.model
@@ -60,8 +57,6 @@ class KernelStep(TrainStep):
             state.l_init,
             state.puzzle_table,
         )
-        products = products_for(state.layout.views(state.params), state.arch)
-        assert products is not None
         buffers = (state.layout, state.params, state.grads)
         self._supervision = Supervision(*buffers, state.arch, rows, settings, products)
         length, _, width = state.carries[0].z_H.shape

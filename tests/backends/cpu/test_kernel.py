@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tests.backends.cpu.problem import Problem, relative
 from trm.backends.cpu import build, choice, library, network, self_check
+from trm.backends.cpu.device import CpuBackend
 from trm.backends.registry import load_implementation
 from trm.model.inference import InferenceNetwork
 from trm.model.parameters import initial_weights
@@ -82,20 +83,28 @@ def test_bfloat16_is_closer_to_the_truth_than_pytorch(products, variant):
     assert math.exp(statistics.mean(excess)) < 1
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_any_number_of_threads_gives_the_same_bits(dtype):
+@pytest.mark.parametrize("products", [library.FLOAT32, *BFLOAT16])
+def test_any_number_of_threads_gives_the_same_bits(products):
+    if not available(products):
+        pytest.skip("this processor has no such products")
+    dtype = torch.bfloat16 if products else torch.float32
     found = []
     before = torch.get_num_threads()
     try:
         for threads in (1, 2, 3):
             torch.set_num_threads(threads)
-            found.append(Problem(dtype, rows=33, cells=16).by_kernel())
-    except AssertionError:
-        pytest.skip("this processor has no fast bfloat16 products")
+            found.append(Problem(dtype, rows=33, cells=16).by_kernel(products))
     finally:
         torch.set_num_threads(before)
     for other in found[1:]:
         assert all(torch.equal(found[0][name], other[name]) for name in other)
+
+
+def test_more_threads_than_it_has_room_for(monkeypatch):
+    monkeypatch.setattr(library.torch, "get_num_threads", lambda: 200)
+    problem = Problem(torch.float32, rows=100)
+    for a, b in zip(inference(problem, load_implementation("fused")), inference(problem, PLAIN), strict=True):
+        assert relative(a, b) < 2e-5
 
 
 def test_a_nan_reaches_the_loss():
@@ -157,3 +166,35 @@ def test_the_self_check_tells_right_from_wrong(monkeypatch, products):
     assert self_check.gradients_differ(products, dtype) < limit / 2
     monkeypatch.setattr(library, "BLOCK", (*library.BLOCK[:2], "channel_mlp.gate_up", "channel_mlp.gate_up"))
     assert not self_check.gradients_differ(products, dtype) < limit
+
+
+def test_where_amx_is_not_granted_the_next_products_are_taken(monkeypatch):
+    def differ(products, dtype):
+        if products == library.AMX:
+            raise ValueError
+        return 0.0
+
+    choice._right.cache_clear()
+    monkeypatch.setattr(choice, "gradients_differ", differ)
+    monkeypatch.setattr(library, "bfloat16_products", lambda: [library.AMX, library.AVX512_BF16])
+    problem = Problem(torch.bfloat16)
+    taken = choice.products_for(problem.layout.views(problem.params), problem.arch)
+    assert taken == library.AVX512_BF16
+    choice._right.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("name", "features", "isa", "kinds", "fast"),
+    [
+        ("Intel Xeon", {"amx_bf16", "avx512_bf16"}, "native", [library.AMX, library.AVX512_BF16], True),
+        ("Intel Xeon", {"amx_bf16", "avx512_bf16"}, "avx2", [], False),
+        ("Intel Xeon", {"avx512_bf16"}, "native", [library.AVX512_BF16], False),
+        ("AMD EPYC", {"avx512_bf16"}, "native", [library.AVX512_BF16], True),
+        ("Apple M3", set(), "native", [], False),
+    ],
+)
+def test_auto_is_bfloat16_only_where_it_is_faster(monkeypatch, name, features, isa, kinds, fast):
+    monkeypatch.setattr(library, "processor", lambda: (name, frozenset(features)))
+    monkeypatch.setenv("TRM_CPU_ISA", isa)
+    assert library.bfloat16_products() == kinds
+    assert CpuBackend().precision("auto").name == ("bfloat16" if fast else "float32")

@@ -20,16 +20,20 @@ def products_for(weights: Weights, arch: Architecture) -> int | None:
     covered = first.device.type == "cpu" and "blocks.0.token_mlp.down" in weights
     if not covered or library.functions() is None:
         return None
-    products = library.FLOAT32 if arch.dtype == torch.float32 else None
-    if arch.dtype == torch.bfloat16:
-        products = library.bfloat16_products()
-    return products if products is not None and _right(products, arch.dtype) else None
+    if arch.dtype == torch.float32:
+        kinds = [library.FLOAT32]
+    else:
+        kinds = library.bfloat16_products() if arch.dtype == torch.bfloat16 else []
+    return next((products for products in kinds if _right(products, arch.dtype)), None)
 
 
 @cache
 def _right(products: int, dtype: torch.dtype) -> bool:
     """Whether the kernel's gradients are right in this process."""
-    error = gradients_differ(products, dtype)
+    try:
+        error = gradients_differ(products, dtype)
+    except ValueError:  # Linux does not grant AMX's registers, in some virtual machines
+        return False
     if error < TOLERANCE[dtype]:
         return True
     log.warning(

@@ -5,21 +5,14 @@ from __future__ import annotations
 import os
 import resource
 import sys
-from functools import cache
 
 import torch
 from torch import Tensor
 
 from trm.backends.base import Backend, Precision, precision_of
+from trm.backends.cpu import library
 from trm.backends.workers import Workers, world_from_environment
 from trm.provenance import processor
-
-
-@cache
-def cpu_info() -> tuple[str, bool]:
-    """The processor's name and whether it multiplies bfloat16 natively (AVX512-BF16 or AMX)."""
-    name, features = processor()
-    return name, not features.isdisjoint(("avx512_bf16", "amx_bf16"))
 
 
 def host_memory() -> int:
@@ -55,13 +48,13 @@ class CpuBackend(Backend):
         self.workers = Workers("gloo", self.rank, self.world) if self.world > 1 else None
 
     def precision(self, requested: str) -> Precision:
-        return precision_of(requested, cpu_info()[1], "this CPU")
+        return precision_of(requested, library.fast_bfloat16(), "this CPU")
 
     def place(self, tensor: Tensor) -> Tensor:
         return tensor
 
     def device_name(self) -> str:
-        return cpu_info()[0]
+        return processor()[0]
 
     def peak_memory(self) -> int:
         return peak_resident_bytes()

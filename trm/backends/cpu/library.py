@@ -19,7 +19,7 @@ from trm.provenance import processor
 
 log = logging.getLogger("trm")
 
-GROUPS, RESULTS = 8, 9
+GROUPS, MAX_THREADS, RESULTS = 8, 64, 9
 FLOAT32, AVX512_BF16, AMX = range(3)
 """Kinds of matrix products."""
 FIRST = ("embed.weight", "position.weight", "head.weight", "halt.weight", "halt.bias")
@@ -105,17 +105,20 @@ def functions() -> Any:
     return loaded
 
 
-def bfloat16_products() -> int | None:
-    """The fastest bfloat16 products of this processor that beat float32; None: there are none.
+def bfloat16_products() -> list[int]:
+    """Kinds of bfloat16 products that this processor has, the fastest first."""
+    features = processor()[1]
+    kinds = [AMX] if build.isa() == "native" and "amx_bf16" in features else []
+    if build.isa() in ("native", "avx512_bf16") and "avx512_bf16" in features:
+        kinds.append(AVX512_BF16)
+    return kinds
 
-    AVX512-BF16 does twice the work of float32 on AMD's processors, but less than float32 on Intel's.
-    """
-    name, features = processor()
-    if build.isa() == "native" and "amx_bf16" in features:
-        return AMX
-    if build.isa() in ("native", "avx512_bf16") and "avx512_bf16" in features and "AMD" in name:
-        return AVX512_BF16
-    return None
+
+def fast_bfloat16() -> bool:
+    """Whether bfloat16 beats float32 here: with AMX, and with AVX512-BF16 on AMD's processors, whose products take half
+    the time of float32's. On Intel's they take longer."""
+    kinds = bfloat16_products()
+    return AMX in kinds or (AVX512_BF16 in kinds and "AMD" in processor()[0])
 
 
 def addresses(tensors: Mapping[str, Tensor], layers: int) -> Any:
@@ -131,6 +134,11 @@ def address(tensor: Tensor | None) -> int | None:
         return None
     assert tensor.is_contiguous()
     return tensor.data_ptr()
+
+
+def thread_count() -> int:
+    """Threads of a call: torch's, as far as the kernel has room for."""
+    return min(torch.get_num_threads(), MAX_THREADS)
 
 
 class Kernel:
@@ -154,7 +162,7 @@ class Kernel:
 
     def prepare(self, weights: Any, uses: int) -> None:
         """Read the weights at `addresses`; `uses` of the block stack will be differentiated (0: none)."""
-        if not self._functions.trm_prepare(self._network, weights, uses, torch.get_num_threads()):
+        if not self._functions.trm_prepare(self._network, weights, uses, thread_count()):
             raise MemoryError("out of memory")
 
     def supervise(self, job: Job, grads: Any) -> float:
@@ -169,12 +177,12 @@ class Kernel:
 
     def _share(self, function: Any, job: Structure, pieces: int) -> None:
         """Call `function` on all pieces, an equal number in each thread."""
-        threads = min(torch.get_num_threads(), pieces)
+        threads = min(thread_count(), pieces)
         if threads == 1:
             function(self._network, byref(job), 0, pieces, 0)
             return
         if self._pool is None:
-            self._pool = ThreadPoolExecutor(threads)
+            self._pool = ThreadPoolExecutor(thread_count())
         bounds = [pieces * i // threads for i in range(threads + 1)]
         parts = zip(bounds, bounds[1:], range(threads))
         for _ in self._pool.map(lambda part: function(self._network, byref(job), *part), parts):

@@ -44,9 +44,9 @@ class KernelRounds:
         self, z_H: Tensor, z_L: Tensor, x: Tensor, h_cycles: int, l_cycles: int
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """`h_cycles` rounds, then the heads: z_H, z_L [L, B, D], logits [S, B, V] and halt logits [B] in float32."""
-        if self._threads != torch.get_num_threads():
+        if self._threads != library.thread_count():
             self._kernel.prepare(self._addresses, 0)
-            self._threads = torch.get_num_threads()
+            self._threads = library.thread_count()
         z_H, z_L, x = z_H.contiguous(), z_L.contiguous(), x.contiguous()
         length, rows, _ = x.shape
         next_z_H, next_z_L = torch.empty_like(z_H), torch.empty_like(z_L)

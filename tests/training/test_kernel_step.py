@@ -1,0 +1,43 @@
+"""Steps of the CPU kernel against those through autograd: weights, EMA, puzzle table, batch slots and every metric."""
+
+import pytest
+import torch
+
+from tests.training.conftest import config, trainer
+from trm.backends.cpu import build
+from trm.training import kernel_step
+from trm.training.kernel_step import KernelStep
+from trm.training.state import flatten_carry
+
+pytestmark = pytest.mark.skipif(build.compiler() is None, reason="needs a C++ compiler")
+CASES = {
+    "Adam-atan2": {},
+    "AdamW, clipped": {"optimizer": "adamw", "max_grad_norm": 0.1},
+    "Lion, no EMA": {"optimizer": "lion", "ema": 0.0},
+    "Muon": {"optimizer": "muon"},
+    "micro-batches, halting cost": {"micro_batches": 2, "halting_cost": 0.05},
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_equals_the_step_through_autograd(case, dataset_folder, tmp_path, monkeypatch):
+    run = config(training={"steps": 6, "precision": "float32", "lr": 1e-4} | CASES[case])
+    kernel = trainer(run, dataset_folder, tmp_path, "kernel")
+    monkeypatch.setattr(kernel_step, "products_for", lambda weights, arch: None)
+    plain = trainer(run, dataset_folder, tmp_path, "plain")
+    assert type(kernel.step) is KernelStep
+    assert type(plain.step) is not KernelStep
+    for step in range(1, 7):
+        for found in (kernel, plain):
+            found.program(found.feed.batch(step), 1, 1)
+    mine, its = (found.state.shared_tensors() for found in (kernel, plain))
+    assert mine.keys() == its.keys()
+    for name in mine:
+        differ = ~torch.isclose(mine[name], its[name], rtol=2e-4, atol=2e-6)
+        assert differ.double().mean() < 1e-4, (
+            name
+        )  # Lion takes the sign of sums that are zero but for rounding
+    for a, b in zip(kernel.state.carries, plain.state.carries, strict=True):
+        for name, tensor in flatten_carry(a).items():
+            torch.testing.assert_close(tensor, flatten_carry(b)[name], rtol=1e-3, atol=1e-3)
+    assert mine["metrics"][kernel_step.INDEX["halted"]] > 0
