@@ -34,9 +34,8 @@ def test_equals_the_step_through_autograd(case, dataset_folder, tmp_path, monkey
     assert mine.keys() == its.keys()
     for name in mine:
         differ = ~torch.isclose(mine[name], its[name], rtol=2e-4, atol=2e-6)
-        assert differ.double().mean() < 1e-4, (
-            name
-        )  # Lion takes the sign of sums that are zero but for rounding
+        # Lion takes the sign of sums that are zero but for rounding.
+        assert differ.sum() <= 1e-4 * differ.numel(), name
     for a, b in zip(kernel.state.carries, plain.state.carries, strict=True):
         for name, tensor in flatten_carry(a).items():
             torch.testing.assert_close(tensor, flatten_carry(b)[name], rtol=1e-3, atol=1e-3)
