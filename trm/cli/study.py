@@ -96,7 +96,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     launch = commands.add_parser(
         "run",
         allow_abbrev=False,
-        help="run snakemake; removes stale locks first, writes results/launches/",
+        help="run snakemake; removes stale locks first",
         description="Runs `snakemake` with all other arguments: profile, targets, -n, --config ...",
     )
     add_set_option(launch)

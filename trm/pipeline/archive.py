@@ -19,7 +19,7 @@ from trm.storage import ObjectInfo, Store, is_remote, open_store
 
 RESULTS = ("runs", "tables", "fits", "figures", "plots", "launches")
 """Folders of results. Data sets can be rebuilt, and checkpoints only serve to resume."""
-FILES = ("report.html", "report.pdf", "report.json", "report.spec.json")
+FILES = ("report.html", "report.pdf", "report.spec.json")
 
 
 def open_place(uri: str) -> Store:

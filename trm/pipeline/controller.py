@@ -1,4 +1,4 @@
-"""What the main Snakemake process does besides running jobs: lock, plan of a dry run, record, partial report."""
+"""What the main Snakemake process does besides running jobs: lock, plan of a dry run, partial report."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from trm.pipeline import lock, plan
 from trm.pipeline.events import Events
 from trm.pipeline.partial import remove_partial_report, write_partial_report
 from trm.pipeline.project import Project
-from trm.pipeline.record import Launch
 
 
 class Controller(logging.Filter):
@@ -38,7 +37,6 @@ class Controller(logging.Filter):
         self._config = config
         self._interrupted = self._failed = False
         self._lock: TextIO | None = None
-        self._launch: Launch | None = None
         self._project, self._snakemake = project, snakemake
         if not snakemake.is_main_process:
             return
@@ -60,7 +58,6 @@ class Controller(logging.Filter):
         # the one event before Snakemake looks at its own locks; commands that run nothing (--summary, --lint) lack it
         if get_event(record) == LogEvent.WORKFLOW_STARTED and not self._dryrun:
             self._lock = lock.join()
-            self._launch = Launch(self._project)
         if not self._dryrun:
             self._events.take(record)
         return True
@@ -72,28 +69,18 @@ class Controller(logging.Filter):
         self._interrupted = True
         signal.default_int_handler(number, frame)
 
-    def failed(self, log: list[str]) -> None:
-        """After a failure: a report of the results so far. Not after a signal, whose sender does not want to wait.
+    def failed(self) -> None:
+        """After a failure: a report of the results so far. Not after a signal, whose sender does not want to wait."""
+        if self._interrupted or self._snakemake.scheduler._user_kill:  # Ctrl-C or SIGTERM
+            return
+        jobs = [job for job in self._snakemake.dag.jobs if job.rule.name == "table"]
+        write_partial_report(self._config, {str(file) for job in jobs for file in job.output})
+        post("the study failed: results/report.partial.html shows the results so far")
 
-        Args:
-            log: Snakemake's own log files.
-        """
-        ended = self._interrupted or bool(self._snakemake.scheduler._user_kill)  # Ctrl-C or SIGTERM
-        self._record("interrupted" if ended else "failed", log)
-        if not ended:
-            jobs = [job for job in self._snakemake.dag.jobs if job.rule.name == "table"]
-            write_partial_report(self._config, {str(file) for job in jobs for file in job.output})
-            post("the study failed: results/report.partial.html shows the results so far")
-
-    def succeeded(self, log: list[str]) -> None:
+    def succeeded(self) -> None:
         """After success: remove the partial report of an earlier failure."""
-        self._record("finished", log)
         remove_partial_report()
         post("the study is finished: results/report.html")
-
-    def _record(self, state: str, log: list[str]) -> None:
-        if self._launch:
-            self._launch.write(state, os.path.relpath(log[0]) if log else "")
 
 
 def post(text: str) -> None:

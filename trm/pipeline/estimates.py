@@ -5,9 +5,9 @@ from __future__ import annotations
 import fnmatch
 import json
 import shlex
-from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 from trm.checks.tpu_check.check import step_seconds
 from trm.errors import UserError
@@ -34,22 +34,37 @@ SMALL_SECONDS = 900.0
 """A run of at most this is evaluated by the process that trains it."""
 TAKE_OVER = 1.0
 """Seconds of the job that takes over such an evaluation."""
-MOST_MEASURED = 200
-"""Most finished runs used to correct the estimates."""
 GENERATED_PER_SECOND, HARD_PER_SECOND = 2000.0, 50.0
 """Puzzles generated per second, without and with a minimum rating (docs/data.md)."""
+PROGRAM_MB = 4000
+"""Host memory of one worker before it trains: Python, torch, the libraries of its device, the data set."""
 
 
-@dataclass(frozen=True)
-class Measured:
-    """Finished runs of this machine compared with their estimates."""
+class Finished(NamedTuple):
+    """What the training.json of a finished run says of its speed."""
 
-    runs: int = 0
-    factor: float = 1.0
-    """Actual over estimated seconds of training jobs."""
+    flops: float
+    seconds: float
+    """Of the training loop, over all resumes."""
+    setup: float
+    """Seconds before it."""
+    devices: int
+    """Of all processes."""
+    processor: str
+    """Name of the CPU that trained it; empty for an accelerator."""
 
 
-_processor = cache(processor)
+def _finished(path: Path) -> Finished | None:
+    """The run of a training.json; None if it is damaged, which the next job that reads it reports."""
+    try:
+        facts = json.loads(path.read_text(encoding="utf-8"))
+        name = facts["device_name"] if facts["device"] == "cpu" else ""
+        flops, seconds, setup = (
+            float(facts[key]) for key in ("train_flops", "wall_seconds", "setup_seconds")
+        )
+        return Finished(flops, seconds, setup, int(facts["devices"]), name) if seconds > 0 else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def _priced(project: Project) -> Hardware:
@@ -63,34 +78,18 @@ def _priced(project: Project) -> Hardware:
     return hardware.model_copy(update={"usd_per_device_hour": price})
 
 
-def seconds_of_run(path: Path) -> float | None:
-    """Seconds of the training job that wrote a training.json; None if it ran on another machine's processor."""
-    try:
-        facts = json.loads(path.read_text(encoding="utf-8"))
-        if facts["device"] == "cpu" and facts["device_name"] != _processor()[0]:
-            return None
-        return float(facts["wall_seconds"]) + float(facts["setup_seconds"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None  # the next job that reads it reports the problem
-
-
-PROGRAM_MB = 4000
-"""Host memory of one worker before it trains: Python, torch, the libraries of its device, the data set."""
-
-
 class Estimates:
     """Cost estimates of every run of a study, computed on demand.
 
     Args:
         project: the study.
-        compiled: use step times that `tpu-check` compiled. Without, estimates are the same on every machine.
-        measured: correct the estimates by the finished runs of this machine.
+        measured: use step times that `tpu-check` compiled and the speed of this machine's finished runs. Without,
+            estimates are the same on every machine.
     """
 
-    def __init__(self, project: Project, compiled: bool = True, measured: bool = True):
-        self._project = project
-        self._use_compiled, self._use_measured = compiled, measured and compiled
-        self.hardware = _priced(project)
+    def __init__(self, project: Project, measured: bool = True):
+        self._project, self._use_measured = project, measured
+        self._stated = _priced(project)
         self._known: dict[str, Estimate] = {}
 
     @property
@@ -98,34 +97,36 @@ class Estimates:
         """Hosts of the whole pod."""
         return self._project.settings.pod_hosts or self.hardware.hosts
 
+    @cached_property
+    def finished(self) -> list[Finished]:
+        """Every finished run on this disk; in a bucket each would cost a request."""
+        done = () if self._project.place.prefix else sorted(self._project.done)
+        files = (self._project.catalogue.run_files(run)[0] for run in done)
+        return [run for file in files if (run := _finished(Path(file)))]
+
+    @cached_property
+    def measured(self) -> list[Finished]:
+        """Those on devices like the plan's, whose speed it uses."""
+        name = processor()[0] if self._stated.host_memory else ""
+        return [run for run in self.finished if run.processor == name] if self._use_measured else []
+
+    @cached_property
+    def hardware(self) -> Hardware:
+        """The scale's machine at the profile's prices, with the measured speed where there is one."""
+        if not self.measured:
+            return self._stated
+        speed = sum(run.flops for run in self.measured) / sum(
+            run.seconds * run.devices for run in self.measured
+        )
+        return self._stated.model_copy(update={"flops_per_second": speed})
+
     def of(self, run: str) -> Estimate:
         """Estimate of one run, without its evaluations."""
         if run not in self._known:
-            cost, factor = self._planned(run), self.measured.factor
-            self._known[run] = replace(
-                cost,
-                seconds=cost.seconds * factor,
-                device_hours=cost.device_hours * factor,
-                usd=cost.usd * factor,
-            )
+            hardware = self._hardware_of(run)
+            config = self._project.runs[run].config
+            self._known[run] = estimate(config, hardware, self._compiled(run, hardware, 0))
         return self._known[run]
-
-    def _planned(self, run: str) -> Estimate:
-        hardware = self._hardware_of(run)
-        return estimate(self._project.runs[run].config, hardware, self._compiled(run, hardware, 0))
-
-    @cached_property
-    def measured(self) -> Measured:
-        """Finished runs of this machine compared with their estimates."""
-        if not self._use_measured or self._project.place.prefix:
-            return Measured()
-        planned = actual = 0.0
-        runs = 0
-        for run in sorted(self._project.done)[:MOST_MEASURED]:
-            seconds = seconds_of_run(Path(self._project.catalogue.run_files(run)[0]))
-            if seconds:
-                planned, actual, runs = planned + self._planned(run).seconds, actual + seconds, runs + 1
-        return Measured(runs, actual / planned) if runs else Measured()
 
     def evaluation(self, name: str) -> float:
         """Seconds of an evaluation `<run>/<file>`. A small run that is still to train is evaluated by its training
@@ -136,7 +137,7 @@ class Estimates:
         arithmetic = evaluation_seconds(config, self._project.study.evaluations[name], hardware, test)
         small = self.of(run).seconds <= SMALL_SECONDS and not self._project.place.prefix
         start = TAKE_OVER if small and run not in self._project.done else hardware.start
-        return (start + arithmetic) * self.measured.factor
+        return start + arithmetic
 
     def data(self, name: str, run: Run) -> float:
         """Seconds of a job that makes a pool of puzzles or a data set, as a run uses it."""
@@ -151,11 +152,8 @@ class Estimates:
     def _compiled(self, run: str, hardware: Hardware, place: int) -> float | None:
         """Seconds of the run's step on a slice of the hardware (0: one host, 1: all), if `tpu-check` compiled it."""
         config = self._project.runs[run].config
-        if (
-            not self._use_compiled
-            or len(hardware.slices) <= place
-            or hardware.devices != self.hardware.devices
-        ):
+        other = len(hardware.slices) <= place or hardware.devices != self.hardware.devices
+        if other or not self._use_measured:
             return None
         return step_seconds(config, parse_slice(hardware.slices[place]), CHECKED)
 

@@ -27,7 +27,7 @@ def text(path: str = "config/experiments.yaml", scales: tuple[str, ...] = ("lapt
     projects = {
         scale: open_project({"study": path, "scale": scale, "experiments": "study"}) for scale in scales
     }
-    estimates = {scale: Estimates(project, compiled=False) for scale, project in projects.items()}
+    estimates = {scale: Estimates(project, measured=False) for scale, project in projects.items()}
     first = projects[scales[0]]
     parts = []
     for name, experiment in first.study.experiments.items():

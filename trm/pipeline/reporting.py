@@ -12,7 +12,7 @@ from trm.pipeline.project import Project
 
 def report_spec(project: Project) -> dict[str, Any]:
     """A ReportSpec (trm.analysis.specs) of the selected experiments."""
-    estimates = Estimates(project, measured=False)  # the plan as it was before any run
+    estimates = Estimates(project, measured=False)  # the same on every machine
     scale = project.study.scale_name
     rebuild = f"snakemake --profile profiles/{'local' if scale == 'laptop' else scale}"
     shown = {figure.stem for figure in project.selection.shown}

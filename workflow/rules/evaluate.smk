@@ -9,8 +9,6 @@ rule evaluate:
         evaluation=PLACE.file("results/runs/{run}/evaluation-{evaluation}.json"),
     log:
         f"{LOGS}/evaluate/{{run}}-{{evaluation}}.log",
-    benchmark:
-        PLACE.file("results/benchmarks/evaluate/{run}-{evaluation}.tsv")
     conda:
         "../../envs/cpu/environment.yaml"
     threads: PROJECT.study.scale.threads

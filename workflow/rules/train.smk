@@ -13,8 +13,6 @@ rule train:
         weights=PLACE.file("results/runs/{run}/weights.safetensors"),
     log:
         f"{LOGS}/train/{{run}}.log",
-    benchmark:
-        PLACE.file("results/benchmarks/train/{run}.tsv")
     conda:
         "../../envs/cpu/environment.yaml"
     threads: of_wildcards(PLAN.threads, "run")
