@@ -14,7 +14,8 @@ from trm.errors import UserError
 from trm.pipeline import plan
 from trm.pipeline.project import Project, open_project
 from trm.provenance import processor
-from trm.study.cost import device_text, read_hardware, seconds_text
+from trm.study.cost import read_hardware
+from trm.study.text import device_text, seconds_text
 
 
 @pytest.fixture
@@ -162,7 +163,7 @@ def test_a_grant_is_spent_by_the_phases_of_the_study(study):
     found = plan.document(study(phased, grant_days=1e-3))
     assert [row["experiment"] for row in found["budget"]["rows"]] == ["data_size", "batch"]
     hours = device_text(1e-3 * 24 * found["jobs"])
-    head = f"What {hours} of CPU core time buy, by phase (laws, ablations); a shared run is paid once"
+    head = f"What {hours} of CPU core time buys, by phase (laws, ablations); a shared run is paid once"
     assert head in plan.text(found)
     plain = plan.document(study(grant_days=1e-3))
     assert [row["experiment"] for row in plain["budget"]["rows"]] == ["batch", "data_size"]

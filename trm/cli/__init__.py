@@ -31,7 +31,7 @@ COMMANDS = {
     "first-hour": "try everything once on a small new TPU slice, for one file to send",
     "tpu-check": "compile the training step for a TPU slice, without a TPU",
     "checkpoints": "list and clean up checkpoints",
-    "results": "archive results to a bucket, collect them, export tables",
+    "results": "archive results to a bucket, collect them, copy tables, check files",
 }
 
 

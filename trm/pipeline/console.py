@@ -24,8 +24,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from trm.study.cost import seconds_text as exact_text
 from trm.study.text import count
+from trm.study.text import seconds_text as exact_text
 
 OUTPUT, EVENTS = Path(".snakemake/console.log"), Path(".snakemake/console.jsonl")
 RAW = re.compile(

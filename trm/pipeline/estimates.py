@@ -13,20 +13,12 @@ from trm.checks.tpu_check.check import step_seconds
 from trm.errors import UserError
 from trm.pipeline.project import Project
 from trm.provenance import processor
-from trm.study.cost import (
-    Estimate,
-    Hardware,
-    device_text,
-    estimate,
-    evaluation_seconds,
-    flops_text,
-    read_hardware,
-    seconds_text,
-)
+from trm.study.cost import Estimate, Hardware, estimate, evaluation_seconds, read_hardware
 from trm.study.fingerprint import canonical_json
 from trm.study.points import Run
 from trm.study.slices import parse_slice
 from trm.study.tasks import spec_of
+from trm.study.text import device_text, flops_text, seconds_text
 
 CHECKED = Path("results/tpu-check")
 """Where `tpu-check` keeps its numbers."""

@@ -13,9 +13,9 @@ from typing import Any
 from trm.pipeline.estimates import Estimates
 from trm.pipeline.naming import REPORT, published, source_name
 from trm.pipeline.project import Project
-from trm.study.cost import Hardware, bytes_text, device_text, flops_text, seconds_text
+from trm.study.cost import Hardware
 from trm.study.merge import nearest
-from trm.study.text import count
+from trm.study.text import bytes_text, count, device_text, flops_text, seconds_text
 
 JOBS = Path(".snakemake/tpu/jobs.csv")
 """The executor plugin's records: a row for each job, with the chip-seconds of all its launches."""
@@ -271,7 +271,7 @@ def _priced(hours: float, device: str, usd: float) -> str:
 def _budget_lines(budget: dict[str, Any], device: str) -> list[str]:
     order = f"by phase ({', '.join(budget['phases'])})" if budget["phases"] else "in the study's order"
     lines = [
-        f"What {device_text(budget['device_hours'])} of {device} time buy, {order}; a shared run is paid once",
+        f"What {device_text(budget['device_hours'])} of {device} time buys, {order}; a shared run is paid once",
         f"{'':>4}{'experiment':<24}{'device time':>12}{'left':>10}",
     ]
     place = 0

@@ -13,7 +13,7 @@ from trm.errors import UserError
 from trm.study.cost import fitting_micro_batches, memory_bytes
 from trm.study.schema import RunConfig
 from trm.study.tasks import Sizes
-from trm.training.history import si
+from trm.study.text import bytes_text
 
 log = logging.getLogger("trm")
 OUT_OF_MEMORY = re.compile(
@@ -39,7 +39,7 @@ def out_of_memory_message(
     rows = config.training.batch_size // world // used
     itemsize = dtype.itemsize
     need = memory_bytes(config, puzzles, rows, itemsize)
-    sentence = f"out of memory with {rows} rows at once on one worker (about {si(need)}B of {si(limit)}B)"
+    sentence = f"out of memory with {rows} rows at once on one worker (about {bytes_text(need)} of {bytes_text(limit)})"
     count = fitting_micro_batches(config, puzzles, itemsize, world, limit, used + 1)
     if count is None:
         return (
