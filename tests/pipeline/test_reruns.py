@@ -111,6 +111,18 @@ def test_lost_data_sets_are_made_again_for_new_runs_only(project):
     assert (forced["dataset"], forced["train"]) == (2, 9)
 
 
+def test_a_list_of_figures_that_the_scale_replaces_is_edited_in_vain(project):
+    figures = ("experiments", "batch", "figures")
+    kept = {"laptop": {"figures": [{"kind": "ablation", "x": "training.batch_size"}]}}
+    project.edit(set_in("experiments", "batch", "scales", kept))
+    project.snakemake("--cores", "1")
+    project.edit(set_in(*figures, 0, "title", "Another title"))
+    sentence = "experiment batch: `figures` was edited, but scales.laptop.figures replaces it at this scale"
+    assert sentence in project.snakemake("-n").stderr
+    assert sentence in project.snakemake("--cores", "1").stderr
+    assert sentence not in project.snakemake("-n").stderr
+
+
 def test_a_change_of_style_redraws_only(project):
     style = project.folder / "config/figures.mplstyle"
     style.write_text("# only a comment\n" + style.read_text())

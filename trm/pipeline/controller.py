@@ -17,7 +17,8 @@ from snakemake.logging import get_event, logger
 from snakemake.settings.enums import Quietness
 from snakemake_interface_logger_plugins.common import LogEvent
 
-from trm.pipeline import lock, plan
+from trm.io import write_json
+from trm.pipeline import checks, lock, plan
 from trm.pipeline.events import Events
 from trm.pipeline.partial import remove_partial_report, write_partial_report
 from trm.pipeline.project import Project
@@ -58,12 +59,22 @@ class Controller(logging.Filter):
         # the one event before Snakemake looks at its own locks; commands that run nothing (--summary, --lint) lack it
         if get_event(record) == LogEvent.WORKFLOW_STARTED and not self._dryrun:
             self._lock = lock.join()
+            for sentence in self._edited_in_vain():
+                logger.warning(sentence)
+            write_json(
+                checks.LISTS.format(self._project.study.scale_name), self._project.study.replaced_figures
+            )
         if not self._dryrun:
             self._events.take(record)
         return True
 
     def _announce(self, snakemake: Any) -> None:
         plan.announce(self._project, snakemake, self._failed)
+        for sentence in self._edited_in_vain():
+            print(sentence, file=sys.stderr)
+
+    def _edited_in_vain(self) -> list[str]:
+        return checks.edited_in_vain(self._project.study, self._project.settings.study)
 
     def _interrupt(self, number: int, frame: Any) -> None:
         self._interrupted = True

@@ -1,5 +1,5 @@
-"""Functions that Snakemake calls for the inputs and parameters of each job: `by` and `derived` make one of any function
-of wildcards, `Inputs` has those that need more than a name.
+"""Functions that Snakemake calls for the inputs and parameters of each job: `of_wildcards` and `untracked` make
+one of any function of wildcards, `Inputs` has those that need more than a name.
 
 A parameter whose function takes `output` is derived in Snakemake's sense: a change of it is no reason to run the job
 again. Everything that no result depends on (threads, log settings, checkpoint folders, paths of input files) reaches
