@@ -18,7 +18,7 @@ from snakemake.settings.enums import Quietness
 from snakemake_interface_logger_plugins.common import LogEvent
 
 from trm.io import write_json
-from trm.pipeline import checks, lock, plan
+from trm.pipeline import checks, forkserver, lock, plan
 from trm.pipeline.events import Events
 from trm.pipeline.partial import remove_partial_report, write_partial_report
 from trm.pipeline.project import Project
@@ -64,9 +64,17 @@ class Controller(logging.Filter):
             write_json(
                 checks.LISTS.format(self._project.study.scale_name), self._project.study.replaced_figures
             )
+            self._start_servers()
         if not self._dryrun:
             self._events.take(record)
         return True
+
+    def _start_servers(self) -> None:
+        """Short jobs of this machine run in forks; not where another environment or machine runs them."""
+        snakemake = self._snakemake
+        wanted = os.environ.get(forkserver.FOLDER) != "0" and sys.platform == "linux"
+        if wanted and snakemake.local_exec and not snakemake.deployment_settings.deployment_method:
+            atexit.register(forkserver.Servers(self._project.study.scale.threads).close)
 
     def _announce(self, snakemake: Any) -> None:
         plan.announce(self._project, snakemake, self._failed)
