@@ -3,6 +3,7 @@
 import json
 import shlex
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -35,7 +36,9 @@ def test_workers_of_one_machine_have_a_core_each(jobs):
     assert estimates.launcher(names["CPU"]) == ""
     assert [estimates.workers(names[label]) for label in ("CPU", "CPU, 2 workers")] == [1, 2]
     assert (estimates.threads(names["CPU"]), estimates.threads(names["CPU, 2 workers"])) == (1, 2)
-    assert estimates.log_every(names["CPU"]) == ["--log-every", "2"]
+    inputs = Inputs(estimates._project, estimates, PreflightGate(Settings(), estimates._project.place, 1))
+    words = inputs.train_options(SimpleNamespace(run=names["CPU"]), output=None)
+    assert words[words.index("--log-every") + 1] == "2"
     assert "XLA on the CPU" not in names
 
 

@@ -81,7 +81,7 @@ def test_data_and_evaluations_are_counted_until_they_exist(study):
 
 def test_evaluations_cost_more_the_more_they_measure(study):
     def restarts(document):
-        document["scales"]["laptop"]["evaluation"]["restarts"] = [1000]
+        document["scales"]["laptop"]["evaluation"]["restarts"] = [2000]
 
     plain, noisy = (
         sum(item["evaluation_seconds"] for item in plan.document(study(change))["experiments"])

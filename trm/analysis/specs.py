@@ -236,7 +236,3 @@ class ReportSpec(Spec):
     """Study-wide figures (scaling_laws)."""
     rebuild: str = "snakemake --profile profiles/local"
     """The command that builds the study."""
-    budget: str = ""
-    """A sentence on the cost of the study, and on what a budget buys."""
-    budget_rows: tuple[tuple[str, str, str, str, str], ...] = ()
-    """The same as a table: experiment, runs, device-hours, their running sum, whether the budget buys it."""

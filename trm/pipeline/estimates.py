@@ -174,7 +174,7 @@ class Estimates:
         All hosts if that finishes runs faster by compiled estimates, if the batch does not fit one host's memory, or if
         the config's `whole_pod` pattern matches the run.
         """
-        if workers := self._workers(run):  # the placement says so
+        if workers := self._project.runs[run].config.placement.workers:  # the placement says so
             return self.pod_hosts if workers > 1 and self.hardware.hosts > 1 else 1
         pattern = self._project.settings.whole_pod
         needed = self.of(run).memory_bytes / 2**30
@@ -195,9 +195,6 @@ class Estimates:
             return f"env PATH={shlex.quote(str(Path(python).absolute().parent))}:$PATH"
         return ""
 
-    def _workers(self, run: str) -> int:
-        return self._project.runs[run].config.placement.workers
-
     def workers(self, run: str) -> int:
         """Processes of a job on one machine that share each batch: the run's placement, else at most the config's
         `workers`, on which no result depends."""
@@ -215,22 +212,9 @@ class Estimates:
         workers = self.workers(run)
         return max(n for n in range(1, self._project.settings.nodes + 1) if workers % n == 0)
 
-    def several_nodes(self, run: str) -> int | None:
-        """The same for jobs of more than one node; None for others."""
-        return self.nodes(run) if self.nodes(run) > 1 else None
-
-    def starter(self, run: str) -> str | None:
-        """`srun` for a job whose command starts a process on each of several nodes by itself; None for others."""
-        return "srun" if self.nodes(run) > 1 else None
-
     def threads(self, run: str) -> int:
         """Cores of a job on each node: those of its workers there."""
         return self._project.study.scale.threads * self.workers(run) // self.nodes(run)
-
-    def log_every(self, run: str) -> list[str]:
-        """Option for experiments that need finer curves."""
-        every = self._project.study.log_every.get(run)
-        return ["--log-every", str(every)] if every else []
 
     @cached_property
     def _evaluations(self) -> dict[str, list[str]]:
@@ -259,15 +243,11 @@ class Estimates:
         texts = self._evaluations.get(run, [])
         return ["--evaluations", f"[{','.join(texts)}]"] if texts else []
 
-    @property
-    def max_minutes(self) -> int:
-        """Longest time limit of a job (`max_runtime`), 0 for none. Longer runs are resumed in further jobs."""
-        return self._project.settings.max_runtime
-
     def minutes(self, run: str) -> int:
-        """Time limit of a job: twice the estimate and a quarter of an hour, at most `max_minutes`."""
-        wanted = int(self.of(run).seconds / 30) + 15
-        return min(wanted, self.max_minutes) if self.max_minutes else wanted
+        """Time limit of a job: twice the estimate and a quarter of an hour, at most `max_runtime`, after which a run is
+        resumed in a further job."""
+        wanted, most = int(self.of(run).seconds / 30) + 15, self._project.settings.max_runtime
+        return min(wanted, most) if most else wanted
 
     def memory_mb(self, run: str) -> int:
         """Host memory of a job on each node, MB: the program, the checkpoint (once as tensors, once as the file's
@@ -275,11 +255,6 @@ class Estimates:
         cost, workers = self.of(run), self.workers(run) // self.nodes(run)
         kept = cost.memory_bytes if self._hardware_of(run).host_memory else 2 * cost.checkpoint_bytes
         return PROGRAM_MB * workers + int(kept / 1e6)
-
-    @property
-    def gpus_per_worker(self) -> int:
-        """GPUs of each worker (`gpus`)."""
-        return self._project.settings.gpus
 
     def gpus(self, run: str) -> int:
         """GPUs of a training job.
@@ -295,7 +270,7 @@ class Estimates:
             )
         if self._project.runs[run].config.placement.backend == "cpu":
             return 0
-        return self.gpus_per_worker * self.workers(run)
+        return self._project.settings.gpus * self.workers(run)
 
     def sentence(self, run: str) -> str:
         """What a training job costs, for its message."""

@@ -23,19 +23,14 @@ TODO = tuple(f"todo_{key}" for key in ("runs", "evaluations", "seconds", "device
 """Sums over what does not exist yet."""
 
 
-def document(
-    project: Project,
-    jobs: int | None = None,
-    names: Iterable[str] | None = None,
-    estimates: Estimates | None = None,
-) -> dict[str, Any]:
+def document(project: Project, jobs: int | None = None, names: Iterable[str] | None = None) -> dict[str, Any]:
     """The plan of the experiments `names` (None: those selected) as plain data.
 
     A run or an evaluation that several experiments share is counted at the first of them. `todo_*` leaves out what
     exists. `wall_seconds` is never less than the longest chain of jobs: data, the slowest run, its evaluation, the
     drawing.
     """
-    estimates = estimates or Estimates(project)
+    estimates = Estimates(project)
     machine, settings = estimates.hardware, project.settings
     counted: set[str] = set()
     names = list(project.selection.experiments if names is None else names)
@@ -183,19 +178,16 @@ def _missing_drawings(project: Project, experiments: list[str]) -> int:
     return sum(not project.place.exists(path) for path in wanted)
 
 
-def buys(experiments: list[dict[str, Any]], budget: float, todo: bool = True) -> dict[str, Any]:
+def buys(experiments: list[dict[str, Any]], budget: float) -> dict[str, Any]:
     """Which experiments a number of device-hours pays for, in this order; one that costs more than is left is passed
-    over. A run is paid for once, by the first experiment that is bought; `todo`: and not at all if it is done.
+    over. A run that is not done is paid for once, by the first experiment that is bought.
     """
-    costs = {
-        row["run"]: 0.0 if todo and row["done"] else row["device_hours"]
-        for item in experiments
-        for row in item["runs"]
-    }
+    runs = (row for item in experiments for row in item["runs"])
+    costs = {row["run"]: 0.0 if row["done"] else row["device_hours"] for row in runs}
     left, paid, rows = budget, set(), []
     for item in experiments:
         price = sum(costs[run] for run in item["asks"] if run not in paid)
-        price += item["evaluation_device_hours"] if todo else 0.0
+        price += item["evaluation_device_hours"]
         if bought := price <= left:
             left -= price
             paid.update(item["asks"])
@@ -306,29 +298,3 @@ def announce(project: Project, snakemake: Any, failed: bool) -> None:
         return
     names = [name for name in project.study.experiments if name in targets]
     print(f"\n{text(document(project, names=names or None))}", file=sys.stderr)
-
-
-def report_rows(project: Project, estimates: Estimates) -> tuple[str, list[list[str]]]:
-    """The cost of the whole study for the report.
-
-    Returns:
-        A sentence, and rows: experiment, runs, device-hours, sum, whether the budget (`budget_hours`) buys it.
-    """
-    names = [name for name, experiment in project.study.experiments.items() if not experiment.skip]
-    plan, wanted = document(project, names=names, estimates=estimates), project.settings.budget_hours
-    total = sum(row["device_hours"] for item in plan["experiments"] for row in item["runs"])
-    budget = buys(plan["experiments"], wanted or total * 1.001, todo=False)["rows"]
-    rows, sum_of_bought = [], 0.0
-    for item, row in zip(plan["experiments"], budget):
-        sum_of_bought += row["device_hours"] * row["bought"]
-        state = ("bought" if row["bought"] else "over budget") if wanted else ""
-        hours = [device_text(row["device_hours"]), device_text(sum_of_bought)]
-        rows.append([item["experiment"], str(len(item["runs"])), *hours, state])
-    text = (
-        f"The whole study at scale {project.study.scale_name} is planned to take {device_text(total)} of "
-        f"{plan['device']} time; a run that several experiments share is counted at the first of them."
-    )
-    if wanted:
-        bought = sum(row["bought"] for row in budget)
-        text += f" {wanted:g} device-hours buy {bought} of {len(rows)} experiments."
-    return text, rows

@@ -56,8 +56,7 @@ class Project:
     @property
     def report_identity(self) -> str:
         """Digest of all that the report shows."""
-        tables = self.catalogue.table_identity
-        return report_identity(self.study, self.selection, tables, self.settings.budget_hours)
+        return report_identity(self.study, self.selection, self.catalogue.table_identity)
 
     def finished(self, run: str) -> bool:
         """Whether all files of a run exist."""

@@ -18,16 +18,13 @@ from trm.study.fingerprint import digest
 from trm.study.points import Study
 
 
-def report_identity(
-    study: Study, selection: Selection, table_identity: Callable[[str], str], budget: float | None
-) -> str:
+def report_identity(study: Study, selection: Selection, table_identity: Callable[[str], str]) -> str:
     """Digest of all that the report shows.
 
     Args:
         study: the study at one scale.
         selection: what is selected.
         table_identity: an experiment's name -> identity of its table.
-        budget: the config's `budget_hours`.
     """
     shown: list[Any] = [
         study.name,
@@ -39,7 +36,7 @@ def report_identity(
         list(study.experiments),
         [sha256_file(path) for path in sorted(models_folder().glob("*/weights.safetensors"))],
     ]
-    return digest([*shown, f"{budget:g}"] if budget else shown)
+    return digest(shown)
 
 
 def publish(figure: str, identity: str, out: str) -> None:

@@ -14,7 +14,7 @@ rule evaluate:
     threads: PROJECT.study.scale.threads
     resources:
         tpu_hosts=1,
-        gpu=PLAN.gpus_per_worker,
+        gpu=PROJECT.settings.gpus,
     params:
         evaluation=of_wildcards(CATALOGUE.evaluation_json, "run", "evaluation"),
         checkpoints=untracked(INPUTS.checkpoints, "run"),

@@ -12,7 +12,7 @@ from PIL import Image
 
 from trm.analysis.origin import read_figure, read_fit
 from trm.analysis.paper import REPORTED
-from trm.analysis.report.contents import FigureBlock, Finding, Grid, Report, Section
+from trm.analysis.report.contents import FigureBlock, Finding, Report, Section
 from trm.analysis.report.contrasts import accuracy, matching, primary
 from trm.analysis.report.criteria import criteria
 from trm.analysis.report.grids import cost, costs_grid, fit_block, paper_grid, results_grid
@@ -73,7 +73,6 @@ def build(spec: ReportSpec) -> Report:
         limits=limits(sections, fits),
         refutations=refutations(fits, sections),
         references=REFERENCES,
-        budget_grid=_budget(spec),
         provenance=_provenance(list(tables.values()), runs),
     )
 
@@ -117,17 +116,6 @@ def power(blocks: Sequence[FigureBlock], seeds: int) -> str:
         f"With {count(seeds, 'seed')}, the typical comparison of accuracies in this study would show a true difference "
         f"of {points(median(sizes), sign=False)} with a probability of 80 % (from {points(min(sizes), sign=False)} to "
         f"{points(max(sizes), sign=False)}, depending on the experiment); smaller effects may go unseen."
-    )
-
-
-def _budget(spec: ReportSpec) -> Grid | None:
-    """The plan's rows; without a budget its last column is empty and left out."""
-    if not spec.budget_rows:
-        return None
-    columns = ["experiment", "runs of its own", "device time", "running sum", "within the budget"]
-    wide = any(row[-1] for row in spec.budget_rows)
-    return Grid(
-        columns if wide else columns[:-1], [list(row if wide else row[:-1]) for row in spec.budget_rows]
     )
 
 

@@ -118,5 +118,4 @@ class Report:
     """What result would change our mind."""
     references: Sequence[tuple[str, str]]
     """Title and arXiv number."""
-    budget_grid: Grid | None
     provenance: list[tuple[str, str]]
