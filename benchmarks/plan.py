@@ -47,10 +47,10 @@ def run(kind: str, folder: Path, seed: int) -> dict[str, Any]:
     kept, evaluation = str(folder / "checkpoints" / name), point.evaluation.model_dump_json()
     recipe = json.dumps(json.loads(project.catalogue.run_json(name)) | {"seed": seed})
     train = ["train", "--config", recipe, "--dataset", dataset, "--out", str(out), "--checkpoints", kept]
-    train += ["--threads", "1", "--evaluations", f"[{evaluation}]"]
+    train += ["--threads", "1"]
     train += ["--runtime", project.study.scale.runtime.model_dump_json(exclude_defaults=True)]
     evaluate = ["evaluate", "--run", str(out), "--dataset", dataset, "--threads", "1"]
-    evaluate += ["--evaluation", evaluation, "--out", str(out / "evaluation.json"), "--ahead", kept]
+    evaluate += ["--evaluation", evaluation, "--out", str(out / "evaluation.json")]
     wall, cpu = (sum(times) for times in zip(timed([*TRM, *train]), timed([*TRM, *evaluate]), strict=True))
     row = {"kind": kind, "planned": cost.seconds, "measured": wall, "ratio": wall / cost.seconds, "cpu": cpu}
     return row | {"terms": [1.0, cost.flops]}

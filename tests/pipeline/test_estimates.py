@@ -1,6 +1,5 @@
 """What Snakemake is told of a job whose placement is part of the question."""
 
-import json
 import shlex
 from pathlib import Path
 from types import SimpleNamespace
@@ -57,19 +56,6 @@ def test_workers_of_a_pod_are_its_hosts(jobs):
     one, all_hosts = (estimates.of(names[label]) for label in ("XLA, one host", "XLA, 8 hosts"))
     assert all_hosts.seconds < one.seconds
     assert estimates.of(names["CPU"]).usd == 0.0  # planned as a CPU's hours
-
-
-def test_small_runs_are_evaluated_by_the_process_that_trains_them(jobs):
-    estimates, names = jobs("data_size")
-    for puzzles in (10, 46, 220):
-        option, text = estimates.evaluations(names[f"train_puzzles={puzzles}"])
-        assert (option, json.loads(text)) == ("--evaluations", [{}])
-    remote, _ = jobs("data_size", storage_prefix="gs://bucket/study")
-    assert remote.evaluations(names["train_puzzles=46"]) == []
-    long, its = jobs("baseline", scale="gpu")
-    assert not any(long.evaluations(run) for run in its.values())
-    placed, its = jobs("port_validation")
-    assert not any(placed.evaluations(run) for run in its.values())
 
 
 def test_a_budget_pays_a_shared_run_once_and_passes_over_what_is_too_dear():

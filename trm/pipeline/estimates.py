@@ -14,7 +14,6 @@ from trm.errors import UserError
 from trm.pipeline.project import Project
 from trm.provenance import processor
 from trm.study.cost import Estimate, Hardware, estimate, evaluation_seconds, read_hardware
-from trm.study.fingerprint import canonical_json
 from trm.study.points import Run
 from trm.study.slices import parse_slice
 from trm.study.tasks import spec_of
@@ -22,10 +21,6 @@ from trm.study.text import device_text, flops_text, seconds_text
 
 CHECKED = Path("results/tpu-check")
 """Where `tpu-check` keeps its numbers."""
-SMALL_SECONDS = 900.0
-"""A run of at most this is evaluated by the process that trains it."""
-TAKE_OVER = 1.0
-"""Seconds of the job that takes over such an evaluation."""
 GENERATED_PER_SECOND, HARD_PER_SECOND = 2000.0, 50.0
 """Puzzles generated per second, without and with a minimum rating (docs/data.md)."""
 PROGRAM_MB = 4000
@@ -121,15 +116,13 @@ class Estimates:
         return self._known[run]
 
     def evaluation(self, name: str) -> float:
-        """Seconds of an evaluation `<run>/<file>`. A small run that is still to train is evaluated by its training
-        process, and the evaluation's own job only takes over the result."""
+        """Seconds of an evaluation `<run>/<file>`."""
         run = name.split("/")[0]
         config, hardware = self._project.runs[run].config, self._hardware_of(run)
         test = config.data.test_puzzles or (spec_of(config.data.task).published or (0, 1000))[1]
-        arithmetic = evaluation_seconds(config, self._project.study.evaluations[name], hardware, test)
-        small = self.of(run).seconds <= SMALL_SECONDS and not self._project.place.prefix
-        start = TAKE_OVER if small and run not in self._project.done else hardware.start
-        return start + arithmetic
+        return hardware.start + evaluation_seconds(
+            config, self._project.study.evaluations[name], hardware, test
+        )
 
     def data(self, name: str, run: Run) -> float:
         """Seconds of a job that makes a pool of puzzles or a data set, as a run uses it."""
@@ -215,33 +208,6 @@ class Estimates:
     def threads(self, run: str) -> int:
         """Cores of a job on each node: those of its workers there."""
         return self._project.study.scale.threads * self.workers(run) // self.nodes(run)
-
-    @cached_property
-    def _evaluations(self) -> dict[str, list[str]]:
-        """Run -> its plain evaluations as JSON. Those of other weights and policies may belong to an experiment that is
-        not selected, and take longer than starting a process."""
-        found: dict[str, list[str]] = {}
-        for name, evaluation in self._project.study.evaluations.items():
-            if (
-                evaluation.weights != "ema"
-                or evaluation.unroll
-                or evaluation.confident
-                or evaluation.restarts
-            ):
-                continue
-            text = canonical_json(evaluation.model_dump(exclude_defaults=True))
-            found.setdefault(name.split("/")[0], []).append(text)
-        return found
-
-    def evaluations(self, run: str) -> list[str]:
-        """Option that makes the training process of a small run evaluate it too: starting another process costs more
-        than the evaluation."""
-        placement = self._project.runs[run].config.placement
-        elsewhere = placement.backend != "any" or self.workers(run) > 1 or self._project.place.prefix
-        if elsewhere or self.of(run).seconds > SMALL_SECONDS:
-            return []
-        texts = self._evaluations.get(run, [])
-        return ["--evaluations", f"[{','.join(texts)}]"] if texts else []
 
     def minutes(self, run: str) -> int:
         """Time limit of a job: twice the estimate and a quarter of an hour, at most `max_runtime`, after which a run is

@@ -38,7 +38,7 @@ KINDS = {
 IMPORTS = {
     "training": (
         "trm.cli.train", "trm.training.loop", "trm.training.setup", "trm.training.checkpoints.remote",
-        "trm.storage.folders", "trm.study.grid", "trm.evaluation.ahead", "trm.evaluation.evaluate", "numpy.random",
+        "trm.storage.folders", "trm.study.grid", "trm.evaluation.evaluate", "numpy.random",
     ),
     "analysis": ("trm.analysis.kinds", "trm.analysis.tables"),
 }  # fmt: skip

@@ -102,7 +102,7 @@ class Inputs:
             words += ["--workers", str(workers), "--nodes", str(self._estimates.nodes(run))]
         if every := self._study.log_every.get(run):
             words += ["--log-every", str(every)]
-        return [*words, *self._estimates.evaluations(run)]
+        return words
 
     def evaluate_run(self, run: str, evaluation: str) -> list[Any]:
         """The run's training.json and weights. Ancient, so that a copied run is not evaluated again; unless jobs are

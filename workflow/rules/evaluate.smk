@@ -17,10 +17,9 @@ rule evaluate:
         gpu=PROJECT.settings.gpus,
     params:
         evaluation=of_wildcards(CATALOGUE.evaluation_json, "run", "evaluation"),
-        checkpoints=untracked(INPUTS.checkpoints, "run"),
     message:
         "Evaluation of {wildcards.run}"
     shell:
         "exec python -m trm evaluate --run $(dirname {input.run[0]:q}) --dataset $(dirname {input.dataset:q}) "
-        "--ahead {params.checkpoints:q} --evaluation {params.evaluation:q} --out {output.evaluation:q} "
+        "--evaluation {params.evaluation:q} --out {output.evaluation:q} "
         "--threads {threads} --log {log:q}"
