@@ -175,6 +175,16 @@ def config_argument(kind: type[Value] | TypeAdapter[Value], argument: str, optio
     return parse(kind, json_argument(argument, option), option)
 
 
+def differences(first: Any, second: Any, prefix: str = "") -> dict[str, tuple[Any, Any]]:
+    """Dotted keys whose values differ between two nested settings."""
+    if isinstance(first, dict) and isinstance(second, dict):
+        found: dict[str, tuple[Any, Any]] = {}
+        for key in sorted(first.keys() | second.keys()):
+            found |= differences(first.get(key), second.get(key), f"{prefix}{key}.")
+        return found
+    return {} if first == second else {prefix.rstrip("."): (first, second)}
+
+
 def dump(value: Any) -> str:
     """JSON text of a result: sorted keys, NumPy values as plain ones, null for NaN and infinity."""
     return json.dumps(_plain(value), sort_keys=True, indent=1, allow_nan=False, ensure_ascii=False) + "\n"

@@ -1,5 +1,6 @@
 """What Snakemake is told of a job whose placement is part of the question."""
 
+import json
 import shlex
 from pathlib import Path
 from types import SimpleNamespace
@@ -37,7 +38,7 @@ def test_workers_of_one_machine_have_a_core_each(jobs):
     assert (estimates.threads(names["CPU"]), estimates.threads(names["CPU, 2 workers"])) == (1, 2)
     inputs = Inputs(estimates._project, estimates, PreflightGate(Settings(), estimates._project.place, 1))
     words = inputs.train_options(SimpleNamespace(run=names["CPU"]), output=None)
-    assert words[words.index("--log-every") + 1] == "2"
+    assert json.loads(words[words.index("--runtime") + 1])["log_every"] == 2
     assert "XLA on the CPU" not in names
 
 

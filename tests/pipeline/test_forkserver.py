@@ -35,7 +35,7 @@ def servers(started):
 def train(folder, dataset_folder, name, **training):
     return [
         *TRM, "train", "--dataset", str(dataset_folder), "--out", str(folder / name / "run"), "--checkpoints",
-        str(folder / name / "checkpoints"), "--threads", "1", "--log-every", "2", "--config",
+        str(folder / name / "checkpoints"), "--threads", "1", "--runtime", '{"log_every": 2}', "--config",
         config(training={"steps": 6} | training).model_dump_json(),
     ]  # fmt: skip
 

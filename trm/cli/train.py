@@ -15,10 +15,6 @@ import time
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    pass
 
 REMOTE = ("dataset", "out", "checkpoints", "init_from")
 """Options that may name a place in a bucket."""
@@ -57,9 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="MINUTES",
         help="time limit of the cluster job: the run stops before it with a checkpoint; a Slurm job requeues itself",
     )
-    parser.add_argument("--log-every", type=int, help="steps between metrics rows; overrides --runtime")
     parser.add_argument("--init-from", help="folder of the finished run that training.init_from names")
-    parser.add_argument("--profile-steps", metavar="FIRST:LAST", help="write a profiler trace of these steps")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -75,10 +69,6 @@ def run(args: argparse.Namespace) -> int:
 
     config = run_config(args.config, args.changes)
     runtime = config_argument(RuntimeConfig, args.runtime, "--runtime")
-    if args.log_every:
-        runtime = runtime.model_copy(update={"log_every": max(1, args.log_every)})
-    if args.profile_steps:
-        runtime = runtime.model_copy(update={"profile_steps": args.profile_steps})
     left = args.time_limit
     if args.time_limit:
         from trm.pipeline.slurm import minutes_left, stretch_minutes

@@ -48,7 +48,6 @@ class Inputs:
         self._place, self._point = project.place, project.settings.point
         self._estimates, self._check = estimates, check
         self._check_sizes, self._max_runtime = project.check_sizes, project.settings.max_runtime
-        self._runtime = project.study.scale.runtime.model_dump_json(exclude_defaults=True)
 
     def check_before(self, outputs: list[str]) -> list[Any]:
         """The pod's check, for a job whose outputs do not all exist."""
@@ -96,12 +95,12 @@ class Inputs:
         return limited
 
     def _train_options(self, run: str) -> list[str]:
-        words = ["--threads", str(self._study.scale.threads), "--runtime", self._runtime]
-        words += ["--checkpoints", self.checkpoints(run)]
+        finer = {"log_every": every} if (every := self._study.log_every.get(run)) else {}
+        runtime = self._study.scale.runtime.model_copy(update=finer).model_dump_json(exclude_defaults=True)
+        words = ["--threads", str(self._study.scale.threads), "--runtime", runtime]
+        words += ["--checkpoints", f"{self._place.checkpoints}/{run}"]
         if (workers := self._estimates.workers(run)) > 1:
             words += ["--workers", str(workers), "--nodes", str(self._estimates.nodes(run))]
-        if every := self._study.log_every.get(run):
-            words += ["--log-every", str(every)]
         return words
 
     def evaluate_run(self, run: str, evaluation: str) -> list[Any]:
@@ -113,10 +112,6 @@ class Inputs:
     def evaluate_dataset(self, run: str, evaluation: str) -> list[Any]:
         """Manifest of the run's data set, unless the evaluation exists."""
         return self._dataset(run, [f"results/runs/{run}/evaluation-{evaluation}.json"])
-
-    def checkpoints(self, run: str) -> str:
-        """Folder or gs:// prefix of the run's checkpoints."""
-        return f"{self._place.checkpoints}/{run}"
 
     def table(self, table: str) -> list[Any]:
         """Evaluations and run files that the table gathers."""
