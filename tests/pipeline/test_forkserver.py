@@ -19,10 +19,12 @@ TRM = [sys.executable, "-m", "trm"]
 @pytest.fixture(scope="module")
 def started():
     found = Servers(threads=1)
+    folder = Path(os.environ[FOLDER])
     yield found
     found.close()
     assert [process.wait() for process in found.processes] == [0, 0]
     assert FOLDER not in os.environ
+    assert not folder.exists()
 
 
 @pytest.fixture

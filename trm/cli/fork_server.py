@@ -22,7 +22,11 @@ def run(args: argparse.Namespace) -> int:
 
     parent, code = os.getpid(), None
     try:
-        code = Server(args.kind, args.socket, main).serve()
+        server = Server(args.kind, args.socket, main)
+    except FileNotFoundError:
+        return 0  # the controller has ended, and its other server has removed the folder
+    try:
+        code = server.serve()
     except BaseException:
         if os.getpid() == parent:
             raise

@@ -13,7 +13,6 @@ import importlib
 import json
 import os
 import selectors
-import shutil
 import signal
 import socket
 import subprocess
@@ -121,7 +120,8 @@ class Server:
     """
 
     def __init__(self, kind: str, address: str, main: Callable[[list[str]], int]):
-        self._kind, self._main, self._imported = kind, main, False
+        self._kind, self._address, self._main = kind, address, main
+        self._imported = False
         self._children: dict[int, socket.socket] = {}
         self._selector = selectors.DefaultSelector()
         self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -149,6 +149,9 @@ class Server:
                     self._selector.unregister(0)
                     self._selector.unregister(self._listening)
                     self._listening.close()
+                    Path(self._address).unlink(missing_ok=True)
+                    with suppress(OSError):  # the other server's socket is still there
+                        Path(self._address).parent.rmdir()
                 elif key.data == "child":
                     os.read(self._woken, 1 << 16)
                     self._reap()
@@ -272,4 +275,3 @@ class Servers:
         for process in self.processes:
             if process.stdin:
                 process.stdin.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
