@@ -11,7 +11,8 @@ from trm.analysis.kinds import FIGURE, draw
 from trm.analysis.kinds.common import Drawing, styled
 from trm.analysis.tables import Table, load, merge
 from trm.errors import UserError
-from trm.io import parse, read_json
+from trm.io import read_json
+from trm.study.reading import parse
 
 
 class Picture:

@@ -26,7 +26,8 @@ def redraw(results: Path, out: Path) -> list[Path]:
     from trm.analysis.kinds import FIGURE, draw
     from trm.analysis.kinds.common import save, styled
     from trm.analysis.tables import load
-    from trm.io import parse, read_json
+    from trm.io import read_json
+    from trm.study.reading import parse
 
     listed = sorted(results.rglob("figures.json"))
     if not listed:

@@ -35,8 +35,8 @@ def run(args: argparse.Namespace) -> int:
     """Evaluate; 0 when the file is written."""
     from trm.backends.registry import open_backend
     from trm.evaluation.evaluate import evaluate_run
-    from trm.io import config_argument
     from trm.storage.cache import fetch
+    from trm.study.reading import config_argument
     from trm.study.schema import EvaluationConfig
 
     evaluation = config_argument(EvaluationConfig, args.evaluation, "--evaluation")

@@ -27,7 +27,7 @@ def run(args: argparse.Namespace) -> int:
     from trm.analysis.origin import origin, read_fit
     from trm.analysis.tables import load
     from trm.errors import UserError
-    from trm.io import config_argument
+    from trm.study.reading import config_argument
 
     if not args.out.endswith(".pdf"):
         raise UserError(f"--out {args.out} must end in .pdf; the PNG and the JSON are written beside it")

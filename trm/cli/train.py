@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
 
         return run_workers(args.workers, [sys.executable, "-m", "trm", *sys.argv[1:]], args.nodes)
     from trm.cli.configuration import run_config
-    from trm.io import config_argument
+    from trm.study.reading import config_argument
     from trm.study.schema import RuntimeConfig
 
     config = run_config(args.config, args.changes)

@@ -89,7 +89,7 @@ class Controller(logging.Filter):
         signal.default_int_handler(number, frame)
 
     def failed(self) -> None:
-        """After a failure: a report of the results so far. Not after a signal, whose sender does not want to wait."""
+        """After a failure: a report of the results so far. Not after a signal: its sender does not want to wait."""
         if self._interrupted or self._snakemake.scheduler._user_kill:  # Ctrl-C or SIGTERM
             return
         jobs = [job for job in self._snakemake.dag.jobs if job.rule.name == "table"]
