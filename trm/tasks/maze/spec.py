@@ -17,6 +17,7 @@ class MazeSpec(TaskSpec):
     """Squares of maze_size rows."""
 
     sources = ("generate", "csv", "official")
+    difficulty = "length of the shortest path"
 
     # one public project pins the same digests
     official = OfficialFiles(
