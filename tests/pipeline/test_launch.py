@@ -13,7 +13,7 @@ from tests.pipeline.conftest import ROOT, STUDY, Project, new_project
 from trm.cli import main
 from trm.errors import UserError
 from trm.pipeline.cleanup import clean, survey
-from trm.pipeline.launch import expand_patterns, with_config
+from trm.pipeline.launch import with_config
 from trm.pipeline.naming import RUN_FILES
 from trm.pipeline.settings import parse_overrides
 
@@ -149,14 +149,6 @@ def test_a_point_that_the_scale_lacks_is_named_with_those_that_it_has(fresh):
     result = launch(fresh, "-n", "data_size", "--point", "11")
     assert result.returncode == 1
     assert "11'; there are: train_puzzles=10; train_puzzles=20" in result.stderr + result.stdout
-
-
-def test_patterns_name_experiments(fresh, monkeypatch):
-    monkeypatch.chdir(fresh.folder)
-    given = ["--profile", "profiles/local", "-n", "data_*", "--config", "logs=a*"]
-    assert expand_patterns(given) == ["--profile", "profiles/local", "-n", "data_size", "--config", "logs=a*"]
-    with pytest.raises(UserError, match=r"no experiment matches 'x\*' at scale laptop"):
-        expand_patterns(["--profile", "profiles/local", "x*"])
 
 
 def test_a_home_that_cannot_be_written_is_no_reason_to_fail(fresh, monkeypatch):
