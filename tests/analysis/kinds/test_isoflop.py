@@ -41,9 +41,9 @@ def test_the_best_width_at_equal_compute_and_its_exponent_are_found(tmp_path: Pa
     fit = {**fit_table(table, spec.fits("isoflop")[0].model_copy(update={"bootstrap": 200}))}
     group = fit["groups"][0]
     assert [item["edge"] for item in group["optima"]] == [False] * 5
-    low, high = group["law"]["exponents"]["x"]["interval"]
+    low, high = group["law"]["intervals"]["a"]
     assert low < 0.25 < high
-    assert group["law"]["exponents"]["steps"]["value"] == pytest.approx(0.75, abs=0.1)
+    assert group["law"]["parameters"]["steps"] == pytest.approx(0.75, abs=0.1)
     with styled():
         drawing = draw(spec, [table], [{**fit, "spec": spec.fits("isoflop")[0].model_dump(mode="json")}])
         save(drawing, tmp_path / "isoflop.pdf")

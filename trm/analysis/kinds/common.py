@@ -366,13 +366,17 @@ def save(drawing: Drawing, out: str | Path, origin: Mapping[str, Any] | None = N
     files = [out, out.with_suffix(".png"), out.with_suffix(".json")]
     write_bytes(files[0], pdf.getvalue())
     write_bytes(files[1], png.getvalue())
-    facts = {key: value for key, value in vars(drawing).items() if key not in ("canvas", "rows", "lines")}
-    facts["claims"] = [claim.numbers for claim in drawing.claims]
-    facts |= {"inches": drawing.canvas.get_figwidth(), "svg": _svg(drawing)}
+    facts = words_of(drawing) | {"inches": drawing.canvas.get_figwidth(), "svg": _svg(drawing)}
     facts["narrow"] = _svg(drawing) if stack(drawing.canvas) else ""
     own = {"name": out.stem, "sha256": {file.suffix: sha256_file(file) for file in files[:2]}}
     write_text(files[2], dump({**facts, **own, **(origin or {})}))
     return files
+
+
+def words_of(drawing: Drawing) -> dict[str, Any]:
+    """Everything of a figure but its picture, for its JSON."""
+    facts = {key: value for key, value in vars(drawing).items() if key not in ("canvas", "rows", "lines")}
+    return {**facts, "claims": [claim.numbers for claim in drawing.claims]}
 
 
 def _svg(drawing: Drawing) -> str:

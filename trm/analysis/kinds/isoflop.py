@@ -31,7 +31,7 @@ class Spec(Figure):
 def claimed(group: Mapping[str, Any]) -> bool:
     """Whether enough budgets have an optimum inside their widths, with an interval."""
     law = group.get("law")
-    return bool(law and law["enough_points"] and law["exponents"]["x"]["interval"])
+    return bool(law and law["enough_points"] and law["intervals"])
 
 
 def isoflop_sentence(group: Mapping[str, Any], x: str) -> str:
@@ -46,16 +46,15 @@ def isoflop_sentence(group: Mapping[str, Any], x: str) -> str:
             f"A best {name} inside the grid is established at {of}: too few to say how it grows with compute."
         )
     parts = []
-    for key, into in (("x", name), ("steps", "training steps")):
-        exponent = group["law"]["exponents"][key]
-        bounds = [10**bound for bound in exponent["interval"]]
-        parts.append(f"{into} {estimate(10 ** exponent['value'], bounds)} times")
+    law = group["law"]
+    for key, into in (("a", name), ("steps", "training steps")):
+        bounds = [10**bound for bound in law["intervals"][key]]
+        parts.append(f"{into} {estimate(10 ** law['parameters'][key], bounds)} times")
     lost = [item["doubling"]["value"] for item in inside]
     low, high = (number(100 * value, 2) for value in (min(lost), max(lost)))
-    slope = group["law"]["exponents"]["x"]
     return (
         f"Ten times the training compute is best spent on {listed(parts)} as large (exponent of {name} "
-        f"{estimate(slope['value'], slope['interval'])}, optima at {of}). "
+        f"{estimate(law['parameters']['a'], law['intervals']['a'])}, optima at {of}). "
         f"Half or twice the best {name} costs {low} to {high} %."
     )
 
@@ -86,7 +85,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         figure, spec.second, {compact(value): colour for value, colour in shades.items()}, columns=5
     )
     words = isoflop_sentence(group, spec.x)
-    slope = group["law"]["exponents"]["x"] if claimed(group) else None
+    law = group["law"] if claimed(group) else None
     return common.Drawing(
         figure,
         rows,
@@ -98,7 +97,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
             "filled marks. "
         ),
         sentence=words,
-        strength=2 * abs(slope["value"]) / max(1e-9, np.ptp(slope["interval"])) if slope else None,
+        strength=2 * abs(law["parameters"]["a"]) / max(1e-9, np.ptp(law["intervals"]["a"])) if law else None,
         numbers={"isoflop": group},
         carried=group["runs"],
     )

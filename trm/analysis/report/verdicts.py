@@ -88,10 +88,10 @@ def _law(check: Check, fits: Sequence[Mapping[str, Any]]) -> Verdict:
             continue
         name = thing(str(x))
         if check.exponent:
-            slope = ((group.get("law") or {}).get("exponents") or {}).get("x") or {}
-            value, bounds = float(slope.get("value") or 0.0), slope.get("interval")
-            if not bounds or not group["law"]["enough_points"]:
+            law = group.get("law") or {}
+            if not law.get("intervals") or not law["enough_points"]:
                 return Verdict("undecided", f"too few optima of {name} inside the grid")
+            value, bounds = law["parameters"]["a"], law["intervals"]["a"]
         elif "forms" not in group or group["doubts"] or group["chosen"] == "constant":
             why = group.get("error") or listed(group.get("doubts", [])) or "no trend"
             return Verdict("undecided", f"no power law of {name} in {thing(check.metric)}: {why}")
