@@ -12,9 +12,10 @@ import pytest
 from PIL import Image
 
 from tests.analysis.synthetic import experiment, overlay, parameters
+from trm.analysis.drawing import save, styled
 from trm.analysis.fits import fit_table
 from trm.analysis.kinds import FIGURE, draw
-from trm.analysis.kinds.common import Drawing, save, styled
+from trm.analysis.kinds.common import Drawing
 from trm.analysis.specs import TableSpec
 from trm.analysis.tables import Table, collect, load, merge
 from trm.analysis.tables import save as save_table

@@ -16,8 +16,8 @@ import pytest
 from PIL import Image
 
 from tests.analysis.conftest import figure, inputs
+from trm.analysis.drawing import styled, words_of
 from trm.analysis.kinds import draw
-from trm.analysis.kinds.common import styled, words_of
 from trm.analysis.notebook import Picture
 from trm.analysis.report import build
 from trm.analysis.specs import ReportSpec

@@ -23,7 +23,7 @@ def test_a_difference_decides_by_its_interval(tables: dict[str, Table]) -> None:
     wide, narrow = {"model.d_model": 96}, {"model.d_model": 16}
     better = found(tables["model_size"], {"where": wide, "than": narrow})
     assert better.state == "supported"
-    assert "points higher than with width d = 16" in better.why
+    assert "exact accuracy rises from 62.3 % with width d = 16 to" in better.why
     assert found(tables["model_size"], {"where": narrow, "than": wide}).state == "contradicted"
     assert (
         found(tables["model_size"], {"metric": "error", "where": wide, "than": narrow}).state == "supported"

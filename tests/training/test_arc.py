@@ -171,8 +171,8 @@ def test_another_canvas_is_refused(folder, tmp_path):
 
 def test_from_tasks_to_the_figure(folder, tmp_path):
     """Every file between the data set and the published sentence, as the pipeline hands them on."""
+    from trm.analysis.drawing import save, styled
     from trm.analysis.kinds import FIGURE, draw
-    from trm.analysis.kinds.common import save, styled
     from trm.analysis.specs import TableSpec
     from trm.analysis.tables import collect
     from trm.analysis.tables import load as load_table

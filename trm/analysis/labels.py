@@ -70,7 +70,9 @@ DERIVED: dict[str, Label] = {
     "parameters": Label("parameters", log=True, symbol="N"),
     "train_flops": Label("training compute", "FLOPs", log=True, symbol="C"),
     "flops_per_puzzle": Label("test-time compute", "FLOPs per puzzle", log=True, symbol="F"),
-    "eval_steps": Label("supervision steps at test time", log=True, symbol="s"),
+    "eval_steps": Label(
+        "supervision steps at test time", one="supervision step at test time", log=True, symbol="s"
+    ),
     "clues": Label("clues", "clues"),
     "rating": Label("difficulty rating"),
     "effective_depth": Label("effective depth T(n+1)·layers", "blocks", log=True, symbol="d"),
@@ -131,6 +133,14 @@ HISTORY: dict[str, Label] = {
 """Columns of history.csv that have a better name than their own."""
 
 
+FOUND: dict[str, Label] = {
+    "critical_batch": Label("critical batch", "puzzles"),
+    "copies_worth": Label("worth of the augmented copies of a puzzle", "fresh puzzles at most"),
+    "halted": Label("share of puzzles that reach a positive halt logit", percent=True),
+    "tasks_solved": Label("share of tasks solved", percent=True),
+}
+"""Quantities that figures find out."""
+
 FORM_NAMES = {
     "constant": "a constant",
     "power_law": "a power law",
@@ -153,7 +163,7 @@ def lower_is_better(metric: str) -> bool:
 
 def label(column: str) -> Label:
     """The label of any column; an unnamed key is written as its last part."""
-    for table in (METRICS, DERIVED, CONFIG):
+    for table in (METRICS, DERIVED, CONFIG, HISTORY, FOUND):
         if column in table:
             return table[column]
     return Label(column.rsplit(".", 1)[-1].replace("_", " "))

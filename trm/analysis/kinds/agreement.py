@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 from trm.analysis.labels import HISTORY, Label
 from trm.analysis.lazy import Axes, Table, common, np, pd
 from trm.analysis.specs import Figure
-from trm.analysis.words import count, listed, memory, number, percent, point_name
+from trm.analysis.words import listed, memory, number, percent, point_name
 from trm.errors import UserError
 
 LEAST = 1e-9
@@ -72,25 +72,6 @@ def agreement_sentence(parts: Sequence[Agreement]) -> str:
     return f"{' '.join(texts)} Measured: {'; '.join(costs)}."
 
 
-def agreement_answer(parts: Sequence[Agreement]) -> str:
-    """How many agree, and by how much the worst is off."""
-    first, *others = parts
-    known = [part for part in others if part.largest]
-    if not known:
-        return f"Nothing was measured beside {first.name}."
-    if max(max(part.largest.values()) for part in known) == 0:
-        return f"{listed([first.name, *(part.name for part in known)])} are bit-identical."
-    worst = max(known, key=lambda part: max(part.start.values()))
-    size = f"largest difference at the start {number(100 * max(worst.start.values()), 2)} %"
-    if len(known) == 1:
-        verb = "agrees" if worst.agrees else "does not agree"
-        return f"{worst.name} {verb} with {first.name} to rounding ({size})."
-    good = sum(part.agrees for part in known)
-    many = "all agree" if good == len(known) else f"{good} agree{'s' if good == 1 else ''}"
-    whose = f"{first.name}'s run, {many} to rounding ({size}: {worst.name})"
-    return f"Of {count(len(known), 'other way')} to compute {whose}."
-
-
 def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.Drawing:
     """Above: the curves. Below: their relative difference from the first grid point's, seed by seed."""
     table = tables[0]
@@ -120,8 +101,8 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
             "from step to step, because Adam's update follows the sign even of a gradient near 0: equal "
             "computations agree at the start, later only averages can."
         ),
-        sentence=agreement_sentence(parts),
-        answer=agreement_answer(parts),
+        remarks=agreement_sentence(parts),
+        answer=agreement_sentence(parts).split(" Measured:")[0],
         numbers={"agreement": [part._asdict() for part in parts]},
     )
 

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 from trm.analysis.labels import label
+from trm.analysis.laws import of_fit
 from trm.analysis.lazy import Axes, Table, common, np, stats
 from trm.analysis.specs import Column, Figure, FitSpec, Metric
-from trm.analysis.words import compact, count, estimate, listed, number, sentence, thing
+from trm.analysis.words import compact, sentence, thing
 
 
 class Spec(Figure):
@@ -28,41 +29,17 @@ class Spec(Figure):
         return (FitSpec(experiments=(experiment,), form="isoflop", **keys),)
 
 
-def claimed(group: Mapping[str, Any]) -> bool:
+def followed(group: Mapping[str, Any]) -> bool:
     """Whether enough budgets have an optimum inside their widths, with an interval."""
     law = group.get("law")
     return bool(law and law["enough_points"] and law["intervals"])
 
 
-def isoflop_sentence(group: Mapping[str, Any], x: str) -> str:
-    """Into what ten times the compute goes, and what a wrong width costs."""
-    name = thing(x)
-    if "error" in group:
-        return f"No best {name} could be found: {group['error']}."
-    inside = [item for item in group["optima"] if not item["edge"]]
-    of = f"{len(inside)} of {count(len(group['optima']), 'budget')}"
-    if not claimed(group):
-        return (
-            f"A best {name} inside the grid is established at {of}: too few to say how it grows with compute."
-        )
-    parts = []
-    law = group["law"]
-    for key, into in (("a", name), ("steps", "training steps")):
-        bounds = [10**bound for bound in law["intervals"][key]]
-        parts.append(f"{into} {estimate(10 ** law['parameters'][key], bounds)} times")
-    lost = [item["doubling"]["value"] for item in inside]
-    low, high = (number(100 * value, 2) for value in (min(lost), max(lost)))
-    return (
-        f"Ten times the training compute is best spent on {listed(parts)} as large (exponent of {name} "
-        f"{estimate(law['parameters']['a'], law['intervals']['a'])}, optima at {of}). "
-        f"Half or twice the best {name} costs {low} to {high} %."
-    )
-
-
 def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.Drawing:
     """Left: the metric against width, one colour a budget. Right: the best width and its steps against the budget."""
     table = tables[0]
-    group = common.fit_of(fits, spec.fits(table.experiment)[0])["groups"][0]
+    fit = common.fit_of(fits, spec.fits(table.experiment)[0])
+    group = fit["groups"][0]
     rows = common.rows_of(table, spec.where, spec.y, spec.x, spec.second)
     figure, axes = common.panels(2, 3.0)
     optima = group.get("optima", [])
@@ -84,8 +61,6 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     common.hue_legend(
         figure, spec.second, {compact(value): colour for value, colour in shades.items()}, columns=5
     )
-    words = isoflop_sentence(group, spec.x)
-    law = group["law"] if claimed(group) else None
     return common.Drawing(
         figure,
         rows,
@@ -96,8 +71,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
             "95 % intervals; every draw resamples the runs and finds its own optima. Lines: power laws through the "
             "filled marks. "
         ),
-        sentence=words,
-        strength=2 * abs(law["parameters"]["a"]) / max(1e-9, np.ptp(law["intervals"]["a"])) if law else None,
+        claims=of_fit(fit),
         numbers={"isoflop": group},
         carried=group["runs"],
     )
@@ -139,7 +113,7 @@ def _growth(axes: Axes, group: Mapping[str, Any], spec: Spec) -> None:
             side.plot(item["second"], item[key], mark, color=colour, markerfacecolor=face)
             if key == "x" and item["interval"]:
                 side.plot([item["second"]] * 2, item["interval"], color=colour, linewidth=1.1)
-        if claimed(group):
+        if followed(group):
             fitted = np.polyfit(np.log(places[inside]), np.log(values[inside]), 1)
             side.plot(places, np.exp(np.polyval(fitted, np.log(places))), color=colour, linewidth=1.0)
         side.set_xscale("log")

@@ -6,9 +6,9 @@ from typing import Any, ClassVar, Literal
 
 from trm.analysis.kinds import law
 from trm.analysis.labels import label
+from trm.analysis.laws import supported
 from trm.analysis.lazy import Table, common, np
 from trm.analysis.specs import Column, Figure, FitSpec
-from trm.analysis.words import percent, thing
 
 
 class Spec(Figure):
@@ -26,20 +26,6 @@ class Spec(Figure):
         return (law_of_both,)
 
 
-def joint_sentence(group: law.Group, x: str = "parameters", second: str = "train_flops") -> str:
-    """How the error falls in parameters and in compute."""
-    if reason := law.unclaimed(group, f"joint law of {thing(x)} and {thing(second)}"):
-        return reason
-    form = group["forms"]["joint"]
-    text = (
-        f"The reducible error falls as a power law of {thing(x)} with exponent {law.exponent(form)} and of "
-        f"{thing(second)} with exponent {law.exponent(form, 'b')}"
-    )
-    if not law.floor_shown(group):
-        return f"{text}; no floor is established (its interval includes 0)."
-    return f"{text}, towards a floor of {percent(form['parameters']['E'], form['intervals'].get('E'))}."
-
-
 def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.Drawing:
     """One panel."""
     table = tables[0]
@@ -50,7 +36,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     axis = axes[0, 0]
     cost = rows[spec.second].to_numpy(float)
     shades, means, span = law.marks(axis, rows, cost, spec.x, fit)
-    if law.supported(group):
+    if supported(group):
         values = group["forms"]["joint"]["parameters"]
         for size, colour in shades.items():
             here = cost[(rows[spec.x] == size).to_numpy()]
@@ -68,5 +54,4 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         "Lines: the joint law at each size. Dotted: best mean at any price. ",
         title="Parameters and compute, one law",
         lines=law.parameters(group, "$e = E + A\\,N^{-a} + B\\,C^{-b}$", "a", "b"),
-        sentence=joint_sentence(group, spec.x, spec.second),
     )

@@ -6,9 +6,9 @@ from typing import Any, ClassVar, Literal
 
 from trm.analysis.kinds import law
 from trm.analysis.labels import Label
-from trm.analysis.lazy import Axes, Table, common, mpl, np, pd
+from trm.analysis.laws import supported
+from trm.analysis.lazy import Axes, Table, common, np, pd
 from trm.analysis.specs import Column, Figure, FitSpec
-from trm.analysis.words import estimate
 
 
 class Spec(Figure):
@@ -31,25 +31,12 @@ class Spec(Figure):
         return self.sources
 
 
-def repeated_sentence(group: law.Group) -> str:
-    """What copies are worth."""
-    if reason := law.unclaimed(group, "repeated-data law"):
-        return reason
-    form = group["forms"]["repeated_data"]
-    worth, bounds = form["parameters"]["R*"], (form.get("intervals") or {}).get("R*")
-    return (
-        f"Augmented copies of a puzzle are worth at most {estimate(worth, bounds)} fresh puzzles, "
-        f"however many; the error falls as a power law of the effective number of puzzles with exponent "
-        f"{law.exponent(form)}."
-    )
-
-
 def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.Drawing:
     """Left: error against effective data, all experiments on one curve. Right: what copies are worth."""
     rows = common.merge(tables, spec.sources).select(spec.where, [spec.x, spec.second], plain=True)
     fit = common.fit_of(fits, spec.fits("")[0])
     group = fit["groups"][0]
-    form = group["forms"]["repeated_data"] if law.supported(group) else None
+    form = group["forms"]["repeated_data"] if supported(group) else None
     figure, axes = common.panels(2 if form else 1, 3.0)
     x = effective(rows[spec.x], rows[spec.second], form)
     shades, _, span = law.marks(axes[0], rows, x, spec.x, fit)
@@ -65,7 +52,6 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         caption += "Right: how many fresh puzzles the copies of one are worth; ribbon: the interval of R*. "
     name = "effective puzzles D′" if form else "training puzzles, every copy counted"
     common.axis_scale(axes[0], "x", Label(name, log=True), x)
-    axes[0].xaxis.set_major_locator(mpl.ticker.FixedLocator(common.nice(*axes[0].get_xlim())))
     common.error_scale(axes[0], "error", *span)
     common.hue_legend(figure, spec.x, shades, columns=6)
     return law.drawing(
@@ -75,7 +61,6 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         caption,
         title="Unique and repeated data, one law",
         lines=law.parameters(group, "$e = E + A\\,D'^{-a}$", "a", "R*"),
-        sentence=repeated_sentence(group),
     )
 
 

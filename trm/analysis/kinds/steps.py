@@ -37,15 +37,8 @@ def steps_sentence(errors: Sequence[Sequence[int]]) -> str:
         first = [puzzle.index(0) + 1 for puzzle in solved]
         text += f", on average after {number(sum(first) / len(first), 2)} steps"
     lost = sum(0 in puzzle[:-1] and puzzle[-1] > 0 for puzzle in errors)
-    return (
-        text
-        + (
-            f"; {lost} {'was' if lost == 1 else 'were'} right at an earlier step and lost again"
-            if lost
-            else ""
-        )
-        + "."
-    )
+    verb = "was" if lost == 1 else "were"
+    return text + (f"; {lost} {verb} right at an earlier step and lost again" if lost else "") + "."
 
 
 def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.Drawing:
@@ -83,7 +76,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
             "most cells change. Grey and bold: given (ARC: every cell in its colour). Red with a cross: wrong. "
             "Test puzzles, if there are such: one solved after several steps, one unsolved, one more."
         ),
-        sentence=steps_sentence([wrong(trace).sum(axis=1).tolist() for trace in traces]),
+        remarks=steps_sentence([wrong(trace).sum(axis=1).tolist() for trace in traces]),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from trm.analysis.labels import label
 from trm.analysis.report.contents import Finding, Section
 from trm.analysis.specs import ReportSpec
 from trm.analysis.words import compact, count, duration, listed, measured, thing
@@ -79,10 +80,13 @@ def refutations(fits: Sequence[Mapping[str, Any]], sections: Sequence[Section]) 
         index = min(range(len(x)), key=lambda i: abs(x[i] - 2 * group["range"][0][1]))
         bounds = measured(spec["y"], y[index], (low[index], high[index]))
         name, metric = thing(spec["x"]), thing(spec["y"])
+        at = f"{compact(x[index])} {label(spec['x']).unit or name}"
         found.append(
-            f"The law of {name}: {metric} outside {bounds} at {compact(x[index])}, twice its largest point."
+            f"A run at {at}, twice the largest point of its law, with {metric} outside its interval: {bounds}."
         )
     for section in sections:
         if section.verdict and section.verdict.state == "supported":
-            found.append(f"{section.spec.name}: new seeds that contradict this: {section.verdict.why}.")
+            found.append(
+                f"New seeds that show the opposite of what {section.spec.name} found: {section.verdict.why}."
+            )
     return list(dict.fromkeys(found))
