@@ -124,6 +124,10 @@ class Claim:
             return f"{name} {verb} from {first} with {self.against} to {last} with {self.subject} ({self.amount}){more}"
         if self.sign:
             return f"{name} is {self.size} {self.verdict} with {self.subject} than with {self.against}{more}"
+        if self.verdict == "single" and self.ends:
+            first, last = one_unit(*(measured(self.metric, end) for end in self.ends))
+            with_them = f"{first} with {self.against} and {last} with {self.subject}"
+            return f"{name} is {with_them} in one pair of seeds (no interval){more}"
         why = {
             "single": "one pair of seeds gives no interval",
             "corrected": "not established after correction for several comparisons",

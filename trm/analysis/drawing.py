@@ -16,7 +16,7 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.gridspec import GridSpec
 
 from trm.analysis.claims import answer, strength, told
-from trm.analysis.kinds.common import FOOT, GREY, MISSING, ONE, SMALL, Drawing, heading, keep_free, wrap
+from trm.analysis.kinds.common import GREY, MISSING, ONE, SMALL, Drawing, heading, settle, wrap
 from trm.analysis.specs import Figure
 from trm.analysis.tables import Table
 from trm.analysis.words import count, listed
@@ -53,20 +53,28 @@ def finish(drawing: Drawing, spec: Figure, tables: Sequence[Table]) -> Drawing:
     facts = drawing.provenance = provenance(tables, drawing.rows)
     if drawing.carried not in (None, drawing.rows["run"].nunique()):
         facts["size"] += f" ({drawing.carried} carry the line)"
-    width = int(figure.get_figwidth() * 72 / (0.56 * SMALL))
     items = [facts["study"], *(facts[key].replace(" ", "\u00a0") for key in ("size", "data", "commit"))]
-    lines = wrap("\u00a0· ".join(items), width)
-    figure.text(0.008, 0.012, lines, fontsize=SMALL, color=GREY, ha="left", va="bottom", linespacing=1.1)
+    footer(figure, "\u00a0· ".join(items))
     lost = sum(len(table.info.get("missing", [])) for table in tables)
     if lost:
         drawing.caption += f" Incomplete: {count(lost, 'file')} missing, the figure shows the rest."
         words = f"incomplete: {count(lost, 'file')} missing"
         figure.text(0.992, 0.995, words, fontsize=SMALL, color=MISSING, ha="right", va="top")
+    settle(figure, figure.get_figheight())
     drawing.caption = drawing.caption.strip()
     drawing.sentence = " ".join(filter(None, [told(drawing.claims), drawing.remarks.strip()]))
     drawing.answer = answer(drawing.claims) or drawing.answer or drawing.sentence
     drawing.strength = strength(drawing.claims)
     return drawing
+
+
+def footer(figure: Canvas, text: str) -> None:
+    """Small grey lines at the bottom, in place of those that are there."""
+    lines = wrap(text, int(figure.get_figwidth() * 72 / (0.53 * SMALL)))
+    for old in figure.texts[:1]:
+        old.set_text(lines)
+        return
+    figure.text(0.008, 0.012, lines, fontsize=SMALL, color=GREY, ha="left", va="bottom", linespacing=1.1)
 
 
 def provenance(tables: Sequence[Table], rows: pd.DataFrame) -> dict[str, str]:
@@ -146,24 +154,14 @@ def stack(figure: Canvas) -> bool:
     engine = figure.get_layout_engine()
     if len({column for _, column in cells}) < 2 or engine is None:
         return False
-    share = engine.get()["rect"][3]
-    panel = figure.get_figheight() * share / len({row for row, _ in cells})
-    below = figure.get_figheight() * (1 - share)
-    for found in figure.legends:
-        columns: int = getattr(found, "_ncols", 1)
-        narrow = max(1, columns // 2)
-        found.set_ncols(narrow)
-        below += 0.16 * (-(-len(found.texts) // narrow) + len(found.texts) // -columns)
-    footer = figure.texts[0]
-    lines = footer.get_text().count("\n")
-    footer.set_text(wrap(footer.get_text().replace("\n", " "), int(ONE * 72 / (0.56 * SMALL))))
-    lift = 0.1 * (footer.get_text().count("\n") - lines)
+    height = figure.get_figheight() * engine.get()["rect"][3] / len({row for row, _ in cells}) * len(cells)
     grid = GridSpec(len(cells), 1, figure=figure)
     for axes, spot in places.items():
         axes.set_subplotspec(grid[cells.index((spot.rowspan.start, spot.colspan.start)), 0])
-        axes.tick_params(labelleft=str(axes.yaxis.get_label_position()) == "left")
-    figure.set_size_inches(ONE, panel * len(cells) + below + lift)
+        axes.tick_params(labelleft=True)
     for found in figure.legends:
-        found.set_bbox_to_anchor((0.5, (FOOT - 0.06 + lift) / figure.get_figheight()), figure.transFigure)
-    keep_free(figure, below + lift)
+        found.set_ncols(max(1, getattr(found, "_ncols", 1) // 2))
+    figure.set_figwidth(ONE)
+    footer(figure, figure.texts[0].get_text().replace("\n", " "))
+    settle(figure, height)
     return True

@@ -206,7 +206,7 @@ def _optima(group: Group, spec: Mapping[str, Any]) -> list[Claim]:
         lost = sorted(item["doubling"]["value"] for item in inside)
         shown = [number(100 * value, 2) for value in (lost[0], lost[-1])]
         more = f": ten times the {second} is best spent on {listed(parts)}"
-        ends = f" Half or twice the best {thing(x)} costs {shown[0]} to {shown[1]} % in {thing(spec['y'])}.{ends}"
+        ends = f" Half or twice the best {thing(x)} raises {thing(spec['y'])} by {shown[0]} to {shown[1]} %.{ends}"
     return [Claim(x, second, "", value, bounds, verdict, "optimum", more=more, notes=ends, pairs=len(inside))]
 
 
@@ -232,7 +232,10 @@ def equation(group: Group, x: str, y: str = "error", width: int = 72) -> str:
             if share and key != "a"
             else estimate(values[key], bounds.get(key))
         )
-        parts.append(f"{key} = {text}")
+        if key == "E" and not floor_shown(group) and bounds.get(key):
+            parts.append(f"E < {measured(y, bounds[key][1]) if share else estimate(bounds[key][1])}")
+        else:
+            parts.append(f"{key} = {text}")
     lines = [parts[0]]
     for part in parts[1:]:
         if len(lines[-1].replace("$", "").replace("\\", "")) + len(part) > width:

@@ -102,7 +102,10 @@ def _best(
     return {
         "second": float(np.exp(np.log(data.x[1, rows]).mean())),
         "x": float(best["x"][0]),
-        "interval": percentiles(best["x"][1:], spec.level).tolist() if len(samples) > 1 else None,
+        **{
+            f"{key}_interval": percentiles(draws[1:], spec.level).tolist() if len(draws) > 1 else None
+            for key, draws in best.items()
+        },
         "steps": float(best["steps"][0]),
         "edge": edge,
         "range": [float(places[0]), float(places[-1])],

@@ -39,8 +39,6 @@ GREY = "#767676"
 MISSING = "#B00020"
 SMALL = 6.5
 """Font size of every note inside a figure; the style file sets the others."""
-FOOT = 0.36
-"""Inches kept free for the footer's two lines."""
 
 
 @dataclass
@@ -153,18 +151,23 @@ def positive(rows: pd.DataFrame, metric: str) -> np.ndarray:
 def canvas(
     width: float, height: float, rows: int = 1, columns: int = 1, **options: Any
 ) -> tuple[Canvas, np.ndarray]:
-    """A figure with axes [rows, columns], `height` inches tall, above the footer."""
-    figure = Canvas(figsize=(width, height + FOOT))
+    """A figure with axes [rows, columns], `height` inches tall; legend and footer come below (`settle`)."""
+    figure = Canvas(figsize=(width, height), layout=ConstrainedLayoutEngine())
     FigureCanvasAgg(figure)
-    keep_free(figure, FOOT)
     return figure, figure.subplots(rows, columns, squeeze=False, **options)
 
 
-def keep_free(figure: Canvas, below: float) -> None:
-    """Leave `below` inches under the axes."""
-    share = below / figure.get_figheight()
-    engine = ConstrainedLayoutEngine(rect=(0.004, share, 0.992, 1.0 - share - 0.01))
-    figure.set_layout_engine(engine)
+def settle(figure: Canvas, height: float) -> None:
+    """Stack legend and footer below the axes, which take `height` inches."""
+    lines = figure.texts[0].get_text().count("\n") + 1 if figure.texts else 0
+    below = 0.11 * lines + 0.06
+    for found in figure.legends:
+        size = found.get_window_extent(figure.canvas.get_renderer()).height / figure.dpi  # type: ignore[attr-defined]
+        found.set_bbox_to_anchor((0.5, below / (height + below + size)), figure.transFigure)
+        below += size
+    figure.set_figheight(height + below)
+    share = below / (height + below)
+    figure.set_layout_engine(ConstrainedLayoutEngine(rect=(0.004, share, 0.992, 1.0 - share - 0.01)))
 
 
 def panels(number: int, height: float, *, wide: int = 3, **options: Any) -> tuple[Canvas, np.ndarray]:
@@ -179,19 +182,9 @@ def panels(number: int, height: float, *, wide: int = 3, **options: Any) -> tupl
 
 
 def legend(figure: Canvas, handles: Sequence[Any], columns: int, title: str = "") -> None:
-    """A legend between axes and footer; the figure grows by its height."""
-    strip = 0.16 * (-(-len(handles) // columns) + bool(title)) + 0.06
-    figure.set_figheight(figure.get_figheight() + strip)
-    keep_free(figure, FOOT + strip)
-    found = figure.legend(
-        handles=handles,
-        loc="lower center",
-        bbox_to_anchor=(0.5, (FOOT - 0.06) / figure.get_figheight()),
-        ncols=columns,
-        title=title or None,
-        columnspacing=1.4,
-        labelspacing=0.25,
-    )
+    """A legend between axes and footer."""
+    spaces = {"columnspacing": 1.4, "labelspacing": 0.25, "borderaxespad": 0.1}
+    found = figure.legend(handles=handles, loc="lower center", ncols=columns, title=title or None, **spaces)
     found.set_in_layout(False)
 
 

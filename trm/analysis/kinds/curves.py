@@ -47,6 +47,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         key = next(iter(common.differing(table, rows)), key)
     parts = common.groups(rows, key)
     names = {value: point_name(value) if key == "label" else place(key, value) for value in parts}
+    names = names if len(parts) > 1 else dict.fromkeys(parts, "")
     shades = common.colours(list(parts))
     if spec.metric not in table.curves:
         raise UserError(f"no history of {table.experiment} has a column {spec.metric}")
@@ -165,9 +166,9 @@ def _gap(axes: Axes, parts: Mapping[Any, pd.DataFrame], shades: dict[Any, str]) 
         trained, tested = _accuracies(part)
         style: dict[str, Any] = {"color": shades[value], "zorder": 3}
         axes.plot([tested, trained], [at, at], color=shades[value], linewidth=1.2, zorder=2)
-        axes.plot(
-            part["exact_accuracy"], [at + 0.18] * len(part), "o", alpha=0.4, markersize=2.6, mew=0, **style
-        )
+        if len(part) > 1:
+            small = {"alpha": 0.4, "markersize": 2.6, "mew": 0, **style}
+            axes.plot(part["exact_accuracy"], [at + 0.18] * len(part), "o", **small)
         axes.plot(trained, at, "o", markerfacecolor="white", markersize=5.5, **style)
         axes.plot(tested, at, "o", markersize=3.2, **style)
     common.heading(axes, "Trained on and unseen")

@@ -173,8 +173,8 @@ def _optima(axes: Axes, group: Mapping[str, Any], spec: Spec) -> None:
     places = np.array([item["second"] for item in group["optima"]])
     best = np.array([item["x"] for item in group["optima"]])
     for item in group["optima"]:
-        if item["interval"]:
-            axes.plot([item["second"]] * 2, item["interval"], color=blue, linewidth=1.1)
+        if item["x_interval"]:
+            axes.plot([item["second"]] * 2, item["x_interval"], color=blue, linewidth=1.1)
         axes.plot(
             item["second"], item["x"], "o", color=blue, markerfacecolor="white" if item["edge"] else blue
         )

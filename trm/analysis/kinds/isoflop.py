@@ -41,7 +41,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     fit = common.fit_of(fits, spec.fits(table.experiment)[0])
     group = fit["groups"][0]
     rows = common.rows_of(table, spec.where, spec.y, spec.x, spec.second)
-    figure, axes = common.panels(2, 3.0)
+    figure, axes = common.panels(3, 2.7)
     optima = group.get("optima", [])
     shades = common.colours([item["second"] for item in optima])
     values = common.positive(rows, spec.y)
@@ -57,7 +57,8 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     common.axis_scale(axes[0], "x", label(spec.x), rows[spec.x])
     common.error_scale(axes[0], spec.y, float(values.min()), float(values.max()))
     common.heading(axes[0], sentence(f"{thing(spec.y)} at equal compute"))
-    _growth(axes[1], group, spec)
+    _growth(axes[1], group, spec, "x")
+    _growth(axes[2], group, spec, "steps")
     common.hue_legend(
         figure, spec.second, {compact(value): colour for value, colour in shades.items()}, columns=5
     )
@@ -67,9 +68,9 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         title=f"Where compute is best spent: {thing(spec.x)} or steps",
         caption=(
             "Left: seeds and their mean; a parabola in log width for each budget, its vertex a diamond (hollow: at the "
-            "edge of the grid, or no minimum is established). Right: the best width and the steps that it leaves, with "
-            "95 % intervals; every draw resamples the runs and finds its own optima. Lines: power laws through the "
-            "filled marks. "
+            "edge of the grid, or no minimum is established). Middle and right: the best width and the steps that it "
+            "leaves, with 95 % intervals; every draw resamples the runs and finds its own optima. Lines: power laws "
+            "through the filled marks. "
         ),
         claims=of_fit(fit),
         numbers={"isoflop": group},
@@ -96,29 +97,29 @@ def _parabola(axes: Axes, item: Mapping[str, Any], colour: str) -> None:
     )
 
 
-def _growth(axes: Axes, group: Mapping[str, Any], spec: Spec) -> None:
-    """The best width on the left scale of a log-log panel, its steps beside it."""
-    common.heading(axes, f"The best {thing(spec.x)} and its steps")
-    if not group.get("optima"):
+def _growth(axes: Axes, group: Mapping[str, Any], spec: Spec, key: str) -> None:
+    """The best width, or the steps that it leaves, against the budget, log-log, with the power law."""
+    column = spec.x if key == "x" else "training.steps"
+    common.heading(axes, f"Best {thing(column)}" if key == "x" else "Steps at the best")
+    optima = group.get("optima")
+    if not optima:
         axes.set_axis_off()
         return
-    blue, orange = common.OKABE_ITO[:2]
-    places = np.array([item["second"] for item in group["optima"]])
-    other = axes.twinx()
-    for side, key, colour, mark in ((axes, "x", blue, "D"), (other, "steps", orange, "s")):
-        values = np.array([item[key] for item in group["optima"]])
-        inside = ~np.array([item["edge"] for item in group["optima"]])
-        for item in group["optima"]:
-            face = "white" if item["edge"] else colour
-            side.plot(item["second"], item[key], mark, color=colour, markerfacecolor=face)
-            if key == "x" and item["interval"]:
-                side.plot([item["second"]] * 2, item["interval"], color=colour, linewidth=1.1)
-        if followed(group):
-            fitted = np.polyfit(np.log(places[inside]), np.log(values[inside]), 1)
-            side.plot(places, np.exp(np.polyval(fitted, np.log(places))), color=colour, linewidth=1.0)
-        side.set_xscale("log")
-        side.set_yscale("log")
-        common.axis_scale(side, "y", label(spec.x if key == "x" else "training.steps"), values)
-        side.yaxis.label.set_color(colour)
-    other.grid(visible=False)
+    places, values = (np.array([item[name] for item in optima]) for name in ("second", key))
+    inside = ~np.array([item["edge"] for item in optima])
+    blue = common.OKABE_ITO[0]
+    for item in optima:
+        axes.plot(
+            item["second"], item[key], "D", color=blue, markerfacecolor="white" if item["edge"] else blue
+        )
+        if item[f"{key}_interval"]:
+            axes.plot([item["second"]] * 2, item[f"{key}_interval"], color=blue, linewidth=1.1)
+    if followed(group):
+        fitted = np.polyfit(np.log(places[inside]), np.log(values[inside]), 1)
+        axes.plot(
+            places, np.exp(np.polyval(fitted, np.log(places))), color=common.OKABE_ITO[1], linewidth=1.0
+        )
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    common.axis_scale(axes, "y", label(column), values)
     common.axis_scale(axes, "x", label(spec.second), places)

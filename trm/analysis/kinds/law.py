@@ -244,12 +244,11 @@ def marks(
 
 
 def envelope(axes: Axes, means: np.ndarray) -> None:
-    """The best mean at each price, over all colours, as steps. means: place and mean of each point [P, 2]."""
-    best = means[stats.frontier(means[:, 0], -means[:, 1])]
+    """The best mean at each price, over all colours. means: place and mean of each point [P, 2]."""
+    best = means[stats.frontier(means[:, 0], -means[:, 1], tolerance=0.05)]  # runs of a budget end at whole steps
     style: dict[str, Any] = {
         "color": "black",
         "linewidth": 0.9,
-        "drawstyle": "steps-post",
         "linestyle": ":",
         "zorder": 6,
     }

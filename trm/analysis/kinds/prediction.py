@@ -13,7 +13,7 @@ from trm.analysis.labels import FORM_NAMES, label
 from trm.analysis.laws import Group, chosen, one
 from trm.analysis.lazy import Table, common, np
 from trm.analysis.specs import Column, Figure, FitSpec, Form, Metric, Reported
-from trm.analysis.words import compact, listed, measured, sentence, thing
+from trm.analysis.words import compact, listed, measured, number, sentence, thing
 
 
 class Spec(Figure):
@@ -45,7 +45,7 @@ def extrapolated(group: Group, spec: Spec) -> Claim:
     published = f"{goal.label}: {measured(spec.y, goal.y)}"
     if "error" in group:
         return one(group, spec.x, spec.y)
-    factor = compact(goal.x / group["range"][0][1])
+    factor = number(goal.x / group["range"][0][1], 2)
     reach = f"{factor} times beyond the data to {compact(goal.x)} {unit}"
     if group["chosen"] == "constant":
         more = f"; so nothing is predicted {reach}; {published}"

@@ -46,7 +46,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     shown, claims = [], []
     for index, (panel, axis) in enumerate(zip(spec.panels, axes)):
         letter = chr(97 + index)
-        title = f"{letter}  {(panel.title or law.title_of(panel)).removeprefix('Error ')}"
+        title = common.wrap(f"{letter}  {panel.title or law.title_of(panel)}", 36)
         try:
             table = common.merge(tables, [panel.experiment])
             found = panel.fits()

@@ -89,9 +89,14 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     trained = rows["model.halt_max_steps"].unique()
     if spec.marked and len(trained) == 1:
         axes[0].axvline(float(trained[0]), color=common.GREY, linewidth=0.8, linestyle=":", zorder=1)
-        common.note(
-            axes[0], "trained with", (float(trained[0]), 0.0), (2, 3), xycoords=("data", "axes fraction")
-        )
+        style: dict[str, Any] = {
+            "rotation": 90,
+            "ha": "center",
+            "va": "center",
+            "xycoords": ("data", "axes fraction"),
+        }
+        style["bbox"] = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}
+        common.note(axes[0], "as in training", (float(trained[0]), 0.5), **style)
     common.axis_scale(axes[0], "x", label("eval_steps"), steps)
     common.axis_scale(axes[0], "y", label("exact_accuracy"), log=False)
     axes[0].set_ylim(-0.02, 1.02)
