@@ -57,7 +57,7 @@ def test_the_abstract_has_150_words_at_most_and_counts_the_verdicts() -> None:
     ]
     spec = ReportSpec(study="s", scale="laptop", experiments=[section.spec for section in sections])
     findings = [Finding("a", f"Finding {i} " + "word " * 30 + "end.", True) for i in range(9)]
-    text = abstract(spec, sections, [*findings, Finding("b", "Nothing.", False)])
+    text = abstract(spec, sections, [*findings, Finding("b", "Nothing.", False)], {})
     assert len(text.split()) <= ABSTRACT
     assert "Finding 0" in text
     assert "Nothing." not in text

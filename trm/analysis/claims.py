@@ -125,9 +125,9 @@ class Claim:
         if self.sign:
             return f"{name} is {self.size} {self.verdict} with {self.subject} than with {self.against}{more}"
         if self.verdict == "single" and self.ends:
-            first, last = one_unit(*(measured(self.metric, end) for end in self.ends))
-            with_them = f"{first} with {self.against} and {last} with {self.subject}"
-            return f"{name} is {with_them} in one pair of seeds (no interval){more}"
+            first, last = (measured(self.metric, end) for end in self.ends)
+            why = self.more or "one pair of seeds, no interval"
+            return f"{name} is {first} with {self.against} and {last} with {self.subject} ({why})"
         why = {
             "single": "one pair of seeds gives no interval",
             "corrected": "not established after correction for several comparisons",
@@ -185,9 +185,7 @@ class Claim:
 
 
 def compared(
-    metric: str,
-    pairs: Mapping[Key, tuple[pd.Series, pd.Series]],
-    name: Callable[[Key], tuple[str, ...]],
+    metric: str, pairs: Mapping[Key, tuple[pd.Series, pd.Series]], name: Callable[[Key], tuple[str, ...]]
 ) -> dict[Key, Claim]:
     """Claims on the differences of pairs of series (against, subject; index: seed), tested together.
 

@@ -44,7 +44,7 @@ METRICS: dict[str, Label] = {
     "validation_exact_accuracy": Label("exact accuracy on validation puzzles", percent=True),
     "validation_cross_entropy": Label("validation cross entropy", "nats per cell", log=True, symbol="H"),
     "train_exact_accuracy": Label("exact accuracy on training puzzles", percent=True),
-    "train_test_gap": Label("train − test exact accuracy", "percentage points", percent=False),
+    "train_test_gap": Label("gap between training and unseen puzzles", "percentage points"),
     "mean_steps": Label("mean supervision steps", "steps"),
     "wall_seconds": Label("training time", "s", log=True),
     "rows_per_second": Label("training throughput", "puzzles/s", log=True),

@@ -26,8 +26,11 @@ def test_a_gain_is_claimed_only_if_established() -> None:
 
 def test_one_seed_has_the_interval_of_its_test_set() -> None:
     found = gain({1: series(0.0), 128: series(0.68)}, "", 1000)
-    assert "one pair of seeds gives no interval" in found.text()
-    assert "1,000 test puzzles, 0.0 % [0.0, 0.4] and 68.0 % [65.0, 70.8], are apart" in found.text()
+    assert (
+        "0.0 % with 1 supervision step and 68.0 % with 128 supervision steps (one run; binomial"
+        in found.text()
+    )
+    assert "1,000 test puzzles: [0.0, 0.4] and [65.0, 70.8])" in found.text()
 
 
 def test_it_is_drawn(drawn: Drawn) -> None:

@@ -42,7 +42,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     rows = rows[rows["run"].isin(known)]
     if not len(rows):
         raise UserError(f"no evaluation of {table.experiment} counted its puzzles by {label(spec.by).name}")
-    key = common.varied(spec, table, rows)
+    key = common.varied(spec.hue, table, rows)
     parts = common.groups(rows, key)
     shades = common.colours(list(parts))
     ticks = {bounds_of(item): float(item["from"]) for run in rows["run"] for item in known[run]}

@@ -95,15 +95,15 @@ def rows_of(table: Table, where: Mapping[str, Any], metric: str, *columns: str |
     return rows
 
 
-def varied(spec: Any, table: Table, rows: pd.DataFrame) -> str | None:
-    """The column of the colours: the spec's hue, else the one coordinate that differs, else the grid point.
+def varied(hue: str | None, table: Table, rows: pd.DataFrame) -> str | None:
+    """The column of the colours: `hue`, else the one coordinate that differs, else the grid point.
 
     None: nothing differs.
     """
     found = differing(table, rows)
     if len(found) == 1 and rows[found[0]].astype(str).str.startswith("[").any():
         found.append("")  # stages of a curriculum: the point's own words say more
-    return spec.hue or (found[0] if len(found) == 1 else "label" if found else None)
+    return hue or (found[0] if len(found) == 1 else "label" if found else None)
 
 
 def differing(table: Table, rows: pd.DataFrame) -> list[str]:

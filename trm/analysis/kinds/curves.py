@@ -42,7 +42,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     """Both panels."""
     table = tables[0]
     rows = table.select(spec.where, [spec.hue] if spec.hue else [])
-    key = common.varied(spec, table, rows) or "label"
+    key = common.varied(spec.hue, table, rows) or "label"
     if key == "label" and rows["label"].nunique() > MOST:
         key = next(iter(common.differing(table, rows)), key)
     parts = common.groups(rows, key)

@@ -10,7 +10,7 @@ from trm.analysis.claims import Claim, compared
 from trm.analysis.labels import label
 from trm.analysis.laws import one
 from trm.analysis.lazy import Axes, Table, common, np, pd
-from trm.analysis.specs import Column, Figure, FitSpec
+from trm.analysis.specs import Figure, FitSpec
 from trm.analysis.words import compact, number, place
 from trm.errors import UserError
 
@@ -33,16 +33,10 @@ class Spec(Figure):
     reading: ClassVar[str] = (
         "accuracy bought by compute at test time: more steps, stopping when confident, restarts"
     )
-    hue: Column | None = None
-    """One panel for each value; null: one for each grid point."""
-    fit: bool = True
-    """Fit the error against test-time FLOPs of the fixed policy."""
 
     def fits(self, experiment: str) -> tuple[FitSpec, ...]:
-        if not self.fit:
-            return ()
         where = {**self.where, "policy": "fixed"}
-        fit = FitSpec(experiments=(experiment,), form="auto", x="flops_per_puzzle", hue=self.hue, where=where)
+        fit = FitSpec(experiments=(experiment,), form="auto", x="flops_per_puzzle", where=where)
         return (fit,)
 
 
@@ -50,10 +44,9 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     """One panel for each hue value or grid point; the sentence is about the first."""
     table = tables[0]
     rows = test_rows(table, spec.where)
-    hue = spec.hue or ("label" if rows["label"].nunique() > 1 else None)
+    hue = "label" if rows["label"].nunique() > 1 else None
     parts = common.groups(rows, hue)
-    found = spec.fits(table.experiment)
-    fit = common.fit_of(fits, found[0]) if found else None
+    fit = common.fit_of(fits, spec.fits(table.experiment)[0])
     figure, axes = common.panels(len(parts), 2.9, sharey=True)
     best: dict[str, tuple[float, float, str]] = {}
     for axis, (value, part) in zip(axes, parts.items()):
@@ -68,7 +61,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     common.legend(figure, handles, 2)
     first, part = next(iter(parts.items()))
     claims = gains(part, place(hue, first) if hue else "")
-    if fit and (spec.hue or not hue):
+    if not hue:
         claims.append(one(fit["groups"][0], "flops_per_puzzle"))
     return common.Drawing(
         figure,
@@ -133,7 +126,7 @@ def gains(rows: pd.DataFrame, where: str = "") -> list[Claim]:
         how = f"{'at most ' * (policy == 'confident')}{int(top['eval_steps'])} steps"
         how = f"{int(top['restarts'])} restarts" if top["restarts"] > 1 else how
         pairs[policy] = (left, here)
-        costs[policy] = f"at {number(top['flops'] / price, 2)} times the compute ({how})"
+        costs[policy] = f"at {number(top['flops'] / price, 2)} times the compute, {how}"
     names = {
         policy: (
             POLICIES[policy][0],

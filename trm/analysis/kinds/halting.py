@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 from trm.analysis.claims import Claim, level
 from trm.analysis.labels import Label
 from trm.analysis.lazy import Table, common, mpl, np, stats
-from trm.analysis.specs import Column, Figure
+from trm.analysis.specs import Figure
 from trm.analysis.words import place
 from trm.errors import UserError
 
@@ -17,7 +17,6 @@ class Spec(Figure):
 
     kind: Literal["halting"] = "halting"
     reading: ClassVar[str] = "at which supervision step the model first says that it is done"
-    hue: Column | None = None
 
 
 def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.Drawing:
@@ -25,12 +24,12 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     import seaborn as sns
 
     table = tables[0]
-    rows = table.select(spec.where, [spec.hue] if spec.hue else [])
+    rows = table.select(spec.where)
     known = table.info.get("halting", {})
     rows = rows[[bool(known.get(run)) for run in rows["run"]]]
     if not len(rows):
         raise UserError(f"no evaluation of {table.experiment} recorded when puzzles halt")
-    key = common.varied(spec, table, rows) or "label"
+    key = common.varied(None, table, rows) or "label"
     parts = common.groups(rows, key)
     shades = common.colours(list(parts))
     figure, axes = common.panels(2, 2.6)

@@ -8,8 +8,11 @@ from typing import Any, ClassVar, Literal
 from trm.analysis.labels import label
 from trm.analysis.laws import of_fit
 from trm.analysis.lazy import Axes, Table, common, np, stats
-from trm.analysis.specs import Column, Figure, FitSpec, Metric
+from trm.analysis.specs import Figure, FitSpec, Metric
 from trm.analysis.words import compact, sentence, thing
+
+X, BUDGET = "model.d_model", "train_flops"
+"""Runs within 10 % of each other share a budget."""
 
 
 class Spec(Figure):
@@ -19,14 +22,13 @@ class Spec(Figure):
     reading: ClassVar[str] = (
         "each curve spends one budget on wider models for fewer steps; the diamond is the best width"
     )
-    x: Column = "model.d_model"
-    second: Column = "train_flops"
-    """The budget; runs within 10 % of each other share one."""
     y: Metric = "cross_entropy"
 
     def fits(self, experiment: str) -> tuple[FitSpec, ...]:
-        keys = {key: getattr(self, key) for key in ("x", "second", "y", "where")}
-        return (FitSpec(experiments=(experiment,), form="isoflop", **keys),)
+        fit = FitSpec(
+            experiments=(experiment,), form="isoflop", x=X, second=BUDGET, y=self.y, where=self.where
+        )
+        return (fit,)
 
 
 def followed(group: Mapping[str, Any]) -> bool:
@@ -40,32 +42,30 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     table = tables[0]
     fit = common.fit_of(fits, spec.fits(table.experiment)[0])
     group = fit["groups"][0]
-    rows = common.rows_of(table, spec.where, spec.y, spec.x, spec.second)
+    rows = common.rows_of(table, spec.where, spec.y, X, BUDGET)
     figure, axes = common.panels(3, 2.7)
     optima = group.get("optima", [])
     shades = common.colours([item["second"] for item in optima])
     values = common.positive(rows, spec.y)
-    rows = rows.assign(_budget=_nearest(rows[spec.second].to_numpy(float), list(shades)), _y=values)
-    rows["_point"] = rows.groupby(["_budget", spec.x], dropna=False).ngroup()
+    rows = rows.assign(_budget=_nearest(rows[BUDGET].to_numpy(float), list(shades)), _y=values)
+    rows["_point"] = rows.groupby(["_budget", X], dropna=False).ngroup()
     means = stats.pooled_log_intervals(values, rows["_point"].to_numpy())
     for index, (value, colour) in enumerate(shades.items()):
         part = rows[rows["_budget"] == value]
         for point, here in part.groupby("_point"):
-            at, marker = float(here[spec.x].iloc[0]), common.MARKERS[index % 8]
+            at, marker = float(here[X].iloc[0]), common.MARKERS[index % 8]
             common.seed_marks(axes[0], at, here["_y"], colour, marker, summary=means[point])
         _parabola(axes[0], optima[index], colour)
-    common.axis_scale(axes[0], "x", label(spec.x), rows[spec.x])
+    common.axis_scale(axes[0], "x", label(X), rows[X])
     common.error_scale(axes[0], spec.y, float(values.min()), float(values.max()))
     common.heading(axes[0], sentence(f"{thing(spec.y)} at equal compute"))
-    _growth(axes[1], group, spec, "x")
-    _growth(axes[2], group, spec, "steps")
-    common.hue_legend(
-        figure, spec.second, {compact(value): colour for value, colour in shades.items()}, columns=5
-    )
+    _growth(axes[1], group, "x")
+    _growth(axes[2], group, "steps")
+    common.hue_legend(figure, BUDGET, {compact(value): colour for value, colour in shades.items()}, columns=5)
     return common.Drawing(
         figure,
         rows,
-        title=f"Where compute is best spent: {thing(spec.x)} or steps",
+        title=f"Where compute is best spent: {thing(X)} or steps",
         caption=(
             "Left: seeds and their mean; a parabola in log width for each budget, its vertex a diamond (hollow: at the "
             "edge of the grid, or no minimum is established). Middle and right: the best width and the steps that it "
@@ -97,9 +97,9 @@ def _parabola(axes: Axes, item: Mapping[str, Any], colour: str) -> None:
     )
 
 
-def _growth(axes: Axes, group: Mapping[str, Any], spec: Spec, key: str) -> None:
+def _growth(axes: Axes, group: Mapping[str, Any], key: str) -> None:
     """The best width, or the steps that it leaves, against the budget, log-log, with the power law."""
-    column = spec.x if key == "x" else "training.steps"
+    column = X if key == "x" else "training.steps"
     common.heading(axes, f"Best {thing(column)}" if key == "x" else "Steps at the best")
     optima = group.get("optima")
     if not optima:
@@ -122,4 +122,4 @@ def _growth(axes: Axes, group: Mapping[str, Any], spec: Spec, key: str) -> None:
     axes.set_xscale("log")
     axes.set_yscale("log")
     common.axis_scale(axes, "y", label(column), values)
-    common.axis_scale(axes, "x", label(spec.second), places)
+    common.axis_scale(axes, "x", label(BUDGET), places)

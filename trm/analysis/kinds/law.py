@@ -8,17 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from trm.analysis.labels import FORM_NAMES, label
-from trm.analysis.laws import (
-    Fit,
-    Group,
-    chosen,
-    elsewhere,
-    equation,
-    floor_shown,
-    of_fit,
-    supported,
-    why_not,
-)
+from trm.analysis.laws import Fit, Group, chosen, elsewhere, equation, floor_shown, of_fit, supported, why_not
 from trm.analysis.lazy import Axes, Canvas, Table, common, np, pd, stats
 from trm.analysis.specs import Column, Figure, FitSpec, Form, Fraction, Metric, Reported
 from trm.analysis.words import count, estimate, listed, measured, sentence, thing
@@ -245,13 +235,10 @@ def marks(
 
 def envelope(axes: Axes, means: np.ndarray) -> None:
     """The best mean at each price, over all colours. means: place and mean of each point [P, 2]."""
-    best = means[stats.frontier(means[:, 0], -means[:, 1], tolerance=0.05)]  # runs of a budget end at whole steps
-    style: dict[str, Any] = {
-        "color": "black",
-        "linewidth": 0.9,
-        "linestyle": ":",
-        "zorder": 6,
-    }
+    best = means[
+        stats.frontier(means[:, 0], -means[:, 1], tolerance=0.05)
+    ]  # runs of a budget end at whole steps
+    style: dict[str, Any] = {"color": "black", "linewidth": 0.9, "linestyle": ":", "zorder": 6}
     axes.plot(*best.T, label="envelope", **style)
 
 

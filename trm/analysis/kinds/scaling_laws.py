@@ -62,7 +62,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
             axis.set_axis_off()
             continue
         if axis.get_legend_handles_labels()[0]:
-            axis.legend(fontsize=common.SMALL, loc="best", handlelength=1.2)
+            axis.legend(fontsize=common.SMALL, loc="lower left", ncols=2, handlelength=1.2)  # laws fall
         common.heading(axis, title, law.subtitle(fit, panel.x, panel.y, 46))
         shown.append(drawn)
         claims += of_fit(fit) if fit else []

@@ -15,6 +15,8 @@ from trm.study.tasks import spec_of
 
 GIVEN, WRONG = "#ececE7", "#FBD9D3"
 GOOD, BAD = "#00664b", "#a3001c"
+STEPS = 6
+"""Supervision steps shown of each puzzle (the first, the last, and where the answer changes most)."""
 LARGEST = 1.6
 """Most inches of one grid's side."""
 
@@ -25,8 +27,6 @@ class Spec(Figure):
     kind: Literal["steps"] = "steps"
     reading: ClassVar[str] = "answers after each supervision step; wrong cells are marked"
     puzzles: Annotated[int, Field(ge=1, le=8)] = 3
-    columns: Annotated[int, Field(ge=2, le=16)] = 6
-    """Supervision steps shown of each puzzle (the first, the last, and where the answer changes most)."""
 
 
 def steps_sentence(errors: Sequence[Sequence[int]]) -> str:
@@ -51,7 +51,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     if not traces:
         raise UserError(f"no evaluation of {table.experiment} kept traces: set evaluation.traces")
     chosen = interesting(traces, spec.puzzles)
-    columns = 1 + min(spec.columns, max(len(trace["steps"]) for trace in chosen))
+    columns = 1 + min(STEPS, max(len(trace["steps"]) for trace in chosen))
     cell = min(LARGEST, common.TWO / columns)
     figure, axes = common.canvas(common.TWO, (cell + 0.3) * len(chosen) + 0.1, len(chosen), columns)
     for line, trace in zip(axes, chosen):

@@ -23,8 +23,6 @@ class Spec(Figure):
     )
     hue: Column | None = None
     """One curve for each value; null: the only coordinate, or the grid point."""
-    marked: bool = True
-    """A dotted line at the number of steps in training, if it is the same for all."""
 
 
 def gain(series: Mapping[float, pd.Series], name: str, puzzles: float) -> Claim:
@@ -43,12 +41,9 @@ def gain(series: Mapping[float, pd.Series], name: str, puzzles: float) -> Claim:
     )
     found = made.get(best) or made[last]
     if len(series[first]) == 1:
-        low, high = (stats.wilson(means[at] * puzzles, puzzles) for at in (first, best))
-        apart = "apart" if high[0] > low[1] else "not apart"
-        ends = f"{percent(means[first], low)} and {percent(means[best], high)}"
-        return replace(
-            found, more=f"the binomial intervals of {int(puzzles):,} test puzzles, {ends}, are {apart}"
-        )
+        shown = [percent(means[at], stats.wilson(means[at] * puzzles, puzzles)) for at in (first, best)]
+        bounds = " and ".join(text.partition("% ")[2] for text in shown)
+        return replace(found, more=f"one run; binomial intervals of {int(puzzles):,} test puzzles: {bounds}")
     return replace(
         found, more=f"and {percent(means[last])} with {last:g}" if found.sign and last > best else ""
     )
@@ -60,7 +55,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     rows = common.rows_of(table, spec.where, "exact_accuracy", "eval_steps", spec.hue)
     if rows["eval_steps"].nunique() < 2:
         raise UserError(f"{table.experiment} was evaluated at one number of steps: set evaluation.unroll")
-    key = common.varied(spec, table, rows)
+    key = common.varied(spec.hue, table, rows)
     parts = common.groups(rows, key)
     shades = common.colours(list(parts))
     figure, axes = common.panels(1, 3.0)
@@ -87,7 +82,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         )
         found.append(gain(series, place(key, value) if key else "", tested))
     trained = rows["model.halt_max_steps"].unique()
-    if spec.marked and len(trained) == 1:
+    if len(trained) == 1:
         axes[0].axvline(float(trained[0]), color=common.GREY, linewidth=0.8, linestyle=":", zorder=1)
         style: dict[str, Any] = {
             "rotation": 90,

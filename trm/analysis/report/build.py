@@ -17,7 +17,7 @@ from trm.analysis.report.contents import FigureBlock, Finding, Grid, Report, Sec
 from trm.analysis.report.contrasts import accuracy, matching, primary
 from trm.analysis.report.criteria import criteria
 from trm.analysis.report.grids import cost, costs_grid, fit_block, paper_grid, results_grid
-from trm.analysis.report.paper import REFERENCES, abstract, limits, refutations
+from trm.analysis.report.paper import REFERENCES, abstract, limits, refutations, size
 from trm.analysis.report.verdicts import verdict
 from trm.analysis.specs import ReportExperiment, ReportSpec
 from trm.analysis.tables import Table, load
@@ -59,7 +59,8 @@ def build(spec: ReportSpec) -> Report:
     measured = [accuracy(matching(rows, item.changes)) if len(rows) else None for item in REPORTED]
     return Report(
         spec=spec,
-        abstract=abstract(spec, sections, found_out),
+        size=size(sections, runs),
+        abstract=abstract(spec, sections, found_out, runs),
         findings=found_out,
         hero=hero,
         criteria=criteria(rows, runs, [f"{run}: {text}" for run, text in failed.items()], fits, crossed),

@@ -99,6 +99,8 @@ class Report:
     """The whole report."""
 
     spec: ReportSpec
+    size: str
+    """Runs, seeds and device time."""
     abstract: str
     findings: list[Finding]
     hero: FigureBlock | None

@@ -26,15 +26,24 @@ REFERENCES = (
 )
 
 
-def abstract(spec: ReportSpec, sections: Sequence[Section], found: Sequence[Finding]) -> str:
+def size(sections: Sequence[Section], runs: Mapping[str, Any]) -> str:
+    """What the study consists of: `61 runs, 3 seeds each, 12 min of device time`."""
+    seeds = sorted({section.seeds for section in sections if section.seeds})
+    many = (
+        f"{seeds[0]} to {seeds[-1]} seeds each"
+        if seeds[1:]
+        else f"{count(seeds[0] if seeds else 0, 'seed')} each"
+    )
+    hours = sum(run["device_seconds"] for run in runs.values()) / 3600
+    return f"{count(len(runs), 'run')}, {many}, {duration(hours)} of device time"
+
+
+def abstract(
+    spec: ReportSpec, sections: Sequence[Section], found: Sequence[Finding], runs: Mapping[str, Any]
+) -> str:
     """At most ABSTRACT words: what was asked, of what, what was found, how sure, and the verdicts."""
-    runs = sum(section.runs for section in sections)
-    hours = sum(section.hours or 0.0 for section in sections)
-    opening = [
-        spec.question,
-        spec.intro,
-        f"We trained {count(runs, 'model')} in {duration(hours)} of device time.",
-    ]
+    done = f"The study is {size(sections, runs)}; brackets are 95 % intervals over seeds."
+    opening = [spec.question, spec.intro, done]
     states = [section.verdict.state for section in sections if section.verdict]
     tally = [f"{states.count(state)} {state}" for state in dict.fromkeys(states)]
     sure = [item.text for item in found if item.established]
