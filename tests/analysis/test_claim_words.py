@@ -96,6 +96,6 @@ def test_levels_and_what_was_read_back() -> None:
         level("mean_steps", name, Mean(value, None, None, 1), " of 8")
         for name, value in (("A", 3.0), ("B", 5.0))
     ]
-    assert told(two) == "Mean supervision steps are between 3 steps of 8 (A) and 5 steps of 8 (B)."
+    assert told(two) == "Mean supervision steps are 3 steps of 8 (A) and 5 steps of 8 (B)."
     assert two[0].text() == "mean supervision steps with A are 3 steps of 8"
     assert Claim.read(difference("higher").numbers) == difference("higher")

@@ -286,11 +286,15 @@ def _short(claim: Claim) -> str:
 
 
 def _levels(group: list[Claim]) -> str:
-    """Two values, or the smallest and the largest of several."""
-    name = thing(group[0].metric)
-    low, *_, high = sorted(group, key=lambda claim: claim.value)
-    shown = [f"{claim.amount}{claim.more} ({claim.subject})" for claim in (low, high)]
-    return f"{name} {_is(name)} between {listed(shown)}"
+    """A few values, or the smallest and the largest of many."""
+    name, few = thing(group[0].metric), len(group) <= NAMED
+    named = (
+        group
+        if few
+        else [min(group, key=lambda claim: claim.value), max(group, key=lambda claim: claim.value)]
+    )
+    shown = listed([f"{claim.amount}{claim.more} ({claim.subject})" for claim in named])
+    return f"{name} {_is(name)} {shown if few else f'between {shown}'}"
 
 
 def _is(name: str) -> str:

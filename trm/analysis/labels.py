@@ -74,7 +74,6 @@ DERIVED: dict[str, Label] = {
         "supervision steps at test time", one="supervision step at test time", log=True, symbol="s"
     ),
     "clues": Label("clues", "clues"),
-    "rating": Label("difficulty rating"),
     "effective_depth": Label("effective depth T(n+1)·layers", "blocks", log=True, symbol="d"),
     "training_rows": Label("offered training puzzles", "puzzles", log=True, symbol="D"),
     "epochs": Label("puzzles finished per original puzzle", log=True),

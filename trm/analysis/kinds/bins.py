@@ -11,6 +11,7 @@ from trm.analysis.lazy import Table, common, np
 from trm.analysis.specs import Column, Figure
 from trm.analysis.words import place, sentence
 from trm.errors import UserError
+from trm.study.tasks import spec_of
 
 
 class Spec(Figure):
@@ -50,6 +51,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     figure, axes = common.canvas(common.ONE, 3.3, 2, 1, sharex=True, height_ratios=[4, 1])
     above, below = axes[:, 0]
     found: list[Claim] = []
+    word = label(spec.by).name if spec.by == "clues" else spec_of(rows["data.task"].iloc[0]).difficulty
     for index, (value, part) in enumerate(parts.items()):
         means = {}
         for at, name in enumerate(names):
@@ -65,11 +67,11 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
             common.seed_marks(above, x, shares, shades[value], marker, seeds_at=x - 0.07, summary=mean)
             if index == 0:
                 below.bar(at, float(np.mean([item["puzzles"] for item in cells])), 0.7, color="#c4c4c4")
-        where, named = place(key, value) if key else "", "{} clues" if spec.by == "clues" else "rating {}"
+        where, named = place(key, value) if key else "", "{} clues" if word == "clues" else f"{word} {{}}"
         ends = list(dict.fromkeys([next(iter(means)), list(means)[-1]]))
         found += [level("exact_accuracy", named.format(name), means[name], place=where) for name in ends]
     below.set_xticks(range(len(names)), names, **({"rotation": 45, "ha": "right"} if len(names) > 8 else {}))
-    below.set_xlabel(sentence(label(spec.by).name))
+    below.set_xlabel(sentence(word))
     common.axis_scale(above, "y", label("exact_accuracy"), log=False)
     above.set_ylabel("Exact accuracy (%)")  # the whole name is longer than the panel
     above.set_ylim(-0.02, 1.02)
@@ -78,7 +80,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     return common.Drawing(
         figure,
         rows,
-        title=f"Accuracy by {label(spec.by).name}",
+        title=f"Accuracy by {word}",
         caption=(
             "Above: exact accuracy of each bin after the supervision steps of training; faint: seeds, mean with "
             "Student's 95 % interval; grey: binomial 95 % interval of the test set. Below: its test puzzles."

@@ -9,7 +9,7 @@ from trm.analysis.claims import level
 from trm.analysis.labels import Label
 from trm.analysis.lazy import Axes, Table, common, np, pd, stats
 from trm.analysis.specs import Figure
-from trm.analysis.words import count, listed
+from trm.analysis.words import count, listed, percent
 from trm.errors import UserError
 
 WAYS = {
@@ -17,12 +17,13 @@ WAYS = {
     "vote_first": "vote, one attempt",
     "vote": "vote, two attempts",
 }
+VOTES = ("vote_first", "vote")
 MOST = 30
-"""Most tasks drawn one by one."""
+"""Most tasks or families drawn one by one."""
 
 
 class Spec(Figure):
-    """Shares of tasks solved and, if there are few, which ones."""
+    """Shares of tasks solved, and which ones: by family (a task is named FAMILY-NUMBER) if they are many."""
 
     kind: Literal["votes"] = "votes"
     reading: ClassVar[str] = (
@@ -31,10 +32,11 @@ class Spec(Figure):
     )
 
 
-def by_task(found: Mapping[str, float]) -> str:
-    """Which tasks every seed solves, and which none. found: share of seeds that solve each."""
-    if not 0 < len(found) <= MOST:
-        return ""
+def by_task(found: Mapping[str, float], tasks: float) -> str:
+    """Which tasks every seed solves, and which none. found: share of seeds that solve each task, or of a family's tasks
+    solved."""
+    if found and len(found) < tasks:
+        return " By family: " + ", ".join(f"{name} {percent(share)}" for name, share in found.items()) + "."
     always = [name for name, share in found.items() if share > 1 - 1e-6]
     never = [name for name, share in found.items() if share < 1e-6]
     text = f" Every seed solves {listed(always)}." if always else ""
@@ -51,20 +53,21 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     known = table.info.get("tasks", {})
     tasks = known.get(runs[0]) or []
     same = all([t["task"] for t in known.get(run) or []] == [t["task"] for t in tasks] for run in runs)
-    each = bool(tasks) and same and len(tasks) <= MOST
-    height = max(1.9, 0.75 + 0.19 * len(tasks)) if each else 1.9
+    names = [task["task"] for task in tasks] if same else []
+    if len(names) > MOST:
+        names = [name.split("-")[0] for name in names]
+    each = 0 < len(set(names)) <= MOST
+    height = max(1.9, 0.75 + 0.19 * len(set(names))) if each else 1.9
     figure, axes = common.panels(2 if each else 1, height)
     found = {way: _share(axes[0], at, part) for at, (way, part) in enumerate(rows.items())}
     axes[0].set_yticks(range(len(WAYS)), [common.wrap(name, 20) for name in WAYS.values()])
     axes[0].set_ylim(len(WAYS) - 0.5, -0.5)
-    names = [task["task"] for task in tasks] if same else []
-    first, second = (
-        {name: float(np.mean([known[run][i][way] for run in runs])) for i, name in enumerate(names)}
-        for way in ("vote_first", "vote")
-    )
+    first, second = (_shares(names, [[t[way] for t in known[run]] for run in runs]) for way in VOTES)
     if each:
         _tasks(axes[1], first, second)
-    for axis, text in zip(axes, ("tasks solved", "seeds that solve it")):
+    for axis, text in zip(
+        axes, ("tasks solved", "tasks of it solved" if len(tasks) > MOST else "seeds that solve it")
+    ):
         common.axis_scale(axis, "x", Label(text, percent=True), log=False)
         axis.set_xlim(-0.03, 1.03)
         axis.grid(axis="y", visible=False)
@@ -79,14 +82,14 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
             "turned back and vote. A task counts by the share of its inputs whose right grid is among the "
             "attempts. Small marks: seeds; mean with Student's 95 % interval."
             + (
-                " Right: share of the seeds that solve each task (hollow: with the first attempt)."
+                f" Right: share of {'tasks' if len(tasks) > MOST else 'seeds'} solved (hollow: with the first attempt)."
                 if each
                 else ""
             )
         ),
         claims=[level("tasks_solved", WAYS[way], mean) for way, mean in found.items()],
-        remarks=f"{count(int(total), 'task')} in all.{by_task(second)}",
-        numbers={"tasks": total, "copies": copies, "by_task": second},
+        remarks=f"{count(int(total), 'task')} in all.{by_task(second if each else {}, total)}",
+        numbers={"tasks": total, "copies": copies, "by_task": second if each else {}},
     )
 
 
@@ -94,6 +97,12 @@ def _rows(table: Table, spec: Spec, way: str) -> pd.DataFrame:
     """A way's rows, one a run; of the fixed policy the deepest."""
     rows = table.select({**spec.where, "policy": way})
     return rows.sort_values("eval_steps").drop_duplicates("run", keep="last")
+
+
+def _shares(names: list[str], solved: list[list[float]]) -> dict[str, float]:
+    """Mean over runs and over the tasks of a name; solved: of each run, of each task."""
+    tasks = np.mean(solved, axis=0) if names else np.zeros(0)
+    return {name: float(np.mean([tasks[i] for i, own in enumerate(names) if own == name])) for name in names}
 
 
 def _share(axes: Axes, at: int, rows: pd.DataFrame) -> stats.Mean:
