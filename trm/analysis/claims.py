@@ -298,7 +298,9 @@ def _levels(group: list[Claim]) -> str:
 
 
 def _is(name: str) -> str:
-    return "are" if name.endswith("s") and not name.endswith("ss") else "is"
+    """The verb of a name: its first noun is what counts, as in `gap between puzzles`."""
+    noun = name.split(" of ")[0].split(" between ")[0]
+    return "are" if noun.endswith("s") and not noun.endswith("ss") else "is"
 
 
 def _differences(group: list[Claim]) -> str:
