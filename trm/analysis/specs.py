@@ -115,7 +115,7 @@ class Figure(Spec):
         if self.name:
             return self.name
         parts = [self.kind]
-        for field in ("x", "y", "metric", "cost", "hue", "by"):
+        for field in ("x", "y", "metric", "hue", "by"):
             value = getattr(self, field, None)
             default = type(self).model_fields[field].default if field in type(self).model_fields else None
             if isinstance(value, str) and (value != default or field == "x"):

@@ -22,8 +22,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Draw and write."""
+    from trm.analysis.drawing import save, styled
     from trm.analysis.kinds import FIGURE, draw
-    from trm.analysis.kinds.common import save, styled
     from trm.analysis.origin import origin, read_fit
     from trm.analysis.tables import load
     from trm.errors import UserError
