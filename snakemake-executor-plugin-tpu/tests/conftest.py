@@ -6,6 +6,14 @@ import pytest
 
 from snakemake_executor_plugin_tpu.emulator import EmulatedPod, why_not
 from snakemake_executor_plugin_tpu.emulator.study import Study
+from snakemake_executor_plugin_tpu.ssh import HELD
+
+
+@pytest.fixture(autouse=True)
+def nothing_left():
+    """Check that each test has closed its ssh connections."""
+    yield
+    assert not HELD
 
 
 @pytest.fixture(scope="session")

@@ -94,6 +94,7 @@ class PodManager:
         self.hosts = slice_of(settings.accelerator_type).hosts
         self.on_up: Callable[[Pod], Awaitable[None]] | None = None
         self._pod: Pod | None = None
+        self._opened: list[Ssh] = []
         self._work: asyncio.Task[Any] | None = None
         self._ended: PodError | None = None
         self._count, self._entered = 0, False
@@ -167,8 +168,8 @@ class PodManager:
             await self.capacity.withdraw()
         if self.claim is not None:
             await self.claim.drop()
-        if self._pod is not None:
-            await self._pod.ssh.close()
+        for ssh in self._opened:  # that of a pod whose recovery was cancelled as well
+            await ssh.close()
         await self.cloud.close()
 
     async def why_gone(self, pod: Pod | None = None) -> str | None:
@@ -308,6 +309,7 @@ class PodManager:
             known_hosts=self.folder / "ssh" / f"known_hosts-{cloud.name}-{cloud.incarnation}",
         )
         ssh = Ssh(config, [host_name(rank) for rank in range(len(endpoints))])
+        self._opened = [*(each for each in self._opened if not each.closed), ssh]
         make = {"folder": settings.folder, "python": settings.agent_python}
         pairs = zip(ssh.hosts, endpoints, strict=True)
         return [Worker(ssh, name, end.internal, **make) for name, end in pairs], ssh

@@ -59,6 +59,7 @@ def control_folder(places: Sequence[str] = SOCKET_PLACES) -> Path:
     """
     problem: OSError | None = None
     for place in (Path(name).expanduser() for name in places):
+        folder = None
         try:
             _remove_ended(place)
             folder = Path(tempfile.mkdtemp(prefix="tpussh-", dir=place))
@@ -71,6 +72,8 @@ def control_folder(places: Sequence[str] = SOCKET_PLACES) -> Path:
             return folder
         except OSError as error:
             problem = error
+            if folder:
+                release_folder(folder)
     raise PodError(f"ssh needs {' or '.join(places)} for its sockets, and neither can be used: {problem}.")
 
 
@@ -254,7 +257,9 @@ class Ssh:
         return output
 
     async def close(self) -> None:
-        """End the shared connections and remove their sockets."""
+        """End the shared connections and remove their sockets, once."""
+        if self.closed:
+            return
         self.closed = True
         for host in self.hosts:
             process = await asyncio.create_subprocess_exec(
