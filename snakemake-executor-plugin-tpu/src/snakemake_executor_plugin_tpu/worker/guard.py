@@ -2,7 +2,7 @@
 """Deletes the pod when it is idle or at its end date. It runs on every host from boot, as the startup script.
 
 It needs no controller: a laptop that was lost, killed or closed leaves no pod behind. Its settings are in the node's
-metadata. The hosts tell each other every few seconds how long they have been idle, by UDP and by their guest attributes,
+metadata. The hosts tell each other every few seconds how long they have been idle, by UDP and by guest attributes,
 which the others read through the TPU API where a firewall stops UDP. A host that was heard before and that answers
 nothing any more is dead, and the others decide; any other silent host counts as busy until the lease of its jobs has
 ended. The first host deletes the pod through the TPU API, as the node's service account; if it fails to,
