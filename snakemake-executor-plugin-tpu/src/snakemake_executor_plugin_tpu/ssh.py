@@ -38,14 +38,12 @@ Host *
 
 
 def quoted(path: Path | str) -> str:
-    """Quote a path for an ssh configuration."""
     if '"' in str(path) or "\n" in str(path):
         raise PodError(f"ssh cannot use the path {str(path)!r}: it contains a quote.")
     return f'"{path}"'
 
 
 def host_name(rank: int) -> str:
-    """Return the ssh name of a host of a managed pod."""
     return f"w{rank}"
 
 
@@ -85,7 +83,6 @@ def _remove_ended(place: Path) -> None:
 
 
 def release_folder(folder: Path) -> None:
-    """Remove a folder of sockets."""
     shutil.rmtree(folder, ignore_errors=True)
     if (lock := HELD.pop(folder, None)) is not None:
         lock.close()
@@ -198,7 +195,6 @@ class Connection:
             return  # the connection broke within a frame
 
     async def reason(self) -> str:
-        """Return why the connection ended."""
         errors = (await self._errors).decode(errors="replace").strip()
         return (errors.splitlines() or [f"ssh ended with exit code {await self.process.wait()}"])[-1][:300]
 

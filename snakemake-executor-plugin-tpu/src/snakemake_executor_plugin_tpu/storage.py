@@ -121,7 +121,6 @@ class StorageProvider(plugin.StorageProvider):
                 )
 
     def here(self, stamp: float) -> float:
-        """Return a time of Cloud Storage by this machine's clock."""
         return stamp + (self.skew or 0.0)
 
     @classmethod
@@ -196,12 +195,10 @@ class StorageObject(plugin.StorageObject):
 
     @with_retry
     def retrieve_object(self) -> None:
-        """Download the object or the folder."""
         super().retrieve_object()
 
     @with_retry
     def store_object(self) -> None:
-        """Upload the local copy."""
         if self.local_path().is_dir():
             self.upload_directory(local_directory_path=self.local_path())
         else:

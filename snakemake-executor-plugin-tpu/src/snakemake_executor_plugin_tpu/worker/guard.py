@@ -71,11 +71,9 @@ class Guard:
         self.socket.bind((addresses[rank], PORT))
 
     def sign(self, text: str) -> str:
-        """Return the signature of a message from this pod."""
         return hmac.new(self.orders["secret"].encode(), text.encode(), hashlib.sha256).hexdigest()
 
     def idle(self) -> float:
-        """Return how many seconds this host has been idle."""
         now, seen = time.monotonic(), last_activity()
         if seen != self.seen:
             self.seen, self.changed = seen, now
@@ -223,7 +221,6 @@ class Guard:
         os.replace(new, RUN / "guard.json")
 
     def run(self) -> None:
-        """Look after the pod until it is gone."""
         why = ""
         while True:
             self.tell()
