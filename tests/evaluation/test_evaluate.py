@@ -108,6 +108,8 @@ def test_bins_of_ratings_double_and_many_clue_counts_share_bins():
     numbers, limits = found["clues"]
     assert [limits[n] for n in numbers] == [(3, 5), (3, 5), (6, 8), (18, 20), (27, 28), (27, 28)]
     assert bins.binned(puzzles.first(1), blank=1) == {}
+    lengths = replace(puzzles, ratings=np.array([11, 12, 20, 30, 40, 43], dtype=np.int32))
+    assert bins.binned(lengths, blank=None)["rating"][1][:2] == [(11, 13), (14, 16)]  # of paths: equally wide
 
 
 def test_every_policy_unrolls_deeper_than_trained(trained, dataset_folder):

@@ -13,6 +13,7 @@ from trm.study.schema import DataConfig, EvaluationConfig, RunConfig
 SUDOKU = {"source": "generate", "box_rows": 2, "box_cols": 2, "clues_min": 4, "clues_max": 8, "pool": 400}
 MAZE = {"task": "maze", "source": "generate", "maze_size": 8, "min_path": 12, "pool": 50}
 ARC = {"task": "arc", "source": "json", "files": ("a.json",), "sha256": ("a" * 64,)}
+FAMILIES = {"task": "arc", "source": "generate", "arc_side": 6, "pool": 50, "arc_families": ("mirror",)}
 MIX = SUDOKU | {"source": "mix", "sources": ({"kind": "generate", "pool": 50},) * 2}
 DATA = {
     "task": ({}, "maze"),
@@ -27,7 +28,10 @@ DATA = {
     "maze_size": (MAZE, 9),
     "min_path": (MAZE, 13),
     "unique_path": (MAZE, True),
+    "walls": (MAZE | {"maze_size": 9}, "uniform"),
     "arc_side": (ARC, 12),
+    "arc_families": (FAMILIES, ("mirror", "fill+stack")),
+    "arc_pairs": (FAMILIES, 5),
     "train_puzzles": (SUDOKU, 30),
     "augmentations": (SUDOKU, 3),
     "validation_puzzles": (SUDOKU, 10),

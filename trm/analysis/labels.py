@@ -72,7 +72,6 @@ DERIVED: dict[str, Label] = {
     "flops_per_puzzle": Label("test-time compute", "FLOPs per puzzle", log=True, symbol="F"),
     "eval_steps": Label("supervision steps at test time", log=True, symbol="s"),
     "clues": Label("clues", "clues"),
-    "rating": Label("difficulty rating"),
     "effective_depth": Label("effective depth T(n+1)·layers", "blocks", log=True, symbol="d"),
     "training_rows": Label("offered training puzzles", "puzzles", log=True, symbol="D"),
     "epochs": Label("puzzles finished per original puzzle", log=True),

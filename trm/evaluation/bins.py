@@ -27,7 +27,8 @@ def binned(puzzles: PuzzleSet, blank: int | None) -> dict[str, tuple[np.ndarray,
     result = {}
     for name, value in values.items():
         if value is not None and len(np.unique(value)) > 1:
-            limits = _doubling(value) if name == "rating" else _even(value)
+            # guesses start at 0 and have a long tail; lengths of paths do not
+            limits = _doubling(value) if name == "rating" and value.min() <= 0 else _even(value)
             lows = np.array([low for low, _ in limits])
             result[name] = np.searchsorted(lows, value, side="right") - 1, limits
     return result

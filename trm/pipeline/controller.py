@@ -17,7 +17,7 @@ from snakemake.logging import get_event, logger
 from snakemake.settings.enums import Quietness
 from snakemake_interface_logger_plugins.common import LogEvent
 
-from trm.pipeline import lock, plan
+from trm.pipeline import forkserver, lock, plan
 from trm.pipeline.events import Events
 from trm.pipeline.partial import remove_partial_report, write_partial_report
 from trm.pipeline.project import Project
@@ -61,9 +61,17 @@ class Controller(logging.Filter):
         if get_event(record) == LogEvent.WORKFLOW_STARTED and not self._dryrun:
             self._lock = lock.join()
             self._launch = Launch(self._project)
+            self._start_servers()
         if not self._dryrun:
             self._events.take(record)
         return True
+
+    def _start_servers(self) -> None:
+        """Short jobs of this machine run in forks; not where another environment or machine runs them."""
+        snakemake = self._snakemake
+        wanted = os.environ.get(forkserver.FOLDER) != "0" and sys.platform == "linux"
+        if wanted and snakemake.local_exec and not snakemake.deployment_settings.deployment_method:
+            atexit.register(forkserver.Servers(self._project.study.scale.threads).close)
 
     def _announce(self, snakemake: Any) -> None:
         plan.announce(self._project, snakemake, self._failed)

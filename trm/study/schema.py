@@ -152,8 +152,16 @@ class DataConfig(Section):
     """Generated maze: fewest cells of the shortest path."""
     unique_path: bool = False
     """Generated maze: only mazes with a single shortest path."""
+    walls: Literal["random", "depth_first", "uniform"] = "random"
+    """Generated maze: random walls, or a perfect maze, in which one path joins any two cells: the tree of a random
+    depth-first search (long corridors) or a uniform spanning tree (many dead ends); maze_size must be odd."""
     arc_side: Annotated[int, Field(ge=4, le=30)] = 30
     """ARC: side of the square canvas; tasks with larger grids are left out."""
+    arc_families: tuple[str, ...] = ()
+    """Generated ARC tasks: families with grids of many sizes (recolour, mirror, fill, stack, middle), alternating;
+    `a+b` applies b's rule to the output of a's; none: five kinds of tasks that fill the canvas."""
+    arc_pairs: Annotated[int, Field(ge=2, le=50)] = 10
+    """Generated ARC tasks of `arc_families`: pairs of a task, the last one hidden."""
     train_puzzles: Count | None = 1000
     """Original training puzzles (nested: a smaller set is a subset of a larger one). null: all."""
     augmentations: Whole = 1000

@@ -78,6 +78,8 @@ class TaskSpec(ABC):
     """Numbers of puzzles in the published data set: for training and validation, and for testing."""
     votes = False
     """Whether augmented copies of a test puzzle vote on its answer."""
+    difficulty = "difficulty rating"
+    """What a puzzle's rating is called in figures."""
     takes_hints = False
     """Whether blank cells can be filled in from the answer (`data.hints`)."""
     boxed = False

@@ -16,6 +16,22 @@ def test_bounds_in_words() -> None:
     assert bounds_of({"from": -1, "to": -1}) == "unknown"
 
 
+def test_a_rating_has_its_tasks_name(drawn: Drawn, tables: dict[str, Table]) -> None:
+    table = tables["mixer"]
+    cells = [{"from": low, "to": low + 1, "puzzles": 50, "correct": low} for low in (20, 22)]
+    result = {"split": "test", "policy": "fixed", "steps": 8, "bins": {"rating": cells}}
+    table.info["bins"] = {run: [result] for run in table.info["runs"]}
+    task = table.rows["data.task"].copy()
+    try:
+        sudoku = drawn("mixer", kind="bins", by="rating")
+        table.rows["data.task"] = "maze"
+        maze = drawn("mixer", kind="bins", by="rating")
+    finally:
+        table.info["bins"], table.rows["data.task"] = {}, task
+    assert "40.0 % of those with difficulty rating 20–21 are solved" in sudoku.sentence
+    assert "40.0 % of those with length of the shortest path 20–21" in maze.sentence
+
+
 def test_it_is_drawn_where_puzzles_were_counted(drawn: Drawn, tables: dict[str, Table]) -> None:
     with pytest.raises(UserError, match="counted its puzzles by clues"):
         drawn("mixer", kind="bins")

@@ -58,6 +58,20 @@ def test_many_tasks_are_not_drawn_one_by_one(tables):
     assert "Every seed" not in drawing.sentence
 
 
+def test_many_tasks_of_families_are_drawn_by_family(tables):
+    solved = {"fixed": (0,) * 5, "vote_first": (0,) * 5, "vote": (1, 1, 0, 0, 0)}
+    table = voted(tables["mixer"], solved)
+    many = [{"task": f"{('fill', 'mirror')[i % 2]}-{i}", "inputs": 1} for i in range(40)]
+    many = [task | {"vote_first": 0.0, "vote": float(i % 4 < 2 or i % 2)} for i, task in enumerate(many)]
+    table.info["tasks"] = dict.fromkeys(table.info["tasks"], many)
+    with styled():
+        drawing = draw(figure(kind="votes"), [table], [])
+    assert len(drawing.canvas.axes) == 2
+    assert drawing.numbers["by_task"] == {"fill": 0.5, "mirror": 1.0}
+    assert "By family: fill 50.0 %, mirror 100.0 %." in drawing.sentence
+    assert "share of tasks solved" in drawing.caption
+
+
 def test_without_votes_it_says_so(tables):
     with styled(), pytest.raises(UserError, match="no evaluation of mixer let copies vote"):
         draw(figure(kind="votes"), [tables["mixer"]], [])

@@ -8,7 +8,9 @@ import pytest
 
 from trm.__main__ import main
 from trm.errors import UserError
-from trm.tasks.arc.arc import class_key, read_tasks
+from trm.study.dataset_identity import source_identity
+from trm.study.schema import DataConfig
+from trm.tasks.arc.arc import class_key, generated_pool, read_tasks
 from trm.tasks.arc.families import FAMILIES, tasks
 
 FIXTURES = [str(path) for path in sorted((Path(__file__).parent / "files").glob("*.json"))]
@@ -47,6 +49,30 @@ def test_every_pair_follows_the_rule_of_its_family():
         else:
             rule = {"mirror": mirror, "fill": fill, "stack": stack, "middle": middle}[family]
             assert all(np.array_equal(rule(question), answer) for question, answer in pairs), name
+
+
+def test_two_rules_are_applied_one_after_the_other():
+    for name, document in tasks(20, 6, 1, ("fill+mirror", "fill+stack", "recolour+mirror")).items():
+        for pair in document["train"] + document["test"]:
+            question, answer = np.array(pair["input"]), np.array(pair["output"])
+            if name.startswith("recolour"):
+                assert len(set(question[mirror(answer) != question].tolist())) <= 1
+            else:
+                assert np.array_equal((stack if "stack" in name else mirror)(fill(question)), answer)
+                assert len(answer) <= 6
+
+
+def test_a_generated_source_has_families():
+    settings = {"task": "arc", "source": "generate", "arc_side": 6, "pool": 10}
+    config = DataConfig(**settings, arc_families=("mirror", "fill+stack"), arc_pairs=4)
+    pool = generated_pool(config)
+    assert pool.names[:3] == ["mirror-0", "fill+stack-1", "mirror-2"]
+    assert np.diff(pool.puzzle_indices).tolist() == [4] * 10
+    plain = DataConfig(**settings)
+    assert "arc_pairs" not in source_identity(plain)
+    assert source_identity(config) != source_identity(config.model_copy(update={"arc_pairs": 5}))
+    with pytest.raises(UserError, match=r"arc_families are for data\.source=generate"):
+        source_identity(config.model_copy(update={"source": "json", "sha256": ("ab",)}))
 
 
 def test_the_fixtures_belong_to_the_families_and_are_no_generated_task():
@@ -95,6 +121,7 @@ def test_files_of_two_seeds_can_be_used_together(tmp_path):
         ({"pairs": 1}, "pairs is 1; give 2 to 50"),
         ({"count": 0}, "tasks is 0"),
         ({"families": ("miror",)}, "unknown family of ARC tasks 'miror': choose from recolour, mirror"),
+        ({"families": ("mirror+mirror",)}, "or join two by"),
     ],
 )
 def test_what_cannot_be_made_is_refused(options, words):

@@ -4,9 +4,13 @@ import numpy as np
 import pytest
 
 from tests.data.conftest import maze_config
+from trm.data.dataset import load
 from trm.errors import UserError
+from trm.study.dataset_identity import source_identity
+from trm.tasks.build import build_dataset
+from trm.tasks.maze.kernels import distances
 from trm.tasks.maze.maze import canonical_mazes, examine, fill_dead_ends, generated_pool
-from trm.tasks.maze.spec import CHARACTERS
+from trm.tasks.maze.spec import CHARACTERS, WALL
 from trm.tasks.source import build_source
 
 SMALL = maze_config(pool=40)
@@ -28,6 +32,56 @@ def test_generated_mazes(unique):
     assert pool.report["one_shortest_path"] == single.sum()
     assert single.all() or not unique
     assert len(np.unique(canonical_mazes(8, pool.questions), axis=0)) == 40
+
+
+@pytest.mark.parametrize("walls", ["depth_first", "uniform"])
+def test_perfect_mazes_are_trees_and_no_walls_are_in_two_splits(tmp_path, walls):
+    config = maze_config(
+        maze_size=9,
+        min_path=11,
+        walls=walls,
+        pool=300,
+        train_puzzles=200,
+        validation_puzzles=50,
+        test_puzzles=50,
+    )
+    pool = build_source(config, tmp_path / "source")
+    faults, lengths, single = examine(9, pool.questions, pool.answers)
+    assert not faults.any()
+    assert single.all()
+    assert lengths.min() >= 11
+    assert len(set(lengths.tolist())) > 8
+    for maze in pool.questions:
+        reached = distances(maze, 9, 0, *np.empty((2, 81), np.int64), np.empty(5, np.int64))
+        grid = maze.reshape(9, 9) != WALL
+        doors = (grid[1:] & grid[:-1]).sum() + (grid[:, 1:] & grid[:, :-1]).sum()
+        assert reached == grid.sum() == doors + 1  # connected, without a cycle
+        assert grid[::2, ::2].all()
+    build_dataset(config, tmp_path / "source", tmp_path / "set")
+    seen: set[bytes] = set()
+    for split in ("train", "validation", "test"):
+        inputs = load(tmp_path / "set", split).inputs
+        forms = canonical_mazes(9, np.where(inputs == WALL, WALL, 2).astype(np.uint8))
+        rows = {form.tobytes() for form in forms}
+        assert not rows & seen
+        seen |= rows
+    assert len(seen) == 300
+
+
+def test_every_small_perfect_maze_is_found_and_more_are_refused():
+    config = maze_config(maze_size=5, min_path=5, walls="uniform", pool=28)
+    pool = generated_pool(config)  # 192 trees of 3x3 rooms: 28 up to symmetry
+    assert pool.puzzles == 28
+    with pytest.raises(UserError, match="only 28 of .* perfect 5x5 mazes had different walls, not 29"):
+        generated_pool(config.model_copy(update={"pool": 29}))
+
+
+def test_settings_of_perfect_mazes_that_exclude_each_other():
+    with pytest.raises(UserError, match="maze_size must be odd, not 8"):
+        source_identity(maze_config(walls="uniform"))
+    with pytest.raises(UserError, match=r"unique without data\.unique_path"):
+        source_identity(maze_config(maze_size=9, walls="uniform", unique_path=True))
+    assert "walls" not in source_identity(maze_config())
 
 
 def tokens(*lines: str) -> np.ndarray:

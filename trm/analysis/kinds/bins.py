@@ -10,6 +10,7 @@ from trm.analysis.lazy import Table, common, np, stats
 from trm.analysis.specs import Column, Figure
 from trm.analysis.words import count, percent, place, sentence
 from trm.errors import UserError
+from trm.study.tasks import spec_of
 
 
 class Spec(Figure):
@@ -24,12 +25,12 @@ class Spec(Figure):
 
 
 def bins_sentence(
-    name: str, by: str, first: tuple[str, stats.Mean], last: tuple[str, stats.Mean], puzzles: float
+    name: str, word: str, first: tuple[str, stats.Mean], last: tuple[str, stats.Mean], puzzles: float
 ) -> str:
     """The two ends of one curve."""
 
     def solved(bin: str, mean: stats.Mean) -> str:
-        what = f"{bin} clues" if by == "clues" else f"{label(by).name} {bin}"
+        what = f"{bin} clues" if word == "clues" else f"{word} {bin}"
         return f"{percent(mean.value, mean.bounds)} of those with {what}"
 
     text = f"of {count(int(puzzles), 'test puzzle')}, {solved(*first)} are solved, and {solved(*last)}."
@@ -62,6 +63,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     figure, axes = common.canvas(common.ONE, 3.3, 2, 1, sharex=True, height_ratios=[4, 1])
     above, below = axes[:, 0]
     sentences, numbers = [], {}
+    word = label(spec.by).name if spec.by == "clues" else spec_of(rows["data.task"].iloc[0]).difficulty
     for index, (value, part) in enumerate(parts.items()):
         means = {}
         for at, name in enumerate(names):
@@ -79,10 +81,10 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
                 below.bar(at, float(np.mean([item["puzzles"] for item in cells])), 0.7, color="#c4c4c4")
         first, last = next(iter(means.items())), list(means.items())[-1]
         total = float(np.mean([sum(item["puzzles"] for item in known[run]) for run in part["run"]]))
-        sentences.append(bins_sentence(place(key, value) if key else "", spec.by, first, last, total))
+        sentences.append(bins_sentence(place(key, value) if key else "", word, first, last, total))
         numbers[str(value)] = {name: mean.value for name, mean in means.items()}
     below.set_xticks(range(len(names)), names, **({"rotation": 45, "ha": "right"} if len(names) > 8 else {}))
-    below.set_xlabel(sentence(label(spec.by).name))
+    below.set_xlabel(sentence(word))
     common.axis_scale(above, "y", label("exact_accuracy"), log=False)
     above.set_ylabel("Exact accuracy (%)")  # the whole name is longer than the panel
     above.set_ylim(-0.02, 1.02)
@@ -91,7 +93,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     return common.Drawing(
         figure,
         rows,
-        title=f"Accuracy by {label(spec.by).name}",
+        title=f"Accuracy by {word}",
         caption=(
             "Above: exact accuracy of each bin after the supervision steps of training; faint: seeds, mean with "
             "Student's 95 % interval; grey: binomial 95 % interval of the test set. Below: its test puzzles."

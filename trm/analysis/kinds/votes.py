@@ -16,12 +16,13 @@ WAYS = {
     "vote_first": "vote, one attempt",
     "vote": "vote, two attempts",
 }
+VOTES = ("vote_first", "vote")
 MOST = 30
-"""Most tasks drawn one by one."""
+"""Most tasks or families drawn one by one."""
 
 
 class Spec(Figure):
-    """Shares of tasks solved and, if there are few, which ones."""
+    """Shares of tasks solved, and which ones: by family (a task is named FAMILY-NUMBER) if they are many."""
 
     kind: Literal["votes"] = "votes"
     reading: ClassVar[str] = (
@@ -33,7 +34,8 @@ class Spec(Figure):
 def votes_sentence(
     found: Mapping[str, Mapping[str, float | None]], tasks: float, by_task: Mapping[str, float]
 ) -> str:
-    """found: way of answering -> share of the tasks solved with its interval; by_task: share of seeds that solve it."""
+    """found: way of answering -> share of the tasks solved with its interval; by_task: share of seeds that solve each
+    task, or of a family's tasks solved."""
 
     def shown(way: str) -> str:
         return percent(found[way]["value"], (found[way]["low"], found[way]["high"]))
@@ -42,7 +44,11 @@ def votes_sentence(
         f"Of {count(int(tasks), 'task')}, two attempts by vote solve {shown('vote')}, the first one "
         f"{shown('vote_first')}, the unaltered task alone {shown('fixed')}."
     )
-    if 0 < len(by_task) <= MOST:
+    if by_task and len(by_task) < tasks:
+        text += (
+            " By family: " + ", ".join(f"{name} {percent(share)}" for name, share in by_task.items()) + "."
+        )
+    elif by_task:
         always = [name for name, share in by_task.items() if share > 1 - 1e-6]
         never = [name for name, share in by_task.items() if share < 1e-6]
         text += f" Every seed solves {listed(always)}." if always else ""
@@ -60,20 +66,21 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     known = table.info.get("tasks", {})
     tasks = known.get(runs[0]) or []
     same = all([t["task"] for t in known.get(run) or []] == [t["task"] for t in tasks] for run in runs)
-    each = bool(tasks) and same and len(tasks) <= MOST
-    height = max(1.9, 0.75 + 0.19 * len(tasks)) if each else 1.9
+    names = [task["task"] for task in tasks] if same else []
+    if len(names) > MOST:
+        names = [name.split("-")[0] for name in names]
+    each = 0 < len(set(names)) <= MOST
+    height = max(1.9, 0.75 + 0.19 * len(set(names))) if each else 1.9
     figure, axes = common.panels(2 if each else 1, height)
     found = {way: _share(axes[0], at, part) for at, (way, part) in enumerate(rows.items())}
     axes[0].set_yticks(range(len(WAYS)), [common.wrap(name, 20) for name in WAYS.values()])
     axes[0].set_ylim(len(WAYS) - 0.5, -0.5)
-    names = [task["task"] for task in tasks] if same else []
-    first, second = (
-        {name: float(np.mean([known[run][i][way] for run in runs])) for i, name in enumerate(names)}
-        for way in ("vote_first", "vote")
-    )
+    first, second = (_shares(names, [[t[way] for t in known[run]] for run in runs]) for way in VOTES)
     if each:
         _tasks(axes[1], first, second)
-    for axis, text in zip(axes, ("tasks solved", "seeds that solve it")):
+    for axis, text in zip(
+        axes, ("tasks solved", "tasks of it solved" if len(tasks) > MOST else "seeds that solve it")
+    ):
         common.axis_scale(axis, "x", Label(text, percent=True), log=False)
         axis.set_xlim(-0.03, 1.03)
         axis.grid(axis="y", visible=False)
@@ -88,13 +95,13 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
             "turned back and vote. A task counts by the share of its inputs whose right grid is among the "
             "attempts. Small marks: seeds; mean with Student's 95 % interval."
             + (
-                " Right: share of the seeds that solve each task (hollow: with the first attempt)."
+                f" Right: share of {'tasks' if len(tasks) > MOST else 'seeds'} solved (hollow: with the first attempt)."
                 if each
                 else ""
             )
         ),
-        sentence=votes_sentence(found, total, second),
-        numbers={"tasks": total, "copies": copies, "solved": found, "by_task": second},
+        sentence=votes_sentence(found, total, second if each else {}),
+        numbers={"tasks": total, "copies": copies, "solved": found, "by_task": second if each else {}},
     )
 
 
@@ -102,6 +109,12 @@ def _rows(table: Table, spec: Spec, way: str) -> pd.DataFrame:
     """A way's rows, one a run; of the fixed policy the deepest."""
     rows = table.select({**spec.where, "policy": way})
     return rows.sort_values("eval_steps").drop_duplicates("run", keep="last")
+
+
+def _shares(names: list[str], solved: list[list[float]]) -> dict[str, float]:
+    """Mean over runs and over the tasks of a name; solved: of each run, of each task."""
+    tasks = np.mean(solved, axis=0) if names else np.zeros(0)
+    return {name: float(np.mean([tasks[i] for i, own in enumerate(names) if own == name])) for name in names}
 
 
 def _share(axes: Axes, at: int, rows: pd.DataFrame) -> dict[str, float | None]:

@@ -54,18 +54,23 @@ def json_pool(config: DataConfig, files: list[tuple[str, Path]]) -> Pool:
 
 
 def generated_pool(config: DataConfig) -> Pool:
-    """`config.pool` small generated tasks of alternating kinds, no two equivalent. Raises UserError as `task_pool`."""
-    from trm.tasks.arc.generate import task
+    """`config.pool` small generated tasks of alternating kinds or families, no two equivalent. Raises UserError as
+    `task_pool`."""
+    from trm.tasks.arc import families, generate
 
     tasks: dict[tuple[int, ...], Task] = {}
     number = 0
     while len(tasks) < config.pool:
-        name, document = task(config.seed, number, config.arc_side)
+        where = config.seed, number, config.arc_side
+        if config.arc_families:
+            name, document = families.task(*where, config.arc_families, config.arc_pairs)
+        else:
+            name, document = generate.task(*where)
         made = _task(name, f"task {name}", document, False)
         tasks.setdefault(tuple(class_key(made)), made)
         number += 1
     pool = task_pool(config, list(tasks.values()))
-    pool.order = np.arange(pool.puzzles, dtype=np.int32)  # five consecutive tasks have the five kinds
+    pool.order = np.arange(pool.puzzles, dtype=np.int32)  # consecutive tasks have different kinds
     return pool
 
 

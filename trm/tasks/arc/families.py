@@ -15,13 +15,16 @@ import numpy as np
 from trm.data import rng
 from trm.errors import UserError
 from trm.tasks.arc.generate import Draws, document
+from trm.tasks.arc.spec import check_families
 
 SMALLEST = 4
 """Smallest side of the canvas."""
 MOST_PAIRS = 50
 """The smallest grids do not allow many more pairs."""
-Rule = Callable[[Draws, np.ndarray, int], tuple[np.ndarray, np.ndarray]]
-"""(draws, the task's colours, side) -> input and output grids."""
+Draw = Callable[[Draws, np.ndarray, int], np.ndarray]
+"""(draws, the task's colours, side) -> input grid."""
+Rule = Callable[[np.ndarray, np.ndarray], np.ndarray]
+"""(grid, the task's colours) -> grid."""
 
 
 def _one(draws: Draws, low: int, high: int) -> int:
@@ -36,58 +39,52 @@ def _grid(draws: Draws, colours: np.ndarray, height: int, width: int) -> np.ndar
     return np.asarray(drawn, np.uint8).reshape(height, width)
 
 
-def _recolour(draws: Draws, colours: np.ndarray, side: int) -> tuple[np.ndarray, np.ndarray]:
-    """The task's first colour becomes the second, which is not in the inputs."""
-    question = _grid(draws, colours[[0, 2, 3]], _one(draws, 1, side - 1), _one(draws, 1, side - 1))
-    return question, np.where(question == colours[0], colours[1], question)
+def _any(draws: Draws, colours: np.ndarray, side: int) -> np.ndarray:
+    """A grid of colours drawn for each pair, of two columns or more."""
+    return _grid(draws, draws.colours(), _one(draws, 1, side - 1), _one(draws, 2, side - 1))
 
 
-def _mirror(draws: Draws, colours: np.ndarray, side: int) -> tuple[np.ndarray, np.ndarray]:
-    """Mirror the grid left-right."""
-    question = _grid(draws, draws.colours(), _one(draws, 1, side - 1), _one(draws, 2, side - 1))
-    return question, question[:, ::-1]
+def _coloured(draws: Draws, colours: np.ndarray, side: int) -> np.ndarray:
+    """A grid with the task's first colour, without its second."""
+    return _grid(draws, colours[[0, 2, 3]], _one(draws, 1, side - 1), _one(draws, 1, side - 1))
 
 
-def _fill(draws: Draws, colours: np.ndarray, side: int) -> tuple[np.ndarray, np.ndarray]:
-    """A coloured cell at the left edge fills its row; other cells stay."""
+def _edges(draws: Draws, colours: np.ndarray, side: int) -> np.ndarray:
+    """Some rows with a coloured cell at the left edge, others with one elsewhere or none."""
     height, width = _one(draws, 2, side - 1), _one(draws, 2, side - 1)
     question = np.zeros((height, width), dtype=np.uint8)
     shades = draws.colours()
-    answer = question.copy()
     for row in range(height):
         kind, colour = _one(draws, 0, 3), shades[_one(draws, 0, 2)]
-        if kind < 2:  # from the edge
-            question[row, 0] = colour
-            answer[row] = colour
-        elif kind == 2:  # a lone cell
-            column = _one(draws, 1, width - 1)
-            question[row, column] = answer[row, column] = colour
-    return question, answer
+        if kind < 3:
+            question[row, 0 if kind < 2 else _one(draws, 1, width - 1)] = colour
+    return question
 
 
-def _stack(draws: Draws, colours: np.ndarray, side: int) -> tuple[np.ndarray, np.ndarray]:
-    """Stack the grid on itself."""
-    question = _grid(draws, draws.colours(), _one(draws, 1, side // 2), _one(draws, 1, side - 1))
-    return question, np.concatenate([question, question])
+def _low(draws: Draws, colours: np.ndarray, side: int) -> np.ndarray:
+    """A grid of at most half the side's rows."""
+    return _grid(draws, draws.colours(), _one(draws, 1, side // 2), _one(draws, 1, side - 1))
 
 
-def _middle(draws: Draws, colours: np.ndarray, side: int) -> tuple[np.ndarray, np.ndarray]:
-    """Keep only the middle cell of a grid of one colour."""
+def _framed(draws: Draws, colours: np.ndarray, side: int) -> np.ndarray:
+    """A grid of one colour with another in the middle; odd sides."""
     odd = (side - 2) // 2
     height, width = 1 + 2 * _one(draws, 0, odd), 1 + 2 * _one(draws, 1, odd)
     around, centre = draws.colours()[:2] * np.array([_one(draws, 0, 4) > 0, 1])
     question = np.full((height, width), around, dtype=np.uint8)
     question[height // 2, width // 2] = centre
-    return question, question[height // 2 : height // 2 + 1, width // 2 : width // 2 + 1]
+    return question
 
 
-FAMILIES: dict[str, Rule] = {
-    "recolour": _recolour,
-    "mirror": _mirror,
-    "fill": _fill,
-    "stack": _stack,
-    "middle": _middle,
+FAMILIES: dict[str, tuple[Draw, Rule]] = {
+    "recolour": (_coloured, lambda grid, colours: np.where(grid == colours[0], colours[1], grid)),
+    "mirror": (_any, lambda grid, colours: grid[:, ::-1]),
+    "fill": (_edges, lambda grid, colours: np.where(grid[:, :1] > 0, grid[:, :1], grid)),
+    "stack": (_low, lambda grid, colours: np.concatenate([grid, grid])),
+    "middle": (_framed, lambda grid, colours: grid[len(grid) // 2, grid.shape[1] // 2].reshape(1, 1)),
 }
+"""Each family's inputs and rule: the task's first colour becomes the second; mirror left-right; a coloured cell at the
+left edge fills its row; stack the grid on itself; keep only the middle cell."""
 
 
 def tasks(
@@ -99,7 +96,7 @@ def tasks(
         count: number of tasks.
         side: of the canvas, 4 to 30; inputs are at least a row and a column smaller, so that copies can be shifted.
         seed: any integer.
-        families: names of families, used alternately.
+        families: names of families, used alternately; `a+b` applies b's rule to the output of a's.
         pairs: pairs per task, 2 to 50; the last one is its test.
 
     Raises:
@@ -112,19 +109,29 @@ def tasks(
     ):
         if not low <= value <= high:
             raise UserError(f"generated ARC tasks: {name} is {value}; give {low} to {high}")
-    for family in families:
-        if family not in FAMILIES:
-            raise UserError(f"unknown family of ARC tasks {family!r}: choose from {', '.join(FAMILIES)}")
-    turn = [families[number % len(families)] for number in range(count)]
+    check_families(families)
     # the seed is in the name, so that files of several seeds can be used together (0: as in earlier versions)
     own = f"{seed}-" if seed else ""
-    return {
-        f"{family}-{own}{number}": _task(family, number, side, seed, pairs)
-        for number, family in enumerate(turn)
-    }
+    made = (task(seed, number, side, families, pairs) for number in range(count))
+    return {name.replace("-", f"-{own}"): document for name, document in made}
 
 
-def _task(family: str, number: int, side: int, seed: int, count: int) -> dict[str, Any]:
+def task(
+    seed: int, number: int, side: int, families: tuple[str, ...], pairs: int
+) -> tuple[str, dict[str, Any]]:
+    """Name and document of one task; see `tasks`."""
+    family = families[number % len(families)]
     draws = Draws(rng.key(rng.root_key(seed, "generate"), number))
     colours = draws.colours(9)
-    return document(lambda: FAMILIES[family](draws, colours, side), count)
+    first, *then = (FAMILIES[name] for name in family.split("+"))
+
+    def draw() -> tuple[np.ndarray, np.ndarray]:
+        while True:
+            question = first[0](draws, colours, side)
+            answer = first[1](question, colours)
+            for _, rule in then:
+                answer = rule(answer, colours)
+            if len(answer) <= side:
+                return question, answer
+
+    return f"{family}-{number}", document(draw, pairs)

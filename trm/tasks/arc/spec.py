@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from trm.errors import UserError
 from trm.study.schema import DataConfig
 from trm.study.tasks import Cell, DataShape, TaskSpec
 
@@ -12,6 +13,18 @@ COLOURS = (
     *("#E69F00", "#56B4E9", "#8C510A", "#9A9A9A", "#1a1a1a"),
 )
 """Colours 0-9 of grids; 0 is the background."""
+FAMILIES = ("recolour", "mirror", "fill", "stack", "middle")
+"""Families of generated tasks (trm/tasks/arc/families.py)."""
+
+
+def check_families(names: tuple[str, ...]) -> None:
+    """Raise UserError for a name that is neither a family nor two different ones joined by `+`."""
+    for name in names:
+        parts = name.split("+")
+        if len(parts) > 2 or len(parts) != len(set(parts)) or not set(parts) <= set(FAMILIES):
+            raise UserError(
+                f"unknown family of ARC tasks {name!r}: choose from {', '.join(FAMILIES)}, or join two by +"
+            )
 
 
 class ArcSpec(TaskSpec):
@@ -30,6 +43,16 @@ class ArcSpec(TaskSpec):
     def fields(self, data: DataConfig) -> dict[str, Any]:
         # a later field: names of older data sets must not change
         return {"arc_side": data.arc_side} if data.arc_side != 30 else {}
+
+    def check(self, data: DataConfig) -> None:
+        check_families(data.arc_families)
+        if data.arc_families and data.source != "generate":
+            raise UserError("data.arc_families are for data.source=generate: leave them out")
+
+    def generated_fields(self, data: DataConfig) -> dict[str, Any]:
+        if not data.arc_families:
+            return {}
+        return {"arc_families": list(data.arc_families), "arc_pairs": data.arc_pairs}
 
     def recognises(self, seq_len: int, vocab_size: int) -> bool:
         return vocab_size == 2 + len(COLOURS)

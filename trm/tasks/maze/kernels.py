@@ -1,4 +1,4 @@
-"""Compiled mazes: breadth-first distances, number of shortest paths, random mazes with a long path.
+"""Compiled mazes: breadth-first distances, number of shortest paths, random and perfect mazes with a long path.
 
 A maze is a square of tokens (WALL, ...), uint8 [side * side]; moves go up, left, right, down.
 """
@@ -99,24 +99,88 @@ def block_detour(maze, answer, side, start, goal, distance, queue, back, near, k
 
 
 @njit
-def generate_batch(root, first, side, min_path, unique, tries, questions, answers, lengths, single):
+def open_between(maze, side, rooms, one, other):
+    """Open two neighbouring rooms and the cell between them."""
+    for room in (one, other):
+        maze[2 * (room // rooms) * side + 2 * (room % rooms)] = OPEN
+    row, column = one // rooms + other // rooms, one % rooms + other % rooms
+    maze[row * side + column] = OPEN
+
+
+@njit
+def depth_first_tree(maze, side, key, stack, seen, near):
+    """A perfect maze by a random depth-first search: long corridors, few branches. Rooms are every second cell."""
+    rooms = (side + 1) // 2
+    maze[:] = WALL
+    seen[: rooms * rooms] = False
+    stack[0] = bounded(key, 0, rooms * rooms)
+    seen[stack[0]] = True
+    depth = position = 1
+    while depth:
+        room = stack[depth - 1]
+        count = 0
+        for k in range(neighbours(room, rooms, near)):
+            if not seen[near[k]]:
+                near[count] = near[k]
+                count += 1
+        if not count:
+            depth -= 1
+            continue
+        other = near[bounded(key, position, count)]
+        position += 1
+        open_between(maze, side, rooms, room, other)
+        seen[other] = True
+        stack[depth] = other
+        depth += 1
+
+
+@njit
+def uniform_tree(maze, side, key, after, seen, near):
+    """A perfect maze by loop-erased random walks: every spanning tree of the rooms is equally likely (Wilson, 1996)."""
+    rooms = (side + 1) // 2
+    maze[:] = WALL
+    seen[: rooms * rooms] = False
+    seen[bounded(key, 0, rooms * rooms)] = True
+    position = 1
+    for start in range(rooms * rooms):
+        room = start
+        while not seen[room]:  # a later departure from the same room overwrites the loop
+            after[room] = near[bounded(key, position, neighbours(room, rooms, near))]
+            position += 1
+            room = after[room]
+        room = start
+        while not seen[room]:
+            seen[room] = True
+            open_between(maze, side, rooms, room, after[room])
+            room = after[room]
+
+
+@njit
+def generate_batch(root, first, side, min_path, unique, walls, tries, questions, answers, lengths, single):
     """Mazes first, first+1, ...: each a pure function of (root, its number).
 
-    Walls are random with a density of 30-50 %. The start is a cell farthest from a random one, and the goal a random
-    cell whose shortest path has at least `min_path` cells, both included. With `unique`, other paths of that length are
-    walled up. If no such maze is found in `tries`, lengths[i] is 0.
+    Walls (0) are random with a density of 30-50 %, or those of a depth-first (1) or uniform (2) tree. The start is a
+    cell farthest from a random one, and the goal a random cell whose shortest path has at least `min_path` cells, both
+    included. With `unique`, other paths of that length are walled up. If no such maze is found in `tries`, lengths[i]
+    is 0.
     """
     cells = side * side
     distance, queue = np.empty(cells, np.int64), np.empty(cells, np.int64)
     ways, near = np.empty(cells, np.int64), np.empty(5, np.int64)
+    seen = np.empty(cells, np.bool_)
     for row in range(len(questions)):
         maze = questions[row]
         lengths[row] = 0
         for attempt in range(tries):
             key = child_key(child_key(root, first + row), attempt)
-            density = 300 + bounded(key, 0, 200)
-            for cell in range(cells):
-                maze[cell] = WALL if bounded(key, 1 + cell, 1000) < density else OPEN
+            if walls == 1:
+                depth_first_tree(maze, side, child_key(key, 2), queue, seen, near)
+            elif walls == 2:
+                uniform_tree(maze, side, child_key(key, 2), queue, seen, near)
+            else:
+                density = 300 + bounded(key, 0, 200)
+                for cell in range(cells):
+                    maze[cell] = WALL if bounded(key, 1 + cell, 1000) < density else OPEN
             start = bounded(key, cells + 1, cells)
             if maze[start] == WALL:
                 continue

@@ -23,6 +23,10 @@ from trm.tasks.sudoku.classes import number_rows
 
 TRIES = 20_000
 """Attempts per maze; about one in 60 random 30x30 mazes has a path of 110 cells."""
+MOST_MADE = 20
+"""Mazes made for each one that is wanted, before the different ones are called too few."""
+WALLS = ("random", "depth_first", "uniform")
+"""Kinds of walls by their number in the kernels."""
 
 
 def dihedral_cells(side: int) -> np.ndarray:
@@ -38,12 +42,14 @@ def dihedral_cells(side: int) -> np.ndarray:
 
 
 def generated_pool(config: DataConfig) -> Pool:
-    """Mazes whose shortest path has at least `min_path` cells, start and goal included, no two equivalent.
+    """Mazes whose shortest path has at least `min_path` cells, start and goal included, no two equivalent; of perfect
+    ones no two have equivalent walls, so that no split has walls of another.
 
     Raises:
-        UserError: random mazes of this size almost never have such a long path.
+        UserError: mazes of this size almost never have such a long path, or are too few.
     """
-    side, wanted = config.maze_size, config.pool
+    side, wanted, perfect = config.maze_size, config.pool, config.walls != "random"
+    kind = "perfect" if perfect else "random"
     progress = Progress("generating mazes", wanted, "mazes")
     parts: list[tuple[np.ndarray, ...]] = []
     first = made = 0
@@ -59,22 +65,27 @@ def generated_pool(config: DataConfig) -> Pool:
         first += count
         if not good.any():
             raise UserError(
-                f"none of {count * TRIES:,} random {side}x{side} mazes had a shortest path of {config.min_path} cells "
+                f"none of {count * TRIES:,} {kind} {side}x{side} mazes had a shortest path of {config.min_path} cells "
                 "or more: lower data.min_path or raise data.maze_size"
             )
         parts.append((questions[good], answers[good], lengths[good], single[good]))
         made += int(good.sum())
+        if made >= wanted:
+            questions, answers, lengths, single = (np.concatenate(arrays) for arrays in zip(*parts))
+            shown = np.where(questions == WALL, WALL, OPEN) if perfect else questions
+            numbers = number_rows(canonical_mazes(side, shown.astype(np.uint8)))
+            keep = np.sort(np.unique(numbers, return_index=True)[1])
+            made = len(keep)
+            if made < wanted and first > MOST_MADE * wanted:
+                raise UserError(
+                    f"only {made} of {len(questions)} {kind} {side}x{side} mazes had different "
+                    f"{'walls' if perfect else 'cells'}, not {wanted}: lower data.pool or raise data.maze_size"
+                )
         progress.update(min(made, wanted))
     progress.close(wanted)
-    questions, answers, lengths, single = (np.concatenate(arrays) for arrays in zip(*parts))
-    keep = np.sort(np.unique(number_rows(canonical_mazes(side, questions)), return_index=True)[1])
-    if len(keep) < wanted:
-        raise UserError(
-            f"only {len(keep)} of {len(questions)} random {side}x{side} mazes were different, not {wanted}: "
-            "lower data.pool or raise data.maze_size"
-        )
     removed, keep = len(questions) - len(keep), keep[:wanted]
-    report = {"class_of": "maze", "one_shortest_path": int(single[keep].sum()), "equivalent_removed": removed}
+    report = {"class_of": "walls" if perfect else "maze", "equivalent_removed": removed}
+    report["one_shortest_path"] = int(single[keep].sum())
     return make_pool(questions[keep], answers[keep], lengths[keep], report)
 
 
@@ -83,7 +94,10 @@ def _generate(config: DataConfig, first: int, arrays: tuple[np.ndarray, ...], st
 
     root = np.uint64(rng.root_key(config.seed, "generate"))
     part = [array[start:stop] for array in arrays]
-    generate_batch(root, first + start, config.maze_size, config.min_path, config.unique_path, TRIES, *part)
+    walls = WALLS.index(config.walls)
+    generate_batch(
+        root, first + start, config.maze_size, config.min_path, config.unique_path, walls, TRIES, *part
+    )
 
 
 def read_pool(config: DataConfig, files: list[tuple[str, Path]], divided: bool = False) -> Pool:

@@ -17,6 +17,7 @@ class MazeSpec(TaskSpec):
     """Squares of maze_size rows."""
 
     sources = ("generate", "csv", "official")
+    difficulty = "length of the shortest path"
 
     # one public project pins the same digests
     official = OfficialFiles(
@@ -42,13 +43,23 @@ class MazeSpec(TaskSpec):
                 f"the official mazes are 30x30, not {data.maze_size}: set data.maze_size to 30, "
                 "or data.source to generate"
             )
+        if data.walls != "random" and (data.unique_path or data.maze_size % 2 == 0):
+            raise UserError(
+                f"data.walls={data.walls} makes perfect mazes: "
+                + (
+                    "their paths are unique without data.unique_path; leave it out"
+                    if data.unique_path
+                    else f"data.maze_size must be odd, not {data.maze_size}"
+                )
+            )
 
     def fields(self, data: DataConfig) -> dict[str, Any]:
         return {"maze_size": data.maze_size}
 
     def generated_fields(self, data: DataConfig) -> dict[str, Any]:
-        # unique_path is a later field: names of older data sets must not change
-        return {"min_path": data.min_path} | ({"unique_path": True} if data.unique_path else {})
+        # later fields: names of older data sets must not change
+        later = {"unique_path": data.unique_path, "walls": data.walls if data.walls != "random" else ""}
+        return {"min_path": data.min_path} | {name: value for name, value in later.items() if value}
 
     def recognises(self, seq_len: int, vocab_size: int) -> bool:
         return vocab_size == 1 + len(CHARACTERS)
