@@ -41,7 +41,7 @@ IMPORTS = {
     ),
     "analysis": ("trm.analysis.kinds", "trm.analysis.tables"),
 }  # fmt: skip
-"""What each server imports: the first at once, the other when it is needed."""
+"""What each server imports when its first job comes."""
 READ_AT_IMPORT = (
     "ATEN_",
     "GOTO_",
@@ -136,11 +136,9 @@ class Server:
 
     def serve(self) -> int | None:
         """Serve until the end (None), or in a child: the exit code of its command."""
-        if self._kind == next(iter(IMPORTS)):
-            self._import()
         while self._children or self._listening.fileno() >= 0:
             for key, _ in self._selector.select():
-                if key.data == "client":
+                if key.data == "client" and self._listening.fileno() >= 0:
                     connection, _ = self._listening.accept()
                     request = self._fork(connection)
                     if request is not None:
@@ -211,6 +209,8 @@ class Server:
         os.chdir(request["folder"])
         os.environ.clear()
         os.environ.update(request["environment"])
+        tempfile.tempdir = None  # that of the server's environment
+        sys.argv = ["trm", *request["arguments"]]
         try:
             return self._main(request["arguments"])
         except SystemExit as ending:
