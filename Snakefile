@@ -31,7 +31,7 @@ except UserError as error:
     raise WorkflowError(str(error)) from None
 
 LOGS = PROJECT.settings.logs
-CATALOGUE, SELECTION, PUBLISHED = PROJECT.catalogue, PROJECT.selection, PROJECT.published
+CATALOGUE, SELECTION = PROJECT.catalogue, PROJECT.selection
 PLACE = PROJECT.place
 PLACE.repeats = lambda: may_repeat(workflow)
 CHECK = PreflightGate(PROJECT.settings, PLACE, PLAN.pod_hosts)
@@ -99,8 +99,8 @@ include: "workflow/rules/targets.smk"
 
 
 onsuccess:
-    CONTROLLER.succeeded(log)
+    CONTROLLER.succeeded()
 
 
 onerror:
-    CONTROLLER.failed(log)
+    CONTROLLER.failed()

@@ -38,8 +38,8 @@ def measure(folder: Path, rounds: int) -> list[dict[str, Any]]:
     taken: dict[str, list[Any]] = {"import torch": [], "train": [], "evaluate": [], "run": []}
     for number in range(rounds + 1):
         run, kept, out = (str(folder / f"{number}" / name) for name in ("run", "kept", "evaluation.json"))
-        train = ["train", "--config", config, *shared, run, "--checkpoints", kept, "--evaluations", "[{}]"]
-        evaluate = ["evaluate", "--run", run, *shared, out, "--ahead", kept]
+        train = ["train", "--config", config, *shared, run, "--checkpoints", kept]
+        evaluate = ["evaluate", "--run", run, *shared, out]
         taken["import torch"].append(timed([sys.executable, "-c", "import torch"]))
         taken["train"].append(timed([*TRM, *train]))
         taken["evaluate"].append(timed([*TRM, *evaluate]))

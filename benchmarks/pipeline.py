@@ -18,7 +18,7 @@ ALLOWED = {(0, "snakemake -n -q"): 2.0, (5000, "parse"): 3.0, (5000, "snakemake 
 """Targets in seconds, by grid points and command."""
 PARSE = (
     "from trm.pipeline.project import open_project; p = open_project({}); "
-    "p.check_figures(); p.check_sizes(); p.published.report_identity"
+    "p.check_figures(); p.check_sizes(); p.report_identity"
 )
 COMMANDS = {
     "parse": [sys.executable, "-c", PARSE],

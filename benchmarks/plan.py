@@ -30,7 +30,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "wide": {"model.d_model": 96},
     "shallow recursion": {"model.h_cycles": 1, "model.l_cycles": 1},
     "deep recursion": {"model.l_cycles": 4},
-    "attention": {"model.mixer": "attention", "model.position": "rope"},
+    "attention": {"model.mixer": "attention"},
     "small batch": {"training.batch_size": 16},
     "large batch": {"training.batch_size": 256, "training.steps": 75, "training.warmup_steps": 15},
     "many supervision steps": {"model.halt_max_steps": 16},
@@ -42,20 +42,18 @@ def run(kind: str, folder: Path, seed: int) -> dict[str, Any]:
     project = open_project({"scale": "laptop", "set": KINDS[kind], "experiments": "baseline"})
     point = project.study.experiment("baseline").points[0]
     name, config = point.runs[0].name, point.runs[0].config
-    cost = Estimates(project).of(name)
+    cost = Estimates(project, measured=False).of(name)
     dataset, out = str(folder / dataset_name(config.data)), folder / "runs" / name
     kept, evaluation = str(folder / "checkpoints" / name), point.evaluation.model_dump_json()
     recipe = json.dumps(json.loads(project.catalogue.run_json(name)) | {"seed": seed})
     train = ["train", "--config", recipe, "--dataset", dataset, "--out", str(out), "--checkpoints", kept]
-    train += ["--threads", "1", "--evaluations", f"[{evaluation}]"]
+    train += ["--threads", "1"]
     train += ["--runtime", project.study.scale.runtime.model_dump_json(exclude_defaults=True)]
     evaluate = ["evaluate", "--run", str(out), "--dataset", dataset, "--threads", "1"]
-    evaluate += ["--evaluation", evaluation, "--out", str(out / "evaluation.json"), "--ahead", kept]
+    evaluate += ["--evaluation", evaluation, "--out", str(out / "evaluation.json")]
     wall, cpu = (sum(times) for times in zip(timed([*TRM, *train]), timed([*TRM, *evaluate]), strict=True))
     row = {"kind": kind, "planned": cost.seconds, "measured": wall, "ratio": wall / cost.seconds, "cpu": cpu}
-    model = config.model
-    applications = model.layers * model.h_cycles * (model.l_cycles + 1) * config.training.steps
-    return row | {"terms": [1.0, float(applications), cost.flops]}
+    return row | {"terms": [1.0, cost.flops]}
 
 
 def data(folder: Path) -> None:
@@ -80,13 +78,13 @@ def write(path: Path, values: dict[str, str]) -> None:
 def fit(rows: list[dict[str, Any]]) -> tuple[dict[str, str], list[float]]:
     """Values for config/hardware.yaml by nonnegative least squares on relative errors, and measured / fitted.
 
-    The `terms` of a row are one job, block applications and FLOPs.
+    The `terms` of a row are one job and FLOPs.
     """
     matrix, times = (np.array([row[key] for row in rows]) for key in ("terms", "measured"))
     scale = matrix.max(axis=0)
     weights, _ = nnls(matrix / scale / times[:, None], np.ones(len(times)))
-    fixed, application, per_flop = weights / scale
-    values = {"fixed": f"{fixed:.2g}", "application": f"{application:.2g}"}
+    fixed, per_flop = weights / scale
+    values = {"fixed": f"{fixed:.2g}"}
     if per_flop:
         values["flops_per_second"] = f"{1 / per_flop:.2g}"
     return values, list(times / (matrix @ (weights / scale)))

@@ -22,12 +22,14 @@ def modules() -> dict[str, Path]:
 
 
 def imports(path: Path, known: dict[str, Path]) -> set[str]:
-    """Modules of trm that a file imports at run time, inside functions too."""
+    """Modules of trm that a file imports, inside functions too; in trm.study also those for types alone."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     typing_only = {
         id(inner)
         for node in ast.walk(tree)
-        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")
+        if isinstance(node, ast.If)
+        and ast.unparse(node.test).endswith("TYPE_CHECKING")
+        and "study" not in path.parts
         for inner in ast.walk(node)
     }
     found = set()

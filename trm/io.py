@@ -1,4 +1,4 @@
-"""Files and configurations: atomic writes, locks, JSON, checksums, and validated options."""
+"""Files: atomic writes, locks, JSON, checksums."""
 
 from __future__ import annotations
 
@@ -13,13 +13,9 @@ import tempfile
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeVar
-
-from pydantic import TypeAdapter, ValidationError
+from typing import Any
 
 from trm.errors import UserError
-
-Value = TypeVar("Value")
 
 
 def shipped(name: str) -> Path:
@@ -155,24 +151,14 @@ def json_argument(argument: str, option: str) -> Any:
         raise UserError(f"{option} is not JSON: {error}") from None
 
 
-def parse(kind: type[Value] | TypeAdapter[Value], value: Any, name: str) -> Value:
-    """Validate plain JSON data as a typed configuration.
-
-    Raises:
-        UserError: with `name`, the first invalid key and the reason.
-    """
-    adapter = kind if isinstance(kind, TypeAdapter) else TypeAdapter(kind)
-    try:
-        return adapter.validate_json(json.dumps(value))
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place = ".".join(str(part) for part in first["loc"])
-        raise UserError(f"{name}: {place + ': ' if place else ''}{first['msg']}") from None
-
-
-def config_argument(kind: type[Value] | TypeAdapter[Value], argument: str, option: str) -> Value:
-    """`parse` of a `json_argument`."""
-    return parse(kind, json_argument(argument, option), option)
+def differences(first: Any, second: Any, prefix: str = "") -> dict[str, tuple[Any, Any]]:
+    """Dotted keys whose values differ between two nested settings."""
+    if isinstance(first, dict) and isinstance(second, dict):
+        found: dict[str, tuple[Any, Any]] = {}
+        for key in sorted(first.keys() | second.keys()):
+            found |= differences(first.get(key), second.get(key), f"{prefix}{key}.")
+        return found
+    return {} if first == second else {prefix.rstrip("."): (first, second)}
 
 
 def dump(value: Any) -> str:

@@ -7,17 +7,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from PIL import Image
 
-from tests.analysis.synthetic import experiment
+from tests.analysis.synthetic import experiment, overlay, parameters
+from trm.analysis.drawing import save, styled
 from trm.analysis.fits import fit_table
 from trm.analysis.kinds import FIGURE, draw
-from trm.analysis.kinds.common import Drawing, save, styled
+from trm.analysis.kinds.common import Drawing
 from trm.analysis.specs import TableSpec
 from trm.analysis.tables import Table, collect, load, merge
 from trm.analysis.tables import save as save_table
-from trm.study.schema import EvaluationConfig
+from trm.study.schema import EvaluationConfig, RunConfig
 
 GRIDS = {
     "data_size": [{"data.train_puzzles": n} for n in (10, 30, 100, 300, 1000)],
@@ -43,6 +45,22 @@ EVALUATIONS = {
     "unroll": (EvaluationConfig(unroll=(1, 2, 4, 8, 16)),),
 }
 
+BUDGETS = (1e12, 3e12, 1e13, 3e13, 1e14)
+EXTRA = ("blocks", "batch_blocks", "isoflop")
+
+
+def steps_of(flops: float, width: int) -> int:
+    """Training steps that spend a budget at a width."""
+    run = RunConfig.model_validate(overlay({"model.d_model": width}))
+    return round(flops / (6.0 * parameters(run) * 17 * 3 * run.training.batch_size))
+
+
+def best_width(config: RunConfig) -> float:
+    """An error that is least at a width which grows as compute to the power 0.25."""
+    flops = 6.0 * parameters(config) * 17 * 3 * config.training.batch_size * config.training.steps
+    best = 24.0 * (flops / 1e12) ** 0.25
+    return float(0.4 * (flops / 1e12) ** -0.4 * np.exp(0.4 * np.log(config.model.d_model / best) ** 2))
+
 
 @pytest.fixture(scope="session")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -53,6 +71,11 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
         spec = experiment(root, name, points, evaluations=EVALUATIONS.get(name, (EvaluationConfig(),)))
         (root / "specs" / f"{name}.json").write_text(json.dumps(spec))
         save_table(collect(TableSpec.model_validate(spec)), root / "tables" / f"{name}.csv")
+    equal = [
+        {"model.d_model": d, "training.steps": steps_of(c, d)} for c in BUDGETS for d in (16, 32, 64, 128)
+    ]
+    spec = experiment(root, "isoflop", equal, error=best_width)
+    save_table(collect(TableSpec.model_validate(spec)), root / "tables" / "isoflop.csv")
     sizes = [{"model.d_model": d} for d in (16, 32, 64)]
     batches = [{"training.batch_size": b, "training.steps": 600 + 600 * 128 // b} for b in (32, 64, 128)]
     for name, points, key, value in (
@@ -77,7 +100,7 @@ def blocks(
 @pytest.fixture(scope="session")
 def tables(study: Path) -> dict[str, Table]:
     """The tables, loaded."""
-    return {name: load(study / "tables" / f"{name}.csv") for name in (*GRIDS, "blocks", "batch_blocks")}
+    return {name: load(study / "tables" / f"{name}.csv") for name in (*GRIDS, *EXTRA)}
 
 
 def figure(**spec: Any) -> Any:

@@ -45,14 +45,15 @@ def test_from_result_files_to_a_figure(
             "--experiment nowhere.json cannot be read",
         ),
         (["table", "--experiment", "{", "--out", "t.csv"], "--experiment is not JSON"),
-        (["table", "--experiment", '{"name": "a"}', "--out", "t.csv"], "--experiment: scale: Field required"),
+        (["table", "--experiment", '{"name": "a"}', "--out", "t.csv"], "--experiment: scale: is required"),
         (["fit", "--table", "none.csv", "--spec", "{}", "--out", "f.json"], "none.csv.json does not exist"),
         (
             ["fit", "--table", "none.csv", "--spec", '{"x": "colour"}', "--out", "f.json"],
             "unknown column 'colour'",
         ),
         (["plot", "--spec", '{"kind": "halting"}', "--table", "t.csv", "--out", "a.svg"], "must end in .pdf"),
-        (["report", "--spec", '{"study": "a"}', "--out", "r.html"], "--spec: scale: Field required"),
+        (["report", "--spec", '{"study": "a"}', "--out", "r.html"], "--spec: scale: is required"),
+        (["plot", "--spec", '{"kind": "lav"}', "--table", "t", "--out", "p.pdf"], "did you mean 'law'?"),
     ],
 )
 def test_bad_input_is_one_sentence(

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from trm.analysis import kinds
-from trm.analysis.kinds.common import styled
+from trm.analysis.drawing import styled
 from trm.analysis.tables import Table
 
 PAGE = Path(__file__).parents[2] / "docs" / "extending.md"

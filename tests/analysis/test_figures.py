@@ -12,11 +12,13 @@ import numpy as np
 import pytest
 
 from tests.analysis.conftest import figure, inputs
+from trm.analysis.drawing import save, styled
 from trm.analysis.kinds import KINDS, draw
-from trm.analysis.kinds.common import BinaryLocator, colours, legible, nice, panels, save, styled
+from trm.analysis.kinds.common import BinaryLocator, colours, nice, panels
+from trm.analysis.scales import fitting, round_values
 from trm.analysis.tables import Table
 from trm.analysis.traces import puzzles
-from trm.analysis.words import point_name, signed
+from trm.analysis.words import compact, point_name, signed
 from trm.errors import UserError
 from trm.study.tasks import spec_of
 
@@ -100,8 +102,10 @@ def test_colours_and_ticks() -> None:
 def test_tick_labels_do_not_lie_on_one_another() -> None:
     drawn, axes = panels(3, 2.9)
     sizes = np.array([3890.0, 4610, 6430, 13900])
-    assert legible(axes[0], sizes, np.log(200)) == [4610, 6430, 13900]
-    assert legible(axes[0], sizes, np.log(4)) == sizes.tolist()
+    assert fitting(axes[0], sizes, np.log(40), compact) == [6430, 13900]
+    assert fitting(axes[0], sizes, np.log(4), compact) == [4610, 6430, 13900]
+    assert not round_values(sizes)
+    assert round_values(np.array([8.0, 128, 1024, 5600]))
     plt.close(drawn)
 
 

@@ -20,7 +20,7 @@ def test_every_kept_result_is_drawn(tmp_path):
         assert path.read_bytes().startswith(b"%PDF")
         assert path.with_suffix(".png").stat().st_size > 5000
     sentence = json.loads((tmp_path / "real_sudoku_unroll.json").read_text())["sentence"]
-    assert "67.8 % [64.8, 70.6] at 128" in sentence
+    assert "[0.0, 0.4] and [64.8, 70.6])" in sentence
     sentence = json.loads((tmp_path / "hard_prediction.json").read_text())["sentence"]
     assert "together predict error 1.3 % [0.0, 36.6]" in sentence
     assert "12.6 %, inside the interval" in sentence

@@ -16,6 +16,7 @@ import pandas as pd
 import pytest
 
 from tests.analysis.synthetic import experiment
+from trm.analysis.claims import Claim
 from trm.analysis.paper import ABLATIONS
 from trm.analysis.report import build, page, print_pdf, printing
 from trm.analysis.report.build import findings
@@ -102,17 +103,11 @@ def test_laws_need_size_and_batch_with_intervals() -> None:
 
 
 def test_effects_hold_at_scale_or_not() -> None:
-    item = {
-        "effect": "no EMA",
-        "where": "768",
-        "elsewhere": "batch size 4096",
-        "mean": 0.0,
-        "low": -0.1,
-        "high": 0.1,
-        "sign": 0,
-    }
-    assert scale([item]).state == "met"
-    assert scale([item, {**item, "mean": 0.2, "low": 0.1, "high": 0.3, "sign": 1}]).state == "not met"
+    same = Claim(
+        "exact_accuracy", "no EMA", "768", 0.0, (-0.1, 0.1), "open", "interaction", place="batch size 4096"
+    )
+    assert scale([same]).state == "met"
+    assert scale([same, replace(same, value=0.2, interval=(0.1, 0.3), verdict="higher")]).state == "not met"
     assert scale([]).state == "not run"
 
 
@@ -222,7 +217,7 @@ def test_answers_and_criteria_come_from_the_results(tmp_path: Path, spec: dict[s
     answers = {
         section.spec.name: section.answer for section in build(ReportSpec.model_validate(spec)).sections
     }
-    assert "lower than with" in answers["ema"]
+    assert "exact accuracy falls from" in answers["ema"]
     assert answers["maze"] == "Not run."
 
 

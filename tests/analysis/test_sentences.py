@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.analysis.conftest import figure, inputs
+from trm.analysis.drawing import styled
 from trm.analysis.kinds import KINDS, draw
-from trm.analysis.kinds.common import styled
 from trm.analysis.tables import Table
 
 GOLDEN = Path(__file__).with_name("sentences.json")
@@ -33,9 +33,8 @@ FIGURES: list[tuple[str, dict[str, Any]]] = [
     ("recursion", {"kind": "heatmap", "x": "model.l_cycles", "y": "model.h_cycles"}),
     ("lr_batch", {"kind": "heatmap", "x": "training.lr", "y": "training.batch_size", "optimum": True}),
     ("data_size", {"kind": "curves"}),
-    ("compute", {"kind": "curves", "against": "flops", "gap": False}),
+    ("compute", {"kind": "curves", "against": "flops"}),
     ("unroll", {"kind": "unroll"}),
-    ("model_size", {"kind": "pareto", "costs": ["wall_seconds"]}),
     ("inference", {"kind": "frontier"}),
     ("unroll", {"kind": "frontier"}),
     ("mixer", {"kind": "agreement"}),

@@ -23,7 +23,7 @@ def test_a_difference_decides_by_its_interval(tables: dict[str, Table]) -> None:
     wide, narrow = {"model.d_model": 96}, {"model.d_model": 16}
     better = found(tables["model_size"], {"where": wide, "than": narrow})
     assert better.state == "supported"
-    assert "points higher than with width d = 16" in better.why
+    assert "exact accuracy rises from 62.3 % with width d = 16 to" in better.why
     assert found(tables["model_size"], {"where": narrow, "than": wide}).state == "contradicted"
     assert (
         found(tables["model_size"], {"metric": "error", "where": wide, "than": narrow}).state == "supported"
@@ -57,7 +57,7 @@ def test_the_abstract_has_150_words_at_most_and_counts_the_verdicts() -> None:
     ]
     spec = ReportSpec(study="s", scale="laptop", experiments=[section.spec for section in sections])
     findings = [Finding("a", f"Finding {i} " + "word " * 30 + "end.", True) for i in range(9)]
-    text = abstract(spec, sections, [*findings, Finding("b", "Nothing.", False)])
+    text = abstract(spec, sections, [*findings, Finding("b", "Nothing.", False)], {})
     assert len(text.split()) <= ABSTRACT
     assert "Finding 0" in text
     assert "Nothing." not in text

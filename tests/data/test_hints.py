@@ -99,7 +99,6 @@ def test_a_curriculum_of_hints_ends_with_the_datas_own():
         ({"curriculum": [{"until": 0.5, "hints": [2]}]}, "data.curriculum.0.hints.*two whole numbers"),
         ({"hints": "auto", "curriculum": [{"until": 0.5, "hints": [2, 3]}]}, "keep one of the two"),
         ({"curriculum": [{"until": 0.5}, {"until": 0.5}]}, "must increase"),
-        ({"task": "maze", "hints": [0, 2]}, "questions of maze have no clues to add"),
     ],
 )
 def test_bad_values_are_refused_in_a_sentence(data, words):
@@ -108,3 +107,8 @@ def test_bad_values_are_refused_in_a_sentence(data, words):
     with pytest.raises(UserError, match=words):
         raise UserError(error_sentence(caught.value, RunConfig))
     assert caught.value.error_count() == 1
+
+
+def test_a_task_without_clues_takes_no_hints():
+    with pytest.raises(UserError, match="questions of maze have no clues to add"):
+        dataset_identity(config(task="maze", hints=[0, 2]).data)

@@ -13,8 +13,8 @@ from tests.data.conftest import maze_config
 from trm.data.dataset import load
 from trm.data.pool import TEST, load_pool
 from trm.errors import UserError
-from trm.study.schema import DataConfig
-from trm.study.tasks import TASKS, OfficialFiles, spec_of
+from trm.study.schema import TASKS, DataConfig
+from trm.study.tasks import OfficialFiles, spec_of
 from trm.tasks.build import build_dataset
 from trm.tasks.maze.maze import canonical_mazes, generated_pool
 from trm.tasks.maze.spec import CHARACTERS

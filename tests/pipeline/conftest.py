@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.training.conftest import dataset_folder  # noqa: F401 (a fixture)
+
 ROOT = Path(__file__).parents[2]
 PIPELINE = ("Snakefile", "workflow", "profiles", "config", "envs")
 STUDY = {

@@ -46,7 +46,7 @@ def figure(**spec):
             "figure batch: unknown metric 'eval/exact_acuracy'; did you mean 'eval/exact_accuracy'?",
         ),
         (
-            figure(kind="curves", metrics=["train/los"]),
+            figure(kind="agreement", metrics=["train/los"]),
             "unknown metric 'train/los'; did you mean 'train/loss'?",
         ),
         (figure(kind="ablation", x="training.batch_size", y="steps_to_target"), "use a figure of kind batch"),

@@ -3,6 +3,7 @@
 import json
 import shlex
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -35,7 +36,9 @@ def test_workers_of_one_machine_have_a_core_each(jobs):
     assert estimates.launcher(names["CPU"]) == ""
     assert [estimates.workers(names[label]) for label in ("CPU", "CPU, 2 workers")] == [1, 2]
     assert (estimates.threads(names["CPU"]), estimates.threads(names["CPU, 2 workers"])) == (1, 2)
-    assert estimates.log_every(names["CPU"]) == ["--log-every", "2"]
+    inputs = Inputs(estimates._project, estimates, PreflightGate(Settings(), estimates._project.place, 1))
+    words = inputs.train_options(SimpleNamespace(run=names["CPU"]), output=None)
+    assert json.loads(words[words.index("--runtime") + 1])["log_every"] == 2
     assert "XLA on the CPU" not in names
 
 
@@ -56,23 +59,11 @@ def test_workers_of_a_pod_are_its_hosts(jobs):
     assert estimates.of(names["CPU"]).usd == 0.0  # planned as a CPU's hours
 
 
-def test_small_runs_are_evaluated_by_the_process_that_trains_them(jobs):
-    estimates, names = jobs("data_size")
-    for puzzles in (10, 46, 220):
-        option, text = estimates.evaluations(names[f"train_puzzles={puzzles}"])
-        assert (option, json.loads(text)) == ("--evaluations", [{}])
-    remote, _ = jobs("data_size", storage_prefix="gs://bucket/study")
-    assert remote.evaluations(names["train_puzzles=46"]) == []
-    long, its = jobs("baseline", scale="gpu")
-    assert not any(long.evaluations(run) for run in its.values())
-    placed, its = jobs("port_validation")
-    assert not any(placed.evaluations(run) for run in its.values())
-
-
 def test_a_budget_pays_a_shared_run_once_and_passes_over_what_is_too_dear():
     def item(name, *runs):
         rows = [{"run": run, "device_hours": hours, "done": False} for run, hours in runs]
-        return {"experiment": name, "asks": [run for run, _ in runs], "runs": rows}
+        asks = [run for run, _ in runs]
+        return {"experiment": name, "asks": asks, "runs": rows, "evaluation_device_hours": 0.0}
 
     dear = item("dear", ("shared", 6.0), ("b", 6.0))
     cheap = item("cheap", ("c", 1.0))
@@ -80,7 +71,7 @@ def test_a_budget_pays_a_shared_run_once_and_passes_over_what_is_too_dear():
     again = item("again")
     again["asks"] = ["c"]
     found = plan.buys([dear, cheap, again], 10.0)
-    assert found["bought"] == ["cheap", "again"]
+    assert [row["bought"] for row in found["rows"]] == [False, True, True]
     assert [row["device_hours"] for row in found["rows"]] == [12.0, 7.0, 0.0]
     assert found["left"] == 3.0
 

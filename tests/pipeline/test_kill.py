@@ -87,12 +87,19 @@ def test_a_living_snakemake_keeps_its_locks(long_run):
         first.wait()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_writes_no_report(long_run, number):
+@pytest.mark.parametrize(
+    ("command", "send", "number"),
+    [
+        ("snakemake", os.killpg, signal.SIGINT),
+        ("snakemake", os.killpg, signal.SIGTERM),
+        ("study run", os.kill, signal.SIGTERM),  # which passes it on
+    ],
+)
+def test_a_signal_writes_no_report(long_run, command, send, number):
     """Whoever interrupts does not wait for a partial report."""
-    process = start(long_run, "snakemake", stderr=subprocess.PIPE, text=True)
+    process = start(long_run, command, stderr=subprocess.PIPE, text=True)
     wait_for_checkpoint(long_run, process)
-    os.killpg(process.pid, number)
+    send(process.pid, number)
     said = process.communicate(timeout=120)[1]
     assert process.returncode != 0
     assert "partial report" not in said

@@ -1,30 +1,21 @@
-"""`trm study run`: stale locks, a second run, the launch record; and the clean-up of checkpoints."""
+"""`trm study run`: stale locks, a second run, and the clean-up of checkpoints."""
 
 import fcntl
-import json
 import os
 import re
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from tests.pipeline.conftest import ROOT, STUDY, Project, new_project
-from tests.storage.cloud import Server
 from trm.cli import main
 from trm.errors import UserError
 from trm.pipeline.cleanup import clean, survey
-from trm.pipeline.launch import expand_patterns, with_config
+from trm.pipeline.launch import with_config
 from trm.pipeline.naming import RUN_FILES
-from trm.pipeline.places import Place
-from trm.pipeline.project import open_project
-from trm.pipeline.record import Launch
 from trm.pipeline.settings import parse_overrides
-from trm.pipeline.spent import spent
-from trm.storage import Unreachable, open_store
-from trm.study.cost import read_hardware
 
 
 @pytest.fixture
@@ -39,7 +30,7 @@ def launch(project, *words):
     )
 
 
-def test_a_stale_lock_is_removed_and_the_launch_recorded(fresh):
+def test_a_stale_lock_is_removed(fresh):
     locks = fresh.folder / ".snakemake/locks"
     locks.mkdir(parents=True)
     (locks / "0.output.lock").write_text(str(fresh.folder / "results/report.html") + "\n")
@@ -47,8 +38,6 @@ def test_a_stale_lock_is_removed_and_the_launch_recorded(fresh):
     source = re.search(r"results/sources/[^\s,]+/manifest\.json", fresh.snakemake("-n", "-p").stdout)
     result = launch(fresh, source[0])
     assert result.returncode == 0, result.stderr
-    (record,) = (fresh.folder / "results/launches").glob("*.json")
-    assert json.loads(record.read_text())["state"] == "finished"
 
 
 def test_locks_of_another_machine_stay_until_they_are_removed(fresh):
@@ -147,72 +136,6 @@ def test_set_reaches_the_runs_and_a_dry_run_says_what_they_cost(fresh):
     assert "no experiment 'bach'; did you mean 'batch'?" in result.stderr
 
 
-def test_a_launch_lists_the_runs_it_was_at_work_on(fresh, monkeypatch):
-    monkeypatch.chdir(fresh.folder)
-    project = open_project({"logs": "mine"})
-    earlier, whole, broken, elsewhere, damaged, _ = project.runs
-
-    def finish(run, facts):
-        for path in map(Path, project.catalogue.run_files(run)):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(facts)
-
-    finish(earlier, "{}")
-    begun = Launch(open_project({"logs": "mine"}))
-    begun.started = 10.0
-    for run in (earlier, whole, broken):
-        log = Path(f"mine/train/{run}.log")
-        log.parent.mkdir(parents=True, exist_ok=True)
-        log.write_text("step 1/1\n")
-    os.utime(f"mine/train/{earlier}.log", (5, 5))
-    finish(whole, json.dumps({"wall_seconds": 2.0, "setup_seconds": 0.5}))
-    finish(elsewhere, json.dumps({"wall_seconds": 3.0}))  # its log is on another machine
-    finish(damaged, "{")
-    assert {item["run"]: (item["state"], item["seconds"]) for item in begun.runs()} == {
-        whole: ("finished", 2.5),
-        broken: ("unfinished", None),
-        elsewhere: ("finished", 3.0),
-        damaged: ("finished", None),
-    }
-
-
-def test_runs_in_a_bucket_have_their_seconds_and_their_price(fresh, monkeypatch, tmp_path):
-    server = Server(tmp_path / "objects")
-    server.start()
-    try:
-        server.make_bucket("launches")
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
-        monkeypatch.chdir(fresh.folder)
-        place = {"storage_prefix": "gs://launches/study"}
-        begun = Launch(open_project(place))
-        whole, damaged, _ = list(begun._project.runs)[:3]
-        store = open_store(place["storage_prefix"])
-        for run, facts in ((whole, b'{"wall_seconds": 1800, "setup_seconds": 1800}'), (damaged, b"{")):
-            for path in begun._project.catalogue.run_files(run):
-                store.put_bytes(path, facts)
-        begun.write("finished", "log")
-    finally:
-        server.kill()
-    (record,) = Path("results/launches").glob("*.json")
-    found = json.loads(record.read_text())["runs"]
-    assert [(item["run"], item["seconds"]) for item in found] == [(whole, 3600.0), (damaged, None)]
-    hardware = read_hardware("config/hardware.yaml", "h200").model_copy(update={"usd_per_device_hour": 2.5})
-    account = spent(hardware)
-    assert (account["device_hours"], account["usd"]) == (hardware.devices, 2.5 * hardware.devices)
-
-
-def test_a_bucket_out_of_reach_costs_the_record_and_nothing_else(fresh, monkeypatch, capsys):
-    def fail(place, path):
-        raise Unreachable("Could not list gs://launches/study/results/runs/ for 0.5 minutes.")
-
-    monkeypatch.chdir(fresh.folder)
-    begun = Launch(open_project({}))
-    monkeypatch.setattr(Place, "exists", fail)
-    begun.write("failed", "log")
-    assert "Could not list gs://launches" in capsys.readouterr().err
-    assert not Path("results/launches").exists()
-
-
 def test_one_point_of_an_experiment(fresh):
     result = launch(fresh, "-n", "data_size", "--point", "10")
     assert result.returncode == 0, result.stderr
@@ -226,14 +149,6 @@ def test_a_point_that_the_scale_lacks_is_named_with_those_that_it_has(fresh):
     result = launch(fresh, "-n", "data_size", "--point", "11")
     assert result.returncode == 1
     assert "11'; there are: train_puzzles=10; train_puzzles=20" in result.stderr + result.stdout
-
-
-def test_patterns_name_experiments(fresh, monkeypatch):
-    monkeypatch.chdir(fresh.folder)
-    given = ["--profile", "profiles/local", "-n", "data_*", "--config", "logs=a*"]
-    assert expand_patterns(given) == ["--profile", "profiles/local", "-n", "data_size", "--config", "logs=a*"]
-    with pytest.raises(UserError, match=r"no experiment matches 'x\*' at scale laptop"):
-        expand_patterns(["--profile", "profiles/local", "x*"])
 
 
 def test_a_home_that_cannot_be_written_is_no_reason_to_fail(fresh, monkeypatch):

@@ -14,7 +14,8 @@ from trm.errors import UserError
 from trm.pipeline import plan
 from trm.pipeline.project import Project, open_project
 from trm.provenance import processor
-from trm.study.cost import device_text, seconds_text
+from trm.study.cost import read_hardware
+from trm.study.text import device_text, seconds_text
 
 
 @pytest.fixture
@@ -32,12 +33,21 @@ def study(tmp_path, monkeypatch):
     return opened
 
 
-def finish(project: Project, run: str, seconds: float, processor_name: str | None = None) -> None:
+def finish(
+    project: Project, run: str, seconds: float, processor_name: str | None = None, flops: float = 1e12
+) -> None:
     for path in map(Path, project.catalogue.run_files(run)):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
     name = processor()[0] if processor_name is None else processor_name
-    facts = {"device": "cpu", "device_name": name, "wall_seconds": seconds, "setup_seconds": 0.0}
+    facts = {
+        "device": "cpu",
+        "device_name": name,
+        "wall_seconds": seconds,
+        "setup_seconds": 0.0,
+        "devices": 1,
+    }
+    facts["train_flops"] = flops
     Path(project.catalogue.run_files(run)[0]).write_text(json.dumps(facts))
 
 
@@ -45,7 +55,7 @@ def test_wall_time_is_at_least_the_longest_chain(study):
     document = plan.document(study(), jobs=1000)
     assert document["wall_seconds"] == document["chain_seconds"]
     slowest = max(row["seconds"] for item in document["experiments"] for row in item["runs"])
-    assert document["chain_seconds"] > slowest + 4 * 5.0  # data before it, drawing after it
+    assert document["chain_seconds"] > slowest + 4 * 1.5  # data before it, drawing after it
     alone = plan.document(study(), jobs=1)
     assert alone["wall_seconds"] == alone["todo_seconds"] > document["wall_seconds"]
 
@@ -71,7 +81,7 @@ def test_data_and_evaluations_are_counted_until_they_exist(study):
 
 def test_evaluations_cost_more_the_more_they_measure(study):
     def restarts(document):
-        document["scales"]["laptop"]["evaluation"]["restarts"] = [1000]
+        document["scales"]["laptop"]["evaluation"]["restarts"] = [2000]
 
     plain, noisy = (
         sum(item["evaluation_seconds"] for item in plan.document(study(change))["experiments"])
@@ -80,22 +90,19 @@ def test_evaluations_cost_more_the_more_they_measure(study):
     assert noisy > 1.5 * plain
 
 
-def test_finished_runs_of_this_machine_correct_the_plan(study):
+def test_the_plan_uses_the_speed_of_finished_runs_of_this_machine(study):
     project = study()
     before = plan.document(project)
-    assert "config/hardware.yaml (laptop); finished runs of this machine will correct it" in plan.text(before)
+    assert "from config/hardware.yaml (laptop) until a run here is finished" in plan.text(before)
     runs = list(project.runs)
-    planned = {row["run"]: row["seconds"] for item in before["experiments"] for row in item["runs"]}
-    finish(project, runs[0], 3 * planned[runs[0]])
-    finish(project, runs[1], 100 * planned[runs[1]], "another processor")
+    finish(project, runs[0], 10.0, flops=5e11)
+    finish(project, runs[1], 1e4, "another processor")
     Path(project.catalogue.run_files(runs[2])[0]).parent.mkdir(parents=True)
     after = plan.document(study())
-    assert (after["measured_runs"], after["measured_factor"]) == (1, pytest.approx(3.0))
-    found = {row["run"]: row["seconds"] for item in after["experiments"] for row in item["runs"]}
-    assert found[runs[5]] == pytest.approx(3 * planned[runs[5]])
-    assert "1 finished run of this machine took 3 times what config/hardware.yaml (laptop) says" in plan.text(
-        after
-    )
+    (row,) = (row for item in after["experiments"] for row in item["runs"] if row["run"] == runs[5])
+    hardware = read_hardware("config/hardware.yaml", "laptop")
+    assert row["seconds"] == pytest.approx(hardware.fixed + row["flops"] / 5e10)
+    assert "Speed: 50 GFLOP/s a CPU core, as 1 finished run of this machine had" in plan.text(after)
 
 
 @pytest.mark.parametrize(
@@ -154,11 +161,12 @@ def test_a_grant_is_spent_by_the_phases_of_the_study(study):
         document["experiments"]["batch"]["phase"] = "ablations"
 
     found = plan.document(study(phased, grant_days=1e-3))
-    assert [row["experiment"] for row in found["grant"]["rows"]] == ["data_size", "batch"]
-    assert "What fits into 0.001 days" in plan.text(found)
-    assert ", by phase (laws, ablations); a shared run is paid once" in plan.text(found)
+    assert [row["experiment"] for row in found["budget"]["rows"]] == ["data_size", "batch"]
+    hours = device_text(1e-3 * 24 * found["jobs"])
+    head = f"What {hours} of CPU core time buys, by phase (laws, ablations); a shared run is paid once"
+    assert head in plan.text(found)
     plain = plan.document(study(grant_days=1e-3))
-    assert [row["experiment"] for row in plain["grant"]["rows"]] == ["batch", "data_size"]
+    assert [row["experiment"] for row in plain["budget"]["rows"]] == ["batch", "data_size"]
     assert ", in the study's order; a shared" in plan.text(plain)
 
     def wrong(document):
@@ -175,18 +183,18 @@ def test_what_was_spent_stands_beside_the_plan(study):
     def pod(document):
         document["scales"]["laptop"]["hardware"] = "v4-64"
 
-    assert "spent" not in plan.document(study(pod))
-    Path("results/launches").mkdir(parents=True)
-    runs = [{"run": "a", "seconds": 1800.0}, {"run": "b", "seconds": None}]
-    record = json.dumps({"seconds": 7200.0, "runs": runs})
-    for name in ("1.json", "2.json"):
-        Path("results/launches", name).write_text(record)
-    Path("results/launches/3.json").write_text("{")
+    project = study(pod)
+    assert "spent" not in plan.document(project)
+    first, second, damaged, *_ = project.runs
+    finish(project, first, 1800.0)
+    finish(project, second, 900.0, "another processor")
+    finish(project, damaged, 1.0)
+    Path(project.catalogue.run_files(damaged)[0]).write_text("{")
     found = plan.document(study(pod))["spent"]
-    assert found["device_hours"] == pytest.approx(2 * 0.5 * 4)  # a job has four chips
+    assert (found["jobs"], found["device_hours"]) == (2, 0.75)
     Path(".snakemake/tpu").mkdir(parents=True)
     Path(".snakemake/tpu/jobs.csv").write_text("job,chip_seconds\na,36000\nb,18000\nc,\n")
-    said = "Spent so far: 15 h of TPU v4 chip time, $48.30 by 2 jobs; 2 launches took 4 h"
+    said = "Spent so far: 15 h of TPU v4 chip time, $48.30 by 2 jobs"
     assert said in plan.text(plan.document(study(pod))).splitlines()
     assert "Spent so far: 15 h of TPU v4 chip time by 2 jobs" in plan.text(
         plan.document(study(pod, pricing="grant"))

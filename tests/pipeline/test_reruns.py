@@ -111,6 +111,18 @@ def test_lost_data_sets_are_made_again_for_new_runs_only(project):
     assert (forced["dataset"], forced["train"]) == (2, 9)
 
 
+def test_a_list_of_figures_that_the_scale_replaces_is_edited_in_vain(project):
+    figures = ("experiments", "batch", "figures")
+    kept = {"laptop": {"figures": [{"kind": "ablation", "x": "training.batch_size"}]}}
+    project.edit(set_in("experiments", "batch", "scales", kept))
+    project.snakemake("--cores", "1")
+    project.edit(set_in(*figures, 0, "title", "Another title"))
+    sentence = "experiment batch: `figures` was edited, but scales.laptop.figures replaces it at this scale"
+    assert sentence in project.snakemake("-n").stderr
+    assert sentence in project.snakemake("--cores", "1").stderr
+    assert sentence not in project.snakemake("-n").stderr
+
+
 def test_a_change_of_style_redraws_only(project):
     style = project.folder / "config/figures.mplstyle"
     style.write_text("# only a comment\n" + style.read_text())
@@ -137,16 +149,18 @@ def test_a_raised_recipe_version_trains_all(project, monkeypatch, tmp_path):
 
 
 def test_another_scale_never_passes_for_this_one(project):
-    shutil.rmtree(project.folder / ".snakemake")
     jobs = project.would_run("--config", "scale=other")
     assert (jobs["train"], jobs["publish"], jobs["html_report"]) == (6, 3, 1)
-    # built at the other scale, records lost again: figures and report of this scale are made again from what exists
-    for name in ("scaling_laws", "data_size", "batch"):
-        (project.folder / f"results/plots/{name}.json").write_text('{"identity": "of another scale"}')
-    (project.folder / "results/report.json").write_text('{"identity": "of another scale"}')
-    jobs = project.would_run()
-    assert (jobs["publish"], jobs["html_report"]) == (3, 1)
-    assert "train" not in jobs
+
+
+def test_a_revert_publishes_again_what_exists(project):
+    """The earlier figure is older than the published one: only the recorded parameters differ."""
+    before = project.study_path.read_text()
+    project.edit(set_in("experiments", "batch", "figures", 0, "title", "Another title"))
+    project.snakemake("--cores", "2")
+    assert project.would_run() == {}
+    project.study_path.write_text(before)
+    assert project.would_run() == {"publish": 1, "html_report": 1, "all": 1}
     project.snakemake("--cores", "2")
     assert project.would_run() == {}
 
@@ -219,9 +233,7 @@ def test_a_partial_report_is_made_of_what_was_asked_for(project, monkeypatch):
 
 
 def test_what_no_result_depends_on_runs_nothing(project):
-    """Log settings, threads and checkpoint intervals are derived parameters; benchmarks are no outputs."""
-    assert len(list((project.folder / "results/benchmarks/train").glob("*.tsv"))) == 6
-    shutil.rmtree(project.folder / "results/benchmarks")
+    """Log settings, threads and checkpoint intervals are derived parameters."""
     project.edit(set_in("scales", "laptop", "runtime", {"log_every": 1, "evals": 2, "checkpoint_minutes": 3}))
     project.edit(set_in("scales", "laptop", "threads", 2))
     assert project.would_run() == {}

@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from trm.__main__ import main
+from trm.cli import main
 from trm.study.schema import EvaluationConfig
 
 

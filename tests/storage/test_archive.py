@@ -8,7 +8,7 @@ import pytest
 from tests.storage.conftest import BUCKET
 from trm.cli import main
 from trm.errors import UserError
-from trm.pipeline.archive import export, keep, open_place, send, survey
+from trm.pipeline.archive import keep, open_place, send, survey
 from trm.storage.gcs import GcsStore
 
 
@@ -86,14 +86,3 @@ def test_kept_tables_have_the_specs_of_their_figures(tmp_path: Path) -> None:
     assert json.loads((folder / "figures.json").read_text()) == specs["data_size"]
     with pytest.raises(UserError, match="build the table"):
         keep({"ema": "nowhere.csv"}, {"ema": {}}, str(tmp_path / "docs"), "laptop")
-
-
-def test_tables_are_exported_under_the_names_of_their_experiments(results: Path, tmp_path: Path) -> None:
-    table = results / "tables/data_size-1.csv"
-    (results / "tables/data_size-1.csv.curves.csv").write_text("run,step\n")
-    export({"data_size": str(table)}, str(tmp_path / "out"))
-    assert (tmp_path / "out/data_size.csv").read_text() == "x\n1\n"
-    with pytest.raises(UserError, match="build it first"):
-        export({"ema": "results/tables/ema-2.csv"}, str(tmp_path / "out"))
-    with pytest.raises(UserError, match="name a folder"):
-        export({"data_size": str(table)}, " ")

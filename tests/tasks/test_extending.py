@@ -10,10 +10,13 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 REGISTER = """if True:
     import sys
-    from typing import Literal
-    from trm.study import tasks
-    tasks.TASKS["reverse"] = "reverse"  # the line that the page adds
-    tasks.TaskName = Literal[tuple(tasks.TASKS)]
+    import trm.study
+    from pathlib import Path
+    path = Path(trm.study.__path__[0], "schema.py")
+    before, line, after = path.read_text().partition('TASKS = {')
+    module = type(sys)("trm.study.schema")
+    sys.modules[module.__name__] = trm.study.schema = module
+    exec(before + line + '"reverse": "reverse", ' + after, vars(module))  # the line that the page adds
     from trm.cli import main
     sys.exit(main(sys.argv[1:]))
 """

@@ -171,8 +171,8 @@ def test_another_canvas_is_refused(folder, tmp_path):
 
 def test_from_tasks_to_the_figure(folder, tmp_path):
     """Every file between the data set and the published sentence, as the pipeline hands them on."""
+    from trm.analysis.drawing import save, styled
     from trm.analysis.kinds import FIGURE, draw
-    from trm.analysis.kinds.common import save, styled
     from trm.analysis.specs import TableSpec
     from trm.analysis.tables import collect
     from trm.analysis.tables import load as load_table
@@ -199,6 +199,7 @@ def test_from_tasks_to_the_figure(folder, tmp_path):
         drawing = draw(FIGURE.validate_python({"kind": "votes"}), [load_table(tmp_path / "arc.csv")], [])
         files = save(drawing, tmp_path / "arc.pdf")
     assert all(path.exists() for path in files)
-    assert drawing.sentence.startswith("Of 5 tasks, two attempts by vote solve ")
+    assert drawing.sentence.startswith("Share of tasks solved is ")
+    assert "5 tasks in all." in drawing.sentence
     assert "in 4 versions" in drawing.caption
     assert len(drawing.numbers["by_task"]) == 5

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.training.conftest import config, train, trainer
-from trm.__main__ import main
+from trm.cli import main
 from trm.errors import UserError
 from trm.study.flops import parameters
 from trm.study.schema import ModelConfig

@@ -53,6 +53,7 @@ def test_ends_bit_identical(training, dataset_folder, tmp_path):
         broken_off(run, dataset_folder, tmp_path, step, checkpoint_minutes=1e-6)
     resumed = train(run, dataset_folder, tmp_path, checkpoint_minutes=1e-6)
     assert resumed.record.resumes == 3
+    assert resumed.record.cpu_seconds > 0
     for name, tensor in whole.state.shared_tensors().items():
         assert torch.equal(resumed.state.shared_tensors()[name], tensor), name
     carries = (trainer.state.on_host(trainer.backend, carry=True)[1] for trainer in (whole, resumed))

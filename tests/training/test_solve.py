@@ -14,7 +14,7 @@ from tests.training.conftest import config, train
 from tests.training.puzzles import write_dataset
 from trm.cli import main
 from trm.errors import UserError
-from trm.evaluation.solve import fault, find_models, keeps_rules, panels, parse_puzzle, solve
+from trm.evaluation.solve import fault, find_models, keeps_rules, panels, parse_puzzles, solve
 from trm.play.animation import animation
 from trm.tasks.sudoku.geometry import Geometry, from_text, to_text
 from trm.training.dataset import Dataset
@@ -269,4 +269,4 @@ def test_a_small_model_and_its_card_solve_as_the_run_does(trained, tmp_path, mon
 
 
 def test_text_is_read_with_its_blanks():
-    assert parse_puzzle("1..0" + "." * 12, FOUR).tolist() == [1, 0, 0, 0] + [0] * 12
+    assert parse_puzzles(FOUR, ["1..0" + "." * 12]).tolist() == [[1, 0, 0, 0] + [0] * 12]

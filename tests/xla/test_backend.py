@@ -43,12 +43,11 @@ def train(folder: Path, name: str, backend: str, **more: str) -> subprocess.Comp
         "checkpoint_minutes": 1e-9,
         "xla_metrics_every": 3,
         "keep_checkpoints": 9,
+        "profile_steps": "2:3",
     }
     places = ["--dataset", f"{folder}/tiny", "--out", f"{folder}/runs/{name}"]
     places += ["--checkpoints", f"{folder}/checkpoints/{name}"]
     options = [
-        "--profile-steps",
-        "2:3",
         "--backend",
         backend,
         "--threads",

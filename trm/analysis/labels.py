@@ -44,7 +44,7 @@ METRICS: dict[str, Label] = {
     "validation_exact_accuracy": Label("exact accuracy on validation puzzles", percent=True),
     "validation_cross_entropy": Label("validation cross entropy", "nats per cell", log=True, symbol="H"),
     "train_exact_accuracy": Label("exact accuracy on training puzzles", percent=True),
-    "train_test_gap": Label("train − test exact accuracy", "percentage points", percent=False),
+    "train_test_gap": Label("gap between training and unseen puzzles", "percentage points"),
     "mean_steps": Label("mean supervision steps", "steps"),
     "wall_seconds": Label("training time", "s", log=True),
     "rows_per_second": Label("training throughput", "puzzles/s", log=True),
@@ -70,7 +70,9 @@ DERIVED: dict[str, Label] = {
     "parameters": Label("parameters", log=True, symbol="N"),
     "train_flops": Label("training compute", "FLOPs", log=True, symbol="C"),
     "flops_per_puzzle": Label("test-time compute", "FLOPs per puzzle", log=True, symbol="F"),
-    "eval_steps": Label("supervision steps at test time", log=True, symbol="s"),
+    "eval_steps": Label(
+        "supervision steps at test time", one="supervision step at test time", log=True, symbol="s"
+    ),
     "clues": Label("clues", "clues"),
     "effective_depth": Label("effective depth T(n+1)·layers", "blocks", log=True, symbol="d"),
     "training_rows": Label("offered training puzzles", "puzzles", log=True, symbol="D"),
@@ -130,6 +132,14 @@ HISTORY: dict[str, Label] = {
 """Columns of history.csv that have a better name than their own."""
 
 
+FOUND: dict[str, Label] = {
+    "critical_batch": Label("critical batch", "puzzles"),
+    "copies_worth": Label("worth of the augmented copies of a puzzle", "fresh puzzles at most"),
+    "halted": Label("share of puzzles that reach a positive halt logit", percent=True),
+    "tasks_solved": Label("share of tasks solved", percent=True),
+}
+"""Quantities that figures find out."""
+
 FORM_NAMES = {
     "constant": "a constant",
     "power_law": "a power law",
@@ -152,7 +162,7 @@ def lower_is_better(metric: str) -> bool:
 
 def label(column: str) -> Label:
     """The label of any column; an unnamed key is written as its last part."""
-    for table in (METRICS, DERIVED, CONFIG):
+    for table in (METRICS, DERIVED, CONFIG, HISTORY, FOUND):
         if column in table:
             return table[column]
     return Label(column.rsplit(".", 1)[-1].replace("_", " "))

@@ -6,12 +6,14 @@ import io
 from pathlib import Path
 from typing import Any
 
+from trm.analysis.drawing import styled
 from trm.analysis.fits import fit_table
 from trm.analysis.kinds import FIGURE, draw
-from trm.analysis.kinds.common import Drawing, styled
+from trm.analysis.kinds.common import Drawing
 from trm.analysis.tables import Table, load, merge
 from trm.errors import UserError
-from trm.io import parse, read_json
+from trm.io import read_json
+from trm.study.reading import parse
 
 
 class Picture:

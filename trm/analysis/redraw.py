@@ -22,11 +22,12 @@ def redraw(results: Path, out: Path) -> list[Path]:
     Raises:
         UserError: where there is nothing to draw, or a table or a spec is not what it should be.
     """
+    from trm.analysis.drawing import save, styled
     from trm.analysis.fits import fit_table
     from trm.analysis.kinds import FIGURE, draw
-    from trm.analysis.kinds.common import save, styled
     from trm.analysis.tables import load
-    from trm.io import parse, read_json
+    from trm.io import read_json
+    from trm.study.reading import parse
 
     listed = sorted(results.rglob("figures.json"))
     if not listed:

@@ -14,7 +14,12 @@ from trm.analysis.words import compact, memory
 
 def shown(text: Label, value: float) -> str:
     """A tick label in the unit of the column."""
-    return f"{100 * value:.3g}" if text.percent else memory(value) if text.binary else compact(value)
+    if text.percent:
+        return f"{100 * value:.3g}"
+    if text.binary:
+        return memory(value)
+    exact = 1e3 <= value < 1e4 and value == round(value) and value % 10 and value != float(f"{value:.3g}")
+    return f"{value:,.0f}" if exact else compact(value)
 
 
 class BinaryLocator(MaxNLocator):
@@ -33,17 +38,22 @@ def panel_width(axes: Axes) -> float:
     return 0.8 * figure.get_figwidth() / grid.ncols
 
 
-def crowded(axes: Axes, values: np.ndarray, span: float, shown: Any) -> bool:
-    """Whether tick labels at `values` of a log axis over `span` (in log units) would touch each other."""
-    points = 72 * panel_width(axes)
-    widths = np.array([4.6 * len(shown(value)) + 4 for value in values])
-    return bool((np.diff(np.log(values)) / span * points < (widths[1:] + widths[:-1]) / 2).any())
+def round_values(values: np.ndarray) -> bool:
+    """Whether ticks at the measured values read well: whole numbers below 1,000, powers of two, two digits."""
+    whole = values == np.round(values)
+    short = np.isclose(values, [float(f"{value:.2g}") for value in values], rtol=1e-6)
+    return bool(((whole & ((values < 1e3) | (np.log2(values) % 1 == 0))) | short).all())
 
 
-def legible(axes: Axes, values: np.ndarray, span: float) -> list[float]:
-    """The values whose slanted tick labels do not lie on top of the next one."""
-    gaps = np.diff(np.log(values)) / span * 72 * panel_width(axes)
-    return [float(value) for value, gap in zip(values, [*gaps, np.inf], strict=True) if gap >= 7]
+def fitting(axes: Axes, values: np.ndarray, span: float, words: Any) -> list[float]:
+    """Values of a log axis over `span` (in log units) whose tick labels do not touch: the last, and what fits left of
+    it."""
+    kept: list[float] = []
+    for value in values[::-1]:
+        room = np.log(kept[-1] / value) / span * 72 * panel_width(axes) if kept else np.inf
+        if room >= 2.4 * (len(words(value)) + len(words(kept[-1] if kept else value))) + 5:
+            kept.append(float(value))
+    return kept[::-1]
 
 
 def nice(low: float, high: float) -> list[float]:

@@ -115,7 +115,7 @@ class Figure(Spec):
         if self.name:
             return self.name
         parts = [self.kind]
-        for field in ("x", "y", "metric", "cost", "hue", "by"):
+        for field in ("x", "y", "metric", "hue", "by"):
             value = getattr(self, field, None)
             default = type(self).model_fields[field].default if field in type(self).model_fields else None
             if isinstance(value, str) and (value != default or field == "x"):
@@ -236,7 +236,3 @@ class ReportSpec(Spec):
     """Study-wide figures (scaling_laws)."""
     rebuild: str = "snakemake --profile profiles/local"
     """The command that builds the study."""
-    budget: str = ""
-    """A sentence on the cost of the study, and on what a budget buys."""
-    budget_rows: tuple[tuple[str, str, str, str, str], ...] = ()
-    """The same as a table: experiment, runs, device-hours, their running sum, whether the budget buys it."""

@@ -50,11 +50,6 @@ class Mean:
             2 * stats.t.sf(abs(self.value) / half * stats.t.ppf(0.5 + LEVEL / 2, self.n - 1), self.n - 1)
         )
 
-    @property
-    def strength(self) -> float:
-        """Size over half the width of the interval: above 1 where it excludes zero; 0 without an interval."""
-        return abs(self.value) / max(1e-9, abs(self.value - self.low)) if self.low is not None else 0.0
-
     def clipped(self, low: float, high: float) -> Mean:
         """The same with its interval cut to [low, high], the range of the quantity."""
         if self.low is None or self.high is None:

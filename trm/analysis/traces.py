@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from trm.analysis.words import point_name
 from trm.study.tasks import spec_of
 
 MOST = 12
@@ -63,7 +64,7 @@ def puzzles(traces: Sequence[Mapping[str, Any]], most: int = MOST) -> list[dict[
         rows, columns = shape(trace)
         found.append(
             {
-                "label": trace["label"],
+                "label": point_name(trace["label"]),
                 "run": trace["run"],
                 "task": task_name(trace),
                 "rows": rows,

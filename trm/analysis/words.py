@@ -183,14 +183,16 @@ _SHORT = {
     "batch_size": "batch",
     "micro_batches": "micro-batches",
     "halting_cost": "λ",
+    "flops": "FLOPs",
 }
 
 
 def point_name(name: Any) -> str:
     """A grid point's name as people write it: `T=1, n=2` for `h_cycles=1, l_cycles=2`; its own words stay."""
-    return re.sub(
+    text = re.sub(
         r"\b([a-z]\w*)=", lambda found: _SHORT.get(found[1], found[1].replace("_", " ")) + "=", str(name)
     )
+    return re.sub(r"(?<==)\d[\d.]*e[+-]?\d+", lambda found: compact(float(found[0])), text)
 
 
 def place(column: str, value: Any) -> str:

@@ -44,8 +44,7 @@ def run(args: argparse.Namespace) -> int:
         return _compact(args)
     from trm.cli.study import project_of
     from trm.pipeline.cleanup import clean, survey
-    from trm.study.cost import bytes_text
-    from trm.study.text import count
+    from trm.study.text import bytes_text, count
 
     project = project_of(args)
     prefix = project.place.prefix

@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     import io
     from pathlib import Path
 
-    from trm.io import config_argument
+    from trm.study.reading import config_argument
     from trm.study.schema import RunConfig
 
     out = Path(args.out)

@@ -7,12 +7,8 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from trm.study.schema import EvaluationConfig
-
-REMOTE = ("run_folder", "dataset", "ahead")
+REMOTE = ("run_folder", "dataset")
 """Options that may name a place in a bucket."""
 
 
@@ -30,9 +26,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--out", required=True, help="JSON file of the measurements")
     parser.add_argument("--predictions", help="also write every answer to this .npz file")
-    parser.add_argument(
-        "--ahead", help="checkpoint folder of the run, where its training may have left this evaluation"
-    )
     parser.add_argument("--backend", default="auto", help="auto, cpu, cuda or xla")
     parser.add_argument("--log", help="also append all output to this file")
     parser.add_argument("--threads", type=int, help="CPU threads (default: all)")
@@ -40,19 +33,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Evaluate; 0 when the file is written."""
-    from trm.io import config_argument
+    from trm.backends.registry import open_backend
+    from trm.evaluation.evaluate import evaluate_run
+    from trm.storage.cache import fetch
+    from trm.study.reading import config_argument
     from trm.study.schema import EvaluationConfig
 
     evaluation = config_argument(EvaluationConfig, args.evaluation, "--evaluation")
-    document = None
-    if args.ahead and not args.predictions:
-        from trm.evaluation.ahead import take_over
-
-        run_folder = Path(args.run_folder)
-        document = take_over(run_folder, Path(args.dataset), evaluation, Path(args.ahead), Path(args.out))
-    if document is None:
-        document = _evaluate(args, evaluation)
-    for result in (document or {}).get("results", ()):
+    backend = open_backend(args.backend, args.threads)
+    try:
+        predictions = Path(args.predictions) if args.predictions else None
+        run_folder, dataset = fetch(args.run_folder, "run"), fetch(args.dataset)
+        document = evaluate_run(run_folder, dataset, evaluation, Path(args.out), predictions, backend)
+    finally:
+        backend.close()
+    for result in (document or {}).get("results", ()):  # in the first worker
         print(
             f"{result['split']:5}  {result['policy']:9}  steps {result['steps']:3}  restarts {result['restarts']:3}  "
             f"exact {100 * result['exact_accuracy']:6.2f} %  ({result['correct']}/{result['puzzles']}), "
@@ -60,18 +55,3 @@ def run(args: argparse.Namespace) -> int:
             flush=True,
         )
     return 0
-
-
-def _evaluate(args: argparse.Namespace, evaluation: EvaluationConfig) -> dict[str, Any] | None:
-    """What the file holds, in the first worker."""
-    from trm.backends.registry import open_backend
-    from trm.evaluation.evaluate import evaluate_run
-    from trm.storage.cache import fetch
-
-    backend = open_backend(args.backend, args.threads)
-    try:
-        predictions = Path(args.predictions) if args.predictions else None
-        run_folder, dataset = fetch(args.run_folder, "run"), fetch(args.dataset)
-        return evaluate_run(run_folder, dataset, evaluation, Path(args.out), predictions, backend)
-    finally:
-        backend.close()

@@ -25,7 +25,8 @@ def run(args: argparse.Namespace) -> int:
     from trm.analysis.origin import origin
     from trm.analysis.specs import FitSpec
     from trm.analysis.tables import load, merge
-    from trm.io import config_argument, dump, write_text
+    from trm.io import dump, write_text
+    from trm.study.reading import config_argument
 
     spec = config_argument(FitSpec, args.spec, "--spec")
     tables = [load(path) for path in args.table]

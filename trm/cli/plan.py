@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
         if getattr(args, key) is not None:
             args.config.append(f"{key}={getattr(args, key)}")
     project = project_of(args)
-    document = plan.document(project, jobs=args.jobs, budget=project.settings.budget_hours)
+    document = plan.document(project, jobs=args.jobs)
     if args.json:
         print(json.dumps(document, indent=2))
     else:

@@ -22,12 +22,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Draw and write."""
+    from trm.analysis.drawing import save, styled
     from trm.analysis.kinds import FIGURE, draw
-    from trm.analysis.kinds.common import save, styled
     from trm.analysis.origin import origin, read_fit
     from trm.analysis.tables import load
     from trm.errors import UserError
-    from trm.io import config_argument
+    from trm.study.reading import config_argument
 
     if not args.out.endswith(".pdf"):
         raise UserError(f"--out {args.out} must end in .pdf; the PNG and the JSON are written beside it")

@@ -29,7 +29,8 @@ def run(args: argparse.Namespace) -> int:
     from trm.analysis.specs import ReportSpec
     from trm.analysis.words import count
     from trm.errors import UserError
-    from trm.io import config_argument, write_text
+    from trm.io import write_text
+    from trm.study.reading import config_argument
 
     report = build(config_argument(ReportSpec, args.spec, "--spec"))
     write_text(args.out, page(report))

@@ -1,8 +1,7 @@
-"""`python -m trm results archive|collect|export|keep|verify`: copy results, export or keep tables, check every file.
+"""`python -m trm results archive|collect|keep|verify`: copy results, copy tables out of them, check every file.
 
 python -m trm results archive gs://my-bucket/trm-2026 --dry-run
 python -m trm results collect gs://my-bucket/trm
-python -m trm results export tables data_size model_size
 python -m trm results keep docs/results
 python -m trm results verify
 
@@ -14,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 REMOTE = ("place",)
 """Options that may name a place in a bucket."""
@@ -33,14 +33,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action.add_argument("--data", action="store_true", help="pools and data sets too")
         action.add_argument("--checkpoints", action="store_true", help="checkpoints too")
         action.add_argument("--dry-run", action="store_true", help="only list what would be copied")
-    export = actions.add_parser("export", help="copy the tables of experiments to a folder, as plain CSV")
-    keep = actions.add_parser(
-        "keep", help="copy tables and their figures' specs to a folder, for docs/results.md"
-    )
-    for action in (export, keep):
-        action.add_argument("out", help="folder")
-        action.add_argument("experiments", nargs="*", help="names or older ids (default: all that are built)")
-        add_study_options(action)
+    keep = actions.add_parser("keep", help="copy tables (CSV) and their figures' specs to a folder")
+    keep.add_argument("out", help="folder")
+    keep.add_argument("experiments", nargs="*", help="names (default: all that are built)")
+    add_study_options(keep)
     check = actions.add_parser("verify", help="compare every file with its name, checksum and origin")
     check.add_argument("root", nargs="?", default="results", help="results folder (default: %(default)s)")
 
@@ -49,11 +45,10 @@ def run(args: argparse.Namespace) -> int:
     """Copy, or say what would be copied."""
     if args.action == "verify":
         return _verify(args.root)
-    if args.action in ("export", "keep"):
-        return _export(args)
+    if args.action == "keep":
+        return _keep(args)
     from trm.pipeline.archive import RESULTS, open_place, send, survey
-    from trm.study.cost import bytes_text
-    from trm.study.text import count
+    from trm.study.text import bytes_text, count
 
     here, there = open_place(args.root), open_place(args.place)
     source, target = (here, there) if args.action == "archive" else (there, here)
@@ -86,10 +81,10 @@ def _verify(root: str) -> int:
     return 1 if found.problems else 0
 
 
-def _export(args: argparse.Namespace) -> int:
+def _keep(args: argparse.Namespace) -> int:
     from trm.cli.study import project_of
     from trm.errors import UserError
-    from trm.pipeline.archive import export, keep
+    from trm.pipeline.archive import keep
 
     project = project_of(args)
     names = [project.study.experiment(name).name for name in args.experiments]
@@ -98,21 +93,13 @@ def _export(args: argparse.Namespace) -> int:
         tables = {name: path for name, path in tables.items() if Path(path).exists()}
     if not tables:
         raise UserError("no table is built yet: run the study first (`make report`)")
-    if args.action == "export":
-        written = export(tables, args.out)
-    else:
-        specs = {
-            name: {
-                f"{figure.stem}_{project.study.scale_name}": figure.spec.model_dump(
-                    mode="json", exclude_defaults=True
-                )
-                | {"kind": figure.spec.kind}
-                for figure in project.catalogue.figures_of(name)
-                if figure.experiments == (name,)
-            }
-            for name in tables
-        }
-        written = keep(tables, specs, args.out, project.study.scale_name)
-    for path in written:
+    scale = project.study.scale_name
+    specs: dict[str, dict[str, Any]] = {name: {} for name in tables}
+    for name in tables:
+        for figure in project.catalogue.figures_of(name):
+            if figure.experiments == (name,):
+                spec = figure.spec.model_dump(mode="json", exclude_defaults=True) | {"kind": figure.spec.kind}
+                specs[name][f"{figure.stem}_{scale}"] = spec
+    for path in keep(tables, specs, args.out, scale):
         print(path)
     return 0

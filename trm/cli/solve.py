@@ -110,11 +110,14 @@ def _search(
 def _solve_one(args: argparse.Namespace) -> int:
     text = "".join(args.puzzle.split())
     models = _models(args, len(text))
-    from trm.evaluation.solve import fault, geometry_of, panels, parse_puzzle
+    from trm.evaluation.solve import fault, geometry_of, panels, parse_puzzles
     from trm.tasks.sudoku.geometry import to_text
 
-    question = parse_puzzle(text, geometry_of(models[0][1]))
-    solutions = int(_solutions(geometry_of(models[0][1]), question[None])[0])
+    geometry = geometry_of(models[0][1])
+    (question,) = parse_puzzles(geometry, [text])
+    if problem := fault(geometry, question, question):
+        raise UserError(f"the puzzle's clues contradict one another: {problem}")
+    solutions = int(_solutions(geometry, question[None])[0])
     if solutions == 0:
         print("The puzzle has no solution.")
         return 1
@@ -163,13 +166,14 @@ def _solutions(geometry: Geometry, questions: np.ndarray) -> np.ndarray:
 def _solve_many(args: argparse.Namespace) -> int:
     import numpy as np
 
-    from trm.evaluation.solve import geometry_of
+    from trm.evaluation.solve import geometry_of, parse_puzzles
     from trm.tasks.sudoku.geometry import to_text
 
     name, texts, wanted = _read(args.puzzle)
     models = _models(args, len(texts[0][1]))
     geometry = geometry_of(models[0][1])
-    questions = _values(geometry, name, texts)
+    places = [f"{name} line {line}: " for line, _ in texts]
+    questions = parse_puzzles(geometry, [text for _, text in texts], places)
     started, solutions = time.monotonic(), _solutions(geometry, questions)
     left = np.flatnonzero(solutions != 0)
     total: Any = None
@@ -238,26 +242,3 @@ def _read(place: str) -> tuple[str, list[tuple[int, str]], list[str]]:
             )
     texts = [(line, "".join(row[at].split())) for line, row in numbered]
     return place, texts, [] if key is None else [row[key].strip() for _, row in numbered]
-
-
-def _values(geometry: Geometry, name: str, texts: list[tuple[int, str]]) -> np.ndarray:
-    """The puzzles as values, uint8 [B, S]. UserError names the first line that is no puzzle of this size."""
-    import numpy as np
-
-    from trm.tasks.sudoku.geometry import SYMBOLS, symbol_values
-
-    for line, text in texts:
-        if len(text) != geometry.cells:
-            raise UserError(
-                f"{name} line {line}: the puzzle has {len(text)} characters, not {geometry.cells}"
-            )
-    characters = "".join(text for _, text in texts).encode("latin-1", "replace")
-    values = symbol_values(geometry.side)[np.frombuffer(characters, dtype=np.uint8)].reshape(len(texts), -1)
-    wrong = values == 255
-    if wrong.any():
-        row, column = (int(index[0]) for index in np.nonzero(wrong))
-        raise UserError(
-            f"{name} line {texts[row][0]}: the puzzle has {texts[row][1][column]!r} at character {column + 1}: write "
-            f"1-{SYMBOLS[geometry.side - 1]} for clues and . or 0 for blanks"
-        )
-    return values

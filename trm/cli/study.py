@@ -96,7 +96,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     launch = commands.add_parser(
         "run",
         allow_abbrev=False,
-        help="run snakemake; removes stale locks first, writes results/launches/",
+        help="run snakemake; removes stale locks first",
         description="Runs `snakemake` with all other arguments: profile, targets, -n, --config ...",
     )
     add_set_option(launch)
@@ -226,6 +226,6 @@ def _schema(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from trm.pipeline.launch import expand_patterns, launch, with_config
+    from trm.pipeline.launch import launch, with_config
 
-    return launch(with_config(expand_patterns(args.arguments), args.set, args.point))
+    return launch(with_config(args.arguments, args.set, args.point))

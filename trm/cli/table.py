@@ -24,7 +24,7 @@ def run(args: argparse.Namespace) -> int:
     """Collect and write."""
     from trm.analysis.specs import TableSpec
     from trm.analysis.tables import collect, save
-    from trm.io import config_argument
+    from trm.study.reading import config_argument
 
     spec = config_argument(TableSpec, args.experiment, "--experiment")
     table = collect(spec, allow_missing=args.allow_missing)

@@ -111,9 +111,9 @@ def _shared(names: list[str]) -> str:
 def _configs(args: argparse.Namespace) -> dict[str, Any]:
     from trm.cli.study import project_of
     from trm.errors import UserError
-    from trm.io import config_argument
     from trm.study.fingerprint import run_name
     from trm.study.merge import nearest
+    from trm.study.reading import config_argument
     from trm.study.schema import RunConfig
 
     if args.run_config:

@@ -15,10 +15,6 @@ import time
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from trm.backends.base import Backend
 
 REMOTE = ("dataset", "out", "checkpoints", "init_from")
 """Options that may name a place in a bucket."""
@@ -57,13 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="MINUTES",
         help="time limit of the cluster job: the run stops before it with a checkpoint; a Slurm job requeues itself",
     )
-    parser.add_argument("--log-every", type=int, help="steps between metrics rows; overrides --runtime")
     parser.add_argument("--init-from", help="folder of the finished run that training.init_from names")
-    parser.add_argument(
-        "--evaluations",
-        help="JSON list of EvaluationConfigs to run after training, for `trm evaluate --ahead`",
-    )
-    parser.add_argument("--profile-steps", metavar="FIRST:LAST", help="write a profiler trace of these steps")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -74,15 +64,11 @@ def run(args: argparse.Namespace) -> int:
 
         return run_workers(args.workers, [sys.executable, "-m", "trm", *sys.argv[1:]], args.nodes)
     from trm.cli.configuration import run_config
-    from trm.io import config_argument
+    from trm.study.reading import config_argument
     from trm.study.schema import RuntimeConfig
 
     config = run_config(args.config, args.changes)
     runtime = config_argument(RuntimeConfig, args.runtime, "--runtime")
-    if args.log_every:
-        runtime = runtime.model_copy(update={"log_every": max(1, args.log_every)})
-    if args.profile_steps:
-        runtime = runtime.model_copy(update={"profile_steps": args.profile_steps})
     left = args.time_limit
     if args.time_limit:
         from trm.pipeline.slurm import minutes_left, stretch_minutes
@@ -125,8 +111,6 @@ def run(args: argparse.Namespace) -> int:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
         if args.time_limit and code in (EXIT_UNFINISHED, EXIT_TERMINATED) and backend.rank == 0:
             _resume_later(trainer.record.done - trainer.resumed_at, args.time_limit, left)
-        if code == 0 and args.evaluations and backend.processes == 1:
-            _evaluate_ahead(args, out, dataset_folder, backend)
         return code
     finally:
         backend.close()
@@ -155,20 +139,6 @@ def _resume_later(steps: int, limit: float, left: float) -> None:
         Path(again).touch()
     else:
         requeue(partial(print, flush=True))
-
-
-def _evaluate_ahead(args: argparse.Namespace, out: Path, dataset: Path, backend: Backend) -> None:
-    from pydantic import TypeAdapter
-
-    from trm.evaluation.ahead import evaluate_ahead
-    from trm.io import config_argument
-    from trm.storage import is_remote
-    from trm.study.schema import EvaluationConfig
-
-    if is_remote(args.out) or is_remote(args.checkpoints):
-        return
-    wanted = config_argument(TypeAdapter(list[EvaluationConfig]), args.evaluations, "--evaluations")
-    evaluate_ahead(out, dataset, wanted, Path(args.checkpoints), backend)
 
 
 def _initial_run(name: str | None, args: argparse.Namespace) -> str | None:

@@ -5,7 +5,7 @@ Shapes: B puzzles, S cells.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -64,21 +64,26 @@ def fault(geometry: Geometry, question: np.ndarray, answer: np.ndarray) -> str:
     return ""
 
 
-def parse_puzzle(text: str, geometry: Geometry) -> np.ndarray:
-    """Parse a puzzle to values, uint8 [S]; 0: blank.
+def parse_puzzles(geometry: Geometry, texts: Sequence[str], places: Sequence[str] = ("",)) -> np.ndarray:
+    """Parse puzzles to values, uint8 [B, S]; 0: blank.
+
+    Args:
+        places: where each text is from, put before the message of an error.
 
     Raises:
-        UserError: it has an invalid character, or its clues contradict one another.
+        UserError: the first text that is no puzzle of this size.
     """
-    values = symbol_values(geometry.side)[np.frombuffer(text.encode("latin-1", "replace"), dtype=np.uint8)]
+    for text, place in zip(texts, places, strict=True):
+        if len(text) != geometry.cells:
+            raise UserError(f"{place}the puzzle has {len(text)} characters, not {geometry.cells}")
+    characters = np.frombuffer("".join(texts).encode("latin-1", "replace"), dtype=np.uint8)
+    values = symbol_values(geometry.side)[characters].reshape(len(texts), -1)
     if (values == 255).any():
-        at = int((values == 255).argmax())
+        row, column = (int(index[0]) for index in np.nonzero(values == 255))
         raise UserError(
-            f"the puzzle has {text[at]!r} at character {at + 1}: write 1-{SYMBOLS[geometry.side - 1]} for clues and . "
-            "or 0 for blanks"
+            f"{places[row]}the puzzle has {texts[row][column]!r} at character {column + 1}: write "
+            f"1-{SYMBOLS[geometry.side - 1]} for clues and . or 0 for blanks"
         )
-    if problem := fault(geometry, values, values):
-        raise UserError(f"the puzzle's clues contradict one another: {problem}")
     return values
 
 

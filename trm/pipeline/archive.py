@@ -17,9 +17,9 @@ from trm.errors import UserError
 from trm.pipeline.naming import RUN_FILES
 from trm.storage import ObjectInfo, Store, is_remote, open_store
 
-RESULTS = ("runs", "tables", "fits", "figures", "plots", "launches")
+RESULTS = ("runs", "tables", "fits", "figures", "plots")
 """Folders of results. Data sets can be rebuilt, and checkpoints only serve to resume."""
-FILES = ("report.html", "report.pdf", "report.json", "report.spec.json")
+FILES = ("report.html", "report.pdf", "report.spec.json")
 
 
 def open_place(uri: str) -> Store:
@@ -113,32 +113,4 @@ def keep(tables: dict[str, str], figures: dict[str, dict[str, Any]], out: str, s
                 f"{error.filename}: {error.strerror}; build the table, or name another folder"
             ) from error
         written.append(folder)
-    return written
-
-
-def export(tables: dict[str, str], out: str) -> list[Path]:
-    """Copy tables (experiment -> path of its CSV) to `out`/EXPERIMENT.csv, for a spreadsheet or another program.
-
-    Raises:
-        UserError: no folder is named, a table is not built, or the folder cannot be written.
-    """
-    if not out.strip():
-        raise UserError("export: name a folder, such as `results export tables`")
-    for experiment, table in tables.items():
-        if not Path(table).exists():
-            raise UserError(
-                f"{table} does not exist: build it first (`snakemake --profile ... {experiment}`)"
-            )
-    written = []
-    for experiment, table in tables.items():
-        for origin, end in ((table, ".csv"), (f"{table}.curves.csv", ".curves.csv")):
-            target = Path(out, f"{experiment}{end}")
-            try:
-                target.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(origin, target)
-            except OSError as error:
-                raise UserError(
-                    f"{error.filename}: {error.strerror}; name a folder that can be written"
-                ) from error
-            written.append(target)
     return written

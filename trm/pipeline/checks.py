@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
 from trm.analysis.specs import Check
 from trm.errors import UserError
+from trm.io import read_json
 from trm.pipeline.naming import Figure
 from trm.study.merge import nearest
-from trm.study.points import ResolvedExperiment
+from trm.study.points import ResolvedExperiment, Study
 from trm.study.reading import error_sentence
 from trm.study.schema import DataConfig
 from trm.study.tasks import spec_of
 from trm.training.history import COLUMNS
 
+LISTS = ".snakemake/trm-figures-{}.json"
+"""Where a launch at a scale notes the lists of figures that the scale replaces."""
 TO_TARGET = ("steps_to_target", "rows_to_target", "flops_to_target")
 
 
@@ -51,6 +55,19 @@ def check_figure(figure: Figure, where: str) -> None:
                 raise UserError(
                     f"{where}: figure {figure.stem}: {name} needs a target: use a figure of kind batch"
                 )
+
+
+def edited_in_vain(study: Study, where: str) -> list[str]:
+    """A sentence for each experiment whose list of figures was edited since the last launch, but is not the one that
+    holds at this scale."""
+    path = Path(LISTS.format(study.scale_name))
+    known = read_json(path) if path.exists() else {}
+    return [
+        f"{where}: experiment {name}: `figures` was edited, but scales.{study.scale_name}.figures replaces it at this "
+        f"scale: edit that list"
+        for name, figures in study.replaced_figures.items()
+        if known.get(name, figures) != figures
+    ]
 
 
 def check_sizes(experiment: ResolvedExperiment, where: str) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from trm.errors import UserError
-from trm.io import read_json
+from trm.io import differences, read_json
 from trm.study.records import HISTORY, TRAINING, check_evaluation, read_training
 
 METRICS = ("exact_accuracy", "accuracy", "blank_accuracy", "cross_entropy", "mean_steps")
@@ -32,16 +32,6 @@ def find_run(name: str, root: str = "results/runs") -> Path:
     if not (found[0] / TRAINING).exists():
         raise UserError(f"{found[0]}: the run is not finished; train it first")
     return found[0]
-
-
-def differences(first: Any, second: Any, prefix: str = "") -> dict[str, tuple[Any, Any]]:
-    """Dotted keys whose values differ between two nested settings."""
-    if isinstance(first, dict) and isinstance(second, dict):
-        found: dict[str, tuple[Any, Any]] = {}
-        for key in sorted(first.keys() | second.keys()):
-            found |= differences(first.get(key), second.get(key), f"{prefix}{key}.")
-        return found
-    return {} if first == second else {prefix.rstrip("."): (first, second)}
 
 
 def compare(first: Path, second: Path) -> dict[str, Any]:

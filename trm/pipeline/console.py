@@ -24,8 +24,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from trm.study.cost import seconds_text as exact_text
 from trm.study.text import count
+from trm.study.text import seconds_text as exact_text
 
 OUTPUT, EVENTS = Path(".snakemake/console.log"), Path(".snakemake/console.jsonl")
 RAW = re.compile(
@@ -154,10 +154,10 @@ class Study:
         present = []
         for job in self.running.values():
             if job.rule == "train":
-                told = job.progress()
+                progress = job.progress()
                 elapsed = time.monotonic() - job.started
                 present.append(
-                    told.left if told else max(0.0, self.runs.get(job.run, 0.0) * factor - elapsed)
+                    progress.left if progress else max(0.0, self.runs.get(job.run, 0.0) * factor - elapsed)
                 )
         training = max((waiting * factor + sum(present)) / self.at_once, max(present, default=0.0))
         each = sum(others) / len(others) if others else self.start
@@ -238,8 +238,8 @@ class View:
         return [json.loads(line) for line in whole.splitlines()]
 
     def _line(self, job: Job) -> None:
-        study, told = self.study, job.progress()
-        facts = f", loss {told.loss}, exact {told.exact}" if told else ""
+        study, progress = self.study, job.progress()
+        facts = f", loss {progress.loss}, exact {progress.exact}" if progress else ""
         took = seconds_text(time.monotonic() - job.started)
         left = f", about {seconds_text(study.left())} left" if study.trained() < len(study.runs) else ""
         self.console.print(f"{study.trained()} of {len(study.runs)} runs: {job.run}{facts}, {took}{left}")
@@ -268,10 +268,10 @@ class View:
             table.add_column(justify="right", no_wrap=True)
         running = sorted(study.running.values(), key=lambda job: (job.rule != "train", job.started))
         for job in running[:SHOWN]:
-            told = job.progress() if job.rule == "train" else None
+            progress = job.progress() if job.rule == "train" else None
             name = job.run if job.rule == "train" else job.text
-            if told:
-                percent, loss, exact, left = told
+            if progress:
+                percent, loss, exact, left = progress
                 table.add_row(
                     name, f"{percent} %", f"loss {loss}", f"exact {exact}", f"{seconds_text(left)} left"
                 )

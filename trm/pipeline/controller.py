@@ -1,4 +1,4 @@
-"""What the main Snakemake process does besides running jobs: lock, plan of a dry run, record, partial report."""
+"""What the main Snakemake process does besides running jobs: lock, plan of a dry run, partial report."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from snakemake.logging import get_event, logger
 from snakemake.settings.enums import Quietness
 from snakemake_interface_logger_plugins.common import LogEvent
 
-from trm.pipeline import lock, plan
+from trm.io import write_json
+from trm.pipeline import checks, forkserver, lock, plan
 from trm.pipeline.events import Events
 from trm.pipeline.partial import remove_partial_report, write_partial_report
 from trm.pipeline.project import Project
-from trm.pipeline.record import Launch
 
 
 class Controller(logging.Filter):
@@ -38,7 +38,6 @@ class Controller(logging.Filter):
         self._config = config
         self._interrupted = self._failed = False
         self._lock: TextIO | None = None
-        self._launch: Launch | None = None
         self._project, self._snakemake = project, snakemake
         if not snakemake.is_main_process:
             return
@@ -60,40 +59,47 @@ class Controller(logging.Filter):
         # the one event before Snakemake looks at its own locks; commands that run nothing (--summary, --lint) lack it
         if get_event(record) == LogEvent.WORKFLOW_STARTED and not self._dryrun:
             self._lock = lock.join()
-            self._launch = Launch(self._project)
+            for sentence in self._edited_in_vain():
+                logger.warning(sentence)
+            write_json(
+                checks.LISTS.format(self._project.study.scale_name), self._project.study.replaced_figures
+            )
+            self._start_servers()
         if not self._dryrun:
             self._events.take(record)
         return True
 
+    def _start_servers(self) -> None:
+        """Short jobs of this machine run in forks; not where another environment or machine runs them."""
+        snakemake = self._snakemake
+        wanted = os.environ.get(forkserver.FOLDER) != "0" and sys.platform == "linux"
+        if wanted and snakemake.local_exec and not snakemake.deployment_settings.deployment_method:
+            atexit.register(forkserver.Servers(self._project.study.scale.threads).close)
+
     def _announce(self, snakemake: Any) -> None:
         plan.announce(self._project, snakemake, self._failed)
+        for sentence in self._edited_in_vain():
+            print(sentence, file=sys.stderr)
+
+    def _edited_in_vain(self) -> list[str]:
+        return checks.edited_in_vain(self._project.study, self._project.settings.study)
 
     def _interrupt(self, number: int, frame: Any) -> None:
         self._interrupted = True
         signal.default_int_handler(number, frame)
 
-    def failed(self, log: list[str]) -> None:
-        """After a failure: a report of the results so far. Not after a signal, whose sender does not want to wait.
+    def failed(self) -> None:
+        """After a failure: a report of the results so far. Not after a signal: its sender does not want to wait."""
+        if self._interrupted or self._snakemake.scheduler._user_kill:  # Ctrl-C or SIGTERM
+            return
+        jobs = [job for job in self._snakemake.dag.jobs if job.rule.name == "table"]
+        write_partial_report(self._config, {str(file) for job in jobs for file in job.output})
+        post("the study failed: results/report.partial.html shows the results so far")
 
-        Args:
-            log: Snakemake's own log files.
-        """
-        ended = self._interrupted or bool(self._snakemake.scheduler._user_kill)  # Ctrl-C or SIGTERM
-        self._record("interrupted" if ended else "failed", log)
-        if not ended:
-            jobs = [job for job in self._snakemake.dag.jobs if job.rule.name == "table"]
-            write_partial_report(self._config, {str(file) for job in jobs for file in job.output})
-            post("the study failed: results/report.partial.html shows the results so far")
-
-    def succeeded(self, log: list[str]) -> None:
+    def succeeded(self) -> None:
         """After success: remove the partial report of an earlier failure."""
-        self._record("finished", log)
         remove_partial_report()
         post("the study is finished: results/report.html")
-
-    def _record(self, state: str, log: list[str]) -> None:
-        if self._launch:
-            self._launch.write(state, os.path.relpath(log[0]) if log else "")
 
 
 def post(text: str) -> None:

@@ -5,51 +5,53 @@ from __future__ import annotations
 import fnmatch
 import json
 import shlex
-from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 from trm.checks.tpu_check.check import step_seconds
 from trm.errors import UserError
 from trm.pipeline.project import Project
 from trm.provenance import processor
-from trm.study.cost import (
-    Estimate,
-    Hardware,
-    device_text,
-    estimate,
-    evaluation_seconds,
-    flops_text,
-    read_hardware,
-    seconds_text,
-)
-from trm.study.fingerprint import canonical_json
+from trm.study.cost import Estimate, Hardware, estimate, evaluation_seconds, read_hardware
 from trm.study.points import Run
 from trm.study.slices import parse_slice
 from trm.study.tasks import spec_of
+from trm.study.text import device_text, flops_text, seconds_text
 
 CHECKED = Path("results/tpu-check")
 """Where `tpu-check` keeps its numbers."""
-SMALL_SECONDS = 900.0
-"""A run of at most this is evaluated by the process that trains it."""
-TAKE_OVER = 1.0
-"""Seconds of the job that takes over such an evaluation."""
-MOST_MEASURED = 200
-"""Most finished runs used to correct the estimates."""
 GENERATED_PER_SECOND, HARD_PER_SECOND = 2000.0, 50.0
 """Puzzles generated per second, without and with a minimum rating (docs/data.md)."""
+PROGRAM_MB = 4000
+"""Host memory of one worker before it trains: Python, torch, the libraries of its device, the data set."""
 
 
-@dataclass(frozen=True)
-class Measured:
-    """Finished runs of this machine compared with their estimates."""
+class Finished(NamedTuple):
+    """What the training.json of a finished run says of its speed."""
 
-    runs: int = 0
-    factor: float = 1.0
-    """Actual over estimated seconds of training jobs."""
+    flops: float
+    seconds: float
+    """Of the training loop, over all resumes."""
+    setup: float
+    """Seconds before it."""
+    devices: int
+    """Of all processes."""
+    processor: str
+    """Name of the CPU that trained it; empty for an accelerator."""
 
 
-_processor = cache(processor)
+def _finished(path: Path) -> Finished | None:
+    """The run of a training.json; None if it is damaged, which the next job that reads it reports."""
+    try:
+        facts = json.loads(path.read_text(encoding="utf-8"))
+        name = facts["device_name"] if facts["device"] == "cpu" else ""
+        flops, seconds, setup = (
+            float(facts[key]) for key in ("train_flops", "wall_seconds", "setup_seconds")
+        )
+        return Finished(flops, seconds, setup, int(facts["devices"]), name) if seconds > 0 else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def _priced(project: Project) -> Hardware:
@@ -63,34 +65,18 @@ def _priced(project: Project) -> Hardware:
     return hardware.model_copy(update={"usd_per_device_hour": price})
 
 
-def seconds_of_run(path: Path) -> float | None:
-    """Seconds of the training job that wrote a training.json; None if it ran on another machine's processor."""
-    try:
-        facts = json.loads(path.read_text(encoding="utf-8"))
-        if facts["device"] == "cpu" and facts["device_name"] != _processor()[0]:
-            return None
-        return float(facts["wall_seconds"]) + float(facts["setup_seconds"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None  # the next job that reads it reports the problem
-
-
-PROGRAM_MB = 4000
-"""Host memory of one worker before it trains: Python, torch, the libraries of its device, the data set."""
-
-
 class Estimates:
     """Cost estimates of every run of a study, computed on demand.
 
     Args:
         project: the study.
-        compiled: use step times that `tpu-check` compiled. Without, estimates are the same on every machine.
-        measured: correct the estimates by the finished runs of this machine.
+        measured: use step times that `tpu-check` compiled and the speed of this machine's finished runs. Without,
+            estimates are the same on every machine.
     """
 
-    def __init__(self, project: Project, compiled: bool = True, measured: bool = True):
-        self._project = project
-        self._use_compiled, self._use_measured = compiled, measured and compiled
-        self.hardware = _priced(project)
+    def __init__(self, project: Project, measured: bool = True):
+        self._project, self._use_measured = project, measured
+        self._stated = _priced(project)
         self._known: dict[str, Estimate] = {}
 
     @property
@@ -98,45 +84,45 @@ class Estimates:
         """Hosts of the whole pod."""
         return self._project.settings.pod_hosts or self.hardware.hosts
 
+    @cached_property
+    def finished(self) -> list[Finished]:
+        """Every finished run on this disk; in a bucket each would cost a request."""
+        done = () if self._project.place.prefix else sorted(self._project.done)
+        files = (self._project.catalogue.run_files(run)[0] for run in done)
+        return [run for file in files if (run := _finished(Path(file)))]
+
+    @cached_property
+    def measured(self) -> list[Finished]:
+        """Those on devices like the plan's, whose speed it uses."""
+        name = processor()[0] if self._stated.host_memory else ""
+        return [run for run in self.finished if run.processor == name] if self._use_measured else []
+
+    @cached_property
+    def hardware(self) -> Hardware:
+        """The scale's machine at the profile's prices, with the measured speed where there is one."""
+        if not self.measured:
+            return self._stated
+        speed = sum(run.flops for run in self.measured) / sum(
+            run.seconds * run.devices for run in self.measured
+        )
+        return self._stated.model_copy(update={"flops_per_second": speed})
+
     def of(self, run: str) -> Estimate:
         """Estimate of one run, without its evaluations."""
         if run not in self._known:
-            cost, factor = self._planned(run), self.measured.factor
-            self._known[run] = replace(
-                cost,
-                seconds=cost.seconds * factor,
-                device_hours=cost.device_hours * factor,
-                usd=cost.usd * factor,
-            )
+            hardware = self._hardware_of(run)
+            config = self._project.runs[run].config
+            self._known[run] = estimate(config, hardware, self._compiled(run, hardware, 0))
         return self._known[run]
 
-    def _planned(self, run: str) -> Estimate:
-        hardware = self._hardware_of(run)
-        return estimate(self._project.runs[run].config, hardware, self._compiled(run, hardware, 0))
-
-    @cached_property
-    def measured(self) -> Measured:
-        """Finished runs of this machine compared with their estimates."""
-        if not self._use_measured or self._project.place.prefix:
-            return Measured()
-        planned = actual = 0.0
-        runs = 0
-        for run in sorted(self._project.done)[:MOST_MEASURED]:
-            seconds = seconds_of_run(Path(self._project.catalogue.run_files(run)[0]))
-            if seconds:
-                planned, actual, runs = planned + self._planned(run).seconds, actual + seconds, runs + 1
-        return Measured(runs, actual / planned) if runs else Measured()
-
     def evaluation(self, name: str) -> float:
-        """Seconds of an evaluation `<run>/<file>`. A small run that is still to train is evaluated by its training
-        process, and the evaluation's own job only takes over the result."""
+        """Seconds of an evaluation `<run>/<file>`."""
         run = name.split("/")[0]
         config, hardware = self._project.runs[run].config, self._hardware_of(run)
         test = config.data.test_puzzles or (spec_of(config.data.task).published or (0, 1000))[1]
-        arithmetic = evaluation_seconds(config, self._project.study.evaluations[name], hardware, test)
-        small = self.of(run).seconds <= SMALL_SECONDS and not self._project.place.prefix
-        start = TAKE_OVER if small and run not in self._project.done else hardware.start
-        return (start + arithmetic) * self.measured.factor
+        return hardware.start + evaluation_seconds(
+            config, self._project.study.evaluations[name], hardware, test
+        )
 
     def data(self, name: str, run: Run) -> float:
         """Seconds of a job that makes a pool of puzzles or a data set, as a run uses it."""
@@ -151,11 +137,8 @@ class Estimates:
     def _compiled(self, run: str, hardware: Hardware, place: int) -> float | None:
         """Seconds of the run's step on a slice of the hardware (0: one host, 1: all), if `tpu-check` compiled it."""
         config = self._project.runs[run].config
-        if (
-            not self._use_compiled
-            or len(hardware.slices) <= place
-            or hardware.devices != self.hardware.devices
-        ):
+        other = len(hardware.slices) <= place or hardware.devices != self.hardware.devices
+        if other or not self._use_measured:
             return None
         return step_seconds(config, parse_slice(hardware.slices[place]), CHECKED)
 
@@ -184,7 +167,7 @@ class Estimates:
         All hosts if that finishes runs faster by compiled estimates, if the batch does not fit one host's memory, or if
         the config's `whole_pod` pattern matches the run.
         """
-        if workers := self._workers(run):  # the placement says so
+        if workers := self._project.runs[run].config.placement.workers:  # the placement says so
             return self.pod_hosts if workers > 1 and self.hardware.hosts > 1 else 1
         pattern = self._project.settings.whole_pod
         needed = self.of(run).memory_bytes / 2**30
@@ -205,9 +188,6 @@ class Estimates:
             return f"env PATH={shlex.quote(str(Path(python).absolute().parent))}:$PATH"
         return ""
 
-    def _workers(self, run: str) -> int:
-        return self._project.runs[run].config.placement.workers
-
     def workers(self, run: str) -> int:
         """Processes of a job on one machine that share each batch: the run's placement, else at most the config's
         `workers`, on which no result depends."""
@@ -225,59 +205,15 @@ class Estimates:
         workers = self.workers(run)
         return max(n for n in range(1, self._project.settings.nodes + 1) if workers % n == 0)
 
-    def several_nodes(self, run: str) -> int | None:
-        """The same for jobs of more than one node; None for others."""
-        return self.nodes(run) if self.nodes(run) > 1 else None
-
-    def starter(self, run: str) -> str | None:
-        """`srun` for a job whose command starts a process on each of several nodes by itself; None for others."""
-        return "srun" if self.nodes(run) > 1 else None
-
     def threads(self, run: str) -> int:
         """Cores of a job on each node: those of its workers there."""
         return self._project.study.scale.threads * self.workers(run) // self.nodes(run)
 
-    def log_every(self, run: str) -> list[str]:
-        """Option for experiments that need finer curves."""
-        every = self._project.study.log_every.get(run)
-        return ["--log-every", str(every)] if every else []
-
-    @cached_property
-    def _evaluations(self) -> dict[str, list[str]]:
-        """Run -> its plain evaluations as JSON. Those of other weights and policies may belong to an experiment that is
-        not selected, and take longer than starting a process."""
-        found: dict[str, list[str]] = {}
-        for name, evaluation in self._project.study.evaluations.items():
-            if (
-                evaluation.weights != "ema"
-                or evaluation.unroll
-                or evaluation.confident
-                or evaluation.restarts
-            ):
-                continue
-            text = canonical_json(evaluation.model_dump(exclude_defaults=True))
-            found.setdefault(name.split("/")[0], []).append(text)
-        return found
-
-    def evaluations(self, run: str) -> list[str]:
-        """Option that makes the training process of a small run evaluate it too: starting another process costs more
-        than the evaluation."""
-        placement = self._project.runs[run].config.placement
-        elsewhere = placement.backend != "any" or self.workers(run) > 1 or self._project.place.prefix
-        if elsewhere or self.of(run).seconds > SMALL_SECONDS:
-            return []
-        texts = self._evaluations.get(run, [])
-        return ["--evaluations", f"[{','.join(texts)}]"] if texts else []
-
-    @property
-    def max_minutes(self) -> int:
-        """Longest time limit of a job (`max_runtime`), 0 for none. Longer runs are resumed in further jobs."""
-        return self._project.settings.max_runtime
-
     def minutes(self, run: str) -> int:
-        """Time limit of a job: twice the estimate and a quarter of an hour, at most `max_minutes`."""
-        wanted = int(self.of(run).seconds / 30) + 15
-        return min(wanted, self.max_minutes) if self.max_minutes else wanted
+        """Time limit of a job: twice the estimate and a quarter of an hour, at most `max_runtime`, after which a run is
+        resumed in a further job."""
+        wanted, most = int(self.of(run).seconds / 30) + 15, self._project.settings.max_runtime
+        return min(wanted, most) if most else wanted
 
     def memory_mb(self, run: str) -> int:
         """Host memory of a job on each node, MB: the program, the checkpoint (once as tensors, once as the file's
@@ -285,11 +221,6 @@ class Estimates:
         cost, workers = self.of(run), self.workers(run) // self.nodes(run)
         kept = cost.memory_bytes if self._hardware_of(run).host_memory else 2 * cost.checkpoint_bytes
         return PROGRAM_MB * workers + int(kept / 1e6)
-
-    @property
-    def gpus_per_worker(self) -> int:
-        """GPUs of each worker (`gpus`)."""
-        return self._project.settings.gpus
 
     def gpus(self, run: str) -> int:
         """GPUs of a training job.
@@ -305,7 +236,7 @@ class Estimates:
             )
         if self._project.runs[run].config.placement.backend == "cpu":
             return 0
-        return self.gpus_per_worker * self.workers(run)
+        return self._project.settings.gpus * self.workers(run)
 
     def sentence(self, run: str) -> str:
         """What a training job costs, for its message."""

@@ -59,8 +59,8 @@ class Events:
             return {"event": "finished", "id": record.job_id}
         if event == LogEvent.JOB_ERROR:
             return {"event": "failed", "id": record.jobid}
-        told = record.levelno >= logging.WARNING or PLUGINS in record.pathname
-        if event is None and told and record.msg and not str(record.msg).startswith("Exiting because"):
+        shown = record.levelno >= logging.WARNING or PLUGINS in record.pathname
+        if event is None and shown and record.msg and not str(record.msg).startswith("Exiting because"):
             return {"event": "message", "text": record.getMessage()}
         return None
 

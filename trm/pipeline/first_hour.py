@@ -17,7 +17,6 @@ The results go into one JSON file, the only one to attach to a report.
 from __future__ import annotations
 
 import fnmatch
-import glob
 import importlib.metadata
 import json
 import platform
@@ -34,6 +33,7 @@ import yaml
 
 from trm.errors import UserError
 from trm.pipeline.cloud import slice_usd
+from trm.storage import open_store
 
 KEYS = {"accelerator_type", "hours", "estimate", "arguments", "steps", "collect"}
 TAIL = 40
@@ -210,18 +210,12 @@ class StepFailed(Exception):
 
 
 def _files(pattern: str) -> Iterator[tuple[str, str]]:
-    """Yield names and texts of the small files that match a pattern, here or in Cloud Storage."""
-    if not pattern.startswith("gs://"):
-        paths = [Path(name) for name in sorted(glob.glob(pattern))]
-        yield from ((str(path), path.read_text()) for path in paths if path.stat().st_size < LARGEST)
-        return
-    bucket, _, key = pattern.removeprefix("gs://").partition("/")
-    from google.cloud import storage  # type: ignore[attr-defined, unused-ignore]
-
-    client = storage.Client()
-    for blob in client.list_blobs(bucket, prefix=key.partition("*")[0]):
-        if fnmatch.fnmatchcase(blob.name, key) and (blob.size or 0) < LARGEST:
-            yield f"gs://{bucket}/{blob.name}", blob.download_as_text()
+    """Yield addresses and texts of the small files that match a pattern, here or in a bucket."""
+    folder = pattern.partition("*")[0].rpartition("/")[0] or "."
+    store = open_store(folder)
+    for info in store.list():
+        if fnmatch.fnmatchcase(f"{folder}/{info.name}", pattern) and info.size < LARGEST:
+            yield store.url(info.name), store.get_bytes(info.name).decode()
 
 
 def _progress(jobs: Path) -> dict[str, str | None]:

@@ -1,5 +1,5 @@
-"""Functions that Snakemake calls for the inputs and parameters of each job: `by` and `derived` make one of any function
-of wildcards, `Inputs` has those that need more than a name.
+"""Functions that Snakemake calls for the inputs and parameters of each job: `of_wildcards` and `untracked` make
+one of any function of wildcards, `Inputs` has those that need more than a name.
 
 A parameter whose function takes `output` is derived in Snakemake's sense: a change of it is no reason to run the job
 again. Everything that no result depends on (threads, log settings, checkpoint folders, paths of input files) reaches
@@ -47,41 +47,21 @@ class Inputs:
         self._study, self._catalogue, self._selection = project.study, project.catalogue, project.selection
         self._place, self._point = project.place, project.settings.point
         self._estimates, self._check = estimates, check
-        self._check_sizes = project.check_sizes
-        self._runtime = project.study.scale.runtime.model_dump_json(exclude_defaults=True)
+        self._check_sizes, self._max_runtime = project.check_sizes, project.settings.max_runtime
 
-    # pools of puzzles and data sets
+    def check_before(self, outputs: list[str]) -> list[Any]:
+        """The pod's check, for a job whose outputs do not all exist."""
+        return _ancient(self._check.before(*outputs))
 
-    def source_preflight(self, source: str) -> list[Any]:
-        """The pod's check, for a pool that does not exist yet."""
-        return self._checked(self._catalogue.source_files(source))
-
-    def dataset_preflight(self, dataset: str) -> list[Any]:
-        """The pod's check, for a data set that does not exist yet."""
-        return self._checked(self._catalogue.dataset_files(dataset))
-
-    def source_manifest(self, dataset: str) -> list[Any]:
-        """Manifest of the pool that the data set is cut from."""
-        return self._source_file(dataset, 0)
-
-    def source_puzzles(self, dataset: str) -> list[Any]:
-        """Puzzles of that pool."""
-        return self._source_file(dataset, 1)
-
-    def _source_file(self, dataset: str, index: int) -> list[Any]:
+    def source_file(self, dataset: str, index: int) -> list[Any]:
+        """A file of the pool that the data set is cut from: its manifest (0) or its puzzles (1)."""
         path = self._catalogue.source_files(self._catalogue.source_of_dataset(dataset))[index]
         return _ancient(self._place.input_unless_done(path, self._catalogue.dataset_files(dataset)))
-
-    # training and evaluation
 
     def train_dataset(self, run: str) -> list[Any]:
         """Manifest of the run's data set. Ancient: its name says what is in it, so a data set that was restored or
         copied retrains nothing."""
         return self._dataset(run, self._catalogue.run_files(run))
-
-    def train_preflight(self, run: str) -> list[Any]:
-        """The pod's check, for a run that is not finished."""
-        return self._checked(self._catalogue.run_files(run))
 
     def train_initial(self, run: str) -> list[Any]:
         """Weights of the run that `training.init_from` names.
@@ -106,7 +86,7 @@ class Inputs:
         Where the profile limits the time of a job (`max_runtime`), the run stops before that, and another job resumes
         it. Without a limit nothing needs the resources of thousands of jobs.
         """
-        if not self._estimates.max_minutes:
+        if not self._max_runtime:
             return untracked(self._train_options, "run")
 
         def limited(wildcards: Any, output: Any, resources: Any) -> list[str]:
@@ -115,11 +95,13 @@ class Inputs:
         return limited
 
     def _train_options(self, run: str) -> list[str]:
-        words = ["--threads", str(self._study.scale.threads), "--runtime", self._runtime]
-        words += ["--checkpoints", self.checkpoints(run)]
+        finer = {"log_every": every} if (every := self._study.log_every.get(run)) else {}
+        runtime = self._study.scale.runtime.model_copy(update=finer).model_dump_json(exclude_defaults=True)
+        words = ["--threads", str(self._study.scale.threads), "--runtime", runtime]
+        words += ["--checkpoints", f"{self._place.checkpoints}/{run}"]
         if (workers := self._estimates.workers(run)) > 1:
             words += ["--workers", str(workers), "--nodes", str(self._estimates.nodes(run))]
-        return [*words, *self._estimates.log_every(run), *self._estimates.evaluations(run)]
+        return words
 
     def evaluate_run(self, run: str, evaluation: str) -> list[Any]:
         """The run's training.json and weights. Ancient, so that a copied run is not evaluated again; unless jobs are
@@ -131,19 +113,16 @@ class Inputs:
         """Manifest of the run's data set, unless the evaluation exists."""
         return self._dataset(run, [f"results/runs/{run}/evaluation-{evaluation}.json"])
 
-    def checkpoints(self, run: str) -> str:
-        """Folder or gs:// prefix of the run's checkpoints."""
-        return f"{self._place.checkpoints}/{run}"
-
-    # tables, the report, targets
-
     def table(self, table: str) -> list[Any]:
         """Evaluations and run files that the table gathers."""
         return self._place.files(self._catalogue.table_inputs(table))
 
     def report(self) -> list[str]:
         """Tables, fits and figures of the report."""
-        return [*self._selection.report_tables, *self._selection.report_fits, *self._selection.report_figures]
+        tables = map(self._catalogue.table_file, self._selection.experiments)
+        shown = self._selection.shown
+        fits = dict.fromkeys(fit.file for figure in shown for fit in figure.fits)
+        return [*tables, *fits, *(file for figure in shown for file in figure.files)]
 
     def everything(self) -> list[str]:
         """The report and every figure that it shows."""
@@ -173,9 +152,6 @@ class Inputs:
             return self._place.files(f"results/runs/{name}" for name in point.evaluations)
 
         return files
-
-    def _checked(self, outputs: list[str]) -> list[Any]:
-        return _ancient(self._check.before(*outputs))
 
     def _dataset(self, run: str, outputs: list[str]) -> list[Any]:
         manifest = self._catalogue.dataset_manifest(run)

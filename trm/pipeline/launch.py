@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
-import itertools
 import os
 import signal
 import subprocess
@@ -11,13 +9,10 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
-from trm.errors import UserError
 from trm.pipeline import console, lock, naming
-from trm.pipeline.settings import parse_overrides, split
-from trm.study.grid import load_study
-from trm.study.reading import read_yaml
+from trm.pipeline.settings import parse_overrides
 
 PERIOD = 0.25
 """Seconds between two looks at what happened."""
@@ -51,34 +46,6 @@ def with_config(arguments: list[str], pairs: list[str], point: str | None = None
     if point:
         added.append(f"point={point}")
     return [*kept, "--config", *added, *targets]
-
-
-def expand_patterns(arguments: list[str]) -> list[str]:
-    """Replace targets such as `data_*` by the experiments that they match at the profile's scale.
-
-    Raises:
-        UserError: a pattern that matches no experiment.
-    """
-    is_pattern = [
-        not word.startswith("-") and "=" not in word and bool(set(word) & set("*?[")) for word in arguments
-    ]
-    if not any(is_pattern):
-        return arguments
-    config: dict[str, Any] = {}
-    for option, value in itertools.pairwise(arguments):
-        path = Path(value, "workflow.yaml")
-        if option == "--profile" and path.exists():
-            config |= read_yaml(path) or {}
-    config |= dict(word.split("=", 1) for word in arguments if "=" in word and not word.startswith("-"))
-    settings, _ = split(config)
-    study = load_study(settings.study, settings.scale, settings.set, config)
-    found: list[str] = []
-    for word, pattern in zip(arguments, is_pattern):
-        hits = fnmatch.filter([name for name, item in study.experiments.items() if not item.skip], word)
-        if pattern and not hits:
-            raise UserError(f"no experiment matches {word!r} at scale {settings.scale} (`trm study list`)")
-        found += hits if pattern else [word]
-    return found
 
 
 def launch(arguments: list[str]) -> int:

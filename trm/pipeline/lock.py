@@ -1,7 +1,7 @@
 """A lock of the operating system that says whether a controlling Snakemake process is alive in this folder.
 
 Snakemake's own locks are files, which a killed process leaves behind. This lock ends with its process: every controller
-shares it as long as it lives, and only one that has it alone removes what killed ones left. On some file systems it
+shares it as long as it lives, and only one that can take it exclusively removes stale locks. On some file systems it
 binds one machine only, so the locks of another machine's controller stay until `snakemake --unlock`.
 """
 

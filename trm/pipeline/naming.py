@@ -14,7 +14,7 @@ from trm.study.fingerprint import canonical_json, digest, task_slug
 from trm.study.points import Point
 from trm.study.schema import DataConfig
 
-ANALYSIS_VERSION = 12
+ANALYSIS_VERSION = 13
 """Raised when tables, fits or figures are computed differently: all of them are then rebuilt; no run is."""
 ARRAYS = (
     "inputs", "labels", "puzzle_identifiers", "puzzle_indices", "group_indices", "ratings", "sources",

@@ -62,19 +62,6 @@ class Place:
                 self._listed[kind] = set()
         return path in self._listed[kind]
 
-    def read(self, path: str) -> bytes:
-        """The content of a file on this disk or in the bucket.
-
-        Raises:
-            OSError: it cannot be read on this disk.
-            StorageError: it cannot be read from the bucket.
-        """
-        if not self.prefix or not path.startswith(self.REMOTE):
-            return Path(path).read_bytes()
-        from trm.storage import Patience, open_store
-
-        return open_store(self.prefix, Patience(minutes=0.5)).get_bytes(path)
-
     def files(self, paths: Iterable[str]) -> list[Any]:
         """`file` for many."""
         return [self.file(path) for path in paths]

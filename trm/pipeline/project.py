@@ -9,7 +9,7 @@ from typing import Any
 from trm.pipeline.catalogue import Catalogue
 from trm.pipeline.checks import check_expectations, check_figure, check_sizes
 from trm.pipeline.places import Place
-from trm.pipeline.published import Published
+from trm.pipeline.published import report_identity
 from trm.pipeline.selection import Selection
 from trm.pipeline.settings import Settings, check_keys, options_of, split
 from trm.study.grid import load_study
@@ -25,7 +25,6 @@ class Project:
     catalogue: Catalogue
     place: Place
     selection: Selection
-    published: Published
     options: str
     """Options by which a `trm` command sees the same project."""
 
@@ -54,6 +53,11 @@ class Project:
         for name in self.selection.experiments:
             check_sizes(self.study.experiment(name), self.settings.study)
 
+    @property
+    def report_identity(self) -> str:
+        """Digest of all that the report shows."""
+        return report_identity(self.study, self.selection, self.catalogue.table_identity)
+
     def finished(self, run: str) -> bool:
         """Whether all files of a run exist."""
         return all(self.place.exists(path) for path in self.catalogue.run_files(run))
@@ -80,5 +84,4 @@ def open_project(config: dict[str, Any], storage: Any = None) -> Project:
     catalogue = Catalogue(study, settings.study)
     place = Place(settings.storage_prefix, storage)
     selection = Selection(catalogue, settings.experiments, place.exists)
-    published = Published(study, selection, catalogue.table_identity, settings.budget_hours)
-    return Project(settings, study, catalogue, place, selection, published, options_of(config))
+    return Project(settings, study, catalogue, place, selection, options_of(config))

@@ -5,14 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from trm.pipeline import plan
 from trm.pipeline.estimates import Estimates
 from trm.pipeline.project import Project
 
 
 def report_spec(project: Project) -> dict[str, Any]:
     """A ReportSpec (trm.analysis.specs) of the selected experiments."""
-    estimates = Estimates(project, measured=False)  # the plan as it was before any run
+    estimates = Estimates(project, measured=False)  # the same on every machine
     scale = project.study.scale_name
     rebuild = f"snakemake --profile profiles/{'local' if scale == 'laptop' else scale}"
     shown = {figure.stem for figure in project.selection.shown}
@@ -40,13 +39,10 @@ def report_spec(project: Project) -> dict[str, Any]:
                 "rebuild": f"{rebuild} {name}",
             }
         )
-    budget, budget_rows = plan.report_rows(project, estimates)
     return {
         "study": project.study.name,
         "scale": scale,
         "intro": project.study.scale.about,
-        "budget": budget,
-        "budget_rows": budget_rows,
         "experiments": experiments,
         "figures": [figure.files[0] for figure in project.selection.shown if figure.stem not in own],
         "rebuild": rebuild,

@@ -118,21 +118,6 @@ class Selection:
         return figure.experiments[0] if figure and len(figure.experiments) == 1 else "Laws"
 
     @cached_property
-    def report_tables(self) -> list[str]:
-        """Tables that the report shows."""
-        return [self._catalogue.table_file(name) for name in self.experiments]
-
-    @cached_property
-    def report_fits(self) -> list[str]:
-        """Fits that the report quotes."""
-        return list(dict.fromkeys(fit.file for figure in self.shown for fit in figure.fits))
-
-    @cached_property
-    def report_figures(self) -> list[str]:
-        """Files of the figures that the report shows."""
-        return [file for figure in self.shown for file in figure.files]
-
-    @cached_property
     def targets(self) -> dict[str, list[str]]:
         """Experiment -> its published figures; nothing for one that cannot run."""
         return {

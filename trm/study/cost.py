@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,9 @@ from trm.study.schema import (
 from trm.study.stages import recursion_stages
 from trm.study.tasks import Sizes, spec_of
 
+MEMORY_SHARE = 0.8
+"""Share of a device's memory that an estimate of a step may fill."""
+
 
 class Hardware(Section):
     """One entry of config/hardware.yaml."""
@@ -40,15 +42,11 @@ class Hardware(Section):
     """Seconds of a training job outside its steps: start, compilation, data, validation, writing."""
     start: NonNegative = 5.0
     """Overhead in seconds of any other job: data, evaluation, table, fit, figure, report."""
-    step: NonNegative = 0.0
-    """Overhead in seconds of a step."""
-    application: NonNegative = 0.0
-    """Overhead in seconds of one block application."""
     slices: tuple[str, ...] = ()
     """TPU slices of one host and of the whole machine. Step times that `tpu-check` has compiled for them replace those
     computed from FLOPs."""
     flops_per_second: Positive
-    """Achieved FLOP/s of one device."""
+    """Achieved FLOP/s of one device; the plan uses that of finished runs of this machine where there are any."""
     memory_gib: Positive
     """Memory of one device, GiB."""
     host_memory: bool = False
@@ -106,32 +104,27 @@ def read_hardware(path: str | Path, name: str) -> Hardware:
 
 
 def estimate(config: RunConfig, hardware: Hardware, step_seconds: float | None = None) -> Estimate:
-    """Expected cost of a run on one job's devices.
+    """Expected cost of a run on one job's devices: its FLOPs over their speed.
 
     Args:
-        step_seconds: measured or compiled time of a step at full recursion; cheaper stages of a curriculum take less in
-            proportion to their FLOPs. None: computed from FLOPs.
+        step_seconds: compiled time of a step at full recursion; cheaper stages of a curriculum take less in proportion
+            to their FLOPs. None: computed from FLOPs.
     """
-    model, training = config.model, config.training
-    data = shape(config.data)
+    model, training, data = config.model, config.training, shape(config.data)
     total = flops.train_flops(model, training, data.seq_len, data.vocab_size)
-    full_row = flops.step_flops(model, data.seq_len, data.vocab_size)
-    seconds, done = hardware.fixed, 0
-    for stage in recursion_stages(model, training):
-        row = flops.step_flops(model, data.seq_len, data.vocab_size, stage.h_cycles, stage.l_cycles)
-        arithmetic = row * training.batch_size / (hardware.devices * hardware.flops_per_second)
-        applications = model.layers * stage.h_cycles * (stage.l_cycles + 1)
-        step = hardware.step + applications * hardware.application + arithmetic
-        if step_seconds is not None:
-            step = step_seconds * row / full_row
-        seconds += (stage.last_step - done) * step
-        done = stage.last_step
+    speed = hardware.devices * hardware.flops_per_second
+    if step_seconds is not None:
+        speed = training.batch_size * flops.step_flops(model, data.seq_len, data.vocab_size) / step_seconds
+    seconds = hardware.fixed + total / speed
     hours = seconds * hardware.devices / 3600
     parameters = flops.parameters(model, data.seq_len, data.vocab_size)
-    rows = -(-training.batch_size // (training.micro_batches * hardware.devices))
     kernels = bool(hardware.slices) and training.precision in ("auto", "bfloat16")
     sizes = Sizes(data.seq_len, data.vocab_size, data.num_puzzle_identifiers or 0, 0)
-    parts = _fitting_parts(config, sizes, rows, hardware)
+    parts: int | None = training.micro_batches
+    if not (hardware.host_memory or hardware.slices):
+        limit = int(hardware.memory_gib * 2**30)
+        parts = fitting_micro_batches(config, sizes, 2, hardware.devices, limit, training.micro_batches)
+    rows = -(-training.batch_size // hardware.devices)
     carry = 2 * training.batch_size * flops.tokens(model, data.seq_len) * model.d_model * 2
     return Estimate(
         parameters=parameters,
@@ -140,8 +133,8 @@ def estimate(config: RunConfig, hardware: Hardware, step_seconds: float | None =
         seconds=seconds,
         device_hours=hours,
         checkpoint_bytes=16 * parameters + carry,
-        memory_bytes=memory_bytes(config, sizes, rows // max(1, parts), kernels=kernels),
-        micro_batches=training.micro_batches * parts,
+        memory_bytes=memory_bytes(config, sizes, -(-rows // (parts or rows)), kernels=kernels),
+        micro_batches=parts or 0,
         usd=hours * hardware.usd_per_device_hour,
         compiled=step_seconds is not None,
     )
@@ -167,13 +160,18 @@ def evaluation_seconds(
     return puzzles * steps * passes * row / (hardware.devices * hardware.flops_per_second)
 
 
-def _fitting_parts(config: RunConfig, sizes: Sizes, rows: int, hardware: Hardware) -> int:
-    """Parts into which training splits a micro-batch by itself where a GPU's memory asks for it; 0: no number fits."""
-    if hardware.host_memory or hardware.slices:
-        return 1
-    room = flops.MEMORY_SHARE * hardware.memory_gib * 2**30
-    fits = (n for n in range(1, rows + 1) if rows % n == 0 and memory_bytes(config, sizes, rows // n) <= room)
-    return next(fits, 0)
+def fitting_micro_batches(
+    config: RunConfig, sizes: Sizes, itemsize: int, world: int, limit: int, least: int
+) -> int | None:
+    """The smallest number of micro-batches from `least` whose estimate fits into `limit` bytes; None: there is none.
+
+    Args:
+        itemsize: bytes of a value in the forward dtype.
+        world: devices that share the batch.
+    """
+    rows, room = config.training.batch_size // world, MEMORY_SHARE * limit
+    counts = (count for count in range(least, rows + 1) if rows % count == 0)
+    return next((n for n in counts if memory_bytes(config, sizes, rows // n, itemsize) <= room), None)
 
 
 def memory_bytes(config: RunConfig, sizes: Sizes, rows: int, itemsize: int = 2, kernels: bool = False) -> int:
@@ -203,42 +201,3 @@ def memory_bytes(config: RunConfig, sizes: Sizes, rows: int, itemsize: int = 2, 
         return state + (applications + tpu_kernels.WORKING_APPLICATIONS) * each
     mixer = 4 * length * width if token_inner is None else 3 * width * token_inner
     return state + itemsize * rows * applications * (length * (4 * width + 3 * inner) + mixer)
-
-
-def seconds_text(seconds: float) -> str:
-    """A duration to two digits: 42 s, 3.5 min, 2.1 h, 4.2 d."""
-    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * size:
-            return f"{_two_digits(seconds / size)} {unit}"
-    return f"{_two_digits(seconds)} s"
-
-
-def device_text(hours: float) -> str:
-    """Device-hours to two digits, never in days: 4.4 min, 3.1 h, 12,000 h."""
-    return seconds_text(hours * 3600) if hours < 2 else f"{_two_digits(hours)} h"
-
-
-def _two_digits(value: float) -> str:
-    if value < 10:
-        return f"{value:.1f}".removesuffix(".0")
-    digits = max(0, len(str(int(value))) - 2)
-    return f"{round(value, -digits):,.0f}"
-
-
-def flops_text(flops: float) -> str:
-    """FLOPs with a prefix: 3.2 TFLOP."""
-    return _with_prefix(flops, "FLOP", ("E", "P", "T", "G", "M"), 1e18)
-
-
-def bytes_text(count: float) -> str:
-    """Bytes with a prefix: 1.2 GB."""
-    return _with_prefix(count, "B", ("T", "G", "M", "k"), 1e12)
-
-
-def _with_prefix(value: float, unit: str, prefixes: Iterable[str], size: float) -> str:
-    """The value in the largest unit that it reaches, of those 1,000 apart from `size` down."""
-    for prefix in prefixes:
-        if value >= size:
-            return f"{value / size:.3g} {prefix}{unit}"
-        size /= 1e3
-    return f"{value:.0f} {unit}"

@@ -104,4 +104,6 @@ def _check(data: DataConfig) -> None:
     if data.source not in spec.sources:
         known = " or ".join(spec.sources)
         raise UserError(f"data.source={data.source} has no {data.task} puzzles: use {known}")
+    if not spec.takes_hints and (data.gives_hints or data.held_out_hints != (0, 0)):
+        raise UserError(f"data.hints, data.held_out_hints: questions of {data.task} have no clues to add")
     spec.check(data)

@@ -11,9 +11,6 @@ from math import ceil, prod
 from trm.study.schema import ModelConfig, TrainingConfig
 from trm.study.stages import recursion_stages
 
-MEMORY_SHARE = 0.8
-"""Share of a device's memory that an estimate of a step may fill."""
-
 
 def inner_width(model: ModelConfig, width: int) -> int:
     """Inner width of a SwiGLU over `width` channels or tokens: expansion * width * 2/3, rounded up to `multiple`."""

@@ -81,6 +81,11 @@ def _expand(
     forced = flatten({key: value for key, value in overrides.items() if key[:8] != "runtime."}, "--set")
     study = Study(file.study, scale_name, scale, {}, file.figures, variables=_variables_of(file))
     study.phases = file.phases
+    study.replaced_figures = {
+        name: experiment.figures
+        for name, experiment in file.experiments.items()
+        if scale_name in experiment.scales and experiment.scales[scale_name].figures is not None
+    }
     definitions = {name: experiment.at_scale(scale_name) for name, experiment in file.experiments.items()}
     _refuse_too_many(definitions, scale, scale_name, path)
     study.recipe = _recipe(merge_layers(base, forced), f"{path}: scale {scale_name}", forced)

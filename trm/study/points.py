@@ -87,6 +87,8 @@ class Study:
     """Runs whose experiments want finer curves than the scale's."""
     variables: frozenset[str] = frozenset()
     """Names that the study file reads as `$name` or `needs`, set by `--config NAME=...`."""
+    replaced_figures: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    """Experiment -> its own figures, where the scale gives others."""
     phases: list[str] = field(default_factory=list)
     """Phases, in the order in which a grant is spent."""
     recipe: Flat = field(default_factory=dict)

@@ -1,16 +1,20 @@
-"""Parse YAML, and explain in one sentence what is wrong with it: where, what was given, what to do."""
+"""Parse YAML and JSON, and explain in one sentence what is wrong with it: where, what was given, what to do."""
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from trm.errors import UserError
+from trm.io import json_argument
 from trm.study.merge import nearest
+
+Value = TypeVar("Value")
 
 
 def read_yaml(path: str | Path, remedy: str = "make it readable") -> Any:
@@ -131,3 +135,16 @@ def _siblings(model: Any, location: tuple[Any, ...]) -> list[str]:
         arguments = [item for item in getattr(annotation, "__args__", ()) if hasattr(item, "model_fields")]
         model = arguments[-1] if arguments else annotation
     return list(getattr(model, "model_fields", {}))
+
+
+def parse(kind: type[Value] | TypeAdapter[Value], value: Any, name: str) -> Value:
+    """Validate plain JSON data as a typed configuration. Raises UserError with `name`, the key and the reason."""
+    try:
+        return (kind if isinstance(kind, TypeAdapter) else TypeAdapter(kind)).validate_json(json.dumps(value))
+    except ValidationError as error:
+        raise UserError(f"{name}: {error_sentence(error, kind)}") from None
+
+
+def config_argument(kind: type[Value] | TypeAdapter[Value], argument: str, option: str) -> Value:
+    """`parse` of a `json_argument`."""
+    return parse(kind, json_argument(argument, option), option)

@@ -1,4 +1,4 @@
-"""The tasks by name, and what identities and sizes need to know of each. Imports no numpy: the Snakefile needs it."""
+"""What identities and sizes need to know of each task. Imports no numpy: the Snakefile needs it."""
 
 from __future__ import annotations
 
@@ -6,19 +6,9 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
-if TYPE_CHECKING:
-    from trm.study.schema import DataConfig
-
-TASKS = {"sudoku": "trm.tasks.sudoku", "maze": "trm.tasks.maze", "arc": "trm.tasks.arc"}
-"""Name -> package with the modules `spec` and `task`, imported when first needed. A new task is a line here and its
-folder (docs/extending.md)."""
-
-if TYPE_CHECKING:
-    TaskName = str
-else:
-    TaskName = Literal[tuple(TASKS)]
+from trm.study.schema import TASKS, DataConfig
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,11 @@
-"""The tasks: Sudoku, mazes, ARC-AGI. To add one, add a folder and a line in `trm.study.tasks.TASKS`."""
+"""The tasks: Sudoku, mazes, ARC-AGI. To add one, add a folder and a line in `trm.study.schema.TASKS`."""
 
 from __future__ import annotations
 
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from trm.study.tasks import TASKS
+from trm.study.schema import TASKS
 
 if TYPE_CHECKING:
     from trm.tasks.base import Task

@@ -1,7 +1,7 @@
 """Interface of a task: puzzles, augmented copies, text form, and baselines without learning.
 
 A task is a folder with `spec.py` (SPEC: identity and sizes) and `task.py` (TASK), and a line in
-`trm.study.tasks.TASKS`.
+`trm.study.schema.TASKS`.
 """
 
 from __future__ import annotations

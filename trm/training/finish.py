@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,7 @@ def finish_run(
         "rows": rows,
         "wall_seconds": round(wall_seconds, 3),
         "setup_seconds": round(setup_seconds, 3),
+        "cpu_seconds": round(record.cpu_seconds + time.process_time(), 3),
         "rows_per_second": round(rows / wall_seconds, 3),
         "peak_memory_bytes": backend.peak_memory(),
         "resumes": record.resumes,

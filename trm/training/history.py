@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from trm.errors import UserError
+from trm.study.text import flops_text
 
 COLUMNS = (
     "step",
@@ -50,15 +51,6 @@ def to_csv(rows: Sequence[Row]) -> bytes:
     return text.getvalue().encode()
 
 
-def si(value: float) -> str:
-    """Three digits with an SI prefix: 1234567 -> 1.23 M."""
-    for prefix in ("", "k", "M", "G", "T"):
-        if abs(value) < 999.5:
-            return f"{value:.3g} {prefix}".rstrip()
-        value /= 1000
-    return f"{value:.3g} P"
-
-
 def duration(seconds: float) -> str:
     """h:mm:ss."""
     whole = round(seconds)
@@ -77,7 +69,7 @@ def progress_line(row: Row, steps: int, seconds_left: float) -> str:
     line += f"  exact {share('train/exact_accuracy')}"
     if row.get("eval/exact_accuracy") is not None:
         line += f"  validation {share('eval/exact_accuracy')}"
-    line += f"  {si(row['perf/rows_per_second'])} rows/s  {si(row['perf/flops_per_second'])}FLOP/s"
+    line += f"  {row['perf/rows_per_second']:,.0f} rows/s  {flops_text(row['perf/flops_per_second'])}/s"
     return line + f"  {duration(seconds_left)} left"
 
 

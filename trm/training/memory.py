@@ -10,11 +10,10 @@ from contextlib import contextmanager
 import torch
 
 from trm.errors import UserError
-from trm.study.cost import memory_bytes
-from trm.study.flops import MEMORY_SHARE
+from trm.study.cost import fitting_micro_batches, memory_bytes
 from trm.study.schema import RunConfig
 from trm.study.tasks import Sizes
-from trm.training.history import si
+from trm.study.text import bytes_text
 
 log = logging.getLogger("trm")
 OUT_OF_MEMORY = re.compile(
@@ -22,20 +21,6 @@ OUT_OF_MEMORY = re.compile(
     re.I,
 )
 """Words of the host, XLA, CUDA and Triton, cuBLAS and cuDNN, NCCL."""
-
-
-def fitting_micro_batches(
-    config: RunConfig, puzzles: Sizes, itemsize: int, world: int, limit: int, least: int
-) -> int | None:
-    """The smallest number of micro-batches from `least` whose estimate fits into `limit` bytes; None: there is none."""
-    rows = config.training.batch_size // world
-    for count in range(least, rows + 1):
-        if (
-            rows % count == 0
-            and memory_bytes(config, puzzles, rows // count, itemsize) <= MEMORY_SHARE * limit
-        ):
-            return count
-    return None
 
 
 def micro_batches(config: RunConfig, puzzles: Sizes, dtype: torch.dtype, world: int, limit: int) -> int:
@@ -54,7 +39,7 @@ def out_of_memory_message(
     rows = config.training.batch_size // world // used
     itemsize = dtype.itemsize
     need = memory_bytes(config, puzzles, rows, itemsize)
-    sentence = f"out of memory with {rows} rows at once on one worker (about {si(need)}B of {si(limit)}B)"
+    sentence = f"out of memory with {rows} rows at once on one worker (about {bytes_text(need)} of {bytes_text(limit)})"
     count = fitting_micro_batches(config, puzzles, itemsize, world, limit, used + 1)
     if count is None:
         return (

@@ -17,12 +17,9 @@ class Profile:
         self._stop: Callable[[], Path] | None = None
         self._first = self._last = 0
         if steps is not None:
-            try:
-                self._first, self._last = (int(part) for part in steps.split(":"))
-            except ValueError:
-                raise UserError(f"--profile-steps {steps}: give FIRST:LAST, two whole numbers") from None
+            self._first, self._last = (int(part) for part in steps.split(":"))
             if not 1 <= self._first <= self._last:
-                raise UserError(f"--profile-steps {steps}: FIRST must be at least 1 and not above LAST")
+                raise UserError(f"runtime.profile_steps={steps}: FIRST must be at least 1 and not above LAST")
 
     def before(self, step: int) -> None:
         """Called before each step."""

@@ -23,7 +23,7 @@ from trm.study.tasks import Sizes
 from trm.study.text import count
 from trm.training.checkpoints.folder import CheckpointFolder
 from trm.training.checkpoints.saving import Record
-from trm.training.history import TensorBoard, WeightsAndBiases, progress_line, si, to_csv
+from trm.training.history import TensorBoard, WeightsAndBiases, progress_line, to_csv
 from trm.training.metrics import Clocks, named_means
 
 TRANSFER_SHARE = 0.1  # share of a step's time for host-to-device copies above which to warn
@@ -77,7 +77,7 @@ class Reporter:
         model, training, backend = self._config.model, self._config.training, self._backend
         size = parameters(model, self._puzzles.seq_len, self._puzzles.vocab)
         print(
-            f"TRM {model.mixer} d={model.d_model} T={model.h_cycles} n={model.l_cycles}, {si(size)} parameters, on "
+            f"TRM {model.mixer} d={model.d_model} T={model.h_cycles} n={model.l_cycles}, {size:,} parameters, on "
             f"{backend.name} ({backend.device_name()}; {count(torch.get_num_threads(), 'thread')}, "
             f"{count(backend.world, 'worker')}); {precision.name}: {precision.reason}; "
             f"{training.steps} steps of {training.batch_size} rows",

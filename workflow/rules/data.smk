@@ -3,7 +3,7 @@
 
 rule source:
     input:
-        preflight=of_wildcards(INPUTS.source_preflight, "source"),
+        preflight=of_wildcards(lambda source: INPUTS.check_before(CATALOGUE.source_files(source)), "source"),
     output:
         manifest=PLACE.file("results/sources/{source}/manifest.json"),
         puzzles=PLACE.file("results/sources/{source}/puzzles.npz"),
@@ -24,9 +24,11 @@ rule source:
 
 rule dataset:
     input:
-        preflight=of_wildcards(INPUTS.dataset_preflight, "dataset"),
-        source=of_wildcards(INPUTS.source_manifest, "dataset"),
-        puzzles=of_wildcards(INPUTS.source_puzzles, "dataset"),
+        preflight=of_wildcards(
+            lambda dataset: INPUTS.check_before(CATALOGUE.dataset_files(dataset)), "dataset"
+        ),
+        source=of_wildcards(lambda dataset: INPUTS.source_file(dataset, 0), "dataset"),
+        puzzles=of_wildcards(lambda dataset: INPUTS.source_file(dataset, 1), "dataset"),
     output:
         manifest=PLACE.file("results/datasets/{dataset}/manifest.json"),
         files=PLACE.files(CATALOGUE.dataset_files("{dataset}")[1:]),

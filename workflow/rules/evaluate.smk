@@ -9,20 +9,17 @@ rule evaluate:
         evaluation=PLACE.file("results/runs/{run}/evaluation-{evaluation}.json"),
     log:
         f"{LOGS}/evaluate/{{run}}-{{evaluation}}.log",
-    benchmark:
-        PLACE.file("results/benchmarks/evaluate/{run}-{evaluation}.tsv")
     conda:
         "../../envs/cpu/environment.yaml"
     threads: PROJECT.study.scale.threads
     resources:
         tpu_hosts=1,
-        gpu=PLAN.gpus_per_worker,
+        gpu=PROJECT.settings.gpus,
     params:
         evaluation=of_wildcards(CATALOGUE.evaluation_json, "run", "evaluation"),
-        checkpoints=untracked(INPUTS.checkpoints, "run"),
     message:
         "Evaluation of {wildcards.run}"
     shell:
         "exec python -m trm evaluate --run $(dirname {input.run[0]:q}) --dataset $(dirname {input.dataset:q}) "
-        "--ahead {params.checkpoints:q} --evaluation {params.evaluation:q} --out {output.evaluation:q} "
+        "--evaluation {params.evaluation:q} --out {output.evaluation:q} "
         "--threads {threads} --log {log:q}"

@@ -27,7 +27,6 @@ rule plot:
 rule publish:
     input:
         figure=of_wildcards(lambda stem: SELECTION.figure(stem).files, "stem"),
-        stale=of_wildcards(PUBLISHED.stale_figure, "stem"),
     output:
         pdf=report(
             "results/plots/{stem}.pdf",

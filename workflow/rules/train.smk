@@ -5,7 +5,11 @@ rule train:
     input:
         dataset=of_wildcards(INPUTS.train_dataset, "run"),
         # functions only where they can name a file: Snakemake calls them for each of thousands of runs
-        preflight=of_wildcards(INPUTS.train_preflight, "run") if CHECK.wanted else [],
+        preflight=(
+            of_wildcards(lambda run: INPUTS.check_before(CATALOGUE.run_files(run)), "run")
+            if CHECK.wanted
+            else []
+        ),
         initial=of_wildcards(INPUTS.train_initial, "run") if CATALOGUE.any_initial_weights else [],
     output:
         training=PLACE.file("results/runs/{run}/training.json"),
@@ -13,8 +17,6 @@ rule train:
         weights=PLACE.file("results/runs/{run}/weights.safetensors"),
     log:
         f"{LOGS}/train/{{run}}.log",
-    benchmark:
-        PLACE.file("results/benchmarks/train/{run}.tsv")
     conda:
         "../../envs/cpu/environment.yaml"
     threads: of_wildcards(PLAN.threads, "run")
@@ -25,8 +27,8 @@ rule train:
         gpu=of_wildcards(PLAN.gpus, "run"),
         nodes=of_wildcards(PLAN.nodes, "run"),
         # for the Slurm plugin: a process on each node, which the command starts
-        mpi=of_wildcards(PLAN.starter, "run"),
-        tasks=of_wildcards(PLAN.several_nodes, "run"),
+        mpi=of_wildcards(lambda run: "srun" if PLAN.nodes(run) > 1 else None, "run"),
+        tasks=of_wildcards(lambda run: PLAN.nodes(run) if PLAN.nodes(run) > 1 else None, "run"),
         tasks_per_gpu=0,
     params:
         config=of_wildcards(CATALOGUE.run_json, "run"),

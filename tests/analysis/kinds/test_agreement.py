@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 from tests.analysis.conftest import Drawn
-from trm.analysis.kinds.agreement import Agreement, agreement_answer, agreement_sentence
+from trm.analysis.kinds.agreement import Agreement, agreement_sentence
 
 
 def test_runs_agree_or_do_not() -> None:
-    first = Agreement("CPU", {}, {}, 0.8, 500.0, 3e8)
-    same = Agreement("plain", {"loss": 0.0}, {"loss": 0.0}, 0.8, 400.0, 3e8)
-    near = Agreement("XLA", {"loss": 1e-6}, {"loss": 0.02}, 0.81, 100.0, 9e8)
-    far = Agreement("CUDA", {"loss": 0.1}, {"loss": 0.2}, 0.7, 900.0, 9e8)
-    assert "CPU and plain are bit-identical" in agreement_answer([first, same])
-    assert "XLA agrees with CPU to rounding" in agreement_answer([first, near])
-    assert "CUDA does not agree" in agreement_answer([first, far])
-    assert "Of 2 other ways to compute CPU's run, 1 agrees to rounding" in agreement_answer(
-        [first, near, far]
-    )
+    first = Agreement("CPU", {}, {})
+    same = Agreement("plain", {"loss": 0.0}, {"loss": 0.0})
+    near = Agreement("XLA", {"loss": 1e-6}, {"loss": 0.02})
+    far = Agreement("CUDA", {"loss": 0.1}, {"loss": 0.2})
     text = agreement_sentence([first, same, near, far])
     assert "plain is bit-identical to CPU" in text
     assert "XLA agrees with CPU: loss differs by" in text
     assert "CUDA does not agree with CPU" in text
-    assert "100 puzzles/s" in text
 
 
 def test_it_is_drawn(drawn: Drawn) -> None:

@@ -3,30 +3,32 @@
 from __future__ import annotations
 
 from tests.analysis.conftest import Drawn
-from trm.analysis.kinds.batch import batch_sentence
+from trm.analysis.claims import told
+from trm.analysis.kinds.batch import reached
+from trm.analysis.laws import of_fit
 from trm.analysis.stats import Cost, Mean
 
 
 def test_a_doubtful_critical_batch_is_not_claimed() -> None:
     none = Mean(float("nan"), None, None, 0)
     cost = Cost(64.0, Mean(100.0, 90.0, 110.0, 3), none, none, reached=2, runs=3)
+    assert reached(0.8, [cost]) == "Not every seed reaches 80 % at batch size 64 (2 of 3)."
     form = {
         "parameters": {"B*": 82.0, "Smin": 562.0},
         "intervals": {"B*": [58.0, 111.0], "Smin": [461.0, 684.0]},
     }
-    group = {"forms": {"critical_batch": form}, "doubts": []}
-    text = batch_sentence({0.8: group}, {0.8: [cost]}, [])
-    assert (
-        "To 80 %, the critical batch is 82 [58, 111] puzzles and no batch takes fewer than 562 [461, 684] steps"
-        in text
+    group = {"chosen": "critical_batch", "forms": {"critical_batch": form}, "doubts": []}
+    fit = {"spec": {"form": "critical_batch", "target": 0.8}, "groups": [group]}
+    assert told(of_fit(fit)) == (
+        "At the target of 80 %, the critical batch is 82 [58, 111] puzzles, and no batch takes fewer than 562 "
+        "[461, 684] steps."
     )
-    assert "Not every seed reaches 80 % at batch size 64 (2 of 3)" in text
-    doubtful = batch_sentence({0.8: {**group, "doubts": ["2 points cannot test it"]}}, {0.8: [cost]}, [])
-    assert "No critical batch is claimed for 80 %: 2 points cannot test it." in doubtful
+    fit["groups"] = [{**group, "doubts": ["2 points cannot test it"]}]
+    assert "no critical batch is claimed: 2 points cannot test it." in told(of_fit(fit))
 
 
 def test_it_is_drawn(drawn: Drawn) -> None:
     drawing = drawn("batch_size", kind="batch")
-    assert "To 80 %, the critical batch is" in drawing.sentence
+    assert "At the target of 80 %, the critical batch is" in drawing.sentence
     assert "gradient noise scale" in drawing.sentence
-    assert "With the recipe" in drawn("batch_blocks", kind="batch").sentence
+    assert "At the recipe, the target of 80 %" in drawn("batch_blocks", kind="batch").sentence

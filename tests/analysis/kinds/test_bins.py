@@ -28,8 +28,8 @@ def test_a_rating_has_its_tasks_name(drawn: Drawn, tables: dict[str, Table]) -> 
         maze = drawn("mixer", kind="bins", by="rating")
     finally:
         table.info["bins"], table.rows["data.task"] = {}, task
-    assert "40.0 % of those with difficulty rating 20–21 are solved" in sudoku.sentence
-    assert "40.0 % of those with length of the shortest path 20–21" in maze.sentence
+    assert "exact accuracy is 40.0 % (difficulty rating 20–21)" in sudoku.sentence
+    assert "40.0 % (length of the shortest path 20–21)" in maze.sentence
 
 
 def test_it_is_drawn_where_puzzles_were_counted(drawn: Drawn, tables: dict[str, Table]) -> None:
@@ -44,7 +44,6 @@ def test_it_is_drawn_where_puzzles_were_counted(drawn: Drawn, tables: dict[str, 
     finally:
         info["bins"] = {}
     assert (
-        "Token mixer MLP: of 150 test puzzles, 20.0 % of those with 20–21 clues are solved"
+        "At token mixer MLP, exact accuracy is 20.0 % (20–21 clues) and 28.0 % (24–25 clues)."
         in drawing.sentence
     )
-    assert "and 28.0 % of those with 24–25 clues." in drawing.sentence

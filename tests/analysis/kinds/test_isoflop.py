@@ -9,10 +9,11 @@ import pytest
 
 from tests.analysis.conftest import figure
 from tests.analysis.synthetic import experiment
+from trm.analysis.claims import told
+from trm.analysis.drawing import save, styled
 from trm.analysis.fits import fit_table
 from trm.analysis.kinds import draw
-from trm.analysis.kinds.common import save, styled
-from trm.analysis.kinds.isoflop import isoflop_sentence
+from trm.analysis.laws import of_fit
 from trm.analysis.specs import TableSpec
 from trm.analysis.tables import Table, collect
 from trm.study.schema import RunConfig
@@ -41,19 +42,20 @@ def test_the_best_width_at_equal_compute_and_its_exponent_are_found(tmp_path: Pa
     fit = {**fit_table(table, spec.fits("isoflop")[0].model_copy(update={"bootstrap": 200}))}
     group = fit["groups"][0]
     assert [item["edge"] for item in group["optima"]] == [False] * 5
-    low, high = group["law"]["exponents"]["x"]["interval"]
+    low, high = group["law"]["intervals"]["a"]
     assert low < 0.25 < high
-    assert group["law"]["exponents"]["steps"]["value"] == pytest.approx(0.75, abs=0.1)
+    assert group["law"]["parameters"]["steps"] == pytest.approx(0.75, abs=0.1)
     with styled():
         drawing = draw(spec, [table], [{**fit, "spec": spec.fits("isoflop")[0].model_dump(mode="json")}])
         save(drawing, tmp_path / "isoflop.pdf")
     assert drawing.strength is not None
-    assert drawing.sentence.startswith("Ten times the training compute is best spent on width d 1.")
+    assert "ten times the training compute is best spent on 1." in drawing.answer
 
 
 def test_a_best_width_at_the_edge_of_the_grid_only_bounds_it(tmp_path: Path) -> None:
     table = spent(tmp_path, 0.9)
     table.rows["train_flops"] = 1e6 * table.rows["model.d_model"] * table.rows["training.steps"]
-    group = fit_table(table, figure(kind="isoflop", y="error").fits("isoflop")[0])["groups"][0]
+    fit = fit_table(table, figure(kind="isoflop", y="error").fits("isoflop")[0])
+    group = fit["groups"][0]
     assert any(item["edge"] for item in group["optima"])
-    assert "too few to say" in isoflop_sentence(group, "model.d_model")
+    assert "too few for a power law" in told(of_fit(fit))

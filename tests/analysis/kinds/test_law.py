@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from tests.analysis.conftest import Drawn
-from trm.analysis.kinds.law import equation, group_sentence, law_answer, strength, supported
+from trm.analysis.claims import answer, strength, told
+from trm.analysis.laws import equation, of_fit, one, supported
 
 
 def law(slope: float, bounds: list[float], chosen: str = "power_law", **more: Any) -> dict[str, Any]:
@@ -24,6 +25,14 @@ def law(slope: float, bounds: list[float], chosen: str = "power_law", **more: An
         "means": means,
     }
     return {**group, "interval": 0.95, "doubts": []}
+
+
+def group_sentence(group: dict[str, Any], x: str, y: str = "error") -> str:
+    return told([one(group, x, y)])
+
+
+def law_answer(fit: dict[str, Any], x: str, y: str) -> str:
+    return answer(of_fit({**fit, "spec": {"form": "auto", "x": x, "y": y}}))
 
 
 @pytest.mark.parametrize(
@@ -48,10 +57,10 @@ def test_a_law_falls_or_rises(slope: float, bounds: list[float], words: str) -> 
 def test_a_law_in_doubt_is_not_claimed() -> None:
     group = {**law(0.5, [0.4, 0.6]), "doubts": ["a constant predicts the held-out largest point better"]}
     text = group_sentence(group, "data.train_puzzles")
-    assert text.startswith("Error falls from 40.0 % to 10.0 % between 100 and 1k unique training puzzles; ")
+    assert text.startswith("Error falls from 40.0 to 10.0 % between 100 and 1k unique training puzzles; ")
     assert "no power law is claimed: a constant predicts" in text
     assert not supported(group)
-    assert strength({"groups": [group]}) == 0.0
+    assert strength([one(group, "data.train_puzzles")]) is None
 
 
 def test_floors_are_claimed_only_where_their_interval_stays_clear_of_zero() -> None:
@@ -63,7 +72,7 @@ def test_floors_are_claimed_only_where_their_interval_stays_clear_of_zero() -> N
 
 def test_constants_targets_and_held_out_points_are_put_in_words() -> None:
     assert "shows no trend" in group_sentence(law(0, [0, 0], "constant"), "parameters")
-    assert "could be fitted: too few" in group_sentence({"error": "too few"}, "parameters")
+    assert "is claimed: too few" in group_sentence({"error": "too few"}, "parameters")
     reached = law(0.5, [0.4, 0.6], target={"accuracy": 0.85, "x": 2500.0, "interval": [2000.0, None]})
     assert "85 % accuracy needs 2.5k [2k, ∞] puzzles" in group_sentence(reached, "data.train_puzzles")
     never = law(0.5, [0.4, 0.6], target={"accuracy": 0.85, "x": None, "interval": [None, None]})
@@ -84,7 +93,7 @@ def test_the_answer_counts_the_colours_that_follow_a_law() -> None:
     good, bad = law(0.5, [0.4, 0.6]), {**law(0.5, [0.4, 0.6]), "doubts": ["x"]}
     fit = {"hue": "model.d_model", "groups": [{**good, "hue": 16}, {**bad, "hue": 32}]}
     text = law_answer(fit, "train_flops", "error")
-    assert "for 1 of 2 values of width d: −0.50 [−0.60, −0.40] at 16, no law at 32." in text
+    assert "for 1 of 2 settings: −0.50 [−0.60, −0.40] at width d = 16, no law at width d = 32." in text
     none = {"hue": "model.d_model", "groups": [{**bad, "hue": 16}, {**bad, "hue": 32}]}
     assert "follows no supported law" in law_answer(none, "train_flops", "error")
 

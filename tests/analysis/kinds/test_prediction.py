@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from tests.analysis.conftest import Drawn, figure
+from trm.analysis.claims import told
 from trm.analysis.fits.data import Data, envelope, gather
-from trm.analysis.kinds.prediction import prediction_sentence
+from trm.analysis.kinds.prediction import extrapolated
 from trm.analysis.tables import Table
 
 SPEC = {"kind": "prediction", "reported": [{"x": 1e15, "y": 0.05}], "best": True}
@@ -15,19 +16,19 @@ SPEC = {"kind": "prediction", "reported": [{"x": 1e15, "y": 0.05}], "best": True
 def test_inside_or_outside_the_interval() -> None:
     form = {"at": {"x": 1e15, "y": 0.04, "interval": [0.03, 0.06]}}
     group = {"chosen": "power_law", "forms": {"power_law": form}, "range": [[1e12, 1e13]], "doubts": []}
+    group["means"] = {"x": [[1e12, 1e13]], "y": [0.4, 0.1]}
     spec = figure(**SPEC)
-    text = prediction_sentence(group, spec)
+    text = told([extrapolated(group, spec)])
     assert (
         "Extrapolated 100 times beyond the data to 1P FLOPs, the law predicts error 4.0 % [3.0, 6.0]" in text
     )
     assert "paper: 5.0 %, inside the interval" in text
     form["at"]["interval"] = [0.03, 0.045]
-    assert "outside the interval" in prediction_sentence(group, spec)
-    flat = {**group, "chosen": "constant", "forms": {"constant": form}}
-    text = prediction_sentence(flat, spec)
-    assert "nothing is predicted; paper: 5.0 %." in text
-    assert "4.0 %" not in text
-    assert "do not support the law: x" in prediction_sentence({**group, "doubts": ["x"]}, spec)
+    assert "outside the interval" in told([extrapolated(group, spec)])
+    flat = {**group, "chosen": "constant", "forms": {"constant": {**form, "parameters": {"E": 0.1}}}}
+    text = told([extrapolated(flat, spec)])
+    assert "so nothing is predicted 100 times beyond the data to 1P FLOPs; paper: 5.0 %." in text
+    assert "do not support the law: x" in told([extrapolated({**group, "doubts": ["x"]}, spec)])
 
 
 def test_it_is_drawn(drawn: Drawn) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tests.analysis.conftest import Drawn, figure, inputs
+from trm.analysis.drawing import styled
 from trm.analysis.kinds import draw
-from trm.analysis.kinds.common import styled
 from trm.analysis.tables import Table
 
 LAWS = [
@@ -16,12 +16,11 @@ LAWS = [
 
 def test_it_is_drawn(drawn: Drawn) -> None:
     drawing = drawn("", kind="scaling_laws", panels=LAWS)
-    assert drawing.sentence.startswith("(a) Error")
-    assert set(drawing.numbers) == {
-        "model_size:parameters",
-        "data_size:data.train_puzzles",
-        "inference:flops_per_puzzle",
-    }
+    assert [claim.subject for claim in drawing.claims] == [
+        "parameters",
+        "unique training puzzles",
+        "test-time compute",
+    ]
 
 
 def test_a_panel_without_results_says_so_and_the_others_are_drawn(tables: dict[str, Table]) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from tests.analysis.conftest import Drawn
-from trm.analysis.kinds.joint import joint_sentence
-from trm.analysis.kinds.repeated import repeated_sentence
+from trm.analysis.claims import told
+from trm.analysis.laws import of_fit
 
 FORM: dict[str, Any] = {
     "parameters": {"E": 0.02, "A": 1.0, "a": 0.5, "B": 1.0, "b": 0.3, "R*": 12.0},
@@ -19,20 +19,30 @@ GROUP: dict[str, Any] = {
 }
 
 
+def words(group: dict[str, Any]) -> str:
+    spec = {"form": group["chosen"], "x": "parameters", "second": "train_flops", "y": "error"}
+    return told(of_fit({"spec": spec, "groups": [group]}))
+
+
 def test_supported_laws_in_words() -> None:
     joint, repeated = {**GROUP, "chosen": "joint"}, {**GROUP, "chosen": "repeated_data"}
-    assert "at most 12 [8, 20] fresh puzzles" in repeated_sentence(repeated)
-    text = joint_sentence(joint)
-    assert "parameters with exponent −0.5 and of training compute with exponent −0.3" in text
-    assert text.endswith("towards a floor of 2.0 % [1.0, 3.0].")
+    assert "The worth of the augmented copies of a puzzle is 12 [8, 20] fresh puzzles at most" in words(
+        repeated
+    )
+    assert (
+        "parameters with exponent −0.5. Error falls as a power law of training compute with exponent"
+        in words(joint)
+    )
+    assert words(joint).endswith("towards a floor of 2.0 % [1.0, 3.0].")
 
 
 def test_doubtful_laws_are_not_claimed() -> None:
-    doubtful = {**GROUP, "chosen": "joint", "doubts": ["an exponent reaches the bound of the search"]}
-    assert "No joint law of parameters and training compute is claimed: an exponent" in joint_sentence(
-        doubtful
+    doubtful = {**GROUP, "doubts": ["an exponent reaches the bound of the search"]}
+    no = "is claimed: an exponent reaches the bound"
+    assert f"No law of error against parameters and training compute {no}" in words(
+        {**doubtful, "chosen": "joint"}
     )
-    assert "No repeated-data law is claimed" in repeated_sentence({**doubtful, "chosen": "repeated_data"})
+    assert f"the effective number of puzzles {no}" in words({**doubtful, "chosen": "repeated_data"})
 
 
 def test_they_are_drawn(drawn: Drawn) -> None:

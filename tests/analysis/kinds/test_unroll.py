@@ -2,36 +2,35 @@
 
 from __future__ import annotations
 
+import pandas as pd
 import pytest
 
 from tests.analysis.conftest import Drawn
-from trm.analysis.claims import claim
-from trm.analysis.kinds.unroll import unroll_sentence
-from trm.analysis.stats import Mean
+from trm.analysis.kinds.unroll import gain
 from trm.errors import UserError
 
-ONE, TEN = Mean(0.05, 0.0, 0.1, 3), Mean(0.9, 0.85, 0.95, 3)
+
+def series(*values: float) -> pd.Series:
+    return pd.Series(list(values))
 
 
 def test_a_gain_is_claimed_only_if_established() -> None:
-    text = unroll_sentence(
-        "n 2", {1: ONE, 8: TEN, 32: TEN}, 8, claim("exact_accuracy", "8", "1", Mean(0.85, 0.8, 0.9, 3), 0.01)
+    found = gain(
+        {1: series(0.04, 0.05, 0.06), 8: series(0.9, 0.91, 0.89), 32: series(0.88, 0.89, 0.87)}, "", 1000
     )
-    assert text.startswith("n 2: accuracy rises from 5.0 % [0.0, 10.0] at 1 step to 90.0 % [85.0, 95.0] at 8")
-    assert "(+85.0 [80.0, 90.0] points), and is 90.0 % [85.0, 95.0] at 32." in text
-    assert "no gain from more supervision steps is established" in unroll_sentence(
-        "", {1: ONE, 8: TEN}, 8, None
-    )
+    assert found.text().startswith("exact accuracy rises from 5.0 % with 1 supervision step to 90.0 % with 8")
+    assert found.text().endswith("points), and 88.0 % with 32")
+    flat = gain({1: series(0.1, 0.5, 0.3), 8: series(0.4, 0.2, 0.5)}, "n 2", 1000)
+    assert "no difference established" in flat.text()
 
 
 def test_one_seed_has_the_interval_of_its_test_set() -> None:
-    low, high = Mean(0.0, None, None, 1), Mean(0.68, None, None, 1)
-    text = unroll_sentence("", {1: low, 128: high}, 128, None, 1000)
-    assert text.startswith(
-        "In the only run, accuracy rises from 0.0 % [0.0, 0.4] at 1 step to 68.0 % [65.0, 70.8]"
+    found = gain({1: series(0.0), 128: series(0.68)}, "", 1000)
+    assert (
+        "0.0 % with 1 supervision step and 68.0 % with 128 supervision steps (one run; binomial"
+        in found.text()
     )
-    near = Mean(0.001, None, None, 1)
-    assert "no gain" in unroll_sentence("", {1: low, 128: near}, 128, None, 1000)
+    assert "1,000 test puzzles: [0.0, 0.4] and [65.0, 70.8])" in found.text()
 
 
 def test_it_is_drawn(drawn: Drawn) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trm.__main__ import main
+from trm.cli import main
 from trm.errors import UserError
 from trm.study.dataset_identity import source_identity
 from trm.study.schema import DataConfig

@@ -124,12 +124,7 @@ def _joint(phi: Array, u: Array) -> tuple[Array, Array]:
     first, slope = _term(phi[:, 1], phi[:, 2], np.log(u[..., 0, :]))
     second, fall = _term(phi[:, 3], phi[:, 4], np.log(u[..., 1, :]))
     return _sum(
-        [
-            (phi[:, :1] * one, [(0, one)]),
-            (first, [(1, one), (2, slope)]),
-            (second, [(3, one), (4, fall)]),
-        ],
-        5,
+        [(phi[:, :1] * one, [(0, one)]), (first, [(1, one), (2, slope)]), (second, [(3, one), (4, fall)])], 5
     )
 
 

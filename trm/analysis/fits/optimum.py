@@ -1,7 +1,10 @@
-"""The best value of one knob for every value of another, and its power law (learning rate against batch size).
+"""The best value of one variable for every value of another, and its power law.
 
-For each batch size, the optimum is the vertex of the parabola in log(lr) through the lowest mean log error and its two
-neighbours. An optimum at the edge of the grid is only a bound: it is marked and left out of the power law.
+Two forms. `optimum` (learning rate against batch size): the vertex of a parabola in logs through the lowest mean and
+its two neighbours, as a rate too high diverges and makes the whole curve lopsided. `isoflop` (width at equal compute):
+approach 2 of Hoffmann et al. 2022 (arXiv 2203.15556), a parabola through all widths of a budget, and the steps that
+the best width leaves. Runs are resampled, and every draw finds its own vertices. An optimum at the edge of the grid,
+or of a parabola without an established minimum, is only a bound: it is marked and left out of the power law.
 """
 
 from __future__ import annotations
@@ -19,9 +22,14 @@ from trm.analysis.stats import seed_spread
 from trm.analysis.tables import Table
 from trm.errors import UserError
 
+EQUAL = 1.1
+"""Values of `second` that differ by less are one: runs of a budget end at whole steps."""
+LEAST = {"optimum": 1, "isoflop": 4}
+"""Fewest values of `x` that can have an optimum."""
+
 
 def optimum(table: Table, spec: FitSpec) -> dict[str, Any]:
-    """Optimal x for each value of `second`, and x* = A second^a over the optima inside the grid.
+    """The best x for each value of `second`, and x* = A second^a over the optima inside the grid.
 
     Raises:
         UserError: no row matches.
@@ -30,65 +38,109 @@ def optimum(table: Table, spec: FitSpec) -> dict[str, Any]:
     if not len(rows):
         raise UserError(f"no row of {table.experiment} matches {spec.where}: nothing to fit")
     data = observations(rows, spec)
-    base: dict[str, Any] = {"hue": None, "runs": len(data.runs), "points": data.points}
-    base |= {"exclusions": data.exclusions, "notes": list(data.notes)}
-    values = np.unique(data.x[1])
-    spread = seed_spread(data.log_y, data.group) if data.points else None
-    if not data.points or len(values) < 2:
-        return {**base, "error": "fewer than two rows of usable points: no optimum to follow"}
-    # the measurements come first, then the bootstrap data sets
-    samples = data.log_y[None]
-    if spread:
-        refits = resample(data.log_y, data.group, spec.bootstrap, spec.seed, level=spec.level)
-        samples = np.concatenate([samples, refits])
+    steps = dict(zip(rows["run"], rows["training.steps"].astype(float)))
+    group: dict[str, Any] = {"hue": None, "runs": len(set(data.runs)), "points": data.points}
+    group |= {"exclusions": data.exclusions, "notes": list(data.notes)}
+    samples = data.log_y[None]  # the measurements come first, then the bootstrap data sets
+    if data.points and seed_spread(data.log_y, data.group):
+        draws = resample(data.log_y, data.group, spec.bootstrap, spec.seed, level=spec.level)
+        samples = np.concatenate([samples, draws])
+    level = budgets(data.x[1]) if data.points else np.empty(0)
+    found = []
+    for value in np.unique(level):
+        if len(np.unique(data.x[0, level == value])) >= LEAST[spec.form]:
+            found.append(_best(data, level == value, steps, samples, spec))
+    if len(found) < 2 and (not found or spec.form == "optimum"):
+        return {**group, "error": f"too few values of {spec.x} to find the best one"}
+    inside = [item for item in found if not item["edge"]]
+    group |= {"interval": spec.level if len(samples) > 1 else None, "law": None}
+    if len(inside) > 1:
+        group["law"] = _power(inside, spec.level)
+    else:
+        group["notes"].append("fewer than two optima inside the grid: no power law of the optimum")
+    group["optima"] = [{key: value for key, value in item.items() if key != "draws"} for item in found]
+    return group
 
-    def bounds(logs: Array) -> Array:
-        return percentiles(logs[1:], spec.level)
 
-    vertices, edges = map(np.array, zip(*(_vertex(data, value, samples) for value in values)))
-    edge = edges[:, 0]
-    optima = [
-        {
-            "second": float(value),
-            "x": float(np.exp(logs[0])),
-            "interval": np.exp(bounds(logs)).tolist() if spread else None,
-            "edge": bool(at_edge),
-        }
-        for value, logs, at_edge in zip(values, vertices, edge)
-    ]
-    result = {**base, "optima": optima, "interval": spec.level if spread else None}
-    points = int((~edge).sum())
-    if points < 2:
-        result["notes"].append("fewer than two optima inside the grid: no power law of the optimum")
-        return result
-    slopes, offsets = np.polyfit(np.log(values[~edge]), vertices[~edge], 1)
-    intervals = {"A": np.exp(bounds(offsets)).tolist(), "a": bounds(slopes).tolist()} if spread else None
-    result["law"] = {
-        "parameters": {"A": float(np.exp(offsets[0])), "a": float(slopes[0])},
-        "intervals": intervals,
-        "points": points,
-        "enough_points": points > 3,
+def _power(inside: list[dict[str, Any]], level: float) -> dict[str, Any]:
+    """The power laws of the best x and of the steps that it leaves, as fit.json holds them."""
+    places = np.log([item["second"] for item in inside])
+    slopes, offsets = np.polyfit(places, np.log([item["draws"]["x"] for item in inside]), 1)
+    steps, _ = np.polyfit(places, np.log([item["draws"]["steps"] for item in inside]), 1)
+    powers = {"a": slopes, "A": np.exp(offsets), "steps": steps}
+    drawn = {
+        key: percentiles(values[1:], level).tolist() for key, values in powers.items() if len(values) > 1
     }
-    return result
+    values = {key: float(values[0]) for key, values in powers.items()}
+    return {
+        "parameters": values,
+        "intervals": drawn or None,
+        "points": len(inside),
+        "enough_points": len(inside) > 3,
+    }
 
 
-def _vertex(data: Data, value: float, samples: Array) -> tuple[Array, np.ndarray]:
-    """log of the optimal x at second = value for each data set [B], and whether it lies at the grid's edge."""
-    x = np.unique(data.x[0, data.x[1] == value])
-    means = np.stack(
-        [samples[:, (data.x[0] == place) & (data.x[1] == value)].mean(axis=1) for place in x], axis=1
-    )
-    best = means.argmin(axis=1)
-    edge = (best == 0) | (best == len(x) - 1)
-    log_x = np.log(x)
-    vertex = log_x[best]
-    rows = np.flatnonzero(~edge)
-    if len(rows):
-        i = best[rows]
-        x0, x1, x2 = log_x[i - 1], log_x[i], log_x[i + 1]
-        y0, y1, y2 = means[rows, i - 1], means[rows, i], means[rows, i + 1]
-        top = (x1 - x0) ** 2 * (y1 - y2) - (x1 - x2) ** 2 * (y1 - y0)
-        bottom = (x1 - x0) * (y1 - y2) - (x1 - x2) * (y1 - y0)
-        shift = np.where(np.abs(bottom) > 1e-12, 0.5 * top / np.where(bottom == 0, 1, bottom), 0.0)
-        vertex[rows] = np.clip(x1 - shift, x0, x2)
-    return vertex, edge
+def budgets(cost: Array) -> Array:
+    """The budget of each run [N]: the geometric mean of the costs that differ by less than EQUAL."""
+    order = np.argsort(cost)
+    label = np.zeros(len(cost), int)
+    label[order[1:]] = np.cumsum(cost[order][1:] > EQUAL * cost[order][:-1])
+    return np.asarray(np.exp(np.bincount(label, np.log(cost)) / np.bincount(label))[label])
+
+
+def _best(
+    data: Data, rows: np.ndarray, steps: dict[str, float], samples: Array, spec: FitSpec
+) -> dict[str, Any]:
+    """The optimum of one value of `second`, over all data sets."""
+    places = np.unique(data.x[0, rows])
+    here = [rows & (data.x[0] == place) for place in places]
+    log_x = np.log(places)
+    means = np.stack([samples[:, mask].mean(axis=1) for mask in here])
+    lengths = np.log([steps[data.runs[int(np.flatnonzero(mask)[0])]] for mask in here])
+    vertex, edge, shape = (_nearby if spec.form == "optimum" else _through_all)(log_x, means, spec.level)
+    best = {"x": np.exp(vertex), "steps": np.exp(np.interp(vertex, log_x, lengths))}
+    return {
+        "second": float(np.exp(np.log(data.x[1, rows]).mean())),
+        "x": float(best["x"][0]),
+        **{
+            f"{key}_interval": percentiles(draws[1:], spec.level).tolist() if len(draws) > 1 else None
+            for key, draws in best.items()
+        },
+        "steps": float(best["steps"][0]),
+        "edge": edge,
+        "range": [float(places[0]), float(places[-1])],
+        "draws": best,
+        **shape,
+    }
+
+
+def _nearby(log_x: Array, means: Array, level: float) -> tuple[Array, bool, dict[str, Any]]:
+    """Vertices [B] of the parabola through the lowest of the means [P, B] and its neighbours; at the edge the end."""
+    best = means.argmin(axis=0)
+    vertex, inside = log_x[best], np.flatnonzero((best > 0) & (best < len(log_x) - 1))
+    i = best[inside]
+    x0, x1, x2 = (log_x[i + step] for step in (-1, 0, 1))
+    y0, y1, y2 = (means[i + step, inside] for step in (-1, 0, 1))
+    left, right = (x1 - x0) * (y1 - y2), (x1 - x2) * (y1 - y0)
+    bottom = left - right
+    shift = 0.5 * ((x1 - x0) * left - (x1 - x2) * right) / np.where(np.abs(bottom) > 1e-12, bottom, np.inf)
+    vertex[inside] = np.clip(x1 - shift, x0, x2)
+    return vertex, bool(best[0] in (0, len(log_x) - 1)), {}
+
+
+def _through_all(log_x: Array, means: Array, level: float) -> tuple[Array, bool, dict[str, Any]]:
+    """Vertices [B] of the parabola through all means [P, B], and what twice or half the best x costs."""
+    bend, slope, level_at_0 = np.polyfit(log_x, means, 2)
+    vertex = -slope / np.where(bend > 0, 2 * bend, np.nan)
+    ends = np.where(means[0] < means[-1], log_x[0], log_x[-1])
+    vertex = np.clip(np.where(np.isnan(vertex), ends, vertex), log_x[0], log_x[-1])
+    value = np.exp(bend * vertex**2 + slope * vertex + level_at_0)
+    doubling = np.expm1(bend * np.log(2) ** 2)
+    low = percentiles(bend[1:], level)[0] if len(bend) > 1 else bend[0]
+    bounds = percentiles(doubling[1:], level).tolist() if len(bend) > 1 else None
+    shape = {
+        "value": float(value[0]),
+        "doubling": {"value": float(doubling[0]), "interval": bounds},
+        "parabola": [float(part[0]) for part in (bend, slope, level_at_0)],
+    }
+    return vertex, bool(vertex[0] in (log_x[0], log_x[-1]) or low <= 0), shape

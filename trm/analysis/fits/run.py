@@ -23,7 +23,6 @@ from trm.analysis.fits.compare import (
 )
 from trm.analysis.fits.data import Data, gather, hue_of, on_envelope
 from trm.analysis.fits.forms import EXPONENT, FORMS, Array
-from trm.analysis.fits.isoflop import isoflop
 from trm.analysis.fits.optimum import optimum
 from trm.analysis.fits.rivals import LAWS, RIVALS, alike, objections, possible
 from trm.analysis.fits.solve import solve
@@ -52,7 +51,7 @@ def fit_table(table: Table, spec: FitSpec) -> dict[str, Any]:
     """
     if spec.form in ("optimum", "isoflop"):
         hue = None
-        groups = [(optimum if spec.form == "optimum" else isoflop)(table, spec)]
+        groups = [optimum(table, spec)]
     else:
         hue = hue_of(table, spec)
         groups = [{"hue": _plain(value), **fit_data(data, spec)} for value, data in gather(table, spec)]

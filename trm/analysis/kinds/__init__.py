@@ -58,4 +58,6 @@ def draw(spec: Figure, tables: list[Table], fits: list[dict[str, Any]]) -> commo
     """
     if not tables:
         raise UserError(f"figure {spec.slug} needs at least one --table")
-    return common.finish(KINDS[spec.kind].draw(spec, tables, fits), spec, tables)
+    from trm.analysis.drawing import finish
+
+    return finish(KINDS[spec.kind].draw(spec, tables, fits), spec, tables)

@@ -5,21 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
-from trm.analysis.claims import Claim, claims, strongest
+from trm.analysis.claims import Claim, claimed, compared
 from trm.analysis.labels import label
 from trm.analysis.lazy import Axes, Table, common, np, pd, stats
 from trm.analysis.specs import Column, Figure, Metric, Scalar
-from trm.analysis.words import (
-    changed,
-    count,
-    listed,
-    measured,
-    place,
-    sentence,
-    signed,
-    thing,
-    value_name,
-)
+from trm.analysis.words import changed, count, place, sentence, signed, thing, value_name
 from trm.errors import UserError
 from trm.study.schema import EvaluationConfig, RunConfig
 
@@ -41,86 +31,6 @@ class Spec(Figure):
     """Further metrics, one panel each (wall_seconds, peak_memory_bytes, rows_per_second)."""
 
 
-# words -------------------------------------------------------------------------------------------------------------
-
-
-def ablation_sentence(
-    changes: Mapping[str, Claim], baseline: str, column: str, level: float | None = None
-) -> str:
-    """All values against the baseline."""
-    if not changes:
-        return f"Only {baseline} was measured: nothing to compare."
-    start = sentence(f"{thing(column)} with {baseline} is {measured(column, level)}.")
-    parts = [f"With {name}: {change.text()}." for name, change in changes.items() if change.pairs]
-    lost = [name for name, change in changes.items() if not change.pairs]
-    text = " ".join([start, *parts])
-    return text + (f" No seed in common with {listed(lost)}: not compared." if lost else "")
-
-
-def ablation_answer(
-    changes: Mapping[Any, Mapping[str, Claim]],
-    baseline: str,
-    column: str,
-    crossed: Sequence[Mapping[str, Any]],
-) -> str:
-    """One sentence: the largest established difference, how many others there are, whether they hold elsewhere.
-
-    changes: for each place (batch or model size; None: only one) the differences by name.
-    """
-    first = next(iter(changes.values()), {})
-    known = {name: change for name, change in first.items() if change.pairs}
-    if not known:
-        return f"Nothing was measured beside {baseline}."
-    sure = {name: change for name, change in known.items() if change.sign}
-    name = max(sure or known, key=lambda key: abs(known[key].value))
-    text = f"{thing(column)} with {name}{' is' if sure else ':'} {known[name].text()}"
-    others, also = len(known) - 1, len(sure) - 1
-    if sure and others == 1:
-        text += f"; the other value {'differs too' if also else 'is not established to differ'}"
-    elif sure and others:
-        text += f"; {also or 'none'} of {others} other values differ{'s' if also == 1 else ''} too"
-    elif others and known[name].interval:
-        most = max(abs(bound) for change in known.values() for bound in change.interval or (0.0,))
-        text = f"{thing(column)} differs from that with {baseline} by no more than {changed(column, most, sign=False)}"
-        text += " at any other value: no difference established"
-    tested = [item for item in crossed if item["low"] is not None]
-    if tested:
-        differ = sum(bool(item["sign"]) for item in tested)
-        where = {item["elsewhere"] for item in tested}
-        at = where.pop() if len(where) == 1 else "other settings"
-        text += f"; at {at}, {differ or 'none'} of {count(len(tested), 'effect')} changes"
-    return sentence(text) + "."
-
-
-def power_sentence(differences: Sequence[stats.Mean], column: str) -> str:
-    """What the seeds could have shown."""
-    size = stats.detectable(differences)
-    if size is None:
-        return ""
-    pairs = min(mean.n for mean in differences if mean.n > 1)
-    if label(column).percent and size >= 1:
-        return (
-            f" {count(pairs, 'pair').capitalize()} of seeds are too few to show any difference (80 % power)."
-        )
-    return (
-        f" {count(pairs, 'pair').capitalize()} of seeds can show a difference of {changed(column, size, sign=False)} "
-        "(80 % power)."
-    )
-
-
-def interaction_sentence(effect: str, where: str, elsewhere: str, change: Claim, column: str) -> str:
-    """Does an effect hold elsewhere (a larger batch, a larger model)?"""
-    if change.interval is None:
-        return f"Whether the effect of {effect} is the same at {elsewhere} is open: too few seeds."
-    amount = changed(column, change.value, change.interval)
-    if change.sign == 0:
-        return f"The effect of {effect} at {elsewhere} differs by {amount} from that at {where}: not established."
-    return f"The effect of {effect} changes between {where} and {elsewhere}, by {amount}."
-
-
-# drawing -----------------------------------------------------------------------------------------------------------
-
-
 def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.Drawing:
     """Values, paired differences, further metrics, from left to right."""
     table = tables[0]
@@ -135,8 +45,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     extra = [name for name in spec.second if rows[name].notna().any()]
     height = max(1.7, 0.9 + (0.26 + 0.16 * len(parts)) * len(values))
     figure, axes = common.canvas(common.TWO, height, 1, 2 + len(extra), sharey=True)
-    raw: dict[tuple[Any, Any], stats.Mean] = {}
-    levels: dict[Any, float] = {}
+    pairs: dict[tuple[Any, Any], tuple[pd.Series, pd.Series]] = {}
     shifts = {hue: (index - (len(parts) - 1) / 2) * 0.62 / len(parts) for index, hue in enumerate(parts)}
     for hue, part in parts.items():
         series = {value: by_seed(part, spec, value) for value in values}
@@ -145,27 +54,23 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
             for axis, name in zip((axes[0, 0], *axes[0, 2:]), (spec.y, *extra)):
                 _values(axis, row + shifts[hue], here, name, shades[hue])
             if value != baseline and len(series[value]):
-                raw[hue, value] = stats.paired(series[baseline], series[value])
-        levels[hue] = float(series[baseline].mean()) if len(series[baseline]) else float("nan")
+                pairs[hue, value] = (series[baseline], series[value])
         axes[0, 1].plot(0, values.index(baseline) + shifts[hue], "|", color=shades[hue], markersize=8)
     base_name = place(spec.x, baseline)
-    found = claims(spec.y, base_name, raw, lambda key: place(spec.x, key[1]))
+    where = {hue: place(spec.hue, hue) if spec.hue else "" for hue in parts}
+    names = {(hue, value): (place(spec.x, value), base_name, where[hue]) for hue, value in pairs}
+    found = compared(spec.y, pairs, names.__getitem__)
     for (hue, value), change in found.items():
         if change.pairs:
-            at, difference = values.index(value) + shifts[hue], raw[hue, value]
-            mean = difference.clipped(-1.0, 1.0) if label(spec.y).percent else difference
+            at, mean = values.index(value) + shifts[hue], stats.paired(*pairs[hue, value])
+            mean = mean.clipped(-1.0, 1.0) if label(spec.y).percent else mean
             mark: dict[str, Any] = {"summary": mean, "hollow": not change.sign, "sideways": True}
             common.seed_marks(axes[0, 1], at, [mean.value], shades[hue], **mark)
     common.note(axes[0, 1], "baseline", (0, values.index(baseline) - 0.31), (-3, 1), ha="right")
     _dress(axes[0], spec, extra, values, rows)
     common.hue_legend(figure, spec.hue, shades, marker="o")
-    changes = {hue: {c.subject: c for k, c in found.items() if k[0] == hue} for hue in parts}
-    crossed = interactions(parts, spec, values, baseline)
-    sentences = []
-    for hue in parts:
-        head = f"At {place(spec.hue, hue)}: " if spec.hue else ""
-        sentences.append(head + ablation_sentence(changes[hue], base_name, spec.y, levels[hue]))
-    sentences += [item["sentence"] for item in crossed]
+    raw = [stats.paired(*pair) for pair in pairs.values()]
+    detectable = stats.detectable(raw)
     return common.Drawing(
         figure,
         rows,
@@ -175,17 +80,26 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
             f"({base_name}) over pairs of equal seeds with its 95 % interval; filled where Holm's method, over the "
             f"{count(len(found), 'comparison')} of this figure, rejects no difference at 5 %."
         ),
-        sentence=" ".join(sentences) + power_sentence(list(raw.values()), spec.y),
-        answer=ablation_answer(changes, base_name, spec.y, crossed),
-        strength=strongest(found.values()),
-        claims=list(found.values()),
+        claims=[*found.values(), *interactions(parts, spec, values, baseline)],
+        remarks=power(raw, detectable, spec.y)
+        if found
+        else f"Only {base_name} was measured: nothing to compare.",
         numbers={
             "baseline": baseline,
             "x": spec.x,
-            "detectable": stats.detectable(list(raw.values())) if label(spec.y).percent else None,
-            "interactions": crossed,
+            "detectable": detectable if label(spec.y).percent else None,
         },
     )
+
+
+def power(differences: Sequence[stats.Mean], size: float | None, column: str) -> str:
+    """What the seeds could have shown. size: `stats.detectable` of the differences."""
+    if size is None:
+        return ""
+    pairs = count(min(mean.n for mean in differences if mean.n > 1), "pair").capitalize()
+    if label(column).percent and size >= 1:
+        return f"{pairs} of seeds are too few to show any difference (80 % power)."
+    return f"{pairs} of seeds can show a difference of {changed(column, size, sign=False)} (80 % power)."
 
 
 def _comparable(rows: pd.DataFrame, hue: str, x: str) -> pd.DataFrame:
@@ -226,26 +140,20 @@ def by_seed(rows: pd.DataFrame, spec: Spec, value: Any) -> pd.Series:
 
 def interactions(
     parts: Mapping[Any, pd.DataFrame], spec: Spec, values: list[Any], baseline: Any
-) -> list[dict[str, Any]]:
+) -> list[Claim]:
     """Does each effect at the first hue value hold at the others?"""
-    hues = list(parts)
-    raw: dict[tuple[Any, Any], stats.Mean] = {}
-    for hue in hues[1:]:
+    first, *others = parts
+    means: dict[tuple[Any, Any], stats.Mean] = {}
+    for hue in others:
         for value in values:
-            series = [
-                by_seed(parts[where], spec, level) for where in (hues[0], hue) for level in (baseline, value)
-            ]
+            series = [by_seed(parts[at], spec, level) for at in (first, hue) for level in (baseline, value)]
             if value != baseline and min(map(len, series)):
-                raw[hue, value] = stats.interaction(*series)
-    found = []
-    for (hue, value), change in claims(spec.y, "", raw).items():
-        effect, here, there = place(spec.x, value), place(str(spec.hue), hues[0]), place(str(spec.hue), hue)
-        found.append(
-            {"hue": spec.hue, "effect": effect, "where": here, "elsewhere": there, "sign": change.sign}
-            | {"sentence": interaction_sentence(effect, here, there, change, spec.y), "mean": change.value}
-            | dict(zip(("low", "high"), change.interval or (None, None)))
-        )
-    return found
+                means[hue, value] = stats.interaction(*series)
+    names = {
+        key: (place(spec.x, key[1]), place(spec.hue or "", first), place(spec.hue or "", key[0]))
+        for key in means
+    }
+    return list(claimed(spec.y, means, names.__getitem__, measure="interaction").values())
 
 
 def _values(axes: Axes, at: float, rows: pd.DataFrame, name: str, colour: str) -> None:

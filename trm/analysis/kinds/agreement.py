@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 from trm.analysis.labels import HISTORY, Label
 from trm.analysis.lazy import Axes, Table, common, np, pd
 from trm.analysis.specs import Figure
-from trm.analysis.words import count, listed, memory, number, percent, point_name
+from trm.analysis.words import listed, number, point_name
 from trm.errors import UserError
 
 LEAST = 1e-9
@@ -36,9 +36,6 @@ class Agreement(NamedTuple):
     """Metric -> relative difference at the first measurement, before training has amplified anything."""
     largest: Mapping[str, float]
     """Metric -> largest relative difference over the whole run."""
-    accuracy: float | None
-    rows_per_second: float | None
-    peak_memory: float | None
 
     @property
     def agrees(self) -> bool:
@@ -47,7 +44,7 @@ class Agreement(NamedTuple):
 
 
 def agreement_sentence(parts: Sequence[Agreement]) -> str:
-    """Differences of each point from the first, then what each one costs."""
+    """Differences of each point from the first."""
     first, *others = parts
     texts = []
     for part in others:
@@ -64,31 +61,7 @@ def agreement_sentence(parts: Sequence[Agreement]) -> str:
             texts.append(
                 f"{part.name} {'agrees' if part.agrees else 'does not agree'} with {first.name}: {listed(shown)}."
             )
-    costs = [
-        f"{part.name} {number(part.rows_per_second)} puzzles/s, {memory(part.peak_memory)} a worker, "
-        f"{percent(part.accuracy)} exact"
-        for part in parts
-    ]
-    return f"{' '.join(texts)} Measured: {'; '.join(costs)}."
-
-
-def agreement_answer(parts: Sequence[Agreement]) -> str:
-    """How many agree, and by how much the worst is off."""
-    first, *others = parts
-    known = [part for part in others if part.largest]
-    if not known:
-        return f"Nothing was measured beside {first.name}."
-    if max(max(part.largest.values()) for part in known) == 0:
-        return f"{listed([first.name, *(part.name for part in known)])} are bit-identical."
-    worst = max(known, key=lambda part: max(part.start.values()))
-    size = f"largest difference at the start {number(100 * max(worst.start.values()), 2)} %"
-    if len(known) == 1:
-        verb = "agrees" if worst.agrees else "does not agree"
-        return f"{worst.name} {verb} with {first.name} to rounding ({size})."
-    good = sum(part.agrees for part in known)
-    many = "all agree" if good == len(known) else f"{good} agree{'s' if good == 1 else ''}"
-    whose = f"{first.name}'s run, {many} to rounding ({size}: {worst.name})"
-    return f"Of {count(len(known), 'other way')} to compute {whose}."
+    return " ".join(texts)
 
 
 def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.Drawing:
@@ -109,7 +82,10 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         for name, item in _panels(axes[0, place], axes[1, place], table, rows, column, text, shades).items():
             found[name][text.name] = item
     common.hue_legend(figure, "label", shades, columns=3, dashed=True)
-    parts = [_measured(rows[rows["label"] == name], name, found[name]) for name in names]
+    parts = []
+    for name in names:
+        start, largest = ({metric: item[i] for metric, item in found[name].items()} for i in (0, 1))
+        parts.append(Agreement(point_name(name), start, largest))
     return common.Drawing(
         figure,
         rows,
@@ -120,8 +96,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
             "from step to step, because Adam's update follows the sign even of a gradient near 0: equal "
             "computations agree at the start, later only averages can."
         ),
-        sentence=agreement_sentence(parts),
-        answer=agreement_answer(parts),
+        remarks=agreement_sentence(parts),
         numbers={"agreement": [part._asdict() for part in parts]},
     )
 
@@ -169,17 +144,3 @@ def _panels(
     below.set_yscale("log")
     below.set_ylabel("Relative difference")
     return found
-
-
-def _measured(part: pd.DataFrame, name: str, away: dict[str, tuple[float, float]]) -> Agreement:
-    def mean(column: str) -> float | None:
-        values = pd.to_numeric(part[column], errors="coerce").dropna()
-        return float(values.mean()) if len(values) else None
-
-    start, largest = ({metric: item[i] for metric, item in away.items()} for i in (0, 1))
-    return Agreement(
-        point_name(name),
-        start,
-        largest,
-        *map(mean, ("exact_accuracy", "rows_per_second", "peak_memory_bytes")),
-    )

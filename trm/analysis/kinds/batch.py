@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 from trm.analysis.labels import Label, label
+from trm.analysis.laws import of_fit, supported
 from trm.analysis.lazy import Axes, Table, common, np, pd, stats
 from trm.analysis.specs import Column, Figure, FitSpec, Fraction
-from trm.analysis.words import estimate, goal, listed, number, place, value_name
+from trm.analysis.words import goal, number, value_name
 
 
 class Spec(Figure):
@@ -27,38 +28,13 @@ class Spec(Figure):
         return tuple(law.model_copy(update={"target": target}) for target in self.targets)
 
 
-def batch_sentence(
-    groups: Mapping[float, Mapping[str, Any]],
-    costs: Mapping[float, Sequence[stats.Cost]],
-    noise: Sequence[tuple[float, str]],
-) -> str:
-    """Critical batch for every target, what is never reached, and the noise scale."""
-    parts = []
-    for target, group in groups.items():
-        if not any(cost.reached for cost in costs[target]):
-            parts.append(f"No batch size reaches {goal(target)} validation accuracy.")
-            continue
-        if "forms" not in group:
-            parts.append(f"The critical batch for {goal(target)} could not be fitted: {group['error']}.")
-            continue
-        form = group["forms"]["critical_batch"]
-        bounds = form.get("intervals") or {}
-        if group["doubts"]:
-            parts.append(f"No critical batch is claimed for {goal(target)}: {listed(group['doubts'])}.")
-        else:
-            parts.append(
-                f"To {goal(target)}, the critical batch is "
-                f"{estimate(form['parameters']['B*'], bounds.get('B*'))} puzzles and no batch takes fewer than "
-                f"{estimate(form['parameters']['Smin'], bounds.get('Smin'))} steps."
-            )
-        partly = [cost for cost in costs[target] if cost.reached < cost.runs]
-        if partly:
-            shown = ", ".join(f"{value_name(cost.batch)} ({cost.reached} of {cost.runs})" for cost in partly)
-            parts.append(f"Not every seed reaches {goal(target)} at batch size {shown}.")
-    parts += [
-        f"The gradient noise scale is about {number(value, 2)} puzzles ({how})." for value, how in noise
-    ]
-    return " ".join(parts)
+def reached(target: float, costs: Sequence[stats.Cost]) -> str:
+    """At which batch sizes not every seed reaches the target."""
+    if not any(cost.reached for cost in costs):
+        return f"No batch size reaches {goal(target)} validation accuracy."
+    partly = [cost for cost in costs if cost.reached < cost.runs]
+    shown = ", ".join(f"{value_name(cost.batch)} ({cost.reached} of {cost.runs})" for cost in partly)
+    return f"Not every seed reaches {goal(target)} at batch size {shown}." if partly else ""
 
 
 def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.Drawing:
@@ -72,15 +48,13 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     axes = grid.ravel()
     handles: list[Any] = []
     known: dict[Any, dict[float, list[stats.Cost]]] = {value: {} for value in parts}
-    groups: dict[Any, dict[float, Any]] = {value: {} for value in parts}
     for colour, target, fit in zip(common.OKABE_ITO, spec.targets, wanted):
         for index, (value, part) in enumerate(parts.items()):
             found = known[value][target] = stats.costs(part, table.curves, target, spec.x)
             group = next(item for item in fit["groups"] if not hue or item["hue"] == value)
-            groups[value][target] = group
             for axis, field in zip(axes, ("steps", "rows", "flops")):
                 _marks(axis, found, field, colour, common.MARKERS[index])
-            if "forms" in group and not group["doubts"]:
+            if supported(group):
                 _law(axes[0], axes[1], group, part[spec.x].to_numpy(float), colour)
         handles.append(common.entry(axes[0], f"to {goal(target)} validation accuracy", color=colour))
     for index, value in enumerate(parts if hue else ()):
@@ -112,11 +86,10 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         else:
             style = {"transform": axis.transAxes, "ha": "center", "color": common.GREY}
             axis.text(0.5, 0.5, "no run reached a target", **style)
-    texts = []
-    for value in parts:
-        text = batch_sentence(groups[value], known[value], scales if value == list(parts)[-1] else [])
-        texts.append(f"With {place(hue, value)}: {text}" if hue else text)
-    first = next(iter(parts))
+    texts = [reached(target, costs) for found in known.values() for target, costs in found.items()]
+    texts += [
+        f"The gradient noise scale is about {number(value, 2)} puzzles ({how})." for value, how in scales
+    ]
     return common.Drawing(
         figure,
         rows,
@@ -126,8 +99,8 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
             "Lines: S = Smin (1 + B*/B) fitted to the steps, and the puzzles it implies (arXiv 1812.06162), where "
             "the points support it. Dotted: gradient noise scale."
         ),
-        sentence=" ".join(texts),
-        answer=batch_sentence({t: groups[first][t] for t in spec.targets[:1]}, known[first], []),
+        claims=[claim for fit in wanted for claim in of_fit(fit)],
+        remarks=" ".join(filter(None, texts)),
         numbers={"noise_scale": scales},
     )
 

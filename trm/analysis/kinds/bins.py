@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
+from trm.analysis.claims import Claim, level
 from trm.analysis.labels import Label, label
-from trm.analysis.lazy import Table, common, np, stats
+from trm.analysis.lazy import Table, common, np
 from trm.analysis.specs import Column, Figure
-from trm.analysis.words import count, percent, place, sentence
+from trm.analysis.words import place, sentence
 from trm.errors import UserError
 from trm.study.tasks import spec_of
 
@@ -22,19 +23,6 @@ class Spec(Figure):
     """What the test puzzles are sorted by."""
     hue: Column | None = None
     """One curve for each value; null: the only coordinate, or the grid point."""
-
-
-def bins_sentence(
-    name: str, word: str, first: tuple[str, stats.Mean], last: tuple[str, stats.Mean], puzzles: float
-) -> str:
-    """The two ends of one curve."""
-
-    def solved(bin: str, mean: stats.Mean) -> str:
-        what = f"{bin} clues" if word == "clues" else f"{word} {bin}"
-        return f"{percent(mean.value, mean.bounds)} of those with {what}"
-
-    text = f"of {count(int(puzzles), 'test puzzle')}, {solved(*first)} are solved, and {solved(*last)}."
-    return sentence(f"{name}: {text}" if name else text)
 
 
 def bounds_of(item: Mapping[str, Any]) -> str:
@@ -55,20 +43,20 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     rows = rows[rows["run"].isin(known)]
     if not len(rows):
         raise UserError(f"no evaluation of {table.experiment} counted its puzzles by {label(spec.by).name}")
-    key = common.varied(spec, table, rows)
+    key = common.varied(spec.hue, table, rows)
     parts = common.groups(rows, key)
     shades = common.colours(list(parts))
     ticks = {bounds_of(item): float(item["from"]) for run in rows["run"] for item in known[run]}
     names = sorted(ticks, key=ticks.__getitem__)
     figure, axes = common.canvas(common.ONE, 3.3, 2, 1, sharex=True, height_ratios=[4, 1])
     above, below = axes[:, 0]
-    sentences, numbers = [], {}
+    found: list[Claim] = []
     word = label(spec.by).name if spec.by == "clues" else spec_of(rows["data.task"].iloc[0]).difficulty
     for index, (value, part) in enumerate(parts.items()):
         means = {}
         for at, name in enumerate(names):
-            found = [item for run in part["run"] for item in known[run] if bounds_of(item) == name]
-            cells = [item for item in found if item["puzzles"]]
+            counted = [item for run in part["run"] for item in known[run] if bounds_of(item) == name]
+            cells = [item for item in counted if item["puzzles"]]
             if not cells:
                 continue
             shares = np.array([item["correct"] / item["puzzles"] for item in cells])
@@ -79,10 +67,9 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
             common.seed_marks(above, x, shares, shades[value], marker, seeds_at=x - 0.07, summary=mean)
             if index == 0:
                 below.bar(at, float(np.mean([item["puzzles"] for item in cells])), 0.7, color="#c4c4c4")
-        first, last = next(iter(means.items())), list(means.items())[-1]
-        total = float(np.mean([sum(item["puzzles"] for item in known[run]) for run in part["run"]]))
-        sentences.append(bins_sentence(place(key, value) if key else "", word, first, last, total))
-        numbers[str(value)] = {name: mean.value for name, mean in means.items()}
+        where, named = place(key, value) if key else "", "{} clues" if word == "clues" else f"{word} {{}}"
+        ends = list(dict.fromkeys([next(iter(means)), list(means)[-1]]))
+        found += [level("exact_accuracy", named.format(name), means[name], place=where) for name in ends]
     below.set_xticks(range(len(names)), names, **({"rotation": 45, "ha": "right"} if len(names) > 8 else {}))
     below.set_xlabel(sentence(word))
     common.axis_scale(above, "y", label("exact_accuracy"), log=False)
@@ -98,9 +85,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
             "Above: exact accuracy of each bin after the supervision steps of training; faint: seeds, mean with "
             "Student's 95 % interval; grey: binomial 95 % interval of the test set. Below: its test puzzles."
         ),
-        sentence=" ".join(sentences),
-        answer=sentences[0],
-        numbers={"accuracy": numbers},
+        claims=found,
     )
 
 

@@ -1,45 +1,36 @@
-"""Shared by all kinds of figures: style, canvas, colours, axes, marks, legends, footer, files."""
+"""Shared by all kinds of figures: what they return, canvas, colours, axes, marks, legends."""
 
 from __future__ import annotations
 
-import hashlib
-import io
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import textwrap
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import matplotlib
-import matplotlib.style
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure as Canvas
-from matplotlib.gridspec import GridSpec
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
 from trm.analysis import stats
 from trm.analysis.claims import Claim
 from trm.analysis.labels import Label, label
-from trm.analysis.scales import BinaryLocator, crowded, legible, shown
-from trm.analysis.scales import nice as nice
-from trm.analysis.scales import panel_width as panel_width
-from trm.analysis.specs import Figure, FitSpec
+from trm.analysis.scales import BinaryLocator, fitting, nice, round_values, shown
+from trm.analysis.specs import FitSpec
 from trm.analysis.stats import Mean
 from trm.analysis.tables import Table
 from trm.analysis.tables import merge as merge
 from trm.analysis.tables import reference as reference
-from trm.analysis.words import count, listed, place, point_name, value_name
+from trm.analysis.words import listed, place, point_name, value_name
 from trm.errors import UserError
-from trm.io import dump, sha256_file, shipped, write_bytes, write_text
 
 ONE, TWO = 4.6, 7.0
 """Widths in inches of figures with one panel and with several. The report shows all at one scale."""
-STYLE = Path("config/figures.mplstyle")
 OKABE_ITO = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7F7F7F"]
 MARKERS = ["o", "s", "^", "D", "v", "P", "X", "*"]
 DASHES: Sequence[Any] = ("-", (0, (4, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)))
@@ -48,10 +39,6 @@ GREY = "#767676"
 MISSING = "#B00020"
 SMALL = 6.5
 """Font size of every note inside a figure; the style file sets the others."""
-EQUAL_COSTS = 0.02
-"""Costs that differ by less, relative to each other, count as equal: wall times and memory vary that much."""
-FOOT = 0.36
-"""Inches kept free for the footer's two lines."""
 
 
 @dataclass
@@ -65,35 +52,23 @@ class Drawing:
     """Used if the spec names none."""
     caption: str
     """What the marks mean, and how the numbers were computed."""
-    sentence: str
-    """What the figure shows, from its numbers."""
+    claims: Sequence[Claim] = ()
+    """What the figure shows."""
+    remarks: str = ""
+    """Sentences that are no claims."""
     lines: str = ""
     """Small lines under the heading."""
-    answer: str = ""
-    """The same in one sentence, for the report's summary; empty: the sentence itself."""
-    strength: float | None = None
-    """Size of the main effect over half the width of its 95 % interval; below 1 or None: no effect is claimed."""
     numbers: dict[str, Any] = field(default_factory=dict)
-    """The numbers behind the sentence."""
-    claims: list[Claim] = field(default_factory=list)
-    """The comparisons behind it."""
+    """Further numbers for the figure's JSON."""
     carried: int | None = None
     """Runs that carry the fitted line; None: there is none."""
-    provenance: dict[str, str] = field(default_factory=dict)
-
-
-@contextmanager
-def styled(path: str | Path | None = None) -> Iterator[None]:
-    """Matplotlib's settings while drawing and saving. UserError: the style file is missing or invalid."""
-    style = Path(path) if path else STYLE if STYLE.exists() else shipped(str(STYLE))
-    if not style.exists():
-        raise UserError(f"{style} does not exist: name the style file with --style")
-    with matplotlib.rc_context():
-        try:
-            matplotlib.style.use(str(style))
-        except OSError as error:
-            raise UserError(f"{style} is not a matplotlib style file: {error}") from None
-        yield
+    sentence: str = field(default="", init=False)
+    """Claims and remarks in words; written by `finish`, like the next two."""
+    answer: str = ""
+    """The same in one sentence, for the report's summary."""
+    strength: float | None = field(default=None, init=False)
+    """Size of the main effect over half the width of its 95 % interval; below 1 or None: no effect is claimed."""
+    provenance: dict[str, str] = field(default_factory=dict, init=False)
 
 
 # data --------------------------------------------------------------------------------------------------------------
@@ -120,15 +95,15 @@ def rows_of(table: Table, where: Mapping[str, Any], metric: str, *columns: str |
     return rows
 
 
-def varied(spec: Any, table: Table, rows: pd.DataFrame) -> str | None:
-    """The column of the colours: the spec's hue, else the one coordinate that differs, else the grid point.
+def varied(hue: str | None, table: Table, rows: pd.DataFrame) -> str | None:
+    """The column of the colours: `hue`, else the one coordinate that differs, else the grid point.
 
     None: nothing differs.
     """
     found = differing(table, rows)
     if len(found) == 1 and rows[found[0]].astype(str).str.startswith("[").any():
         found.append("")  # stages of a curriculum: the point's own words say more
-    return spec.hue or (found[0] if len(found) == 1 else "label" if found else None)
+    return hue or (found[0] if len(found) == 1 else "label" if found else None)
 
 
 def differing(table: Table, rows: pd.DataFrame) -> list[str]:
@@ -176,18 +151,23 @@ def positive(rows: pd.DataFrame, metric: str) -> np.ndarray:
 def canvas(
     width: float, height: float, rows: int = 1, columns: int = 1, **options: Any
 ) -> tuple[Canvas, np.ndarray]:
-    """A figure with axes [rows, columns], `height` inches tall, above the footer."""
-    figure = Canvas(figsize=(width, height + FOOT))
+    """A figure with axes [rows, columns], `height` inches tall; legend and footer come below (`settle`)."""
+    figure = Canvas(figsize=(width, height), layout=ConstrainedLayoutEngine())
     FigureCanvasAgg(figure)
-    _keep_free(figure, FOOT)
     return figure, figure.subplots(rows, columns, squeeze=False, **options)
 
 
-def _keep_free(figure: Canvas, below: float) -> None:
-    """Leave `below` inches under the axes."""
-    share = below / figure.get_figheight()
-    engine = ConstrainedLayoutEngine(rect=(0.004, share, 0.992, 1.0 - share - 0.01))
-    figure.set_layout_engine(engine)
+def settle(figure: Canvas, height: float) -> None:
+    """Stack legend and footer below the axes, which take `height` inches."""
+    lines = figure.texts[0].get_text().count("\n") + 1 if figure.texts else 0
+    below = 0.11 * lines + 0.06
+    for found in figure.legends:
+        size = found.get_window_extent(figure.canvas.get_renderer()).height / figure.dpi  # type: ignore[attr-defined]
+        found.set_bbox_to_anchor((0.5, below / (height + below + size)), figure.transFigure)
+        below += size
+    figure.set_figheight(height + below)
+    share = below / (height + below)
+    figure.set_layout_engine(ConstrainedLayoutEngine(rect=(0.004, share, 0.992, 1.0 - share - 0.01)))
 
 
 def panels(number: int, height: float, *, wide: int = 3, **options: Any) -> tuple[Canvas, np.ndarray]:
@@ -202,19 +182,9 @@ def panels(number: int, height: float, *, wide: int = 3, **options: Any) -> tupl
 
 
 def legend(figure: Canvas, handles: Sequence[Any], columns: int, title: str = "") -> None:
-    """A legend between axes and footer; the figure grows by its height."""
-    strip = 0.16 * (-(-len(handles) // columns) + bool(title)) + 0.06
-    figure.set_figheight(figure.get_figheight() + strip)
-    _keep_free(figure, FOOT + strip)
-    found = figure.legend(
-        handles=handles,
-        loc="lower center",
-        bbox_to_anchor=(0.5, (FOOT - 0.06) / figure.get_figheight()),
-        ncols=columns,
-        title=title or None,
-        columnspacing=1.4,
-        labelspacing=0.25,
-    )
+    """A legend between axes and footer."""
+    spaces = {"columnspacing": 1.4, "labelspacing": 0.25, "borderaxespad": 0.1}
+    found = figure.legend(handles=handles, loc="lower center", ncols=columns, title=title or None, **spaces)
     found.set_in_layout(False)
 
 
@@ -298,127 +268,6 @@ def note(
     axes.annotate(text, xy, xytext=offset, **options).set_in_layout(False)
 
 
-def finish(drawing: Drawing, spec: Figure, tables: Sequence[Table]) -> Drawing:
-    """Add what every figure has: heading, footer, a note on missing files, an answer.
-
-    Panels that have headings keep them. Of `tables`, those whose rows are shown count.
-    """
-    figure, shown = drawing.canvas, set(drawing.rows["experiment"])
-    tables = [table for table in tables if table.experiment in shown]
-    drawing.title = spec.title or drawing.title
-    if not any(figure.axes[0].get_title(place) for place in ("left", "center")):
-        heading(figure.axes[0], drawing.title, drawing.lines)
-    facts = drawing.provenance = provenance(tables, drawing.rows)
-    if drawing.carried not in (None, drawing.rows["run"].nunique()):
-        facts["size"] += f" ({drawing.carried} carry the line)"
-    width = int(figure.get_figwidth() * 72 / (0.56 * SMALL))
-    items = [facts["study"], *(facts[key].replace(" ", "\u00a0") for key in ("size", "data", "commit"))]
-    lines = wrap("\u00a0· ".join(items), width)
-    figure.text(0.008, 0.012, lines, fontsize=SMALL, color=GREY, ha="left", va="bottom", linespacing=1.1)
-    lost = sum(len(table.info.get("missing", [])) for table in tables)
-    if lost:
-        drawing.caption += f" Incomplete: {count(lost, 'file')} missing, the figure shows the rest."
-        words = f"incomplete: {count(lost, 'file')} missing"
-        figure.text(0.992, 0.995, words, fontsize=SMALL, color=MISSING, ha="right", va="top")
-    drawing.caption, drawing.sentence = drawing.caption.strip(), drawing.sentence.strip()
-    drawing.answer = drawing.answer or drawing.sentence
-    return drawing
-
-
-def provenance(tables: Sequence[Table], rows: pd.DataFrame) -> dict[str, str]:
-    """The footer's words: study and scale, runs and seeds, data fingerprint, commit."""
-    info = tables[0].info
-    distinct = list(dict.fromkeys(table.experiment for table in tables))
-    names = listed(distinct) if len(distinct) <= 4 else count(len(distinct), "experiment")
-    commits = sorted({commit for table in tables for commit in table.info.get("commits", [])})
-    runs = rows.drop_duplicates("run")
-    points = rows[["experiment", "point"]].drop_duplicates().shape[0]
-    shown = ", ".join(commits[:2]) + (f" and {len(commits) - 2} more" if len(commits) > 2 else "")
-    # named after the measurements shown, not after the tables that hold them: equal data have one name everywhere
-    keys = ["run", "split", "policy", "eval_steps", "restarts", "correct"]
-    text = rows[keys].drop_duplicates().sort_values(keys).to_csv(index=False)
-    return {
-        "study": f"study {info.get('study')}, scale {info.get('scale')}: {names}",
-        "size": f"{count(points, 'point')}, {count(len(runs), 'run')}, {count(runs['seed'].nunique(), 'seed')}",
-        "data": f"data {hashlib.sha256(text.encode()).hexdigest()[:8]}",
-        "commit": f"commit {shown or 'unknown'}",
-    }
-
-
-def save(drawing: Drawing, out: str | Path, origin: Mapping[str, Any] | None = None) -> list[Path]:
-    """Write figure.pdf, .png and .json. The same inputs give the same bytes: no dates, fixed metadata.
-
-    Args:
-        origin: further entries of the JSON file, which hold what the figure was made from.
-    """
-    out = Path(out)
-    subject = "; ".join(drawing.provenance.values())
-    about = {
-        "Title": drawing.title,
-        "Subject": subject,
-        "Keywords": drawing.sentence,
-        "Creator": "trm.analysis",
-    }
-    dates = {"CreationDate": None, "ModDate": None}
-    pdf, png = io.BytesIO(), io.BytesIO()
-    drawing.canvas.savefig(pdf, format="pdf", metadata={**about, **dates})
-    drawing.canvas.savefig(png, format="png", metadata={"Title": drawing.title, "Description": subject})
-    files = [out, out.with_suffix(".png"), out.with_suffix(".json")]
-    write_bytes(files[0], pdf.getvalue())
-    write_bytes(files[1], png.getvalue())
-    facts = {key: value for key, value in vars(drawing).items() if key not in ("canvas", "rows", "lines")}
-    facts["claims"] = [claim.numbers for claim in drawing.claims]
-    facts |= {"inches": drawing.canvas.get_figwidth(), "svg": _svg(drawing)}
-    facts["narrow"] = _svg(drawing) if stack(drawing.canvas) else ""
-    own = {"name": out.stem, "sha256": {file.suffix: sha256_file(file) for file in files[:2]}}
-    write_text(files[2], dump({**facts, **own, **(origin or {})}))
-    return files
-
-
-def _svg(drawing: Drawing) -> str:
-    """The figure as an SVG element whose text is text, for the page."""
-    buffer = io.StringIO()
-    about = {"Title": drawing.title, "Description": drawing.sentence, "Date": None}
-    salt = f"{drawing.title} {drawing.canvas.get_size_inches()}"  # names of clips and marks must differ in one page
-    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": salt}):
-        drawing.canvas.savefig(buffer, format="svg", metadata=about)
-    text = buffer.getvalue()
-    return text[text.index("<svg") :]
-
-
-def stack(figure: Canvas) -> bool:
-    """Put panels that lie beside each other below each other, for a narrow screen; False: there are none.
-
-    A figure with a panel outside its grid (a colour bar) stays as it is.
-    """
-    places = [spot for axes in figure.axes if (spot := axes.get_subplotspec())]
-    cells = sorted({(spot.rowspan.start, spot.colspan.start) for spot in places})
-    engine = figure.get_layout_engine()
-    if len(places) < len(figure.axes) or len({column for _, column in cells}) < 2 or engine is None:
-        return False
-    share = engine.get()["rect"][3]
-    panel = figure.get_figheight() * share / len({row for row, _ in cells})
-    below = figure.get_figheight() * (1 - share)
-    for found in figure.legends:
-        columns: int = getattr(found, "_ncols", 1)
-        narrow = max(1, columns // 2)
-        found.set_ncols(narrow)
-        below += 0.16 * (-(-len(found.texts) // narrow) + len(found.texts) // -columns)
-    footer = figure.texts[0]
-    lines = footer.get_text().count("\n")
-    footer.set_text(wrap(footer.get_text().replace("\n", " "), int(ONE * 72 / (0.56 * SMALL))))
-    lift = 0.1 * (footer.get_text().count("\n") - lines)
-    grid = GridSpec(len(cells), 1, figure=figure)
-    for axes, spot in zip(figure.axes, places):
-        axes.set_subplotspec(grid[cells.index((spot.rowspan.start, spot.colspan.start)), 0])
-        axes.tick_params(labelleft=str(axes.yaxis.get_label_position()) == "left")
-    figure.set_size_inches(ONE, panel * len(cells) + below + lift)
-    for found in figure.legends:
-        found.set_bbox_to_anchor((0.5, (FOOT - 0.06 + lift) / figure.get_figheight()), figure.transFigure)
-    _keep_free(figure, below + lift)
-    return True
-
-
 # axes --------------------------------------------------------------------------------------------------------------
 
 
@@ -445,16 +294,14 @@ def axis_scale(axes: Axes, which: str, text: Label, values: Any = (), *, log: bo
         axis.set_minor_formatter(NullFormatter())
         low, high = (axes.get_xlim if which == "x" else axes.get_ylim)()
         own = np.unique(values)
-        if which == "x" and 2 <= len(own) <= 9 and "FLOP" not in text.unit:
-            axis.set_major_locator(FixedLocator(own.tolist()))
-            if crowded(axes, own, np.log(high / low), lambda value: shown(text, value)):
-                axis.set_major_locator(FixedLocator(legible(axes, own, np.log(high / low))))
-                axes.tick_params(axis="x", rotation=60)
-                for tick in axes.get_xticklabels():
-                    tick.set_horizontalalignment("right")
-                    tick.set_rotation_mode("anchor")
-        else:
-            axis.set_major_locator(FixedLocator(nice(min(low, values.min()), max(high, values.max()))))
+        if not (which == "x" and 2 <= len(own) <= 9 and round_values(own)):
+            own = np.array(nice(min(low, values.min()), max(high, values.max())))
+        ticks = (
+            fitting(axes, own, float(np.log(high / low)), lambda value: shown(text, value))
+            if which == "x"
+            else own
+        )
+        axis.set_major_locator(FixedLocator(list(ticks)))
     if text.binary and not use_log:
         axis.set_major_locator(BinaryLocator())
     if text.percent or text.binary or use_log or (len(values) and np.abs(values).max() >= 1e4):
@@ -470,14 +317,7 @@ def error_scale(axes: Axes, metric: str, low: float, high: float) -> None:
 
 def wrap(text: str, width: int) -> str:
     """Break a long line for a title or a tick label."""
-    lines, line = [], ""
-    for word in text.split(" "):
-        if line and len(line) + 1 + len(word) > width:
-            lines.append(line)
-            line = word
-        else:
-            line = f"{line} {word}".strip(" ") if line else word
-    return "\n".join([*lines, line])
+    return textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False)
 
 
 # marks -------------------------------------------------------------------------------------------------------------
@@ -525,21 +365,6 @@ def seed_marks(
         line([at, at], summary.bounds, linewidth=1.1, alpha=strength, zorder=4)
     face = "white" if hollow else colour
     line(at, summary.value, marker, markersize=4.2, markerfacecolor=face, alpha=strength, zorder=5)
-
-
-def frontier(
-    axes: Axes, cost: Any, shown: Any, gain: Any, *, tolerance: float = EQUAL_COSTS, **style: Any
-) -> np.ndarray:
-    """Draw the Pareto frontier as steps; returns the indices of its points, by rising cost.
-
-    Args:
-        cost, shown: places of the points on the axes [N].
-        gain: what is compared at equal cost, higher is better [N].
-    """
-    best = stats.frontier(np.asarray(cost), np.asarray(gain), tolerance=tolerance)
-    options = {"color": "black", "linewidth": 0.9, "drawstyle": "steps-post", "zorder": 1, **style}
-    axes.plot(np.asarray(cost)[best], np.asarray(shown)[best], **options)
-    return best
 
 
 def binomial_bar(axes: Axes, x: float, share: float, puzzles: float) -> tuple[float, float]:

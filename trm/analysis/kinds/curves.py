@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
-from trm.analysis.labels import HISTORY, Label
-from trm.analysis.lazy import Axes, Table, common, mpl, np, pd
+from trm.analysis.claims import level
+from trm.analysis.labels import Label, label
+from trm.analysis.lazy import Axes, Table, common, mpl, np, pd, stats
 from trm.analysis.specs import Column, Figure
-from trm.analysis.words import number, percent, place, point_name, points, sentence
+from trm.analysis.words import percent, place, point_name, sentence
 from trm.errors import UserError
 
 AXES = {
     "step": Label("training step"),
     "rows": Label("offered training puzzles"),
-    "seconds": Label("training time", "s"),
     "flops": Label("training compute", "FLOPs"),
 }
 MOST = 12
@@ -24,7 +24,7 @@ LEAST_SPAN = 0.2
 
 
 class Spec(Figure):
-    """One panel for each history column, and one for the train-test gap."""
+    """One panel for a history column, and one for the train-test gap."""
 
     kind: Literal["curves"] = "curves"
     reading: ClassVar[str] = (
@@ -34,132 +34,89 @@ class Spec(Figure):
     """Column of history.csv."""
     hue: Column | None = None
     """Colour; null: the grid points."""
-    against: Literal["step", "rows", "seconds", "flops"] = "step"
+    against: Literal["step", "rows", "flops"] = "step"
     """The x axis."""
-    gap: bool = True
-    """A panel with training and test accuracy of the finished runs."""
-    metrics: tuple[str, ...] = ()
-    """Further history columns, one panel each (train/loss, train/grad_norm)."""
-
-
-def curves_sentence(ends: Mapping[Any, tuple[float, int]], names: Mapping[Any, str], text: Label) -> str:
-    """Best and worst at the end of training. ends: group -> (mean, seeds)."""
-    ranked = sorted(ends, key=lambda key: ends[key][0])
-
-    def show(key: Any) -> str:
-        return percent(ends[key][0]) if text.percent else f"{number(ends[key][0])} {text.unit}".rstrip()
-
-    if len(ranked) == 1:
-        return f"At the end of training, {text.name} is {show(ranked[0])}."
-    low, high = ranked[0], ranked[-1]
-    ends_at = f"{show(low)} ({names[low]}) and {show(high)} ({names[high]})"
-    return f"At the end of training, {text.name} is between {ends_at}."
-
-
-def gap_sentence(gaps: Mapping[str, tuple[float, float]]) -> str:
-    """The widest gap between puzzles trained on and unseen ones. gaps: name -> (train, test) accuracy."""
-    known = {name: train - test for name, (train, test) in gaps.items() if train == train and test == test}
-    if not known:
-        return ""
-    widest = max(known, key=known.__getitem__)
-    if known[widest] <= 0:
-        return " No grid point solves more of its training puzzles than of unseen ones."
-    size = points(known[widest], sign=False)
-    text = f" Training puzzles are solved {size} more often than unseen ones"
-    return f"{text}, at most (for {widest})." if len(known) > 1 else f"{text}."
 
 
 def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.Drawing:
-    """All panels."""
+    """Both panels."""
     table = tables[0]
     rows = table.select(spec.where, [spec.hue] if spec.hue else [])
-    key = common.varied(spec, table, rows) or "label"
+    key = common.varied(spec.hue, table, rows) or "label"
     if key == "label" and rows["label"].nunique() > MOST:
         key = next(iter(common.differing(table, rows)), key)
     parts = common.groups(rows, key)
     names = {value: point_name(value) if key == "label" else place(key, value) for value in parts}
+    names = names if len(parts) > 1 else dict.fromkeys(parts, "")
     shades = common.colours(list(parts))
-    columns = [spec.metric, *spec.metrics]
-    for column in columns:
-        if column not in table.curves:
-            raise UserError(f"no history of {table.experiment} has a column {column}")
-    gap = spec.gap and bool(rows["train_exact_accuracy"].notna().any())
-    figure, axes = common.panels(len(columns) + gap, 2.5)
-    ends = [_panel(axis, table, parts, shades, column, spec) for axis, column in zip(axes, columns)]
+    if spec.metric not in table.curves:
+        raise UserError(f"no history of {table.experiment} has a column {spec.metric}")
+    gap = bool(rows["train_exact_accuracy"].notna().any())
+    figure, axes = common.panels(1 + gap, 2.5)
+    ends = _panel(axes[0], table, rows, key, shades, spec)
     if gap:
         _gap(axes[-1], parts, shades)
     common.hue_legend(figure, key if len(parts) > 1 else None, shades, marker=None, linestyle="-")
-    text = HISTORY.get(spec.metric, Label(spec.metric))
-    words = curves_sentence(ends[0], names, text)
-    words += _guesses(axes[0], table, rows) if spec.metric == "eval/blank_accuracy" else ""
+    words = _guesses(axes[0], table, rows) if spec.metric == "eval/blank_accuracy" else ""
     words += _filling(axes[0], table, rows) if spec.metric == "eval/exact_accuracy" else ""
-    if gap:
-        words += gap_sentence({names[value]: _accuracies(part) for value, part in parts.items()})
+    claims = [
+        level(spec.metric, names[value], mean, place="the end of training") for value, mean in ends.items()
+    ]
+    for value, part in parts.items() if gap else ():
+        claims.append(level("train_test_gap", names[value], stats.mean(part["train_test_gap"])))
+    name = label(spec.metric).name
     return common.Drawing(
         figure,
         rows,
-        title=sentence(text.name) + ("" if text.name.startswith("training") else " in training"),
+        title=sentence(name) + ("" if name.startswith("training") else " in training"),
         caption=(
-            "Thin lines: seeds. Thick lines: their mean at the same place. Validation puzzles are disjoint, up to "
+            "Thin lines: seeds. Thick lines: their mean. Validation puzzles are disjoint, up to "
             "symmetry, from training and test puzzles."
             + gap
-            * " Last panel: exact accuracy of the finished runs on training and on test puzzles."
+            * " Right: exact accuracy of the finished runs on training and on test puzzles."
         ),
-        sentence=words,
-        numbers={"final": {names[k]: v[0] for k, v in ends[0].items()}},
+        claims=claims,
+        remarks=words,
     )
 
 
 def _panel(
-    axes: Axes,
-    table: Table,
-    parts: Mapping[Any, pd.DataFrame],
-    shades: dict[Any, str],
-    column: str,
-    spec: Spec,
-) -> dict[Any, tuple[float, int]]:
-    """Curves of one history column; returns the mean last value of each group and its number of seeds."""
-    text = HISTORY.get(column, Label(column.replace("/", " ").replace("_", " ")))
-    histories = dict(iter(table.curves.groupby("run", sort=False)))
-    ends: dict[Any, tuple[float, int]] = {}
-    seen: list[np.ndarray] = []
-    ran: list[np.ndarray] = []
-    for value, part in parts.items():
-        known = [histories[run].dropna(subset=[column]) for run in part["run"] if run in histories]
-        lines = [
-            (run[spec.against].to_numpy(float), run[column].to_numpy(float)) for run in known if len(run)
-        ]
-        if not lines:
-            continue
-        for x, level in lines:
-            axes.plot(x, level, color=shades[value], alpha=0.3, linewidth=0.6)
-            seen.append(level)
-            ran.append(x)
-        axes.plot(*_mean(lines), color=shades[value], linewidth=1.5)
-        ends[value] = (float(np.mean([level[-1] for _, level in lines])), len(lines))
-    if not seen:
-        raise UserError(f"no run of {table.experiment} measured {column}: the figure would be empty")
-    common.axis_scale(axes, "x", AXES[spec.against], np.concatenate(ran), log=False)
+    axes: Axes, table: Table, rows: pd.DataFrame, key: str, shades: dict[Any, str], spec: Spec
+) -> dict[Any, stats.Mean]:
+    """Curves of every run, and the mean of each grid point; returns the last values by colour."""
+    import seaborn as sns
+
+    curves = table.curves[["run", "step", *{spec.against, spec.metric} - {"step"}]].dropna()
+    shown = rows[["run", "point"]].assign(hue=rows[key].astype("object").where(rows[key].notna(), None))
+    frame = curves.merge(shown, on="run")
+    if not len(frame):
+        raise UserError(f"no run of {table.experiment} measured {spec.metric}: the figure would be empty")
+    frame["shade"] = frame["hue"].map(shades)
+    means = frame.groupby(["point", "shade", "step"], as_index=False)[
+        list({spec.against, spec.metric} - {"step"})
+    ].mean()
+    style: dict[str, Any] = {
+        "x": spec.against,
+        "y": spec.metric,
+        "hue": "shade",
+        "estimator": None,
+        "legend": False,
+    }
+    style["palette"] = {shade: shade for shade in shades.values()}
+    sns.lineplot(frame, units="run", alpha=0.3, linewidth=0.6, ax=axes, **style)
+    sns.lineplot(means, units="point", linewidth=1.5, ax=axes, **style)
+    common.axis_scale(axes, "x", AXES[spec.against], frame[spec.against], log=False)
     axes.xaxis.set_major_locator(mpl.ticker.MaxNLocator(5))
-    common.axis_scale(axes, "y", text, np.concatenate(seen))
-    return ends
+    common.axis_scale(axes, "y", label(spec.metric), frame[spec.metric])
+    last = frame.sort_values("step").groupby("run").last()
+    return {value: stats.mean(part[spec.metric]) for value, part in common.groups(last, "hue").items()}
 
 
-def _mean(lines: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
-    """Mean of several curves on the first one's places, over the range that all of them cover."""
-    low, high = max(place[0] for place, _ in lines), min(place[-1] for place, _ in lines)
-    grid = lines[0][0]
-    grid = grid[(grid >= low) & (grid <= high)]
-    if not len(grid):
-        return lines[0]
-    return grid, np.mean([np.interp(grid, place, level) for place, level in lines], axis=0)
-
-
-def _level(axes: Axes, level: float, name: str, dashes: Any) -> None:
+def _level(axes: Axes, height: float, name: str, dashes: Any) -> None:
     """A named horizontal line; its name at the right, where rising curves leave room."""
-    axes.axhline(level, color=common.GREY, linestyle=dashes, linewidth=0.8)
+    axes.axhline(height, color=common.GREY, linestyle=dashes, linewidth=0.8)
     common.note(
-        axes, name, (0.98, level), (0, 1), xycoords=("axes fraction", "data"), ha="right", va="bottom"
+        axes, name, (0.98, height), (0, 1), xycoords=("axes fraction", "data"), ha="right", va="bottom"
     )
 
 
@@ -209,9 +166,9 @@ def _gap(axes: Axes, parts: Mapping[Any, pd.DataFrame], shades: dict[Any, str]) 
         trained, tested = _accuracies(part)
         style: dict[str, Any] = {"color": shades[value], "zorder": 3}
         axes.plot([tested, trained], [at, at], color=shades[value], linewidth=1.2, zorder=2)
-        axes.plot(
-            part["exact_accuracy"], [at + 0.18] * len(part), "o", alpha=0.4, markersize=2.6, mew=0, **style
-        )
+        if len(part) > 1:
+            small = {"alpha": 0.4, "markersize": 2.6, "mew": 0, **style}
+            axes.plot(part["exact_accuracy"], [at + 0.18] * len(part), "o", **small)
         axes.plot(trained, at, "o", markerfacecolor="white", markersize=5.5, **style)
         axes.plot(tested, at, "o", markersize=3.2, **style)
     common.heading(axes, "Trained on and unseen")

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
-from trm.analysis.claims import Claim, claims, strongest
-from trm.analysis.kinds import law
+from trm.analysis.claims import Claim, compared
 from trm.analysis.labels import label
-from trm.analysis.lazy import Axes, Table, common, np, pd, stats
-from trm.analysis.specs import Column, Figure, FitSpec
-from trm.analysis.words import compact, number, percent, place, points, sentence
+from trm.analysis.laws import one
+from trm.analysis.lazy import Axes, Table, common, np, pd
+from trm.analysis.specs import Figure, FitSpec
+from trm.analysis.words import compact, number, place
 from trm.errors import UserError
 
 POLICIES = {
@@ -32,80 +33,20 @@ class Spec(Figure):
     reading: ClassVar[str] = (
         "accuracy bought by compute at test time: more steps, stopping when confident, restarts"
     )
-    hue: Column | None = None
-    """One panel for each value; null: one for each grid point."""
-    fit: bool = True
-    """Fit the error against test-time FLOPs of the fixed policy."""
 
     def fits(self, experiment: str) -> tuple[FitSpec, ...]:
-        if not self.fit:
-            return ()
         where = {**self.where, "policy": "fixed"}
-        fit = FitSpec(experiments=(experiment,), form="auto", x="flops_per_puzzle", hue=self.hue, where=where)
+        fit = FitSpec(experiments=(experiment,), form="auto", x="flops_per_puzzle", where=where)
         return (fit,)
-
-
-def gained(change: Claim) -> str:
-    """A gain with its interval, and whether it is established."""
-    text = points(change.value, change.interval)
-    known = {"single": " in one seed", "open": ", not established"}
-    corrected = ", not established after correction for several comparisons"
-    return text + ("" if change.sign else known.get(change.verdict, corrected))
-
-
-def inference_sentence(gains: Mapping[str, Any]) -> str:
-    """What each way of spending test-time compute adds to the reference evaluation."""
-    reference = gains["reference"]
-    if reference["flops"] is None:
-        return "The reference evaluation (as many steps as in training) was not measured."
-    text = (
-        f"The reference evaluation solves {percent(reference['value'])} at {compact(reference['flops'])} FLOPs a "
-        "puzzle."
-    )
-    for policy, (name, *_) in POLICIES.items():
-        item = gains.get(policy)
-        if not item or (item["flops"] == reference["flops"] and policy == "fixed"):
-            continue
-        how = f"{'at most ' * (policy == 'confident')}{item['steps']} steps"
-        how = f"{item['restarts']} restarts" if item["restarts"] > 1 else how
-        ratio = number(item["flops"] / reference["flops"], 2)
-        text += f" {sentence(name)}: {gained(item['claim'])}, at {ratio} times the compute ({how})."
-    return text
-
-
-def inference_answer(gains: Mapping[str, Any]) -> str:
-    """The best that a user could run, against the reference evaluation."""
-    known = {name: gains[name] for name in RUNNABLE if name in gains}
-    reference = gains["reference"]
-    if not known or reference["flops"] is None:
-        return inference_sentence(gains)
-    name = max(known, key=lambda key: known[key]["value"])
-    item, how = known[name], POLICIES[name][0]
-    change = item["claim"]
-    if not change.sign and change.interval:
-        largest = points(change.value, change.interval)
-        return f"No gain from more compute at test time is established; the largest is {largest}, by {how}."
-    return (
-        f"Compute at test time changes accuracy from {percent(reference['value'])} to {percent(item['value'])} "
-        f"({gained(change)}) by {how}, at {number(item['flops'] / reference['flops'], 2)} times the compute."
-    )
-
-
-def strength(gains: Mapping[str, Any]) -> float | None:
-    """Largest established gain that a user could have, over half the width of its interval; None: there is none."""
-    return strongest(
-        gains[name]["claim"] for name in RUNNABLE if name in gains and gains[name]["claim"].sign > 0
-    )
 
 
 def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.Drawing:
     """One panel for each hue value or grid point; the sentence is about the first."""
     table = tables[0]
     rows = test_rows(table, spec.where)
-    hue = spec.hue or ("label" if rows["label"].nunique() > 1 else None)
+    hue = "label" if rows["label"].nunique() > 1 else None
     parts = common.groups(rows, hue)
-    found = spec.fits(table.experiment)
-    fit = common.fit_of(fits, found[0]) if found else None
+    fit = common.fit_of(fits, spec.fits(table.experiment)[0])
     figure, axes = common.panels(len(parts), 2.9, sharey=True)
     best: dict[str, tuple[float, float, str]] = {}
     for axis, (value, part) in zip(axes, parts.items()):
@@ -119,13 +60,9 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     ]
     common.legend(figure, handles, 2)
     first, part = next(iter(parts.items()))
-    found_gains = gains(part)
-    words = inference_sentence(found_gains)
-    if hue:
-        words = f"{place(hue, first)}: {words[0].lower()}{words[1:]}"
-    if fit and (spec.hue or not hue):
-        body = law.group_sentence(fit["groups"][0], "flops_per_puzzle")
-        words += f" With more supervision steps, {body[0].lower()}{body[1:]}"
+    claims = gains(part, place(hue, first) if hue else "")
+    if not hue:
+        claims.append(one(fit["groups"][0], "flops_per_puzzle"))
     return common.Drawing(
         figure,
         rows,
@@ -136,16 +73,11 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
             "blue line: supervision steps. Gains over the reference are tested on pairs of equal seeds, corrected "
             "by Holm's method."
         ),
-        sentence=words,
-        answer=inference_answer(found_gains),
-        strength=strength(found_gains),
-        claims=[item["claim"] for item in found_gains.values() if "claim" in item],
-        numbers={
-            "best": best,
-            "gains": {
-                name: {k: v for k, v in item.items() if k != "claim"} for name, item in found_gains.items()
-            },
-        },
+        claims=claims,
+        remarks=""
+        if claims
+        else "The reference evaluation, with as many steps as in training, was not measured.",
+        numbers={"best": best},
     )
 
 
@@ -171,30 +103,43 @@ def summarise(rows: pd.DataFrame, policy: str) -> pd.DataFrame:
     return frame.sort_values("flops", ignore_index=True)
 
 
-def gains(rows: pd.DataFrame) -> dict[str, Any]:
-    """What each policy reaches at its largest cost, against the reference: as many steps as in training, no restart.
+def gains(rows: pd.DataFrame, where: str = "") -> list[Claim]:
+    """What each policy gains at its largest cost, against the reference: as many steps as in training, no restart.
 
-    The setting is chosen by its cost, not by its result, so that no comparison profits from a selection.
+    The setting is chosen by its cost, not by its result, so that no comparison profits from a selection. A loss, or a
+    gain that no user could have, is never the answer.
     """
     base = rows[(rows["policy"] == "fixed") & (rows["eval_steps"] == rows["model.halt_max_steps"])]
-    left = base.groupby("seed")["exact_accuracy"].mean()
-    flops = float(base["flops_per_puzzle"].mean()) if len(base) else None
-    found: dict[str, Any] = {"reference": {"value": float(left.mean()), "flops": flops}}
-    changes = {}
+    if not len(base):
+        return []
+    left, price = base.groupby("seed")["exact_accuracy"].mean(), float(base["flops_per_puzzle"].mean())
+    pairs, costs = {}, {}
     for policy in POLICIES:
         settings = summarise(rows, policy)
         if not len(settings):
             continue
         top = settings.iloc[-1]
         same = (rows["eval_steps"] == top["eval_steps"]) & (rows["restarts"] == top["restarts"])
-        right = rows[same & (rows["policy"] == policy)].groupby("seed")["exact_accuracy"].mean()
-        changes[policy] = stats.paired(left, right)
-        found[policy] = {"value": float(top["value"]), "flops": float(top["flops"])}
-        found[policy] |= {"steps": int(top["eval_steps"]), "restarts": int(top["restarts"])}
-    made = claims("exact_accuracy", "the reference evaluation", changes, lambda name: POLICIES[name][0])
-    for policy, change in made.items():
-        found[policy]["claim"] = change
-    return found
+        here = rows[same & (rows["policy"] == policy)].groupby("seed")["exact_accuracy"].mean()
+        if policy == "fixed" and top["flops"] == price:
+            continue
+        how = f"{'at most ' * (policy == 'confident')}{int(top['eval_steps'])} steps"
+        how = f"{int(top['restarts'])} restarts" if top["restarts"] > 1 else how
+        pairs[policy] = (left, here)
+        costs[policy] = f"at {number(top['flops'] / price, 2)} times the compute, {how}"
+    names = {
+        policy: (
+            POLICIES[policy][0],
+            f"as many steps as in training ({compact(price)} FLOPs a puzzle)",
+            where,
+        )
+        for policy in pairs
+    }
+    made = compared("exact_accuracy", pairs, names.__getitem__)
+    return [
+        replace(claim, more=costs[policy], counts=policy in RUNNABLE and claim.sign >= 0)
+        for policy, claim in made.items()
+    ]
 
 
 def panel(axes: Axes, rows: pd.DataFrame) -> dict[str, tuple[float, float, str]]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
+from trm.analysis.claims import Claim, level
 from trm.analysis.labels import Label
 from trm.analysis.lazy import Table, common, mpl, np, stats
-from trm.analysis.specs import Column, Figure
-from trm.analysis.words import estimate, percent, place
+from trm.analysis.specs import Figure
+from trm.analysis.words import place
 from trm.errors import UserError
 
 
@@ -17,22 +17,6 @@ class Spec(Figure):
 
     kind: Literal["halting"] = "halting"
     reading: ClassVar[str] = "at which supervision step the model first says that it is done"
-    hue: Column | None = None
-
-
-def halting_sentence(numbers: Mapping[str, Mapping[str, float]]) -> str:
-    """Mean steps at which puzzles halt, smallest and largest."""
-    ranked = sorted(numbers, key=lambda name: numbers[name]["mean_steps"])
-
-    def shown(name: str) -> str:
-        item = numbers[name]
-        return f"{estimate(item['mean_steps'], (item['low'], item['high']))} of {int(item['most'])} steps"
-
-    low, high = ranked[0], ranked[-1]
-    if len(ranked) == 1:
-        halted = percent(numbers[low]["halted"])
-        return f"Puzzles halt after {shown(low)} on average; {halted} of them reach a positive halt logit."
-    return f"Puzzles halt after {shown(low)} on average with {low}, and after {shown(high)} with {high}."
 
 
 def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.Drawing:
@@ -40,16 +24,17 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     import seaborn as sns
 
     table = tables[0]
-    rows = table.select(spec.where, [spec.hue] if spec.hue else [])
+    rows = table.select(spec.where)
     known = table.info.get("halting", {})
     rows = rows[[bool(known.get(run)) for run in rows["run"]]]
     if not len(rows):
         raise UserError(f"no evaluation of {table.experiment} recorded when puzzles halt")
-    key = common.varied(spec, table, rows) or "label"
+    key = common.varied(None, table, rows) or "label"
     parts = common.groups(rows, key)
     shades = common.colours(list(parts))
     figure, axes = common.panels(2, 2.6)
-    numbers: dict[str, dict[str, float]] = {}
+    found: list[Claim] = []
+    halted: list[Claim] = []
     for index, (value, part) in enumerate(parts.items()):
         steps, share = _mean([known[run] for run in part["run"]])
         style = {"color": shades[value], "linestyle": common.DASHES[index % 4]}
@@ -58,11 +43,11 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         axes[1].plot(
             steps[-1], part["exact_accuracy"].mean(), "D", color=shades[value], clip_on=False, zorder=5
         )
-        found = stats.mean([_steps(known[run]) for run in part["run"]])
-        low, high = found.bounds or (float("nan"), float("nan"))
-        name = place(key, value)
-        numbers[name] = {"mean_steps": found.value, "low": low, "high": high, "halted": float(share.sum())}
-        numbers[name] |= {"most": float(steps[-1]), "exact_accuracy": float(part["exact_accuracy"].mean())}
+        mean = stats.mean([_steps(known[run]) for run in part["run"]])
+        found.append(level("mean_steps", place(key, value), mean, f" of {steps[-1]}"))
+        halted.append(
+            level("halted", place(key, value), stats.mean([sum(known[run]["share"]) for run in part["run"]]))
+        )
     for axis, text in zip(axes, ("test puzzles halting at this step", "test puzzles halted by this step")):
         common.axis_scale(axis, "x", Label("supervision step"), log=False)
         common.axis_scale(axis, "y", Label(text, percent=True), log=False)
@@ -79,8 +64,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
             "Share of test puzzles whose halt logit first becomes positive at a supervision step, mean over seeds. "
             "Puzzles that never halt count as the last step in the mean number of steps, and are not in the shares."
         ),
-        sentence=halting_sentence(numbers),
-        numbers={"halting": numbers},
+        claims=[*found, *halted],
     )
 
 

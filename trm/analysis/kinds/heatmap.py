@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
+from trm.analysis.claims import Claim, compared
 from trm.analysis.labels import label, lower_is_better
+from trm.analysis.laws import of_fit
 from trm.analysis.lazy import Axes, Table, common, mpl, np, pd, stats
 from trm.analysis.specs import Column, Figure, FitSpec, Metric
-from trm.analysis.words import count, estimate, measured, number, place, sentence, thing, value_name
+from trm.analysis.words import number, place, sentence, thing, value_name
 
 
 class Spec(Figure):
@@ -34,53 +37,18 @@ class Spec(Figure):
         return (best,)
 
 
-def heatmap_sentence(rows: pd.DataFrame, x: str, y: str, z: str) -> str:
-    """The best cell, and how many others are within its spread; the worst one."""
-    groups = rows.groupby([x, y], dropna=False, sort=True)
-    cells = {at: part.groupby("seed")[z].mean() for at, part in groups}
-    *others, best = sorted(cells, key=lambda at: cells[at].mean(), reverse=lower_is_better(z))
+def best_of(rows: pd.DataFrame, spec: Spec, where: str = "") -> list[Claim]:
+    """The best cell against all others."""
+    groups = rows.groupby([spec.x, spec.y], dropna=False, sort=True)
+    cells = {at: part.groupby("seed")[spec.z].mean() for at, part in groups}
+    *others, best = sorted(cells, key=lambda at: cells[at].mean(), reverse=lower_is_better(spec.z))
 
-    def cell(at: Any) -> str:
-        mean = common.mean_of(cells[at], z)
-        return f"at {place(x, at[0])} and {place(y, at[1])} ({measured(z, mean.value, mean.bounds)})"
+    def named(at: Any) -> str:
+        return f"{place(spec.x, at[0])} and {place(spec.y, at[1])}"
 
-    if not others:
-        return sentence(f"{thing(z)} was measured in one cell only, {cell(best)}.")
-    changes = [stats.paired(cells[best], cells[at]) for at in others]
-    close = sum(p is None or p >= 0.05 for p in stats.holm([change.p for change in changes]))
-    many = count(len(others), "other cell")
-    differs = f"is not established to differ from {close} of" if close else "differs from each of"
-    return sentence(f"{thing(z)} is best {cell(best)}, which {differs} {many}, and worst {cell(others[0])}.")
-
-
-def optimum_sentence(group: Mapping[str, Any], x: str, second: str) -> str:
-    """How the best x moves with the second variable."""
-    best, other = label(x).name, label(second).name
-    if "optima" not in group:
-        return f"The best {best} cannot be followed over {other}: {group['error']}."
-    parts = []
-    law = group.get("law")
-    if law:
-        slope, bounds = law["parameters"]["a"], (law.get("intervals") or {}).get("a")
-        shown = estimate(slope, bounds)
-        if not law["enough_points"]:
-            parts.append(
-                f"{count(law['points'], 'optimum')} inside the grid cannot test a power law.".replace(
-                    "optimums", "optima"
-                )
-            )
-        elif bounds is not None and bounds[0] <= 0 <= bounds[1]:
-            parts.append(f"The best {best} shows no trend with {other} (exponent {shown}).")
-        else:
-            parts.append(
-                f"The best {best} {'rises' if slope > 0 else 'falls'} as a power law of {other} with exponent {shown}."
-            )
-    else:
-        parts.append(f"No power law of the best {best}: fewer than two optima lie inside the grid.")
-    edges = ", ".join(value_name(item["second"]) for item in group["optima"] if item["edge"])
-    if edges:
-        parts.append(f"At {other} {edges} the best {best} lies at the edge of the grid.")
-    return " ".join(parts)
+    pairs = {at: (cells[best], cells[at]) for at in others}
+    names = {at: (named(at), f"the best pair, {named(best)},", where) for at in others}
+    return list(compared(spec.z, pairs, names.__getitem__).values())
 
 
 def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.Drawing:
@@ -109,9 +77,10 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     if label(spec.z).percent:
         bar.formatter = mpl.ticker.FuncFormatter(lambda value, _: f"{100 * value:.3g}")
     bar.update_ticks()
-    words = [
-        (f"At {place(spec.hue, hue)}: " if spec.hue else "") + heatmap_sentence(part, spec.x, spec.y, spec.z)
+    claims = [
+        claim
         for hue, part in parts.items()
+        for claim in best_of(part, spec, place(spec.hue, hue) if spec.hue else "")
     ]
     caption = (
         "Each cell: mean over the seeds, with half the width of its Student 95 % interval. The colours span at "
@@ -120,7 +89,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     )
     if fit:
         _optima(axes[0, -1], fit["groups"][0], spec)
-        words.append(optimum_sentence(fit["groups"][0], spec.x, spec.y))
+        claims = [*of_fit(fit), *(replace(claim, counts=False) for claim in claims)]
         caption += (
             " Right: vertex of a parabola in log-log through the best point and its neighbours, with its bootstrap "
             "95 % interval; hollow at the edge of the grid, which only bounds the optimum."
@@ -130,8 +99,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         rows,
         title=sentence(f"{thing(spec.z)} by {thing(spec.x)} and {thing(spec.y)}"),
         caption=caption,
-        sentence=" ".join(words),
-        answer=words[-1] if fit else words[0],
+        claims=claims,
     )
 
 
@@ -197,22 +165,16 @@ def _optima(axes: Axes, group: Mapping[str, Any], spec: Spec) -> None:
     """The best x against y, log-log, with its power law if the optima support one."""
     common.heading(axes, f"Best {thing(spec.x)}")
     if "optima" not in group:
-        axes.text(
-            0.5,
-            0.5,
-            common.wrap("no optimum: " + group["error"], 30),
-            ha="center",
-            va="center",
-            fontsize=common.SMALL,
-        )
+        style: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": common.SMALL}
+        axes.text(0.5, 0.5, common.wrap("no optimum: " + group["error"], 30), **style)
         axes.set_axis_off()
         return
     blue = common.OKABE_ITO[0]
     places = np.array([item["second"] for item in group["optima"]])
     best = np.array([item["x"] for item in group["optima"]])
     for item in group["optima"]:
-        if item["interval"]:
-            axes.plot([item["second"]] * 2, item["interval"], color=blue, linewidth=1.1)
+        if item["x_interval"]:
+            axes.plot([item["second"]] * 2, item["x_interval"], color=blue, linewidth=1.1)
         axes.plot(
             item["second"], item["x"], "o", color=blue, markerfacecolor="white" if item["edge"] else blue
         )

@@ -6,9 +6,13 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 from trm.analysis.labels import label
+from trm.analysis.laws import of_fit
 from trm.analysis.lazy import Axes, Table, common, np, stats
-from trm.analysis.specs import Column, Figure, FitSpec, Metric
-from trm.analysis.words import compact, count, estimate, listed, number, sentence, thing
+from trm.analysis.specs import Figure, FitSpec, Metric
+from trm.analysis.words import compact, sentence, thing
+
+X, BUDGET = "model.d_model", "train_flops"
+"""Runs within 10 % of each other share a budget."""
 
 
 class Spec(Figure):
@@ -18,87 +22,57 @@ class Spec(Figure):
     reading: ClassVar[str] = (
         "each curve spends one budget on wider models for fewer steps; the diamond is the best width"
     )
-    x: Column = "model.d_model"
-    second: Column = "train_flops"
-    """The budget; runs within 10 % of each other share one."""
     y: Metric = "cross_entropy"
 
     def fits(self, experiment: str) -> tuple[FitSpec, ...]:
-        keys = {key: getattr(self, key) for key in ("x", "second", "y", "where")}
-        return (FitSpec(experiments=(experiment,), form="isoflop", **keys),)
+        fit = FitSpec(
+            experiments=(experiment,), form="isoflop", x=X, second=BUDGET, y=self.y, where=self.where
+        )
+        return (fit,)
 
 
-def claimed(group: Mapping[str, Any]) -> bool:
+def followed(group: Mapping[str, Any]) -> bool:
     """Whether enough budgets have an optimum inside their widths, with an interval."""
     law = group.get("law")
-    return bool(law and law["enough_points"] and law["exponents"]["x"]["interval"])
-
-
-def isoflop_sentence(group: Mapping[str, Any], x: str) -> str:
-    """Into what ten times the compute goes, and what a wrong width costs."""
-    name = thing(x)
-    if "error" in group:
-        return f"No best {name} could be found: {group['error']}."
-    inside = [item for item in group["optima"] if not item["edge"]]
-    of = f"{len(inside)} of {count(len(group['optima']), 'budget')}"
-    if not claimed(group):
-        return (
-            f"A best {name} inside the grid is established at {of}: too few to say how it grows with compute."
-        )
-    parts = []
-    for key, into in (("x", name), ("steps", "training steps")):
-        exponent = group["law"]["exponents"][key]
-        bounds = [10**bound for bound in exponent["interval"]]
-        parts.append(f"{into} {estimate(10 ** exponent['value'], bounds)} times")
-    lost = [item["doubling"]["value"] for item in inside]
-    low, high = (number(100 * value, 2) for value in (min(lost), max(lost)))
-    slope = group["law"]["exponents"]["x"]
-    return (
-        f"Ten times the training compute is best spent on {listed(parts)} as large (exponent of {name} "
-        f"{estimate(slope['value'], slope['interval'])}, optima at {of}). "
-        f"Half or twice the best {name} costs {low} to {high} %."
-    )
+    return bool(law and law["enough_points"] and law["intervals"])
 
 
 def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.Drawing:
     """Left: the metric against width, one colour a budget. Right: the best width and its steps against the budget."""
     table = tables[0]
-    group = common.fit_of(fits, spec.fits(table.experiment)[0])["groups"][0]
-    rows = common.rows_of(table, spec.where, spec.y, spec.x, spec.second)
-    figure, axes = common.panels(2, 3.0)
+    fit = common.fit_of(fits, spec.fits(table.experiment)[0])
+    group = fit["groups"][0]
+    rows = common.rows_of(table, spec.where, spec.y, X, BUDGET)
+    figure, axes = common.panels(3, 2.7)
     optima = group.get("optima", [])
     shades = common.colours([item["second"] for item in optima])
     values = common.positive(rows, spec.y)
-    rows = rows.assign(_budget=_nearest(rows[spec.second].to_numpy(float), list(shades)), _y=values)
-    rows["_point"] = rows.groupby(["_budget", spec.x], dropna=False).ngroup()
+    rows = rows.assign(_budget=_nearest(rows[BUDGET].to_numpy(float), list(shades)), _y=values)
+    rows["_point"] = rows.groupby(["_budget", X], dropna=False).ngroup()
     means = stats.pooled_log_intervals(values, rows["_point"].to_numpy())
     for index, (value, colour) in enumerate(shades.items()):
         part = rows[rows["_budget"] == value]
         for point, here in part.groupby("_point"):
-            at, marker = float(here[spec.x].iloc[0]), common.MARKERS[index % 8]
+            at, marker = float(here[X].iloc[0]), common.MARKERS[index % 8]
             common.seed_marks(axes[0], at, here["_y"], colour, marker, summary=means[point])
         _parabola(axes[0], optima[index], colour)
-    common.axis_scale(axes[0], "x", label(spec.x), rows[spec.x])
+    common.axis_scale(axes[0], "x", label(X), rows[X])
     common.error_scale(axes[0], spec.y, float(values.min()), float(values.max()))
     common.heading(axes[0], sentence(f"{thing(spec.y)} at equal compute"))
-    _growth(axes[1], group, spec)
-    common.hue_legend(
-        figure, spec.second, {compact(value): colour for value, colour in shades.items()}, columns=5
-    )
-    words = isoflop_sentence(group, spec.x)
-    slope = group["law"]["exponents"]["x"] if claimed(group) else None
+    _growth(axes[1], group, "x")
+    _growth(axes[2], group, "steps")
+    common.hue_legend(figure, BUDGET, {compact(value): colour for value, colour in shades.items()}, columns=5)
     return common.Drawing(
         figure,
         rows,
-        title=f"Where compute is best spent: {thing(spec.x)} or steps",
+        title=f"Where compute is best spent: {thing(X)} or steps",
         caption=(
             "Left: seeds and their mean; a parabola in log width for each budget, its vertex a diamond (hollow: at the "
-            "edge of the grid, or no minimum is established). Right: the best width and the steps that it leaves, with "
-            "95 % intervals; every draw resamples the runs and finds its own optima. Lines: power laws through the "
-            "filled marks. "
+            "edge of the grid, or no minimum is established). Middle and right: the best width and the steps that it "
+            "leaves, with 95 % intervals; every draw resamples the runs and finds its own optima. Lines: power laws "
+            "through the filled marks. "
         ),
-        sentence=words,
-        strength=2 * abs(slope["value"]) / max(1e-9, np.ptp(slope["interval"])) if slope else None,
+        claims=of_fit(fit),
         numbers={"isoflop": group},
         carried=group["runs"],
     )
@@ -123,29 +97,29 @@ def _parabola(axes: Axes, item: Mapping[str, Any], colour: str) -> None:
     )
 
 
-def _growth(axes: Axes, group: Mapping[str, Any], spec: Spec) -> None:
-    """The best width on the left scale of a log-log panel, its steps beside it."""
-    common.heading(axes, f"The best {thing(spec.x)} and its steps")
-    if not group.get("optima"):
+def _growth(axes: Axes, group: Mapping[str, Any], key: str) -> None:
+    """The best width, or the steps that it leaves, against the budget, log-log, with the power law."""
+    column = X if key == "x" else "training.steps"
+    common.heading(axes, f"Best {thing(column)}" if key == "x" else "Steps at the best")
+    optima = group.get("optima")
+    if not optima:
         axes.set_axis_off()
         return
-    blue, orange = common.OKABE_ITO[:2]
-    places = np.array([item["second"] for item in group["optima"]])
-    other = axes.twinx()
-    for side, key, colour, mark in ((axes, "x", blue, "D"), (other, "steps", orange, "s")):
-        values = np.array([item[key] for item in group["optima"]])
-        inside = ~np.array([item["edge"] for item in group["optima"]])
-        for item in group["optima"]:
-            face = "white" if item["edge"] else colour
-            side.plot(item["second"], item[key], mark, color=colour, markerfacecolor=face)
-            if key == "x" and item["interval"]:
-                side.plot([item["second"]] * 2, item["interval"], color=colour, linewidth=1.1)
-        if claimed(group):
-            fitted = np.polyfit(np.log(places[inside]), np.log(values[inside]), 1)
-            side.plot(places, np.exp(np.polyval(fitted, np.log(places))), color=colour, linewidth=1.0)
-        side.set_xscale("log")
-        side.set_yscale("log")
-        common.axis_scale(side, "y", label(spec.x if key == "x" else "training.steps"), values)
-        side.yaxis.label.set_color(colour)
-    other.grid(visible=False)
-    common.axis_scale(axes, "x", label(spec.second), places)
+    places, values = (np.array([item[name] for item in optima]) for name in ("second", key))
+    inside = ~np.array([item["edge"] for item in optima])
+    blue = common.OKABE_ITO[0]
+    for item in optima:
+        axes.plot(
+            item["second"], item[key], "D", color=blue, markerfacecolor="white" if item["edge"] else blue
+        )
+        if item[f"{key}_interval"]:
+            axes.plot([item["second"]] * 2, item[f"{key}_interval"], color=blue, linewidth=1.1)
+    if followed(group):
+        fitted = np.polyfit(np.log(places[inside]), np.log(values[inside]), 1)
+        axes.plot(
+            places, np.exp(np.polyval(fitted, np.log(places))), color=common.OKABE_ITO[1], linewidth=1.0
+        )
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    common.axis_scale(axes, "y", label(column), values)
+    common.axis_scale(axes, "x", label(BUDGET), places)

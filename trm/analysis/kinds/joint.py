@@ -6,9 +6,11 @@ from typing import Any, ClassVar, Literal
 
 from trm.analysis.kinds import law
 from trm.analysis.labels import label
+from trm.analysis.laws import supported
 from trm.analysis.lazy import Table, common, np
-from trm.analysis.specs import Column, Figure, FitSpec
-from trm.analysis.words import percent, thing
+from trm.analysis.specs import Figure, FitSpec
+
+X, SECOND = "parameters", "train_flops"
 
 
 class Spec(Figure):
@@ -16,51 +18,33 @@ class Spec(Figure):
 
     kind: Literal["joint"] = "joint"
     reading: ClassVar[str] = "one curve a size; the fitted surface joins them"
-    x: Column = "parameters"
-    second: Column = "train_flops"
 
     def fits(self, experiment: str) -> tuple[FitSpec, ...]:
-        law_of_both = FitSpec(
-            experiments=(experiment,), form="joint", x=self.x, second=self.second, where=self.where
-        )
+        law_of_both = FitSpec(experiments=(experiment,), form="joint", x=X, second=SECOND, where=self.where)
         return (law_of_both,)
-
-
-def joint_sentence(group: law.Group, x: str = "parameters", second: str = "train_flops") -> str:
-    """How the error falls in parameters and in compute."""
-    if reason := law.unclaimed(group, f"joint law of {thing(x)} and {thing(second)}"):
-        return reason
-    form = group["forms"]["joint"]
-    text = (
-        f"The reducible error falls as a power law of {thing(x)} with exponent {law.exponent(form)} and of "
-        f"{thing(second)} with exponent {law.exponent(form, 'b')}"
-    )
-    if not law.floor_shown(group):
-        return f"{text}; no floor is established (its interval includes 0)."
-    return f"{text}, towards a floor of {percent(form['parameters']['E'], form['intervals'].get('E'))}."
 
 
 def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.Drawing:
     """One panel."""
     table = tables[0]
-    rows = table.select(spec.where, [spec.x, spec.second], plain=True)
+    rows = table.select(spec.where, [X, SECOND], plain=True)
     fit = common.fit_of(fits, spec.fits(table.experiment)[0])
     group = fit["groups"][0]
     figure, axes = common.canvas(common.ONE, 3.1)
     axis = axes[0, 0]
-    cost = rows[spec.second].to_numpy(float)
-    shades, means, span = law.marks(axis, rows, cost, spec.x, fit)
-    if law.supported(group):
+    cost = rows[SECOND].to_numpy(float)
+    shades, means, span = law.marks(axis, rows, cost, X, fit)
+    if supported(group):
         values = group["forms"]["joint"]["parameters"]
         for size, colour in shades.items():
-            here = cost[(rows[spec.x] == size).to_numpy()]
+            here = cost[(rows[X] == size).to_numpy()]
             places = np.geomspace(here.min(), 4 * here.max(), 60)
             by_size, by_cost = values["A"] * float(size) ** -values["a"], values["B"] * places ** -values["b"]
             law.line(axis, places, values["E"] + by_size + by_cost, here.max(), colour)
     law.envelope(axis, means)
-    common.axis_scale(axis, "x", label(spec.second), cost)
+    common.axis_scale(axis, "x", label(SECOND), cost)
     common.error_scale(axis, "error", *span)
-    common.hue_legend(figure, spec.x, {}, axis.get_legend_handles_labels()[0], columns=4)
+    common.hue_legend(figure, X, {}, axis.get_legend_handles_labels()[0], columns=4)
     return law.drawing(
         figure,
         rows,
@@ -68,5 +52,4 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         "Lines: the joint law at each size. Dotted: best mean at any price. ",
         title="Parameters and compute, one law",
         lines=law.parameters(group, "$e = E + A\\,N^{-a} + B\\,C^{-b}$", "a", "b"),
-        sentence=joint_sentence(group, spec.x, spec.second),
     )

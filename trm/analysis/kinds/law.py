@@ -2,32 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
 from trm.analysis.labels import FORM_NAMES, label
+from trm.analysis.laws import Fit, Group, chosen, elsewhere, equation, floor_shown, of_fit, supported, why_not
 from trm.analysis.lazy import Axes, Canvas, Table, common, np, pd, stats
 from trm.analysis.specs import Column, Figure, FitSpec, Form, Fraction, Metric, Reported
-from trm.analysis.words import (
-    compact,
-    count,
-    estimate,
-    goal,
-    listed,
-    measured,
-    percent,
-    place,
-    sentence,
-    thing,
-    value_name,
-)
-
-Fit = dict[str, Any]
-"""The content of a fit.json."""
-Group = Mapping[str, Any]
-"""One of its groups: the fit of one colour."""
+from trm.analysis.words import count, estimate, listed, measured, sentence, thing
 
 
 class Spec(Figure):
@@ -68,165 +52,39 @@ class Spec(Figure):
         return tuple(FitSpec(experiments=sources, form=self.fit, x=x, **keys) for x in (self.x, *self.also))
 
 
-# words -------------------------------------------------------------------------------------------------------------
+def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.Drawing:
+    """The law figure of one experiment."""
+    table = common.merge(tables, spec.experiments(tables[0].experiment))
+    known = [common.fit_of(fits, wanted) for wanted in spec.fits(table.experiment)]
+    fit = known[0] if known else None
+    spec = coloured(spec, table)
+    figure, axes = common.canvas(common.ONE, 3.0)
+    rows = panel(axes[0, 0], spec, table, fit)
+    common.hue_legend(figure, spec.hue, {}, axes[0, 0].get_legend_handles_labels()[0])
+    words = {"lines": subtitle(fit, spec.x, spec.y), "remarks": elsewhere(known[1:])}
+    if not fit:
+        means = rows.groupby(spec.x)[spec.y].mean()
+        first, last = (measured(spec.y, float(value)) for value in (means.iloc[0], means.iloc[-1]))
+        words["remarks"] = sentence(f"{thing(spec.y)} goes from {first} to {last} over the range.")
+    return drawing(figure, rows, fit, title=title_of(spec), **words)
 
 
-def supported(group: Group) -> bool:
-    """Whether the points support a law (a constant is none)."""
-    return "forms" in group and group["chosen"] != "constant" and not group["doubts"]
-
-
-def floor_shown(group: Group) -> bool:
-    """Whether the interval of the floor E stays clear of 0: above 1 % of the lowest mean."""
-    form = group["forms"][group["chosen"]]
-    low = ((form.get("intervals") or {}).get("E") or [0.0])[0]
-    return bool(low > 0.01 * min(group["means"]["y"]))
-
-
-def exponent(form: dict[str, Any], key: str = "a") -> str:
-    """An exponent with the sign of the slope: `−0.52 [−0.61, −0.41]`."""
-    bounds = (form.get("intervals") or {}).get(key)
-    flipped = None if bounds is None or None in bounds else [-bounds[1], -bounds[0]]
-    return estimate(-form["parameters"][key], flipped)
-
-
-def group_sentence(group: Group, x: str, y: str = "error") -> str:
-    """One law in words: how fast, over which range, towards which floor; or why none is claimed."""
-    over = thing(x)
-    if "error" in group:
-        return f"No law of {thing(y)} against {over} could be fitted: {group['error']}."
-    form = group["forms"][group["chosen"]]
-    unit = label(x).unit.split(" per ")[0]
-    span = "between {} and {}".format(*map(compact, group["range"][0]))
-    if unit and unit not in over:
-        span = over_range = f"{span} {unit}"
-    else:
-        over_range = f"{span} {over}"
-    if group["chosen"] == "constant":
-        level = measured(y, form["parameters"]["E"], (form.get("intervals") or {}).get("E"))
-        return sentence(f"{thing(y)} shows no trend {over_range}: it stays at {level}.")
-    if group["doubts"]:
-        values = group["means"]["y"]
-        verb = "falls" if values[-1] < values[0] else "rises"
-        ends = f"{verb} from {measured(y, values[0])} to {measured(y, values[-1])} {over_range}"
-        return sentence(f"{thing(y)} {ends}; no power law is claimed: {listed(group['doubts'])}.")
-    slope = form["parameters"]["a"]
-    verb = "falls" if slope > 0 else "rises"
-    text = f"{thing(y)} {verb} as a power law of {over} {span} with exponent {exponent(form)}"
-    if group["chosen"] == "power_law":
-        change = abs(100 * (1 - 2.0**-slope))
-        text += f", {change:.0f} % {'less' if slope > 0 else 'more'} for every doubling"
-    elif floor_shown(group):
-        floor = measured(y, form["parameters"]["E"], (form.get("intervals") or {}).get("E"))
-        text += f", towards a floor of {floor}"
-    else:
-        text += "; no floor is established (its interval includes 0)"
-    return sentence(text) + "." + _predicted(form, y) + _price(form, x)
-
-
-def law_sentence(fit: Fit, x: str, y: str) -> str:
-    """What the fit says, for every colour."""
-    parts = []
-    for group in fit["groups"]:
-        body = group_sentence(group, x, y)
-        head = f"At {place(fit['hue'], group['hue'])}, " if fit.get("hue") else ""
-        parts.append(head + (body[:1].lower() + body[1:] if head else body))
-    return " ".join(parts)
-
-
-def elsewhere(fits: Sequence[Fit]) -> str:
-    """In which other variables the same runs follow a law."""
-    parts = []
-    for fit in fits:
-        group, x = fit["groups"][0], thing(fit["spec"]["x"])
-        if supported(group):
-            parts.append(f"{x}, exponent {exponent(group['forms'][group['chosen']])}")
-        else:
-            parts.append(f"{x}, no law ({group.get('error') or listed(group['doubts']) or 'no trend'})")
-    return f" The same runs against {'; against '.join(parts)}." if parts else ""
-
-
-def law_answer(fit: Fit, x: str, y: str) -> str:
-    """One sentence: the law's own, or for several colours their exponents side by side."""
-    found = [group for group in fit["groups"] if "forms" in group]
-    hue = fit.get("hue")
-    if not hue or len(found) < 2:
-        return law_sentence(fit, x, y).split(" A fit without")[0]
-    parts = []
-    for group in found:
-        where = place(hue, group["hue"]) if hue == "series" else value_name(group["hue"], hue)
-        shown = exponent(group["forms"][group["chosen"]]) if supported(group) else "no law"
-        parts.append(f"{shown} at {where}")
-    held = sum(map(supported, found))
-    if not held:
-        return sentence(f"{thing(y)} follows no supported law of {thing(x)} for any {label(hue).name}.")
-    return sentence(
-        f"{thing(y)} follows a power of {thing(x)} for {held} of {count(len(found), 'value')} of {label(hue).name}: "
-        f"{', '.join(parts)}."
+def drawing(
+    figure: Canvas, rows: pd.DataFrame, fit: Fit | None, caption: str = "", **words: Any
+) -> common.Drawing:
+    """A figure of one fit: its claims are the fit's, and its caption says how the law was fitted."""
+    return common.Drawing(
+        figure,
+        rows,
+        caption=CAPTION + caption + (fit_caption(fit) if fit else ""),
+        carried=sum(group["runs"] for group in fit["groups"]) if fit else None,
+        **{"claims": of_fit(fit) if fit else ()} | words,
     )
 
 
-def _predicted(form: dict[str, Any], y: str) -> str:
-    out = form.get("held_out") or {}
-    if not out.get("interval"):
-        return ""
-    shown = measured(y, out["predicted"], out["interval"])
-    return (
-        f" A fit without the largest point predicts {shown} there; measured: {measured(y, out['observed'])}."
-    )
-
-
-def _price(form: dict[str, Any], x: str) -> str:
-    """What the target accuracy costs."""
-    target = form.get("target")
-    if not target:
-        return ""
-    if target["x"] is None:
-        return f" By this law {goal(target['accuracy'])} accuracy is never reached."
-    low, high = target.get("interval") or [None, None]
-    bounds = f" [{compact(low)}, {'∞' if high is None else compact(high)}]" if low else ""
-    unit = label(x).unit or thing(x)
-    return f" {goal(target['accuracy'])} accuracy needs {compact(target['x'])}{bounds} {unit}."
-
-
-def equation(group: Group, x: str, y: str = "error", width: int = 72) -> str:
-    """The law with its parameters and 95 % intervals, as mathtext in lines of about `width` characters.
-
-    The variable is divided by a round number inside the data, so that A is the error (above the floor) there.
-    """
-    form = group["forms"][group["chosen"]]
-    left, right = label(y).symbol, label(x).symbol
-    left = left if left != "x" else "y"
-    reference = form.get("reference")
-    if reference:
-        right = f"({right} / {_mathtext(reference['x'])})"
-    floor = "E + " if group["chosen"] == "power_law_floor" else ""
-    parts = [f"${left} = {floor}A\\,{right}^{{-a}}$"]
-    values, bounds = dict(form["parameters"]), dict(form.get("intervals") or {})
-    if reference:
-        values["A"], bounds["A"] = reference["A"], reference["interval"]
-    for key in ("a", "A", "E"):
-        if key in values:
-            text = estimate(values[key], bounds.get(key))
-            if key != "a" and label(y).percent:
-                text = percent(values[key], bounds.get(key))
-            parts.append(f"{key} = {text}")
-    lines = [parts[0]]
-    for part in parts[1:]:
-        if len(lines[-1].replace("$", "").replace("\\", "")) + len(part) > width:
-            lines.append(part)
-        else:
-            lines[-1] += ",  " + part
-    return "\n".join(lines)
-
-
-def _mathtext(value: float) -> str:
-    """A round number (1, 2 or 5 times a power of ten) inside a formula."""
-    if value < 1e4:
-        return f"{value:g}"
-    power = int(np.floor(np.log10(value) + 1e-9))
-    head = round(value / 10**power)
-    return (f"{head}\\cdot" if head != 1 else "") + f"10^{{{power}}}"
+def title_of(spec: Any) -> str:
+    """`Error against unique training puzzles`."""
+    return sentence(f"{thing(spec.y)} against {thing(spec.x)}")
 
 
 def subtitle(fit: Fit | None, x: str, y: str, width: int = 72) -> str:
@@ -236,33 +94,41 @@ def subtitle(fit: Fit | None, x: str, y: str, width: int = 72) -> str:
     if len(fit["groups"]) > 1:
         return "fitted separately for each colour; a line only where the points support a law"
     group = fit["groups"][0]
-    if supported(group):
-        return equation(group, x, y, width)
-    reasons = [group["error"]] if "error" in group else group["doubts"] or ["no trend seen"]
-    return common.wrap("no law: " + "; ".join(reasons), width)
+    return (
+        equation(group, x, y, width) if supported(group) else common.wrap("no law: " + why_not(group), width)
+    )
 
 
-def unclaimed(group: Group, name: str) -> str:
-    """Why no law is claimed; empty: one is."""
-    if "error" in group:
-        return f"No {name} could be fitted: {group['error']}."
-    return f"No {name} is claimed: {listed(group['doubts'])}." if group["doubts"] else ""
+def parameters(group: Group, formula: str, *keys: str) -> str:
+    """A formula and its parameters, or why no law is claimed; for the heading of a law of two variables."""
+    if not supported(group):
+        return common.wrap("no law: " + why_not(group), 72)
+    form = chosen(group)
+    values, bounds = form["parameters"], form.get("intervals") or {}
+    parts = [f"{key} = {estimate(values[key], bounds.get(key))}" for key in keys]
+    floor = "E not established (its interval includes 0)"
+    if floor_shown(group):
+        floor = f"E = {measured('error', values['E'], bounds.get('E'))}"
+    return f"{formula}\n" + ",  ".join([*parts, floor])
+
+
+CAPTION = (
+    "Faint marks: seeds. Strong marks: their geometric mean with its 95 % interval from the seed spread pooled "
+    "over the points. Grey bars: binomial 95 % interval of the test set. "
+)
 
 
 def fit_caption(fit: Fit) -> str:
     """How a law was fitted, and what was left out."""
-    forms = [group["forms"][group["chosen"]] for group in fit["groups"] if "forms" in group]
+    held = [group for group in fit["groups"] if supported(group)]
     text = ""
-    if any(supported(group) for group in fit["groups"]):
-        refits = max((item.get("refits", 0) for item in forms), default=0)
-        text = (
-            f"Line, ribbon: law with its 95 % interval ({count(refits, 'refit')}), dashed beyond the data"
-            f"{spanned([group for group in fit['groups'] if supported(group)])}. "
-        )
+    if held:
+        refits = max(chosen(group).get("refits", 0) for group in held)
+        text = f"Line, ribbon: law with its 95 % interval ({count(refits, 'refit')}), dashed beyond the data"
+        text += f"{spanned(held)}. "
     reasons: dict[str, int] = {}
-    for group in fit["groups"]:
-        for item in group["exclusions"]:
-            reasons[str(item["why"])] = reasons.get(str(item["why"]), 0) + 1
+    for item in (item for group in fit["groups"] for item in group["exclusions"]):
+        reasons[str(item["why"])] = reasons.get(str(item["why"]), 0) + 1
     if reasons:
         text += "Hollow marks are not fitted: "
         text += "; ".join(f"{count(n, 'run')} ({why})" for why, n in reasons.items()) + ". "
@@ -275,102 +141,6 @@ def spanned(groups: Sequence[Group]) -> str:
     names = {name for group in groups for name in group.get("spanned", ()) if name != group["chosen"]}
     forms = listed([FORM_NAMES[name] for name in FORM_NAMES if name in names])
     return f"; its intervals also span {forms}, which the points do not rule out" if names else ""
-
-
-CAPTION = (
-    "Faint marks: seeds. Strong marks: their geometric mean with its 95 % interval from the seed spread pooled "
-    "over the points. Grey bars: binomial 95 % interval of the test set. "
-)
-
-
-# drawing -----------------------------------------------------------------------------------------------------------
-
-
-def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.Drawing:
-    """The law figure of one experiment."""
-    table = common.merge(tables, spec.experiments(tables[0].experiment))
-    specs = spec.fits(table.experiment)
-    fit, *others = [common.fit_of(fits, wanted) for wanted in specs] if specs else (None,)
-    spec = coloured(spec, table)
-    figure, axes = common.canvas(common.ONE, 3.0)
-    rows = panel(axes[0, 0], spec, table, fit)
-    common.hue_legend(figure, spec.hue, {}, axes[0, 0].get_legend_handles_labels()[0])
-    return drawing(
-        figure,
-        rows,
-        fit,
-        title=title_of(spec),
-        lines=subtitle(fit, spec.x, spec.y),
-        sentence=law_sentence(fit, spec.x, spec.y) + elsewhere(others) if fit else plain_sentence(rows, spec),
-        answer=law_answer(fit, spec.x, spec.y) if fit else "",
-    )
-
-
-def drawing(
-    figure: Canvas, rows: pd.DataFrame, fit: Fit | None, caption: str = "", **words: Any
-) -> common.Drawing:
-    """A figure of one fit: its caption says how the law was fitted, its numbers are the fit's."""
-    return common.Drawing(
-        figure,
-        rows,
-        caption=CAPTION + caption + (fit_caption(fit) if fit else ""),
-        strength=strength(fit),
-        numbers={"fit": summary(fit)} if fit else {},
-        carried=sum(group["runs"] for group in fit["groups"]) if fit else None,
-        **words,
-    )
-
-
-def title_of(spec: Any) -> str:
-    """`Error against unique training puzzles`."""
-    return sentence(f"{thing(spec.y)} against {thing(spec.x)}")
-
-
-def plain_sentence(rows: pd.DataFrame, spec: Any) -> str:
-    """The ends of the range, if no law is fitted."""
-    means = rows.groupby(spec.x)[spec.y].mean()
-    first, last = (measured(spec.y, float(value)) for value in (means.iloc[0], means.iloc[-1]))
-    return sentence(f"{thing(spec.y)} goes from {first} to {last} over the range.")
-
-
-FALL = 1.5
-"""Most strength of a fall without a form: an effect, but never a better finding than a law."""
-
-
-def _fall(group: Group) -> float:
-    """The change between the ends over half the width of its 95 % interval, at most FALL."""
-    means, spread = group["means"], group.get("seed_spread")
-    if not spread or group["chosen"] == "constant":
-        return 0.0
-    error = 2.2 * spread * (1 / means["seeds"][0] + 1 / means["seeds"][-1]) ** 0.5
-    return float(min(FALL, abs(np.log(means["y"][-1] / means["y"][0])) / error))
-
-
-def strength(fit: Fit | None) -> float | None:
-    """Exponent over half the width of its interval, of the law that is best determined; else of the fall itself."""
-    found = []
-    for group in fit["groups"] if fit else []:
-        if supported(group):
-            form = group["forms"][group["chosen"]]
-            bounds = form["intervals"].get("a") or form["intervals"].get("b")
-            slope = form["parameters"].get("a", form["parameters"].get("b", 0.0))
-            found.append(abs(slope) / max(1e-9, (bounds[1] - bounds[0]) / 2))
-        elif "means" in group and len(group["means"]["x"]) == 1:
-            found.append(_fall(group))
-    return max(found, default=None)
-
-
-def summary(fit: Fit) -> list[dict[str, Any]]:
-    """The part of a fit that the report quotes: no curves."""
-    short = []
-    for group in fit["groups"]:
-        item = {key: value for key, value in group.items() if key not in ("forms", "means", "exclusions")}
-        if "forms" in group:
-            best = group["forms"][group["chosen"]]
-            keys = ("parameters", "enough_points", "aicc", "held_out", "intervals")
-            item |= {key: best.get(key) for key in keys}
-        short.append(item)
-    return short
 
 
 def coloured(spec: Any, table: Table) -> Any:
@@ -465,13 +235,16 @@ def marks(
 
 def envelope(axes: Axes, means: np.ndarray) -> None:
     """The best mean at each price, over all colours. means: place and mean of each point [P, 2]."""
-    style = {"label": "envelope", "linestyle": ":", "zorder": 6}
-    common.frontier(axes, means[:, 0], means[:, 1], -means[:, 1], tolerance=0.0, **style)
+    best = means[
+        stats.frontier(means[:, 0], -means[:, 1], tolerance=0.05)
+    ]  # runs of a budget end at whole steps
+    style: dict[str, Any] = {"color": "black", "linewidth": 0.9, "linestyle": ":", "zorder": 6}
+    axes.plot(*best.T, label="envelope", **style)
 
 
 def _curve(axes: Axes, group: Group, colour: str, extrapolate: float, most: float) -> None:
     """The stored law with its ribbon, as far beyond the data as the spec says."""
-    curve, end = group["forms"][group["chosen"]]["curve"], group["range"][0][1]
+    curve, end = chosen(group)["curve"], group["range"][0][1]
     x, y, low, high = (np.array(curve[key], float) for key in ("x", "y", "low", "high"))
     shown = x <= end * extrapolate * (1 + 1e-9)
     low, high = np.minimum(low[shown], most), np.minimum(high[shown], most)
@@ -485,21 +258,3 @@ def line(axes: Axes, x: np.ndarray, y: np.ndarray, end: float, colour: str, most
     inside, beyond = x <= end * (1 + 1e-9), x >= end * (1 - 1e-9)
     axes.plot(x[inside], y[inside], color=colour, linewidth=1.2, zorder=3)
     axes.plot(x[beyond], y[beyond], color=colour, linestyle=common.DASHES[1], linewidth=1.1, zorder=3)
-
-
-# laws of two variables ---------------------------------------------------------------------------------------------
-
-
-def parameters(group: Group, formula: str, *keys: str) -> str:
-    """A formula and its parameters, or why no law is claimed; for the heading of a law of two variables."""
-    if not supported(group):
-        return common.wrap(
-            "no law: " + "; ".join([group["error"]] if "error" in group else group["doubts"]), 72
-        )
-    form = group["forms"][group["chosen"]]
-    values, bounds = form["parameters"], form.get("intervals") or {}
-    parts = [f"{key} = {estimate(values[key], bounds.get(key))}" for key in keys]
-    floor = "E not established (its interval includes 0)"
-    if floor_shown(group):
-        floor = f"E = {percent(values['E'], bounds.get('E'))}"
-    return f"{formula}\n" + ",  ".join([*parts, floor])

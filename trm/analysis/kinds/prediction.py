@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
+from trm.analysis.claims import Claim, Verdict
 from trm.analysis.kinds import law
 from trm.analysis.labels import FORM_NAMES, label
+from trm.analysis.laws import Group, chosen, one
 from trm.analysis.lazy import Table, common, np
 from trm.analysis.specs import Column, Figure, FitSpec, Form, Metric, Reported
-from trm.analysis.words import compact, listed, measured, sentence, thing
+from trm.analysis.words import compact, listed, measured, number, sentence, thing
 
 
 class Spec(Figure):
@@ -36,36 +39,30 @@ class Spec(Figure):
         return (FitSpec(experiments=(experiment,), form=self.fit, at=self.reported[0].x, **keys),)
 
 
-def prediction_sentence(group: law.Group, spec: Spec) -> str:
-    """What the law predicts, whether the published value is inside its interval, and how far it had to reach."""
-    goal = spec.reported[0]
+def extrapolated(group: Group, spec: Spec) -> Claim:
+    """What the law predicts, how far it had to reach, and whether the published value is inside its interval."""
+    goal, unit = spec.reported[0], label(spec.x).unit or thing(spec.x)
+    published = f"{goal.label}: {measured(spec.y, goal.y)}"
     if "error" in group:
-        return f"No law could be fitted: {group['error']}."
-    form = group["forms"][group["chosen"]]
-    at, bounds = form["at"], form["at"]["interval"]
-    factor = goal.x / group["range"][0][1]
-    unit = label(spec.x).unit or thing(spec.x)
+        return one(group, spec.x, spec.y)
+    factor = number(goal.x / group["range"][0][1], 2)
+    reach = f"{factor} times beyond the data to {compact(goal.x)} {unit}"
     if group["chosen"] == "constant":
-        return (
-            f"The points show no trend to extrapolate {compact(factor)} times beyond the data to {compact(goal.x)} "
-            f"{unit}, so nothing is predicted; {goal.label}: {measured(spec.y, goal.y)}."
-        )
-    forms = [FORM_NAMES[name] for name in group.get("spanned", ())]
+        more = f"; so nothing is predicted {reach}; {published}"
+        return replace(one(group, spec.x, spec.y), more=more)
+    at, forms = chosen(group)["at"], [FORM_NAMES[name] for name in group.get("spanned", ())]
     what = f"{listed(forms)} together predict" if len(forms) > 1 else "the law predicts"
-    text = (
-        f"Extrapolated {compact(factor)} times beyond the data to {compact(goal.x)} {unit}, {what} "
-        f"{thing(spec.y)} {measured(spec.y, at['y'], bounds)}; {goal.label}: {measured(spec.y, goal.y)}"
-    )
+    bounds = (at["interval"][0], at["interval"][1]) if at["interval"] else None
+    verdict: Verdict = "single"
     if bounds:
-        inside = bounds[0] <= goal.y <= bounds[1]
-        text += ", inside the interval" if inside else ", outside the interval"
-    text += "."
-    if group["doubts"]:
-        text += f" The points do not support the law: {listed(group['doubts'])}."
-    return (
-        text
-        + " The interval holds the seed spread and the forms that fit: another recipe or task would move it."
+        verdict = "higher" if goal.y < bounds[0] else "lower" if goal.y > bounds[1] else "open"
+    doubt = f"; the points do not support the law: {listed(group['doubts'])}" if group["doubts"] else ""
+    notes = (
+        " The interval holds the seed spread and the forms that fit: another recipe or task would move it."
     )
+    subject = f"extrapolated {reach}, {what}"
+    fields: dict[str, Any] = {"more": doubt, "notes": notes}
+    return Claim(spec.y, subject, published, at["y"], bounds, verdict, "prediction", **fields)
 
 
 def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.Drawing:
@@ -77,7 +74,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     axis = axes[0, 0]
     rows = law.panel(axis, spec if spec.best else law.coloured(spec, table), table, fit, curves=False)
     if "forms" in group:
-        form = group["forms"][group["chosen"]]
+        form = chosen(group)
         (start, end), at = group["range"][0], form["at"]
         values, bounds = form["parameters"], at["interval"] or ()
         places = np.geomspace(start, max(point.x for point in spec.reported) * 1.3, 200)
@@ -93,7 +90,6 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         common.error_scale(axis, spec.y, max(lowest, 1e-4), max(group["means"]["y"]))
         axis.set_xlim(places[0] / 1.5, places[-1] * 1.5)
         common.axis_scale(axis, "x", label(spec.x), np.geomspace(places[0], places[-1], 12))
-    words = prediction_sentence(group, spec)
     return law.drawing(
         figure,
         rows,
@@ -102,6 +98,5 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         "the bootstrap's 95 % interval. Stars: published values, not fitted. ",
         title=sentence(f"{thing(spec.y)} extrapolated in {thing(spec.x)}"),
         lines=law.subtitle(fit, spec.x, spec.y),
-        sentence=words,
-        answer=words.split(" The interval holds")[0],
+        claims=[extrapolated(group, spec)],
     )

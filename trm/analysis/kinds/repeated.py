@@ -6,9 +6,13 @@ from typing import Any, ClassVar, Literal
 
 from trm.analysis.kinds import law
 from trm.analysis.labels import Label
-from trm.analysis.lazy import Axes, Table, common, mpl, np, pd
-from trm.analysis.specs import Column, Figure, FitSpec
-from trm.analysis.words import estimate
+from trm.analysis.laws import supported
+from trm.analysis.lazy import Axes, Table, common, np, pd
+from trm.analysis.specs import Figure, FitSpec
+
+SOURCES = ("data_size", "augmentation")
+"""Experiments fitted together."""
+X, SECOND = "data.train_puzzles", "data.augmentations"
 
 
 class Spec(Figure):
@@ -16,43 +20,24 @@ class Spec(Figure):
 
     kind: Literal["repeated"] = "repeated"
     reading: ClassVar[str] = "all points against effective data fall on one line if the law holds"
-    sources: tuple[str, ...] = ("data_size", "augmentation")
-    """Experiments fitted together."""
-    x: Column = "data.train_puzzles"
-    second: Column = "data.augmentations"
 
     def fits(self, experiment: str) -> tuple[FitSpec, ...]:
-        law = FitSpec(
-            experiments=self.sources, form="repeated_data", x=self.x, second=self.second, where=self.where
-        )
+        law = FitSpec(experiments=SOURCES, form="repeated_data", x=X, second=SECOND, where=self.where)
         return (law,)
 
     def experiments(self, experiment: str) -> tuple[str, ...]:
-        return self.sources
-
-
-def repeated_sentence(group: law.Group) -> str:
-    """What copies are worth."""
-    if reason := law.unclaimed(group, "repeated-data law"):
-        return reason
-    form = group["forms"]["repeated_data"]
-    worth, bounds = form["parameters"]["R*"], (form.get("intervals") or {}).get("R*")
-    return (
-        f"Augmented copies of a puzzle are worth at most {estimate(worth, bounds)} fresh puzzles, "
-        f"however many; the error falls as a power law of the effective number of puzzles with exponent "
-        f"{law.exponent(form)}."
-    )
+        return SOURCES
 
 
 def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.Drawing:
     """Left: error against effective data, all experiments on one curve. Right: what copies are worth."""
-    rows = common.merge(tables, spec.sources).select(spec.where, [spec.x, spec.second], plain=True)
+    rows = common.merge(tables, SOURCES).select(spec.where, [X, SECOND], plain=True)
     fit = common.fit_of(fits, spec.fits("")[0])
     group = fit["groups"][0]
-    form = group["forms"]["repeated_data"] if law.supported(group) else None
+    form = group["forms"]["repeated_data"] if supported(group) else None
     figure, axes = common.panels(2 if form else 1, 3.0)
-    x = effective(rows[spec.x], rows[spec.second], form)
-    shades, _, span = law.marks(axes[0], rows, x, spec.x, fit)
+    x = effective(rows[X], rows[SECOND], form)
+    shades, _, span = law.marks(axes[0], rows, x, X, fit)
     caption = (
         "Every grid point of the experiments at its effective number of puzzles D′ = U + U R*(1 − exp(−R/R*)), "
         "U unique puzzles with R augmented copies each (Muennighoff et al. 2023). "
@@ -61,13 +46,12 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         values = form["parameters"]
         places = np.geomspace(x.min(), 4 * x.max(), 100)
         law.line(axes[0], places, values["E"] + values["A"] * places ** -values["a"], x.max(), "black")
-        _worth(axes[1], rows[spec.second].to_numpy(float), form)
+        _worth(axes[1], rows[SECOND].to_numpy(float), form)
         caption += "Right: how many fresh puzzles the copies of one are worth; ribbon: the interval of R*. "
     name = "effective puzzles D′" if form else "training puzzles, every copy counted"
     common.axis_scale(axes[0], "x", Label(name, log=True), x)
-    axes[0].xaxis.set_major_locator(mpl.ticker.FixedLocator(common.nice(*axes[0].get_xlim())))
     common.error_scale(axes[0], "error", *span)
-    common.hue_legend(figure, spec.x, shades, columns=6)
+    common.hue_legend(figure, X, shades, columns=6)
     return law.drawing(
         figure,
         rows,
@@ -75,7 +59,6 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         caption,
         title="Unique and repeated data, one law",
         lines=law.parameters(group, "$e = E + A\\,D'^{-a}$", "a", "R*"),
-        sentence=repeated_sentence(group),
     )
 
 

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from trm.analysis.kinds import law
+from trm.analysis.laws import of_fit
 from trm.analysis.lazy import Table, common, pd
 from trm.analysis.specs import Figure, FitSpec
 from trm.errors import UserError
@@ -42,12 +43,10 @@ class Spec(Figure):
 def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.Drawing:
     """One panel a law; a panel whose experiment has no table yet says so."""
     figure, axes = common.panels(len(spec.panels), 2.85)
-    shown, used, numbers = [], [], {}
-    sentences: list[str] = []
-    strengths: list[float] = []
+    shown, claims = [], []
     for index, (panel, axis) in enumerate(zip(spec.panels, axes)):
         letter = chr(97 + index)
-        title = f"{letter}  {(panel.title or law.title_of(panel)).removeprefix('Error ')}"
+        title = common.wrap(f"{letter}  {panel.title or law.title_of(panel)}", 36)
         try:
             table = common.merge(tables, [panel.experiment])
             found = panel.fits()
@@ -63,14 +62,10 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
             axis.set_axis_off()
             continue
         if axis.get_legend_handles_labels()[0]:
-            axis.legend(fontsize=common.SMALL, loc="best", handlelength=1.2)
+            axis.legend(fontsize=common.SMALL, loc="lower left", ncols=2, handlelength=1.2)  # laws fall
         common.heading(axis, title, law.subtitle(fit, panel.x, panel.y, 46))
         shown.append(drawn)
-        used.append(table)
-        if fit:
-            sentences.append(f"({letter}) {law.law_sentence(fit, panel.x, panel.y)}")
-            numbers[f"{panel.experiment}:{panel.x}"] = law.summary(fit)
-            strengths += [found for found in [law.strength(fit)] if found]
+        claims += of_fit(fit) if fit else []
     if not shown:
         raise UserError("no panel of scaling_laws has both its table and its fit")
     return common.Drawing(
@@ -79,7 +74,6 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         title="Scaling laws",
         caption=law.CAPTION
         + "Line and ribbon: fitted law with its 95 % interval, where the points support one.",
-        sentence=" ".join(sentences) or "No law is fitted.",
-        strength=max(strengths, default=None),
-        numbers=numbers,
+        claims=claims,
+        remarks="" if claims else "No law is fitted.",
     )

@@ -15,6 +15,8 @@ from trm.study.tasks import spec_of
 
 GIVEN, WRONG = "#ececE7", "#FBD9D3"
 GOOD, BAD = "#00664b", "#a3001c"
+STEPS = 6
+"""Supervision steps shown of each puzzle (the first, the last, and where the answer changes most)."""
 LARGEST = 1.6
 """Most inches of one grid's side."""
 
@@ -25,8 +27,6 @@ class Spec(Figure):
     kind: Literal["steps"] = "steps"
     reading: ClassVar[str] = "answers after each supervision step; wrong cells are marked"
     puzzles: Annotated[int, Field(ge=1, le=8)] = 3
-    columns: Annotated[int, Field(ge=2, le=16)] = 6
-    """Supervision steps shown of each puzzle (the first, the last, and where the answer changes most)."""
 
 
 def steps_sentence(errors: Sequence[Sequence[int]]) -> str:
@@ -37,15 +37,8 @@ def steps_sentence(errors: Sequence[Sequence[int]]) -> str:
         first = [puzzle.index(0) + 1 for puzzle in solved]
         text += f", on average after {number(sum(first) / len(first), 2)} steps"
     lost = sum(0 in puzzle[:-1] and puzzle[-1] > 0 for puzzle in errors)
-    return (
-        text
-        + (
-            f"; {lost} {'was' if lost == 1 else 'were'} right at an earlier step and lost again"
-            if lost
-            else ""
-        )
-        + "."
-    )
+    verb = "was" if lost == 1 else "were"
+    return text + (f"; {lost} {verb} right at an earlier step and lost again" if lost else "") + "."
 
 
 def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.Drawing:
@@ -58,7 +51,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     if not traces:
         raise UserError(f"no evaluation of {table.experiment} kept traces: set evaluation.traces")
     chosen = interesting(traces, spec.puzzles)
-    columns = 1 + min(spec.columns, max(len(trace["steps"]) for trace in chosen))
+    columns = 1 + min(STEPS, max(len(trace["steps"]) for trace in chosen))
     cell = min(LARGEST, common.TWO / columns)
     figure, axes = common.canvas(common.TWO, (cell + 0.3) * len(chosen) + 0.1, len(chosen), columns)
     for line, trace in zip(axes, chosen):
@@ -83,7 +76,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
             "most cells change. Grey and bold: given (ARC: every cell in its colour). Red with a cross: wrong. "
             "Test puzzles, if there are such: one solved after several steps, one unsolved, one more."
         ),
-        sentence=steps_sentence([wrong(trace).sum(axis=1).tolist() for trace in traces]),
+        remarks=steps_sentence([wrong(trace).sum(axis=1).tolist() for trace in traces]),
     )
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
-from trm.analysis.claims import Claim, claims
+from trm.analysis.claims import Claim, compared
 from trm.analysis.labels import label
-from trm.analysis.lazy import Table, common, np, stats
+from trm.analysis.lazy import Table, common, np, pd, stats
 from trm.analysis.specs import Column, Figure
-from trm.analysis.words import percent, place, points, sentence
+from trm.analysis.words import count, percent, place
 from trm.errors import UserError
 
 
@@ -22,44 +23,30 @@ class Spec(Figure):
     )
     hue: Column | None = None
     """One curve for each value; null: the only coordinate, or the grid point."""
-    marked: bool = True
-    """A dotted line at the number of steps in training, if it is the same for all."""
 
 
-def unroll_sentence(
-    name: str, means: Mapping[float, stats.Mean], best: float, gain: Claim | None, puzzles: float = 0
-) -> str:
-    """One curve in words.
+def gain(series: Mapping[float, pd.Series], name: str, puzzles: float) -> Claim:
+    """The best number of steps against the fewest. Of one seed the test set's own interval takes the seeds' place.
 
     Args:
+        series: steps -> accuracy of each seed.
         name: of the curve.
-        means: steps -> accuracy.
-        best: the steps of the highest accuracy.
-        gain: `best` steps less the fewest, in pairs of seeds, if established.
-        puzzles: test puzzles, where there is one seed: the test set's own interval takes the place of the seeds'.
+        puzzles: test puzzles.
     """
-    head = f"{name}: " if name else ""
-    first, last = min(means), max(means)
-    if puzzles:
-        low, high = (stats.wilson(means[at].value * puzzles, puzzles) for at in (first, best))
-        if high[0] > low[1]:
-            return (
-                f"{head or 'In the only run, '}accuracy rises from {percent(means[first].value, low)} at {first:g} "
-                f"step{'' if first == 1 else 's'} to {percent(means[best].value, high)} at {best:g} (binomial "
-                f"intervals of {int(puzzles):,} test puzzles; one seed says nothing about others)."
-            )
-    if gain is None:
-        ends = f"{percent(means[first].value)} at {first:g}, {percent(means[best].value)} at {best:g}"
-        return f"{head}no gain from more supervision steps is established ({ends})."
-
-    def shown(steps: float) -> str:
-        return percent(means[steps].value, means[steps].bounds)
-
-    text = (
-        f"{head or 'Exact '}accuracy rises from {shown(first)} at {first:g} step{'' if first == 1 else 's'} to "
-        f"{shown(best)} at {best:g} ({points(gain.value, gain.interval)})"
+    means = {at: float(values.mean()) for at, values in series.items()}
+    first, best, last = min(means), max(means, key=means.__getitem__), max(means)
+    pairs = {at: (series[first], series[at]) for at in series if at != first}
+    made = compared(
+        "exact_accuracy", pairs, lambda at: (*(count(int(n), "supervision step") for n in (at, first)), name)
     )
-    return text + (f", and is {shown(last)} at {last:g}." if last > best else ".")
+    found = made.get(best) or made[last]
+    if len(series[first]) == 1:
+        shown = [percent(means[at], stats.wilson(means[at] * puzzles, puzzles)) for at in (first, best)]
+        bounds = " and ".join(text.partition("% ")[2] for text in shown)
+        return replace(found, more=f"one run; binomial intervals of {int(puzzles):,} test puzzles: {bounds}")
+    return replace(
+        found, more=f"and {percent(means[last])} with {last:g}" if found.sign and last > best else ""
+    )
 
 
 def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.Drawing:
@@ -68,13 +55,13 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     rows = common.rows_of(table, spec.where, "exact_accuracy", "eval_steps", spec.hue)
     if rows["eval_steps"].nunique() < 2:
         raise UserError(f"{table.experiment} was evaluated at one number of steps: set evaluation.unroll")
-    key = common.varied(spec, table, rows)
+    key = common.varied(spec.hue, table, rows)
     parts = common.groups(rows, key)
     shades = common.colours(list(parts))
     figure, axes = common.panels(1, 3.0)
     steps = np.sort(rows["eval_steps"].unique().astype(float))
     shifts = common.dodge(len(parts), float(np.log(steps[-1] / steps[0])), 0.008)
-    sentences, strengths, numbers, found = [], [], {}, list[Claim]()
+    found: list[Claim] = []
     for index, (value, part) in enumerate(parts.items()):
         series = {
             at: here.groupby("seed")["exact_accuracy"].mean()
@@ -93,27 +80,18 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
             color=shades[value],
             linewidth=1.1,
         )
-        first = min(means)
-        best = max(means, key=lambda at: means[at].value)
-        changes = {at: stats.paired(series[first], series[at]) for at in series if at != first}
-        name = place(key, value) if key else ""
-        made = claims(
-            "exact_accuracy", f"{name}, {first:g}" if name else f"{first:g}", changes, "{:g} steps".format
-        )
-        gain = made.get(best)
-        found.extend(made.values())
-        alone = tested if part["seed"].nunique() == 1 else 0
-        sentences.append(
-            sentence(unroll_sentence(name, means, best, gain if gain and gain.sign else None, alone))
-        )
-        numbers[str(value)] = {str(at): mean.value for at, mean in means.items()}
-        strengths.append(gain.strength if gain else 0.0)
+        found.append(gain(series, place(key, value) if key else "", tested))
     trained = rows["model.halt_max_steps"].unique()
-    if spec.marked and len(trained) == 1:
+    if len(trained) == 1:
         axes[0].axvline(float(trained[0]), color=common.GREY, linewidth=0.8, linestyle=":", zorder=1)
-        common.note(
-            axes[0], "trained with", (float(trained[0]), 0.0), (2, 3), xycoords=("data", "axes fraction")
-        )
+        style: dict[str, Any] = {
+            "rotation": 90,
+            "ha": "center",
+            "va": "center",
+            "xycoords": ("data", "axes fraction"),
+        }
+        style["bbox"] = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}
+        common.note(axes[0], "as in training", (float(trained[0]), 0.5), **style)
     common.axis_scale(axes[0], "x", label("eval_steps"), steps)
     common.axis_scale(axes[0], "y", label("exact_accuracy"), log=False)
     axes[0].set_ylim(-0.02, 1.02)
@@ -128,9 +106,5 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
             "training. Gains over the fewest steps are tested "
             "on pairs of equal seeds, corrected by Holm's method."
         ),
-        sentence=" ".join(sentences),
-        answer=sentences[int(np.argmax(strengths))],
-        strength=max(strengths) or None,
         claims=found,
-        numbers={"accuracy": numbers},
     )

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
+from trm.analysis.claims import level
 from trm.analysis.labels import Label
-from trm.analysis.lazy import Axes, Table, common, np, pd
+from trm.analysis.lazy import Axes, Table, common, np, pd, stats
 from trm.analysis.specs import Figure
 from trm.analysis.words import count, listed, percent
 from trm.errors import UserError
@@ -31,29 +32,15 @@ class Spec(Figure):
     )
 
 
-def votes_sentence(
-    found: Mapping[str, Mapping[str, float | None]], tasks: float, by_task: Mapping[str, float]
-) -> str:
-    """found: way of answering -> share of the tasks solved with its interval; by_task: share of seeds that solve each
-    task, or of a family's tasks solved."""
-
-    def shown(way: str) -> str:
-        return percent(found[way]["value"], (found[way]["low"], found[way]["high"]))
-
-    text = (
-        f"Of {count(int(tasks), 'task')}, two attempts by vote solve {shown('vote')}, the first one "
-        f"{shown('vote_first')}, the unaltered task alone {shown('fixed')}."
-    )
-    if by_task and len(by_task) < tasks:
-        text += (
-            " By family: " + ", ".join(f"{name} {percent(share)}" for name, share in by_task.items()) + "."
-        )
-    elif by_task:
-        always = [name for name, share in by_task.items() if share > 1 - 1e-6]
-        never = [name for name, share in by_task.items() if share < 1e-6]
-        text += f" Every seed solves {listed(always)}." if always else ""
-        text += f" No seed solves {listed(never)}." if never else ""
-    return text
+def by_task(found: Mapping[str, float], tasks: float) -> str:
+    """Which tasks every seed solves, and which none. found: share of seeds that solve each task, or of a family's tasks
+    solved."""
+    if found and len(found) < tasks:
+        return " By family: " + ", ".join(f"{name} {percent(share)}" for name, share in found.items()) + "."
+    always = [name for name, share in found.items() if share > 1 - 1e-6]
+    never = [name for name, share in found.items() if share < 1e-6]
+    text = f" Every seed solves {listed(always)}." if always else ""
+    return text + (f" No seed solves {listed(never)}." if never else "")
 
 
 def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.Drawing:
@@ -100,8 +87,9 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
                 else ""
             )
         ),
-        sentence=votes_sentence(found, total, second if each else {}),
-        numbers={"tasks": total, "copies": copies, "solved": found, "by_task": second if each else {}},
+        claims=[level("tasks_solved", WAYS[way], mean) for way, mean in found.items()],
+        remarks=f"{count(int(total), 'task')} in all.{by_task(second if each else {}, total)}",
+        numbers={"tasks": total, "copies": copies, "by_task": second if each else {}},
     )
 
 
@@ -117,13 +105,13 @@ def _shares(names: list[str], solved: list[list[float]]) -> dict[str, float]:
     return {name: float(np.mean([tasks[i] for i, own in enumerate(names) if own == name])) for name in names}
 
 
-def _share(axes: Axes, at: int, rows: pd.DataFrame) -> dict[str, float | None]:
+def _share(axes: Axes, at: int, rows: pd.DataFrame) -> stats.Mean:
     """One way's seeds, mean and interval."""
     data = rows["exact_accuracy"].to_numpy(float)
     summary = common.mean_of(data, "exact_accuracy")
     colour = common.OKABE_ITO[0] if at else common.GREY
     common.seed_marks(axes, at, data, colour, seeds_at=at + 0.14, summary=summary, sideways=True)
-    return {"value": summary.value, "low": summary.low, "high": summary.high}
+    return summary
 
 
 def _tasks(axes: Axes, first: dict[str, float], second: dict[str, float]) -> None:

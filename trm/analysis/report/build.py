@@ -10,13 +10,14 @@ from typing import Any
 
 from PIL import Image
 
+from trm.analysis.claims import Claim
 from trm.analysis.origin import read_figure, read_fit
 from trm.analysis.paper import REPORTED
-from trm.analysis.report.contents import FigureBlock, Finding, Grid, Report, Section
+from trm.analysis.report.contents import FigureBlock, Finding, Report, Section
 from trm.analysis.report.contrasts import accuracy, matching, primary
 from trm.analysis.report.criteria import criteria
 from trm.analysis.report.grids import cost, costs_grid, fit_block, paper_grid, results_grid
-from trm.analysis.report.paper import REFERENCES, abstract, limits, refutations
+from trm.analysis.report.paper import REFERENCES, abstract, limits, refutations, size
 from trm.analysis.report.verdicts import verdict
 from trm.analysis.specs import ReportExperiment, ReportSpec
 from trm.analysis.tables import Table, load
@@ -48,7 +49,7 @@ def build(spec: ReportSpec) -> Report:
     runs = {key: run for table in tables.values() for key, run in table.info["runs"].items()}
     failed = {item.run: item.sentence for experiment in spec.experiments for item in experiment.failed}
     blocks = [block for section in sections for block in section.figures]
-    interactions = [item for block in blocks for item in block.numbers.get("interactions", [])]
+    crossed = [item for block in blocks for item in block.claims if item.measure == "interaction"]
     problems = [f"{section.spec.name}: {text}" for section in sections for text in section.problems]
     problems += [f"study figure {block.problem}" for block in figures if block.png is None]
     traces = [trace for table in tables.values() for trace in table.info.get("traces", [])]
@@ -58,10 +59,11 @@ def build(spec: ReportSpec) -> Report:
     measured = [accuracy(matching(rows, item.changes)) if len(rows) else None for item in REPORTED]
     return Report(
         spec=spec,
-        abstract=abstract(spec, sections, found_out),
+        size=size(sections, runs),
+        abstract=abstract(spec, sections, found_out, runs),
         findings=found_out,
         hero=hero,
-        criteria=criteria(rows, runs, [f"{run}: {text}" for run, text in failed.items()], fits, interactions),
+        criteria=criteria(rows, runs, [f"{run}: {text}" for run, text in failed.items()], fits, crossed),
         sections=sections,
         figures=figures,
         paper=paper_grid(measured),
@@ -73,7 +75,6 @@ def build(spec: ReportSpec) -> Report:
         limits=limits(sections, fits),
         refutations=refutations(fits, sections),
         references=REFERENCES,
-        budget_grid=_budget(spec),
         provenance=_provenance(list(tables.values()), runs),
     )
 
@@ -92,8 +93,7 @@ def findings(sections: Sequence[Section]) -> list[Finding]:
 
 def _empty(block: FigureBlock) -> bool:
     """Whether a figure's only message is that nothing could be fitted."""
-    groups = block.numbers.get("fit") or []
-    return bool(groups) and all("error" in group for group in groups)
+    return bool(block.claims) and all(item.value != item.value for item in block.claims)
 
 
 def _main(blocks: Sequence[FigureBlock]) -> FigureBlock | None:
@@ -117,17 +117,6 @@ def power(blocks: Sequence[FigureBlock], seeds: int) -> str:
         f"With {count(seeds, 'seed')}, the typical comparison of accuracies in this study would show a true difference "
         f"of {points(median(sizes), sign=False)} with a probability of 80 % (from {points(min(sizes), sign=False)} to "
         f"{points(max(sizes), sign=False)}, depending on the experiment); smaller effects may go unseen."
-    )
-
-
-def _budget(spec: ReportSpec) -> Grid | None:
-    """The plan's rows; without a budget its last column is empty and left out."""
-    if not spec.budget_rows:
-        return None
-    columns = ["experiment", "runs of its own", "device time", "running sum", "within the budget"]
-    wide = any(row[-1] for row in spec.budget_rows)
-    return Grid(
-        columns if wide else columns[:-1], [list(row if wide else row[:-1]) for row in spec.budget_rows]
     )
 
 
@@ -227,6 +216,7 @@ def figure(path: str | Path, tables: Sequence[Table] = ()) -> FigureBlock:
         words = {
             key: facts[key] for key in ("title", "caption", "sentence", "answer", "numbers", "svg", "narrow")
         }
+        words["claims"] = [Claim.read(item) for item in facts["claims"]]
     except UserError as error:
         return FigureBlock(path, problem=f"{path.name}: {error}")
     except (OSError, SyntaxError, ValueError):

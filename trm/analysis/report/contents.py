@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from trm.analysis.claims import Claim
 from trm.analysis.report.verdicts import Verdict
 from trm.analysis.specs import ReportExperiment, ReportSpec
 
@@ -50,6 +51,7 @@ class FigureBlock:
     answer: str = ""
     strength: float | None = None
     numbers: dict[str, Any] = field(default_factory=dict)
+    claims: list[Claim] = field(default_factory=list)
     inches: float = 7.0
     """Print width."""
     svg: str = ""
@@ -97,6 +99,8 @@ class Report:
     """The whole report."""
 
     spec: ReportSpec
+    size: str
+    """Runs, seeds and device time."""
     abstract: str
     findings: list[Finding]
     hero: FigureBlock | None
@@ -118,5 +122,4 @@ class Report:
     """What result would change our mind."""
     references: Sequence[tuple[str, str]]
     """Title and arXiv number."""
-    budget_grid: Grid | None
     provenance: list[tuple[str, str]]

@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from trm.analysis.claims import Claim
 from trm.analysis.paper import ABLATIONS, PAPER_ACCURACY, SUDOKU_EXTREME
 from trm.analysis.report.contents import Criterion, State
 from trm.analysis.report.contrasts import accuracy, contrast, matching, same
@@ -21,7 +22,7 @@ def criteria(
     runs: Mapping[str, Mapping[str, Any]],
     failed: Sequence[str],
     fits: Sequence[Mapping[str, Any]],
-    interactions: Sequence[Mapping[str, Any]],
+    interactions: Sequence[Claim],
 ) -> list[Criterion]:
     """All criteria.
 
@@ -145,24 +146,21 @@ def _first(fits: Sequence[Mapping[str, Any]], parameter: str) -> str | None:
     return None
 
 
-def scale(interactions: Sequence[Mapping[str, Any]]) -> Criterion:
+def scale(interactions: Sequence[Claim]) -> Criterion:
     """Effects at the recipe's size against the same effects at another batch or model size."""
     name = "Effects hold at scale (larger batch or model)"
-    known = [item for item in interactions if item["low"] is not None and _size(item)]
+    known = [item for item in interactions if item.interval and _size(item)]
     if not known:
         return Criterion(name, "not run", "no experiment repeats its grid at another batch or model size")
-    changed = [item for item in known if item["sign"]]
-    widest = max((item["high"] - item["low"]) / 2 for item in known)
+    changed = [item for item in known if item.sign]
+    widest = max((item.interval[1] - item.interval[0]) / 2 for item in known if item.interval)
     shown = f"{len(known) - len(changed)} of {count(len(known), 'effect')} unchanged within the intervals"
     shown += f" (widest ±{points(widest, sign=False)})"
     if changed:
-        first = changed[0]
-        shown += f"; {first['effect']} at {first['elsewhere']} differs by "
-        shown += f"{points(first['mean'], (first['low'], first['high']))}"
+        shown += f"; {changed[0].text()}"
     return Criterion(name, "not met" if changed else "met", shown)
 
 
-def _size(item: Mapping[str, Any]) -> bool:
+def _size(item: Claim) -> bool:
     """Whether an interaction is one with the size of batch or model (and not with another task, say)."""
-    words = ("batch", "d model", "d_model", "layers", "width", "parameters")
-    return any(word in f"{item.get('hue')} {item['elsewhere']}" for word in words)
+    return any(word in item.place for word in ("batch", "d model", "d_model", "layer", "width", "parameters"))

@@ -11,7 +11,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from trm.analysis.report.contents import FigureBlock, Report
-from trm.analysis.words import count, duration
+from trm.analysis.words import count, duration, sentence
 from trm.errors import UserError
 from trm.play import models_folder
 from trm.play.page import part
@@ -29,7 +29,7 @@ def page(report: Report, *, paper: bool = False) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"duration": duration, "image": image, "tied": tied}
+    environment.filters |= {"duration": duration, "image": image, "tied": tied, "sentence": sentence}
     # "<" is escaped so that no text inside the data can end the script element.
     puzzles = json.dumps(report.puzzles, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
     return environment.get_template("template.html").render(

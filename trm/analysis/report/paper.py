@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from trm.analysis.labels import label
 from trm.analysis.report.contents import Finding, Section
 from trm.analysis.specs import ReportSpec
 from trm.analysis.words import compact, count, duration, listed, measured, thing
@@ -25,15 +26,24 @@ REFERENCES = (
 )
 
 
-def abstract(spec: ReportSpec, sections: Sequence[Section], found: Sequence[Finding]) -> str:
+def size(sections: Sequence[Section], runs: Mapping[str, Any]) -> str:
+    """What the study consists of: `61 runs, 3 seeds each, 12 min of device time`."""
+    seeds = sorted({section.seeds for section in sections if section.seeds})
+    many = (
+        f"{seeds[0]} to {seeds[-1]} seeds each"
+        if seeds[1:]
+        else f"{count(seeds[0] if seeds else 0, 'seed')} each"
+    )
+    hours = sum(run["device_seconds"] for run in runs.values()) / 3600
+    return f"{count(len(runs), 'run')}, {many}, {duration(hours)} of device time"
+
+
+def abstract(
+    spec: ReportSpec, sections: Sequence[Section], found: Sequence[Finding], runs: Mapping[str, Any]
+) -> str:
     """At most ABSTRACT words: what was asked, of what, what was found, how sure, and the verdicts."""
-    runs = sum(section.runs for section in sections)
-    hours = sum(section.hours or 0.0 for section in sections)
-    opening = [
-        spec.question,
-        spec.intro,
-        f"We trained {count(runs, 'model')} in {duration(hours)} of device time.",
-    ]
+    done = f"The study is {size(sections, runs)}; brackets are 95 % intervals over seeds."
+    opening = [spec.question, spec.intro, done]
     states = [section.verdict.state for section in sections if section.verdict]
     tally = [f"{states.count(state)} {state}" for state in dict.fromkeys(states)]
     sure = [item.text for item in found if item.established]
@@ -79,10 +89,13 @@ def refutations(fits: Sequence[Mapping[str, Any]], sections: Sequence[Section]) 
         index = min(range(len(x)), key=lambda i: abs(x[i] - 2 * group["range"][0][1]))
         bounds = measured(spec["y"], y[index], (low[index], high[index]))
         name, metric = thing(spec["x"]), thing(spec["y"])
+        at = f"{compact(x[index])} {label(spec['x']).unit or name}"
         found.append(
-            f"The law of {name}: {metric} outside {bounds} at {compact(x[index])}, twice its largest point."
+            f"A run at {at}, twice the largest point of its law, with {metric} outside its interval: {bounds}."
         )
     for section in sections:
         if section.verdict and section.verdict.state == "supported":
-            found.append(f"{section.spec.name}: new seeds that contradict this: {section.verdict.why}.")
+            found.append(
+                f"New seeds that show the opposite of what {section.spec.name} found: {section.verdict.why}."
+            )
     return list(dict.fromkeys(found))

@@ -8,11 +8,12 @@ from typing import Any, Literal, NamedTuple
 import pandas as pd
 
 from trm.analysis import stats
-from trm.analysis.claims import claim
+from trm.analysis.claims import compared, level
 from trm.analysis.labels import lower_is_better
+from trm.analysis.laws import of_fit
 from trm.analysis.specs import Check
 from trm.analysis.tables import Table
-from trm.analysis.words import estimate, listed, measured, place, thing
+from trm.analysis.words import listed, place, thing
 from trm.errors import UserError
 
 State = Literal["supported", "contradicted", "undecided", "not tested"]
@@ -51,17 +52,16 @@ def _one(check: Check, table: Table, fits: Sequence[Mapping[str, Any]]) -> Verdi
         return Verdict("not tested", "the grid has no such point")
     if other is None:
         return _level(check, stats.mean(first))
-    change = stats.paired(other, first)
-    made = claim(check.metric, _named(check.where), _named(check.than or {}), change, change.p)
+    names = (_named(check.where), _named(check.than or {}))
+    made = compared(check.metric, {0: (other, first)}, lambda _: names)[0]
     wanted = -1 if lower_is_better(check.metric) else 1
     state: State = "supported" if made.sign == wanted else "contradicted" if made.sign else "undecided"
-    return Verdict(state, f"{thing(check.metric)} with {made.subject}: {made.text()}")
+    return Verdict(state, made.text())
 
 
 def _level(check: Check, mean: stats.Mean) -> Verdict:
     """A mean against its bounds; its interval must lie on one side."""
-    at = f" at {_named(check.where)}" if check.where else ""
-    shown = f"{thing(check.metric)}{at} {measured(check.metric, mean.value, mean.bounds)}"
+    shown = level(check.metric, _named(check.where), mean).text()
     if mean.bounds is None:
         return Verdict("undecided", f"{shown}, one seed")
     states: list[State] = []
@@ -79,30 +79,21 @@ def _law(check: Check, fits: Sequence[Mapping[str, Any]]) -> Verdict:
     """A law of `law`, or the exponent of the best `exponent` at equal compute."""
     x = check.law or check.exponent
     for fit in fits:
-        spec, group = fit["spec"], fit["groups"][0]
+        spec = fit["spec"]
         if (
             spec["x"] != x
             or (check.exponent is None) == (spec["form"] == "isoflop")
             or spec["y"] != check.metric
         ):
             continue
-        name = thing(str(x))
-        if check.exponent:
-            slope = ((group.get("law") or {}).get("exponents") or {}).get("x") or {}
-            value, bounds = float(slope.get("value") or 0.0), slope.get("interval")
-            if not bounds or not group["law"]["enough_points"]:
-                return Verdict("undecided", f"too few optima of {name} inside the grid")
-        elif "forms" not in group or group["doubts"] or group["chosen"] == "constant":
-            why = group.get("error") or listed(group.get("doubts", [])) or "no trend"
-            return Verdict("undecided", f"no power law of {name} in {thing(check.metric)}: {why}")
-        else:
-            form = group["forms"][group["chosen"]]
-            value, bounds = form["parameters"]["a"], form["intervals"]["a"]
-        shown = f"exponent of {name} {estimate(value, bounds)}"
+        made = of_fit(fit)[0]
+        if made.measure not in ("power", "optimum") or not made.interval:
+            return Verdict("undecided", made.text())
         low, high = check.between or (0.0, float("inf"))
-        if bounds[1] < low or bounds[0] > high:
-            return Verdict("contradicted", shown)
-        return Verdict("supported" if low <= bounds[0] and bounds[1] <= high else "undecided", shown)
+        first, last = made.interval if check.exponent else (-made.interval[1], -made.interval[0])
+        if last < low or first > high:
+            return Verdict("contradicted", made.text())
+        return Verdict("supported" if low <= first and last <= high else "undecided", made.text())
     return Verdict("not tested", f"no law of {thing(str(x))} was fitted")
 
 

@@ -49,6 +49,6 @@ def why_no_gpu(
         )
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     if named is not None or not list(devices.glob("nvidia[0-9]*")):
-        told = "" if named is None else f" (CUDA_VISIBLE_DEVICES={named})"
-        return f"no device is visible{told}: request a GPU, in Slurm with --gres=gpu:1"
+        limit = "" if named is None else f" (CUDA_VISIBLE_DEVICES={named})"
+        return f"no device is visible{limit}: request a GPU, in Slurm with --gres=gpu:1"
     return "CUDA does not start, though there is a device: see what nvidia-smi says"

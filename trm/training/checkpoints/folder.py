@@ -22,7 +22,7 @@ from torch import Tensor
 
 from trm.backends.base import Backend
 from trm.errors import UserError
-from trm.io import write_bytes
+from trm.io import differences, write_bytes
 from trm.study.schema import RunConfig
 from trm.training.checkpoints.compact import STATE, unpacked
 from trm.training.state import join_carries
@@ -196,17 +196,6 @@ def load_newest(folder: CheckpointFolder) -> Loaded | None:
     return None
 
 
-def first_difference(old: Any, new: Any, path: str = "") -> tuple[str, Any, Any] | None:
-    """The first field in which two JSON values differ, with both values."""
-    if isinstance(old, dict) and isinstance(new, dict):
-        for key in sorted(set(old) | set(new)):
-            difference = first_difference(old.get(key), new.get(key), f"{path}.{key}" if path else key)
-            if difference:
-                return difference
-        return None
-    return None if old == new else (path, old, new)
-
-
 def _with_new_fields(config: dict[str, Any]) -> dict[str, Any]:
     """A checkpoint's config with the fields added since it was written; their defaults change nothing."""
     known = RunConfig.model_validate(config).model_dump(mode="json", exclude={"data": {"files"}})
@@ -220,9 +209,9 @@ def check_same_run(folder: CheckpointFolder, loaded: Loaded, identity: dict[str,
         UserError: it does not; names the first field that differs.
     """
     saved = loaded.meta["identity"]
-    difference = first_difference(saved | {"config": _with_new_fields(saved["config"])}, identity)
-    if difference:
-        field, old, new = difference
+    found = differences(saved | {"config": _with_new_fields(saved["config"])}, identity)
+    if found:
+        field, (old, new) = next(iter(found.items()))
         raise UserError(
             f"the checkpoint {folder.folder(loaded.step)} is of another run: {field} is {old!r} there and {new!r} "
             f"here; give another --checkpoints folder, or delete that one"

@@ -35,6 +35,8 @@ class Record:
     """Step and validation accuracy of the best checkpoint."""
     wall_seconds: float = 0.0
     """Seconds spent in the training loop by earlier processes."""
+    cpu_seconds: float = 0.0
+    """CPU seconds of earlier processes, from their start."""
     resumes: int = 0
     """Number of resumes."""
     pending: bool = False
@@ -72,7 +74,7 @@ class Saver:
         meta = loaded.meta
         record.done, record.rows, record.best = loaded.step, meta["history"], meta["best"]
         record.wall_seconds, record.resumes = meta["wall_seconds"], meta["resumes"] + 1
-        record.pending = meta["pending"]
+        record.cpu_seconds, record.pending = meta.get("cpu_seconds", 0.0), meta["pending"]
         for k in meta["snapshots"]:
             record.snapshots[k] = load(self.folder.read_extra(f"snapshot-{k}.safetensors"))
 
@@ -102,6 +104,7 @@ class Saver:
             "history": record.rows,
             "best": record.best,
             "wall_seconds": wall_seconds,
+            "cpu_seconds": record.cpu_seconds + time.process_time(),
             "resumes": record.resumes,
             "pending": record.pending,
             "snapshots": sorted(record.snapshots),

@@ -35,17 +35,43 @@ struct BlockGrads {
   float *channel_gate_up_t, *channel_down;  // [D, 2 Ic], [D, Ic]
 };
 
-// Saved for backward.
+// Operands of the gradients of a block's weights, for all uses of the block side by side along K: one product for all
+// uses reads and writes the gradients once. Use u, counted in the order of backward, begins at u * D channels, or at
+// u * words_of(even) words of tokens.
+template <class P>
+struct Stack {
+  typedef typename P::T T;
+  Index uses, channels, tokens;  // K in elements: uses * D; in words: tokens of all uses, rounded up
+  Index stride;                  // words of a row of tokens
+  T *token_grad, *token_pushed;  // left: gradient of the output [L, uses D]; gate and up, then their gradients [2 It, uses D]
+  Word *token_x, *token_hidden;  // right: the input [uses D, L], the gate's output [uses D, It]
+  Word *channel_grad, *channel_y;         // left: gradient of the output, the input; [D, uses L]
+  Word *channel_hidden, *channel_pushed;  // right: [uses L, Ic], [uses L, 2 Ic]
+
+  Stack(Arena& arena, const Sizes& s, Index uses) : uses(uses), channels(uses * s.d) {
+    const Index words = channels / P::PER_WORD;
+    tokens = round_up(uses * (s.even / P::PER_WORD), P::DEPTH / P::PER_WORD);
+    stride = round_up(tokens + s.rows, COLUMNS);
+    token_grad = arena.take<T>(s.rows * channels), token_pushed = arena.take<T>(2 * s.it * channels);
+    token_x = arena.take<Word>(words * s.rows), token_hidden = arena.take<Word>(words * s.it);
+    channel_grad = arena.take<Word>(s.d * stride), channel_y = arena.take<Word>(s.d * stride);
+    channel_hidden = arena.take<Word>(tokens * s.ic), channel_pushed = arena.take<Word>(tokens * 2 * s.ic);
+  }
+};
+
+// Saved for backward by one use of a block.
 template <class P>
 struct Kept {
   typedef typename P::T T;
+  Stack<P>* stack;        // of the block
+  Index use;              // in the order of backward
   T *x, *y, *out;         // input, output of the token mixing, output; [L, D]
-  T *token, *channel;     // gate and up of both mixings; [2 It, D], [L, 2 Ic]
+  T *channel;             // gate and up of the channel mixing [L, 2 Ic]; the token mixing's are in the stack
   float *y_scale, *out_scale;  // 1 / rms; [D], [L]
 
-  Kept(Arena& arena, const Sizes& s) {
+  Kept(Arena& arena, const Sizes& s, Stack<P>* stack, Index use) : stack(stack), use(use) {
     x = arena.take<T>(s.rows * s.d), y = arena.take<T>(s.rows * s.d), out = arena.take<T>(s.rows * s.d);
-    token = arena.take<T>(2 * s.it * s.d), channel = arena.take<T>(s.rows * 2 * s.ic);
+    channel = arena.take<T>(s.rows * 2 * s.ic);
     y_scale = arena.take<float>(s.d), out_scale = arena.take<float>(s.rows);
   }
 };
@@ -54,20 +80,16 @@ struct Kept {
 template <class P>
 struct Scratch {
   typedef typename P::T T;
-  Word *x_words, *token_hidden, *token_pushed, *channel_hidden, *channel_pushed, *grad_words, *y_words;
+  Word *x_words, *token_hidden, *token_pushed, *grad_words, *y_words;
   T *channel_left, *grad_left, *token_left, *channel_pushed_left;
-  Word *flipped_grad, *flipped_y, *flipped_x, *flipped_token;
   float* products;
 
   Scratch(Arena& arena, const Sizes& s) {
     auto words = [&](Index elements, Index columns) { return arena.take<Word>(elements / P::PER_WORD * columns); };
     x_words = words(s.rows, s.d), grad_words = words(s.rows, s.d), y_words = words(s.rows, s.d);
     token_hidden = words(s.it, s.d), token_pushed = words(2 * s.it, s.d);
-    channel_hidden = words(s.rows, s.ic), channel_pushed = words(s.rows, 2 * s.ic);
     channel_left = arena.take<T>(s.rows * s.ic), channel_pushed_left = arena.take<T>(s.rows * 2 * s.ic);
-    grad_left = arena.take<T>(s.rows * s.d), token_left = arena.take<T>(3 * s.it * s.d);
-    flipped_grad = words(s.rows, s.d), flipped_y = words(s.rows, s.d);
-    flipped_x = arena.take<Word>(s.d / P::PER_WORD * s.rows), flipped_token = arena.take<Word>(s.d / P::PER_WORD * s.it);
+    grad_left = arena.take<T>(s.rows * s.d), token_left = arena.take<T>(s.it * s.d);
     Index most = 2 * s.it * s.d > 2 * s.ic * s.rows ? 2 * s.it * s.d : 2 * s.ic * s.rows;
     products = arena.take<float>(most > s.rows * s.v ? most : s.rows * s.v);
   }
@@ -78,11 +100,13 @@ INLINE Index words_of(Index elements) { return elements / P::PER_WORD; }
 
 struct GateGrads { Vec hidden, gate, up; };
 
-INLINE Vec gated(Vec gate, Vec up) { return gate * sigmoid(gate) * up; }
+template <class P>
+INLINE Vec gated(Vec gate, Vec up) { return gate * P::sigmoid(gate) * up; }
 
 // The gate's output and the gradients of its inputs, given that of its output.
+template <class P>
 INLINE GateGrads gated_backward(Vec gate, Vec up, Vec grad) {
-  Vec s = sigmoid(gate), silu = gate * s;
+  Vec s = P::sigmoid(gate), silu = gate * s;
   return {silu * up, grad * up * (s + silu * (1.0f - s)), grad * silu};
 }
 
@@ -100,17 +124,27 @@ struct Block {
     mix_channels<Keep>(x, kept);
   }
 
-  // grad [L, D] of the output becomes that of the input; adds the weights' gradients.
-  void backward(float* grad, const Kept<P>& kept, const BlockGrads& grads) {
-    unmix_channels(grad, kept, grads);
-    unmix_tokens(grad, kept, grads);
+  // grad [L, D] of the output becomes that of the input; what the weights' gradients need goes to the stack.
+  void backward(float* grad, const Kept<P>& kept) {
+    unmix_channels(grad, kept, *kept.stack);
+    unmix_tokens(grad, kept, *kept.stack);
+  }
+
+  // Adds the weights' gradients of all uses.
+  void weight_gradients(const Stack<P>& k, const BlockGrads& grads) {
+    const Index D = s.d, It = s.it, Ic = s.ic, channels = words_of<P>(k.channels);
+    multiply<P, true>(D, Ic, k.tokens, k.channel_grad, k.stride, k.channel_hidden, Ic, grads.channel_down, Ic);
+    multiply<P, true>(D, 2 * Ic, k.tokens, k.channel_y, k.stride, k.channel_pushed, 2 * Ic, grads.channel_gate_up_t, 2 * Ic);
+    multiply<P, true>(s.even, It, channels, (Word*)k.token_grad, channels, k.token_hidden, It, grads.token_down, It);
+    multiply<P, true>(2 * It, s.wide, channels, (Word*)k.token_pushed, channels, k.token_x, s.rows, grads.token_gate_up, s.wide);
   }
 
  private:
   // y = rms(x + down (silu(gate) up)) over the tokens of each channel
   template <bool Keep>
   void mix_tokens(float* x, Kept<P>& kept) {
-    const Index D = s.d, It = s.it;
+    const Index D = s.d, It = s.it, stride = kept.stack->channels;
+    T* kept_gate = kept.stack->token_pushed + kept.use * D;
     for (Index l = 0; l < s.even; l += 2)
       for (Index j = 0; j < D; j += W) {
         auto pair = P::pack(load(x + l * D + j), load(x + (l + 1) * D + j));
@@ -124,10 +158,10 @@ struct Block {
         const float *gate = t.products + i * D + j, *up = gate + It * D;
         Vec g0 = load(gate), g1 = load(gate + D), u0 = load(up), u1 = load(up + D);
         if (Keep) {
-          P::store_rows(kept.token + i * D + j, D, P::pack(g0, g1));
-          P::store_rows(kept.token + (It + i) * D + j, D, P::pack(u0, u1));
+          P::store_rows(kept_gate + i * stride + j, stride, P::pack(g0, g1));
+          P::store_rows(kept_gate + (It + i) * stride + j, stride, P::pack(u0, u1));
         }
-        P::store_words(t.token_hidden + words_of<P>(i) * D + j, D, P::pack(gated(g0, u0), gated(g1, u1)));
+        P::store_words(t.token_hidden + words_of<P>(i) * D + j, D, P::pack(gated<P>(g0, u0), gated<P>(g1, u1)));
       }
     multiply<P, true>(s.even, D, words_of<P>(It), (Word*)w.token_down, words_of<P>(It), t.token_hidden, D, x, D);
     for (Index j = 0; j < D; j += W) {
@@ -160,7 +194,7 @@ struct Block {
           P::store_rows(kept.channel + l * 2 * Ic + i, 2 * Ic, P::pack(g0, g1));
           P::store_rows(kept.channel + l * 2 * Ic + Ic + i, 2 * Ic, P::pack(u0, u1));
         }
-        P::store_rows(t.channel_left + l * Ic + i, Ic, P::pack(gated(g0, u0), gated(g1, u1)));
+        P::store_rows(t.channel_left + l * Ic + i, Ic, P::pack(gated<P>(g0, u0), gated<P>(g1, u1)));
       }
     multiply<P, true>(s.even, D, words_of<P>(Ic), (Word*)t.channel_left, words_of<P>(Ic), w.channel_down_t, D, y, D);
     for (Index l = 0; l < s.even; l += 2) {
@@ -180,8 +214,9 @@ struct Block {
     }
   }
 
-  void unmix_channels(float* grad, const Kept<P>& kept, const BlockGrads& grads) {
-    const Index D = s.d, Ic = s.ic, deep = words_of<P>(s.deep), stride = words_of<P>(s.rows);
+  void unmix_channels(float* grad, const Kept<P>& kept, Stack<P>& k) {
+    const Index D = s.d, Ic = s.ic, deep = words_of<P>(s.deep), first_word = kept.use * words_of<P>(s.even);
+    Word *hidden = k.channel_hidden + first_word * Ic, *pushed_words = k.channel_pushed + first_word * 2 * Ic;
     for (Index l = 0; l < s.even; l += 2) {
       float *first = grad + l * D, *second = first + D;
       const T* out = kept.out + l * D;
@@ -202,26 +237,25 @@ struct Block {
       for (Index i = 0; i < Ic; i += W) {
         const T* gate = kept.channel + l * 2 * Ic + i;
         const float* pushed = t.products + l * Ic + i;
-        auto a = gated_backward(P::load(gate), P::load(gate + Ic), load(pushed));
-        auto b = gated_backward(P::load(gate + 2 * Ic), P::load(gate + 3 * Ic), load(pushed + Ic));
-        P::store_words(t.channel_hidden + words_of<P>(l) * Ic + i, Ic, P::pack(a.hidden, b.hidden));
+        auto a = gated_backward<P>(P::load(gate), P::load(gate + Ic), load(pushed));
+        auto b = gated_backward<P>(P::load(gate + 2 * Ic), P::load(gate + 3 * Ic), load(pushed + Ic));
+        P::store_words(hidden + words_of<P>(l) * Ic + i, Ic, P::pack(a.hidden, b.hidden));
         auto gates = P::pack(a.gate, b.gate), ups = P::pack(a.up, b.up);
         T* left = t.channel_pushed_left + l * 2 * Ic + i;
-        Word* words = t.channel_pushed + words_of<P>(l) * 2 * Ic + i;
+        Word* words = pushed_words + words_of<P>(l) * 2 * Ic + i;
         P::store_rows(left, 2 * Ic, gates), P::store_rows(left + Ic, 2 * Ic, ups);
         P::store_words(words, 2 * Ic, gates), P::store_words(words + Ic, 2 * Ic, ups);
       }
-    transpose(t.grad_words, deep, D, D, t.flipped_grad, stride);
-    multiply<P, true>(D, Ic, deep, t.flipped_grad, stride, t.channel_hidden, Ic, grads.channel_down, Ic);
+    transpose(t.grad_words, deep, D, D, k.channel_grad + first_word, k.stride);
     as_words(kept.y, t.y_words);
-    transpose(t.y_words, deep, D, D, t.flipped_y, stride);
-    multiply<P, true>(D, 2 * Ic, deep, t.flipped_y, stride, t.channel_pushed, 2 * Ic, grads.channel_gate_up_t, 2 * Ic);
+    transpose(t.y_words, deep, D, D, k.channel_y + first_word, k.stride);
     multiply<P, true>(s.even, D, words_of<P>(2 * Ic), (Word*)t.channel_pushed_left, words_of<P>(2 * Ic),
                       w.channel_gate_up, D, grad, D);
   }
 
-  void unmix_tokens(float* grad, const Kept<P>& kept, const BlockGrads& grads) {
-    const Index D = s.d, It = s.it, d = words_of<P>(D);
+  void unmix_tokens(float* grad, const Kept<P>& kept, Stack<P>& k) {
+    const Index D = s.d, It = s.it, d = words_of<P>(D), stride = k.channels;
+    T *left = k.token_grad + kept.use * D, *pushed = k.token_pushed + kept.use * D;
     for (Index j = 0; j < D; j += W) {
       Vec even{}, odd{}, scale = load(kept.y_scale + j);
       for (Index l = 0; l < s.even; l += 2) {
@@ -235,29 +269,26 @@ struct Block {
         Vec b = (load(grad + (l + 1) * D + j) - P::load(y + D) * mean) * scale;
         store(grad + l * D + j, a), store(grad + (l + 1) * D + j, b);
         auto pair = P::pack(a, b);
-        P::store_rows(t.grad_left + l * D + j, D, pair);
+        P::store_rows(left + l * stride + j, stride, pair);
         P::store_words(t.grad_words + words_of<P>(l) * D + j, D, pair);
       }
     }
     multiply<P, false>(It, D, words_of<P>(s.deep), (Word*)w.token_down_t, words_of<P>(s.deep), t.grad_words, D,
                        t.products, D);
-    T *hidden = t.token_left, *pushed = hidden + It * D;
     for (Index i = 0; i < It; i += 2)
       for (Index j = 0; j < D; j += W) {
-        const T *gate = kept.token + i * D + j, *up = gate + It * D;
+        T *gate = pushed + i * stride + j, *up = gate + It * stride;  // become their gradients
         const float* above = t.products + i * D + j;
-        auto a = gated_backward(P::load(gate), P::load(up), load(above));
-        auto b = gated_backward(P::load(gate + D), P::load(up + D), load(above + D));
-        P::store_rows(hidden + i * D + j, D, P::pack(a.hidden, b.hidden));
+        auto a = gated_backward<P>(P::load(gate), P::load(up), load(above));
+        auto b = gated_backward<P>(P::load(gate + stride), P::load(up + stride), load(above + D));
+        P::store_rows(t.token_left + i * D + j, D, P::pack(a.hidden, b.hidden));
         auto gates = P::pack(a.gate, b.gate), ups = P::pack(a.up, b.up);
-        P::store_rows(pushed + i * D + j, D, gates), P::store_rows(pushed + (It + i) * D + j, D, ups);
+        P::store_rows(gate, stride, gates), P::store_rows(up, stride, ups);
         P::store_words(t.token_pushed + words_of<P>(i) * D + j, D, gates);
         P::store_words(t.token_pushed + words_of<P>(It + i) * D + j, D, ups);
       }
-    transpose((Word*)hidden, It, d, d, t.flipped_token, It);
-    multiply<P, true>(s.even, It, d, (Word*)t.grad_left, d, t.flipped_token, It, grads.token_down, It);
-    transpose((Word*)kept.x, s.wide, d, d, t.flipped_x, s.rows);
-    multiply<P, true>(2 * It, s.wide, d, (Word*)pushed, d, t.flipped_x, s.rows, grads.token_gate_up, s.wide);
+    transpose((Word*)t.token_left, It, d, d, k.token_hidden + kept.use * d * It, It);
+    transpose((Word*)kept.x, s.wide, d, d, k.token_x + kept.use * d * s.rows, s.rows);
     multiply<P, true>(s.even, D, words_of<P>(2 * It), (Word*)w.token_gate_up_t, words_of<P>(2 * It), t.token_pushed, D,
                       grad, D);
   }

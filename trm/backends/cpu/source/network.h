@@ -32,16 +32,21 @@ template <class P>
 struct Workspace {
   typedef typename P::T T;
   Scratch<P> scratch;
-  Index count;
-  Kept<P>* kept;
+  Index uses;        // of each layer
+  Stack<P>* stacks;  // of each layer
+  Kept<P>* kept;     // of each use, and in it of each layer
   float *x, *inject, *z_H, *z_L, *grad, *grad_x;
   T *answer, *logits_left;
   Word *answer_words, *logits_words, *flipped_logits;
 
-  Workspace(Arena& arena, const Sizes& s, Index uses) : scratch(arena, s), count(uses) {
-    kept = arena.take<Kept<P>>(uses);
-    for (Index i = 0; i < uses; i++) {
-      Kept<P> item(arena, s);
+  Workspace(Arena& arena, const Sizes& s, Index uses, Index layers) : scratch(arena, s), uses(uses) {
+    stacks = arena.take<Stack<P>>(layers), kept = arena.take<Kept<P>>(uses * layers);
+    for (Index i = 0; i < layers; i++) {
+      Stack<P> item(arena, s, uses);
+      if (arena.base) stacks[i] = item;
+    }
+    for (Index i = 0; i < uses * layers; i++) {
+      Kept<P> item(arena, s, stacks + i % layers, uses - 1 - i / layers);
       if (arena.base) kept[i] = item;
     }
     for (float** state : {&x, &inject, &z_H, &z_L, &grad, &grad_x}) *state = arena.take<float>(s.rows * s.d);
@@ -111,8 +116,8 @@ class Network : public AnyNetwork {
     if (!operands.object && !operands.make(s, layers)) return false;
     for (Index i = 0; i < threads; i++) {
       auto& piece = workspaces[i];
-      Index count = uses > 0 ? uses * layers : 1;
-      if ((!piece.object || piece.object->count < count) && !piece.make(s, count)) return false;
+      Index count = uses > 0 ? uses : 1;
+      if ((!piece.object || piece.object->uses != count) && !piece.make(s, count, layers)) return false;
     }
     for (Index g = 0; uses && g < shape.groups; g++) {
       if (!block_grads[g]) block_grads[g] = new BlockGrads[layers];
@@ -266,10 +271,11 @@ class Network : public AnyNetwork {
     judge(job, b, t, g);
     memset(t.grad_x, 0, s.even * s.d * sizeof(float));
     for (Index use = job.l_cycles; use >= 0; use--) {
-      for (Index i = layers - 1; i >= 0; i--) block(i, t).backward(t.grad, t.kept[use * layers + i], g.blocks[i]);
+      for (Index i = layers - 1; i >= 0; i--) block(i, t).backward(t.grad, t.kept[use * layers + i]);
       if (use < job.l_cycles)
         for (Index j = 0; j < s.even * s.d; j += W) store(t.grad_x + j, load(t.grad_x + j) + load(t.grad + j));
     }
+    for (Index i = 0; i < layers; i++) block(i, t).weight_gradients(t.stacks[i], g.blocks[i]);
     embed_backward(job, b, question, t, g);
   }
 
@@ -442,12 +448,15 @@ class Network : public AnyNetwork {
   }
 
   void write_state(const float* from, Index rows, Index b, T* z) const {
-    alignas(64) T pair[2 * W];
-    for (Index l = 0; l < s.L; l++)
-      for (Index j = 0; j < s.D; j += W) {
-        Vec x = load(from + l * s.d + j);
-        P::store_rows(pair, W, P::pack(x, x));
-        memcpy(z + (l * rows + b) * s.D + j, pair, (s.D - j < W ? s.D - j : W) * sizeof(T));
-      }
+    for (Index l = 0; l < s.L; l++) {
+      T* to = z + (l * rows + b) * s.D;
+      const float* state = from + l * s.d;
+      Index j = 0;
+      for (; j + W <= s.D; j += W) P::store_row(to + j, load(state + j));
+      if (j == s.D) continue;
+      alignas(64) T tail[W];
+      P::store_row(tail, load(state + j));
+      memcpy(to + j, tail, (s.D - j) * sizeof(T));
+    }
   }
 };

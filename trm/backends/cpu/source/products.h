@@ -22,6 +22,8 @@ struct Float32 {
   INLINE void store_rows(T* p, Index stride, Pair x) { store(p, x.even), store(p + stride, x.odd); }
   INLINE void store_words(Word* words, Index stride, Pair x) { store_rows((float*)words, stride, x); }
   INLINE Vec load(const T* p) { return ::load(p); }
+  INLINE void store_row(T* p, Vec x) { store(p, x); }
+  INLINE Vec sigmoid(Vec x) { return ::sigmoid(x); }
   INLINE Vec multiply_add(Vec sum, Word a, const Word* b) {
     float x;
     memcpy(&x, &a, sizeof x);
@@ -48,6 +50,8 @@ struct BFloat16 {
   INLINE Vec load(const T* p) {
     return (Vec)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)p)), 16);
   }
+  INLINE void store_row(T* p, Vec x) { _mm256_storeu_si256((__m256i*)p, (__m256i)_mm512_cvtneps_pbh((__m512)x)); }
+  INLINE Vec sigmoid(Vec x) { return rough_sigmoid(x); }
   INLINE Vec multiply_add(Vec sum, Word a, const Word* b) {
     return (Vec)_mm512_dpbf16_ps((__m512)sum, (__m512bh)_mm512_set1_epi32(a), (__m512bh)_mm512_loadu_si512(b));
   }

@@ -17,7 +17,7 @@ constexpr float ARC[] = {0.00283406419f, -0.0160050299f, 0.0425876081f, -0.07495
 
 // atan2(y, x) for x >= 0, in radians; relative error 2e-7.
 INLINE Vec arc_tangent(Vec y, Vec x) {
-  Vec a = absolute(y), large = larger(a, x), small = a > x ? x : a;
+  Vec a = absolute(y), large = larger(a, x), small = smaller(a, x);
   Vec q = small / (large > 0.0f ? large : splat(1.0f)), z = q * q;
   Vec p = splat(ARC[0]);
   for (int i = 1; i < 9; i++) p = p * z + ARC[i];

@@ -1,0 +1,88 @@
+"""Jobs as forks of a process that has imported torch already: the same files, output, exit codes and signals."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.training.conftest import config
+from trm.pipeline.forkserver import FOLDER, Servers
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks of torch are safe on Linux")
+TRM = [sys.executable, "-m", "trm"]
+
+
+@pytest.fixture(scope="module")
+def started():
+    found = Servers(threads=1)
+    folder = Path(os.environ[FOLDER])
+    yield found
+    found.close()
+    assert [process.wait() for process in found.processes] == [0, 0]
+    assert FOLDER not in os.environ
+    assert not folder.exists()
+
+
+@pytest.fixture
+def servers(started):
+    """A job's environment, as Snakemake makes it."""
+    names = ("OMP", "GOTO", "OPENBLAS", "MKL", "NUMEXPR")
+    return os.environ | {f"{name}_NUM_THREADS": "1" for name in names}
+
+
+def train(folder, dataset_folder, name, **training):
+    return [
+        *TRM, "train", "--dataset", str(dataset_folder), "--out", str(folder / name / "run"), "--checkpoints",
+        str(folder / name / "checkpoints"), "--threads", "1", "--runtime", '{"log_every": 2}', "--config",
+        config(training={"steps": 6} | training).model_dump_json(),
+    ]  # fmt: skip
+
+
+def test_a_run_is_the_same(servers, dataset_folder, tmp_path):
+    by_itself = subprocess.run(
+        train(tmp_path, dataset_folder, "alone"), env=servers | {FOLDER: ""}, capture_output=True, text=True
+    )
+    forked = subprocess.run(
+        train(tmp_path, dataset_folder, "forked"), env=servers, capture_output=True, text=True
+    )
+    assert (by_itself.returncode, forked.returncode) == (0, 0), by_itself.stderr + forked.stderr
+    assert "100 %" in forked.stdout
+    alone, fork = ((tmp_path / name / "run/weights.safetensors").read_bytes() for name in ("alone", "forked"))
+    assert alone == fork
+
+
+def test_exit_codes_and_messages(servers, tmp_path):
+    def ask(*arguments):
+        done = subprocess.run([*TRM, *arguments], env=servers, capture_output=True, text=True, cwd=tmp_path)
+        return done.returncode, done.stdout + done.stderr
+
+    assert ask("train", "--help")[0] == 0
+    code, said = ask("evaluate", "--run", "nowhere", "--dataset", "nowhere", "--out", "x.json")
+    assert code == 2
+    assert "nowhere" in said
+    assert ask("train", "--nonsense")[0] == 2
+    assert ask("plot", "--spec", "{", "--table", "t.csv", "--out", "f.pdf")[0] == 2  # the other server
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_signals_reach_the_fork(number, servers, started, dataset_folder, tmp_path):
+    command = train(tmp_path, dataset_folder, "long", steps=1_000_000)
+    with subprocess.Popen(command, env=servers, stdout=subprocess.PIPE, text=True) as client:
+        next(line for line in client.stdout if re.search(r"step \d+/", line))
+        pid = started.processes[0].pid
+        server = Path(f"/proc/{pid}/task/{pid}/children")
+        assert server.read_text().split(), "no fork runs"
+        client.send_signal(number)
+        rest = client.stdout.read()  # ends when the fork, which has the other end, ends
+    assert client.returncode == (143 if number == signal.SIGTERM else -signal.SIGKILL), rest
+
+
+def test_other_settings_of_libraries_run_by_themselves(servers):
+    done = subprocess.run(
+        [*TRM, "train", "--help"], env=servers | {"OMP_NUM_THREADS": "2"}, capture_output=True, text=True
+    )
+    assert done.returncode == 0

@@ -1,0 +1,167 @@
+"""A drawn figure: what the report says about it, its footer, its files, and its form for a narrow screen."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import matplotlib.style
+import pandas as pd
+from matplotlib.figure import Figure as Canvas
+from matplotlib.gridspec import GridSpec
+
+from trm.analysis.claims import answer, strength, told
+from trm.analysis.kinds.common import GREY, MISSING, ONE, SMALL, Drawing, heading, settle, wrap
+from trm.analysis.specs import Figure
+from trm.analysis.tables import Table
+from trm.analysis.words import count, listed
+from trm.errors import UserError
+from trm.io import dump, sha256_file, shipped, write_bytes, write_text
+
+STYLE = Path("config/figures.mplstyle")
+
+
+@contextmanager
+def styled(path: str | Path | None = None) -> Iterator[None]:
+    """Matplotlib's settings while drawing and saving. UserError: the style file is missing or invalid."""
+    style = Path(path) if path else STYLE if STYLE.exists() else shipped(str(STYLE))
+    if not style.exists():
+        raise UserError(f"{style} does not exist: name the style file with --style")
+    with matplotlib.rc_context():
+        try:
+            matplotlib.style.use(str(style))
+        except OSError as error:
+            raise UserError(f"{style} is not a matplotlib style file: {error}") from None
+        yield
+
+
+def finish(drawing: Drawing, spec: Figure, tables: Sequence[Table]) -> Drawing:
+    """Add what every figure has: heading, footer, a note on missing files, an answer.
+
+    Panels that have headings keep them. Of `tables`, those whose rows are shown count.
+    """
+    figure, shown = drawing.canvas, set(drawing.rows["experiment"])
+    tables = [table for table in tables if table.experiment in shown]
+    drawing.title = spec.title or drawing.title
+    if not any(figure.axes[0].get_title(place) for place in ("left", "center")):
+        heading(figure.axes[0], drawing.title, drawing.lines)
+    facts = drawing.provenance = provenance(tables, drawing.rows)
+    if drawing.carried not in (None, drawing.rows["run"].nunique()):
+        facts["size"] += f" ({drawing.carried} carry the line)"
+    items = [facts["study"], *(facts[key].replace(" ", "\u00a0") for key in ("size", "data", "commit"))]
+    footer(figure, "\u00a0· ".join(items))
+    lost = sum(len(table.info.get("missing", [])) for table in tables)
+    if lost:
+        drawing.caption += f" Incomplete: {count(lost, 'file')} missing, the figure shows the rest."
+        words = f"incomplete: {count(lost, 'file')} missing"
+        figure.text(0.992, 0.995, words, fontsize=SMALL, color=MISSING, ha="right", va="top")
+    settle(figure, figure.get_figheight())
+    drawing.caption = drawing.caption.strip()
+    drawing.sentence = " ".join(filter(None, [told(drawing.claims), drawing.remarks.strip()]))
+    drawing.answer = answer(drawing.claims) or drawing.answer or drawing.sentence
+    drawing.strength = strength(drawing.claims)
+    return drawing
+
+
+def footer(figure: Canvas, text: str) -> None:
+    """Small grey lines at the bottom, in place of those that are there."""
+    lines = wrap(text, int(figure.get_figwidth() * 72 / (0.53 * SMALL)))
+    for old in figure.texts[:1]:
+        old.set_text(lines)
+        return
+    figure.text(0.008, 0.012, lines, fontsize=SMALL, color=GREY, ha="left", va="bottom", linespacing=1.1)
+
+
+def provenance(tables: Sequence[Table], rows: pd.DataFrame) -> dict[str, str]:
+    """The footer's words: study and scale, runs and seeds, data fingerprint, commit."""
+    info = tables[0].info
+    distinct = list(dict.fromkeys(table.experiment for table in tables))
+    names = listed(distinct) if len(distinct) <= 4 else count(len(distinct), "experiment")
+    commits = sorted({commit for table in tables for commit in table.info.get("commits", [])})
+    runs = rows.drop_duplicates("run")
+    points = rows[["experiment", "point"]].drop_duplicates().shape[0]
+    shown = ", ".join(commits[:2]) + (f" and {len(commits) - 2} more" if len(commits) > 2 else "")
+    # named after the measurements shown, not after the tables that hold them: equal data have one name everywhere
+    keys = ["run", "split", "policy", "eval_steps", "restarts", "correct"]
+    text = rows[keys].drop_duplicates().sort_values(keys).to_csv(index=False)
+    return {
+        "study": f"study {info.get('study')}, scale {info.get('scale')}: {names}",
+        "size": f"{count(points, 'point')}, {count(len(runs), 'run')}, {count(runs['seed'].nunique(), 'seed')}",
+        "data": f"data {hashlib.sha256(text.encode()).hexdigest()[:8]}",
+        "commit": f"commit {shown or 'unknown'}",
+    }
+
+
+def save(drawing: Drawing, out: str | Path, origin: Mapping[str, Any] | None = None) -> list[Path]:
+    """Write figure.pdf, .png and .json. The same inputs give the same bytes: no dates, fixed metadata.
+
+    Args:
+        origin: further entries of the JSON file, which hold what the figure was made from.
+    """
+    out = Path(out)
+    subject = "; ".join(drawing.provenance.values())
+    about = {
+        "Title": drawing.title,
+        "Subject": subject,
+        "Keywords": drawing.sentence,
+        "Creator": "trm.analysis",
+    }
+    dates = {"CreationDate": None, "ModDate": None}
+    pdf, png = io.BytesIO(), io.BytesIO()
+    drawing.canvas.savefig(pdf, format="pdf", metadata={**about, **dates})
+    drawing.canvas.savefig(png, format="png", metadata={"Title": drawing.title, "Description": subject})
+    files = [out, out.with_suffix(".png"), out.with_suffix(".json")]
+    write_bytes(files[0], pdf.getvalue())
+    write_bytes(files[1], png.getvalue())
+    facts = words_of(drawing) | {"inches": drawing.canvas.get_figwidth(), "svg": _svg(drawing)}
+    facts["narrow"] = _svg(drawing) if stack(drawing.canvas) else ""
+    own = {"name": out.stem, "sha256": {file.suffix: sha256_file(file) for file in files[:2]}}
+    write_text(files[2], dump({**facts, **own, **(origin or {})}))
+    return files
+
+
+def words_of(drawing: Drawing) -> dict[str, Any]:
+    """Everything of a figure but its picture, for its JSON."""
+    facts = {
+        key: value
+        for key, value in vars(drawing).items()
+        if key not in ("canvas", "rows", "lines", "remarks", "carried")
+    }
+    return {**facts, "claims": [claim.numbers for claim in drawing.claims]}
+
+
+def _svg(drawing: Drawing) -> str:
+    """The figure as an SVG element whose text is text, for the page."""
+    buffer = io.StringIO()
+    about = {"Title": drawing.title, "Description": drawing.sentence, "Date": None}
+    salt = f"{drawing.title} {drawing.canvas.get_size_inches()}"  # names of clips and marks must differ in one page
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": salt}):
+        drawing.canvas.savefig(buffer, format="svg", metadata=about)
+    text = buffer.getvalue()
+    return text[text.index("<svg") :]
+
+
+def stack(figure: Canvas) -> bool:
+    """Put panels that lie beside each other below each other, for a narrow screen; False: there are none. A colour bar
+    has no place in the grid: it stays beside its maps."""
+    places = {axes: spot for axes in figure.axes if (spot := axes.get_subplotspec())}
+    cells = sorted({(spot.rowspan.start, spot.colspan.start) for spot in places.values()})
+    engine = figure.get_layout_engine()
+    if len({column for _, column in cells}) < 2 or engine is None:
+        return False
+    height = figure.get_figheight() * engine.get()["rect"][3] / len({row for row, _ in cells}) * len(cells)
+    grid = GridSpec(len(cells), 1, figure=figure)
+    for axes, spot in places.items():
+        axes.set_subplotspec(grid[cells.index((spot.rowspan.start, spot.colspan.start)), 0])
+        axes.tick_params(labelleft=True)
+    for found in figure.legends:
+        found.set_ncols(max(1, getattr(found, "_ncols", 1) // 2))
+    figure.set_figwidth(ONE)
+    footer(figure, figure.texts[0].get_text().replace("\n", " "))
+    settle(figure, height)
+    return True

@@ -1,0 +1,254 @@
+"""What a fit says, as claims: laws of one and of two variables, critical batches, best values and their laws."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from trm.analysis.claims import Bounds, Claim, Verdict, span
+from trm.analysis.labels import label
+from trm.analysis.words import compact, estimate, goal, listed, measured, number, place, thing
+
+Fit = Mapping[str, Any]
+"""The content of a fit.json."""
+Group = Mapping[str, Any]
+"""One of its groups: the fit of one colour."""
+TWO = {"joint": "parameters and compute", "repeated_data": "unique and repeated data"}
+"""Laws of two variables, in words."""
+
+
+def supported(group: Group) -> bool:
+    """Whether the points support a law (a constant is none)."""
+    return "forms" in group and group["chosen"] != "constant" and not group["doubts"]
+
+
+def chosen(group: Group) -> dict[str, Any]:
+    """The form shown."""
+    return dict(group["forms"][group["chosen"]])
+
+
+def floor_shown(group: Group) -> bool:
+    """Whether the interval of the floor E stays clear of 0: above 1 % of the lowest mean."""
+    low = ((chosen(group).get("intervals") or {}).get("E") or [0.0])[0]
+    return bool(low > 0.01 * min(group["means"]["y"]))
+
+
+def slope(form: Mapping[str, Any], key: str = "a") -> tuple[float, Bounds]:
+    """An exponent with the sign of the slope, and its interval."""
+    bounds = (form.get("intervals") or {}).get(key)
+    return -form["parameters"][key], None if bounds is None or None in bounds else (-bounds[1], -bounds[0])
+
+
+def exponent(form: Mapping[str, Any], key: str = "a") -> str:
+    """The same in words: `−0.52 [−0.61, −0.41]`."""
+    return estimate(*slope(form, key))
+
+
+def of_fit(fit: Fit) -> list[Claim]:
+    """All claims of a fit, for every colour."""
+    spec, hue = fit["spec"], fit.get("hue")
+    found = []
+    for group in fit["groups"]:
+        where = place(hue, group["hue"]) if hue else ""
+        if spec["form"] in ("optimum", "isoflop"):
+            found += _optima(group, spec)
+        elif spec["form"] in TWO:
+            found += _two(group, spec)
+        elif spec["form"] == "critical_batch":
+            found.append(_critical(group, spec, where))
+        else:
+            found.append(one(group, spec["x"], spec["y"], where))
+    return found
+
+
+def one(group: Group, x: str, y: str = "error", where: str = "") -> Claim:
+    """A law of one variable: its exponent, or how far the metric changes and why that is no law."""
+    over = thing(x)
+    if "error" in group:
+        return Claim(y, over, "", math.nan, None, "none", "change", more=group["error"], place=where)
+    form, values = chosen(group), group["means"]["y"]
+    unit = label(x).unit.split(" per ")[0]
+    own = unit and unit not in over
+    low, high = group["range"][0]
+    over_range, law_range = (span(low, high, name) for name in (unit if own else over, unit if own else ""))
+    if group["chosen"] == "constant":
+        bounds = (form.get("intervals") or {}).get("E")
+        ends = (values[0], values[-1])
+        return Claim(
+            y, over, over_range, form["parameters"]["E"], bounds, "none", "change", ends=ends, place=where
+        )
+    if group["doubts"]:
+        return _change(group, Claim(y, over, over_range, 0.0, None, "open", "change", place=where))
+    value, bounds = slope(form)
+    verdict: Verdict = "lower" if value < 0 else "higher"
+    more = "; no floor is established (its interval includes 0)"
+    if group["chosen"] == "power_law":
+        part = abs(100 * (1 - 2.0**value))
+        more = f", {part:.0f} % {'less' if value < 0 else 'more'} for every doubling"
+    elif floor_shown(group):
+        more = f", towards a floor of {measured(y, form['parameters']['E'], form['intervals'].get('E'))}"
+    notes = _predicted(form, y) + _price(form, x)
+    return Claim(y, over, law_range, value, bounds, verdict, "power", more=more, notes=notes, place=where)
+
+
+def _change(group: Group, claim: Claim) -> Claim:
+    """How far the metric changes between the ends of the range, in logs, with the pooled seed spread as its noise."""
+    means, spread = group["means"], group.get("seed_spread")
+    first, last = means["y"][0], means["y"][-1]
+    value, bounds, verdict = math.log(last / first), None, claim.verdict
+    if spread and len(means["x"]) == 1:
+        half = 2.2 * spread * (1 / means["seeds"][0] + 1 / means["seeds"][-1]) ** 0.5
+        bounds = (value - half, value + half)
+        verdict = "lower" if bounds[1] < 0 else "higher" if bounds[0] > 0 else "open"
+    fields = vars(claim) | {"value": value, "interval": bounds, "verdict": verdict, "ends": (first, last)}
+    return Claim(**fields | {"more": listed(group["doubts"])})
+
+
+def _predicted(form: Mapping[str, Any], y: str) -> str:
+    out = form.get("held_out") or {}
+    if not out.get("interval"):
+        return ""
+    shown = measured(y, out["predicted"], out["interval"])
+    return (
+        f" A fit without the largest point predicts {shown} there; measured: {measured(y, out['observed'])}."
+    )
+
+
+def _price(form: Mapping[str, Any], x: str) -> str:
+    """What the target accuracy costs."""
+    target = form.get("target")
+    if not target:
+        return ""
+    if target["x"] is None:
+        return f" By this law {goal(target['accuracy'])} accuracy is never reached."
+    low, high = target.get("interval") or [None, None]
+    bounds = f" [{compact(low)}, {'∞' if high is None else compact(high)}]" if low else ""
+    return f" {goal(target['accuracy'])} accuracy needs {compact(target['x'])}{bounds} {label(x).unit or thing(x)}."
+
+
+def elsewhere(fits: Sequence[Fit]) -> str:
+    """In which other variables the same runs follow a law."""
+    parts = []
+    for fit in fits:
+        group, x = fit["groups"][0], thing(fit["spec"]["x"])
+        law = f"exponent {exponent(chosen(group))}" if supported(group) else ""
+        parts.append(f"{x}, {law or f'no law ({why_not(group)})'}")
+    return f" The same runs against {'; against '.join(parts)}." if parts else ""
+
+
+def why_not(group: Group) -> str:
+    """Why no law is claimed; empty: one is."""
+    if supported(group):
+        return ""
+    return str(group.get("error") or listed(group["doubts"]) or "no trend")
+
+
+def _two(group: Group, spec: Mapping[str, Any]) -> list[Claim]:
+    """E + A N^-a + B C^-b, or E + A D'^-a: an exponent for each variable, and what copies are worth."""
+    joint = spec["form"] == "joint"
+    names = [thing(spec["x"]), thing(spec["second"])] if joint else ["the effective number of puzzles"]
+    if not supported(group):
+        return [Claim(spec["y"], listed(names), "", math.nan, None, "none", "change", more=why_not(group))]
+    form = chosen(group)
+    floor = "; no floor is established (its interval includes 0)"
+    if floor_shown(group):
+        floor = (
+            f", towards a floor of {measured(spec['y'], form['parameters']['E'], form['intervals'].get('E'))}"
+        )
+    found = []
+    for name, key in zip(names, ("a", "b")):
+        value, bounds = slope(form, key)
+        more = floor if name == names[-1] else ""
+        found.append(
+            Claim(spec["y"], name, "", value, bounds, "lower" if value < 0 else "higher", "power", more=more)
+        )
+    if not joint:
+        worth, bounds = form["parameters"]["R*"], (form.get("intervals") or {}).get("R*")
+        found.append(
+            Claim("copies_worth", "", "", worth, bounds, "none", "level", more=", however many there are")
+        )
+    return found
+
+
+def _critical(group: Group, spec: Mapping[str, Any], where: str) -> Claim:
+    """The batch beyond which more puzzles a step save few steps."""
+    target = f"the target of {goal(spec['target'])}"
+    fields: dict[str, Any] = {"measure": "level", "place": f"{where}, {target}" if where else target}
+    if why := why_not(group):
+        return Claim("critical_batch", "", "", math.nan, None, "none", more=why, **fields)
+    form = chosen(group)
+    bounds = form.get("intervals") or {}
+    fewest = measured("training.steps", form["parameters"]["Smin"], bounds.get("Smin"))
+    fields["more"] = f", and no batch takes fewer than {fewest}"
+    return Claim("critical_batch", "", "", form["parameters"]["B*"], bounds.get("B*"), "none", **fields)
+
+
+def _optima(group: Group, spec: Mapping[str, Any]) -> list[Claim]:
+    """How the best x depends on the second variable; for budgets also the steps that it leaves."""
+    x, second = spec["x"], thing(spec["second"])
+    if "error" in group:
+        return [Claim(x, second, "", math.nan, None, "none", "optimum", more=group["error"])]
+    inside, law = [item for item in group["optima"] if not item["edge"]], group["law"]
+    edges = [compact(item["second"]) for item in group["optima"] if item["edge"]]
+    ends = f" At {second} {listed(edges)} the best value lies at the edge of the grid." if edges else ""
+    if not law or not law["enough_points"] or not law["intervals"]:
+        few = f"{len(inside)} of {len(group['optima'])} optima lie inside the grid, too few for a power law"
+        return [Claim(x, second, "", math.nan, None, "none", "optimum", more=few, notes=ends)]
+    value, bounds = law["parameters"]["a"], tuple(law["intervals"]["a"])
+    verdict: Verdict = "higher" if bounds[0] > 0 else "lower" if bounds[1] < 0 else "open"
+    more = ""
+    if spec["form"] == "isoflop":
+        parts = []
+        for key, name in (("a", thing(x)), ("steps", "training steps")):
+            low, high = (10**bound for bound in law["intervals"][key])
+            parts.append(f"{estimate(10 ** law['parameters'][key], (low, high))} times the {name}")
+        lost = sorted(item["doubling"]["value"] for item in inside)
+        shown = [number(100 * value, 2) for value in (lost[0], lost[-1])]
+        more = f": ten times the {second} is best spent on {listed(parts)}"
+        ends = f" Half or twice the best {thing(x)} raises {thing(spec['y'])} by {shown[0]} to {shown[1]} %.{ends}"
+    return [Claim(x, second, "", value, bounds, verdict, "optimum", more=more, notes=ends, pairs=len(inside))]
+
+
+def equation(group: Group, x: str, y: str = "error", width: int = 72) -> str:
+    """The law with its parameters and 95 % intervals, as mathtext in lines of about `width` characters.
+
+    The variable is divided by a round number inside the data, so that A is the metric (above the floor) there.
+    """
+    form = chosen(group)
+    left, right = label(y).symbol, label(x).symbol
+    reference = form.get("reference")
+    if reference:
+        right = f"({right} / {_mathtext(reference['x'])})"
+    floor = "E + " if group["chosen"] == "power_law_floor" else ""
+    parts = [f"${left if left != 'x' else 'y'} = {floor}A\\,{right}^{{-a}}$"]
+    values, bounds = dict(form["parameters"]), dict(form.get("intervals") or {})
+    if reference:
+        values["A"], bounds["A"] = reference["A"], reference["interval"]
+    share = label(y).percent
+    for key in [key for key in ("a", "A", "E") if key in values]:
+        text = (
+            measured(y, values[key], bounds.get(key))
+            if share and key != "a"
+            else estimate(values[key], bounds.get(key))
+        )
+        if key == "E" and not floor_shown(group) and bounds.get(key):
+            parts.append(f"E < {measured(y, bounds[key][1]) if share else estimate(bounds[key][1])}")
+        else:
+            parts.append(f"{key} = {text}")
+    lines = [parts[0]]
+    for part in parts[1:]:
+        if len(lines[-1].replace("$", "").replace("\\", "")) + len(part) > width:
+            lines.append(part)
+        else:
+            lines[-1] += ",  " + part
+    return "\n".join(lines)
+
+
+def _mathtext(value: float) -> str:
+    """A round number (1, 2 or 5 times a power of ten) inside a formula."""
+    if value < 1e4:
+        return f"{value:g}"
+    power = math.floor(math.log10(value) + 1e-9)
+    head = round(value / 10**power)
+    return (f"{head}\\cdot" if head != 1 else "") + f"10^{{{power}}}"

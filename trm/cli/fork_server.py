@@ -1,0 +1,40 @@
+"""`python -m trm fork-server`: run the short jobs of a study as forks of one process. The pipeline starts it."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+import traceback
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's options."""
+    parser.add_argument("kind", choices=("training", "analysis"), help="which commands it runs")
+    parser.add_argument("socket", help="path of its socket; it ends when its standard input is closed")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve; in a child the exit code of its command."""
+    from trm.cli import main
+    from trm.pipeline.forkserver import Server
+
+    parent, code = os.getpid(), None
+    try:
+        server = Server(args.kind, args.socket, main)
+    except FileNotFoundError:
+        return 0  # the controller has ended, and its other server has removed the folder
+    try:
+        code = server.serve()
+    except BaseException:
+        if os.getpid() == parent:
+            raise
+        traceback.print_exc()
+        code = 1
+    if code is None:
+        return 0
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # the server's own ending is not its child's business

@@ -1,0 +1,277 @@
+"""Jobs of one machine as forks of a process that has imported torch already, which saves two CPU seconds a job.
+
+Snakemake starts a process for every job. Where the jobs are short, most of such a process is imports. So the controller
+starts servers (`Servers`), and `python -m trm COMMAND` passes its arguments, folder, environment and standard files to
+one of them instead of running the command itself. The server forks a child that runs it; signals and the exit code pass
+between the two. Whatever differs from the server's own start (another interpreter, variables that libraries read when
+they are imported) is run as if there were no server.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+FOLDER = "TRM_FORK_SERVER"
+"""Environment variable: the folder of the servers' sockets. Empty or unset: no server."""
+KINDS = {
+    "train": "training",
+    "evaluate": "training",
+    "fit": "analysis",
+    "plot": "analysis",
+    "table": "analysis",
+}
+"""Which server runs a command."""
+IMPORTS = {
+    "training": (
+        "trm.cli.train", "trm.training.loop", "trm.training.setup", "trm.training.checkpoints.remote",
+        "trm.storage.folders", "trm.study.grid", "trm.evaluation.evaluate", "numpy.random",
+    ),
+    "analysis": ("trm.analysis.kinds", "trm.analysis.tables"),
+}  # fmt: skip
+"""What each server imports when its first job comes."""
+READ_AT_IMPORT = (
+    "ATEN_",
+    "GOTO_",
+    "KMP_",
+    "LD_",
+    "MALLOC_",
+    "MKL_",
+    "OMP_",
+    "ONEDNN_",
+    "OPENBLAS_",
+    "PYTHON",
+    "TORCH",
+)
+"""Variables that libraries read when they are imported."""
+FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+MAX_REQUEST = 1 << 20
+
+
+def _start(environment: Mapping[str, str]) -> dict[str, Any]:
+    """What a child takes over from the server and cannot change."""
+    variables = {name: value for name, value in environment.items() if name.startswith(READ_AT_IMPORT)}
+    return {"python": sys.executable, "trm": __file__, "variables": variables, "mask": _umask()}
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def run_elsewhere(arguments: Sequence[str]) -> int | None:
+    """Run `trm ARGUMENTS` in a server's child and return its exit code; None if no server does it."""
+    folder = os.environ.get(FOLDER)
+    kind = KINDS.get(arguments[0]) if arguments else None
+    if not folder or not kind or "--workers" in arguments:
+        return None
+    request = {
+        "arguments": arguments,
+        "folder": os.getcwd(),
+        "environment": dict(os.environ),
+        "start": _start(os.environ),
+    }
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        try:
+            connection.connect(str(Path(folder, kind)))
+            encoded = json.dumps(request).encode()
+            socket.send_fds(connection, [len(encoded).to_bytes(4, "big")], [0, 1, 2])
+            connection.sendall(encoded)
+        except OSError:
+            return None
+        with connection.makefile("r") as answers:
+            child = int(answers.readline() or 0)
+            if not child:
+                return None  # the server would not, or has ended
+
+            def forward(number: int, _: FrameType | None) -> None:
+                with suppress(ProcessLookupError):
+                    os.kill(child, number)
+
+            for number in FORWARDED:
+                signal.signal(number, forward)
+            ended = answers.readline()
+    if not ended:
+        print("trm: the server of this job has ended, and the job with it", file=sys.stderr)
+        return 1
+    return int(ended)
+
+
+class Server:
+    """Forks a child for every connection. Ends when its standard input is closed and all children have ended.
+
+    Args:
+        kind: of IMPORTS.
+        address: path of the socket.
+        main: runs a command line and returns its exit code.
+    """
+
+    def __init__(self, kind: str, address: str, main: Callable[[list[str]], int]):
+        self._kind, self._address, self._main = kind, address, main
+        self._imported = False
+        self._children: dict[int, socket.socket] = {}
+        self._selector = selectors.DefaultSelector()
+        self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listening.bind(address)
+        self._listening.listen(64)
+        woken, waking = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(waking)
+        self._woken, self._waking = woken, waking
+        for file, name in ((self._listening, "client"), (0, "parent"), (woken, "child")):
+            self._selector.register(file, selectors.EVENT_READ, name)
+
+    def serve(self) -> int | None:
+        """Serve until the end (None), or in a child: the exit code of its command."""
+        while self._children or self._listening.fileno() >= 0:
+            for key, _ in self._selector.select():
+                if key.data == "client" and self._listening.fileno() >= 0:
+                    connection, _ = self._listening.accept()
+                    request = self._fork(connection)
+                    if request is not None:
+                        return self._run(request)
+                elif key.data == "parent":
+                    self._selector.unregister(0)
+                    self._selector.unregister(self._listening)
+                    self._listening.close()
+                    Path(self._address).unlink(missing_ok=True)
+                    with suppress(OSError):  # the other server's socket is still there
+                        Path(self._address).parent.rmdir()
+                elif key.data == "child":
+                    os.read(self._woken, 1 << 16)
+                    self._reap()
+                else:  # the client is gone: it was killed
+                    self._selector.unregister(key.fileobj)
+                    with suppress(ProcessLookupError):
+                        os.kill(key.data, signal.SIGKILL)
+        return None
+
+    def _import(self) -> None:
+        if not self._imported:
+            for name in IMPORTS[self._kind]:
+                importlib.import_module(name)
+            self._imported = True
+
+    def _fork(self, connection: socket.socket) -> dict[str, Any] | None:
+        """In the child: the request."""
+        try:
+            length, files, _, _ = socket.recv_fds(connection, 4, 3)
+            request: dict[str, Any] = json.loads(_receive(connection, int.from_bytes(length, "big")))
+        except (OSError, ValueError):
+            connection.close()
+            return None
+        if request["start"] != _start(os.environ):
+            connection.sendall(b"0\n")
+        else:
+            self._import()
+            child = os.fork()
+            if child == 0:
+                self._leave(connection)
+                return request | {"files": files}
+            connection.sendall(f"{child}\n".encode())
+            self._children[child] = connection
+            self._selector.register(connection, selectors.EVENT_READ, child)
+        for file in files:
+            os.close(file)
+        if connection not in self._children.values():
+            connection.close()
+        return None
+
+    def _leave(self, connection: socket.socket) -> None:
+        """Give up what belongs to the server."""
+        signal.set_wakeup_fd(-1)
+        for number in (*FORWARDED, signal.SIGCHLD):
+            signal.signal(number, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        self._selector.close()
+        for file in (self._listening, connection, *self._children.values()):
+            file.close()
+        os.close(self._woken)
+        os.close(self._waking)
+
+    def _run(self, request: dict[str, Any]) -> int:
+        for number, file in enumerate(request["files"]):
+            os.dup2(file, number)
+            os.close(file)
+        os.chdir(request["folder"])
+        os.environ.clear()
+        os.environ.update(request["environment"])
+        tempfile.tempdir = None  # that of the server's environment
+        sys.argv = ["trm", *request["arguments"]]
+        try:
+            return self._main(request["arguments"])
+        except SystemExit as ending:
+            if isinstance(ending.code, int | None):
+                return ending.code or 0
+            print(ending.code, file=sys.stderr)
+            return 1
+
+    def _reap(self) -> None:
+        for child in list(self._children):
+            ended, status = os.waitpid(child, os.WNOHANG)
+            if not ended:
+                continue
+            connection = self._children.pop(child)
+            with suppress(KeyError):
+                self._selector.unregister(connection)
+            code = os.waitstatus_to_exitcode(status)
+            with suppress(OSError), connection:
+                connection.sendall(f"{code if code >= 0 else 128 - code}\n".encode())
+
+
+def _receive(connection: socket.socket, length: int) -> bytes:
+    if length > MAX_REQUEST:
+        raise ValueError("no request")
+    received = b""
+    while len(received) < length:
+        part = connection.recv(length - len(received))
+        if not part:
+            raise ValueError("no request")
+        received += part
+    return received
+
+
+class Servers:
+    """The servers of a controller on Linux; `close` lets them end with their last job.
+
+    Sets the variable by which the jobs that this process starts find them.
+
+    Args:
+        threads: of each job; other jobs run by themselves.
+    """
+
+    def __init__(self, threads: int):
+        self._folder = tempfile.mkdtemp(prefix="trm-")
+        # as Snakemake sets them for a job
+        names = ("OMP", "GOTO", "OPENBLAS", "MKL", "NUMEXPR")
+        environment = os.environ | {f"{name}_NUM_THREADS": str(threads) for name in names}
+        self.processes = [
+            subprocess.Popen(
+                [sys.executable, "-m", "trm", "fork-server", kind, str(Path(self._folder, kind))],
+                stdin=subprocess.PIPE,
+                env=environment,
+                start_new_session=True,  # Ctrl-C in the terminal reaches the clients, which forward it
+            )
+            for kind in IMPORTS
+        ]
+        os.environ[FOLDER] = self._folder
+
+    def close(self) -> None:
+        """No further jobs."""
+        os.environ.pop(FOLDER, None)
+        for process in self.processes:
+            if process.stdin:
+                process.stdin.close()
