@@ -80,6 +80,13 @@ def test_runs_at_both_of_the_last_points_are_compared_in_pairs() -> None:
     assert ended(Data(data.x, np.exp(flat), group, runs, np.zeros(12)))
 
 
+def test_runs_of_one_budget_are_one_point_of_the_envelope() -> None:
+    """They end at whole steps, so the worse one may be the cheaper one."""
+    cost, error = np.array([19.95, 20.0, 199, 200, 1998, 2000]), np.array([0.9, 0.8, 0.4, 0.3, 0.1, 0.09])
+    data = Data(cost[None], error, np.arange(6), list("abcdef"), np.zeros(6))
+    assert envelope(data).runs == ["b", "d", "f"]
+
+
 def test_each_draw_chooses_its_own_envelope() -> None:
     """Two sizes that are as good as one another: which is on the envelope is a matter of chance."""
     rng = np.random.default_rng(0)

@@ -160,7 +160,11 @@ def detectable(differences: Sequence[Mean], power: float = 0.8) -> float | None:
     return float((stats.t.ppf(1 - alpha / 2, n - 1) + stats.t.ppf(power, n - 1)) * spread)
 
 
-def frontier(cost: np.ndarray, value: np.ndarray, *, tolerance: float = 0.0) -> np.ndarray:
+EQUAL_COST = 0.05
+"""Relative difference of costs that count as equal: runs of one budget end at whole steps."""
+
+
+def frontier(cost: np.ndarray, value: np.ndarray, *, tolerance: float = EQUAL_COST) -> np.ndarray:
     """Indices of the points on the Pareto frontier (higher values are better), by rising cost.
 
     A point is dominated if another costs no more and is at least as good, and is strictly better in one of the two.

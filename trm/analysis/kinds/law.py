@@ -235,9 +235,7 @@ def marks(
 
 def envelope(axes: Axes, means: np.ndarray) -> None:
     """The best mean at each price, over all colours. means: place and mean of each point [P, 2]."""
-    best = means[
-        stats.frontier(means[:, 0], -means[:, 1], tolerance=0.05)
-    ]  # runs of a budget end at whole steps
+    best = means[stats.frontier(means[:, 0], -means[:, 1])]
     style: dict[str, Any] = {"color": "black", "linewidth": 0.9, "linestyle": ":", "zorder": 6}
     axes.plot(*best.T, label="envelope", **style)
 
