@@ -1,11 +1,25 @@
 """One emulated pod of four hosts for all tests, and studies on it."""
 
+import asyncio
 import shutil
 
 import pytest
 
+from snakemake_executor_plugin_tpu.capacity import Capacity
+from snakemake_executor_plugin_tpu.cloud import TpuCloud
 from snakemake_executor_plugin_tpu.emulator import EmulatedPod, why_not
 from snakemake_executor_plugin_tpu.emulator.study import Study
+from snakemake_executor_plugin_tpu.emulator.tpu_api import TpuApi
+from snakemake_executor_plugin_tpu.keys import public_half
+from snakemake_executor_plugin_tpu.settings import ExecutorSettings
+from snakemake_executor_plugin_tpu.ssh import HELD
+
+
+@pytest.fixture(autouse=True)
+def nothing_left():
+    """Check that each test has closed its ssh connections."""
+    yield
+    assert not HELD
 
 
 @pytest.fixture(scope="session")
@@ -46,6 +60,52 @@ def study(healthy_pod, tmp_path):
     yield make
     for one in made:
         one.end()
+
+
+@pytest.fixture
+def api():
+    """Return a TPU API whose pods have two fake hosts."""
+    keys = iter(range(100))
+    server = TpuApi(
+        lambda node: (["127.0.0.1", "127.0.0.2"], [f"ssh-ed25519 key{next(keys)}" for _ in range(2)]),
+        lambda node: None,
+        seconds_per_state=0.01,
+    )
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def key(tmp_path_factory):
+    """Return the path of an ssh key."""
+    path = tmp_path_factory.mktemp("ssh") / "key"
+    public_half(path, print)
+    return path
+
+
+@pytest.fixture
+def play(api, key):
+    """Return a function that runs a story with a client of the API and the wait for capacity."""
+    return lambda story, **settings: run_story(story, api, {"ssh_key": str(key), **settings})
+
+
+def run_story(story, api, settings):
+    """Return the story's result and the log lines."""
+    output = []
+
+    async def run():
+        pod = {"project": "p", "zone": "z", "name": "pod", "create": True, **settings}
+        pod["api_endpoint"] = f"127.0.0.1:{api.port}"
+        cloud = TpuCloud(ExecutorSettings(**pod), output.append)
+        cloud.poll_seconds, cloud.pauses = (0.01, 0.02), (0.01, 0.04)
+        capacity = Capacity(cloud, output.append)
+        try:
+            return await story(cloud, capacity)
+        finally:
+            await cloud.close()
+
+    return asyncio.run(run()), output
 
 
 def pytest_collection_modifyitems(items) -> None:

@@ -1,67 +1,14 @@
 """The TPU API as the plugin uses it, against a server that speaks it."""
 
 import asyncio
-import re
 
 import pytest
-from google.api_core import exceptions as gx
-from google.auth import exceptions as auth
 
 from snakemake_executor_plugin_tpu.capacity import Capacity
 from snakemake_executor_plugin_tpu.cloud import CALL, LABEL, TpuCloud
-from snakemake_executor_plugin_tpu.emulator.iam import ROLES, TPU_METHODS, TPU_PERMISSIONS
-from snakemake_executor_plugin_tpu.emulator.tpu_api import TpuApi
-from snakemake_executor_plugin_tpu.errors import CloudError, DeletedByUser, Offline, explain, is_transient
+from snakemake_executor_plugin_tpu.errors import CloudError, DeletedByUser
 from snakemake_executor_plugin_tpu.keys import public_half
 from snakemake_executor_plugin_tpu.settings import ExecutorSettings
-
-
-@pytest.fixture
-def api():
-    """Return a TPU API whose pods have two fake hosts."""
-    keys = iter(range(100))
-    server = TpuApi(
-        lambda node: (["127.0.0.1", "127.0.0.2"], [f"ssh-ed25519 key{next(keys)}" for _ in range(2)]),
-        lambda node: None,
-        seconds_per_state=0.01,
-    )
-    server.start()
-    yield server
-    server.stop()
-
-
-@pytest.fixture(scope="module")
-def key(tmp_path_factory):
-    """Return the path of an ssh key."""
-    path = tmp_path_factory.mktemp("ssh") / "key"
-    public_half(path, print)
-    return path
-
-
-@pytest.fixture
-def play(api, key):
-    """Return a function that runs a story with a client of the API and the wait for capacity."""
-    return lambda story, **settings: run_story(story, api, {"ssh_key": str(key), **settings})
-
-
-def settings_of(**settings):
-    return ExecutorSettings(**{"project": "p", "zone": "z", "name": "pod", "create": True, **settings})
-
-
-def run_story(story, api, settings):
-    """Return the story's result and the log lines."""
-    output = []
-
-    async def run():
-        cloud = TpuCloud(settings_of(api_endpoint=f"127.0.0.1:{api.port}", **settings), output.append)
-        cloud.poll_seconds, cloud.pauses = (0.01, 0.02), (0.01, 0.04)
-        capacity = Capacity(cloud, output.append)
-        try:
-            return await story(cloud, capacity)
-        finally:
-            await cloud.close()
-
-    return asyncio.run(run()), output
 
 
 def test_create_adopt_preempt_recreate_delete(api, play, key):
@@ -120,7 +67,8 @@ def test_create_adopt_preempt_recreate_delete(api, play, key):
     ],
 )
 def test_each_type_of_slice_has_its_image(settings, images):
-    assert [one.runtime() for one in settings_of(**settings).slices()] == images
+    pod = ExecutorSettings(**{"project": "p", "zone": "z", "name": "pod", **settings})
+    assert [one.runtime() for one in pod.slices()] == images
 
 
 @pytest.mark.parametrize("provisioning", ["on-demand", "reserved"])
@@ -371,133 +319,3 @@ def test_unknown_host_keys_are_trusted_only_on_request(api, play, code):
             await cloud.endpoints()
 
     play(story)
-
-
-def test_outages_are_survived_and_reported(api, play, monkeypatch):
-    async def no_pause(_):
-        pass
-
-    api.fail(4)
-
-    async def story(cloud, _):
-        monkeypatch.setattr("snakemake_executor_plugin_tpu.cloud.asyncio.sleep", no_pause)
-        return await cloud.describe()
-
-    state, output = play(story)
-    assert state.is_absent
-    assert api.calls.count("GetNode") == 5
-    assert re.fullmatch(
-        r"Cannot reach Google since \d\d:\d\d \(emulated outage\); nothing was changed, .*", output[0]
-    )
-    assert output[1:] == ["Google answers again"]
-
-
-def test_a_study_waits_for_the_network_for_hours_and_people_for_minutes(api, play, monkeypatch):
-    now = [1000.0]
-
-    async def pass_time(seconds):
-        now[0] += seconds
-
-    monkeypatch.setattr("snakemake_executor_plugin_tpu.cloud.asyncio.sleep", pass_time)
-    monkeypatch.setattr("snakemake_executor_plugin_tpu.cloud.time.monotonic", lambda: now[0])
-
-    async def story(cloud, _):
-        for patience in (cloud.patience, 43200):
-            cloud.patience, begin = patience, now[0]
-            with pytest.raises(Offline, match="Cannot reach Google since"):
-                await cloud.describe()
-            assert patience < now[0] - begin < patience + 60
-
-    api.offline = True
-    _, output = play(story)
-    assert len(output) == 1
-
-
-def test_expired_credentials_are_reported_at_once(api, play):
-    # gRPC gets the token in a plugin and reports this as an outage.
-    message = "Getting metadata from plugin failed with error: Reauthentication is needed."
-    api.fail(1, "UNAVAILABLE", message)
-    with pytest.raises(CloudError, match="gcloud auth application-default login"):
-        play(lambda cloud, _: cloud.describe())
-    assert api.calls == ["GetNode"]
-
-
-def test_no_plain_text_api_elsewhere():
-    async def story():
-        await TpuCloud(settings_of(api_endpoint="10.0.0.1:80"), print).describe()
-
-    with pytest.raises(CloudError, match="is not on this machine"):
-        asyncio.run(story())
-
-
-@pytest.mark.parametrize(
-    ("error", "expected"),
-    [
-        (gx.PermissionDenied("x"), "--role=roles/tpu.admin"),
-        (
-            gx.PermissionDenied("Cloud TPU API has not been used in project p"),
-            "gcloud services enable tpu.googleapis",
-        ),
-        (gx.ResourceExhausted("Quota 'TPUV4sPreemptible' exhausted"), "gcloud beta quotas info list"),
-        (gx.ResourceExhausted("There is no more capacity in the zone"), "run the same command later"),
-        (gx.InvalidArgument("Cloud TPU received a bad request. runtime version x"), "versions list --zone=z"),
-        (gx.InvalidArgument("accelerator type v4-65 is unknown"), "accelerator-types list --zone=z"),
-        (gx.NotFound("location z is unknown"), "gcloud compute tpus locations list"),
-        (
-            gx.PermissionDenied("This API method requires billing to be enabled. #p"),
-            "billing/linkedaccount?project=p",
-        ),
-        (
-            gx.PermissionDenied("Caller does not have required permission to use project q"),
-            "set-quota-project p",
-        ),
-        (gx.PermissionDenied("does not have serviceusage.services.use access"), "serviceUsageConsumer"),
-        (auth.DefaultCredentialsError("none"), "gcloud auth application-default login"),
-        (gx.InternalServerError("boom"), "refused to create pod"),
-    ],
-)
-def test_errors_are_one_sentence_with_the_command_that_fixes_them(error, expected):
-    output = explain(error, "p", "z", "create pod", settings_of())
-    assert expected in output
-    assert "\n" not in output
-
-
-def test_transient_errors():
-    assert is_transient(gx.ServiceUnavailable("x"))
-    assert is_transient(gx.ResourceExhausted("Quota exceeded for requests per minute"))
-    assert not is_transient(gx.ResourceExhausted("Quota for chips"))
-    assert not is_transient(gx.PermissionDenied("x"))
-
-
-@pytest.mark.parametrize(
-    ("roles", "sentence"),
-    [
-        ({"roles/tpu.viewer", "roles/iam.serviceAccountUser"}, "--role=roles/tpu.admin"),
-        (
-            {"roles/tpu.admin"},
-            r"iam service-accounts add-iam-policy-binding me@p .*roles/iam.serviceAccountUser",
-        ),
-    ],
-)
-def test_missing_roles_are_named(api, play, roles, sentence):
-    api.roles = roles
-    with pytest.raises(CloudError, match=sentence):
-        play(lambda cloud, capacity: capacity.wait(), service_account="me@p")
-    assert not api.queued
-
-
-def test_calls_need_published_permissions_only():
-    """Cloud TPU has no permissions for queued resources: a role with one cannot be created."""
-    assert set(TPU_METHODS.values()) <= TPU_PERMISSIONS == ROLES["roles/tpu.admin"]
-    assert not any("queued" in permission for permission in TPU_PERMISSIONS)
-
-
-def test_the_least_roles_suffice(api, play):
-    api.roles = {"roles/tpu.admin", "roles/iam.serviceAccountUser"}
-
-    async def story(cloud, capacity):
-        assert (await capacity.wait()).is_ready
-        assert await cloud.endpoints()
-        await cloud.delete()
-
-    play(story, service_account="me@p")

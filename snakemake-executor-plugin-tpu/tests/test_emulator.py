@@ -31,3 +31,28 @@ def test_a_pod_from_a_shell(tmp_path):
     finally:
         command("down")
     assert not (tmp_path / "pod" / "control").exists()
+
+
+REPLACED = """
+import subprocess, sys
+from pathlib import Path
+from snakemake_executor_plugin_tpu.emulator import EmulatedPod
+
+with EmulatedPod(Path(sys.argv[1]), "v4-8") as pod:
+    pod.create()
+    subprocess.run("cp -p /etc/passwd /etc/passwd.new; mv /etc/passwd.new /etc/passwd", shell=True, check=True)
+    print(pod.hosts[0].enter("id", "-un", "snakemake").stdout)
+"""
+
+
+def test_hosts_keep_their_users_when_this_machine_gets_one(tmp_path):
+    """Programs such as useradd replace /etc/passwd, which removes what is mounted over it in any namespace."""
+    copy = 'cp -a /etc "$0" && mount --bind "$0" /etc && exec "$@"'
+    program = [sys.executable, "-c", REPLACED, str(tmp_path / "pod")]
+    done = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", copy, str(tmp_path / "etc"), *program],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.stdout.strip() == "snakemake", done.stderr

@@ -115,10 +115,24 @@ def test_unsigned_messages_are_ignored(hosts):
     assert one.heard[1][1] == 9999.0
 
 
+def test_guest_attributes_count_once(hosts, monkeypatch):
+    make, clock, _ = hosts
+    one = make()
+    text = json.dumps({"rank": 1, "idle": 20.0})
+    items = [{"namespace": "snakemake-tpu", "key": "idle", "value": json.dumps([text, one.sign(text)])}]
+    answer = {"guestAttributes": [{"queryPath": "snakemake-tpu/", "queryValue": {"items": items}}]}
+    monkeypatch.setattr(one, "call", lambda *_: (200, json.dumps(answer)))
+    one.look()
+    assert one.heard == {1: (clock.now, 20.0)}
+    heard, clock.now = dict(one.heard), clock.now + 100
+    one.look()  # its host may be dead
+    assert one.heard == heard
+
+
 def test_refusals_are_noted(hosts, monkeypatch):
     make, clock, _ = hosts
 
-    def ask(url, method="GET", token=""):
+    def ask(url, method="GET", token="", data=None):
         if method == "DELETE":
             place = url.partition("?")[0].rpartition("/")[0]
             assert (place, token) == ("http://api/v2/projects/p/locations/z/queuedResources", "t")
@@ -160,7 +174,7 @@ def guarded(study):
     made = []
     yield make
     for pod in {one.pod for one in made}:
-        pod.metadata.may_delete, pod.metadata.token_status = True, 200
+        pod.metadata.may_delete, pod.metadata.may_get, pod.metadata.token_status = True, True, 200
         for host in pod.hosts:
             host.unknown, host.udp = set(), True
         pod.remove()  # or its guards would delete it under the next test
@@ -218,10 +232,22 @@ def test_what_a_guard_cannot_do_is_said_before_the_first_job(guarded, fault, sai
     assert re.search(sentence, one.command("status")[1])
 
 
+def block_udp(pod):
+    for host in pod.hosts:
+        host.udp = False
+
+
+def test_hosts_hear_each_other_without_udp(guarded):
+    one = guarded({"a": {}}, **{"tpu-lease": 43200})
+    block_udp(one.pod)
+    assert one.command("up")[0] == 0
+    until(lambda: "REST DeleteQueuedResource" in one.pod.api.calls)
+
+
 def test_hosts_that_do_not_hear_each_other_are_said(guarded):
     one = guarded({"a": {}}, **{"tpu-idle-delete": 0.2})
-    for host in one.pod.hosts:
-        host.udp = False
+    block_udp(one.pod)
+    one.pod.metadata.may_get = False
     assert one.command("up")[0] == 0
     until(lambda: "hears nothing of w1, w2, w3, which counts as in use" in one.command("status")[1])
     assert all(host.is_up for host in one.pod.hosts)

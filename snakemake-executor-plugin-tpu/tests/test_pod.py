@@ -18,7 +18,7 @@ from snakemake_executor_plugin_tpu.cloud import Endpoint
 from snakemake_executor_plugin_tpu.emulator.network import PORT
 from snakemake_executor_plugin_tpu.errors import HostKeyError, PodError, TaskLost, Unreachable
 from snakemake_executor_plugin_tpu.pod import Followed, Worker
-from snakemake_executor_plugin_tpu.ssh import Ssh, control_folder, try_ssh, write_config
+from snakemake_executor_plugin_tpu.ssh import HELD, Ssh, control_folder, release_folder, try_ssh, write_config
 
 
 async def nobody_knows():
@@ -287,19 +287,24 @@ def test_sockets_of_ended_controllers_are_removed_and_those_of_others_kept(monke
         waiting = [sys.executable, "-c", f"{program}; input()"]
         with subprocess.Popen(waiting, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
             theirs = Path(other.stdout.readline().strip())
-            ours = control_folder([place])
+            ours = [control_folder([place])]
             assert theirs.exists()
             other.communicate("end")
-        control_folder([place])
+        ours.append(control_folder([place]))
         assert not theirs.exists()
-        assert ours.exists()
+        assert ours[0].exists()
         long = Path(place, "y" * 40)
         long.mkdir()
-        assert control_folder([str(long), place]).parent == Path(place)
+        ours.append(control_folder([str(long), place]))
+        assert ours[-1].parent == Path(place)
+        assert not list(long.iterdir())
         with pytest.raises(
             PodError, match="ssh needs .* for its sockets, and neither can be used: AF_UNIX path"
         ):
             control_folder([str(long)])
+        for folder in ours:
+            release_folder(folder)
+        assert not HELD
     finally:
         shutil.rmtree(place)
 

@@ -1,6 +1,7 @@
 """The script for a GPU, run whole at a tiny size on the CPU."""
 
 import json
+import subprocess
 import sys
 
 import pytest
@@ -30,6 +31,27 @@ def test_jobs_and_table(tmp_path, monkeypatch, capsys):
     assert trained["ratio"] > 0
     assert 0 < trained["share"] < 2
     assert found["evaluate-mlp-eager"]["result"]["full_test_minutes"] > 0
+
+
+BARE = """
+import sys
+
+class Others:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("yaml", "numba", "safetensors", "scipy", "pandas", "matplotlib", "snakemake"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Others())
+from benchmarks import gpu
+sys.exit(gpu.main())
+"""
+
+
+def test_torch_numpy_and_pydantic_suffice(tmp_path):
+    words = ("--tiny", "--out", str(tmp_path), "--job", "train-mlp-eager")
+    done = subprocess.run([sys.executable, "-c", BARE, *words], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "train-mlp-eager.json").read_text())["result"]["ratio"] > 0
 
 
 def test_a_broken_job_leaves_the_others_alone(tmp_path, monkeypatch, capfd):

@@ -133,7 +133,6 @@ class Walk:
         self.pod.gcs.proxy.roles = set.intersection(*kinds)
         mine = {role for where, who, role in roles if where != "bucket_role" and who.startswith("user:")}
         self.pod.api.roles = mine
-        ends = {"tpu.nodes.delete"}
         hosts = [
             role
             for where, who, role in roles
@@ -141,7 +140,8 @@ class Walk:
         ]
         held = {permission for role in hosts for permission in state.get("custom", {}).get(role, ())}
         if self.pod.metadata:
-            self.pod.metadata.may_delete = ends <= held
+            self.pod.metadata.may_delete = "tpu.nodes.delete" in held
+            self.pod.metadata.may_get = "tpu.nodes.get" in held
         for name in state["buckets"]:
             if name not in {bucket.name for bucket in self.pod.client().list_buckets()}:
                 self.pod.gcs.create_bucket(name)
@@ -211,7 +211,7 @@ def test_a_role_with_a_permission_that_does_not_exist_is_refused(tmp_path):
     for command in (
         "config set project my-project",
         f"{create}tpu.queuedresources.delete,tpu.nodes.delete",
-        f"{create}tpu.nodes.delete",
+        f"{create}tpu.nodes.delete,tpu.nodes.get",
     ):
         words = [sys.executable, ROOT / "tests/pipeline/gcloud.py", *command.split()]
         codes.append(subprocess.run(words, env=environment).returncode)

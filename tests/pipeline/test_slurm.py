@@ -1,13 +1,16 @@
 """When a job asks Slurm to start it again, with stand-ins for Slurm's commands (tests/slurm has the real ones)."""
 
+import asyncio
 import os
 import signal
+from types import SimpleNamespace
 
 import pytest
 
 from trm.cli import main
 from trm.cli.train import _resume_later
 from trm.pipeline.slurm import job_id, minutes_left, requeue, stretch_minutes
+from trm.pipeline.slurm_executor import Executor
 
 
 @pytest.fixture
@@ -115,3 +118,29 @@ def test_job_on_a_tpu_asks_the_plugin_to_launch_it_again(tmp_path, monkeypatch):
     assert not (tmp_path / "again").exists()
     _resume_later(5, 30.0, 30.0)
     assert (tmp_path / "again").exists()
+
+
+@pytest.mark.parametrize(("first", "pauses"), [(1, [1.25, 1.5625]), (40, [50, 62.5])])
+def test_pauses_between_looks_grow_by_a_share(monkeypatch, first, pauses):
+    """A short job whose end the user asks to see soon is not looked at ten seconds later."""
+
+    async def running(self, jobs):
+        return dict.fromkeys(jobs, "RUNNING")
+
+    async def look():
+        return [
+            info async for info in executor.check_active_jobs([SimpleNamespace(external_jobid="7", aux={})])
+        ]
+
+    monkeypatch.setattr(Executor, "_states", running)
+    executor = object.__new__(Executor)
+    executor.workflow = SimpleNamespace(
+        executor_settings=SimpleNamespace(init_seconds_before_status_checks=first)
+    )
+    executor.next_seconds_between_status_checks, executor._away_since = first, None
+    for pause in pauses:
+        assert len(asyncio.run(look())) == 1
+        assert executor.next_seconds_between_status_checks == pause
+    for _ in range(30):
+        asyncio.run(look())
+    assert executor.next_seconds_between_status_checks == 120

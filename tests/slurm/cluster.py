@@ -44,7 +44,7 @@ SlurmdParameters=config_overrides
 GresTypes=gpu
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
-SlurmdTimeout=20
+SlurmdTimeout=10
 MinJobAge={min_job_age}
 NodeName=n0 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[0]} CPUs=8 RealMemory=64000 Gres=gpu:2 State=UNKNOWN
 NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs=8 RealMemory=64000 Gres=gpu:2 State=UNKNOWN

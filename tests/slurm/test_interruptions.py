@@ -91,3 +91,5 @@ def test_array_tasks_at_their_limit_go_back_each(new_study):
     study = new_study(steps=2, seeds=2, stop_after_minutes=1e-6)
     study.run("--until", "train", "--retries", "0", "--slurm-array-jobs", "train")
     assert [(run["steps"], run["resumes"]) for run in study.trained()] == [(2, 1), (2, 1)]
+    assert sorted(run["config"]["seed"] for run in study.trained()) == [0, 1]
+    assert len({study.cluster.show(job)["ArrayJobId"] for job in study.jobs()}) == 1

@@ -32,14 +32,6 @@ def test_the_documented_command_requests_what_the_run_needs(new_study):
     assert list(study.folder.glob("results/runs/*/evaluation-*.json"))
 
 
-def test_a_run_of_several_workers_has_a_gpu_for_each(new_study):
-    study = new_study(steps=4)
-    study.run("--until", "train", "--config", "workers=2")
-    (training,) = jobs_of(study, "train")
-    assert training["TresPerJob"] == "gres:gpu:2"
-    assert [run["workers"] for run in study.trained()] == [2]
-
-
 def test_a_run_over_two_nodes_is_that_of_one(new_study):
     losses = []
     for nodes in (1, 2):
@@ -47,6 +39,7 @@ def test_a_run_over_two_nodes_is_that_of_one(new_study):
         study.run("--until", "train", "--config", "workers=2", f"nodes={nodes}")
         (training,) = jobs_of(study, "train")
         assert training["NumNodes"] == str(nodes)
+        assert training["TresPerJob"] == "gres:gpu:2"
         assert [run["workers"] for run in study.trained()] == [2]
         (history,) = study.folder.glob("results/runs/*/history.csv")
         with history.open() as rows:
@@ -61,13 +54,6 @@ def test_a_dead_worker_on_another_node_ends_the_run_with_a_sentence(new_study):
     study.cluster.kill_worker("n1")
     study.wait(lambda: process.poll() == 1, "the end of the study")
     assert "worker 0 of 2 stops: another worker died" in study.log()
-
-
-def test_every_task_of_an_array_trains_its_own_run(new_study):
-    study = new_study(steps=10, seeds=3)
-    study.run("--until", "train", "--slurm-array-jobs", "train")
-    assert len({job["ArrayJobId"] for job in jobs_of(study, "train")}) == 1
-    assert sorted(run["config"]["seed"] for run in study.trained()) == [0, 1, 2]
 
 
 def test_a_group_trains_its_runs_one_after_another_on_one_gpu(new_study):

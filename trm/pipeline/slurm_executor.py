@@ -33,6 +33,8 @@ AWAY = re.compile(r"Unable to contact slurm|Socket timed out|temporarily unable|
 ARRAYS = Path(".snakemake/slurm_arrays")
 """One file for each job array: what each of its tasks makes."""
 CLOCK_SKEW = 60.0
+LONGER, LONGEST = 1.25, 120.0
+"""Pauses between looks at jobs grow by this factor, up to so many seconds: so long an end may go unseen."""
 
 
 def name_of(job: Any) -> str:
@@ -67,7 +69,7 @@ class Executor(plugin.Executor):  # type: ignore[misc]
     max_minutes = 0
     lost_minutes = 10.0
     logger: Any
-    next_seconds_between_status_checks: int
+    next_seconds_between_status_checks: float
 
     def __post_init__(self, test_mode: bool = False) -> None:
         self._submission, self._closing = threading.local(), threading.Event()
@@ -261,8 +263,8 @@ class Executor(plugin.Executor):  # type: ignore[misc]
                 ended += 1
             else:
                 yield info
-        waited = self.next_seconds_between_status_checks + 10
-        self.next_seconds_between_status_checks = first if ended or not active_jobs else min(waited, 120)
+        longer = min(LONGER * self.next_seconds_between_status_checks, LONGEST)
+        self.next_seconds_between_status_checks = first if ended or not active_jobs else longer
 
     async def _states(self, jobs: Sequence[str]) -> dict[str, str] | None:
         """State of each job that Slurm knows; None if it does not answer."""

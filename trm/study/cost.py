@@ -11,7 +11,6 @@ from pydantic import ValidationError
 from trm.errors import UserError
 from trm.study import flops, tpu_kernels
 from trm.study.dataset_identity import shape
-from trm.study.reading import error_sentence, read_yaml
 from trm.study.schema import (
     Count,
     EvaluationConfig,
@@ -88,6 +87,8 @@ def read_hardware(path: str | Path, name: str) -> Hardware:
     Raises:
         UserError: if the file or the entry is missing or malformed.
     """
+    from trm.study.reading import error_sentence, read_yaml  # PyYAML, which estimates of memory do without
+
     try:
         entries: dict[str, Any] = read_yaml(
             path, "name a readable file: it holds the speeds that the plan uses"

@@ -43,7 +43,6 @@ COMMANDS = ("up", "status", "ssh", "logs", "stop", "down", "environment")
 
 
 def parse(arguments: list[str]) -> tuple[argparse.Namespace, ExecutorSettings]:
-    """Parse the command line and collect the settings."""
     parser = argparse.ArgumentParser(
         prog="python -m snakemake_executor_plugin_tpu",
         description=__doc__.partition("\n\n")[2],
@@ -74,7 +73,6 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, ExecutorSettings]:
 
 
 def read_profile(path: Path) -> dict[str, Any]:
-    """Return the plugin's settings in a Snakemake profile."""
     candidates = [path] if path.is_file() else [path / "config.yaml", *sorted(path.glob("config.v*.yaml"))]
     file = next((candidate for candidate in candidates if candidate.is_file()), None)
     if file is None:
@@ -114,7 +112,6 @@ class Cli:
         print(sentence, file=sys.stderr, flush=True)
 
     async def run(self) -> int:
-        """Run the command and return the exit code."""
         try:
             return await getattr(self, self.args.command)() or 0
         finally:
@@ -161,7 +158,6 @@ class Cli:
         return 0
 
     async def ssh(self) -> int:
-        """Run ssh to a host."""
         rank, *command = self.args.words or ["0"]
         if not rank.isdigit():
             rank, command = "0", self.args.words
@@ -203,7 +199,6 @@ class Cli:
         return [task for task in pod.found() if task.get("slot") == self.args.words[0]]
 
     async def stop(self) -> None:
-        """Stop every task of a job."""
         pod = await self._existing()
         found = [task for task in self._named(pod) if task["state"] == "running"]
         if not found:
@@ -213,7 +208,6 @@ class Cli:
         print(f"stopped {len(found)} task(s) of {self.args.words[0]}")
 
     async def down(self) -> None:
-        """Delete the pod."""
         if (await self.manager.capacity.locate()).is_ready and not self.args.force:
             await self._check_free()
         await self.manager.cloud.delete()

@@ -30,7 +30,6 @@ class Slice:
 
     @property
     def chips_per_host(self) -> int:
-        """Return how many chips one host drives."""
         return self.chips // self.hosts
 
     @property
@@ -100,19 +99,15 @@ class Allocator:
 
     @property
     def free(self) -> list[int]:
-        """Return the free hosts."""
         return [host for host in range(self.hosts) if host not in self.holder]
 
     def take(self, job: str, hosts: Iterable[int]) -> None:
-        """Give hosts to a job."""
         self.holder.update(dict.fromkeys(hosts, job))
 
     def held_by(self, job: str) -> list[int]:
-        """Return the hosts that a job holds."""
         return sorted(host for host, holder in self.holder.items() if holder == job)
 
     def release(self, job: str) -> None:
-        """Free a job's hosts."""
         if self.held_by(job):
             self.holder = {host: holder for host, holder in self.holder.items() if holder != job}
             self.on_release()

@@ -21,7 +21,6 @@ RETRY_SECONDS = 1.0
 
 
 def describe_controller() -> dict[str, Any]:
-    """Return the description of this controller for others."""
     return {
         "id": uuid.uuid4().hex,
         "who": f"{os.environ.get('USER') or os.getuid()}@{socket.gethostname()}",
@@ -59,7 +58,6 @@ class Claim:
         self._keeper = asyncio.ensure_future(self._keep(worker, await self._open(worker)))
 
     async def drop(self) -> None:
-        """Give up the pod."""
         keeper, self._keeper = self._keeper, None
         if keeper is not None:
             keeper.cancel()

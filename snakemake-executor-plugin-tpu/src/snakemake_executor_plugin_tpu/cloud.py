@@ -81,7 +81,6 @@ class PodState:
         return self.is_absent or self.queued == "DELETING" or (self.by_user and self.queued != "ABSENT")
 
     def __str__(self) -> str:
-        """Return a short description."""
         return f"node {self.node}, queued resource {self.queued}" + (f" ({self.error})" if self.error else "")
 
 
@@ -130,17 +129,14 @@ class TpuCloud:
 
     @property
     def parent(self) -> str:
-        """Return the full name of the zone."""
         return f"projects/{self.project}/locations/{self.zone}"
 
     @property
     def node_name(self) -> str:
-        """Return the node's full name."""
         return f"{self.parent}/nodes/{self.name}"
 
     @property
     def queued_name(self) -> str:
-        """Return the queued resource's full name."""
         return f"{self.parent}/queuedResources/{self.name}"
 
     def _connect(self) -> Any:
@@ -159,7 +155,6 @@ class TpuCloud:
         return self._client
 
     async def close(self) -> None:
-        """Close the connection to the API."""
         if self._client is not None:
             client, self._client = self._client, None
             await client.transport.close()
@@ -204,7 +199,6 @@ class TpuCloud:
         self.silent_since, self.told = 0.0, False
 
     async def describe(self, attempts: float = math.inf) -> PodState:
-        """Return the pod's state."""
         try:
             node = await self._call("get_node", attempts, name=self.node_name)
         except gx.NotFound:
@@ -329,7 +323,6 @@ class TpuCloud:
             return False
 
     def failure_of(self, operation: Any) -> Exception | None:
-        """Return the error of an operation that failed."""
         error = operation.operation.error
         return gx.from_grpc_status(error.code, error.message) if error.code else None
 

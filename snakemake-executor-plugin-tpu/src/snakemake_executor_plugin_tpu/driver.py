@@ -21,7 +21,6 @@ class Driver:
         self.thread.start()
 
     def start(self, coroutine: Coroutine[Any, Any, Any]) -> Future[Any]:
-        """Run a coroutine and return its future."""
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
 
     def call(self, coroutine: Coroutine[Any, Any, Any], timeout: float | None = None) -> Any:

@@ -86,12 +86,10 @@ def is_refused(error: Exception) -> bool:
 
 
 def red(text: str) -> str:
-    """Return the text in red on a terminal."""
     return f"\033[31m{text}\033[0m" if sys.stderr.isatty() and "NO_COLOR" not in os.environ else text
 
 
 def short(error: Exception) -> str:
-    """Return the first line of an error."""
     text = str(getattr(error, "message", "") or error).strip() or type(error).__name__
     return text.splitlines()[0][:200]
 

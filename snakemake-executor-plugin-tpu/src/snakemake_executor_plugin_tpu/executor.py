@@ -84,7 +84,6 @@ class Executor(RemoteExecutor):
         self.folder.mkdir(parents=True, exist_ok=True)
         self.runs: dict[str, JobRun] = {}
         self.futures: dict[str, Future[Outcome]] = {}
-        self.slots: dict[int, str] = {}
         self.stopped: dict[str, Outcome] = {}
         self.cancelled = False
         self.secrets = read_secrets(self.settings.secrets) if self.settings.secrets else {}
@@ -135,7 +134,6 @@ class Executor(RemoteExecutor):
         return arguments
 
     def run_job(self, job: Any) -> None:
-        """Submit a job."""
         slot = slot_of(job)
         info = SubmittedJobInfo(job, external_jobid=slot, aux={"submitted": time.time()})
         try:
@@ -217,7 +215,6 @@ class Executor(RemoteExecutor):
         return self._sources[key]
 
     async def check_active_jobs(self, active_jobs: Any) -> Any:
-        """Report ended jobs and yield the others."""
         for info in active_jobs:
             # None: the job is announced before its request is complete.
             future = self.futures.get(info.external_jobid)

@@ -19,10 +19,10 @@ from .pod import Worker
 from .pool import Pool
 from .records import JobRecord
 from .settings import ExecutorSettings
-from .spend import chips_of
 
 TERMINATED = 143
 CANCEL_SECONDS = 5.0
+CANCELLED_LEASE = 120.0  # seconds for which a job that could not be stopped goes on
 API_SECONDS = 1.5  # longer than an answer of the API is cached
 OUT_OF_MEMORY = re.compile(
     r"RESOURCE_EXHAUSTED|out of memory|OutOfMemoryError|MemoryError|Cannot allocate memory", re.IGNORECASE
@@ -88,7 +88,6 @@ class JobRun:
 
     @property
     def accelerator_type(self) -> str:
-        """Return the type of the job's slice."""
         return self.member.settings.accelerator_type
 
     async def run(self) -> Outcome:
@@ -146,7 +145,7 @@ class JobRun:
             result = await attempt
         finally:
             seconds = result.ended - result.started if result and result.started else time.time() - began
-            self.chip_seconds += seconds * chips_of(self.accelerator_type, self.request.hosts)
+            self.chip_seconds += seconds * self.request.hosts * slice_of(self.accelerator_type).chips_per_host
         return result
 
     def _count(self, lost: str) -> None:
@@ -162,12 +161,10 @@ class JobRun:
 
     @property
     def manager(self) -> PodManager:
-        """Return the manager of the job's slice."""
         return self.member.manager
 
     @property
     def allocator(self) -> Allocator:
-        """Return the allocator of the job's slice."""
         return self.member.allocator
 
     async def cancel(self) -> None:
@@ -176,10 +173,9 @@ class JobRun:
             self.task.cancel()
             await asyncio.wait({self.task}, timeout=CANCEL_SECONDS)  # nothing new starts afterwards
         if self.launch is not None:
-            await self.launch.stop(self.settings.grace, self.settings.cancelled_lease)
+            await self.launch.stop(self.settings.grace, CANCELLED_LEASE)
 
     def leftovers(self) -> list[tuple[Worker, list[str]]]:
-        """Return the tasks of all launches by worker."""
         return [item for launch in self.launches for item in launch.tasks.items()]
 
     async def _attempt(self, pod: Pod) -> LaunchResult | None:
@@ -348,7 +344,7 @@ class JobRun:
         launch = self.launch
         if launch is not None and not await self.manager.why_gone():
             with contextlib.suppress(TaskLost, Unreachable, PodError):
-                await launch.stop(self.settings.grace, self.settings.cancelled_lease)
+                await launch.stop(self.settings.grace, CANCELLED_LEASE)
         self.launch = None  # only now: a Ctrl-C in between has to stop it
         return launch is not None
 

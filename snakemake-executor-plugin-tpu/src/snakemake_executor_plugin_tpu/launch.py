@@ -56,7 +56,6 @@ class Launch:
 
     @property
     def names(self) -> set[str]:
-        """Return the names of the tasks of this launch."""
         return {name for names in self.tasks.values() for name in names}
 
     async def run(self) -> LaunchResult:

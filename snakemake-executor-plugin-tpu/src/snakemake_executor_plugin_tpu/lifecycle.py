@@ -31,6 +31,8 @@ from .ssh import Ssh, host_name, try_ssh, write_config
 
 LEAST_DISK = 64 << 20
 ATTENDED_SECONDS = 60.0
+BOOT_SECONDS = 900.0  # in which the hosts of a new pod have to answer
+UNUSED_DAYS = 7  # after which folders on the hosts are deleted
 
 
 @dataclass
@@ -50,7 +52,6 @@ class Pod:
     """Hosts that do not answer although the API says that the pod is ready: their jobs may still run."""
 
     def answering(self) -> list[Worker]:
-        """Return the hosts that answer."""
         return [worker for rank, worker in enumerate(self.workers) if rank not in self.silent]
 
     def found(self) -> list[dict[str, Any]]:
@@ -74,7 +75,6 @@ def environment_of(settings: ExecutorSettings) -> tuple[str, str, str]:
 
 
 def hosts_of(task: dict[str, Any]) -> list[int]:
-    """Return the hosts of a main task."""
     return [task["host"]] if task["hosts"] == 1 else list(range(task["hosts"]))
 
 
@@ -94,6 +94,7 @@ class PodManager:
         self.hosts = slice_of(settings.accelerator_type).hosts
         self.on_up: Callable[[Pod], Awaitable[None]] | None = None
         self._pod: Pod | None = None
+        self._opened: list[Ssh] = []
         self._work: asyncio.Task[Any] | None = None
         self._ended: PodError | None = None
         self._count, self._entered = 0, False
@@ -106,11 +107,9 @@ class PodManager:
 
     @property
     def current(self) -> Pod | None:
-        """Return the pod if it is up."""
         return self._pod
 
     async def ready(self) -> Pod:
-        """Return the pod after starting it if necessary."""
         while self._pod is None:
             if self._ended is not None:
                 raise self._ended
@@ -130,7 +129,6 @@ class PodManager:
             self._start(self._recover(current, why))
 
     async def recover(self, pod: Pod, why: str) -> None:
-        """Recover the pod that a job found lost."""
         self.lose(pod, why)
         if self._work is not None:
             await asyncio.shield(self._work)
@@ -167,8 +165,8 @@ class PodManager:
             await self.capacity.withdraw()
         if self.claim is not None:
             await self.claim.drop()
-        if self._pod is not None:
-            await self._pod.ssh.close()
+        for ssh in self._opened:  # that of a pod whose recovery was cancelled as well
+            await ssh.close()
         await self.cloud.close()
 
     async def why_gone(self, pod: Pod | None = None) -> str | None:
@@ -256,7 +254,7 @@ class PodManager:
         include = self.settings.ssh_config
         await try_ssh(self.folder / "ssh" / "try", Path(include).expanduser() if include else None)
         self._check_type(await self.capacity.wait(existed))
-        return await self._connect(self.settings.boot_timeout, new=True)
+        return await self._connect(BOOT_SECONDS, new=True)
 
     def _check_type(self, state: PodState) -> None:
         if state.accelerator_type not in ("", self.settings.accelerator_type):
@@ -279,8 +277,7 @@ class PodManager:
                 await self.claim.take(workers[0])
             await self._look(pod, patience, all_needed=new)
             if self.claim is not None:
-                days = self.settings.prune_days
-                await asyncio.gather(*(worker.call("prune", days=days) for worker in pod.answering()))
+                await asyncio.gather(*(worker.call("prune", days=UNUSED_DAYS) for worker in pod.answering()))
                 await self._prepare_environment(pod)
                 if self.is_guarded:
                     await prove_guard(self.settings, pod, self.say)
@@ -308,9 +305,9 @@ class PodManager:
             known_hosts=self.folder / "ssh" / f"known_hosts-{cloud.name}-{cloud.incarnation}",
         )
         ssh = Ssh(config, [host_name(rank) for rank in range(len(endpoints))])
-        make = {"folder": settings.folder, "python": settings.agent_python}
+        self._opened = [*(each for each in self._opened if not each.closed), ssh]
         pairs = zip(ssh.hosts, endpoints, strict=True)
-        return [Worker(ssh, name, end.internal, **make) for name, end in pairs], ssh
+        return [Worker(ssh, name, end.internal, folder=settings.folder) for name, end in pairs], ssh
 
     async def _look(self, pod: Pod, patience: float, all_needed: bool) -> None:
         """Note what runs on each host and which hosts are silent; raise if too few answer."""

@@ -42,12 +42,10 @@ def pack(files: dict[str, Path]) -> bytes:
 
 
 def content_name(data: bytes) -> str:
-    """Name something by its content."""
     return hashlib.sha256(data).hexdigest()[:16]
 
 
 def agent_bundle() -> bytes:
-    """Return the archive of the programs for the hosts."""
     files = {f"worker/{path.name}": path for path in (PACKAGE / "worker").glob("*.py")}
     return pack({**files, "storage.py": PACKAGE / "storage.py"})
 
@@ -107,7 +105,6 @@ class Worker:
         return name
 
     async def call(self, command: str, timeout: float = 60.0, **request: Any) -> dict[str, Any]:
-        """Call the agent and return its answer."""
         answer: dict[str, Any] = await self._ask("agent", command, request=request, timeout=timeout)
         return answer
 
@@ -149,7 +146,6 @@ class Worker:
         raise unreachable(self.host, await connection.reason())
 
     async def status(self, timeout: float = 15.0) -> dict[str, Any]:
-        """Return the status of the host and its tasks."""
         return await self.call("status", timeout)
 
     async def stop(self, tasks: list[str] | None, grace: float, lease: float | None = None) -> dict[str, Any]:

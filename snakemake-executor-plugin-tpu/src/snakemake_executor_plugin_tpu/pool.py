@@ -28,12 +28,10 @@ class Member:
 
     @property
     def name(self) -> str:
-        """Return the slice's name."""
         return self.settings.name or ""
 
     @property
     def hosts(self) -> int:
-        """Return the number of hosts."""
         return self.manager.hosts
 
     @property
@@ -51,7 +49,6 @@ class Member:
         return pod is not None and (hosts == 1 or not pod.silent)
 
     async def ready(self, say: Callable[[str], None]) -> Pod:
-        """Return the slice's pod once it is up."""
         while True:
             try:
                 return await self.manager.ready()
@@ -73,7 +70,6 @@ class Pool:
 
     @property
     def sizes(self) -> set[int]:
-        """Return the numbers of hosts of the slices."""
         return {member.hosts for member in self.members}
 
     async def place(self, job: str, hosts: int, record: JobRecord) -> Member:

@@ -35,7 +35,6 @@ class JobRecord:
 
     @classmethod
     def load(cls, path: Path) -> "JobRecord":
-        """Read the record, or start a new one."""
         try:
             known = json.loads(path.read_text())
         except (OSError, ValueError):
@@ -60,11 +59,9 @@ class JobRecord:
         return self.launch
 
     def settle(self) -> None:
-        """Note that the last launch has ended."""
         self.hosts = []
 
     def report(self, progress: str | None) -> None:
-        """Note the job's progress."""
         if is_newer(progress, self.progress):
             self.progress = progress
             self.save()

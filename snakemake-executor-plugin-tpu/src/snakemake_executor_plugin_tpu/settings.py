@@ -101,7 +101,6 @@ class ExecutorSettings(ExecutorSettingsBase):
         "If the TPU API does not know a host's keys, trust the first key that the host shows and refuse others later.",
     )
     ssh_port: int = _named(22, "Port of the hosts' ssh servers.")
-    boot_timeout: int = _setting(900, "Seconds in which the hosts of a ready pod have to answer by ssh.")
 
     folder: str = _setting(
         ".snakemake-tpu", "The plugin's folder on the hosts, relative to the home folder or absolute."
@@ -119,7 +118,6 @@ class ExecutorSettings(ExecutorSettingsBase):
         "Folder in Cloud Storage (gs://BUCKET/FOLDER) where the first host keeps the environment that it has built for "
         "later slices; the command `environment` puts it there for hosts without a package index.",
     )
-    agent_python: str = _named("python3", "Python (3.10 or newer) on the hosts that runs the agent.")
     sources: str = _setting(
         "", "Files and folders to send besides the workflow's own sources, 'package data.json'."
     )
@@ -131,7 +129,6 @@ class ExecutorSettings(ExecutorSettingsBase):
         None, "File of variables to pass to the jobs, a NAME=VALUE on each line, that only you can read."
     )
     lease: int = _setting(43200, "Seconds that a job may run without a controller before it is stopped.")
-    cancelled_lease: int = _setting(120, "The same after Snakemake was cancelled.")
     grace: int = _setting(30, "Seconds between SIGTERM and SIGKILL, enough to write a checkpoint.")
     reconnect: int = _setting(60, "Seconds without connection after which a host counts as lost.")
     recovery: int = _setting(
@@ -143,7 +140,6 @@ class ExecutorSettings(ExecutorSettingsBase):
     )
     preemption_notice: int = _setting(30, "Seconds to wait for news of a preemption after exit code 143.")
     poll: float = _setting(0.2, "Seconds between checks of the jobs.")
-    prune_days: int = _setting(7, "Days after which unused folders on the hosts are deleted.")
     stream: str = _setting("all", "Logs to show live: all ranks, first or none.")
 
     on_preemption: str | None = _setting(
@@ -224,7 +220,6 @@ class ExecutorSettings(ExecutorSettingsBase):
         return slices
 
     def runtime(self) -> str:
-        """Return the software image of the hosts."""
         return self.runtime_version or RUNTIMES.get(self.accelerator_type.partition("-")[0], UBUNTU)
 
     def price(self, accelerator_type: str = "") -> float | None:
@@ -239,7 +234,6 @@ class ExecutorSettings(ExecutorSettingsBase):
             ) from None
 
     def zones(self) -> list[str]:
-        """Return the zones in order."""
         return (self.zone or "").replace(",", " ").split()
 
     @property
@@ -248,7 +242,6 @@ class ExecutorSettings(ExecutorSettingsBase):
         return self.ssh_user or DEFAULT_USER, Path(self.ssh_key or DEFAULT_KEY).expanduser().absolute()
 
     def parsed_labels(self) -> dict[str, str]:
-        """Return the labels as a dictionary."""
         pairs = [item.partition("=") for item in self.labels.replace(",", " ").split()]
         return {key: value for key, _, value in pairs}
 

@@ -10,14 +10,8 @@ COLUMNS = (
 
 
 def cost(settings: ExecutorSettings, accelerator_type: str) -> str:
-    """Describe what a slice costs."""
     kind = accelerator_type or settings.accelerator_type
     chips, price = slice_of(kind).chips, settings.price(kind)
     if price is None:
         return f"costs money ({chips} chips; with tpu-prices this says how much)"
     return f"costs {chips * price:,.2f} USD an hour"
-
-
-def chips_of(accelerator_type: str, hosts: int) -> int:
-    """Return the chips of so many hosts of a slice."""
-    return hosts * slice_of(accelerator_type).chips_per_host

@@ -38,14 +38,12 @@ Host *
 
 
 def quoted(path: Path | str) -> str:
-    """Quote a path for an ssh configuration."""
     if '"' in str(path) or "\n" in str(path):
         raise PodError(f"ssh cannot use the path {str(path)!r}: it contains a quote.")
     return f'"{path}"'
 
 
 def host_name(rank: int) -> str:
-    """Return the ssh name of a host of a managed pod."""
     return f"w{rank}"
 
 
@@ -59,6 +57,7 @@ def control_folder(places: Sequence[str] = SOCKET_PLACES) -> Path:
     """
     problem: OSError | None = None
     for place in (Path(name).expanduser() for name in places):
+        folder = None
         try:
             _remove_ended(place)
             folder = Path(tempfile.mkdtemp(prefix="tpussh-", dir=place))
@@ -71,6 +70,8 @@ def control_folder(places: Sequence[str] = SOCKET_PLACES) -> Path:
             return folder
         except OSError as error:
             problem = error
+            if folder:
+                release_folder(folder)
     raise PodError(f"ssh needs {' or '.join(places)} for its sockets, and neither can be used: {problem}.")
 
 
@@ -82,7 +83,6 @@ def _remove_ended(place: Path) -> None:
 
 
 def release_folder(folder: Path) -> None:
-    """Remove a folder of sockets."""
     shutil.rmtree(folder, ignore_errors=True)
     if (lock := HELD.pop(folder, None)) is not None:
         lock.close()
@@ -195,7 +195,6 @@ class Connection:
             return  # the connection broke within a frame
 
     async def reason(self) -> str:
-        """Return why the connection ended."""
         errors = (await self._errors).decode(errors="replace").strip()
         return (errors.splitlines() or [f"ssh ended with exit code {await self.process.wait()}"])[-1][:300]
 
@@ -254,7 +253,9 @@ class Ssh:
         return output
 
     async def close(self) -> None:
-        """End the shared connections and remove their sockets."""
+        """End the shared connections and remove their sockets, once."""
+        if self.closed:
+            return
         self.closed = True
         for host in self.hosts:
             process = await asyncio.create_subprocess_exec(

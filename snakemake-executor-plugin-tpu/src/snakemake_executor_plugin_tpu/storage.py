@@ -121,7 +121,6 @@ class StorageProvider(plugin.StorageProvider):
                 )
 
     def here(self, stamp: float) -> float:
-        """Return a time of Cloud Storage by this machine's clock."""
         return stamp + (self.skew or 0.0)
 
     @classmethod
@@ -136,8 +135,10 @@ class StorageObject(plugin.StorageObject):
 
     @property
     def bucket(self) -> Any:
-        """Return the bucket without a project to bill, which needs a permission that objectUser lacks."""
-        return self.client.bucket(self.bucket_name)
+        """Return the bucket as one that exists, without a project to bill: objectUser may neither ask nor bill."""
+        bucket = self.client.bucket(self.bucket_name)
+        bucket.exists = lambda: True
+        return bucket
 
     def get_inventory_parent(self) -> str:
         """Return the cache key of the listing that covers this object."""
@@ -178,30 +179,16 @@ class StorageObject(plugin.StorageObject):
         await self.inventory(cache)
         return bool(cache.exists_in_storage[self.cache_key()])
 
-    @with_retry
-    def exists(self) -> bool:
-        """Return whether there is an object of this name or below it."""
-        if self.blob.exists():
-            return True
-        below = self.client.list_blobs(self.bucket_name, prefix=self.key.rstrip("/") + "/", max_results=1)
-        return any(True for _ in below)
+    exists = with_retry(plugin.StorageObject.exists)
+    retrieve_object = with_retry(plugin.StorageObject.retrieve_object)
 
     @with_retry
     def mtime(self) -> float:
         """Return the time of the newest change by this machine's clock."""
         return float(self.provider.here(super().mtime()))
 
-    def ensure_bucket_exists(self) -> None:
-        """Do nothing: the check needs another permission, and the owner creates the bucket."""
-
-    @with_retry
-    def retrieve_object(self) -> None:
-        """Download the object or the folder."""
-        super().retrieve_object()
-
     @with_retry
     def store_object(self) -> None:
-        """Upload the local copy."""
         if self.local_path().is_dir():
             self.upload_directory(local_directory_path=self.local_path())
         else:

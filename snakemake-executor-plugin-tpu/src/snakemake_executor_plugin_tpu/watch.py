@@ -38,7 +38,6 @@ class Watch:
         manager.on_up = self._on_up
 
     def start(self) -> None:
-        """Start watching."""
         self._tasks = [asyncio.ensure_future(loop) for loop in (self._clear_often(), self._look_often())]
 
     async def stop(self) -> None:

@@ -107,8 +107,10 @@ class Host:
         disk = f"mount -t tmpfs -o size={self.disk_mb}m tmpfs {self.home};" if self.disk_mb else ""
         firewall = "" if self.udp else "iptables -A INPUT -p udp -j DROP; "
         script = (
-            f"set -e; {firewall}hostname t1v-n-emulated-w-{self.rank}; mount --bind {self.folder}/passwd /etc/passwd; "
-            f"mount --bind {self.folder}/hosts /etc/hosts; {disk} "
+            f"set -e; {firewall}hostname t1v-n-emulated-w-{self.rank}; cd {self.folder}; "
+            # All of /etc: a file bound over /etc/passwd goes when this machine's is replaced, by useradd, say.
+            "rm -rf etc; cp -a /etc etc; cp passwd hosts etc/; mount --bind etc /etc; cd /; "
+            f"{disk} "
             f"mount -t tmpfs tmpfs /run; mkdir /run/sshd; "
             # Like Google's runner, which waits for everyone who holds the script's output.
             f"{self.folder}/startup-script 2>&1 | cat > {self.folder}/startup.log; "

@@ -23,8 +23,10 @@ class MetadataServer(HttpServer):
     ) -> None:
         super().__init__((address, 80), MetadataHandler)
         self.project, self.of_host, self.delete = project, of_host, delete
-        self.may_delete, self.token_status = True, 200
+        self.may_delete, self.may_get, self.token_status = True, True, 200
         self.tokens: set[str] = set()
+        self.attributes: dict[tuple[str, int], dict[str, str]] = {}
+        """What each host of a node, by the node's id, has written."""
 
     def value(self, key: str, rank: int, node: Any, addresses: list[str]) -> str | None:
         """Return one entry of a host's metadata."""
@@ -47,7 +49,7 @@ class MetadataServer(HttpServer):
 
 
 class MetadataHandler(Handler):
-    """Answers GET as the metadata server and DELETE as the TPU API."""
+    """Answers GET and PUT as the metadata server, POST and DELETE as the TPU API."""
 
     server: MetadataServer
 
@@ -63,6 +65,41 @@ class MetadataHandler(Handler):
         else:
             text = self.server.value(self.path.removeprefix(ROOT), *host)
             self._text(404 if text is None else 200, text or "not found")
+
+    def do_PUT(self) -> None:
+        """Take a guest attribute of the host."""
+        rank, node, _ = self.server.of_host(self.client_address[0])
+        text = self.rfile.read(int(self.headers["Content-Length"])).decode()
+        path, key = self.path.removeprefix(f"{ROOT}instance/guest-attributes/").split("/")
+        if dict(node.metadata).get("enable-guest-attributes") != "TRUE":
+            self._text(403, "Guest attributes endpoint access is disabled.")
+        else:
+            self.server.attributes.setdefault((node.id, rank), {})[f"{path}/{key}"] = text
+            self._text(200, "")
+
+    def do_POST(self) -> None:
+        """Return guest attributes of all hosts of a node."""
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        _, node, addresses = self.server.of_host(self.client_address[0])
+        name, _, method = self.path.removeprefix("/v2/").partition(":")
+        assert (name, method) == (node.name, "getGuestAttributes")
+        if self.headers.get("Authorization", "").removeprefix("Bearer ") not in self.server.tokens:
+            self._text(401, "Request had invalid authentication credentials.")
+        elif not self.server.may_get:
+            self._text(403, "Permission 'tpu.nodes.get' denied on resource (or it may not exist).")
+        else:
+            space = body["queryPath"]
+            found = [self.server.attributes.get((node.id, rank), {}) for rank in range(len(addresses))]
+            items = [
+                [
+                    {"namespace": space.rstrip("/"), "key": key.removeprefix(space), "value": value}
+                    for key, value in of_host.items()
+                    if key.startswith(space)
+                ]
+                for of_host in found
+            ]
+            answers = [{"queryPath": space, "queryValue": {"items": each}} for each in items if each]
+            self._text(200, json.dumps({"guestAttributes": answers} if answers else {}))
 
     def do_DELETE(self) -> None:
         """Delete a node or a queued resource."""

@@ -55,7 +55,6 @@ def boot_id() -> str:
 
 
 def send(frame: dict[str, Any], payload: bytes = b"") -> None:
-    """Send one frame to the controller."""
     view = memoryview(json.dumps(frame).encode() + b"\n" + payload)
     while view:
         view = view[os.write(1, view) :]
@@ -195,7 +194,6 @@ def reply(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def remove(request: dict[str, Any]) -> dict[str, Any]:
-    """Delete the folders of tasks that have ended."""
     for folder in [task_folder(name) for name in request["tasks"]]:
         deadline = time.monotonic() + 5
         # A supervisor that has just written the exit record needs a moment to end.

@@ -28,7 +28,6 @@ Say = Callable[[str], None]
 
 
 def say_to_controller(sentence: str) -> None:
-    """Report progress."""
     send({"say": sentence})
 
 
@@ -98,7 +97,6 @@ def build(folder: Path, lock: str, python: str, say: Say, platform: str | None =
 
 
 def interpreter_of(folder: Path) -> Path:
-    """Return the folder of the interpreter of an environment."""
     return (folder / "bin" / "python").resolve().parents[1]
 
 

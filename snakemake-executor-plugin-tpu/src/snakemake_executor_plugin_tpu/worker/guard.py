@@ -2,9 +2,10 @@
 """Deletes the pod when it is idle or at its end date. It runs on every host from boot, as the startup script.
 
 It needs no controller: a laptop that was lost, killed or closed leaves no pod behind. Its settings are in the node's
-metadata. The hosts tell each other every few seconds how long they have been idle. A host that was heard before and
-that answers nothing any more is dead, and the others decide; any other silent host counts as busy until the lease of
-its jobs has ended. The first host deletes the pod through the TPU API, as the node's service account; if it fails to,
+metadata. The hosts tell each other every few seconds how long they have been idle, by UDP and by guest attributes,
+which the others read through the TPU API where a firewall stops UDP. A host that was heard before and that answers
+nothing any more is dead, and the others decide; any other silent host counts as busy until the lease of its jobs has
+ended. The first host deletes the pod through the TPU API, as the node's service account; if it fails to,
 the others follow one after the other. What goes wrong is in guard.json for Snakemake and `status`.
 """
 
@@ -25,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 METADATA = "http://metadata.google.internal/computeMetadata/v1/"
+ATTRIBUTES = "snakemake-tpu/"
 RUN = Path("/run/snakemake-tpu")
 PORT = 28479
 MOST_SECONDS = 10.0  # between two checks
@@ -32,10 +34,10 @@ RETRY_SECONDS = 60.0
 CHECK_SECONDS = 900.0
 
 
-def ask(url: str, method: str = "GET", token: str = "") -> str:
+def ask(url: str, method: str = "GET", token: str = "", data: bytes | None = None) -> str:
     """Call the metadata server, or with a token the TPU API. Raises urllib.error.HTTPError, OSError."""
     header = {"Authorization": f"Bearer {token}"} if token else {"Metadata-Flavor": "Google"}
-    request = urllib.request.Request(url, method=method, headers=header)
+    request = urllib.request.Request(url, data, {**header, "Content-Type": "application/json"}, method=method)
     with urllib.request.urlopen(request, timeout=20) as answer:
         return str(answer.read().decode())
 
@@ -62,17 +64,16 @@ class Guard:
         self.heard: dict[int, tuple[float, float]] = {}
         self.error = ""
         self.checked = False
-        self.retry_at = self.check_at = 0.0
+        self.retry_at = self.check_at = self.look_at = 0.0
+        self.read: set[str] = set()
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind((addresses[rank], PORT))
 
     def sign(self, text: str) -> str:
-        """Return the signature of a message from this pod."""
         return hmac.new(self.orders["secret"].encode(), text.encode(), hashlib.sha256).hexdigest()
 
     def idle(self) -> float:
-        """Return how many seconds this host has been idle."""
         now, seen = time.monotonic(), last_activity()
         if seen != self.seen:
             self.seen, self.changed = seen, now
@@ -86,6 +87,8 @@ class Guard:
             if rank != self.rank:
                 with contextlib.suppress(OSError):
                     self.socket.sendto(message, (address, PORT))
+        with contextlib.suppress(OSError):
+            ask(f"{METADATA}instance/guest-attributes/{ATTRIBUTES}idle", "PUT", data=message)
 
     def hear(self, seconds: float) -> None:
         """Receive messages for so many seconds."""
@@ -102,6 +105,19 @@ class Guard:
             if hmac.compare_digest(signature, self.sign(text)):
                 fields = json.loads(text)
                 self.heard[int(fields["rank"])] = (time.monotonic(), float(fields["idle"]))
+
+    def look(self) -> None:
+        """Read what the hosts have written into their guest attributes since the last look."""
+        error = self.error
+        query = json.dumps({"queryPath": ATTRIBUTES}).encode()
+        status, answer = self.call("POST", f"nodes/{self.orders['name']}:getGuestAttributes", query)
+        self.error = error  # which is about deleting
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            found = json.loads(answer)["guestAttributes"] if status == 200 else []
+            values = {item["value"] for one in found for item in one["queryValue"]["items"]}
+            for value in values - self.read:  # a dead host's last words stay there
+                self.take(value.encode())
+            self.read = values
 
     def pod_idle(self) -> float:
         """Return how many seconds all hosts have been idle."""
@@ -143,8 +159,8 @@ class Guard:
             return f"it has been idle for {idle:.0f} s"
         return ""
 
-    def call(self, method: str, what: str) -> int:
-        """Call the TPU API and return the status code."""
+    def call(self, method: str, what: str, data: bytes | None = None) -> tuple[int, str]:
+        """Call the TPU API; return the status code and the answer."""
         try:
             token = json.loads(ask(f"{METADATA}instance/service-accounts/default/token"))["access_token"]
         except (OSError, ValueError, KeyError) as error:
@@ -152,32 +168,31 @@ class Guard:
                 f"its service account gets no token ({error}): set tpu-service-account to an account that is enabled, "
                 "and create the pod again"
             )
-            return 0
+            return 0, ""
         place = f"projects/{self.orders['project']}/locations/{self.orders['zone']}"
         try:
-            ask(f"{self.orders['api']}/v2/{place}/{what}", method, token)
-            return 200
+            return 200, ask(f"{self.orders['api']}/v2/{place}/{what}", method, token, data)
         except urllib.error.HTTPError as error:
             self.error = f"the TPU API answers {error.code} ({error.read().decode(errors='replace')[:300]})"
             if error.code in (401, 403):
                 self.error += ": give its service account the permission tpu.nodes.delete"
-            return error.code
+            return error.code, ""
         except OSError as error:
             self.error = (
                 f"it cannot reach the TPU API ({getattr(error, 'reason', error)}): give the hosts a way to "
                 "tpu.googleapis.com, by Private Google Access with its DNS zone or by external addresses"
             )
-            return 0
+            return 0, ""
 
     def check(self) -> None:
         """Find out whether this host could delete, by deleting something that does not exist."""
-        if self.call("DELETE", f"queuedResources/none-{uuid.uuid4().hex}?force=true") == 404:
+        if self.call("DELETE", f"queuedResources/none-{uuid.uuid4().hex}?force=true")[0] == 404:
             self.error = ""
         if not self.error and not self.is_young() and (silent := self.silent()):
             names = ", ".join(f"w{rank}" for rank in silent)
             self.error = (
                 f"w{self.rank} hears nothing of {names}, which counts as in use for {self.orders['lease']} s unless it "
-                f"is dead: let UDP port {PORT} through between the hosts"
+                f"is dead: let UDP port {PORT} through between the hosts, or give their service account tpu.nodes.get"
             )
         self.checked = True
 
@@ -187,7 +202,7 @@ class Guard:
 
     def delete(self) -> None:
         """Delete the pod: the queued resource with its node, or the node alone."""
-        if self.call("DELETE", f"queuedResources/{self.orders['name']}?force=true") == 404:
+        if self.call("DELETE", f"queuedResources/{self.orders['name']}?force=true")[0] == 404:
             self.call("DELETE", f"nodes/{self.orders['name']}")
 
     def note(self, why: str) -> None:
@@ -206,7 +221,6 @@ class Guard:
         os.replace(new, RUN / "guard.json")
 
     def run(self) -> None:
-        """Look after the pod until it is gone."""
         why = ""
         while True:
             self.tell()
@@ -219,6 +233,9 @@ class Guard:
             with contextlib.suppress(OSError):
                 self.note(why)
             self.hear(self.pause)
+            if self.silent() and time.monotonic() > self.look_at:
+                self.look_at = time.monotonic() + min(RETRY_SECONDS, 4 * self.pause)
+                self.look()
             why = self.why_delete()
             if why and time.monotonic() > self.retry_at:
                 self.retry_at = time.monotonic() + min(RETRY_SECONDS, 6 * self.pause)

@@ -60,7 +60,6 @@ class Supervisor:
         self.process: subprocess.Popen[bytes] | None = None
 
     def run(self) -> None:
-        """Run the task and write its exit record."""
         started = time.time()
         try:
             self._prepare()

@@ -35,7 +35,6 @@ def task_folder(name: str) -> Path:
 
 
 def task_folders() -> list[Path]:
-    """Return the folders of all tasks on this worker."""
     return sorted((root() / "tasks").glob("[A-Za-z0-9]*"))
 
 
@@ -61,7 +60,6 @@ def read(path: Path) -> str | None:
 
 
 def read_progress(folder: Path) -> str | None:
-    """Return the progress that the job reported last."""
     return (read(folder / "progress") or "").strip()[:200] or None
 
 
