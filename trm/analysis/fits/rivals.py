@@ -75,7 +75,8 @@ def objections(chosen: str, results: Mapping[str, Mapping[str, Any]], data: Data
     ]
     better = [name for name in near if best is not None and results[name]["aicc"] <= best - MARGIN]
     if better:
-        found.append(f"{listed([NAMES[name] for name in better])} {"fit" if len(better) > 1 else "fits"} better")
+        verb = "fit" if len(better) > 1 else "fits"
+        found.append(f"{listed([NAMES[name] for name in better])} {verb} better")
     elif near:
         found.append(f"{listed([NAMES[name] for name in (chosen, *near)])} fit alike")
     if ended(data):
