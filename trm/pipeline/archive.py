@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import filecmp
 import json
-import shutil
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -87,8 +87,18 @@ def _same(source: Store, ours: ObjectInfo, target: Store, theirs: ObjectInfo) ->
     return filecmp.cmp(_path(source, ours.name), _path(target, theirs.name), shallow=False)
 
 
+PARTS = {"bins": "bins", "traces": "steps", "halting": "halting"}
+"""Parts of a table's sidecar that one kind of figure alone reads."""
+HISTORIES = ("agreement", "batch", "curves")
+"""Kinds of figures that read the runs' histories."""
+VALIDATION = "eval/exact_accuracy"
+"""The metric of `curves` unless it names another."""
+
+
 def keep(tables: dict[str, str], figures: dict[str, dict[str, Any]], out: str, scale: str) -> list[Path]:
     """Copy tables to `out`/EXPERIMENT_SCALE/ with the specs of their figures, as `trm.analysis.redraw` reads them.
+
+    What no figure of an experiment reads stays behind: the runs' histories, counts by difficulty, traces.
 
     Args:
         tables: experiment -> path of its CSV.
@@ -96,21 +106,30 @@ def keep(tables: dict[str, str], figures: dict[str, dict[str, Any]], out: str, s
         scale: of the study.
 
     Raises:
-        UserError: a table is not built, or the folder cannot be written.
+        UserError: a table is not built or damaged, or the folder cannot be written.
     """
+    from trm.analysis.tables import load, save
+
     written = []
-    for experiment, table in tables.items():
-        folder = Path(out, f"{experiment}_{scale}")
+    for experiment, path in tables.items():
+        folder, specs = Path(out, f"{experiment}_{scale}"), figures[experiment].values()
+        kinds = {spec["kind"] for spec in specs}
+        table = load(path)
+        for part, kind in PARTS.items():
+            if kind not in kinds and part in table.info:
+                table.info[part] = type(table.info[part])()
+        curves = table.curves
+        if not kinds & set(HISTORIES):
+            curves = curves.iloc[:0]
+        elif kinds & set(HISTORIES) == {"curves"}:
+            drawn = {spec.get("metric", VALIDATION) for spec in specs if spec["kind"] == "curves"}
+            curves = curves.dropna(subset=sorted(drawn & set(curves)), how="all")
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            for end in ("", ".json", ".curves.csv"):
-                shutil.copyfile(f"{table}{end}", folder / f"table.csv{end}")
-            (folder / "figures.json").write_text(
-                json.dumps(figures[experiment], indent=1) + "\n", encoding="utf-8"
-            )
+            save(replace(table, curves=curves), folder / "table.csv")
+            text = json.dumps(figures[experiment], indent=1) + "\n"
+            (folder / "figures.json").write_text(text, encoding="utf-8")
         except OSError as error:
-            raise UserError(
-                f"{error.filename}: {error.strerror}; build the table, or name another folder"
-            ) from error
+            raise UserError(f"{error.filename}: {error.strerror}; name another folder") from error
         written.append(folder)
     return written
