@@ -6,12 +6,18 @@ import sys
 # Imports make no garbage: looking for it at Python's own rate takes a tenth of torch's import.
 gc.set_threshold(100_000, 20, 100)
 
-from trm.pipeline.forkserver import run_elsewhere  # noqa: E402
 
-if __name__ == "__main__":
+def main() -> int:
+    """Run the command line, in a process that has imported what it needs if there is one; returns the exit code."""
+    from trm.pipeline.forkserver import run_elsewhere
+
     code = run_elsewhere(sys.argv[1:])
     if code is None:
-        from trm.cli import main
+        from trm import cli
 
-        code = main()
-    raise SystemExit(code)
+        code = cli.main()
+    return code
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
