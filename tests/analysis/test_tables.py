@@ -15,6 +15,7 @@ from trm.analysis.stats import first_reach
 from trm.analysis.tables import Table, collect, load, merge, save
 from trm.analysis.tables.collect import _finished_rows
 from trm.errors import UserError
+from trm.pipeline.archive import keep
 from trm.study.schema import EvaluationConfig
 
 
@@ -173,3 +174,19 @@ def test_formulas_are_neutralised_and_read_back(tmp_path: Path) -> None:
     cells = pd.read_csv(tmp_path / "t.csv")["label"]
     assert not cells.str.startswith(("=", "+", "-", "@")).any()
     assert load(tmp_path / "t.csv").rows["label"].tolist() == table.rows["label"].tolist()
+
+
+@pytest.mark.parametrize(("kind", "histories"), [("curves", True), ("ablation", False)])
+def test_kept_tables_hold_what_their_figures_read(
+    study: Path, tables: dict[str, Table], tmp_path: Path, kind: str, histories: bool
+) -> None:
+    path, specs = str(study / "tables/data_size.csv"), {"data_size": {"data_size_laptop": {"kind": kind}}}
+    (folder,) = keep({"data_size": path}, specs, str(tmp_path), "laptop")
+    assert folder.name == "data_size_laptop"
+    assert json.loads((folder / "figures.json").read_text()) == specs["data_size"]
+    kept, whole = load(folder / "table.csv"), tables["data_size"]
+    pd.testing.assert_frame_equal(kept.rows, whole.rows)
+    assert bool(len(kept.curves)) == histories
+    assert kept.curves["eval/exact_accuracy"].notna().all()
+    with pytest.raises(UserError, match=r"nowhere\.csv"):
+        keep({"ema": str(tmp_path / "nowhere.csv")}, {"ema": {}}, str(tmp_path), "laptop")

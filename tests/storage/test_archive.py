@@ -1,14 +1,12 @@
 """`trm results`: to a bucket and back, only what differs, whole runs last."""
 
-import json
 from pathlib import Path
 
 import pytest
 
 from tests.storage.conftest import BUCKET
 from trm.cli import main
-from trm.errors import UserError
-from trm.pipeline.archive import keep, open_place, send, survey
+from trm.pipeline.archive import open_place, send, survey
 from trm.storage.gcs import GcsStore
 
 
@@ -69,20 +67,3 @@ def test_one_run_with_its_checkpoints_and_data(results: Path, tmp_path: Path) ->
     assert names[-1] == "runs/a-1/training.json"  # the sign of a whole run goes last
     send(source, target, parcels)
     assert (tmp_path / "archive/results/checkpoints/a-1/step-1/state").read_text() == "state"
-
-
-def test_kept_tables_have_the_specs_of_their_figures(tmp_path: Path) -> None:
-    for end in ("", ".json", ".curves.csv"):
-        (tmp_path / f"t.csv{end}").write_text(end)
-    specs = {"data_size": {"data_size_laptop": {"kind": "curves"}}}
-    (folder,) = keep({"data_size": str(tmp_path / "t.csv")}, specs, str(tmp_path / "docs"), "laptop")
-    assert folder.name == "data_size_laptop"
-    assert sorted(path.name for path in folder.iterdir()) == [
-        "figures.json",
-        "table.csv",
-        "table.csv.curves.csv",
-        "table.csv.json",
-    ]
-    assert json.loads((folder / "figures.json").read_text()) == specs["data_size"]
-    with pytest.raises(UserError, match="build the table"):
-        keep({"ema": "nowhere.csv"}, {"ema": {}}, str(tmp_path / "docs"), "laptop")
