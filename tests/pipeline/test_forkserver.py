@@ -1,8 +1,10 @@
 """Jobs as forks of a process that has imported torch already: the same files, output, exit codes and signals."""
 
+import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.training.conftest import config
-from trm.pipeline.forkserver import FOLDER, Servers
+from trm.pipeline.forkserver import FOLDER, Servers, _start
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks of torch are safe on Linux")
 TRM = [sys.executable, "-m", "trm"]
@@ -86,3 +88,35 @@ def test_other_settings_of_libraries_run_by_themselves(servers):
         [*TRM, "train", "--help"], env=servers | {"OMP_NUM_THREADS": "2"}, capture_output=True, text=True
     )
     assert done.returncode == 0
+
+
+def test_a_folder_with_a_long_name_leaves_jobs_to_themselves(tmp_path, monkeypatch, capfd):
+    deep = tmp_path / ("x" * 100)
+    deep.mkdir()
+    monkeypatch.setenv(FOLDER, "")
+    monkeypatch.setattr("tempfile.tempdir", str(deep))
+    found = Servers(threads=1)
+    assert [process.wait() for process in found.processes] == [0, 0]
+    done = subprocess.run([*TRM, "train", "--help"], env=os.environ, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    found.close()
+    assert capfd.readouterr().err == ""
+
+
+def test_a_client_that_dies_early_harms_no_server(started, servers):
+    """It is gone before it hears which fork is its own."""
+    for _ in range(3):
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(str(Path(os.environ[FOLDER], "training")))
+            text = json.dumps(
+                {
+                    "arguments": ["train", "--help"],
+                    "start": _start(servers),
+                    "folder": ".",
+                    "environment": servers,
+                }
+            )
+            socket.send_fds(client, [len(text).to_bytes(4, "big")], [0, 1, 2])
+            client.sendall(text.encode())
+    assert subprocess.run([*TRM, "train", "--help"], env=servers, capture_output=True).returncode == 0
+    assert started.processes[0].poll() is None

@@ -23,8 +23,8 @@ def run(args: argparse.Namespace) -> int:
     parent, code = os.getpid(), None
     try:
         server = Server(args.kind, args.socket, main)
-    except FileNotFoundError:
-        return 0  # the controller has ended, and its other server has removed the folder
+    except OSError:  # the folder's name is too long for a socket, or the controller has ended and it is gone
+        return 0  # jobs run by themselves
     try:
         code = server.serve()
     except BaseException:

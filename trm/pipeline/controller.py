@@ -10,6 +10,7 @@ import platform
 import signal
 import sys
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -74,7 +75,8 @@ class Controller(logging.Filter):
         snakemake = self._snakemake
         wanted = os.environ.get(forkserver.FOLDER) != "0" and sys.platform == "linux"
         if wanted and snakemake.local_exec and not snakemake.deployment_settings.deployment_method:
-            atexit.register(forkserver.Servers(self._project.study.scale.threads).close)
+            with suppress(OSError):  # no folder for temporary files: jobs run by themselves
+                atexit.register(forkserver.Servers(self._project.study.scale.threads).close)
 
     def _announce(self, snakemake: Any) -> None:
         plan.announce(self._project, snakemake, self._failed)

@@ -174,14 +174,16 @@ class Server:
             connection.close()
             return None
         if request["start"] != _start(os.environ):
-            connection.sendall(b"0\n")
+            with suppress(OSError):  # the client is gone
+                connection.sendall(b"0\n")
         else:
             self._import()
             child = os.fork()
             if child == 0:
                 self._leave(connection)
                 return request | {"files": files}
-            connection.sendall(f"{child}\n".encode())
+            with suppress(OSError):  # a client that was killed meanwhile is noticed like any other
+                connection.sendall(f"{child}\n".encode())
             self._children[child] = connection
             self._selector.register(connection, selectors.EVENT_READ, child)
         for file in files:
