@@ -51,6 +51,11 @@ def figure(**spec):
         ),
         (figure(kind="ablation", x="training.batch_size", y="steps_to_target"), "use a figure of kind batch"),
         (
+            figure(kind="heatmap", x="training.lr", y="training.optimizer", optimum=True),
+            "figure batch: training.optimizer is not a number: no law or optimum can be fitted over it",
+        ),
+        (figure(kind="law", x="label"), "label is not a number"),
+        (
             lambda study: study["experiments"]["batch"].update(expects=[{"law": "parameter"}]),
             "experiment batch: expects: law: unknown column 'parameter'; did you mean 'parameters'?",
         ),

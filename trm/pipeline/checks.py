@@ -14,7 +14,7 @@ from trm.pipeline.naming import Figure
 from trm.study.merge import nearest
 from trm.study.points import ResolvedExperiment, Study
 from trm.study.reading import error_sentence
-from trm.study.schema import DataConfig
+from trm.study.schema import DataConfig, RunConfig
 from trm.study.tasks import spec_of
 from trm.training.history import COLUMNS
 
@@ -34,12 +34,23 @@ def check_expectations(experiment: ResolvedExperiment, where: str) -> None:
             ) from error
 
 
+def _is_text(column: str) -> bool:
+    """Whether a column holds words, as labels and names do."""
+    section, _, key = column.partition(".")
+    return column == "label" or isinstance(getattr(getattr(RunConfig(), section, None), key, None), str)
+
+
 def check_figure(figure: Figure, where: str) -> None:
-    """Refuse a figure whose curves no run records, or whose metric it cannot measure.
+    """Refuse a figure whose curves no run records, whose metric it cannot measure, or whose law is one of words.
 
     Raises:
-        UserError: names the figure, the name and the nearest known one.
+        UserError: names the figure, the name and, if there is one, the nearest known name.
     """
+    for column in (name for fit in figure.fits for name in (fit.spec.x, fit.spec.second) if name):
+        if _is_text(column):
+            raise UserError(
+                f"{where}: figure {figure.stem}: {column} is not a number: no law or optimum can be fitted over it"
+            )
     spec: Any = figure.spec
     known = [name for name in COLUMNS if "/" in name]
     columns = list(getattr(spec, "metrics", ())) + ([spec.metric] if spec.kind == "curves" else [])

@@ -19,7 +19,7 @@ from trm.study.text import bytes_text, count, device_text, flops_text, seconds_t
 
 JOBS = Path(".snakemake/tpu/jobs.csv")
 """The executor plugin's records: a row for each job, with the chip-seconds of all its launches."""
-TODO = tuple(f"todo_{key}" for key in ("runs", "evaluations", "seconds", "device_hours", "flops", "usd"))
+MISSING = tuple(f"todo_{key}" for key in ("runs", "evaluations", "seconds", "device_hours", "flops", "usd"))
 """Sums over what does not exist yet."""
 
 
@@ -38,7 +38,7 @@ def document(project: Project, jobs: int | None = None, names: Iterable[str] | N
     runs = [row for item in experiments for row in item["runs"]]
     prepared = _preparation(project, estimates, [row["run"] for row in runs])
     drawn = 0 if settings.point else _missing_drawings(project, names)
-    total = {key: sum(item[key] for item in experiments) for key in TODO}
+    total = {key: sum(item[key] for item in experiments) for key in MISSING}
     seconds = total["todo_seconds"] + sum(prepared.values()) + drawn * machine.start
     chain = max(prepared.values(), default=0.0)
     chain += max((row["seconds"] for row in runs if not row["done"]), default=0.0)
