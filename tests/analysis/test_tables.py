@@ -176,11 +176,15 @@ def test_formulas_are_neutralised_and_read_back(tmp_path: Path) -> None:
     assert load(tmp_path / "t.csv").rows["label"].tolist() == table.rows["label"].tolist()
 
 
-@pytest.mark.parametrize(("kind", "histories"), [("curves", True), ("ablation", False)])
+@pytest.mark.parametrize(
+    ("figure", "histories"),
+    [({"kind": "curves"}, True), ({"kind": "ablation", "x": "data.train_puzzles"}, False)],
+    ids=["curves", "ablation"],
+)
 def test_kept_tables_hold_what_their_figures_read(
-    study: Path, tables: dict[str, Table], tmp_path: Path, kind: str, histories: bool
+    study: Path, tables: dict[str, Table], tmp_path: Path, figure: dict[str, str], histories: bool
 ) -> None:
-    path, specs = str(study / "tables/data_size.csv"), {"data_size": {"data_size_laptop": {"kind": kind}}}
+    path, specs = str(study / "tables/data_size.csv"), {"data_size": {"data_size_laptop": figure}}
     (folder,) = keep({"data_size": path}, specs, str(tmp_path), "laptop")
     assert folder.name == "data_size_laptop"
     assert json.loads((folder / "figures.json").read_text()) == specs["data_size"]
@@ -188,5 +192,7 @@ def test_kept_tables_hold_what_their_figures_read(
     pd.testing.assert_frame_equal(kept.rows, whole.rows)
     assert bool(len(kept.curves)) == histories
     assert kept.curves["eval/exact_accuracy"].notna().all()
+    assert whole.info["bins"]
+    assert not kept.info["bins"]
     with pytest.raises(UserError, match=r"nowhere\.csv"):
         keep({"ema": str(tmp_path / "nowhere.csv")}, {"ema": {}}, str(tmp_path), "laptop")

@@ -16,6 +16,7 @@ from typing import Any
 from trm.errors import UserError
 from trm.pipeline.naming import RUN_FILES
 from trm.storage import ObjectInfo, Store, is_remote, open_store
+from trm.study.reading import parse
 
 RESULTS = ("runs", "tables", "fits", "figures", "plots")
 """Folders of results. Data sets can be rebuilt, and checkpoints only serve to resume."""
@@ -87,14 +88,6 @@ def _same(source: Store, ours: ObjectInfo, target: Store, theirs: ObjectInfo) ->
     return filecmp.cmp(_path(source, ours.name), _path(target, theirs.name), shallow=False)
 
 
-PARTS = {"bins": "bins", "traces": "steps", "halting": "halting"}
-"""Parts of a table's sidecar that one kind of figure alone reads."""
-HISTORIES = ("agreement", "batch", "curves")
-"""Kinds of figures that read the runs' histories."""
-VALIDATION = "eval/exact_accuracy"
-"""The metric of `curves` unless it names another."""
-
-
 def keep(tables: dict[str, str], figures: dict[str, dict[str, Any]], out: str, scale: str) -> list[Path]:
     """Copy tables to `out`/EXPERIMENT_SCALE/ with the specs of their figures, as `trm.analysis.redraw` reads them.
 
@@ -108,22 +101,21 @@ def keep(tables: dict[str, str], figures: dict[str, dict[str, Any]], out: str, s
     Raises:
         UserError: a table is not built or damaged, or the folder cannot be written.
     """
+    from trm.analysis.kinds import FIGURE
     from trm.analysis.tables import load, save
 
     written = []
     for experiment, path in tables.items():
-        folder, specs = Path(out, f"{experiment}_{scale}"), figures[experiment].values()
-        kinds = {spec["kind"] for spec in specs}
-        table = load(path)
-        for part, kind in PARTS.items():
-            if kind not in kinds and part in table.info:
-                table.info[part] = type(table.info[part])()
+        folder = Path(out, f"{experiment}_{scale}")
+        specs = [parse(FIGURE, spec, f"{experiment}: {name}") for name, spec in figures[experiment].items()]
+        table, reads = load(path), {part for spec in specs for part in spec.reads}
+        for part in {"bins", "halting", "traces"} & set(table.info) - reads:
+            table.info[part] = type(table.info[part])()
         curves = table.curves
-        if not kinds & set(HISTORIES):
-            curves = curves.iloc[:0]
-        elif kinds & set(HISTORIES) == {"curves"}:
-            drawn = {spec.get("metric", VALIDATION) for spec in specs if spec["kind"] == "curves"}
-            curves = curves.dropna(subset=sorted(drawn & set(curves)), how="all")
+        drawn = [getattr(spec, "metric", "") for spec in specs if "curves" in spec.reads]
+        if all(drawn):  # one column each, which most rows lack if it is of validations
+            columns = [metric for metric in drawn if metric in curves]
+            curves = curves.dropna(subset=columns, how="all") if columns else curves.iloc[:0]
         try:
             folder.mkdir(parents=True, exist_ok=True)
             save(replace(table, curves=curves), folder / "table.csv")

@@ -21,6 +21,7 @@ class Spec(Figure):
     """Curves overlaid, and their relative differences."""
 
     kind: Literal["agreement"] = "agreement"
+    reads: ClassVar[tuple[str, ...]] = ("curves",)
     reading: ClassVar[str] = (
         "the curves lie on each other; below, differences that begin at rounding and grow in training"
     )

@@ -16,6 +16,7 @@ class Spec(Figure):
     """Four panels: steps, puzzles and FLOPs to the targets, and throughput."""
 
     kind: Literal["batch"] = "batch"
+    reads: ClassVar[tuple[str, ...]] = ("curves",)
     reading: ClassVar[str] = "the critical batch is where the curve leaves the line of perfect scaling"
     targets: tuple[Fraction, ...] = (0.80, 0.85)
     """Validation accuracies counted to."""

@@ -18,6 +18,7 @@ class Spec(Figure):
     """One curve for each value of `hue`; below, how many test puzzles each bin holds."""
 
     kind: Literal["bins"] = "bins"
+    reads: ClassVar[tuple[str, ...]] = ("bins",)
     reading: ClassVar[str] = "accuracy by difficulty, with the binomial interval of each bin"
     by: Literal["clues", "rating"] = "clues"
     """What the test puzzles are sorted by."""

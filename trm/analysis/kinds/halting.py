@@ -16,6 +16,7 @@ class Spec(Figure):
     """Distribution of the halting step by grid point."""
 
     kind: Literal["halting"] = "halting"
+    reads: ClassVar[tuple[str, ...]] = ("halting",)
     reading: ClassVar[str] = "at which supervision step the model first says that it is done"
 
 

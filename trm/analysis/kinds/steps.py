@@ -25,6 +25,7 @@ class Spec(Figure):
     """A row for each puzzle: the question, then chosen steps."""
 
     kind: Literal["steps"] = "steps"
+    reads: ClassVar[tuple[str, ...]] = ("traces",)
     reading: ClassVar[str] = "answers after each supervision step; wrong cells are marked"
     puzzles: Annotated[int, Field(ge=1, le=8)] = 3
 
