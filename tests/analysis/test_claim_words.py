@@ -52,7 +52,9 @@ def test_several_differences_are_told_together() -> None:
 def test_the_answer_is_the_largest_established_difference_and_what_holds_elsewhere() -> None:
     found = [difference("higher", 0.05, subject="B"), difference("lower", -0.1, subject="D")]
     assert answer(found).startswith("Exact accuracy falls from 80.0 % with A to 70.0 % with D")
-    assert answer(found).endswith("; of 1 other, 1 differs too.")
+    assert answer(found).endswith("; the other differs too.")
+    one = [difference("lower", -0.1, subject="D"), difference("open", 0.01, subject="B")]
+    assert answer(one).endswith("; the other is not established to differ.")
     unsure = [difference("open", 0.01, subject=name) for name in "BC"]
     assert answer(unsure) == (
         "Exact accuracy differs from that with A by no more than 4.0 points at any other value: no difference "

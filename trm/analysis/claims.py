@@ -350,7 +350,8 @@ def _largest(known: list[Claim], crossed: list[Claim]) -> str:
     text, others, also = _short(top), len(known) - 1, len(sure) - 1
     if sure and others:
         verb = "differs too" if also == 1 else "differ too" if also else "is established to differ"
-        text += f"; of {count(others, 'other')}, {also or 'none'} {verb}"
+        which = f"of {others} others, {also or 'none'}" if others > 1 else "the other"
+        text += f"; {which} {verb if also or others > 1 else 'is not established to differ'}"
     elif others and top.interval:
         most = max(abs(bound) for claim in known for bound in claim.interval or (0.0,))
         text = f"{thing(top.metric)} differs from that with {top.against} by no more than "
