@@ -15,11 +15,11 @@ from trm.analysis.specs import ReportSpec
 from trm.backends.cpu.device import CpuBackend
 from trm.cli import main
 from trm.evaluation.evaluate import inference_network
-from trm.evaluation.solve import geometry_of, solve
+from trm.evaluation.solve import geometry_of, in_float32, solve
 from trm.play.page import EXAMPLES
 from trm.play.source import LIMIT, sources
 from trm.study.schema import DataConfig, EvaluationConfig
-from trm.tasks.sudoku.geometry import Geometry, from_text
+from trm.tasks.sudoku.geometry import Geometry, from_text, to_text
 from trm.tasks.sudoku.pool import generated_pool
 from trm.tasks.sudoku.pool import solve as solutions
 from trm.training.outputs import load_weights, save_weights
@@ -94,12 +94,8 @@ def puzzles(name, count):
 
 
 def reference(name, questions, steps, restarts):
-    """What `solve` finds for each puzzle by itself, with the page's weights and in its precision."""
-    trained = load_weights(MODELS / name)
-    rounded = {
-        key: tensor if "halt" in key else tensor.bfloat16().float() for key, tensor in trained.tensors.items()
-    }
-    trained = trained._replace(tensors=rounded, meta=trained.meta | {"precision": "float32"})
+    """What `trm solve` finds for each puzzle by itself."""
+    trained = in_float32(load_weights(MODELS / name))
     net, _ = inference_network(trained, EvaluationConfig(), CpuBackend())
     found = [solve(net, geometry_of(trained), row[None], steps, restarts, NOISE) for row in questions]
     return [
@@ -128,7 +124,7 @@ SEARCH = """(() => {
 
 @pytest.mark.full
 @pytest.mark.parametrize(("name", "count"), [("sudoku6", 100), ("sudoku9", 60), ("sudoku9_hard", 40)])
-def test_the_page_finds_what_solve_finds(name, count, file, window):
+def test_the_page_finds_what_solve_finds(name, count, file, window, capsys):
     """Verdict, restart, step and answer are equal, halt logits to rounding: noise is drawn as PyTorch draws it."""
     if not (MODELS / name).exists():
         pytest.skip("no such model")
@@ -140,6 +136,10 @@ def test_the_page_finds_what_solve_finds(name, count, file, window):
     assert [row[:4] for row in found] == [row[:4] for row in wanted]
     np.testing.assert_allclose([row[4] for row in found], [row[4] for row in wanted], atol=0.02)
     assert any(row[0] for row in found)
+    options = ["--model", str(MODELS / name), "--steps", "8", "--restarts", "2", "--threads", "1"]
+    for question, row in zip(questions[:10], found, strict=False):
+        assert main(["solve", to_text(question), *options]) == (0 if row[0] else 1)
+        assert to_text(np.array(row[3], np.uint8)) in capsys.readouterr().out.splitlines()
 
 
 @pytest.mark.full

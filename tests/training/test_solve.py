@@ -5,6 +5,7 @@ import io
 import json
 import os
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from trm.tasks.sudoku.geometry import Geometry, from_text, to_text
 from trm.training.dataset import Dataset
 from trm.training.outputs import load_weights
 
+MODELS = Path(__file__).parents[2] / "models"
 FOUR = Geometry(2, 2)
 ANSWER = "1234341221434321"
 PUZZLE = "12..34...1.3.321"
@@ -73,6 +75,30 @@ def test_a_csv_file_is_solved_and_written(trained, tmp_path, capsys):
         right = keeps_rules(FOUR, *(from_text(row[name])[None] for name in ("question", "answer")))[0]
         assert right == (row["solved"] == "1")
     assert f"{sum(solved)} of 6 puzzles solved" in capsys.readouterr().out
+
+
+def test_a_file_takes_the_training_precision_unless_told(tmp_path, capsys):
+    model, puzzle = str(MODELS / "sudoku6"), ".4..1.32........4....6..2..4.......3"
+    (tmp_path / "one.csv").write_text(f"question\n{puzzle}\n")
+
+    def solved(*options):
+        out = tmp_path / "out.csv"
+        main(
+            [
+                "solve",
+                str(tmp_path / "one.csv"),
+                "--model",
+                model,
+                "--out",
+                str(out),
+                "--threads",
+                "1",
+                *options,
+            ]
+        )
+        return out.read_text()
+
+    assert solved() == solved("--precision", "training") != solved("--precision", "float32")
 
 
 def test_many_puzzles_come_from_the_standard_input(trained, monkeypatch, capsys):

@@ -123,6 +123,20 @@ def find_models(places: list[Path], cells: int) -> list[tuple[Path, TrainedModel
     return sorted(fitting, key=lambda each: -sum(tensor.numel() for tensor in each[1].tensors.values()))
 
 
+def in_float32(trained: TrainedModel) -> TrainedModel:
+    """The model for float32 arithmetic, with the weights as its training's precision multiplied by them.
+
+    It finds the same on every machine, and what the page finds.
+    """
+    if trained.meta["precision"] == "bfloat16":
+        rounded = {
+            name: tensor if "halt." in name else tensor.bfloat16().float()
+            for name, tensor in trained.tensors.items()
+        }
+        trained = trained._replace(tensors=rounded)
+    return trained._replace(meta=trained.meta | {"precision": "float32"})
+
+
 @torch.no_grad()
 def solve(
     net: InferenceNetwork,
