@@ -248,7 +248,7 @@ class TrainStep:
         tensors = [state.params, *state.moments, state.ema, state.puzzle_table]
         return [tensor for tensor in tensors if tensor is not None]
 
-    def _update_puzzle(self, table: Tensor, lr: Tensor) -> None:
+    def _update_puzzle(self, table: Tensor, lr: Tensor | float) -> None:
         state = self.state
         gradient = state.puzzle_grads.view(-1, table.shape[1] + 1)
         weight_decay = state.config.training.puzzle_weight_decay
