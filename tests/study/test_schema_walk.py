@@ -7,7 +7,7 @@ another evaluation, so that no value is ever a silent repeat.
 
 import pytest
 
-from trm.study.fingerprint import evaluation_fingerprint, run_fingerprint
+from trm.study.fingerprint import evaluation_fingerprint, run_fingerprint, run_identity
 from trm.study.schema import DataConfig, EvaluationConfig, RunConfig
 
 SUDOKU = {"source": "generate", "box_rows": 2, "box_cols": 2, "clues_min": 4, "clues_max": 8, "pool": 400}
@@ -69,6 +69,9 @@ def test_each_field_of_data_makes_another_run(field):
     before = RunConfig.model_validate({"data": base})
     after = RunConfig.model_validate({"data": base | {field: value}})
     assert run_fingerprint(before) != run_fingerprint(after)
+    identity = run_identity(after)  # is what the pipeline trains from
+    trained = RunConfig.model_validate({key: identity[key] for key in identity if key != "recipe_version"})
+    assert run_fingerprint(trained) == run_fingerprint(after)
 
 
 def test_the_walk_over_evaluation_is_complete():

@@ -74,7 +74,7 @@ def training_identity(data: DataConfig) -> dict[str, Any]:
     """
     drawn = data.model_dump(mode="json", include={"hints", "curriculum"}, exclude_defaults=True)
     if data.sources:
-        drawn["shares"] = [source.share for source in data.sources]
+        drawn["sources"] = [source.model_dump(mode="json") for source in data.sources]
     return dataset_identity(data) | drawn
 
 
