@@ -17,11 +17,8 @@ from trm.errors import UserError
 
 
 def redraw(results: Path, out: Path) -> list[Path]:
-    """Draw everything; returns the PDFs.
-
-    Raises:
-        UserError: where there is nothing to draw, or a table or a spec is not what it should be.
-    """
+    """Draw everything; returns the PDFs. UserError: where there is nothing to draw, or a table or a spec is not what it
+    should be."""
     from trm.analysis.drawing import save, styled
     from trm.analysis.fits import fit_table
     from trm.analysis.kinds import FIGURE, draw

@@ -62,11 +62,7 @@ def survey(
 
 
 def send(source: Store, target: Store, files: Iterable[ObjectInfo]) -> None:
-    """Copy the files atomically; source or target is a local folder.
-
-    Raises:
-        UserError: a storage error.
-    """
+    """Copy the files atomically; source or target is a local folder. UserError: a storage error."""
     for file in files:
         if is_remote(source.uri):
             source.get_file(file.name, _path(target, file.name))

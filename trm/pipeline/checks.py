@@ -42,10 +42,7 @@ def _is_text(column: str) -> bool:
 
 def check_figure(figure: Figure, where: str) -> None:
     """Refuse a figure whose curves no run records, whose metric it cannot measure, or whose law is one of words.
-
-    Raises:
-        UserError: names the figure, the name and, if there is one, the nearest known name.
-    """
+    UserError: names the figure, the name and, if there is one, the nearest known name."""
     for column in (name for fit in figure.fits for name in (fit.spec.x, fit.spec.second) if name):
         if _is_text(column):
             raise UserError(
@@ -82,11 +79,8 @@ def edited_in_vain(study: Study, where: str) -> list[str]:
 
 
 def check_sizes(experiment: ResolvedExperiment, where: str) -> None:
-    """Refuse an experiment with a data set of more puzzles than its pool can hold.
-
-    Raises:
-        UserError: names the experiment and the numbers.
-    """
+    """Refuse an experiment with a data set of more puzzles than its pool can hold. UserError: names the experiment and
+    the numbers."""
     for point in experiment.points:
         sentence = too_many(point.runs[0].config.data)
         if sentence:

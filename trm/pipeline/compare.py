@@ -15,11 +15,8 @@ CURVES = ("train/loss", "eval/exact_accuracy")
 
 
 def find_run(name: str, root: str = "results/runs") -> Path:
-    """Folder of a finished run by its path, its name, or a part of the name that only one run has.
-
-    Raises:
-        UserError: no run or more than one, or a run that is not finished.
-    """
+    """Folder of a finished run by its path, its name, or a part of the name that only one run has. UserError: no run or
+    more than one, or a run that is not finished."""
     exact = Path(name) if Path(name).is_dir() else Path(root, name.rstrip("/"))
     found = (
         [exact] if exact.is_dir() else sorted(path for path in Path(root).glob(f"*{name}*") if path.is_dir())
@@ -35,11 +32,8 @@ def find_run(name: str, root: str = "results/runs") -> Path:
 
 
 def compare(first: Path, second: Path) -> dict[str, Any]:
-    """Settings that differ, results of evaluations that both have, curves at common steps, costs.
-
-    Raises:
-        UserError: a file is damaged.
-    """
+    """Settings that differ, results of evaluations that both have, curves at common steps, costs. UserError: a file is
+    damaged."""
     try:
         return _compare(first, second)
     except (KeyError, ValueError, TypeError) as error:

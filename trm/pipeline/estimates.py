@@ -223,11 +223,7 @@ class Estimates:
         return PROGRAM_MB * workers + int(kept / 1e6)
 
     def gpus(self, run: str) -> int:
-        """GPUs of a training job.
-
-        Raises:
-            UserError: not even one row at a time fits into their memory.
-        """
+        """GPUs of a training job. UserError: not even one row at a time fits into their memory."""
         if not self.of(run).micro_batches:
             needed = self.of(run).memory_bytes / 2**30
             raise UserError(

@@ -64,11 +64,8 @@ class Inputs:
         return self._dataset(run, self._catalogue.run_files(run))
 
     def train_initial(self, run: str) -> list[Any]:
-        """Weights of the run that `training.init_from` names.
-
-        Raises:
-            UserError: the study does not train that run, and its weights do not exist.
-        """
+        """Weights of the run that `training.init_from` names. UserError: the study does not train that run, and its
+        weights do not exist."""
         start = self._catalogue.run(run).config.training.init_from
         path = f"results/runs/{start}/weights.safetensors"
         if not start:

@@ -20,11 +20,7 @@ PERIOD = 0.25
 
 def with_config(arguments: list[str], pairs: list[str], point: str | None = None) -> list[str]:
     """Snakemake's arguments with `--set` pairs and `--point` in its `--config`, joined with a `--config` that is there
-    already (Snakemake takes only the last one).
-
-    Raises:
-        UserError: if a pair is not section.key=value.
-    """
+    already (Snakemake takes only the last one). UserError: a pair is not section.key=value."""
     if not pairs and not point:
         return arguments
     parse_overrides(pairs)  # refused here, before Snakemake starts
@@ -49,12 +45,8 @@ def with_config(arguments: list[str], pairs: list[str], point: str | None = None
 
 
 def launch(arguments: list[str]) -> int:
-    """Run `snakemake ARGUMENTS` and return its exit code. Waits for another run that is still
-    alive in this folder, even if its terminal was closed.
-
-    Raises:
-        UserError: if the folder cannot be written.
-    """
+    """Run `snakemake ARGUMENTS` and return its exit code. Waits for another run that is still alive in this folder,
+    even if its terminal was closed. UserError: the folder cannot be written."""
     with lock.wait_and_join() as handle:
         return _run(arguments, handle)
 

@@ -44,11 +44,8 @@ def join() -> TextIO | None:
 
 
 def wait_and_join() -> TextIO:
-    """Wait until no other controller is alive in this folder, then share the lock.
-
-    Raises:
-        UserError: if the folder cannot be written, or a controller on another machine may be alive.
-    """
+    """Wait until no other controller is alive in this folder, then share the lock. UserError: the folder cannot be
+    written, or a controller on another machine may be alive."""
     try:
         LOCK.parent.mkdir(exist_ok=True)
         handle = LOCK.open("a+")

@@ -34,10 +34,7 @@ class Project:
         return self.study.runs
 
     def check_figures(self) -> None:
-        """Check every figure, which only a main process needs.
-
-        Raises:
-            UserError: names the figure and what is wrong with it.
+        """Check every figure, which only a main process needs. UserError: names the figure and what is wrong with it.
         """
         for figure in self.selection.figures.values():
             check_figure(figure, self.settings.study)
@@ -45,11 +42,8 @@ class Project:
             check_expectations(self.study.experiment(name), self.settings.study)
 
     def check_sizes(self) -> None:
-        """Check the data sets of the selected experiments.
-
-        Raises:
-            UserError: names the experiment and what its pool cannot give.
-        """
+        """Check the data sets of the selected experiments. UserError: names the experiment and what its pool cannot
+        give."""
         for name in self.selection.experiments:
             check_sizes(self.study.experiment(name), self.settings.study)
 

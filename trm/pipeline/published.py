@@ -40,11 +40,8 @@ def report_identity(study: Study, selection: Selection, table_identity: Callable
 
 
 def publish(figure: str, identity: str, out: str) -> None:
-    """Copy a figure's PDF and PNG to a fixed name, with its identity and caption as JSON.
-
-    Raises:
-        UserError: a file is missing, damaged or cannot be written.
-    """
+    """Copy a figure's PDF and PNG to a fixed name, with its identity and caption as JSON. UserError: a file is missing,
+    damaged or cannot be written."""
     source, target = Path(figure), Path(out)
     caption = read_figure(source)
     target.with_suffix(".json").unlink(missing_ok=True)  # it never outlives the picture it describes

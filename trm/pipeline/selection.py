@@ -27,11 +27,8 @@ class Selection:
         self.wanted = self._parse(wanted)
 
     def _parse(self, text: str) -> list[str]:
-        """Names of the requested experiments, in the study's order.
-
-        Raises:
-            UserError: an unknown name, or one that cannot run here, with what it needs.
-        """
+        """Names of the requested experiments, in the study's order. UserError: an unknown name, or one that cannot run
+        here, with what it needs."""
         study = self._study
         if text in ("report", "study"):
             return study.selected(text)

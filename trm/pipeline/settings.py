@@ -99,11 +99,8 @@ class Settings(BaseModel):
 
 
 def split(config: dict[str, Any]) -> tuple[Settings, dict[str, str]]:
-    """The pipeline's own settings, and the other keys, which should be variables of the study.
-
-    Raises:
-        UserError: a value out of range.
-    """
+    """The pipeline's own settings, and the other keys, which should be variables of the study. UserError: a value out
+    of range."""
     given = {key: value for key, value in config.items() if value not in (None, "")}
     own = {key: value for key, value in given.items() if key in Settings.model_fields}
     try:

@@ -39,11 +39,7 @@ class Verified(NamedTuple):
 
 
 def verify(root: Path) -> Verified:
-    """Check all that lies below a results folder.
-
-    Raises:
-        UserError: there is nothing.
-    """
+    """Check all that lies below a results folder. UserError: there is nothing."""
     runs: dict[str, dict[str, Any]] = {}
     tables: list[Table] = []
     checks: dict[str, tuple[str, Callable[[Path], Any]]] = {

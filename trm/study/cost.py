@@ -82,11 +82,7 @@ class Estimate:
 
 
 def read_hardware(path: str | Path, name: str) -> Hardware:
-    """One entry of config/hardware.yaml.
-
-    Raises:
-        UserError: if the file or the entry is missing or malformed.
-    """
+    """One entry of config/hardware.yaml. UserError: the file or the entry is missing or malformed."""
     from trm.study.reading import error_sentence, read_yaml  # PyYAML, which estimates of memory do without
 
     try:

@@ -15,11 +15,7 @@ from trm.study.merge import Flat
 
 def with_checksums(data: dict[str, Any], where: str) -> dict[str, Any]:
     """The data section with the checksums of its files: computed for local files, given for remote ones
-    (`gs://bucket/file.csv#sha256=HEX`).
-
-    Raises:
-        UserError: a local file cannot be read, or a remote one has no checksum.
-    """
+    (`gs://bucket/file.csv#sha256=HEX`). UserError: a local file cannot be read, or a remote one has no checksum."""
     files = data.get("files") or ()
     if isinstance(files, str):
         files = (files,)

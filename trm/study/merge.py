@@ -51,11 +51,8 @@ def valid_keys() -> frozenset[str]:
 
 
 def flatten(overlay: dict[str, Any], where: str) -> Flat:
-    """Flatten nested sections and dotted keys to `{"model.d_model": 64}`.
-
-    Raises:
-        UserError: unknown key; the message has `where`, the key and the nearest valid one.
-    """
+    """Flatten nested sections and dotted keys to `{"model.d_model": 64}`. UserError: unknown key; the message has
+    `where`, the key and the nearest valid one."""
     flat: Flat = {}
     for key, value in overlay.items():
         if key in SECTIONS and isinstance(value, dict):

@@ -73,11 +73,8 @@ class Data:
 
 
 def gather(table: Table, spec: FitSpec) -> list[tuple[Any, Data]]:
-    """The observations of each hue value (one entry, None, without hue).
-
-    Raises:
-        UserError: a column is missing, or nothing can be fitted.
-    """
+    """The observations of each hue value (one entry, None, without hue). UserError: a column is missing, or nothing can
+    be fitted."""
     columns = [name for name in (spec.x, spec.second, spec.hue) if name]
     rows = table.select(spec.where, columns, plain=bool(spec.second))
     if spec.y == "steps_to_target":

@@ -29,11 +29,8 @@ LEAST = {"optimum": 1, "isoflop": 4}
 
 
 def optimum(table: Table, spec: FitSpec) -> dict[str, Any]:
-    """The best x for each value of `second`, and x* = A second^a over the optima inside the grid.
-
-    Raises:
-        UserError: no row matches.
-    """
+    """The best x for each value of `second`, and x* = A second^a over the optima inside the grid. UserError: no row
+    matches."""
     rows = table.select(spec.where, [spec.x, str(spec.second)], plain=True)
     if not len(rows):
         raise UserError(f"no row of {table.experiment} matches {spec.where}: nothing to fit")

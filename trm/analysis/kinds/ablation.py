@@ -111,10 +111,7 @@ def _comparable(rows: pd.DataFrame, hue: str, x: str) -> pd.DataFrame:
 
 def baseline_of(spec: Spec, values: list[Any], scale: Mapping[str, Any]) -> Any:
     """The named baseline, else the value of the scale's recipe, or of the paper's, or the nearest number, or the first.
-
-    Raises:
-        UserError: the named baseline is not a value of the grid.
-    """
+    UserError: the named baseline is not a value of the grid."""
     if spec.baseline is not None:
         for value in values:
             if value == spec.baseline or str(value) == str(spec.baseline):

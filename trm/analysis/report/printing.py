@@ -23,11 +23,8 @@ SECONDS = 180
 
 
 def print_pdf(html: str, out: str | Path) -> str:
-    """Write the PDF; returns what printed it.
-
-    Raises:
-        UserError: neither a browser nor WeasyPrint is installed, or none of them could print.
-    """
+    """Write the PDF; returns what printed it. UserError: neither a browser nor WeasyPrint is installed, or none of them
+    could print."""
     reasons = []
     browser = next((found for found in map(shutil.which, BROWSERS) if found), None)
     if browser:

@@ -140,10 +140,7 @@ def _bare(text: str) -> str:
 
 
 def load(path: str | Path) -> Table:
-    """Read a table written by `save`.
-
-    Raises:
-        UserError: a file is missing, does not parse, has changed, or is another table's.
+    """Read a table written by `save`. UserError: a file is missing, does not parse, has changed, or is another table's.
     """
     rows, sidecar, curves = paths(path)
     info = read_json(sidecar)

@@ -102,11 +102,8 @@ def sizes_of(config: RunConfig) -> Sizes:
 
 
 def tpu_python() -> str:
-    """The Python interpreter with torch_xla and libtpu: this one, $TRM_TPU_PYTHON, or that of .venv-tpu.
-
-    Raises:
-        UserError: there is none.
-    """
+    """The Python interpreter with torch_xla and libtpu: this one, $TRM_TPU_PYTHON, or that of .venv-tpu. UserError:
+    there is none."""
     if importlib.util.find_spec("torch_xla") is not None:
         return sys.executable
     python = os.environ.get(PYTHON_VARIABLE) or str(ROOT / ".venv-tpu" / "bin" / "python")
@@ -196,11 +193,8 @@ def _sent(programs: Sequence[dict[str, dict[str, int]]]) -> str:
 def ask(
     config: RunConfig, where: Slice, what: str, cache_folder: Path, remat: bool | None = None
 ) -> dict[str, Any]:
-    """The worker's answer, from the cache if the program was compiled before.
-
-    Raises:
-        UserError: the worker failed; it ends with the last line of the worker's error.
-    """
+    """The worker's answer, from the cache if the program was compiled before. UserError: the worker failed; it ends
+    with the last line of the worker's error."""
     cached = cache_folder / f"{program_key(config, where, what, remat)}.json"
     if cached.exists():
         cached_answer: dict[str, Any] = read_json(cached)
@@ -255,11 +249,8 @@ def _chip_seconds(answer: dict[str, Any], where: Slice) -> float:
 
 
 def check(config: RunConfig, where: Slice, what: str, cache_folder: Path) -> Result:
-    """Compile the run's training or evaluation step for the slice.
-
-    Raises:
-        UserError: rows do not divide over the chips, there is no TPU environment, or libtpu rejects the program.
-    """
+    """Compile the run's training or evaluation step for the slice. UserError: rows do not divide over the chips, there
+    is no TPU environment, or libtpu rejects the program."""
     rows = config.training.batch_size // config.training.micro_batches
     if what == "train" and rows % where.chips:
         raise UserError(

@@ -74,10 +74,7 @@ def scheduled_cycles(bundles: str) -> int:
     """Cycles of one call, from the text of its final bundles: one per line, marked `>` inside the loop.
 
     The loop is pipelined: it has one iteration per grid step and one per further stage, and skips the step's work while
-    the pipeline fills and drains.
-
-    Raises:
-        ValueError: the schedule is not a single loop.
+    the pipeline fills and drains. ValueError: the schedule is not a single loop.
     """
     once = inside = step = 0
     region = None
