@@ -34,8 +34,7 @@ class Project:
         return self.study.runs
 
     def check_figures(self) -> None:
-        """Check every figure, which only a main process needs. UserError: names the figure and what is wrong with it.
-        """
+        """Check every figure, which only a main process needs. UserError: names the figure and its fault."""
         for figure in self.selection.figures.values():
             check_figure(figure, self.settings.study)
         for name in self.selection.experiments:

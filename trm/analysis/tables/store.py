@@ -140,8 +140,7 @@ def _bare(text: str) -> str:
 
 
 def load(path: str | Path) -> Table:
-    """Read a table written by `save`. UserError: a file is missing, does not parse, has changed, or is another table's.
-    """
+    """Read a table written by `save`. UserError: a file is missing or damaged, has changed, or is another table's."""
     rows, sidecar, curves = paths(path)
     info = read_json(sidecar)
     if not isinstance(info, dict):
