@@ -218,11 +218,9 @@ def _publish(args: argparse.Namespace) -> int:
 
 
 def _schema(args: argparse.Namespace) -> int:
-    from trm.pipeline.experiment_docs import contents
-    from trm.pipeline.settings import Settings
-    from trm.study.documentation import write_or_check
+    from trm.pipeline.documentation import write_or_check
 
-    return write_or_check(args.check, contents(), [("`--config` of Snakemake", Settings)])
+    return write_or_check(args.check)
 
 
 def _run(args: argparse.Namespace) -> int:
