@@ -21,7 +21,7 @@ from scipy.optimize import nnls
 
 from benchmarks.frame import TRM, finish, parser, timed
 from trm.pipeline.estimates import Estimates
-from trm.pipeline.naming import dataset_name, source_name
+from trm.pipeline.catalogue import dataset_name, source_name
 from trm.pipeline.project import open_project
 
 KINDS: dict[str, dict[str, Any]] = {

@@ -12,9 +12,9 @@ import pytest
 from tests.pipeline.conftest import ROOT, STUDY, Project, new_project
 from trm.cli import main
 from trm.errors import UserError
+from trm.pipeline.catalogue import RUN_FILES
 from trm.pipeline.cleanup import clean, survey
 from trm.pipeline.launch import with_config
-from trm.pipeline.naming import RUN_FILES
 from trm.pipeline.settings import parse_overrides
 
 

@@ -108,7 +108,7 @@ def _inspect(args: argparse.Namespace) -> int:
 
 def _fetch(args: argparse.Namespace) -> int:
     from trm.cli.study import project_of
-    from trm.pipeline.naming import source_name
+    from trm.pipeline.catalogue import source_name
     from trm.tasks.source import build_source, downloads
 
     project = project_of(args)

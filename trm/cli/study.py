@@ -135,8 +135,7 @@ def _init(args: argparse.Namespace) -> int:
 def _list(args: argparse.Namespace) -> int:
     project = project_of(args)
     for name, experiment in project.study.experiments.items():
-        runs = len({run.name for point in experiment.points for run in point.runs})
-        size = f"{count(len(experiment.points), 'point')}, {count(runs, 'run')}"
+        size = f"{count(len(experiment.points), 'point')}, {count(len(experiment.runs), 'run')}"
         if experiment.skip:
             size = f"not at this scale: {experiment.skip}"
         mark = "*" if name in project.selection.experiments else " "
@@ -149,7 +148,7 @@ def _list(args: argparse.Namespace) -> int:
 def _show(args: argparse.Namespace) -> int:
     import yaml
 
-    from trm.pipeline.naming import dataset_name
+    from trm.pipeline.catalogue import dataset_name
 
     project = project_of(args)
     experiment = project.study.experiment(args.experiment)
@@ -211,7 +210,7 @@ def _compare(args: argparse.Namespace) -> int:
 
 
 def _publish(args: argparse.Namespace) -> int:
-    from trm.pipeline.published import publish
+    from trm.pipeline.reporting import publish
 
     publish(args.figure, args.identity, args.out)
     return 0

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from trm.errors import UserError
-from trm.pipeline.naming import RUN_FILES
+from trm.pipeline.catalogue import RUN_FILES
 from trm.storage import ObjectInfo, Store, is_remote, open_store
 from trm.study.reading import parse
 

@@ -6,33 +6,113 @@ Every file between the data and the figures is named by a digest of what it depe
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import cached_property
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
 from trm.analysis.kinds import FIGURE, KINDS
+from trm.analysis.specs import Figure as FigureSpec
 from trm.analysis.specs import FitSpec
 from trm.errors import UserError
-from trm.pipeline.naming import (
-    ANALYSIS_VERSION,
-    DATASET_FILES,
-    RUN_FILES,
-    Figure,
-    Fit,
-    dataset_name,
-    points_identity,
-    source_name,
-    style_digest,
-)
 from trm.study.dataset_identity import dataset_identity, source_identity
-from trm.study.fingerprint import canonical_json, digest, run_identity
+from trm.study.fingerprint import canonical_json, digest, run_identity, task_slug
 from trm.study.merge import nearest
 from trm.study.points import Run, Study
 from trm.study.reading import error_sentence
 from trm.study.records import NAMED
+from trm.study.schema import DataConfig
 
 Value = TypeVar("Value")
+ANALYSIS_VERSION = 13
+"""Raised when tables, fits or figures are computed differently: all of them are then rebuilt; no run is."""
+ARRAYS = (
+    "inputs", "labels", "puzzle_identifiers", "puzzle_indices", "group_indices", "ratings", "sources",
+)  # fmt: skip
+DATASET_FILES = tuple(
+    f"{split}/{file}"
+    for split in ("train", "validation", "test")
+    for file in ("dataset.json", *(f"all__{array}.npy" for array in ARRAYS))
+)
+REPORT = "results/report.html"
+RUN_FILES = ("training.json", "history.csv", "weights.safetensors")
+
+
+@dataclass(frozen=True)
+class Fit:
+    """One fit: its name by content, its specification and the tables it reads."""
+
+    name: str
+    spec: FitSpec
+    tables: tuple[str, ...]
+
+    @property
+    def file(self) -> str:
+        return f"results/fits/{self.name}.json"
+
+    @property
+    def json(self) -> str:
+        return canonical_json(self.spec.model_dump(mode="json"))
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One figure: its file stem, its specification, the experiments whose tables and the fits that it reads."""
+
+    stem: str
+    spec: FigureSpec
+    experiments: tuple[str, ...]
+    tables: tuple[str, ...]
+    fits: tuple[Fit, ...]
+    identity: str
+
+    @property
+    def name(self) -> str:
+        """Name of the files by content."""
+        return f"{self.stem}-{self.identity[:8]}"
+
+    @property
+    def files(self) -> list[str]:
+        """PDF, PNG and caption."""
+        return [f"results/figures/{self.name}{end}" for end in (".pdf", ".png", ".json")]
+
+    @property
+    def json(self) -> str:
+        return canonical_json(self.spec.model_dump(mode="json"))
+
+    @property
+    def reading(self) -> str:
+        """How to read a figure of its kind."""
+        return self.spec.reading
+
+
+def published(stem: str) -> str:
+    """Where a figure is published."""
+    return f"results/plots/{stem}.pdf"
+
+
+@cache
+def source_name(data: DataConfig) -> str:
+    """Folder of the pool of puzzles that a data set is cut from."""
+    return f"{task_slug(data)}-{data.source}-{digest(source_identity(data))[:8]}"
+
+
+@cache
+def dataset_name(data: DataConfig) -> str:
+    """Folder of a data set."""
+    size = f"p{data.train_puzzles or 'all'}a{data.augmentations}"
+    return f"{task_slug(data)}-{size}-{digest(dataset_identity(data))[:8]}"
+
+
+def style_digest(path: str) -> str:
+    """Digest of a style file without comments and blank lines."""
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return ""
+    return digest([text for line in lines if (text := line.split("#", 1)[0].strip())])
 
 
 class Catalogue:
@@ -137,7 +217,10 @@ class Catalogue:
 
     def table_identity(self, experiment: str) -> str:
         """Digest of an experiment's points, their runs and evaluations."""
-        points = points_identity(self.study.experiment(experiment).points)
+        points = [
+            [point.coords, point.label, [run.name for run in point.runs], point.evaluation_file]
+            for point in self.study.experiment(experiment).points
+        ]
         return digest([self.study.name, self.study.scale_name, ANALYSIS_VERSION, points])
 
     def table(self, experiment: str) -> str:

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from trm.analysis.specs import Check
 from trm.errors import UserError
 from trm.io import read_json
-from trm.pipeline.naming import Figure
+from trm.pipeline.catalogue import Figure
 from trm.study.merge import nearest
 from trm.study.points import ResolvedExperiment, Study
 from trm.study.reading import error_sentence

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trm.errors import UserError
-from trm.pipeline.naming import RUN_FILES
+from trm.pipeline.catalogue import RUN_FILES
 from trm.storage import is_remote, local_path, open_store
 
 QUIET_SECONDS = 3600.0

@@ -21,8 +21,8 @@ from snakemake_interface_logger_plugins.common import LogEvent
 from trm.io import write_json
 from trm.pipeline import checks, forkserver, lock, plan
 from trm.pipeline.events import Events
-from trm.pipeline.partial import remove_partial_report, write_partial_report
 from trm.pipeline.project import Project
+from trm.pipeline.reporting import PARTIAL, write_partial_report
 
 
 class Controller(logging.Filter):
@@ -96,11 +96,11 @@ class Controller(logging.Filter):
             return
         jobs = [job for job in self._snakemake.dag.jobs if job.rule.name == "table"]
         write_partial_report(self._config, {str(file) for job in jobs for file in job.output})
-        post("the study failed: results/report.partial.html shows the results so far")
+        post(f"the study failed: {PARTIAL} shows the results so far")
 
     def succeeded(self) -> None:
         """After success: remove the partial report of an earlier failure."""
-        remove_partial_report()
+        PARTIAL.unlink(missing_ok=True)
         post("the study is finished: results/report.html")
 
 

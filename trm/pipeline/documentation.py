@@ -129,7 +129,7 @@ def _row(scale: str, project: Project, estimates: Estimates, name: str) -> str:
     experiment = project.study.experiment(name)
     if experiment.skip:
         return f"| {scale} | | | | | {experiment.skip} |"
-    costs = [estimates.of(run) for run in {run.name for point in experiment.points for run in point.runs}]
+    costs = [estimates.of(run) for run in experiment.runs]
     values: dict[str, dict[str, None]] = {}
     for key, value in (item for point in experiment.points for item in point.coords.items()):
         shown = f"{len(value)} stages" if isinstance(value, list) else json.dumps(value)

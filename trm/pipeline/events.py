@@ -16,8 +16,8 @@ from snakemake.logging import get_event
 from snakemake_interface_logger_plugins.common import LogEvent
 
 from trm.pipeline.estimates import Estimates
-from trm.pipeline.naming import EVENTS
 from trm.pipeline.project import Project
+from trm.pipeline.settings import EVENTS
 
 PLUGINS = "snakemake_executor_plugin_"
 """What an executor plugin says of machines and jobs concerns the user; what Snakemake says of itself does not."""

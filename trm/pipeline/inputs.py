@@ -15,9 +15,9 @@ from snakemake.exceptions import WorkflowError
 from snakemake.io import ancient
 
 from trm.errors import UserError
+from trm.pipeline.catalogue import published
 from trm.pipeline.checks import check_sizes
 from trm.pipeline.estimates import Estimates
-from trm.pipeline.naming import published
 from trm.pipeline.preflight_gate import PreflightGate
 from trm.pipeline.project import Project
 

@@ -11,8 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TextIO
 
-from trm.pipeline import console, lock, naming
-from trm.pipeline.settings import parse_overrides
+from trm.pipeline import console, lock
+from trm.pipeline.settings import EVENTS, parse_overrides
 
 PERIOD = 0.25
 """Seconds between two looks at what happened."""
@@ -82,7 +82,7 @@ def _run(arguments: list[str], handle: TextIO) -> int:
 def _watched(start: Callable[[dict[str, str], int], subprocess.Popen[bytes]]) -> int:
     """Run Snakemake behind a console of our own; returns its exit code."""
     console.EVENTS.unlink(missing_ok=True)
-    environment = os.environ | {naming.EVENTS: str(console.EVENTS.absolute())}
+    environment = os.environ | {EVENTS: str(console.EVENTS.absolute())}
     with console.OUTPUT.open("wb") as output, console.View() as view:
         signal.signal(signal.SIGINT, view.interrupt)
         process = start(environment, output.fileno())

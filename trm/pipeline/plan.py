@@ -10,8 +10,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from trm.pipeline.catalogue import REPORT, published, source_name
 from trm.pipeline.estimates import Estimates
-from trm.pipeline.naming import REPORT, published, source_name
 from trm.pipeline.project import Project
 from trm.study.cost import Hardware
 from trm.study.merge import nearest

@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from trm.io import sha256_file
 from trm.pipeline.catalogue import Catalogue
 from trm.pipeline.checks import check_expectations, check_figure, check_sizes
 from trm.pipeline.places import Place
-from trm.pipeline.published import report_identity
 from trm.pipeline.selection import Selection
 from trm.pipeline.settings import Settings, check_keys, options_of, split
+from trm.play import models_folder
+from trm.study.fingerprint import digest
 from trm.study.grid import load_study
 from trm.study.points import Run, Study
 
@@ -49,16 +51,26 @@ class Project:
     @property
     def report_identity(self) -> str:
         """Digest of all that the report shows."""
-        return report_identity(self.study, self.selection, self.catalogue.table_identity)
-
-    def finished(self, run: str) -> bool:
-        """Whether all files of a run exist."""
-        return all(self.place.exists(path) for path in self.catalogue.run_files(run))
+        words = {"question", "hypothesis", "hypothesis_needs", "expects"}
+        shown: list[Any] = [
+            self.study.name,
+            self.study.scale_name,
+            self.study.scale.about,
+            [figure.identity for figure in self.selection.shown],
+            [self.catalogue.table_identity(name) for name in self.selection.experiments],
+            {name: item.skip for name, item in self.study.experiments.items() if item.skip},
+            [
+                [name, item.definition.model_dump(mode="json", include=words)]
+                for name, item in self.study.experiments.items()
+            ],
+            [sha256_file(path) for path in sorted(models_folder().glob("*/weights.safetensors"))],
+        ]
+        return digest(shown)
 
     @cached_property
     def done(self) -> set[str]:
         """Runs whose files exist, as of the first look."""
-        return {run for run in self.runs if self.finished(run)}
+        return {run for run in self.runs if all(map(self.place.exists, self.catalogue.run_files(run)))}
 
 
 def open_project(config: dict[str, Any], storage: Any = None) -> Project:

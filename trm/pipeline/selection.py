@@ -8,8 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from trm.errors import UserError
-from trm.pipeline.catalogue import Catalogue
-from trm.pipeline.naming import Figure, Fit, published
+from trm.pipeline.catalogue import Catalogue, Figure, Fit, published
 
 
 class Selection:

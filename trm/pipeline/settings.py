@@ -15,6 +15,8 @@ from trm.study.merge import nearest
 from trm.study.reading import error_sentence, parse_yaml
 from trm.study.schema import Count
 
+EVENTS = "TRM_EVENTS"
+"""Environment variable with the path of the file through which Snakemake's process tells the console what happens."""
 OVERRIDE = re.compile(r"[\s,]+(?=[A-Za-z_]\w*(?:\.\w+)+\s*=)")
 """Separates two overrides in one text; a comma inside a value is not followed by `section.key=`."""
 

@@ -53,6 +53,11 @@ class ResolvedExperiment:
     left_out: tuple[str, ...] = ()
     """Why grids were left out, in words."""
 
+    @cached_property
+    def runs(self) -> set[str]:
+        """Names of the runs of all points."""
+        return {run.name for point in self.points for run in point.runs}
+
     def point(self, name: str) -> Point:
         """A grid point by its label, or by a value in its label (`1000` for `train_puzzles=1000`).
 
