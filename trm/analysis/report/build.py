@@ -14,8 +14,7 @@ from trm.analysis.claims import Claim
 from trm.analysis.origin import read_figure, read_fit
 from trm.analysis.paper import REPORTED
 from trm.analysis.report.contents import FigureBlock, Finding, Report, Section
-from trm.analysis.report.contrasts import accuracy, matching, primary
-from trm.analysis.report.criteria import criteria
+from trm.analysis.report.criteria import accuracy, criteria, matching, primary
 from trm.analysis.report.grids import cost, costs_grid, fit_block, paper_grid, results_grid
 from trm.analysis.report.paper import REFERENCES, abstract, limits, refutations, size
 from trm.analysis.report.verdicts import verdict
