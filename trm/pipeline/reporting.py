@@ -77,15 +77,8 @@ def publish(figure: str, identity: str, out: str) -> None:
     source, target = Path(figure), Path(out)
     caption = read_figure(source)
     target.with_suffix(".json").unlink(missing_ok=True)  # it never outlives the picture it describes
-    for suffix, start in ((".pdf", b"%PDF-"), (".png", b"\x89PNG\r\n\x1a\n")):
-        path = source.with_suffix(suffix)
-        try:
-            data = path.read_bytes()
-        except OSError as error:
-            raise UserError(f"{path}: {error.strerror}; build the figure again") from error
-        if not data.startswith(start):
-            raise UserError(f"{path} is damaged: delete it, and the figure is drawn again")
-        write_bytes(target.with_suffix(suffix), data)
+    for suffix in (".pdf", ".png"):
+        write_bytes(target.with_suffix(suffix), source.with_suffix(suffix).read_bytes())
     write_json(target.with_suffix(".json"), {"identity": identity, "figure": source.name, "caption": caption})
 
 

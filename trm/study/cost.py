@@ -55,11 +55,6 @@ class Hardware(Section):
     usd_spot: NonNegative | None = None
     """Spot price; it changes, so give your region's. null: unknown."""
 
-    @property
-    def usd_per_second(self) -> float:
-        """Price of one job's devices."""
-        return self.usd_per_device_hour * self.devices / 3600
-
 
 @dataclass(frozen=True)
 class Estimate:

@@ -55,11 +55,6 @@ def read_study_file(path: str | Path) -> StudyFile:
     document = read_yaml(path, "name the study with --study")
     if not isinstance(document, dict):
         raise UserError(f"{path}: must be a mapping with study, scales and experiments")
-    return parse_study(document, str(path))
-
-
-def parse_study(document: dict[str, Any], path: str) -> StudyFile:
-    """Validate the parsed file; `path` is for messages."""
     try:
         return StudyFile.model_validate(document)
     except ValidationError as error:
