@@ -104,15 +104,8 @@ class Claim:
 
     def text(self) -> str:
         """The claim as a clause: lower case, no full stop."""
-        return {
-            "difference": self._difference,
-            "interaction": self._interaction,
-            "level": self._level,
-            "power": self._power,
-            "change": self._change,
-            "optimum": self._optimum,
-            "prediction": self._prediction,
-        }[self.measure]()
+        words: Callable[[], str] = getattr(self, f"_{self.measure}")
+        return words()
 
     def _difference(self) -> str:
         name, more = thing(self.metric), f", {self.more}" if self.more else ""

@@ -16,7 +16,6 @@ REMOTE = ("root",)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's options."""
     from trm.cli.study import add_study_options
 
     actions = parser.add_subparsers(dest="action", required=True)
@@ -39,7 +38,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """List, clean or export."""
     if args.action == "compact":
         return _compact(args)
     from trm.cli.study import project_of

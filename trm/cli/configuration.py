@@ -10,7 +10,6 @@ from trm.study.schema import RunConfig
 
 
 def add_options(parser: Any) -> None:
-    """Declare --config and --set."""
     parser.add_argument(
         "--config", required=True, help="RunConfig (sections model, data, training): JSON text or a path"
     )

@@ -27,7 +27,6 @@ REMOTE = ("files",)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's options."""
     from trm.cli.configuration import add_options
     from trm.cli.study import add_study_options
 
@@ -71,7 +70,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Dispatch to the action."""
     return int(globals()[f"_{args.action}"](args))
 
 

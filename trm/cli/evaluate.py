@@ -13,7 +13,6 @@ REMOTE = ("run_folder", "dataset")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's options."""
     parser.add_argument(
         "--run",
         required=True,
@@ -32,7 +31,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Evaluate; 0 when the file is written."""
     from trm.backends.registry import open_backend
     from trm.evaluation.evaluate import evaluate_run
     from trm.storage.cache import fetch

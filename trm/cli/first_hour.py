@@ -15,7 +15,6 @@ from trm.pipeline.first_hour import FirstHour
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     parser.add_argument(
         "--profile", type=Path, default=Path("profiles/tpu"), help="folder of a Snakemake profile"
     )
@@ -24,7 +23,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Say the price, ask, and run."""
     name = os.environ.get("SNAKEMAKE_TPU_NAME") or cloud_settings()["pod"]
     hour = FirstHour(args.profile, name, lambda sentence: print(sentence, flush=True))
     print(hour.announce())

@@ -9,7 +9,6 @@ import argparse
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's options."""
     parser.add_argument(
         "--table", required=True, nargs="+", action="extend", metavar="FILE.csv", help="one table or several"
     )
@@ -18,7 +17,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Fit and write."""
     from pathlib import Path
 
     from trm.analysis.fits import fit_table

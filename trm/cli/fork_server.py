@@ -10,7 +10,6 @@ import traceback
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's options."""
     parser.add_argument("kind", choices=("training", "analysis"), help="which commands it runs")
     parser.add_argument("socket", help="path of its socket; it ends when its standard input is closed")
 

@@ -14,7 +14,6 @@ REMOTE = ("bucket",)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's options."""
     parser.add_argument(
         "--profile",
         default="local",

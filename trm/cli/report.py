@@ -11,7 +11,6 @@ import argparse
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's options."""
     parser.add_argument("--spec", required=True, metavar="JSON", help="ReportSpec: JSON text or a file")
     parser.add_argument("--out", required=True, metavar="FILE.html")
     parser.add_argument(
@@ -22,7 +21,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Build and write."""
     from pathlib import Path
 
     from trm.analysis.report import build, page, print_pdf

@@ -20,7 +20,6 @@ REMOTE = ("place",)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's options."""
     from trm.cli.study import add_study_options
 
     actions = parser.add_subparsers(dest="action", required=True)
@@ -42,7 +41,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Copy, or say what would be copied."""
     if args.action == "verify":
         return _verify(args.root)
     if args.action == "keep":

@@ -62,7 +62,6 @@ def project_of(args: argparse.Namespace) -> Project:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's options."""
     commands = parser.add_subparsers(dest="action", required=True)
     listing = commands.add_parser("list", help="every experiment of a scale: points, runs, question")
     show = commands.add_parser("show", help="one experiment, resolved: its points, runs and their settings")
@@ -109,7 +108,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Dispatch to the action."""
     return int(globals()[f"_{args.action}"](args))
 
 

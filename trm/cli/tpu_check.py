@@ -12,7 +12,6 @@ from typing import Any
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's options."""
     from trm.cli.study import add_study_options
 
     add_study_options(parser)

@@ -21,7 +21,6 @@ REMOTE = ("dataset", "out", "checkpoints", "init_from")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's options."""
     from trm.cli.configuration import add_options
 
     add_options(parser)

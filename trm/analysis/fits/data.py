@@ -95,7 +95,7 @@ def hue_of(table: Table, spec: FitSpec) -> str | None:
     none)."""
     if spec.hue or spec.second or spec.best:
         return spec.hue
-    return table.implied_hue(table.select(spec.where, [spec.x]), [spec.x])
+    return table.implied_hue(spec.where, spec.x)
 
 
 def reach(table: Table, rows: pd.DataFrame, target: float, axis: str = "step") -> Array:

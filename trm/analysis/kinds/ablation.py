@@ -34,7 +34,7 @@ class Spec(Figure):
 def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.Drawing:
     """Values, paired differences, further metrics, from left to right."""
     table = tables[0]
-    spec = common.with_hue(spec, table, table.select(spec.where, [spec.x]), [spec.x])
+    spec = common.with_hue(spec, table, spec.x)
     rows = common.rows_of(table, spec.where, spec.y, spec.x, spec.hue)
     if spec.hue:
         rows = _comparable(rows, spec.hue, spec.x)

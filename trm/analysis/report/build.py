@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
-
-from PIL import Image
 
 from trm.analysis.claims import Claim
 from trm.analysis.origin import read_figure, read_fit
@@ -209,23 +206,15 @@ def figure(path: str | Path, tables: Sequence[Table] = ()) -> FigureBlock:
         return FigureBlock(path, problem=f"{path.name} is missing: build it again")
     try:
         facts = read_figure(path, tables)
-        png = picture.read_bytes()
-        with Image.open(io.BytesIO(png)) as opened:
-            opened.load()
-        words = {
-            key: facts[key] for key in ("title", "caption", "sentence", "answer", "numbers", "svg", "narrow")
-        }
-        words["claims"] = [Claim.read(item) for item in facts["claims"]]
+        keys = ("title", "caption", "sentence", "answer", "numbers", "svg", "narrow")
+        words = {key: facts[key] for key in keys} | {"claims": [Claim.read(item) for item in facts["claims"]]}
     except UserError as error:
         return FigureBlock(path, problem=f"{path.name}: {error}")
-    except (OSError, SyntaxError, ValueError):
-        return FigureBlock(path, problem=f"{path.name}: {picture} is damaged: delete it and build it again")
     except (KeyError, TypeError):
         bad = path.with_suffix(".json")
         return FigureBlock(path, problem=f"{path.name}: {bad} lacks its words: delete it and build it again")
-    return FigureBlock(
-        path, **words, strength=facts.get("strength"), inches=facts.get("inches", 7.0), png=png
-    )
+    more = {"strength": facts.get("strength"), "inches": facts.get("inches", 7.0)}
+    return FigureBlock(path, **words, **more, png=picture.read_bytes())
 
 
 def _provenance(tables: Sequence[Table], runs: dict[str, Any]) -> list[tuple[str, str]]:

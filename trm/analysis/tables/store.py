@@ -73,14 +73,16 @@ class Table:
             rows = rows[series.isna() if series.isna().any() else series == series.mode().iloc[0]]
         return rows.copy()
 
-    def implied_hue(self, rows: pd.DataFrame, taken: Sequence[str]) -> str | None:
-        """The column that must separate rows beside the variables `taken`, or unlike points would be averaged.
+    def implied_hue(self, where: Mapping[str, Any], *taken: str) -> str | None:
+        """The column that must separate the rows of `where` beside the variables `taken`, or unlike points would be
+        averaged.
 
         Blocks of a grid that set something throughout ("also at batch 4096") differ in `series`; points that differ
         in how a run is evaluated, in an `evaluation.*` coordinate.
         """
         if "label" in taken:
             return None
+        rows = self.select(where, taken[:1])
         if "series" not in taken and rows["series"].nunique(dropna=False) > 1:
             return "series"
         known = [name for name in taken if name in rows]
