@@ -180,11 +180,8 @@ class Claim:
 def compared(
     metric: str, pairs: Mapping[Key, tuple[pd.Series, pd.Series]], name: Callable[[Key], tuple[str, ...]]
 ) -> dict[Key, Claim]:
-    """Claims on the differences of pairs of series (against, subject; index: seed), tested together.
-
-    Args:
-        name: subject, against and, if there are several, the place of each key.
-    """
+    """Claims on the differences of pairs of series (against, subject; index: seed), tested together. `name`: subject,
+    against and, if there are several, the place of each key."""
     from trm.analysis import stats
 
     means = {key: stats.paired(*pair) for key, pair in pairs.items()}

@@ -34,14 +34,8 @@ class Picture:
 
 
 class Results:
-    """The tables under a results folder.
-
-    Args:
-        folder: `results`, or None to look for it here and in the folders above.
-
-    Raises:
-        UserError: there is no results folder with tables.
-    """
+    """The tables under a results folder. `folder`: `results`, or None to look for it here and in the folders above.
+    UserError: there is no results folder with tables."""
 
     def __init__(self, folder: str | Path | None = None):
         here = Path.cwd()

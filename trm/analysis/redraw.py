@@ -58,12 +58,8 @@ def redraw(results: Path, out: Path) -> list[Path]:
 
 
 def results_page(results: Path, drawn: dict[str, dict[str, Any]]) -> str:
-    """The page's text.
-
-    Args:
-        results: folder of the kept results.
-        drawn: the JSON of every figure by name, as `redraw` has just written it.
-    """
+    """The page's text. `results`: folder of the kept results. `drawn`: the JSON of every figure by name, as `redraw`
+    has just written it."""
     parts = [HEAD]
     for folder in sorted(path.parent for path in results.rglob("figures.json")):
         figures = [drawn[name] for name in read_json(folder / "figures.json")]

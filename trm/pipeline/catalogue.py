@@ -116,12 +116,7 @@ def style_digest(path: str) -> str:
 
 
 class Catalogue:
-    """Everything that the study can make, selected or not.
-
-    Args:
-        study: the study at one scale.
-        path: its file, for error messages.
-    """
+    """Everything that the study can make, selected or not. `path`: the study's file, for error messages."""
 
     def __init__(self, study: Study, path: str):
         self.study, self.path = study, path

@@ -66,13 +66,9 @@ def _priced(project: Project) -> Hardware:
 
 
 class Estimates:
-    """Cost estimates of every run of a study, computed on demand.
-
-    Args:
-        project: the study.
-        measured: use step times that `tpu-check` compiled and the speed of this machine's finished runs. Without,
-            estimates are the same on every machine.
-    """
+    """Cost estimates of every run of a study, computed on demand. `project`: the study. `measured`: use step times that
+    `tpu-check` compiled and the speed of this machine's finished runs. Without, estimates are the same on every
+    machine."""
 
     def __init__(self, project: Project, measured: bool = True):
         self._project, self._use_measured = project, measured

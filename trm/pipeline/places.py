@@ -100,10 +100,7 @@ class Place:
 
 def may_repeat(snakemake: Any) -> bool:
     """Whether jobs may run whose outputs exist: --forcerun or --forceall was given, or this process runs one job.
-
-    Args:
-        snakemake: Snakemake's `workflow` object of the Snakefile. Its settings are complete only after parsing.
-    """
+    `snakemake`: Snakemake's `workflow` object of the Snakefile. Its settings are complete only after parsing."""
     asked = snakemake.dag_settings  # None in --lint
     return not snakemake.is_main_process or bool(asked and (asked.forcerun or asked.forceall))
 

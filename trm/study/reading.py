@@ -84,12 +84,8 @@ _BOUNDS = {
 
 
 def error_sentence(error: ValidationError, model: Any) -> str:
-    """The first validation error as one sentence with the nearest valid key.
-
-    Args:
-        error: pydantic's error.
-        model: the model that was validated, to suggest a key for a misspelt one; None if there are several.
-    """
+    """The first validation error as one sentence with the nearest valid key. `model`: the model that was validated, to
+    suggest a key for a misspelt one; None if there are several."""
     errors = error.errors()  # a misspelt key is why another one is missing
     first = next((item for item in errors if item["type"] == "extra_forbidden"), errors[0])
     # parts with brackets name alternatives of a union, not keys

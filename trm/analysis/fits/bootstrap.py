@@ -74,11 +74,8 @@ def _whole(
     drawn: tuple[int, float | None],
     rng: np.random.Generator,
 ) -> Array:
-    """Residuals [B, N] of whole runs, drawn among the runs that were measured at the same points.
-
-    Args:
-        drawn: data sets, and the level for Student's factor (None: without it).
-    """
+    """Residuals [B, N] of whole runs, drawn among the runs that were measured at the same points. `drawn`: data sets,
+    and the level for Student's factor (None: without it)."""
     count, level = drawn
     alike: dict[tuple[int, ...], list[np.ndarray]] = {}
     for run in np.unique(runs):

@@ -127,11 +127,8 @@ def enough(form: Form, points: int) -> bool:
 
 
 def choose(results: dict[str, dict[str, Any]]) -> tuple[str, str]:
-    """The form to show, and why: the lowest AICc among those that the points test and that touch no bound.
-
-    Args:
-        results: per form its `aicc`, `held_out`, `enough_points`, `at_bound` as in fit.json.
-    """
+    """The form to show, and why: the lowest AICc among those that the points test and that touch no bound. `results`:
+    per form its `aicc`, `held_out`, `enough_points`, `at_bound` as in fit.json."""
     results = {name: item for name, item in results.items() if name not in RIVALS} or results
     enough_points = [
         name for name, item in results.items() if item["enough_points"] and not item.get("at_bound")
@@ -206,12 +203,8 @@ def possible(results: Mapping[str, Mapping[str, Any]], observations: int) -> lis
 
 
 def objections(chosen: str, results: Mapping[str, Mapping[str, Any]], data: Data) -> list[str]:
-    """Why the points do not single out a power law; empty: its rivals are excluded.
-
-    Args:
-        chosen: the power law of the lowest AICc, or the one that was asked for.
-        results: per form `aicc` and `held_out` as in fit.json.
-    """
+    """Why the points do not single out a power law; empty: its rivals are excluded. `chosen`: the power law of the
+    lowest AICc, or the one that was asked for. `results`: per form `aicc` and `held_out` as in fit.json."""
     if chosen not in LAWS:
         return []
     found = []

@@ -145,11 +145,7 @@ def spanned(groups: Sequence[Group]) -> str:
 
 def panel(axes: Axes, spec: Any, table: Table, fit: Fit | None, *, curves: bool = True) -> pd.DataFrame:
     """Draw one law into `axes`; returns the rows shown. `scaling_laws` and `prediction` draw their panels by it.
-
-    Args:
-        spec: with the hue that `common.with_hue` gives it.
-        curves: draw the law of each colour that supports one.
-    """
+    `spec`: with the hue that `common.with_hue` gives it. `curves`: draw the law of each colour that supports one."""
     rows: pd.DataFrame = common.rows_of(table, spec.where, spec.y, spec.x, spec.hue)
     x = rows[spec.x].to_numpy(float) + label(spec.x).offset
     y = common.positive(rows, spec.y)

@@ -195,11 +195,8 @@ def _table_problems(table: Table) -> list[str]:
 
 
 def figure(path: str | Path, tables: Sequence[Table] = ()) -> FigureBlock:
-    """A figure's PNG and words; without a PNG, `problem` names the file and the remedy.
-
-    Args:
-        tables: that the figure must have been made from, if it shows their experiments.
-    """
+    """A figure's PNG and words; without a PNG, `problem` names the file and the remedy. `tables`: that the figure must
+    have been made from, if it shows their experiments."""
     path = Path(path)
     picture = path.with_suffix(".png")
     if not picture.exists() or not path.with_suffix(".json").exists():

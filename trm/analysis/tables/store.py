@@ -168,14 +168,7 @@ def load(path: str | Path) -> Table:
 
 def merge(tables: Sequence[Table], experiments: Sequence[str] = ()) -> Table:
     """Several tables as one; rows of a run that two experiments share count once.
-
-    Args:
-        tables: at least one.
-        experiments: take the tables of these; empty: all.
-
-    Raises:
-        UserError: an experiment has no table.
-    """
+    `experiments`: take the tables of these; empty: all. UserError: an experiment has no table."""
     known = {table.experiment: table for table in tables}
     for name in experiments:
         if name not in known:
