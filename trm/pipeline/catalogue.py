@@ -82,11 +82,6 @@ class Figure:
     def json(self) -> str:
         return canonical_json(self.spec.model_dump(mode="json"))
 
-    @property
-    def reading(self) -> str:
-        """How to read a figure of its kind."""
-        return self.spec.reading
-
 
 def published(stem: str) -> str:
     """Where a figure is published."""
@@ -157,10 +152,6 @@ class Catalogue:
     def source_json(self, source: str) -> str:
         """The part of a DataConfig that determines a pool; checksums replace file paths."""
         return canonical_json(source_identity(self.find(self.sources, source, "pool of puzzles").config.data))
-
-    def source_of_dataset(self, dataset: str) -> str:
-        """Pool that a data set is cut from."""
-        return source_name(self.find(self.datasets, dataset, "data set").config.data)
 
     def dataset_files(self, dataset: str) -> list[str]:
         """Files of a data set; the manifest, written last, is the first."""
@@ -309,13 +300,10 @@ class Catalogue:
         identities = [self.table_identity(name) for name in experiments]
         content = spec.model_dump(mode="json")
         identity = digest([ANALYSIS_VERSION, content, identities, [fit.name for fit in fits], self._style])
-        return Figure(stem, spec, experiments, self._table_files(experiments), fits, identity)
+        return Figure(stem, spec, experiments, tuple(map(self.table_file, experiments)), fits, identity)
 
     def _fit(self, spec: FitSpec, experiments: tuple[str, ...]) -> Fit:
         experiments = spec.experiments or experiments
         identities = [self.table_identity(name) for name in experiments]
         identity = digest([ANALYSIS_VERSION, spec.model_dump(mode="json"), identities])
-        return Fit(f"{'_'.join(experiments)}-{identity[:8]}", spec, self._table_files(experiments))
-
-    def _table_files(self, experiments: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(map(self.table_file, experiments))
+        return Fit(f"{'_'.join(experiments)}-{identity[:8]}", spec, tuple(map(self.table_file, experiments)))

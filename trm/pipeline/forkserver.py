@@ -121,7 +121,6 @@ class Server:
 
     def __init__(self, kind: str, address: str, main: Callable[[list[str]], int]):
         self._kind, self._address, self._main = kind, address, main
-        self._imported = False
         self._children: dict[int, socket.socket] = {}
         self._selector = selectors.DefaultSelector()
         self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -159,12 +158,6 @@ class Server:
                         os.kill(key.data, signal.SIGKILL)
         return None
 
-    def _import(self) -> None:
-        if not self._imported:
-            for name in IMPORTS[self._kind]:
-                importlib.import_module(name)
-            self._imported = True
-
     def _fork(self, connection: socket.socket) -> dict[str, Any] | None:
         """In the child: the request."""
         try:
@@ -177,7 +170,8 @@ class Server:
             with suppress(OSError):  # the client is gone
                 connection.sendall(b"0\n")
         else:
-            self._import()
+            for name in IMPORTS[self._kind]:
+                importlib.import_module(name)
             child = os.fork()
             if child == 0:
                 self._leave(connection)

@@ -16,7 +16,7 @@ from snakemake.io import ancient
 
 from trm.errors import UserError
 from trm.io import shipped
-from trm.pipeline.catalogue import published
+from trm.pipeline.catalogue import published, source_name
 from trm.pipeline.checks import check_sizes
 from trm.pipeline.estimates import Estimates
 from trm.pipeline.places import Place
@@ -99,7 +99,8 @@ class Inputs:
 
     def source_file(self, dataset: str, index: int) -> list[Any]:
         """A file of the pool that the data set is cut from: its manifest (0) or its puzzles (1)."""
-        path = self._catalogue.source_files(self._catalogue.source_of_dataset(dataset))[index]
+        run = self._catalogue.find(self._catalogue.datasets, dataset, "data set")
+        path = self._catalogue.source_files(source_name(run.config.data))[index]
         return _ancient(self._place.input_unless_done(path, self._catalogue.dataset_files(dataset)))
 
     def train_dataset(self, run: str) -> list[Any]:

@@ -42,23 +42,18 @@ def load_study(
     Raises:
         UserError: one sentence naming file, experiment and key.
     """
-    file = read_study_file(path)
+    document = read_yaml(path, "name the study with --study")
+    if not isinstance(document, dict):
+        raise UserError(f"{path}: must be a mapping with study, scales and experiments")
+    try:
+        file = StudyFile.model_validate(document)
+    except ValidationError as error:
+        raise UserError(f"{path}: {error_sentence(error, StudyFile)}") from error
     if scale not in file.scales:
         raise UserError(
             f"{path}: no scale {scale!r}{nearest(scale, file.scales)}; there are {', '.join(file.scales)}"
         )
     return _expand(file, str(path), scale, overrides or {}, variables or {})
-
-
-def read_study_file(path: str | Path) -> StudyFile:
-    """Parse and validate the file without expanding it."""
-    document = read_yaml(path, "name the study with --study")
-    if not isinstance(document, dict):
-        raise UserError(f"{path}: must be a mapping with study, scales and experiments")
-    try:
-        return StudyFile.model_validate(document)
-    except ValidationError as error:
-        raise UserError(f"{path}: {error_sentence(error, StudyFile)}") from error
 
 
 def _expand(

@@ -38,9 +38,12 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     rows = table.select(spec.where, [spec.hue] if spec.hue else [])
     known = {}
     for _, run in rows.iterrows():
-        cells = _counted(table.info.get("bins", {}).get(run["run"]), spec.by, run["model.halt_max_steps"])
-        if cells:
-            known[run["run"]] = cells
+        counted = [
+            item for item in table.info.get("bins", {}).get(run["run"]) or [] if spec.by in item["bins"]
+        ]
+        main = common.reference(counted, "test", run["model.halt_max_steps"])
+        if main and main["bins"][spec.by]:
+            known[run["run"]] = main["bins"][spec.by]
     rows = rows[rows["run"].isin(known)]
     if not len(rows):
         raise UserError(f"no evaluation of {table.experiment} counted its puzzles by {label(spec.by).name}")
@@ -88,9 +91,3 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         ),
         claims=found,
     )
-
-
-def _counted(results: list[dict[str, Any]] | None, by: str, steps: int) -> list[dict[str, Any]] | None:
-    """The bins of the reference evaluation on the test split."""
-    item = common.reference([item for item in results or [] if by in item["bins"]], "test", steps)
-    return list(item["bins"][by]) if item else None

@@ -51,14 +51,14 @@ def build(spec: ReportSpec) -> Report:
     traces = [trace for table in tables.values() for trace in table.info.get("traces", [])]
     unique = {(trace["run"], str(trace["question"])): trace for trace in traces}
     found_out = findings(sections)
-    hero = _hero(sections, found_out)
+    first = next((item for item in sections if found_out and item.spec.name == found_out[0].section), None)
     measured = [accuracy(matching(rows, item.changes)) if len(rows) else None for item in REPORTED]
     return Report(
         spec=spec,
         size=size(sections, runs),
         abstract=abstract(spec, sections, found_out, runs),
         findings=found_out,
-        hero=hero,
+        hero=_main(first.figures) if first else None,
         criteria=criteria(rows, runs, [f"{run}: {text}" for run, text in failed.items()], fits, crossed),
         sections=sections,
         figures=figures,
@@ -96,12 +96,6 @@ def _main(blocks: Sequence[FigureBlock]) -> FigureBlock | None:
     """The figure that answers an experiment's question: the first with an established effect, else the first."""
     drawn = [block for block in blocks if block.png is not None]
     return next((block for block in drawn if (block.strength or 0) > 1), drawn[0] if drawn else None)
-
-
-def _hero(sections: Sequence[Section], found: Sequence[Finding]) -> FigureBlock | None:
-    """The figure of the first finding, so that words and figure speak of one quantity."""
-    first = {section.spec.name: section for section in sections}.get(found[0].section) if found else None
-    return _main(first.figures) if first else None
 
 
 def power(blocks: Sequence[FigureBlock], seeds: int) -> str:

@@ -111,11 +111,6 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r", "'")
 """First characters by which a spreadsheet takes a text cell for a formula, and the quote that hides them."""
 
 
-def neutralised(frame: pd.DataFrame) -> pd.DataFrame:
-    """The frame with a quote before text cells that a spreadsheet would run as formulas; `load` takes it away."""
-    return _texts(frame, lambda text: f"'{text}" if text.startswith(FORMULA) else text)
-
-
 def _texts(frame: pd.DataFrame, change: Callable[[str], str]) -> pd.DataFrame:
     """The frame with `change` applied to every text cell."""
     columns = frame.select_dtypes(include=["object", "string"]).items()
@@ -127,18 +122,16 @@ def _texts(frame: pd.DataFrame, change: Callable[[str], str]) -> pd.DataFrame:
 
 
 def save(table: Table, out: str | Path) -> None:
-    """Write the three files; `info` gets the table's name, and the fingerprints of the rows and of the curves."""
+    """Write the three files; `info` gets the table's name, and the fingerprints of the rows and of the curves. A text
+    cell that a spreadsheet would run as a formula gets a quote before it, which `load` takes away."""
     rows, sidecar, curves = paths(out)
     table.info["name"] = rows.stem
     for key, path, frame in (("fingerprint", rows, table.rows), ("curves_sha256", curves, table.curves)):
-        text = neutralised(frame).to_csv(index=False, lineterminator="\n")
+        quoted = _texts(frame, lambda text: f"'{text}" if text.startswith(FORMULA) else text)
+        text = quoted.to_csv(index=False, lineterminator="\n")
         table.info[key] = hashlib.sha256(text.encode()).hexdigest()
         write_text(path, text)
     write_text(sidecar, dump(table.info))
-
-
-def _bare(text: str) -> str:
-    return text.removeprefix("'")
 
 
 def load(path: str | Path) -> Table:
@@ -152,8 +145,9 @@ def load(path: str | Path) -> Table:
     check_checksum(curves, info.get("curves_sha256"))
     kinds = dict.fromkeys(info.get("text_columns", []), "str")
     try:
-        table = _texts(pd.read_csv(rows, dtype=kinds, keep_default_na=False, na_values=[""]), _bare)
-        history = _texts(pd.read_csv(curves, low_memory=False), _bare)
+        found = pd.read_csv(rows, dtype=kinds, keep_default_na=False, na_values=[""])
+        both = (found, pd.read_csv(curves, low_memory=False))
+        table, history = (_texts(frame, lambda text: text.removeprefix("'")) for frame in both)
         for name in ("primary", "main", "evaluation.first", "finished"):
             table[name] = table[name].astype(str) == "True"
         table["run"], table["seed"], history["run"], info["runs"]
