@@ -61,7 +61,11 @@ def test_only_the_papers_recipe_counts_as_reproduction(tables: dict[str, Table])
 
 
 def contrasts(signs: list[int]) -> dict[str, Mean | None]:
-    change = {1: Mean(0.1, 0.05, 0.15, 3), 0: Mean(0.1, -0.05, 0.25, 3), -1: Mean(-0.1, -0.15, -0.05, 3)}
+    change = {
+        1: Mean(0.1, (0.05, 0.15), 3),
+        0: Mean(0.1, (-0.05, 0.25), 3),
+        -1: Mean(-0.1, (-0.15, -0.05), 3),
+    }
     return {f"effect {i}": change[sign] for i, sign in enumerate(signs)}
 
 

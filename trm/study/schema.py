@@ -7,6 +7,7 @@ default changes no existing fingerprint (tests/study/golden_fingerprints.json).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -321,7 +322,8 @@ class RunConfig(Section):
                 f"training.batch_size={training.batch_size} is not divisible by "
                 f"training.micro_batches={training.micro_batches}"
             )
-        for name, stages in (("training", training.curriculum), ("data", data.curriculum)):
+        curricula: dict[str, Sequence[Any]] = {"training": training.curriculum, "data": data.curriculum}
+        for name, stages in curricula.items():
             if any(a.until >= b.until for a, b in pairwise(stages)):
                 raise ValueError(f"{name}.curriculum: the stages' `until` must increase")
         if (data.source == "mix") != bool(data.sources):

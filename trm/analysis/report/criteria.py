@@ -47,7 +47,7 @@ def criteria(
         fits: contents of the study's fit.json files.
         interactions: from the numbers of ablation figures: does an effect hold elsewhere?
     """
-    baseline = accuracy(matching(rows, {})) if len(rows) else Mean(float("nan"), None, None, 0)
+    baseline = accuracy(matching(rows, {})) if len(rows) else Mean(float("nan"), None, 0)
     return [
         *reproduction(baseline),
         beyond(rows),
