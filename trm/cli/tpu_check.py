@@ -94,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(rows, indent=1))
     else:
         if results:
-            print(table([(_shared(names), result) for names, result in results]))
+            print(table([(_shared(names), result) for names, result in results], where))
         for names, found in others:
             print(f"\nEvery program of {_shared(names)}:\n{programs_table(found, where)}")
     for sentence in failed:

@@ -168,7 +168,6 @@ def programs_table(programs: list[Program], where: Slice) -> str:
     lines = [("phase", "programs", "GiB", "ms", "sent MiB", "verdict")]
     for phase in dict.fromkeys(program.phase for program in programs):
         group = [program for program in programs if program.phase == phase]
-        fit = all(program.fits for program in group)
         lines.append(
             (
                 phase,
@@ -176,10 +175,14 @@ def programs_table(programs: list[Program], where: Slice) -> str:
                 f"{max(program.gib for program in group):.2f}",
                 f"{sum(program.ms or 0.0 for program in group):.2f}",
                 _sent([program.collectives for program in group]) or "-",
-                "fits" if fit else f"DOES NOT FIT ({hbm_gib(where.generation):g} GiB)",
+                _verdict(all(program.fits for program in group), where),
             )
         )
     return _aligned(lines)
+
+
+def _verdict(fit: bool, where: Slice) -> str:
+    return "fits" if fit else f"DOES NOT FIT ({hbm_gib(where.generation):g} GiB)"
 
 
 def _sent(programs: Sequence[dict[str, dict[str, int]]]) -> str:
@@ -328,7 +331,7 @@ def _advice(
     return "nothing makes it fit on this slice: use more chips or a smaller model"
 
 
-def table(rows: list[tuple[str, Result]]) -> str:
+def table(rows: list[tuple[str, Result]], where: Slice) -> str:
     """A line per program: run, step, rows, memory and FLOPs per chip, time, utilisation, communication, verdict."""
     titles = "run|step|rows/chip|GiB|TFLOP|remat|ms|util|host ms|sent MiB|verdict"
     lines = [tuple(titles.split("|"))]
@@ -346,8 +349,7 @@ def table(rows: list[tuple[str, Result]]) -> str:
                 "-" if result.utilisation is None else f"{100 * result.utilisation:.0f} %",
                 f"{result.host_ms:.1f}",
                 _sent([result.collectives]) or "-",
-                ("fits" if result.fits else f"DOES NOT FIT ({hbm_gib():g} GiB)")
-                + (f": {result.advice}" if result.advice else ""),
+                _verdict(result.fits, where) + (f": {result.advice}" if result.advice else ""),
             )
         )
     return _aligned(lines)
