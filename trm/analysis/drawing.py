@@ -1,7 +1,5 @@
 """A drawn figure: what the report says about it, its footer, its files, and its form for a narrow screen."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 from collections.abc import Iterator, Mapping, Sequence

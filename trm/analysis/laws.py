@@ -1,7 +1,5 @@
 """What a fit says, as claims: laws of one and of two variables, critical batches, best values and their laws."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any

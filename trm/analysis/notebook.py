@@ -1,7 +1,5 @@
 """Helpers of the notebooks: tables by experiment name, figures that show themselves."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 from typing import Any

@@ -7,8 +7,6 @@ writes it, with `table.csv.json` and `table.csv.curves.csv` beside it, gives its
 The laws that they show are fitted anew.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from pathlib import Path

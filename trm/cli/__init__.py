@@ -1,7 +1,5 @@
 """The command line: one module a command, imported only when it is called."""
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import logging

@@ -7,8 +7,6 @@ run's newest checkpoint in about 10 bytes a parameter (moments in bfloat16, no b
 --checkpoints` resumes from it.
 """
 
-from __future__ import annotations
-
 import argparse
 
 REMOTE = ("root",)

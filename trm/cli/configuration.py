@@ -1,7 +1,5 @@
 """One run's configuration given by hand: a RunConfig as JSON, with `--set key=value` and checksums filled in."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from trm.errors import UserError

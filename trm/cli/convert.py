@@ -7,8 +7,6 @@ python -m trm convert to-onnx results/runs/NAME --out model.onnx
 python -m trm convert to-huggingface results/runs/NAME --out FOLDER
 """
 
-from __future__ import annotations
-
 import argparse
 
 EXPORTS = {

@@ -3,8 +3,6 @@
 python -m trm evaluate --run results/runs/NAME --dataset results/datasets/NAME --evaluation '{}' --out FILE
 """
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 It says first what it will cost, and asks; profiles/tpu/first-hour.yaml says what runs.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

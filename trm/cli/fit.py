@@ -3,8 +3,6 @@
 python -m trm fit --table results/tables/data_size.csv --spec '{"x": "data.train_puzzles"}' --out fit.json
 """
 
-from __future__ import annotations
-
 import argparse
 
 

@@ -1,7 +1,5 @@
 """`python -m trm fork-server`: run the short jobs of a study as forks of one process. The pipeline starts it."""
 
-from __future__ import annotations
-
 import argparse
 import logging
 import os

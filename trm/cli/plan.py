@@ -1,7 +1,5 @@
 """`python -m trm plan`: what would be trained, how long it would take and what it would cost."""
 
-from __future__ import annotations
-
 import argparse
 
 

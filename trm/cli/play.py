@@ -6,8 +6,6 @@
 The page holds the weights of the models and computes in the browser; it needs no server and no network.
 """
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

@@ -6,8 +6,6 @@
 Writes the PDF, a PNG and a JSON file (caption, sentence, numbers). It never refits.
 """
 
-from __future__ import annotations
-
 import argparse
 
 

@@ -5,8 +5,6 @@ torchrun --standalone --local-addr 127.0.0.1 --nproc-per-node 8 -m trm preflight
 tpurun python -m trm preflight --profile tpu --bucket gs://my-bucket/trm --out results/preflight.json
 """
 
-from __future__ import annotations
-
 import argparse
 
 REMOTE = ("bucket",)

@@ -5,8 +5,6 @@
 The HTML file is self-contained and needs no network. Missing parts are marked in red; they never stop the report.
 """
 
-from __future__ import annotations
-
 import argparse
 
 

@@ -9,8 +9,6 @@ Only files that differ are copied; nothing is ever deleted. `verify` compares ev
 and the files that it was made from, also in a tree that was collected.
 """
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 from typing import Any

@@ -6,8 +6,6 @@ Writes table.csv (one row per run, evaluation and policy), table.csv.json (prove
 halting, traces) and table.csv.curves.csv (thinned histories).
 """
 
-from __future__ import annotations
-
 import argparse
 
 

@@ -5,8 +5,6 @@ python -m trm tpu-check --scale tpu --run NAME --topology v4-64
 python -m trm tpu-check --run-config run.json --topology v4-64 --json
 """
 
-from __future__ import annotations
-
 import argparse
 from typing import Any
 

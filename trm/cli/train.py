@@ -4,8 +4,6 @@ python -m trm train --config run.json --dataset results/datasets/NAME --out resu
 python -m trm train --workers 2 ...        # two workers on this machine, same result
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import os

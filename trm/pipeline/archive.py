@@ -4,8 +4,6 @@ Both places have the pipeline's `results/...` layout: an archive can serve as a 
 a pod can be collected from its `storage_prefix`.
 """
 
-from __future__ import annotations
-
 import filecmp
 import json
 from collections.abc import Iterable

@@ -3,8 +3,6 @@
 Every file between the data and the figures is named by a digest of what it depends on: what exists is current.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache, cached_property

@@ -1,7 +1,5 @@
 """What is checked before anything runs, beyond the schema: figures against what runs record, sizes against pools."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

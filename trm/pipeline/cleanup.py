@@ -1,7 +1,5 @@
 """Which checkpoints can be removed: those of finished runs, and of runs that no experiment uses."""
 
-from __future__ import annotations
-
 import shutil
 import time
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Project, zone, bucket and pod: from config/cloud.yaml or the environment, checked before anything starts."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys

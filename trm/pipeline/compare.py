@@ -1,7 +1,5 @@
 """Two runs side by side: what differs in their settings, their curves, their results."""
 
-from __future__ import annotations
-
 import csv
 from pathlib import Path
 from typing import Any

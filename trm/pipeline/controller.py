@@ -1,7 +1,5 @@
 """What the main Snakemake process does besides running jobs: lock, plan of a dry run, events, partial report."""
 
-from __future__ import annotations
-
 import atexit
 import json
 import logging

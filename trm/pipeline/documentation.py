@@ -1,7 +1,5 @@
 """The generated parts of config/ and docs/: JSON schema, tables of keys, experiments, kinds of figures."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Resources of each training job (hosts, memory, minutes), and a sentence on its cost."""
 
-from __future__ import annotations
-
 import fnmatch
 import json
 import shlex

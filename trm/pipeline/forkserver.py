@@ -7,8 +7,6 @@ between the two. Whatever differs from the server's own start (another interpret
 they are imported) is run as if there were no server.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import os

@@ -1,7 +1,5 @@
 """A folder for a study of one's own: the pipeline's files and a small study to begin with."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -6,8 +6,6 @@ again. Everything that no result depends on (threads, log settings, checkpoint f
 its command this way.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`python -m trm study run`: Snakemake, once any other run in this folder has ended."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -5,8 +5,6 @@ shares it as long as it lives, and only one that can take it exclusively removes
 binds one machine only, so the locks of another machine's controller stay until `snakemake --unlock`.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Where files are: beside the Snakefile, or under a bucket prefix. Rules get their paths only from here."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import sys

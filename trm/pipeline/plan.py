@@ -1,7 +1,5 @@
 """The plan of a study: every run's cost, what is done already, totals, and what a budget buys."""
 
-from __future__ import annotations
-
 import csv
 import sys
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """A study as the Snakefile and the commands see it: settings, names, selection, file locations."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any

@@ -1,7 +1,5 @@
 """What the report reads, the figures under their fixed names, and the report of the results so far after a failure."""
 
-from __future__ import annotations
-
 import shlex
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """The selected experiments, and the figures and fits that they need."""
 
-from __future__ import annotations
-
 import fnmatch
 from collections.abc import Callable
 from functools import cached_property

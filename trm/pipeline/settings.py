@@ -1,7 +1,5 @@
 """Snakemake's `config`, parsed once: what the profile and `--config` say about a study."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Check a whole tree of results: every file against its name, its checksum and the files that it was made from."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from functools import partial

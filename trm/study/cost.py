@@ -1,7 +1,5 @@
 """Estimated cost of a run: parameters, steps, FLOPs, hours, memory, storage. Needs no torch."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ An identity is a partial `DataConfig` with only the fields that this task and so
 name and `DataConfig(**identity)` builds them. Needs no numpy.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from trm.errors import UserError

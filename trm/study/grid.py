@@ -1,7 +1,5 @@
 """Expand config/experiments.yaml at a scale into points, runs and evaluations; equal points are one run."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import re

@@ -1,7 +1,5 @@
 """Input files of a configuration: variables in their names, and checksums."""
 
-from __future__ import annotations
-
 import re
 from functools import cache
 from pathlib import Path

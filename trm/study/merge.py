@@ -1,7 +1,5 @@
 """Merge configurations: dotted keys, derived keys, and errors that name the nearest valid key."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterable
 from functools import cache

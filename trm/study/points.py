@@ -1,7 +1,5 @@
 """A study at one scale: its experiments, their grid points, and the runs and evaluations that measure them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any

@@ -1,7 +1,5 @@
 """Parse YAML and JSON, and explain in one sentence what is wrong with it: where, what was given, what to do."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -4,8 +4,6 @@ Runs, tables, fits and figures are named by content, `<words>-<hash8>`. A file t
 changed on the disk, would otherwise be measured and drawn as something that it is not. Needs neither numpy nor torch.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable

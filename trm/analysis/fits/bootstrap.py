@@ -7,8 +7,6 @@ draws come from the residuals of all points: spreads shrunk towards the common o
 three is worth is measured by benchmarks/fits.py.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

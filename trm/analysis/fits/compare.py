@@ -6,8 +6,6 @@ covers every form whose misfit alone does not rule it out (likelihood ratio), so
 it. benchmarks/claims.py measures how often a false form passes.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

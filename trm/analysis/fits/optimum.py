@@ -7,8 +7,6 @@ the best width leaves. Runs are resampled, and every draw finds its own vertices
 or of a parabola without an established minimum, is only a bound: it is marked and left out of the power law.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

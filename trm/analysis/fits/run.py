@@ -1,7 +1,5 @@
 """A table and a FitSpec -> the content of fit.json."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

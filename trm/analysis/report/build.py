@@ -1,7 +1,5 @@
 """Files -> Report. What is missing or damaged becomes a named problem, so that the rest is still shown."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median

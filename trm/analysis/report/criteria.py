@@ -3,8 +3,6 @@
 Ablations are contrasts of pairs of runs, over all tables of a study, that differ in the named keys alone.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any

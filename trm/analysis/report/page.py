@@ -1,7 +1,5 @@
 """Report -> one HTML file that needs nothing else (styles, script, figures and puzzles are inside it) -> PDF."""
 
-from __future__ import annotations
-
 import base64
 import importlib
 import json

@@ -1,7 +1,5 @@
 """Collects the result files of one experiment (docs/files.md) into a tidy table."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping

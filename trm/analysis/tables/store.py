@@ -1,7 +1,5 @@
 """A results table on disk and in memory, and the selection of its rows for a figure or fit."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

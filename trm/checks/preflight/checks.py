@@ -1,7 +1,5 @@
 """All checks, in the order in which they run."""
 
-from __future__ import annotations
-
 from trm.checks.preflight import machine, work
 from trm.checks.preflight.report import Check
 

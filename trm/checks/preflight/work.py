@@ -1,7 +1,5 @@
 """Checks that train a tiny model: data shards, gradients, falling loss, resuming."""
 
-from __future__ import annotations
-
 import shutil
 import tempfile
 import zlib

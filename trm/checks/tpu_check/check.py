@@ -4,8 +4,6 @@ A program depends on model, batch and code, but not on learning rates or seeds, 
 compilations.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib.util
 import json
