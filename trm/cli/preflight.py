@@ -33,8 +33,8 @@ def run(args: argparse.Namespace) -> int:
     import sys
     from pathlib import Path
 
-    from trm.checks.preflight.checks import CHECKS
     from trm.checks.preflight.report import Site, run_checks, table
+    from trm.checks.preflight.work import CHECKS
     from trm.storage.cache import default_folder
 
     scratch = args.scratch or (default_folder() if args.bucket else "results")

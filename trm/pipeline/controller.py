@@ -17,9 +17,9 @@ from snakemake.settings.enums import Quietness
 from snakemake_interface_logger_plugins.common import LogEvent
 
 from trm.io import write_json
-from trm.pipeline import checks, forkserver, lock, plan
+from trm.pipeline import forkserver, lock, plan
 from trm.pipeline.estimates import Estimates
-from trm.pipeline.project import Project
+from trm.pipeline.project import LISTS, Project
 from trm.pipeline.reporting import PARTIAL, write_partial_report
 from trm.pipeline.settings import EVENTS
 
@@ -56,11 +56,9 @@ class Controller(logging.Filter):
         # the one event before Snakemake looks at its own locks; commands that run nothing (--summary, --lint) lack it
         if get_event(record) == LogEvent.WORKFLOW_STARTED and not self._dryrun:
             self._lock = lock.join()
-            for sentence in self._edited_in_vain():
+            for sentence in self._project.edited_in_vain():
                 logger.warning(sentence)
-            write_json(
-                checks.LISTS.format(self._project.study.scale_name), self._project.study.replaced_figures
-            )
+            write_json(LISTS.format(self._project.study.scale_name), self._project.study.replaced_figures)
             self._start_servers()
         if not self._dryrun:
             self._events.take(record)
@@ -76,11 +74,8 @@ class Controller(logging.Filter):
 
     def _announce(self, snakemake: Any) -> None:
         plan.announce(self._project, snakemake, self._failed)
-        for sentence in self._edited_in_vain():
+        for sentence in self._project.edited_in_vain():
             print(sentence, file=sys.stderr)
-
-    def _edited_in_vain(self) -> list[str]:
-        return checks.edited_in_vain(self._project.study, self._project.settings.study)
 
     def _interrupt(self, number: int, frame: Any) -> None:
         self._interrupted = True

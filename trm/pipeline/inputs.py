@@ -15,10 +15,9 @@ from snakemake.io import ancient
 from trm.errors import UserError
 from trm.io import shipped
 from trm.pipeline.catalogue import published, source_name
-from trm.pipeline.checks import check_sizes
 from trm.pipeline.estimates import Estimates
 from trm.pipeline.places import Place
-from trm.pipeline.project import Project
+from trm.pipeline.project import Project, check_sizes
 from trm.pipeline.settings import Settings
 from trm.study.fingerprint import digest
 
