@@ -100,9 +100,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_set_option(launch)
     launch.add_argument(
-        "--point",
-        metavar="LABEL",
-        help="train and evaluate only this point of the target experiments",
+        "--point", metavar="LABEL", help="train and evaluate only this point of the target experiments"
     )
     launch.set_defaults(arguments=[])  # whatever follows is handed to snakemake
 

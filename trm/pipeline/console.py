@@ -38,8 +38,7 @@ SHOWN = 8
 AGE = 1.0
 """Seconds until a log is read again."""
 PROGRESS = re.compile(
-    r"^ *(\d+) %  step \d+/\d+  loss (\S+)  exact +(-|[\d.]+ %).*  (\d+):(\d\d):(\d\d) left$",
-    re.MULTILINE,
+    r"^ *(\d+) %  step \d+/\d+  loss (\S+)  exact +(-|[\d.]+ %).*  (\d+):(\d\d):(\d\d) left$", re.MULTILINE
 )
 """A line of `trm.training.history.progress_line`."""
 ERROR = re.compile(r"^\w+(Error|Exception)\b.*:$", re.MULTILINE)

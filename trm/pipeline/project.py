@@ -66,8 +66,8 @@ class Project:
         path, scale = Path(LISTS.format(self.study.scale_name)), self.study.scale_name
         known = read_json(path) if path.exists() else {}
         return [
-            f"{self.settings.study}: experiment {name}: `figures` was edited, but scales.{scale}.figures replaces it at "
-            "this scale: edit that list"
+            f"{self.settings.study}: experiment {name}: `figures` was edited, but scales.{scale}.figures replaces it "
+            "at this scale: edit that list"
             for name, figures in self.study.replaced_figures.items()
             if known.get(name, figures) != figures
         ]

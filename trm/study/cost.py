@@ -9,14 +9,7 @@ from pydantic import ValidationError
 from trm.errors import UserError
 from trm.study import flops, tpu_kernels
 from trm.study.dataset_identity import shape
-from trm.study.schema import (
-    Count,
-    EvaluationConfig,
-    NonNegative,
-    Positive,
-    RunConfig,
-    Section,
-)
+from trm.study.schema import Count, EvaluationConfig, NonNegative, Positive, RunConfig, Section
 from trm.study.stages import recursion_stages
 from trm.study.tasks import Sizes, spec_of
 

@@ -266,9 +266,7 @@ def _point(flat: Flat, coords: Flat, label: str, seeds: list[int], where: str) -
     return Point(coords, label, tuple(runs), measured)
 
 
-UNREAD = {
-    "model.heads": "the mlp mixer has no attention heads; remove it, or set model.mixer: attention",
-}
+UNREAD = {"model.heads": "the mlp mixer has no attention heads; remove it, or set model.mixer: attention"}
 
 
 def _refuse_equal_labels(points: Iterable[Point], where: str) -> None:
