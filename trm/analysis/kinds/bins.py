@@ -36,21 +36,19 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     """Above: accuracy of each bin. Below: puzzles in it."""
     table = tables[0]
     rows = table.select(spec.where, [spec.hue] if spec.hue else [])
-    known = {}
+    found_bins = []
     for _, run in rows.iterrows():
-        counted = [
-            item for item in table.info.get("bins", {}).get(run["run"]) or [] if spec.by in item["bins"]
-        ]
+        counted = [item for item in table.extra("bins", run) or [] if spec.by in item["bins"]]
         main = common.reference(counted, "test", run["model.halt_max_steps"])
-        if main and main["bins"][spec.by]:
-            known[run["run"]] = main["bins"][spec.by]
-    rows = rows[rows["run"].isin(known)]
+        found_bins.append(main["bins"][spec.by] if main else None)
+    rows = rows.assign(_bins=found_bins)
+    rows = rows[rows["_bins"].map(bool)]
     if not len(rows):
         raise UserError(f"no evaluation of {table.experiment} counted its puzzles by {label(spec.by).name}")
     key = common.varied(spec.hue, table, rows)
     parts = common.groups(rows, key)
     shades = common.colours(list(parts))
-    ticks = {bounds_of(item): float(item["from"]) for run in rows["run"] for item in known[run]}
+    ticks = {bounds_of(item): float(item["from"]) for cells in rows["_bins"] for item in cells}
     names = sorted(ticks, key=ticks.__getitem__)
     figure, axes = common.canvas(common.ONE, 3.3, 2, 1, sharex=True, height_ratios=[4, 1])
     above, below = axes[:, 0]
@@ -59,7 +57,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     for index, (value, part) in enumerate(parts.items()):
         means = {}
         for at, name in enumerate(names):
-            counted = [item for run in part["run"] for item in known[run] if bounds_of(item) == name]
+            counted = [item for cells in part["_bins"] for item in cells if bounds_of(item) == name]
             cells = [item for item in counted if item["puzzles"]]
             if not cells:
                 continue

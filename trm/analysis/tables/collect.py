@@ -82,16 +82,13 @@ def collect(spec: TableSpec, *, allow_missing: bool = False) -> Table:
             base = _run_columns(run, training, history)
             for number, (file, evaluation) in enumerate(evaluations):
                 rows += _result_rows(spec, point, index, base, file, evaluation, number == 0)
-            first = evaluations[0][1]
-            info["halting"][run.run] = first.get("halting")
-            info["guess"][run.run] = first.get("guess")
-            info["bins"][run.run] = [
-                {key: result[key] for key in ("split", "policy", "steps", "bins")}
-                for result in first["results"]
-                if "bins" in result
-            ]
-            if first.get("tasks"):
-                info["tasks"][run.run] = first["tasks"]
+            file, first = evaluations[0]
+            counted = [result for result in first["results"] if "bins" in result]
+            keys = ("split", "policy", "steps", "bins")
+            first["bins"] = [{key: result[key] for key in keys} for result in counted]
+            for part in ("halting", "guess", "bins", "tasks"):
+                if first.get(part):
+                    info[part][f"{run.run}/{_digest(file)}"] = first[part]
             about = {"run": run.run, "label": _label(point), "data": training["config"]["data"]}
             traces += [{**trace, **about} for trace in first.get("traces") or []]
         info["traces"] += traces[:TRACES_PER_POINT]
@@ -115,6 +112,10 @@ def _label(point: TablePoint) -> str:
         ", ".join(f"{key.rsplit('.', 1)[-1]}={_cell(value)}" for key, value in point.coords.items())
         or "recipe"
     )
+
+
+def _digest(file: str) -> str:
+    return file.removeprefix("evaluation-").removesuffix(".json")
 
 
 def _series(point: TablePoint) -> str:
@@ -355,7 +356,7 @@ def _result_rows(
             "restarts": result.get("restarts", 1),
             "eval_seconds": seconds,
             "eval_puzzles_per_second": result["puzzles"] / seconds if seconds else None,
-            "evaluation": file.removeprefix("evaluation-").removesuffix(".json"),
+            "evaluation": _digest(file),
             "primary": is_main and first,
             "main": is_main,
             "evaluation.first": first,

@@ -71,6 +71,11 @@ class Table:
             rows = rows[series.isna() if series.isna().any() else series == series.mode().iloc[0]]
         return rows.copy()
 
+    def extra(self, part: str, row: pd.Series) -> Any:
+        """What the sidecar holds of a row's evaluation: its bins, halting, tasks or guess; None: nothing."""
+        known = self.info.get(part, {})  # of earlier versions one of each run
+        return known.get(f"{row['run']}/{row['evaluation']}") or known.get(row["run"])
+
     def implied_hue(self, where: Mapping[str, Any], *taken: str) -> str | None:
         """The column that must separate the rows of `where` beside the variables `taken`, or unlike points would be
         averaged.
