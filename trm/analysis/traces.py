@@ -14,7 +14,6 @@ MOST = 12
 
 
 def task_name(trace: Mapping[str, Any]) -> str:
-    """The task of a trace."""
     return str(trace["data"].get("task", "sudoku"))
 
 

@@ -45,7 +45,6 @@ def add_set_option(parser: argparse.ArgumentParser) -> None:
 
 
 def project_of(args: argparse.Namespace) -> Project:
-    """The project that the options name."""
     from trm.errors import UserError
     from trm.pipeline.project import open_project
     from trm.pipeline.settings import parse_overrides

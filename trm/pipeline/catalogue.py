@@ -124,7 +124,6 @@ class Catalogue:
         return names[name]
 
     def run(self, name: str) -> Run:
-        """A run by its name."""
         return self.find(self.runs, name, "run")
 
     # data
@@ -161,13 +160,11 @@ class Catalogue:
         return canonical_json(dataset_identity(self.find(self.datasets, dataset, "data set").config.data))
 
     def dataset_manifest(self, run: str) -> str:
-        """Manifest of a run's data set."""
         return self.dataset_files(dataset_name(self.run(run).config.data))[0]
 
     # runs and evaluations
 
     def run_files(self, run: str) -> list[str]:
-        """Files of a finished run."""
         return [f"results/runs/{run}/{file}" for file in RUN_FILES]
 
     def run_json(self, run: str) -> str:
@@ -186,7 +183,6 @@ class Catalogue:
         return list(dict.fromkeys(name for point in points for name in point.evaluations))
 
     def evaluation_json(self, run: str, evaluation: str) -> str:
-        """An EvaluationConfig by its digest."""
         name = f"{run}/evaluation-{evaluation}.json"
         return canonical_json(
             self.find(self.study.evaluations, name, "evaluation").model_dump(exclude_defaults=True)
@@ -212,7 +208,6 @@ class Catalogue:
         return f"{experiment}-{self.table_identity(experiment)[:8]}"
 
     def table_file(self, experiment: str) -> str:
-        """Path of an experiment's table."""
         return f"results/tables/{self.table(experiment)}.csv"
 
     def table_inputs(self, table: str) -> list[str]:

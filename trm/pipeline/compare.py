@@ -85,7 +85,6 @@ def _history(path: Path) -> dict[int, dict[str, str]]:
 
 
 def text(document: dict[str, Any]) -> str:
-    """The comparison for people."""
     lines = [f"A  {document['runs'][0]}", f"B  {document['runs'][1]}", "", "settings that differ"]
     lines += [
         f"  {key:<32}{_short(a):>18}{_short(b):>18}" for key, (a, b) in document["settings"].items()

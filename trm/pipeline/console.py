@@ -141,7 +141,6 @@ class Study:
         return None
 
     def trained(self) -> int:
-        """Number of runs that are trained."""
         return sum(job.rule == "train" for job in self.done)
 
     def left(self) -> float:
@@ -244,7 +243,6 @@ class View:
         self.console.print(f"{study.trained()} of {len(study.runs)} runs: {job.run}{facts}, {took}{left}")
 
     def panel(self) -> Panel:
-        """The study at this moment."""
         study = self.study
         elapsed = seconds_text(time.monotonic() - study.began)
         if self.interrupted:

@@ -75,7 +75,6 @@ class Estimates:
 
     @property
     def pod_hosts(self) -> int:
-        """Hosts of the whole pod."""
         return self._project.settings.pod_hosts or self.hardware.hosts
 
     @cached_property
@@ -195,7 +194,6 @@ class Estimates:
         return max(count for count in range(1, self._project.settings.workers + 1) if rows % count == 0)
 
     def nodes(self, run: str) -> int:
-        """Slurm nodes of a job."""
         workers = self.workers(run)
         return max(n for n in range(1, self._project.settings.nodes + 1) if workers % n == 0)
 

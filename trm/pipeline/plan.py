@@ -194,7 +194,6 @@ def buys(experiments: list[dict[str, Any]], budget: float) -> dict[str, Any]:
 
 
 def text(document: dict[str, Any], runs: bool = False) -> str:
-    """The plan for people."""
     todo = count(document["todo_runs"], "run")
     lines = [
         f"Study {document['study']} at scale {document['scale']}: {todo} to train",

@@ -44,7 +44,6 @@ class Project:
 
     @property
     def runs(self) -> dict[str, Run]:
-        """Every run of the study by its name."""
         return self.study.runs
 
     def check_figures(self) -> None:

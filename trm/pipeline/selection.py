@@ -49,7 +49,6 @@ class Selection:
         ]
 
     def is_done(self, experiment: str) -> bool:
-        """Whether every evaluation of an experiment exists."""
         return all(self._exists(f"results/runs/{name}") for name in self._catalogue.evaluations(experiment))
 
     @cached_property
@@ -95,7 +94,6 @@ class Selection:
         return {figure.name: figure for figure in self.figures.values()}
 
     def figure(self, stem: str) -> Figure:
-        """A figure by its stem."""
         return self._catalogue.find(self.figures, stem, "figure")
 
     def figure_by_name(self, name: str) -> Figure:
@@ -103,7 +101,6 @@ class Selection:
         return self._catalogue.find(self._figures_by_name, name, "figure")
 
     def fit(self, name: str) -> Fit:
-        """A fit by its file stem."""
         return self._catalogue.find(self.fits, name, "fit")
 
     def category(self, stem: str) -> str:

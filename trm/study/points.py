@@ -53,7 +53,6 @@ class ResolvedExperiment:
 
     @cached_property
     def runs(self) -> set[str]:
-        """Names of the runs of all points."""
         return {run.name for point in self.points for run in point.runs}
 
     def point(self, name: str) -> Point:

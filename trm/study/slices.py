@@ -63,13 +63,11 @@ class Slice(NamedTuple):
 
     @property
     def generation(self) -> Generation:
-        """Generation of its chips."""
         libtpu = self.topology.partition(":")[0]
         return next(generation for generation in GENERATIONS if generation.libtpu == libtpu)
 
     @property
     def hosts(self) -> int:
-        """Number of hosts."""
         return 1 if self.chips <= self.generation.one_host else self.chips // CHIPS_PER_HOST
 
 

@@ -121,7 +121,6 @@ class TaskSpec(ABC):
 
 @cache
 def spec_of(task: str) -> TaskSpec:
-    """The spec of a task."""
     spec: TaskSpec = import_module(f"{TASKS[task]}.spec").SPEC
     return spec
 

@@ -40,7 +40,6 @@ class Spec(Figure):
 
 
 def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.Drawing:
-    """Both panels."""
     table = tables[0]
     rows = table.select(spec.where, [spec.hue] if spec.hue else [])
     key = common.varied(spec.hue, table, rows) or "label"

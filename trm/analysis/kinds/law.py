@@ -53,7 +53,6 @@ class Spec(Figure):
 
 
 def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.Drawing:
-    """The law figure of one experiment."""
     table = common.merge(tables, spec.experiments(tables[0].experiment))
     known = [common.fit_of(fits, wanted) for wanted in spec.fits(table.experiment)]
     fit = known[0] if known else None

@@ -115,7 +115,6 @@ def tpu_python() -> str:
 
 @cache
 def code_digest() -> str:
-    """Checksum of CODE."""
     digest = hashlib.sha256()
     for path in (ROOT / "trm" / package / name for package, names in CODE.items() for name in names):
         for file in sorted(path.rglob("*.py")) or [path.with_suffix(".py")]:

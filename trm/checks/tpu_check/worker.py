@@ -168,7 +168,6 @@ def compiled(module: str, where: Slice, cache: Path) -> dict[str, Any]:
 
 
 def kernel_name(line: str) -> str:
-    """The name of a kernel call."""
     from trm.backends.tpu.calls import NAMES
     from trm.checks.tpu_check.kernels import kernel_body
 
