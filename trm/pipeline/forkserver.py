@@ -41,18 +41,8 @@ IMPORTS = {
 }  # fmt: skip
 """What each server imports when its first job comes."""
 READ_AT_IMPORT = (
-    "ATEN_",
-    "GOTO_",
-    "KMP_",
-    "LD_",
-    "MALLOC_",
-    "MKL_",
-    "OMP_",
-    "ONEDNN_",
-    "OPENBLAS_",
-    "PYTHON",
-    "TORCH",
-)
+    "ATEN_", "GOTO_", "KMP_", "LD_", "MALLOC_", "MKL_", "OMP_", "ONEDNN_", "OPENBLAS_", "PYTHON", "TORCH",
+)  # fmt: skip
 """Variables that libraries read when they are imported."""
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 MAX_REQUEST = 1 << 20

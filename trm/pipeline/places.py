@@ -21,12 +21,8 @@ class Place:
     """
 
     REMOTE = (
-        "results/sources/",
-        "results/datasets/",
-        "results/runs/",
-        "results/checkpoints/",
-        "results/preflight",
-    )
+        "results/sources/", "results/datasets/", "results/runs/", "results/checkpoints/", "results/preflight",
+    )  # fmt: skip
 
     def __init__(self, prefix: str = "", storage: Any = None):
         self.prefix = prefix

@@ -29,14 +29,9 @@ SECTIONS: dict[str, type[BaseModel]] = {
 LENGTHS = ("steps", "rows", "epochs", "flops")
 """Four ways to give the length of training; giving one replaces the others."""
 DERIVED = (
-    "training.rows",
-    "training.epochs",
-    "training.flops",
-    "training.lr_rule",
-    "training.lr_scaling",
-    "training.lr_base_batch",
-    "training.lr_base_width",
-)
+    "training.rows", "training.epochs", "training.flops", "training.lr_rule", "training.lr_scaling",
+    "training.lr_base_batch", "training.lr_base_width",
+)  # fmt: skip
 """Keys that resolve into others, so that equal points are one run however they are written."""
 Flat = dict[str, Any]
 

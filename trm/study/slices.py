@@ -94,13 +94,11 @@ def parse_slice(name: str) -> Slice:
     """The slice named v4-8, v5litepod-16, v6e-4, ...; `chip` is one chip of a v4 host. Raises UserError."""
     if name == "chip":
         return Slice(name, 1, f"{V4.libtpu}:{V4.shapes[4]}")
-    known = {
-        f"{generation.api}-{chips * generation.counted}": Slice(
-            f"{generation.api}-{chips * generation.counted}", chips, f"{generation.libtpu}:{shape}"
-        )
-        for generation in GENERATIONS
-        for chips, shape in generation.shapes.items()
-    }
-    if name not in known:
-        raise UserError(f"unknown TPU slice {name!r}: there are {', '.join(known)}")
-    return known[name]
+    known = [
+        Slice(f"{kind.api}-{chips * kind.counted}", chips, f"{kind.libtpu}:{shape}")
+        for kind in GENERATIONS
+        for chips, shape in kind.shapes.items()
+    ]
+    if found := next((item for item in known if item.name == name), None):
+        return found
+    raise UserError(f"unknown TPU slice {name!r}: there are {', '.join(item.name for item in known)}")

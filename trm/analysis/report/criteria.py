@@ -19,13 +19,8 @@ from trm.study.schema import RunConfig
 
 NEEDS = "needs the paper's recipe on Sudoku-Extreme (scales gpu and tpu)"
 IGNORED = {
-    "training.precision",
-    "training.micro_batches",
-    "data.files",
-    "data.sha256",
-    "data.seed",
-    "data.test_puzzles",
-}
+    "training.precision", "training.micro_batches", "data.files", "data.sha256", "data.seed", "data.test_puzzles",
+}  # fmt: skip
 """Keys that do not change what the paper's recipe is."""
 
 
