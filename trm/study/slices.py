@@ -49,8 +49,6 @@ GENERATIONS = (
 )
 CHIPS_PER_HOST = 4
 HBM_VARIABLE = "TRM_XLA_HBM_GIB"
-HBM_BYTES_PER_SECOND = V4.hbm_bytes_per_second
-CLOCK_HZ = V4.clock_hz
 
 
 class Slice(NamedTuple):
