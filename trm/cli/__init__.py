@@ -1,4 +1,7 @@
-"""The command line: one module a command, imported only when it is called."""
+"""The command line: one module a command, imported only when it is called.
+
+A module has `add_arguments`, `run` and, where some options may name a place in a bucket, their names in `REMOTE`.
+"""
 
 import argparse
 import importlib

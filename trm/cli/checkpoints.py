@@ -10,7 +10,6 @@ run's newest checkpoint in about 10 bytes a parameter (moments in bfloat16, no b
 import argparse
 
 REMOTE = ("root",)
-"""Options that may name a place in a bucket."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

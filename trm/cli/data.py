@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from trm.study.schema import DataConfig
 
 REMOTE = ("files",)
-"""Options that may name a place in a bucket."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

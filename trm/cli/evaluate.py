@@ -7,7 +7,6 @@ import argparse
 from pathlib import Path
 
 REMOTE = ("run_folder", "dataset")
-"""Options that may name a place in a bucket."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

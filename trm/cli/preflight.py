@@ -8,7 +8,6 @@ tpurun python -m trm preflight --profile tpu --bucket gs://my-bucket/trm --out r
 import argparse
 
 REMOTE = ("bucket",)
-"""Options that may name a place in a bucket."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 REMOTE = ("place",)
-"""Options that may name a place in a bucket."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -15,7 +15,6 @@ from pathlib import Path
 from types import FrameType
 
 REMOTE = ("dataset", "out", "checkpoints", "init_from")
-"""Options that may name a place in a bucket."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
