@@ -106,6 +106,8 @@ def test_overrides_become_one_config_of_snakemake():
         "experiments=ema",
         "set=model.layers=1 training.steps=10 training.lr=1e-3",
     ]
+    short = with_config(["-C", "experiments=ema", "-n", "--config=logs=there"], ["training.steps=10"])
+    assert short == ["-n", "--config", "experiments=ema", "logs=there", "set=training.steps=10"]
     behind = with_config(["--cores", "1", "--", "ema"], ["training.steps=10"])
     assert behind == ["--cores", "1", "--config", "set=training.steps=10", "--", "ema"]
     with pytest.raises(UserError, match="must be key=value"):

@@ -26,8 +26,11 @@ def with_config(arguments: list[str], pairs: list[str], point: str | None = None
     arguments, targets = arguments[:end], arguments[end:]
     kept, config, inside = [], [], False
     for word in arguments:
-        if word == "--config":
+        if word in ("--config", "-C"):
             inside = True
+        elif word.startswith("--config="):
+            config.append(word.removeprefix("--config="))
+            inside = False
         elif inside and "=" in word and not word.startswith("-"):
             config.append(word)
         else:
