@@ -57,7 +57,6 @@ def collect(spec: TableSpec, *, allow_missing: bool = False) -> Table:
         "study": spec.study,
         "scale": spec.scale,
         "recipe": spec.recipe,
-        "points": len(spec.points),
         "planned_runs": len({run.run for point in spec.points for run in point.runs}),
         "coordinates": list(dict.fromkeys(key for point in spec.points for key in point.coords)),
         "labels": [_label(point) for point in spec.points],
@@ -96,13 +95,9 @@ def collect(spec: TableSpec, *, allow_missing: bool = False) -> Table:
         raise UserError(f"experiment {spec.name} has no finished run: nothing to tabulate")
     table = pd.DataFrame(rows)
     info["text_columns"] = [name for name in table.columns if pd.api.types.is_string_dtype(table[name])]
-    records = list(info["runs"].values())
-    info["seeds"] = sorted({int(seed) for seed in table["seed"]})
+    records = info["runs"].values()
     info["commits"] = sorted({record["commit"] + ("+" if record["dirty"] else "") for record in records})
-    info["devices"] = sorted({record["device"] for record in records})
-    info["device_hours"] = float(sum(record["device_seconds"] for record in records) / 3600)
-    history = pd.concat(curves, ignore_index=True) if curves else pd.DataFrame({"run": [], "step": []})
-    return Table(table, history, info)
+    return Table(table, pd.concat(curves, ignore_index=True), info)
 
 
 def _label(point: TablePoint) -> str:

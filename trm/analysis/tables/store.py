@@ -187,6 +187,5 @@ def merge(tables: Sequence[Table], experiments: Sequence[str] = ()) -> Table:
         "halting": {key: value for info in infos for key, value in info.get("halting", {}).items()},
         "runs": {key: value for info in infos for key, value in info.get("runs", {}).items()},
         "traces": [trace for info in infos for trace in info.get("traces", [])],
-        "points": sum(info.get("points", 0) for info in infos),
     }
     return Table(rows.reset_index(drop=True), curves.reset_index(drop=True), info)
