@@ -108,19 +108,20 @@ def wilson(correct: float, total: float) -> tuple[float, float]:
 
 def paired(left: pd.Series, right: pd.Series) -> Mean:
     """Mean of right - left over the seeds that both have. Index of both: seed."""
-    left, right = left.groupby(level=0).mean(), right.groupby(level=0).mean()
-    shared = left.index.intersection(right.index)
-    return mean(right.loc[shared].to_numpy(float) - left.loc[shared].to_numpy(float))
+    before, after = _shared(left, right)
+    return mean(after - before)
 
 
 def interaction(a: pd.Series, b: pd.Series, c: pd.Series, d: pd.Series) -> Mean:
     """(d - c) - (b - a) over shared seeds: does the effect b - a change elsewhere? Index: seed."""
-    parts = [series.groupby(level=0).mean() for series in (a, b, c, d)]
-    shared = parts[0].index
-    for part in parts[1:]:
-        shared = shared.intersection(part.index)
-    before, after, other_before, other_after = (part.loc[shared].to_numpy(float) for part in parts)
+    before, after, other_before, other_after = _shared(a, b, c, d)
     return mean((other_after - other_before) - (after - before))
+
+
+def _shared(*series: pd.Series) -> np.ndarray:
+    """Values [series, seed] of the seeds that all have."""
+    means = [part.groupby(level=0).mean() for part in series]
+    return pd.concat(means, axis=1, join="inner").to_numpy(float).T
 
 
 def holm(values: Sequence[float | None]) -> list[float | None]:

@@ -131,8 +131,7 @@ def baseline_of(spec: Spec, values: list[Any], scale: Mapping[str, Any]) -> Any:
 
 def by_seed(rows: pd.DataFrame, spec: Spec, value: Any) -> pd.Series:
     """The metric of one value of x, indexed by seed."""
-    part = rows[common.is_value(rows[spec.x], value)]
-    return pd.Series(part[spec.y].to_numpy(float), index=part["seed"].to_numpy())
+    return rows[common.is_value(rows[spec.x], value)].set_index("seed")[spec.y].astype(float)
 
 
 def interactions(

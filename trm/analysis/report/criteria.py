@@ -226,7 +226,8 @@ def contrast(rows: pd.DataFrame, ablation: Ablation) -> Mean | None:
         pair = _pair(levels, ablation)
         if pair is None:
             continue
-        change = paired(*(_series(part, keys, level) for level in pair))
+        runs = (part[(part[keys] == list(level)).all(axis=1)].set_index("seed") for level in pair)
+        change = paired(*(run["exact_accuracy"].astype(float) for run in runs))
         if change.n and (best is None or change.n > best.n):
             best = change
     return best
@@ -247,14 +248,6 @@ def _pair(
         return None
     others = [level for level in levels if level != ablation.worse]
     return ablation.worse, min(others, key=lambda level: abs(level[0] - ablation.better[0]))
-
-
-def _series(rows: pd.DataFrame, keys: list[str], level: tuple[Any, ...]) -> pd.Series:
-    keep = pd.Series(True, index=rows.index)
-    for key, value in zip(keys, level):
-        keep &= rows[key] == value
-    part = rows[keep]
-    return pd.Series(part["exact_accuracy"].to_numpy(float), index=part["seed"].to_numpy())
 
 
 def accuracy(rows: pd.DataFrame) -> Mean:
