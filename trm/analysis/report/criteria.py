@@ -3,7 +3,6 @@
 Ablations are contrasts of pairs of runs, over all tables of a study, that differ in the named keys alone.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,6 +13,7 @@ from trm.analysis.paper import ABLATIONS, PAPER_ACCURACY, SUDOKU_EXTREME, Ablati
 from trm.analysis.report.contents import Criterion, State
 from trm.analysis.stats import Mean, mean, paired
 from trm.analysis.tables import Table
+from trm.analysis.tables.store import equal
 from trm.analysis.words import count, estimate, percent, points
 from trm.study.schema import RunConfig
 
@@ -73,7 +73,7 @@ def beyond(rows: pd.DataFrame) -> Criterion:
         return Criterion(name, "not run", NEEDS)
     found = rows
     for column, value in SUDOKU_EXTREME.items():
-        found = found[same(found[column], value)]
+        found = found[equal(found[column], value)]
     if not len(found):
         return Criterion(name, "not run", NEEDS)
     means = [(accuracy(part), part.iloc[0]) for _, part in found.groupby(["experiment", "label"])]
@@ -197,19 +197,8 @@ def matching(rows: pd.DataFrame, changes: Mapping[str, Any]) -> pd.DataFrame:
         value = changes.get(name, recipe[section].get(field))
         if name == "model.position" and "model.mixer" in changes:
             continue  # the paper's attention variant is written with rope or, by its name, without
-        keep &= same(rows[name], value)
+        keep &= equal(rows[name], value)
     return rows[keep]
-
-
-def same(column: pd.Series, value: Any) -> pd.Series:
-    """Equality of a column with a configuration value; empty cells equal null and empty lists."""
-    if value is None or value == [] or value == ():
-        return column.isna() | (column.astype("object") == "")
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return (pd.to_numeric(column, errors="coerce") - value).abs() <= 1e-9 * max(1.0, abs(value))
-    if isinstance(value, (list, tuple)):
-        value = json.dumps(value, sort_keys=True, separators=(",", ":"))  # as tables hold them
-    return column.astype("object").eq(value)
 
 
 def contrast(rows: pd.DataFrame, ablation: Ablation) -> Mean | None:

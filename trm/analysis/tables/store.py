@@ -1,6 +1,7 @@
 """A results table on disk and in memory, and the selection of its rows for a figure or fit."""
 
 import hashlib
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -65,7 +66,7 @@ class Table:
         else:
             rows = rows[rows["primary"]]
         for name, value in where.items():
-            rows = rows[_equal(rows[name], value)]
+            rows = rows[equal(rows[name], value)]
         if plain and len(rows):
             series = rows["series"].astype("object")
             rows = rows[series.isna() if series.isna().any() else series == series.mode().iloc[0]]
@@ -97,9 +98,12 @@ class Table:
         return None
 
 
-def _equal(column: pd.Series, value: Any) -> pd.Series:
-    if value is None:
-        return column.isna()
+def equal(column: pd.Series, value: Any) -> pd.Series:
+    """Which cells hold a value of the configuration or of a spec; empty ones hold null and empty lists."""
+    if value is None or value == [] or value == ():
+        return column.isna() | (column.astype("object") == "")
+    if isinstance(value, (list, tuple)):
+        value = json.dumps(value, sort_keys=True, separators=(",", ":"))  # as tables hold them
     if isinstance(value, (bool, str)):
         return column.astype("object").map(lambda cell: str(cell) == str(value)).astype(bool)
     return (pd.to_numeric(column, errors="coerce") - float(value)).abs() <= 1e-12 + 1e-9 * abs(float(value))
