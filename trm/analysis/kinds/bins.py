@@ -36,7 +36,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     """Above: accuracy of each bin. Below: puzzles in it."""
     table = tables[0]
     rows = table.select(spec.where, [spec.hue] if spec.hue else [])
-    found_bins = []
+    found_bins: list[Any] = []
     for _, run in rows.iterrows():
         counted = [item for item in table.extra("bins", run) or [] if spec.by in item["bins"]]
         main = common.reference(counted, "test", run["model.halt_max_steps"])
