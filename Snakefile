@@ -13,9 +13,8 @@ min_version("9.20")
 from trm.errors import UserError
 from trm.pipeline.controller import Controller
 from trm.pipeline.estimates import Estimates
-from trm.pipeline.inputs import Inputs, of_wildcards, untracked
+from trm.pipeline.inputs import Inputs, PreflightGate, of_wildcards, untracked
 from trm.pipeline.places import may_repeat, shell_prefix
-from trm.pipeline.preflight_gate import PreflightGate
 from trm.pipeline.project import open_project
 
 # Snakemake's graph is no garbage: collecting took a quarter of a dry run of 5,000 points, and another fifth at its end.

@@ -20,8 +20,8 @@ import numpy as np
 from scipy.optimize import nnls
 
 from benchmarks.frame import TRM, finish, parser, timed
+from trm.pipeline.catalogue import dataset_name, source_name
 from trm.pipeline.estimates import Estimates
-from trm.pipeline.naming import dataset_name, source_name
 from trm.pipeline.project import open_project
 
 KINDS: dict[str, dict[str, Any]] = {

@@ -79,7 +79,7 @@ def test_only_what_counts_is_the_answer_and_gives_strength() -> None:
 
 def test_many_comparisons_need_stronger_evidence() -> None:
     """p = 0.03 alone is a difference; among ten comparisons it is not."""
-    mean = Mean(0.1, 0.02, 0.18, 3)
+    mean = Mean(0.1, (0.02, 0.18), 3)
     assert claimed("error", {0: mean}, lambda _: ("B", "A"))[0].sign == 1
     many = claimed("error", dict.fromkeys(range(10), mean), lambda _: ("B", "A"))
     assert {claim.verdict for claim in many.values()} == {"corrected"}
@@ -95,11 +95,10 @@ def test_only_shared_seeds_are_compared() -> None:
 
 def test_levels_and_what_was_read_back() -> None:
     two = [
-        level("mean_steps", name, Mean(value, None, None, 1), " of 8")
-        for name, value in (("A", 3.0), ("B", 5.0))
+        level("mean_steps", name, Mean(value, None, 1), " of 8") for name, value in (("A", 3.0), ("B", 5.0))
     ]
     assert told(two) == "Mean supervision steps are 3 steps of 8 (A) and 5 steps of 8 (B)."
     assert two[0].text() == "mean supervision steps with A are 3 steps of 8"
-    gap = level("train_test_gap", "", Mean(1.8, None, None, 1))
+    gap = level("train_test_gap", "", Mean(1.8, None, 1))
     assert gap.text() == "the gap between training and unseen puzzles is 1.8 percentage points"
     assert Claim.read(difference("higher").numbers) == difference("higher")

@@ -7,8 +7,8 @@ import pytest
 
 from benchmarks.claims import FALSE, TRUE, claimed, share, studied
 from trm.analysis.fits.bootstrap import resample
+from trm.analysis.fits.compare import ended
 from trm.analysis.fits.data import Data, envelope
-from trm.analysis.fits.rivals import ended
 from trm.analysis.fits.run import fit_data
 from trm.analysis.specs import FitSpec
 

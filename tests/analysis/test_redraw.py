@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from trm.analysis.redraw import redraw
-from trm.analysis.results_page import results_page
+from trm.analysis.redraw import redraw, results_page
 from trm.errors import UserError
 
 KEPT = Path(__file__).parents[2] / "docs" / "results"

@@ -18,11 +18,21 @@ import pytest
 from tests.analysis.synthetic import experiment
 from trm.analysis.claims import Claim
 from trm.analysis.paper import ABLATIONS
-from trm.analysis.report import build, page, print_pdf, printing
+from trm.analysis.report import build, page, print_pdf
 from trm.analysis.report.build import findings
 from trm.analysis.report.contents import FigureBlock, Section
-from trm.analysis.report.contrasts import contrast, matching, primary
-from trm.analysis.report.criteria import ablations, beyond, laws, reproduction, scale, stability, workers
+from trm.analysis.report.criteria import (
+    ablations,
+    beyond,
+    contrast,
+    laws,
+    matching,
+    primary,
+    reproduction,
+    scale,
+    stability,
+    workers,
+)
 from trm.analysis.specs import ReportExperiment, ReportSpec, TableSpec
 from trm.analysis.stats import Mean, mean
 from trm.analysis.tables import Table, collect
@@ -51,7 +61,11 @@ def test_only_the_papers_recipe_counts_as_reproduction(tables: dict[str, Table])
 
 
 def contrasts(signs: list[int]) -> dict[str, Mean | None]:
-    change = {1: Mean(0.1, 0.05, 0.15, 3), 0: Mean(0.1, -0.05, 0.25, 3), -1: Mean(-0.1, -0.15, -0.05, 3)}
+    change = {
+        1: Mean(0.1, (0.05, 0.15), 3),
+        0: Mean(0.1, (-0.05, 0.25), 3),
+        -1: Mean(-0.1, (-0.15, -0.05), 3),
+    }
     return {f"effect {i}": change[sign] for i, sign in enumerate(signs)}
 
 
@@ -338,7 +352,7 @@ def test_without_a_browser_there_is_no_pdf_and_a_sentence(
     spec: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """An older PDF must not pass for the new report's."""
-    monkeypatch.setattr(printing, "BROWSERS", ())
+    monkeypatch.setattr(sys.modules[print_pdf.__module__], "BROWSERS", ())
     monkeypatch.setitem(sys.modules, "weasyprint", None)
     (tmp_path / "r.pdf").write_text("old")
     args = [

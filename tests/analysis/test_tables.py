@@ -192,7 +192,7 @@ def test_kept_tables_hold_what_their_figures_read(
     pd.testing.assert_frame_equal(kept.rows, whole.rows)
     assert bool(len(kept.curves)) == histories
     assert kept.curves["eval/exact_accuracy"].notna().all()
-    assert whole.info["bins"]
-    assert not kept.info["bins"]
+    assert whole.info["halting"]
+    assert not kept.info["halting"]
     with pytest.raises(UserError, match=r"nowhere\.csv"):
         keep({"ema": str(tmp_path / "nowhere.csv")}, {"ema": {}}, str(tmp_path), "laptop")

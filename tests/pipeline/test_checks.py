@@ -10,8 +10,7 @@ import yaml
 
 from tests.pipeline.conftest import ROOT, STUDY
 from trm.errors import UserError
-from trm.pipeline.checks import too_many
-from trm.pipeline.project import open_project
+from trm.pipeline.project import open_project, too_many
 from trm.study.experiment import RULES
 from trm.study.schema import DataConfig
 

@@ -11,8 +11,7 @@ from trm.backends.cuda.visible import visible_gpus
 from trm.errors import UserError
 from trm.pipeline import plan
 from trm.pipeline.estimates import Estimates
-from trm.pipeline.inputs import Inputs
-from trm.pipeline.preflight_gate import PreflightGate
+from trm.pipeline.inputs import Inputs, PreflightGate
 from trm.pipeline.project import open_project
 from trm.pipeline.settings import Settings, split
 

@@ -12,9 +12,9 @@ import pytest
 from tests.pipeline.conftest import ROOT, STUDY, Project, new_project
 from trm.cli import main
 from trm.errors import UserError
+from trm.pipeline.catalogue import RUN_FILES
 from trm.pipeline.cleanup import clean, survey
 from trm.pipeline.launch import with_config
-from trm.pipeline.naming import RUN_FILES
 from trm.pipeline.settings import parse_overrides
 
 
@@ -106,6 +106,8 @@ def test_overrides_become_one_config_of_snakemake():
         "experiments=ema",
         "set=model.layers=1 training.steps=10 training.lr=1e-3",
     ]
+    short = with_config(["-C", "experiments=ema", "-n", "--config=logs=there"], ["training.steps=10"])
+    assert short == ["-n", "--config", "experiments=ema", "logs=there", "set=training.steps=10"]
     behind = with_config(["--cores", "1", "--", "ema"], ["training.steps=10"])
     assert behind == ["--cores", "1", "--config", "set=training.steps=10", "--", "ema"]
     with pytest.raises(UserError, match="must be key=value"):

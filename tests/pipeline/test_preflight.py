@@ -9,8 +9,8 @@ import yaml
 
 from tests.pipeline.conftest import ROOT, STUDY, new_project
 from tests.storage.cloud import Server
+from trm.pipeline.inputs import LOCK, PreflightGate
 from trm.pipeline.places import Place
-from trm.pipeline.preflight_gate import LOCK, PreflightGate
 from trm.pipeline.settings import Settings
 
 ASKED = ("--config", "preflight=local")
@@ -110,7 +110,7 @@ def test_another_pod_or_environment_is_checked_anew(monkeypatch, tmp_path):
     lock = tmp_path / "requirements.lock"
     lock.write_text("torch==9\n")
     before = path()
-    monkeypatch.setattr("trm.pipeline.preflight_gate.LOCK", lock)
+    monkeypatch.setattr("trm.pipeline.inputs.LOCK", lock)
     assert path() != before
     assert PreflightGate(Settings(), place, 8).before("results/runs/a/training.json") == []
 

@@ -8,7 +8,7 @@ import signal
 import pytest
 import yaml
 
-from trm.pipeline import partial
+from trm.pipeline import reporting
 from trm.pipeline.project import open_project
 
 DRAWING = {"plot", "publish", "html_report", "all"}
@@ -219,17 +219,17 @@ def test_a_partial_report_is_made_of_what_was_asked_for(project, monkeypatch):
     asked = {open_project(config).catalogue.table_file("batch")}
     shutil.rmtree("results/tables")
     called = []
-    monkeypatch.setattr(partial, "_trm", lambda *words: called.append(" ".join(map(str, words))))
-    partial.write_partial_report(config, asked)
+    monkeypatch.setattr(reporting, "_trm", lambda *words: called.append(" ".join(map(str, words))))
+    reporting.write_partial_report(config, asked)
     assert [words.split()[0] for words in called] == ["table", "report"]
     assert "batch" in called[0]
 
     def gather(*given):
         os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setattr(partial, "_gather", gather)
+    monkeypatch.setattr(reporting, "_gather", gather)
     with pytest.raises(SystemExit):
-        partial.write_partial_report(config, asked)
+        reporting.write_partial_report(config, asked)
 
 
 def test_what_no_result_depends_on_runs_nothing(project):
@@ -237,6 +237,19 @@ def test_what_no_result_depends_on_runs_nothing(project):
     project.edit(set_in("scales", "laptop", "runtime", {"log_every": 1, "evals": 2, "checkpoint_minutes": 3}))
     project.edit(set_in("scales", "laptop", "threads", 2))
     assert project.would_run() == {}
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("experiments", "batch", "expects"), [{"where": {"training.batch_size": 4}, "above": 0.5}]),
+        (("experiments", "batch", "hypothesis_needs"), {"training.batch_size": 16}),
+        (("scales", "laptop", "about"), "Tiny Sudoku."),
+    ],
+)
+def test_what_only_the_report_reads_makes_it_again(project, path, value):
+    project.edit(set_in(*path, value))
+    assert project.would_run() == {"all": 1, "html_report": 1}
 
 
 def tree(folder):

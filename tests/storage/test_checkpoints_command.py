@@ -6,7 +6,7 @@ import pytest
 
 from trm.cli import main
 from trm.pipeline import cleanup
-from trm.pipeline.naming import RUN_FILES
+from trm.pipeline.catalogue import RUN_FILES
 from trm.pipeline.project import open_project
 
 STUDY = str(Path(__file__).parents[2] / "config/experiments.yaml")

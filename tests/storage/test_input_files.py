@@ -7,7 +7,7 @@ import pytest
 
 from trm.cli import main
 from trm.pipeline import plan
-from trm.pipeline.naming import source_name
+from trm.pipeline.catalogue import source_name
 from trm.pipeline.project import open_project
 
 ROOT = Path(__file__).parents[2]

@@ -124,6 +124,10 @@ def test_a_scale_may_ask_another_question(study, study_file):
     study["experiments"]["width"]["scales"] = {"small": {"question": "Here?", "hypothesis": "Yes."}}
     definition = load_study(study_file(study), "small").experiment("width").definition
     assert (definition.question, definition.hypothesis) == ("Here?", "Yes.")
+    study["experiments"]["width"] |= {"hypothesis": "It does.", "hypothesis_needs": {"model.d_model": 512}}
+    study["experiments"]["width"]["scales"] = {"small": {"hypothesis_needs": {"model.d_model": 128}}}
+    definition = load_study(study_file(study), "small").experiment("width").definition
+    assert (definition.hypothesis, definition.hypothesis_needs) == ("It does.", {"model.d_model": 128})
 
 
 def test_overrides_enter_every_run(study, study_file):

@@ -104,15 +104,8 @@ class Claim:
 
     def text(self) -> str:
         """The claim as a clause: lower case, no full stop."""
-        return {
-            "difference": self._difference,
-            "interaction": self._interaction,
-            "level": self._level,
-            "power": self._power,
-            "change": self._change,
-            "optimum": self._optimum,
-            "prediction": self._prediction,
-        }[self.measure]()
+        words: Callable[[], str] = getattr(self, f"_{self.measure}")
+        return words()
 
     def _difference(self) -> str:
         name, more = thing(self.metric), f", {self.more}" if self.more else ""
@@ -187,11 +180,8 @@ class Claim:
 def compared(
     metric: str, pairs: Mapping[Key, tuple[pd.Series, pd.Series]], name: Callable[[Key], tuple[str, ...]]
 ) -> dict[Key, Claim]:
-    """Claims on the differences of pairs of series (against, subject; index: seed), tested together.
-
-    Args:
-        name: subject, against and, if there are several, the place of each key.
-    """
+    """Claims on the differences of pairs of series (against, subject; index: seed), tested together. `name`: subject,
+    against and, if there are several, the place of each key."""
     from trm.analysis import stats
 
     means = {key: stats.paired(*pair) for key, pair in pairs.items()}

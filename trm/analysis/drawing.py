@@ -1,7 +1,5 @@
 """A drawn figure: what the report says about it, its footer, its files, and its form for a narrow screen."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 from collections.abc import Iterator, Mapping, Sequence
@@ -98,11 +96,8 @@ def provenance(tables: Sequence[Table], rows: pd.DataFrame) -> dict[str, str]:
 
 
 def save(drawing: Drawing, out: str | Path, origin: Mapping[str, Any] | None = None) -> list[Path]:
-    """Write figure.pdf, .png and .json. The same inputs give the same bytes: no dates, fixed metadata.
-
-    Args:
-        origin: further entries of the JSON file, which hold what the figure was made from.
-    """
+    """Write figure.pdf, .png and .json. The same inputs give the same bytes: no dates, fixed metadata. `origin`:
+    further entries of the JSON file, which hold what the figure was made from."""
     out = Path(out)
     subject = "; ".join(drawing.provenance.values())
     about = {

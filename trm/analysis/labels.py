@@ -1,7 +1,5 @@
 """The columns of a results table: label, unit, axis. Specs validate by them and figures write their axes from them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from trm.study.merge import SECTIONS

@@ -1,7 +1,5 @@
 """What a fit says, as claims: laws of one and of two variables, critical batches, best values and their laws."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -34,15 +32,18 @@ def floor_shown(group: Group) -> bool:
     return bool(low > 0.01 * min(group["means"]["y"]))
 
 
+def _floor(group: Group, metric: str) -> str:
+    """What a law says of its floor, at the end of a clause."""
+    if not floor_shown(group):
+        return "; no floor is established (its interval includes 0)"
+    form = chosen(group)
+    return f", towards a floor of {measured(metric, form['parameters']['E'], form['intervals'].get('E'))}"
+
+
 def slope(form: Mapping[str, Any], key: str = "a") -> tuple[float, Bounds]:
     """An exponent with the sign of the slope, and its interval."""
     bounds = (form.get("intervals") or {}).get(key)
     return -form["parameters"][key], None if bounds is None or None in bounds else (-bounds[1], -bounds[0])
-
-
-def exponent(form: Mapping[str, Any], key: str = "a") -> str:
-    """The same in words: `−0.52 [−0.61, −0.41]`."""
-    return estimate(*slope(form, key))
 
 
 def of_fit(fit: Fit) -> list[Claim]:
@@ -82,12 +83,10 @@ def one(group: Group, x: str, y: str = "error", where: str = "") -> Claim:
         return _change(group, Claim(y, over, over_range, 0.0, None, "open", "change", place=where))
     value, bounds = slope(form)
     verdict: Verdict = "lower" if value < 0 else "higher"
-    more = "; no floor is established (its interval includes 0)"
+    more = _floor(group, y)
     if group["chosen"] == "power_law":
         part = abs(100 * (1 - 2.0**value))
         more = f", {part:.0f} % {'less' if value < 0 else 'more'} for every doubling"
-    elif floor_shown(group):
-        more = f", towards a floor of {measured(y, form['parameters']['E'], form['intervals'].get('E'))}"
     notes = _predicted(form, y) + _price(form, x)
     return Claim(y, over, law_range, value, bounds, verdict, "power", more=more, notes=notes, place=where)
 
@@ -132,7 +131,7 @@ def elsewhere(fits: Sequence[Fit]) -> str:
     parts = []
     for fit in fits:
         group, x = fit["groups"][0], thing(fit["spec"]["x"])
-        law = f"exponent {exponent(chosen(group))}" if supported(group) else ""
+        law = f"exponent {estimate(*slope(chosen(group)))}" if supported(group) else ""
         parts.append(f"{x}, {law or f'no law ({why_not(group)})'}")
     return f" The same runs against {'; against '.join(parts)}." if parts else ""
 
@@ -151,18 +150,12 @@ def _two(group: Group, spec: Mapping[str, Any]) -> list[Claim]:
     if not supported(group):
         return [Claim(spec["y"], listed(names), "", math.nan, None, "none", "change", more=why_not(group))]
     form = chosen(group)
-    floor = "; no floor is established (its interval includes 0)"
-    if floor_shown(group):
-        floor = (
-            f", towards a floor of {measured(spec['y'], form['parameters']['E'], form['intervals'].get('E'))}"
-        )
     found = []
     for name, key in zip(names, ("a", "b")):
         value, bounds = slope(form, key)
-        more = floor if name == names[-1] else ""
-        found.append(
-            Claim(spec["y"], name, "", value, bounds, "lower" if value < 0 else "higher", "power", more=more)
-        )
+        verdict: Verdict = "lower" if value < 0 else "higher"
+        more = _floor(group, spec["y"]) if name == names[-1] else ""
+        found.append(Claim(spec["y"], name, "", value, bounds, verdict, "power", more=more))
     if not joint:
         worth, bounds = form["parameters"]["R*"], (form.get("intervals") or {}).get("R*")
         found.append(

@@ -1,7 +1,5 @@
 """Helpers of the notebooks: tables by experiment name, figures that show themselves."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 from typing import Any
@@ -34,14 +32,8 @@ class Picture:
 
 
 class Results:
-    """The tables under a results folder.
-
-    Args:
-        folder: `results`, or None to look for it here and in the folders above.
-
-    Raises:
-        UserError: there is no results folder with tables.
-    """
+    """The tables under a results folder. `folder`: `results`, or None to look for it here and in the folders above.
+    UserError: there is no results folder with tables."""
 
     def __init__(self, folder: str | Path | None = None):
         here = Path.cwd()

@@ -1,7 +1,5 @@
 """What the paper reports (Jolicoeur-Martineau 2025, arXiv 2510.04871, tables 1-5), and how to find our counterpart."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any

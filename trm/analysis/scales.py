@@ -1,7 +1,5 @@
 """Ticks of axes: round numbers, per cent, SI prefixes and binary units."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

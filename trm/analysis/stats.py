@@ -23,27 +23,21 @@ class Mean:
     """A mean with its two-sided interval; no interval (None) from a single value."""
 
     value: float
-    low: float | None
-    high: float | None
+    bounds: tuple[float, float] | None
     n: int
-
-    @property
-    def bounds(self) -> tuple[float, float] | None:
-        return None if self.low is None or self.high is None else (self.low, self.high)
 
     @property
     def sign(self) -> int:
         """+1 or -1 when the interval excludes zero; 0 otherwise, and without an interval."""
-        if self.low is None or self.high is None:
-            return 0
-        return 1 if self.low > 0 else -1 if self.high < 0 else 0
+        low, high = self.bounds or (0.0, 0.0)
+        return int(low > 0) - int(high < 0)
 
     @property
     def p(self) -> float | None:
         """Two-sided p value of Student's test against 0, from the 95 % interval; None without an interval."""
-        if self.high is None or self.n < 2:
+        if self.bounds is None or self.n < 2:
             return None
-        half = self.high - self.value
+        half = self.bounds[1] - self.value
         if half <= 0:
             return 0.0 if self.value else 1.0
         return float(
@@ -52,9 +46,8 @@ class Mean:
 
     def clipped(self, low: float, high: float) -> Mean:
         """The same with its interval cut to [low, high], the range of the quantity."""
-        if self.low is None or self.high is None:
-            return self
-        return Mean(self.value, max(low, self.low), min(high, self.high), self.n)
+        bounds = self.bounds and (max(low, self.bounds[0]), min(high, self.bounds[1]))
+        return Mean(self.value, bounds, self.n)
 
 
 def mean(values: np.ndarray | pd.Series | list[float]) -> Mean:
@@ -62,13 +55,11 @@ def mean(values: np.ndarray | pd.Series | list[float]) -> Mean:
     data = np.asarray(values, float)
     data = data[np.isfinite(data)]
     n = len(data)
-    if n == 0:
-        return Mean(float("nan"), None, None, 0)
-    centre = float(data.mean())
-    if n == 1:
-        return Mean(centre, None, None, 1)
+    centre = float(data.mean()) if n else float("nan")
+    if n < 2:
+        return Mean(centre, None, n)
     half = float(stats.t.ppf(0.5 + LEVEL / 2, n - 1) * data.std(ddof=1) / np.sqrt(n))
-    return Mean(centre, centre - half, centre + half, n)
+    return Mean(centre, (centre - half, centre + half), n)
 
 
 def seed_spread(logs: np.ndarray, group: np.ndarray) -> float | None:
@@ -97,12 +88,12 @@ def pooled_log_intervals(values: np.ndarray, group: np.ndarray, most: float = np
     for key in keys:
         own = logs[group == key]
         centre = float(np.exp(own.mean()))
-        if spread is None:
-            result[key] = Mean(centre, None, None, len(own))
-            continue
-        factor = stats.t.ppf(0.5 + LEVEL / 2, len(logs) - len(keys)) * spread
-        ratio = float(np.exp(factor / np.sqrt(len(own))))
-        result[key] = Mean(centre, centre / ratio, min(centre * ratio, most), len(own))
+        bounds = None
+        if spread is not None:
+            factor = stats.t.ppf(0.5 + LEVEL / 2, len(logs) - len(keys)) * spread
+            ratio = float(np.exp(factor / np.sqrt(len(own))))
+            bounds = (centre / ratio, min(centre * ratio, most))
+        result[key] = Mean(centre, bounds, len(own))
     return result
 
 
@@ -117,19 +108,20 @@ def wilson(correct: float, total: float) -> tuple[float, float]:
 
 def paired(left: pd.Series, right: pd.Series) -> Mean:
     """Mean of right - left over the seeds that both have. Index of both: seed."""
-    left, right = left.groupby(level=0).mean(), right.groupby(level=0).mean()
-    shared = left.index.intersection(right.index)
-    return mean(right.loc[shared].to_numpy(float) - left.loc[shared].to_numpy(float))
+    before, after = _shared(left, right)
+    return mean(after - before)
 
 
 def interaction(a: pd.Series, b: pd.Series, c: pd.Series, d: pd.Series) -> Mean:
     """(d - c) - (b - a) over shared seeds: does the effect b - a change elsewhere? Index: seed."""
-    parts = [series.groupby(level=0).mean() for series in (a, b, c, d)]
-    shared = parts[0].index
-    for part in parts[1:]:
-        shared = shared.intersection(part.index)
-    before, after, other_before, other_after = (part.loc[shared].to_numpy(float) for part in parts)
+    before, after, other_before, other_after = _shared(a, b, c, d)
     return mean((other_after - other_before) - (after - before))
+
+
+def _shared(*series: pd.Series) -> np.ndarray:
+    """Values [series, seed] of the seeds that all have."""
+    means = [part.groupby(level=0).mean() for part in series]
+    return pd.concat(means, axis=1, join="inner").to_numpy(float).T
 
 
 def holm(values: Sequence[float | None]) -> list[float | None]:
@@ -149,12 +141,11 @@ def detectable(differences: Sequence[Mean], power: float = 0.8) -> float | None:
     (t_alpha + t_power) s / sqrt(n): s is the standard deviation of paired differences pooled over the comparisons, and
     alpha is divided by their number (Bonferroni, stricter than Holm's method). None: no comparison has two pairs.
     """
-    known = [item for item in differences if item.n > 1 and item.high is not None]
+    known = [(item.n, item.bounds[1] - item.value) for item in differences if item.n > 1 and item.bounds]
     if not known:
         return None
-    n = min(item.n for item in known)
-    half = [float(item.high or 0.0) - item.value for item in known]
-    errors = [width / stats.t.ppf(0.5 + LEVEL / 2, item.n - 1) for width, item in zip(half, known)]
+    n = min(n for n, _ in known)
+    errors = [half / stats.t.ppf(0.5 + LEVEL / 2, n - 1) for n, half in known]
     spread = float(np.sqrt(np.mean(np.square(errors))))
     alpha = (1 - LEVEL) / len(known)
     return float((stats.t.ppf(1 - alpha / 2, n - 1) + stats.t.ppf(power, n - 1)) * spread)

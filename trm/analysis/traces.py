@@ -1,7 +1,5 @@
 """Step-by-step puzzles for the page and the steps figure: tokens to characters, grids, what is wrong when."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,7 +14,6 @@ MOST = 12
 
 
 def task_name(trace: Mapping[str, Any]) -> str:
-    """The task of a trace."""
     return str(trace["data"].get("task", "sudoku"))
 
 

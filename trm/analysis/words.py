@@ -1,7 +1,5 @@
 """Numbers in words: rounding, units, intervals. Axes, sentences and tables all write numbers this way."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Sequence

@@ -1,6 +1,7 @@
-"""The command line: one module a command, imported only when it is called."""
+"""The command line: one module a command, imported only when it is called.
 
-from __future__ import annotations
+A module has `add_arguments`, `run` and, where some options may name a place in a bucket, their names in `REMOTE`.
+"""
 
 import argparse
 import importlib
@@ -91,11 +92,8 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def check_places(args: argparse.Namespace, remote: Sequence[str]) -> None:
-    """Refuse an option that names no place for files, which would be a folder such as ./s3:/ (UserError).
-
-    Args:
-        remote: options that may name a place in a bucket.
-    """
+    """Refuse an option that names no place for files, which would be a folder such as ./s3:/ (UserError). `remote`:
+    options that may name a place in a bucket."""
     for option, given in vars(args).items():
         for value in given if isinstance(given, list) else [given]:
             if not isinstance(value, str | Path):

@@ -7,16 +7,12 @@ run's newest checkpoint in about 10 bytes a parameter (moments in bfloat16, no b
 --checkpoints` resumes from it.
 """
 
-from __future__ import annotations
-
 import argparse
 
 REMOTE = ("root",)
-"""Options that may name a place in a bucket."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's options."""
     from trm.cli.study import add_study_options
 
     actions = parser.add_subparsers(dest="action", required=True)
@@ -39,7 +35,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """List, clean or export."""
     if args.action == "compact":
         return _compact(args)
     from trm.cli.study import project_of

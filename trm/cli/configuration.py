@@ -1,7 +1,5 @@
 """One run's configuration given by hand: a RunConfig as JSON, with `--set key=value` and checksums filled in."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from trm.errors import UserError
@@ -10,7 +8,6 @@ from trm.study.schema import RunConfig
 
 
 def add_options(parser: Any) -> None:
-    """Declare --config and --set."""
     parser.add_argument(
         "--config", required=True, help="RunConfig (sections model, data, training): JSON text or a path"
     )
@@ -41,15 +38,11 @@ def run_config(argument: str, changes: list[str], files: str = "") -> RunConfig:
     values, where = json_argument(argument, "--config"), "--config"
     if not isinstance(values, dict):
         raise UserError("--config must be a JSON object with the sections model, data and training")
-    if not any(key == "seed" or key.split(".")[0] in SECTIONS for key in values) or _is_data(values):
+    data = {"task", "source", "files", "train_puzzles", "box_rows"} & set(values)  # whose `seed` is its own
+    if data or not any(key == "seed" or key.split(".")[0] in SECTIONS for key in values):
         values = {"data": values}
     given = parse_overrides(changes)
     seed = given.pop("seed", values.pop("seed", 0))
     if files:
         given["data.files"] = files.split(",")
     return typed(merge_layers(flatten(values, where), flatten(given, "--set")), seed, where)[0]
-
-
-def _is_data(values: dict[str, Any]) -> bool:
-    """Whether the object is a DataConfig, whose `seed` is its own."""
-    return bool({"task", "source", "files", "train_puzzles", "box_rows"} & set(values))

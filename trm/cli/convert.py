@@ -7,8 +7,6 @@ python -m trm convert to-onnx results/runs/NAME --out model.onnx
 python -m trm convert to-huggingface results/runs/NAME --out FOLDER
 """
 
-from __future__ import annotations
-
 import argparse
 
 EXPORTS = {
@@ -25,7 +23,6 @@ EXPORTS = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's options."""
     ways = parser.add_subparsers(dest="way", required=True)
     read = ways.add_parser("from-reference", help="read a public state dict")
     read.add_argument("file", help="state dict (torch or .safetensors)")
@@ -44,7 +41,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Convert; 0 when the file is written."""
     import io
     from pathlib import Path
 

@@ -23,11 +23,9 @@ if TYPE_CHECKING:
     from trm.study.schema import DataConfig
 
 REMOTE = ("files",)
-"""Options that may name a place in a bucket."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's options."""
     from trm.cli.configuration import add_options
     from trm.cli.study import add_study_options
 
@@ -71,7 +69,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Dispatch to the action."""
     return int(globals()[f"_{args.action}"](args))
 
 
@@ -108,7 +105,7 @@ def _inspect(args: argparse.Namespace) -> int:
 
 def _fetch(args: argparse.Namespace) -> int:
     from trm.cli.study import project_of
-    from trm.pipeline.naming import source_name
+    from trm.pipeline.catalogue import source_name
     from trm.tasks.source import build_source, downloads
 
     project = project_of(args)

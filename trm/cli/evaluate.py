@@ -3,17 +3,13 @@
 python -m trm evaluate --run results/runs/NAME --dataset results/datasets/NAME --evaluation '{}' --out FILE
 """
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 
 REMOTE = ("run_folder", "dataset")
-"""Options that may name a place in a bucket."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's options."""
     parser.add_argument(
         "--run",
         required=True,
@@ -32,7 +28,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Evaluate; 0 when the file is written."""
     from trm.backends.registry import open_backend
     from trm.evaluation.evaluate import evaluate_run
     from trm.storage.cache import fetch

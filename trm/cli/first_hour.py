@@ -3,8 +3,6 @@
 It says first what it will cost, and asks; profiles/tpu/first-hour.yaml says what runs.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys
@@ -15,7 +13,6 @@ from trm.pipeline.first_hour import FirstHour
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     parser.add_argument(
         "--profile", type=Path, default=Path("profiles/tpu"), help="folder of a Snakemake profile"
     )
@@ -24,7 +21,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Say the price, ask, and run."""
     name = os.environ.get("SNAKEMAKE_TPU_NAME") or cloud_settings()["pod"]
     hour = FirstHour(args.profile, name, lambda sentence: print(sentence, flush=True))
     print(hour.announce())

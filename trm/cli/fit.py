@@ -3,13 +3,10 @@
 python -m trm fit --table results/tables/data_size.csv --spec '{"x": "data.train_puzzles"}' --out fit.json
 """
 
-from __future__ import annotations
-
 import argparse
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's options."""
     parser.add_argument(
         "--table", required=True, nargs="+", action="extend", metavar="FILE.csv", help="one table or several"
     )
@@ -18,7 +15,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Fit and write."""
     from pathlib import Path
 
     from trm.analysis.fits import fit_table

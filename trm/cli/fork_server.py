@@ -1,7 +1,5 @@
 """`python -m trm fork-server`: run the short jobs of a study as forks of one process. The pipeline starts it."""
 
-from __future__ import annotations
-
 import argparse
 import logging
 import os
@@ -10,7 +8,6 @@ import traceback
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's options."""
     parser.add_argument("kind", choices=("training", "analysis"), help="which commands it runs")
     parser.add_argument("socket", help="path of its socket; it ends when its standard input is closed")
 

@@ -4,8 +4,6 @@ The command writes the file itself. With `command | tee FILE` a signal to the wh
 send it, ends the shell and `tee` at once, and the command loses the time it needs for its checkpoint.
 """
 
-from __future__ import annotations
-
 import io
 import os
 import socket

@@ -1,12 +1,9 @@
 """`python -m trm plan`: what would be trained, how long it would take and what it would cost."""
 
-from __future__ import annotations
-
 import argparse
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's options."""
     from trm.cli.study import add_study_options
 
     add_study_options(parser)
@@ -20,7 +17,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the plan."""
     import json
 
     from trm.cli.study import project_of

@@ -6,20 +6,16 @@
 The page holds the weights of the models and computes in the browser; it needs no server and no network.
 """
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's options."""
     parser.add_argument("--out", type=Path, default=Path("results/play.html"), metavar="FILE.html")
     parser.add_argument("--models", type=Path, help="folder of model folders (default: models/)")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write; 0 when the page is there."""
     from trm.io import write_text
     from trm.play import models_folder
     from trm.play.page import page

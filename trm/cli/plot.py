@@ -6,13 +6,10 @@
 Writes the PDF, a PNG and a JSON file (caption, sentence, numbers). It never refits.
 """
 
-from __future__ import annotations
-
 import argparse
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's options."""
     parser.add_argument("--spec", required=True, metavar="JSON", help="a figure's spec: JSON text or a file")
     parser.add_argument("--table", required=True, nargs="+", action="extend", metavar="FILE.csv")
     parser.add_argument("--fit", nargs="*", action="extend", default=[], metavar="FILE.json")
@@ -21,7 +18,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Draw and write."""
     from trm.analysis.drawing import save, styled
     from trm.analysis.kinds import FIGURE, draw
     from trm.analysis.origin import origin, read_fit

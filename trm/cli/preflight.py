@@ -5,16 +5,12 @@ torchrun --standalone --local-addr 127.0.0.1 --nproc-per-node 8 -m trm preflight
 tpurun python -m trm preflight --profile tpu --bucket gs://my-bucket/trm --out results/preflight.json
 """
 
-from __future__ import annotations
-
 import argparse
 
 REMOTE = ("bucket",)
-"""Options that may name a place in a bucket."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's options."""
     parser.add_argument(
         "--profile",
         default="local",
@@ -36,8 +32,8 @@ def run(args: argparse.Namespace) -> int:
     import sys
     from pathlib import Path
 
-    from trm.checks.preflight.checks import CHECKS
     from trm.checks.preflight.report import Site, run_checks, table
+    from trm.checks.preflight.work import CHECKS
     from trm.storage.cache import default_folder
 
     scratch = args.scratch or (default_folder() if args.bucket else "results")

@@ -5,24 +5,18 @@
 The HTML file is self-contained and needs no network. Missing parts are marked in red; they never stop the report.
 """
 
-from __future__ import annotations
-
 import argparse
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's options."""
     parser.add_argument("--spec", required=True, metavar="JSON", help="ReportSpec: JSON text or a file")
     parser.add_argument("--out", required=True, metavar="FILE.html")
     parser.add_argument(
-        "--pdf",
-        metavar="FILE.pdf",
-        help="also print a PDF, if Chromium, Chrome or WeasyPrint is installed",
+        "--pdf", metavar="FILE.pdf", help="also print a PDF, if Chromium, Chrome or WeasyPrint is installed"
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Build and write."""
     from pathlib import Path
 
     from trm.analysis.report import build, page, print_pdf

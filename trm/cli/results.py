@@ -9,18 +9,14 @@ Only files that differ are copied; nothing is ever deleted. `verify` compares ev
 and the files that it was made from, also in a tree that was collected.
 """
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 from typing import Any
 
 REMOTE = ("place",)
-"""Options that may name a place in a bucket."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's options."""
     from trm.cli.study import add_study_options
 
     actions = parser.add_subparsers(dest="action", required=True)
@@ -42,7 +38,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Copy, or say what would be copied."""
     if args.action == "verify":
         return _verify(args.root)
     if args.action == "keep":

@@ -44,7 +44,6 @@ NUMBERS = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's options."""
     parser.add_argument(
         "puzzle", help="the puzzle's characters, a file of puzzles, or - for the standard input"
     )

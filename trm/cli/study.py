@@ -45,7 +45,6 @@ def add_set_option(parser: argparse.ArgumentParser) -> None:
 
 
 def project_of(args: argparse.Namespace) -> Project:
-    """The project that the options name."""
     from trm.errors import UserError
     from trm.pipeline.project import open_project
     from trm.pipeline.settings import parse_overrides
@@ -62,7 +61,6 @@ def project_of(args: argparse.Namespace) -> Project:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's options."""
     commands = parser.add_subparsers(dest="action", required=True)
     listing = commands.add_parser("list", help="every experiment of a scale: points, runs, question")
     show = commands.add_parser("show", help="one experiment, resolved: its points, runs and their settings")
@@ -101,15 +99,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_set_option(launch)
     launch.add_argument(
-        "--point",
-        metavar="LABEL",
-        help="train and evaluate only this point of the target experiments",
+        "--point", metavar="LABEL", help="train and evaluate only this point of the target experiments"
     )
     launch.set_defaults(arguments=[])  # whatever follows is handed to snakemake
 
 
 def run(args: argparse.Namespace) -> int:
-    """Dispatch to the action."""
     return int(globals()[f"_{args.action}"](args))
 
 
@@ -135,8 +130,7 @@ def _init(args: argparse.Namespace) -> int:
 def _list(args: argparse.Namespace) -> int:
     project = project_of(args)
     for name, experiment in project.study.experiments.items():
-        runs = len({run.name for point in experiment.points for run in point.runs})
-        size = f"{count(len(experiment.points), 'point')}, {count(runs, 'run')}"
+        size = f"{count(len(experiment.points), 'point')}, {count(len(experiment.runs), 'run')}"
         if experiment.skip:
             size = f"not at this scale: {experiment.skip}"
         mark = "*" if name in project.selection.experiments else " "
@@ -149,7 +143,7 @@ def _list(args: argparse.Namespace) -> int:
 def _show(args: argparse.Namespace) -> int:
     import yaml
 
-    from trm.pipeline.naming import dataset_name
+    from trm.pipeline.catalogue import dataset_name
 
     project = project_of(args)
     experiment = project.study.experiment(args.experiment)
@@ -211,18 +205,16 @@ def _compare(args: argparse.Namespace) -> int:
 
 
 def _publish(args: argparse.Namespace) -> int:
-    from trm.pipeline.published import publish
+    from trm.pipeline.reporting import publish
 
     publish(args.figure, args.identity, args.out)
     return 0
 
 
 def _schema(args: argparse.Namespace) -> int:
-    from trm.pipeline.experiment_docs import contents
-    from trm.pipeline.settings import Settings
-    from trm.study.documentation import write_or_check
+    from trm.pipeline.documentation import write_or_check
 
-    return write_or_check(args.check, contents(), [("`--config` of Snakemake", Settings)])
+    return write_or_check(args.check)
 
 
 def _run(args: argparse.Namespace) -> int:

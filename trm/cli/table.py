@@ -6,13 +6,10 @@ Writes table.csv (one row per run, evaluation and policy), table.csv.json (prove
 halting, traces) and table.csv.curves.csv (thinned histories).
 """
 
-from __future__ import annotations
-
 import argparse
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's options."""
     parser.add_argument("--experiment", required=True, metavar="JSON", help="TableSpec: JSON text or a file")
     parser.add_argument("--out", required=True, metavar="FILE.csv")
     parser.add_argument(
@@ -21,7 +18,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Collect and write."""
     from trm.analysis.specs import TableSpec
     from trm.analysis.tables import collect, save
     from trm.study.reading import config_argument

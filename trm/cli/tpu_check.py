@@ -5,14 +5,11 @@ python -m trm tpu-check --scale tpu --run NAME --topology v4-64
 python -m trm tpu-check --run-config run.json --topology v4-64 --json
 """
 
-from __future__ import annotations
-
 import argparse
 from typing import Any
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's options."""
     from trm.cli.study import add_study_options
 
     add_study_options(parser)
@@ -95,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(rows, indent=1))
     else:
         if results:
-            print(table([(_shared(names), result) for names, result in results]))
+            print(table([(_shared(names), result) for names, result in results], where))
         for names, found in others:
             print(f"\nEvery program of {_shared(names)}:\n{programs_table(found, where)}")
     for sentence in failed:

@@ -4,8 +4,6 @@ python -m trm train --config run.json --dataset results/datasets/NAME --out resu
 python -m trm train --workers 2 ...        # two workers on this machine, same result
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import os
@@ -17,11 +15,9 @@ from pathlib import Path
 from types import FrameType
 
 REMOTE = ("dataset", "out", "checkpoints", "init_from")
-"""Options that may name a place in a bucket."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's options."""
     from trm.cli.configuration import add_options
 
     add_options(parser)

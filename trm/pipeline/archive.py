@@ -4,8 +4,6 @@ Both places have the pipeline's `results/...` layout: an archive can serve as a 
 a pod can be collected from its `storage_prefix`.
 """
 
-from __future__ import annotations
-
 import filecmp
 import json
 from collections.abc import Iterable
@@ -14,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from trm.errors import UserError
-from trm.pipeline.naming import RUN_FILES
+from trm.pipeline.catalogue import RUN_FILES
 from trm.storage import ObjectInfo, Store, is_remote, open_store
 from trm.study.reading import parse
 
@@ -62,11 +60,7 @@ def survey(
 
 
 def send(source: Store, target: Store, files: Iterable[ObjectInfo]) -> None:
-    """Copy the files atomically; source or target is a local folder.
-
-    Raises:
-        UserError: a storage error.
-    """
+    """Copy the files atomically; source or target is a local folder. UserError: a storage error."""
     for file in files:
         if is_remote(source.uri):
             source.get_file(file.name, _path(target, file.name))

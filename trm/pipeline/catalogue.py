@@ -3,45 +3,113 @@
 Every file between the data and the figures is named by a digest of what it depends on: what exists is current.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
-from functools import cached_property
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
 from trm.analysis.kinds import FIGURE, KINDS
+from trm.analysis.specs import Figure as FigureSpec
 from trm.analysis.specs import FitSpec
 from trm.errors import UserError
-from trm.pipeline.naming import (
-    ANALYSIS_VERSION,
-    DATASET_FILES,
-    RUN_FILES,
-    Figure,
-    Fit,
-    dataset_name,
-    points_identity,
-    source_name,
-    style_digest,
-)
 from trm.study.dataset_identity import dataset_identity, source_identity
-from trm.study.fingerprint import canonical_json, digest, run_identity
+from trm.study.fingerprint import canonical_json, digest, run_identity, task_slug
 from trm.study.merge import nearest
 from trm.study.points import Run, Study
 from trm.study.reading import error_sentence
 from trm.study.records import NAMED
+from trm.study.schema import DataConfig
 
 Value = TypeVar("Value")
+ANALYSIS_VERSION = 14
+"""Raised when tables, fits or figures are computed differently: all of them are then rebuilt; no run is."""
+ARRAYS = (
+    "inputs", "labels", "puzzle_identifiers", "puzzle_indices", "group_indices", "ratings", "sources",
+)  # fmt: skip
+DATASET_FILES = tuple(
+    f"{split}/{file}"
+    for split in ("train", "validation", "test")
+    for file in ("dataset.json", *(f"all__{array}.npy" for array in ARRAYS))
+)
+REPORT = "results/report.html"
+RUN_FILES = ("training.json", "history.csv", "weights.safetensors")
+
+
+@dataclass(frozen=True)
+class Fit:
+    """One fit: its name by content, its specification and the tables it reads."""
+
+    name: str
+    spec: FitSpec
+    tables: tuple[str, ...]
+
+    @property
+    def file(self) -> str:
+        return f"results/fits/{self.name}.json"
+
+    @property
+    def json(self) -> str:
+        return canonical_json(self.spec.model_dump(mode="json"))
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One figure: its file stem, its specification, the experiments whose tables and the fits that it reads."""
+
+    stem: str
+    spec: FigureSpec
+    experiments: tuple[str, ...]
+    tables: tuple[str, ...]
+    fits: tuple[Fit, ...]
+    identity: str
+
+    @property
+    def name(self) -> str:
+        """Name of the files by content."""
+        return f"{self.stem}-{self.identity[:8]}"
+
+    @property
+    def files(self) -> list[str]:
+        """PDF, PNG and caption."""
+        return [f"results/figures/{self.name}{end}" for end in (".pdf", ".png", ".json")]
+
+    @property
+    def json(self) -> str:
+        return canonical_json(self.spec.model_dump(mode="json"))
+
+
+def published(stem: str) -> str:
+    """Where a figure is published."""
+    return f"results/plots/{stem}.pdf"
+
+
+@cache
+def source_name(data: DataConfig) -> str:
+    """Folder of the pool of puzzles that a data set is cut from."""
+    return f"{task_slug(data)}-{data.source}-{digest(source_identity(data))[:8]}"
+
+
+@cache
+def dataset_name(data: DataConfig) -> str:
+    """Folder of a data set."""
+    size = f"p{data.train_puzzles or 'all'}a{data.augmentations}"
+    return f"{task_slug(data)}-{size}-{digest(dataset_identity(data))[:8]}"
+
+
+def style_digest(path: str) -> str:
+    """Digest of a style file without comments and blank lines."""
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return ""
+    return digest([text for line in lines if (text := line.split("#", 1)[0].strip())])
 
 
 class Catalogue:
-    """Everything that the study can make, selected or not.
-
-    Args:
-        study: the study at one scale.
-        path: its file, for error messages.
-    """
+    """Everything that the study can make, selected or not. `path`: the study's file, for error messages."""
 
     def __init__(self, study: Study, path: str):
         self.study, self.path = study, path
@@ -56,7 +124,6 @@ class Catalogue:
         return names[name]
 
     def run(self, name: str) -> Run:
-        """A run by its name."""
         return self.find(self.runs, name, "run")
 
     # data
@@ -83,10 +150,6 @@ class Catalogue:
         """The part of a DataConfig that determines a pool; checksums replace file paths."""
         return canonical_json(source_identity(self.find(self.sources, source, "pool of puzzles").config.data))
 
-    def source_of_dataset(self, dataset: str) -> str:
-        """Pool that a data set is cut from."""
-        return source_name(self.find(self.datasets, dataset, "data set").config.data)
-
     def dataset_files(self, dataset: str) -> list[str]:
         """Files of a data set; the manifest, written last, is the first."""
         names = ("manifest.json", "identifiers.json", *DATASET_FILES)
@@ -97,13 +160,11 @@ class Catalogue:
         return canonical_json(dataset_identity(self.find(self.datasets, dataset, "data set").config.data))
 
     def dataset_manifest(self, run: str) -> str:
-        """Manifest of a run's data set."""
         return self.dataset_files(dataset_name(self.run(run).config.data))[0]
 
     # runs and evaluations
 
     def run_files(self, run: str) -> list[str]:
-        """Files of a finished run."""
         return [f"results/runs/{run}/{file}" for file in RUN_FILES]
 
     def run_json(self, run: str) -> str:
@@ -122,7 +183,6 @@ class Catalogue:
         return list(dict.fromkeys(name for point in points for name in point.evaluations))
 
     def evaluation_json(self, run: str, evaluation: str) -> str:
-        """An EvaluationConfig by its digest."""
         name = f"{run}/evaluation-{evaluation}.json"
         return canonical_json(
             self.find(self.study.evaluations, name, "evaluation").model_dump(exclude_defaults=True)
@@ -137,7 +197,10 @@ class Catalogue:
 
     def table_identity(self, experiment: str) -> str:
         """Digest of an experiment's points, their runs and evaluations."""
-        points = points_identity(self.study.experiment(experiment).points)
+        points = [
+            [point.coords, point.label, [run.name for run in point.runs], point.evaluation_file]
+            for point in self.study.experiment(experiment).points
+        ]
         return digest([self.study.name, self.study.scale_name, ANALYSIS_VERSION, points])
 
     def table(self, experiment: str) -> str:
@@ -145,7 +208,6 @@ class Catalogue:
         return f"{experiment}-{self.table_identity(experiment)[:8]}"
 
     def table_file(self, experiment: str) -> str:
-        """Path of an experiment's table."""
         return f"results/tables/{self.table(experiment)}.csv"
 
     def table_inputs(self, table: str) -> list[str]:
@@ -231,13 +293,10 @@ class Catalogue:
         identities = [self.table_identity(name) for name in experiments]
         content = spec.model_dump(mode="json")
         identity = digest([ANALYSIS_VERSION, content, identities, [fit.name for fit in fits], self._style])
-        return Figure(stem, spec, experiments, self._table_files(experiments), fits, identity)
+        return Figure(stem, spec, experiments, tuple(map(self.table_file, experiments)), fits, identity)
 
     def _fit(self, spec: FitSpec, experiments: tuple[str, ...]) -> Fit:
         experiments = spec.experiments or experiments
         identities = [self.table_identity(name) for name in experiments]
         identity = digest([ANALYSIS_VERSION, spec.model_dump(mode="json"), identities])
-        return Fit(f"{'_'.join(experiments)}-{identity[:8]}", spec, self._table_files(experiments))
-
-    def _table_files(self, experiments: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(map(self.table_file, experiments))
+        return Fit(f"{'_'.join(experiments)}-{identity[:8]}", spec, tuple(map(self.table_file, experiments)))

@@ -1,14 +1,12 @@
 """Which checkpoints can be removed: those of finished runs, and of runs that no experiment uses."""
 
-from __future__ import annotations
-
 import shutil
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from trm.errors import UserError
-from trm.pipeline.naming import RUN_FILES
+from trm.pipeline.catalogue import RUN_FILES
 from trm.storage import is_remote, local_path, open_store
 
 QUIET_SECONDS = 3600.0
@@ -32,10 +30,7 @@ class Entry:
 
 def survey(root: str, known: set[str]) -> list[Entry]:
     """Checkpoints of every run in `root`/checkpoints, largest first. `root`: a results folder or its address.
-
-    Raises:
-        UserError: the bucket cannot be read.
-    """
+    UserError: the bucket cannot be read."""
     store = open_store(root)
     results = {info.name for info in store.list("runs/")}
     files: dict[str, list[tuple[str, int, float]]] = {}
@@ -59,11 +54,8 @@ def survey(root: str, known: set[str]) -> list[Entry]:
 
 
 def clean(root: str, entries: list[Entry], unknown: bool, dry_run: bool) -> list[Entry]:
-    """Remove the checkpoints of finished runs (and of unknown ones on request); returns what was removed.
-
-    Raises:
-        UserError: if something cannot be removed.
-    """
+    """Remove the checkpoints of finished runs (and of unknown ones on request); returns what was removed. UserError:
+    something cannot be removed."""
     removed = [
         entry for entry in entries if entry.state == "finished" or (unknown and entry.state == "unknown")
     ]

@@ -1,7 +1,5 @@
 """Project, zone, bucket and pod: from config/cloud.yaml or the environment, checked before anything starts."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys
@@ -37,10 +35,8 @@ def profile_settings() -> dict[str, str]:
 def cloud_settings(path: str | Path = "config/cloud.yaml") -> dict[str, str]:
     """The four settings, and `wandb`, the file with the key of Weights & Biases, if that is wanted.
 
-    The environment wins over the file.
-
-    Raises:
-        UserError: names the first setting that is missing or malformed, and both places where it can be set.
+    The environment wins over the file. UserError: names the first setting that is missing or malformed, and both places
+    where it can be set.
     """
     document = (read_yaml(path) or {}) if Path(path).exists() else {}
     unknown = set(document) - {*VARIABLES, "wandb"}

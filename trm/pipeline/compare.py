@@ -1,7 +1,5 @@
 """Two runs side by side: what differs in their settings, their curves, their results."""
 
-from __future__ import annotations
-
 import csv
 from pathlib import Path
 from typing import Any
@@ -15,11 +13,8 @@ CURVES = ("train/loss", "eval/exact_accuracy")
 
 
 def find_run(name: str, root: str = "results/runs") -> Path:
-    """Folder of a finished run by its path, its name, or a part of the name that only one run has.
-
-    Raises:
-        UserError: no run or more than one, or a run that is not finished.
-    """
+    """Folder of a finished run by its path, its name, or a part of the name that only one run has. UserError: no run or
+    more than one, or a run that is not finished."""
     exact = Path(name) if Path(name).is_dir() else Path(root, name.rstrip("/"))
     found = (
         [exact] if exact.is_dir() else sorted(path for path in Path(root).glob(f"*{name}*") if path.is_dir())
@@ -35,11 +30,8 @@ def find_run(name: str, root: str = "results/runs") -> Path:
 
 
 def compare(first: Path, second: Path) -> dict[str, Any]:
-    """Settings that differ, results of evaluations that both have, curves at common steps, costs.
-
-    Raises:
-        UserError: a file is damaged.
-    """
+    """Settings that differ, results of evaluations that both have, curves at common steps, costs. UserError: a file is
+    damaged."""
     try:
         return _compare(first, second)
     except (KeyError, ValueError, TypeError) as error:
@@ -48,47 +40,43 @@ def compare(first: Path, second: Path) -> dict[str, Any]:
         ) from error
 
 
-def _compare(first: Path, second: Path) -> dict[str, Any]:
-    one, two = (read_training(run, (HISTORY,)) for run in (first, second))
-    documents = {}
-    for run, training in ((first, one), (second, two)):
-        for path in run.glob("evaluation-*.json"):
-            documents[path] = read_json(path)
-            check_evaluation(path, documents[path], training)
-    results = {}
-    for file in sorted(
-        {p.name for p in first.glob("evaluation-*.json")} & {p.name for p in second.glob("evaluation-*.json")}
-    ):
-        rows = [
-            {
-                (r["split"], r["policy"], r["steps"], r["restarts"]): r
-                for r in documents[run / file]["results"]
-            }
-            for run in (first, second)
-        ]
-        for key in rows[0].keys() & rows[1].keys():
-            results[" ".join(map(str, key))] = {
-                metric: (rows[0][key].get(metric), rows[1][key].get(metric)) for metric in METRICS
-            }
-    histories = [_history(run / HISTORY) for run in (first, second)]
+def _compare(*runs: Path) -> dict[str, Any]:
+    trainings = [read_training(run, (HISTORY,)) for run in runs]
+    one, two = trainings
+    first, second = map(_results, runs, trainings)
+    ours, theirs = (_history(run / HISTORY) for run in runs)
+    results = {
+        " ".join(map(str, key)): {name: (row.get(name), second[file, *key].get(name)) for name in METRICS}
+        for (file, *key), row in first.items()
+        if (file, *key) in second
+    }
     curves = {
         name: [
-            (step, float(histories[0][step][name]), float(histories[1][step][name]))
-            for step in histories[0]
-            if step in histories[1] and histories[0][step].get(name) and histories[1][step].get(name)
+            (step, float(row[name]), float(theirs[step][name]))
+            for step, row in ours.items()
+            if row.get(name) and theirs.get(step, {}).get(name)
         ]
         for name in CURVES
     }
-    costs = {
-        key: (one[key], two[key]) for key in ("parameters", "train_flops", "wall_seconds", "rows_per_second")
-    }
+    costs = ("parameters", "train_flops", "wall_seconds", "rows_per_second")
     return {
-        "runs": (first.name, second.name),
+        "runs": tuple(run.name for run in runs),
         "settings": differences(one["config"], two["config"]),
-        "costs": costs,
+        "costs": {key: (one[key], two[key]) for key in costs},
         "results": dict(sorted(results.items())),
         "curves": curves,
     }
+
+
+def _results(run: Path, training: dict[str, Any]) -> dict[tuple[Any, ...], dict[str, Any]]:
+    """(file, split, policy, steps, restarts) -> what was measured."""
+    found = {}
+    for path in sorted(run.glob("evaluation-*.json")):
+        document = read_json(path)
+        check_evaluation(path, document, training)
+        for row in document["results"]:
+            found[path.name, row["split"], row["policy"], row["steps"], row["restarts"]] = row
+    return found
 
 
 def _history(path: Path) -> dict[int, dict[str, str]]:
@@ -97,7 +85,6 @@ def _history(path: Path) -> dict[int, dict[str, str]]:
 
 
 def text(document: dict[str, Any]) -> str:
-    """The comparison for people."""
     lines = [f"A  {document['runs'][0]}", f"B  {document['runs'][1]}", "", "settings that differ"]
     lines += [
         f"  {key:<32}{_short(a):>18}{_short(b):>18}" for key, (a, b) in document["settings"].items()

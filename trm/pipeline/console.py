@@ -38,8 +38,7 @@ SHOWN = 8
 AGE = 1.0
 """Seconds until a log is read again."""
 PROGRESS = re.compile(
-    r"^ *(\d+) %  step \d+/\d+  loss (\S+)  exact +(-|[\d.]+ %).*  (\d+):(\d\d):(\d\d) left$",
-    re.MULTILINE,
+    r"^ *(\d+) %  step \d+/\d+  loss (\S+)  exact +(-|[\d.]+ %).*  (\d+):(\d\d):(\d\d) left$", re.MULTILINE
 )
 """A line of `trm.training.history.progress_line`."""
 ERROR = re.compile(r"^\w+(Error|Exception)\b.*:$", re.MULTILINE)
@@ -142,7 +141,6 @@ class Study:
         return None
 
     def trained(self) -> int:
-        """Number of runs that are trained."""
         return sum(job.rule == "train" for job in self.done)
 
     def left(self) -> float:
@@ -245,7 +243,6 @@ class View:
         self.console.print(f"{study.trained()} of {len(study.runs)} runs: {job.run}{facts}, {took}{left}")
 
     def panel(self) -> Panel:
-        """The study at this moment."""
         study = self.study
         elapsed = seconds_text(time.monotonic() - study.began)
         if self.interrupted:

@@ -1,6 +1,4 @@
-"""What the main Snakemake process does besides running jobs: lock, plan of a dry run, partial report."""
-
-from __future__ import annotations
+"""What the main Snakemake process does besides running jobs: lock, plan of a dry run, events, partial report."""
 
 import atexit
 import json
@@ -19,20 +17,18 @@ from snakemake.settings.enums import Quietness
 from snakemake_interface_logger_plugins.common import LogEvent
 
 from trm.io import write_json
-from trm.pipeline import checks, forkserver, lock, plan
-from trm.pipeline.events import Events
-from trm.pipeline.partial import remove_partial_report, write_partial_report
-from trm.pipeline.project import Project
+from trm.pipeline import forkserver, lock, plan
+from trm.pipeline.estimates import Estimates
+from trm.pipeline.project import LISTS, Project
+from trm.pipeline.reporting import PARTIAL, write_partial_report
+from trm.pipeline.settings import EVENTS
+
+PLUGINS = "snakemake_executor_plugin_"
+"""What an executor plugin says of machines and jobs concerns the user; what Snakemake says of itself does not."""
 
 
 class Controller(logging.Filter):
-    """Listens to Snakemake's log events.
-
-    Args:
-        project: the study.
-        config: Snakemake's config.
-        snakemake: Snakemake's `workflow` object of the Snakefile.
-    """
+    """Listens to Snakemake's log events. `snakemake`: its `workflow` object of the Snakefile."""
 
     def __init__(self, project: Project, config: dict[str, Any], snakemake: Any):
         super().__init__()
@@ -60,11 +56,9 @@ class Controller(logging.Filter):
         # the one event before Snakemake looks at its own locks; commands that run nothing (--summary, --lint) lack it
         if get_event(record) == LogEvent.WORKFLOW_STARTED and not self._dryrun:
             self._lock = lock.join()
-            for sentence in self._edited_in_vain():
+            for sentence in self._project.edited_in_vain():
                 logger.warning(sentence)
-            write_json(
-                checks.LISTS.format(self._project.study.scale_name), self._project.study.replaced_figures
-            )
+            write_json(LISTS.format(self._project.study.scale_name), self._project.study.replaced_figures)
             self._start_servers()
         if not self._dryrun:
             self._events.take(record)
@@ -80,11 +74,8 @@ class Controller(logging.Filter):
 
     def _announce(self, snakemake: Any) -> None:
         plan.announce(self._project, snakemake, self._failed)
-        for sentence in self._edited_in_vain():
+        for sentence in self._project.edited_in_vain():
             print(sentence, file=sys.stderr)
-
-    def _edited_in_vain(self) -> list[str]:
-        return checks.edited_in_vain(self._project.study, self._project.settings.study)
 
     def _interrupt(self, number: int, frame: Any) -> None:
         self._interrupted = True
@@ -96,12 +87,67 @@ class Controller(logging.Filter):
             return
         jobs = [job for job in self._snakemake.dag.jobs if job.rule.name == "table"]
         write_partial_report(self._config, {str(file) for job in jobs for file in job.output})
-        post("the study failed: results/report.partial.html shows the results so far")
+        post(f"the study failed: {PARTIAL} shows the results so far")
 
     def succeeded(self) -> None:
         """After success: remove the partial report of an earlier failure."""
-        remove_partial_report()
+        PARTIAL.unlink(missing_ok=True)
         post("the study is finished: results/report.html")
+
+
+class Events:
+    """Tells the console that started Snakemake what concerns the user: one JSON line for each event.
+
+    The console is another process (`trm.pipeline.console`). A file lies between them, so that neither waits for the
+    other and each may die. `snakemake`: Snakemake's `workflow` object of the Snakefile.
+    """
+
+    def __init__(self, project: Project, snakemake: Any):
+        self._project, self._snakemake = project, snakemake
+        path = os.environ.get(EVENTS)
+        self._path = Path(path) if path else None
+
+    def take(self, record: logging.LogRecord) -> None:
+        """Write one record, if the console has a use for it."""
+        if self._path is None:
+            return
+        facts = self._facts(get_event(record), record)
+        if facts:
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(facts) + "\n")
+
+    def _facts(self, event: Any, record: Any) -> dict[str, Any] | None:
+        if event == LogEvent.WORKFLOW_STARTED:
+            return {"event": "started"}
+        if event == LogEvent.RUN_INFO:
+            return self._plan()
+        if event == LogEvent.JOB_INFO:
+            log, output = [list(getattr(record, name) or [""]) for name in ("log", "output")]
+            run = dict(record.wildcards or {}).get("run", "")
+            facts = {"rule": record.rule_name, "run": run, "log": str(log[0]), "output": str(output[0])}
+            return {"event": "job", "id": record.jobid, "text": record.rule_msg or record.rule_name, **facts}
+        if event == LogEvent.JOB_FINISHED:
+            return {"event": "finished", "id": record.job_id}
+        if event == LogEvent.JOB_ERROR:
+            return {"event": "failed", "id": record.jobid}
+        shown = record.levelno >= logging.WARNING or PLUGINS in record.pathname
+        if event is None and shown and record.msg and not str(record.msg).startswith("Exiting because"):
+            return {"event": "message", "text": record.getMessage()}
+        return None
+
+    def _plan(self) -> dict[str, Any]:
+        """Runs that will be trained with the seconds that they should take, the number of other jobs, jobs at once."""
+        jobs = list(self._snakemake.dag.needrun_jobs())
+        estimates = Estimates(self._project)
+        runs = [job.wildcards.run for job in jobs if job.rule.name == "train"]
+        seconds = {run: estimates.of(run).seconds for run in runs}
+        return {
+            "event": "plan",
+            "runs": seconds,
+            "others": len(jobs) - len(runs),
+            "at_once": estimates.hardware.jobs,
+            "start": estimates.hardware.start,
+        }
 
 
 def post(text: str) -> None:

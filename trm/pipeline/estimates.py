@@ -1,7 +1,5 @@
 """Resources of each training job (hosts, memory, minutes), and a sentence on its cost."""
 
-from __future__ import annotations
-
 import fnmatch
 import json
 import shlex
@@ -66,13 +64,9 @@ def _priced(project: Project) -> Hardware:
 
 
 class Estimates:
-    """Cost estimates of every run of a study, computed on demand.
-
-    Args:
-        project: the study.
-        measured: use step times that `tpu-check` compiled and the speed of this machine's finished runs. Without,
-            estimates are the same on every machine.
-    """
+    """Cost estimates of every run of a study, computed on demand. `project`: the study. `measured`: use step times that
+    `tpu-check` compiled and the speed of this machine's finished runs. Without, estimates are the same on every
+    machine."""
 
     def __init__(self, project: Project, measured: bool = True):
         self._project, self._use_measured = project, measured
@@ -81,7 +75,6 @@ class Estimates:
 
     @property
     def pod_hosts(self) -> int:
-        """Hosts of the whole pod."""
         return self._project.settings.pod_hosts or self.hardware.hosts
 
     @cached_property
@@ -201,7 +194,6 @@ class Estimates:
         return max(count for count in range(1, self._project.settings.workers + 1) if rows % count == 0)
 
     def nodes(self, run: str) -> int:
-        """Slurm nodes of a job."""
         workers = self.workers(run)
         return max(n for n in range(1, self._project.settings.nodes + 1) if workers % n == 0)
 
@@ -223,11 +215,7 @@ class Estimates:
         return PROGRAM_MB * workers + int(kept / 1e6)
 
     def gpus(self, run: str) -> int:
-        """GPUs of a training job.
-
-        Raises:
-            UserError: not even one row at a time fits into their memory.
-        """
+        """GPUs of a training job. UserError: not even one row at a time fits into their memory."""
         if not self.of(run).micro_batches:
             needed = self.of(run).memory_bytes / 2**30
             raise UserError(

@@ -14,8 +14,6 @@ first-hour.yaml beside the profile says what runs:
 The results go into one JSON file, the only one to attach to a report.
 """
 
-from __future__ import annotations
-
 import fnmatch
 import importlib.metadata
 import json

@@ -7,8 +7,6 @@ between the two. Whatever differs from the server's own start (another interpret
 they are imported) is run as if there were no server.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import os
@@ -43,18 +41,8 @@ IMPORTS = {
 }  # fmt: skip
 """What each server imports when its first job comes."""
 READ_AT_IMPORT = (
-    "ATEN_",
-    "GOTO_",
-    "KMP_",
-    "LD_",
-    "MALLOC_",
-    "MKL_",
-    "OMP_",
-    "ONEDNN_",
-    "OPENBLAS_",
-    "PYTHON",
-    "TORCH",
-)
+    "ATEN_", "GOTO_", "KMP_", "LD_", "MALLOC_", "MKL_", "OMP_", "ONEDNN_", "OPENBLAS_", "PYTHON", "TORCH",
+)  # fmt: skip
 """Variables that libraries read when they are imported."""
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 MAX_REQUEST = 1 << 20
@@ -121,7 +109,6 @@ class Server:
 
     def __init__(self, kind: str, address: str, main: Callable[[list[str]], int]):
         self._kind, self._address, self._main = kind, address, main
-        self._imported = False
         self._children: dict[int, socket.socket] = {}
         self._selector = selectors.DefaultSelector()
         self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -159,12 +146,6 @@ class Server:
                         os.kill(key.data, signal.SIGKILL)
         return None
 
-    def _import(self) -> None:
-        if not self._imported:
-            for name in IMPORTS[self._kind]:
-                importlib.import_module(name)
-            self._imported = True
-
     def _fork(self, connection: socket.socket) -> dict[str, Any] | None:
         """In the child: the request."""
         try:
@@ -177,7 +158,8 @@ class Server:
             with suppress(OSError):  # the client is gone
                 connection.sendall(b"0\n")
         else:
-            self._import()
+            for name in IMPORTS[self._kind]:
+                importlib.import_module(name)
             child = os.fork()
             if child == 0:
                 self._leave(connection)

@@ -1,7 +1,5 @@
 """A folder for a study of one's own: the pipeline's files and a small study to begin with."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 
@@ -16,11 +14,8 @@ COPIED = (
 
 
 def write_study(folder: Path) -> None:
-    """Write Snakefile, workflow, profiles and config, with an experiments.yaml to edit.
-
-    Raises:
-        UserError: the folder holds files of a study already, or cannot be written.
-    """
+    """Write Snakefile, workflow, profiles and config, with an experiments.yaml to edit. UserError: the folder holds
+    files of a study already, or cannot be written."""
     for name in ("Snakefile", "workflow", "profiles", "config"):
         if (folder / name).exists():
             raise UserError(f"{folder} already holds {name}: name a new folder")

@@ -6,8 +6,6 @@ again. Everything that no result depends on (threads, log settings, checkpoint f
 its command this way.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -15,11 +13,15 @@ from snakemake.exceptions import WorkflowError
 from snakemake.io import ancient
 
 from trm.errors import UserError
-from trm.pipeline.checks import check_sizes
+from trm.io import shipped
+from trm.pipeline.catalogue import published, source_name
 from trm.pipeline.estimates import Estimates
-from trm.pipeline.naming import published
-from trm.pipeline.preflight_gate import PreflightGate
-from trm.pipeline.project import Project
+from trm.pipeline.places import Place
+from trm.pipeline.project import Project, check_sizes
+from trm.pipeline.settings import Settings
+from trm.study.fingerprint import digest
+
+LOCK = shipped("envs/tpu/requirements.lock")
 
 
 def of_wildcards(function: Callable[..., Any], *wildcards: str) -> Callable[[Any], Any]:
@@ -40,6 +42,45 @@ def untracked(function: Callable[..., Any], *wildcards: str) -> Callable[[Any, A
     return call
 
 
+class PreflightGate:
+    """What the rules `preflight`, `source`, `dataset` and `train` need to know.
+
+    Args:
+        settings: `preflight` (local, gpu or tpu) requests the check, `pod` names what is checked.
+        place: where files live.
+        hosts: hosts of the whole pod.
+    """
+
+    def __init__(self, settings: Settings, place: Place, hosts: int):
+        self.profile, self.hosts, self._place = settings.preflight, hosts, place
+        self.wanted = bool(self.profile)
+        """Whether this profile requests the check."""
+        lock = LOCK.read_text() if self.profile == "tpu" else ""
+        identity = digest([self.profile, settings.pod, hosts, lock])
+        self._path = f"results/preflight-{identity[:8]}.json"
+
+    @property
+    def output(self) -> Any:
+        """The file that the check writes: one for each pod, number of hosts and environment."""
+        return self._place.file(self._path)
+
+    def before(self, *outputs: str) -> list[Any]:
+        """What a job with these outputs waits for: the check, or nothing if all of them exist.
+
+        A job that has nothing to do must not depend on it: Snakemake runs a job again whose missing input, ancient
+        or not, is made for the sake of another (9.27, `update_needrun`).
+        """
+        if not self.wanted or all(self._place.exists(path) for path in outputs):
+            return []
+        return [self._place.uri(self._path)]
+
+    @property
+    def options(self) -> list[str]:
+        """Words of the command."""
+        bucket = ["--bucket", self._place.prefix] if self._place.prefix else []
+        return ["--profile", self.profile, *bucket]
+
+
 class Inputs:
     """Inputs and parameters of jobs, by the values of their wildcards."""
 
@@ -55,7 +96,8 @@ class Inputs:
 
     def source_file(self, dataset: str, index: int) -> list[Any]:
         """A file of the pool that the data set is cut from: its manifest (0) or its puzzles (1)."""
-        path = self._catalogue.source_files(self._catalogue.source_of_dataset(dataset))[index]
+        run = self._catalogue.find(self._catalogue.datasets, dataset, "data set")
+        path = self._catalogue.source_files(source_name(run.config.data))[index]
         return _ancient(self._place.input_unless_done(path, self._catalogue.dataset_files(dataset)))
 
     def train_dataset(self, run: str) -> list[Any]:
@@ -64,11 +106,8 @@ class Inputs:
         return self._dataset(run, self._catalogue.run_files(run))
 
     def train_initial(self, run: str) -> list[Any]:
-        """Weights of the run that `training.init_from` names.
-
-        Raises:
-            UserError: the study does not train that run, and its weights do not exist.
-        """
+        """Weights of the run that `training.init_from` names. UserError: the study does not train that run, and its
+        weights do not exist."""
         start = self._catalogue.run(run).config.training.init_from
         path = f"results/runs/{start}/weights.safetensors"
         if not start:

@@ -1,7 +1,5 @@
 """`python -m trm study run`: Snakemake, once any other run in this folder has ended."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -11,8 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TextIO
 
-from trm.pipeline import console, lock, naming
-from trm.pipeline.settings import parse_overrides
+from trm.pipeline import console, lock
+from trm.pipeline.settings import EVENTS, parse_overrides
 
 PERIOD = 0.25
 """Seconds between two looks at what happened."""
@@ -20,11 +18,7 @@ PERIOD = 0.25
 
 def with_config(arguments: list[str], pairs: list[str], point: str | None = None) -> list[str]:
     """Snakemake's arguments with `--set` pairs and `--point` in its `--config`, joined with a `--config` that is there
-    already (Snakemake takes only the last one).
-
-    Raises:
-        UserError: if a pair is not section.key=value.
-    """
+    already (Snakemake takes only the last one). UserError: a pair is not section.key=value."""
     if not pairs and not point:
         return arguments
     parse_overrides(pairs)  # refused here, before Snakemake starts
@@ -32,8 +26,11 @@ def with_config(arguments: list[str], pairs: list[str], point: str | None = None
     arguments, targets = arguments[:end], arguments[end:]
     kept, config, inside = [], [], False
     for word in arguments:
-        if word == "--config":
+        if word in ("--config", "-C"):
             inside = True
+        elif word.startswith("--config="):
+            config.append(word.removeprefix("--config="))
+            inside = False
         elif inside and "=" in word and not word.startswith("-"):
             config.append(word)
         else:
@@ -49,12 +46,8 @@ def with_config(arguments: list[str], pairs: list[str], point: str | None = None
 
 
 def launch(arguments: list[str]) -> int:
-    """Run `snakemake ARGUMENTS` and return its exit code. Waits for another run that is still
-    alive in this folder, even if its terminal was closed.
-
-    Raises:
-        UserError: if the folder cannot be written.
-    """
+    """Run `snakemake ARGUMENTS` and return its exit code. Waits for another run that is still alive in this folder,
+    even if its terminal was closed. UserError: the folder cannot be written."""
     with lock.wait_and_join() as handle:
         return _run(arguments, handle)
 
@@ -90,7 +83,7 @@ def _run(arguments: list[str], handle: TextIO) -> int:
 def _watched(start: Callable[[dict[str, str], int], subprocess.Popen[bytes]]) -> int:
     """Run Snakemake behind a console of our own; returns its exit code."""
     console.EVENTS.unlink(missing_ok=True)
-    environment = os.environ | {naming.EVENTS: str(console.EVENTS.absolute())}
+    environment = os.environ | {EVENTS: str(console.EVENTS.absolute())}
     with console.OUTPUT.open("wb") as output, console.View() as view:
         signal.signal(signal.SIGINT, view.interrupt)
         process = start(environment, output.fileno())

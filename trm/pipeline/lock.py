@@ -5,8 +5,6 @@ shares it as long as it lives, and only one that can take it exclusively removes
 binds one machine only, so the locks of another machine's controller stay until `snakemake --unlock`.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import shutil
@@ -44,11 +42,8 @@ def join() -> TextIO | None:
 
 
 def wait_and_join() -> TextIO:
-    """Wait until no other controller is alive in this folder, then share the lock.
-
-    Raises:
-        UserError: if the folder cannot be written, or a controller on another machine may be alive.
-    """
+    """Wait until no other controller is alive in this folder, then share the lock. UserError: the folder cannot be
+    written, or a controller on another machine may be alive."""
     try:
         LOCK.parent.mkdir(exist_ok=True)
         handle = LOCK.open("a+")

@@ -1,7 +1,5 @@
 """Where files are: beside the Snakefile, or under a bucket prefix. Rules get their paths only from here."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import sys
@@ -23,12 +21,8 @@ class Place:
     """
 
     REMOTE = (
-        "results/sources/",
-        "results/datasets/",
-        "results/runs/",
-        "results/checkpoints/",
-        "results/preflight",
-    )
+        "results/sources/", "results/datasets/", "results/runs/", "results/checkpoints/", "results/preflight",
+    )  # fmt: skip
 
     def __init__(self, prefix: str = "", storage: Any = None):
         self.prefix = prefix
@@ -100,10 +94,7 @@ class Place:
 
 def may_repeat(snakemake: Any) -> bool:
     """Whether jobs may run whose outputs exist: --forcerun or --forceall was given, or this process runs one job.
-
-    Args:
-        snakemake: Snakemake's `workflow` object of the Snakefile. Its settings are complete only after parsing.
-    """
+    `snakemake`: Snakemake's `workflow` object of the Snakefile. Its settings are complete only after parsing."""
     asked = snakemake.dag_settings  # None in --lint
     return not snakemake.is_main_process or bool(asked and (asked.forcerun or asked.forceall))
 

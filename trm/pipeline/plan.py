@@ -1,7 +1,5 @@
 """The plan of a study: every run's cost, what is done already, totals, and what a budget buys."""
 
-from __future__ import annotations
-
 import csv
 import sys
 from collections.abc import Iterable
@@ -10,8 +8,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from trm.pipeline.catalogue import REPORT, published, source_name
 from trm.pipeline.estimates import Estimates
-from trm.pipeline.naming import REPORT, published, source_name
 from trm.pipeline.project import Project
 from trm.study.cost import Hardware
 from trm.study.merge import nearest
@@ -196,7 +194,6 @@ def buys(experiments: list[dict[str, Any]], budget: float) -> dict[str, Any]:
 
 
 def text(document: dict[str, Any], runs: bool = False) -> str:
-    """The plan for people."""
     todo = count(document["todo_runs"], "run")
     lines = [
         f"Study {document['study']} at scale {document['scale']}: {todo} to train",

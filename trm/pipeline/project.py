@@ -1,19 +1,33 @@
-"""A study as the Snakefile and the commands see it: settings, names, selection, file locations."""
-
-from __future__ import annotations
+"""A study as the Snakefile and the commands see it: settings, names, selection, file locations, and what is checked
+before anything runs, beyond the schema: figures against what runs record, sizes against pools."""
 
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
-from trm.pipeline.catalogue import Catalogue
-from trm.pipeline.checks import check_expectations, check_figure, check_sizes
+from pydantic import ValidationError
+
+from trm.analysis.specs import Check
+from trm.errors import UserError
+from trm.io import read_json, sha256_file
+from trm.pipeline.catalogue import Catalogue, Figure
 from trm.pipeline.places import Place
-from trm.pipeline.published import report_identity
 from trm.pipeline.selection import Selection
 from trm.pipeline.settings import Settings, check_keys, options_of, split
+from trm.play import models_folder
+from trm.study.fingerprint import digest
 from trm.study.grid import load_study
-from trm.study.points import Run, Study
+from trm.study.merge import nearest
+from trm.study.points import ResolvedExperiment, Run, Study
+from trm.study.reading import error_sentence
+from trm.study.schema import DataConfig, RunConfig
+from trm.study.tasks import spec_of
+from trm.training.history import COLUMNS
+
+LISTS = ".snakemake/trm-figures-{}.json"
+"""Where a launch at a scale notes the lists of figures that the scale replaces."""
+TO_TARGET = ("steps_to_target", "rows_to_target", "flops_to_target")
 
 
 @dataclass(frozen=True)
@@ -30,42 +44,56 @@ class Project:
 
     @property
     def runs(self) -> dict[str, Run]:
-        """Every run of the study by its name."""
         return self.study.runs
 
     def check_figures(self) -> None:
-        """Check every figure, which only a main process needs.
-
-        Raises:
-            UserError: names the figure and what is wrong with it.
-        """
+        """Check every figure, which only a main process needs. UserError: names the figure and its fault."""
         for figure in self.selection.figures.values():
             check_figure(figure, self.settings.study)
         for name in self.selection.experiments:
             check_expectations(self.study.experiment(name), self.settings.study)
 
     def check_sizes(self) -> None:
-        """Check the data sets of the selected experiments.
-
-        Raises:
-            UserError: names the experiment and what its pool cannot give.
-        """
+        """Check the data sets of the selected experiments. UserError: names the experiment and what its pool cannot
+        give."""
         for name in self.selection.experiments:
             check_sizes(self.study.experiment(name), self.settings.study)
+
+    def edited_in_vain(self) -> list[str]:
+        """A sentence for each experiment whose list of figures was edited since the last launch, but is not the one
+        that holds at this scale."""
+        path, scale = Path(LISTS.format(self.study.scale_name)), self.study.scale_name
+        known = read_json(path) if path.exists() else {}
+        return [
+            f"{self.settings.study}: experiment {name}: `figures` was edited, but scales.{scale}.figures replaces it "
+            "at this scale: edit that list"
+            for name, figures in self.study.replaced_figures.items()
+            if known.get(name, figures) != figures
+        ]
 
     @property
     def report_identity(self) -> str:
         """Digest of all that the report shows."""
-        return report_identity(self.study, self.selection, self.catalogue.table_identity)
-
-    def finished(self, run: str) -> bool:
-        """Whether all files of a run exist."""
-        return all(self.place.exists(path) for path in self.catalogue.run_files(run))
+        words = {"question", "hypothesis", "hypothesis_needs", "expects"}
+        shown: list[Any] = [
+            self.study.name,
+            self.study.scale_name,
+            self.study.scale.about,
+            [figure.identity for figure in self.selection.shown],
+            [self.catalogue.table_identity(name) for name in self.selection.experiments],
+            {name: item.skip for name, item in self.study.experiments.items() if item.skip},
+            [
+                [name, item.definition.model_dump(mode="json", include=words)]
+                for name, item in self.study.experiments.items()
+            ],
+            [sha256_file(path) for path in sorted(models_folder().glob("*/weights.safetensors"))],
+        ]
+        return digest(shown)
 
     @cached_property
     def done(self) -> set[str]:
         """Runs whose files exist, as of the first look."""
-        return {run for run in self.runs if self.finished(run)}
+        return {run for run in self.runs if all(map(self.place.exists, self.catalogue.run_files(run)))}
 
 
 def open_project(config: dict[str, Any], storage: Any = None) -> Project:
@@ -85,3 +113,79 @@ def open_project(config: dict[str, Any], storage: Any = None) -> Project:
     place = Place(settings.storage_prefix, storage)
     selection = Selection(catalogue, settings.experiments, place.exists)
     return Project(settings, study, catalogue, place, selection, options_of(config))
+
+
+def check_expectations(experiment: ResolvedExperiment, where: str) -> None:
+    """Refuse an `expects` that the report could not decide. UserError: names the experiment and the key."""
+    for fields in experiment.definition.expects or ():
+        try:
+            Check.model_validate(fields)
+        except ValidationError as error:
+            raise UserError(
+                f"{where}: experiment {experiment.name}: expects: {error_sentence(error, Check)}"
+            ) from error
+
+
+def _is_text(column: str) -> bool:
+    """Whether a column holds words, as labels and names do."""
+    section, _, key = column.partition(".")
+    return column == "label" or isinstance(getattr(getattr(RunConfig(), section, None), key, None), str)
+
+
+def check_figure(figure: Figure, where: str) -> None:
+    """Refuse a figure whose curves no run records, whose metric it cannot measure, or whose law is one of words.
+    UserError: names the figure, the name and, if there is one, the nearest known name."""
+    for column in (name for fit in figure.fits for name in (fit.spec.x, fit.spec.second) if name):
+        if _is_text(column):
+            raise UserError(
+                f"{where}: figure {figure.stem}: {column} is not a number: no law or optimum can be fitted over it"
+            )
+    spec: Any = figure.spec
+    known = [name for name in COLUMNS if "/" in name]
+    columns = list(getattr(spec, "metrics", ())) + ([spec.metric] if spec.kind == "curves" else [])
+    for column in columns:
+        if column not in known:
+            raise UserError(
+                f"{where}: figure {figure.stem}: unknown metric {column!r}{nearest(column, known)}; history.csv has "
+                f"{', '.join(known)}"
+            )
+    for panel in (spec, *getattr(spec, "panels", ())):
+        for name in (getattr(panel, "y", None), *getattr(panel, "second", ())):
+            if name in TO_TARGET and spec.kind != "batch":
+                raise UserError(
+                    f"{where}: figure {figure.stem}: {name} needs a target: use a figure of kind batch"
+                )
+
+
+def check_sizes(experiment: ResolvedExperiment, where: str) -> None:
+    """Refuse an experiment with a data set of more puzzles than its pool can hold. UserError: names the experiment and
+    the numbers."""
+    for point in experiment.points:
+        sentence = too_many(point.runs[0].config.data)
+        if sentence:
+            raise UserError(f"{where}: experiment {experiment.name}, point {point.label}: {sentence}")
+
+
+def too_many(data: DataConfig) -> str:
+    """Why a pool has too few puzzles; empty if it has enough, or if only its files show it."""
+    train, held_out, test = data.train_puzzles or 0, data.validation_puzzles, data.test_puzzles or 0
+    spec = spec_of(data.task)
+    if data.source == "official" and spec.published:
+        most, most_test = spec.published
+        name = f"the official {data.task} data set"
+        if test > most_test:
+            return f"{name} has {most_test:,} test puzzles, not {test:,}: lower data.test_puzzles"
+        if train + held_out > most:
+            return (
+                f"{name} has {most:,} puzzles for training and validation, not {train:,} + {held_out:,}: lower "
+                "data.train_puzzles"
+            )
+    if data.source != "generate":
+        return ""
+    most, name, classes = data.pool, "data.pool", spec.most_generated(data)
+    if classes and (not most or classes < most):
+        most, name = classes, f"{data.task} of this size and kind, up to symmetry,"
+    if most and train + held_out + test > most:
+        wanted = f"{train:,} for training, {held_out:,} for validation and {test:,} for testing"
+        return f"{name} has {most:,} puzzles, not {train + held_out + test:,} ({wanted}): lower the numbers"
+    return ""

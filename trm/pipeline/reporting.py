@@ -1,12 +1,20 @@
-"""The ReportSpec that `trm report` reads."""
+"""What the report reads, the figures under their fixed names, and the report of the results so far after a failure."""
 
-from __future__ import annotations
-
+import shlex
+import signal
+import subprocess
+import sys
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
+from trm.analysis.origin import read_figure
+from trm.errors import UserError
+from trm.io import write_bytes, write_json
 from trm.pipeline.estimates import Estimates
-from trm.pipeline.project import Project
+from trm.pipeline.project import Project, open_project
+
+PARTIAL = Path("results/report.partial.html")
 
 
 def report_spec(project: Project) -> dict[str, Any]:
@@ -21,7 +29,7 @@ def report_spec(project: Project) -> dict[str, Any]:
         experiment = project.study.experiment(name)
         figures = [figure for figure in project.catalogue.figures_of(name) if figure.stem in shown]
         own.update(figure.stem for figure in figures)
-        runs = sorted({run.name for point in experiment.points for run in point.runs})
+        runs = sorted(experiment.runs)
         fits = dict.fromkeys(fit.file for figure in figures for fit in figure.fits)
         experiments.append(
             {
@@ -59,3 +67,83 @@ def failed_runs(project: Project, runs: list[str]) -> list[dict[str, str]]:
             last = next((line for line in reversed(lines) if line.strip()), "")
             failed.append({"run": run, "sentence": last[:500], "log": str(log)})
     return failed
+
+
+def publish(figure: str, identity: str, out: str) -> None:
+    """Copy a figure's PDF and PNG to a fixed name, with its identity and caption as JSON. UserError: a file is missing,
+    damaged or cannot be written."""
+    source, target = Path(figure), Path(out)
+    caption = read_figure(source)
+    target.with_suffix(".json").unlink(missing_ok=True)  # it never outlives the picture it describes
+    for suffix in (".pdf", ".png"):
+        write_bytes(target.with_suffix(suffix), source.with_suffix(suffix).read_bytes())
+    write_json(target.with_suffix(".json"), {"identity": identity, "figure": source.name, "caption": caption})
+
+
+def write_partial_report(config: dict[str, Any], asked: set[str]) -> None:
+    """Collect what exists into `PARTIAL`. Raises no error: the user must see the failure that led here. A signal to
+    this process or to a command that it started ends it.
+
+    Args:
+        config: Snakemake's config.
+        asked: tables that the failed launch was to make or to use.
+    """
+    work = Path("results/partial")
+    previous = signal.signal(signal.SIGTERM, _end)
+    try:
+        project = open_project(config)  # again: runs have finished since the Snakefile was read
+        document = report_spec(project)
+        sections = document["experiments"]
+        useful = [
+            s
+            for s in sections
+            if s["table"] in asked and project.done & project.study.experiment(s["name"]).runs
+        ]
+        document["experiments"] = [s for s in sections if s in useful or s["failed"]]
+        for section in useful:
+            _gather(project, section, work)
+        write_json(work / "report.json", document)
+        if _trm("report", "--spec", work / "report.json", "--out", PARTIAL):
+            print(f"{PARTIAL}: the results so far; missing parts are marked in red", file=sys.stderr)
+    except (UserError, OSError, ValueError, LookupError) as error:
+        print(f"no partial report could be written: {error}", file=sys.stderr)
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)
+
+
+def _gather(project: Project, section: dict[str, Any], work: Path) -> None:
+    """Table, fits and figures of an experiment from its finished runs, if the complete table is missing."""
+    name = section["name"]
+    if Path(section["table"]).exists():
+        return
+    spec, table = work / f"{name}.spec.json", work / f"{name}.csv"
+    write_json(spec, project.catalogue.table_spec(name, project.place.root))
+    if not _trm("table", "--experiment", spec, "--out", table, "--allow-missing"):
+        return
+    section["table"] = str(table)
+    figures = []
+    for figure in project.catalogue.figures_of(name):
+        fits = []
+        for fit in figure.fits:
+            out = work / f"{fit.name}.json"
+            if _trm("fit", "--table", table, "--spec", fit.json, "--out", out):
+                fits.append(out)
+        out = work / f"{figure.name}.pdf"
+        if _trm("plot", "--spec", figure.json, "--table", table, "--fit", *fits, "--out", out):
+            figures.append(str(out))
+    section["figures"] = figures
+
+
+def _trm(*words: Any) -> bool:
+    command = [sys.executable, "-m", "trm", *map(str, words)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    if result.returncode < 0:
+        _end(-result.returncode, None)
+    if result.returncode:
+        last = (result.stderr.strip() or "no message").splitlines()[-1]
+        print(f"left out of the partial report: {shlex.join(command[2:5])}: {last}", file=sys.stderr)
+    return result.returncode == 0

@@ -1,15 +1,12 @@
 """The selected experiments, and the figures and fits that they need."""
 
-from __future__ import annotations
-
 import fnmatch
 from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
 from trm.errors import UserError
-from trm.pipeline.catalogue import Catalogue
-from trm.pipeline.naming import Figure, Fit, published
+from trm.pipeline.catalogue import Catalogue, Figure, Fit, published
 
 
 class Selection:
@@ -27,11 +24,8 @@ class Selection:
         self.wanted = self._parse(wanted)
 
     def _parse(self, text: str) -> list[str]:
-        """Names of the requested experiments, in the study's order.
-
-        Raises:
-            UserError: an unknown name, or one that cannot run here, with what it needs.
-        """
+        """Names of the requested experiments, in the study's order. UserError: an unknown name, or one that cannot run
+        here, with what it needs."""
         study = self._study
         if text in ("report", "study"):
             return study.selected(text)
@@ -55,7 +49,6 @@ class Selection:
         ]
 
     def is_done(self, experiment: str) -> bool:
-        """Whether every evaluation of an experiment exists."""
         return all(self._exists(f"results/runs/{name}") for name in self._catalogue.evaluations(experiment))
 
     @cached_property
@@ -101,7 +94,6 @@ class Selection:
         return {figure.name: figure for figure in self.figures.values()}
 
     def figure(self, stem: str) -> Figure:
-        """A figure by its stem."""
         return self._catalogue.find(self.figures, stem, "figure")
 
     def figure_by_name(self, name: str) -> Figure:
@@ -109,7 +101,6 @@ class Selection:
         return self._catalogue.find(self._figures_by_name, name, "figure")
 
     def fit(self, name: str) -> Fit:
-        """A fit by its file stem."""
         return self._catalogue.find(self.fits, name, "fit")
 
     def category(self, stem: str) -> str:

@@ -1,7 +1,5 @@
 """Snakemake's `config`, parsed once: what the profile and `--config` say about a study."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterable
@@ -15,6 +13,8 @@ from trm.study.merge import nearest
 from trm.study.reading import error_sentence, parse_yaml
 from trm.study.schema import Count
 
+EVENTS = "TRM_EVENTS"
+"""Environment variable with the path of the file through which Snakemake's process tells the console what happens."""
 OVERRIDE = re.compile(r"[\s,]+(?=[A-Za-z_]\w*(?:\.\w+)+\s*=)")
 """Separates two overrides in one text; a comma inside a value is not followed by `section.key=`."""
 
@@ -99,11 +99,8 @@ class Settings(BaseModel):
 
 
 def split(config: dict[str, Any]) -> tuple[Settings, dict[str, str]]:
-    """The pipeline's own settings, and the other keys, which should be variables of the study.
-
-    Raises:
-        UserError: a value out of range.
-    """
+    """The pipeline's own settings, and the other keys, which should be variables of the study. UserError: a value out
+    of range."""
     given = {key: value for key, value in config.items() if value not in (None, "")}
     own = {key: value for key, value in given.items() if key in Settings.model_fields}
     try:

@@ -3,8 +3,6 @@
 Snakemake sees the same job pending and running again, so that none of its `retries` is used up.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

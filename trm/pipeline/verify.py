@@ -1,7 +1,5 @@
 """Check a whole tree of results: every file against its name, its checksum and the files that it was made from."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from functools import partial
@@ -39,11 +37,7 @@ class Verified(NamedTuple):
 
 
 def verify(root: Path) -> Verified:
-    """Check all that lies below a results folder.
-
-    Raises:
-        UserError: there is nothing.
-    """
+    """Check all that lies below a results folder. UserError: there is nothing."""
     runs: dict[str, dict[str, Any]] = {}
     tables: list[Table] = []
     checks: dict[str, tuple[str, Callable[[Path], Any]]] = {

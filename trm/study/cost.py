@@ -1,7 +1,5 @@
 """Estimated cost of a run: parameters, steps, FLOPs, hours, memory, storage. Needs no torch."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,14 +9,7 @@ from pydantic import ValidationError
 from trm.errors import UserError
 from trm.study import flops, tpu_kernels
 from trm.study.dataset_identity import shape
-from trm.study.schema import (
-    Count,
-    EvaluationConfig,
-    NonNegative,
-    Positive,
-    RunConfig,
-    Section,
-)
+from trm.study.schema import Count, EvaluationConfig, NonNegative, Positive, RunConfig, Section
 from trm.study.stages import recursion_stages
 from trm.study.tasks import Sizes, spec_of
 
@@ -55,11 +46,6 @@ class Hardware(Section):
     usd_spot: NonNegative | None = None
     """Spot price; it changes, so give your region's. null: unknown."""
 
-    @property
-    def usd_per_second(self) -> float:
-        """Price of one job's devices."""
-        return self.usd_per_device_hour * self.devices / 3600
-
 
 @dataclass(frozen=True)
 class Estimate:
@@ -82,11 +68,7 @@ class Estimate:
 
 
 def read_hardware(path: str | Path, name: str) -> Hardware:
-    """One entry of config/hardware.yaml.
-
-    Raises:
-        UserError: if the file or the entry is missing or malformed.
-    """
+    """One entry of config/hardware.yaml. UserError: the file or the entry is missing or malformed."""
     from trm.study.reading import error_sentence, read_yaml  # PyYAML, which estimates of memory do without
 
     try:
@@ -105,11 +87,8 @@ def read_hardware(path: str | Path, name: str) -> Hardware:
 
 
 def estimate(config: RunConfig, hardware: Hardware, step_seconds: float | None = None) -> Estimate:
-    """Expected cost of a run on one job's devices: its FLOPs over their speed.
-
-    Args:
-        step_seconds: compiled time of a step at full recursion; cheaper stages of a curriculum take less in proportion
-            to their FLOPs. None: computed from FLOPs.
+    """Expected cost of a run on one job's devices: its FLOPs over their speed. `step_seconds`: compiled time of a step
+    at full recursion; cheaper stages of a curriculum take less in proportion to their FLOPs. None: computed from FLOPs.
     """
     model, training, data = config.model, config.training, shape(config.data)
     total = flops.train_flops(model, training, data.seq_len, data.vocab_size)
@@ -144,11 +123,7 @@ def estimate(config: RunConfig, hardware: Hardware, step_seconds: float | None =
 def evaluation_seconds(
     config: RunConfig, evaluation: EvaluationConfig, hardware: Hardware, test_puzzles: int
 ) -> float:
-    """Expected seconds of arithmetic of one evaluation on one job's devices.
-
-    Args:
-        test_puzzles: puzzles of the test split.
-    """
+    """Expected seconds of arithmetic of one evaluation on one job's devices. `test_puzzles`: of the test split."""
     model, data = config.model, shape(config.data)
     test = min(test_puzzles, evaluation.test_puzzles or test_puzzles)
     puzzles = test + min(evaluation.train_puzzles, config.data.train_puzzles or evaluation.train_puzzles)
@@ -165,11 +140,7 @@ def fitting_micro_batches(
     config: RunConfig, sizes: Sizes, itemsize: int, world: int, limit: int, least: int
 ) -> int | None:
     """The smallest number of micro-batches from `least` whose estimate fits into `limit` bytes; None: there is none.
-
-    Args:
-        itemsize: bytes of a value in the forward dtype.
-        world: devices that share the batch.
-    """
+    `itemsize`: bytes of a value in the forward dtype. `world`: devices that share the batch."""
     rows, room = config.training.batch_size // world, MEMORY_SHARE * limit
     counts = (count for count in range(least, rows + 1) if rows % count == 0)
     return next((n for n in counts if memory_bytes(config, sizes, rows // n, itemsize) <= room), None)

@@ -4,8 +4,6 @@ An identity is a partial `DataConfig` with only the fields that this task and so
 name and `DataConfig(**identity)` builds them. Needs no numpy.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from trm.errors import UserError
@@ -16,21 +14,14 @@ _SPLIT_FIELDS = ("train_puzzles", "augmentations", "validation_puzzles", "test_p
 
 
 def shape(data: DataConfig) -> DataShape:
-    """Sizes of the data set's rows.
-
-    Raises:
-        UserError: no data set can have this combination of fields.
-    """
+    """Sizes of the data set's rows. UserError: no data set can have this combination of fields."""
     _check(data)
     return spec_of(data.task).shape(data)
 
 
 def source_identity(data: DataConfig) -> dict[str, Any]:
-    """The fields that a pool of puzzles depends on; files count by their checksums, not their paths.
-
-    Raises:
-        UserError: as for `shape`, or files without checksums.
-    """
+    """The fields that a pool of puzzles depends on; files count by their checksums, not their paths. UserError: as for
+    `shape`, or files without checksums."""
     _check(data)
     spec = spec_of(data.task)
     identity: dict[str, Any] = {"task": data.task, "source": data.source, "seed": data.seed}
@@ -55,11 +46,8 @@ def source_identity(data: DataConfig) -> dict[str, Any]:
 
 
 def dataset_identity(data: DataConfig) -> dict[str, Any]:
-    """The fields that a data set depends on: those of its source, its splits and its augmentation.
-
-    Raises:
-        UserError: as for `source_identity`.
-    """
+    """The fields that a data set depends on: those of its source, its splits and its augmentation. UserError: as for
+    `source_identity`."""
     identity = source_identity(data) | {name: getattr(data, name) for name in _SPLIT_FIELDS}
     if data.held_out_hints != (0, 0):  # a later field: the names of older data sets must not change
         identity["held_out_hints"] = list(data.held_out_hints)
@@ -67,11 +55,8 @@ def dataset_identity(data: DataConfig) -> dict[str, Any]:
 
 
 def training_identity(data: DataConfig) -> dict[str, Any]:
-    """The data fields that training depends on: those of the data set, and how rows are drawn from it.
-
-    Raises:
-        UserError: as for `source_identity`.
-    """
+    """The data fields that training depends on: those of the data set, and how rows are drawn from it. UserError: as
+    for `source_identity`."""
     drawn = data.model_dump(mode="json", include={"hints", "curriculum"}, exclude_defaults=True)
     if data.sources:
         drawn["sources"] = [source.model_dump(mode="json") for source in data.sources]

@@ -99,8 +99,9 @@ class Experiment(ExperimentScale):
         here = self.scales.get(scale, ExperimentScale())
         names = ("grid", "seeds", "log_every", "figures", "skip", "question", "hypothesis", "expects")
         given = {name: value for name in names if (value := getattr(here, name)) is not None}
-        if here.hypothesis is not None:
+        if here.hypothesis is not None or here.hypothesis_needs:
             given["hypothesis_needs"] = here.hypothesis_needs
+        if here.hypothesis is not None:
             given["expects"] = here.expects
         return self.model_copy(update=given)
 

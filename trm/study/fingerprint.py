@@ -4,8 +4,6 @@ A run is named by what its result depends on, never by where or when it ran. Fie
 out, so a new field with a neutral default changes no existing name.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from typing import Any

@@ -4,8 +4,6 @@ One multiply-add counts as two operations. Matrix products and attention scores 
 not: the paper's 512-wide Sudoku model comes to 1.2205 GFLOP per call of its block stack (MLP) and 1.3608 (attention).
 """
 
-from __future__ import annotations
-
 from math import ceil, prod
 
 from trm.study.schema import ModelConfig, TrainingConfig

@@ -1,7 +1,5 @@
 """Expand config/experiments.yaml at a scale into points, runs and evaluations; equal points are one run."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import re
@@ -42,28 +40,18 @@ def load_study(
     Raises:
         UserError: one sentence naming file, experiment and key.
     """
-    file = read_study_file(path)
+    document = read_yaml(path, "name the study with --study")
+    if not isinstance(document, dict):
+        raise UserError(f"{path}: must be a mapping with study, scales and experiments")
+    try:
+        file = StudyFile.model_validate(document)
+    except ValidationError as error:
+        raise UserError(f"{path}: {error_sentence(error, StudyFile)}") from error
     if scale not in file.scales:
         raise UserError(
             f"{path}: no scale {scale!r}{nearest(scale, file.scales)}; there are {', '.join(file.scales)}"
         )
     return _expand(file, str(path), scale, overrides or {}, variables or {})
-
-
-def read_study_file(path: str | Path) -> StudyFile:
-    """Parse and validate the file without expanding it."""
-    document = read_yaml(path, "name the study with --study")
-    if not isinstance(document, dict):
-        raise UserError(f"{path}: must be a mapping with study, scales and experiments")
-    return parse_study(document, str(path))
-
-
-def parse_study(document: dict[str, Any], path: str) -> StudyFile:
-    """Validate the parsed file; `path` is for messages."""
-    try:
-        return StudyFile.model_validate(document)
-    except ValidationError as error:
-        raise UserError(f"{path}: {error_sentence(error, StudyFile)}") from error
 
 
 def _expand(
@@ -278,9 +266,7 @@ def _point(flat: Flat, coords: Flat, label: str, seeds: list[int], where: str) -
     return Point(coords, label, tuple(runs), measured)
 
 
-UNREAD = {
-    "model.heads": "the mlp mixer has no attention heads; remove it, or set model.mixer: attention",
-}
+UNREAD = {"model.heads": "the mlp mixer has no attention heads; remove it, or set model.mixer: attention"}
 
 
 def _refuse_equal_labels(points: Iterable[Point], where: str) -> None:

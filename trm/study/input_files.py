@@ -1,7 +1,5 @@
 """Input files of a configuration: variables in their names, and checksums."""
 
-from __future__ import annotations
-
 import re
 from functools import cache
 from pathlib import Path
@@ -15,11 +13,7 @@ from trm.study.merge import Flat
 
 def with_checksums(data: dict[str, Any], where: str) -> dict[str, Any]:
     """The data section with the checksums of its files: computed for local files, given for remote ones
-    (`gs://bucket/file.csv#sha256=HEX`).
-
-    Raises:
-        UserError: a local file cannot be read, or a remote one has no checksum.
-    """
+    (`gs://bucket/file.csv#sha256=HEX`). UserError: a local file cannot be read, or a remote one has no checksum."""
     files = data.get("files") or ()
     if isinstance(files, str):
         files = (files,)

@@ -1,7 +1,5 @@
 """Merge configurations: dotted keys, derived keys, and errors that name the nearest valid key."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterable
 from functools import cache
@@ -31,14 +29,9 @@ SECTIONS: dict[str, type[BaseModel]] = {
 LENGTHS = ("steps", "rows", "epochs", "flops")
 """Four ways to give the length of training; giving one replaces the others."""
 DERIVED = (
-    "training.rows",
-    "training.epochs",
-    "training.flops",
-    "training.lr_rule",
-    "training.lr_scaling",
-    "training.lr_base_batch",
-    "training.lr_base_width",
-)
+    "training.rows", "training.epochs", "training.flops", "training.lr_rule", "training.lr_scaling",
+    "training.lr_base_batch", "training.lr_base_width",
+)  # fmt: skip
 """Keys that resolve into others, so that equal points are one run however they are written."""
 Flat = dict[str, Any]
 
@@ -51,11 +44,8 @@ def valid_keys() -> frozenset[str]:
 
 
 def flatten(overlay: dict[str, Any], where: str) -> Flat:
-    """Flatten nested sections and dotted keys to `{"model.d_model": 64}`.
-
-    Raises:
-        UserError: unknown key; the message has `where`, the key and the nearest valid one.
-    """
+    """Flatten nested sections and dotted keys to `{"model.d_model": 64}`. UserError: unknown key; the message has
+    `where`, the key and the nearest valid one."""
     flat: Flat = {}
     for key, value in overlay.items():
         if key in SECTIONS and isinstance(value, dict):

@@ -1,7 +1,5 @@
 """A study at one scale: its experiments, their grid points, and the runs and evaluations that measure them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -52,6 +50,10 @@ class ResolvedExperiment:
     skip: str | None = None
     left_out: tuple[str, ...] = ()
     """Why grids were left out, in words."""
+
+    @cached_property
+    def runs(self) -> set[str]:
+        return {run.name for point in self.points for run in point.runs}
 
     def point(self, name: str) -> Point:
         """A grid point by its label, or by a value in its label (`1000` for `train_puzzles=1000`).

@@ -1,7 +1,5 @@
 """Parse YAML and JSON, and explain in one sentence what is wrong with it: where, what was given, what to do."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path
@@ -84,12 +82,8 @@ _BOUNDS = {
 
 
 def error_sentence(error: ValidationError, model: Any) -> str:
-    """The first validation error as one sentence with the nearest valid key.
-
-    Args:
-        error: pydantic's error.
-        model: the model that was validated, to suggest a key for a misspelt one; None if there are several.
-    """
+    """The first validation error as one sentence with the nearest valid key. `model`: the model that was validated, to
+    suggest a key for a misspelt one; None if there are several."""
     errors = error.errors()  # a misspelt key is why another one is missing
     first = next((item for item in errors if item["type"] == "extra_forbidden"), errors[0])
     # parts with brackets name alternatives of a union, not keys

@@ -4,8 +4,6 @@ Runs, tables, fits and figures are named by content, `<words>-<hash8>`. A file t
 changed on the disk, would otherwise be measured and drawn as something that it is not. Needs neither numpy nor torch.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable
@@ -26,21 +24,15 @@ AGAIN = "delete it and repeat the command, which makes it again"
 
 
 def check_name(path: Path, name: str, own: Any, remedy: str = AGAIN) -> None:
-    """Compare the name that a file or folder has with the one that it carries.
-
-    Raises:
-        UserError: they differ: it was copied or renamed.
-    """
+    """Compare the name that a file or folder has with the one that it carries. UserError: they differ: it was copied or
+    renamed."""
     if NAMED.fullmatch(name) and own != name:
         raise UserError(f"{path} belongs to {own or 'something else'}, not to {name}: {remedy}")
 
 
 def check_checksum(path: Path, wanted: str | None, remedy: str = AGAIN) -> None:
-    """Compare a file with its SHA-256 (None: not recorded, by an earlier version).
-
-    Raises:
-        UserError: it is missing or another file.
-    """
+    """Compare a file with its SHA-256 (None: not recorded, by an earlier version). UserError: it is missing or another
+    file."""
     try:
         changed = wanted is not None and sha256_file(path) != wanted
     except OSError as error:
@@ -51,10 +43,7 @@ def check_checksum(path: Path, wanted: str | None, remedy: str = AGAIN) -> None:
 
 def read_training(folder: Path, files: Iterable[str] = (HISTORY, WEIGHTS)) -> dict[str, Any]:
     """A run's training.json, compared with the folder's name; and those `files` compared with their checksums in it.
-
-    Raises:
-        UserError: something is missing or does not belong to the run.
-    """
+    UserError: something is missing or does not belong to the run."""
     training = read_json(folder / TRAINING)
     remedy = f"delete {folder} and repeat the command, which trains it again, or put its own files back"
     if not isinstance(training, dict):
@@ -66,11 +55,8 @@ def read_training(folder: Path, files: Iterable[str] = (HISTORY, WEIGHTS)) -> di
 
 
 def check_evaluation(path: Path, evaluation: dict[str, Any], training: dict[str, Any]) -> None:
-    """Compare an evaluation in a run's folder with the run, its weights, its data set and its own settings.
-
-    Raises:
-        UserError: it is of another run, of other weights, data or settings.
-    """
+    """Compare an evaluation in a run's folder with the run, its weights, its data set and its own settings. UserError:
+    it is of another run, of other weights, data or settings."""
     run = str(training.get("run"))
     if evaluation.get("run", run) != run or evaluation.get("fingerprint") != training.get("fingerprint"):
         raise UserError(f"{path} belongs to {evaluation.get('run')}, not to {run}: {AGAIN}")

@@ -7,6 +7,8 @@ default changes no existing fingerprint (tests/study/golden_fingerprints.json).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
@@ -306,83 +308,57 @@ class RunConfig(Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> RunConfig:
-        model, data, training = self.model, self.data, self.training
-        checks = [
-            (
-                model.mixer == "attention" and model.d_model % model.heads,
-                f"model.d_model={model.d_model} is not divisible by model.heads={model.heads}",
-            ),
-            (
-                model.position == "rope" and model.mixer != "attention",
-                "model.position=rope needs model.mixer=attention",
-            ),
-            (
-                model.position == "rope" and model.mixer == "attention" and model.d_model // model.heads % 2,
-                f"model.position=rope needs an even head width, not {model.d_model // model.heads}",
-            ),
-            (
-                training.batch_size % training.micro_batches,
+        model, data, training, placement = self.model, self.data, self.training, self.placement
+        if model.mixer == "attention" and model.d_model % model.heads:
+            raise ValueError(f"model.d_model={model.d_model} is not divisible by model.heads={model.heads}")
+        if model.position == "rope" and model.mixer != "attention":
+            raise ValueError("model.position=rope needs model.mixer=attention")
+        if model.position == "rope" and model.d_model // model.heads % 2:
+            raise ValueError(
+                f"model.position=rope needs an even head width, not {model.d_model // model.heads}"
+            )
+        if training.batch_size % training.micro_batches:
+            raise ValueError(
                 f"training.batch_size={training.batch_size} is not divisible by "
-                f"training.micro_batches={training.micro_batches}",
-            ),
-            (
-                any(a.until >= b.until for a, b in zip(training.curriculum, training.curriculum[1:])),
-                "training.curriculum: the stages' `until` must increase",
-            ),
-            (
-                any(a.until >= b.until for a, b in zip(data.curriculum, data.curriculum[1:])),
-                "data.curriculum: the stages' `until` must increase",
-            ),
-            (
-                (data.source == "mix") != bool(data.sources),
-                "data.source=mix needs data.sources, and data.sources needs data.source=mix",
-            ),
-            (
-                data.source == "mix" and data.file_sources not in (len(data.files), len(data.sha256)),
-                f"data.sources has {data.file_sources} of kind file, but data.files has {len(data.files)}",
-            ),
-            (
-                any(source.kind == "generate" and not source.pool for source in data.sources),
-                "data.sources: a source of kind generate needs a pool above 0",
-            ),
-            (
-                any(stage.shares and len(stage.shares) != len(data.sources) for stage in data.curriculum),
-                f"data.curriculum: give one share for each of the {len(data.sources)} data.sources",
-            ),
-            (
-                any(not any(shares) for shares in data.all_shares),
-                "data.sources: the shares are all 0; give one above 0",
-            ),
-            (
-                len(data.sources) * (len(data.sources) - 1) > training.batch_size,
-                f"training.batch_size={training.batch_size} is too small for {len(data.sources)} data.sources",
-            ),
-            (
-                data.hints == "auto" and any(stage.hints for stage in data.curriculum),
-                "data.curriculum: a stage has `hints`, but data.hints=auto chooses them; keep one of the two",
-            ),
-            (
-                data.clues_min > data.clues_max,
-                f"data.clues_min={data.clues_min} is above data.clues_max={data.clues_max}",
-            ),
-            (
-                self.placement.average == "first" and not training.ema,
-                "placement.average=first needs a moving average: training.ema above 0",
-            ),
-            (
-                self.placement.backend == "xla"
-                and self.placement != PlacementConfig(backend="xla", workers=self.placement.workers),
+                f"training.micro_batches={training.micro_batches}"
+            )
+        curricula: dict[str, Sequence[Any]] = {"training": training.curriculum, "data": data.curriculum}
+        for name, stages in curricula.items():
+            if any(a.until >= b.until for a, b in pairwise(stages)):
+                raise ValueError(f"{name}.curriculum: the stages' `until` must increase")
+        if (data.source == "mix") != bool(data.sources):
+            raise ValueError("data.source=mix needs data.sources, and data.sources needs data.source=mix")
+        if data.source == "mix" and data.file_sources not in (len(data.files), len(data.sha256)):
+            raise ValueError(
+                f"data.sources has {data.file_sources} of kind file, but data.files has {len(data.files)}"
+            )
+        if any(source.kind == "generate" and not source.pool for source in data.sources):
+            raise ValueError("data.sources: a source of kind generate needs a pool above 0")
+        if any(stage.shares and len(stage.shares) != len(data.sources) for stage in data.curriculum):
+            raise ValueError(
+                f"data.curriculum: give one share for each of the {len(data.sources)} data.sources"
+            )
+        if any(not any(shares) for shares in data.all_shares):
+            raise ValueError("data.sources: the shares are all 0; give one above 0")
+        if len(data.sources) * (len(data.sources) - 1) > training.batch_size:
+            raise ValueError(
+                f"training.batch_size={training.batch_size} is too small for {len(data.sources)} data.sources"
+            )
+        if data.hints == "auto" and any(stage.hints for stage in data.curriculum):
+            raise ValueError(
+                "data.curriculum: a stage has `hints`, but data.hints=auto chooses them; keep one of the two"
+            )
+        if data.clues_min > data.clues_max:
+            raise ValueError(f"data.clues_min={data.clues_min} is above data.clues_max={data.clues_max}")
+        if placement.average == "first" and not training.ema:
+            raise ValueError("placement.average=first needs a moving average: training.ema above 0")
+        if placement.backend == "xla" and (placement.network, placement.average) != ("any", "every"):
+            raise ValueError(
                 "placement.network and placement.average are for the cpu and cuda backends: xla has one implementation "
-                "and one moving average",
-            ),
-            (
-                data.source in ("csv", "json") and not (data.files or data.sha256),
-                f"data.source={data.source} needs data.files: at least one path",
-            ),
-        ]
-        for wrong, sentence in checks:
-            if wrong:
-                raise ValueError(sentence)
+                "and one moving average"
+            )
+        if data.source in ("csv", "json") and not (data.files or data.sha256):
+            raise ValueError(f"data.source={data.source} needs data.files: at least one path")
         return self
 
 

@@ -49,8 +49,6 @@ GENERATIONS = (
 )
 CHIPS_PER_HOST = 4
 HBM_VARIABLE = "TRM_XLA_HBM_GIB"
-HBM_BYTES_PER_SECOND = V4.hbm_bytes_per_second
-CLOCK_HZ = V4.clock_hz
 
 
 class Slice(NamedTuple):
@@ -63,13 +61,11 @@ class Slice(NamedTuple):
 
     @property
     def generation(self) -> Generation:
-        """Generation of its chips."""
         libtpu = self.topology.partition(":")[0]
         return next(generation for generation in GENERATIONS if generation.libtpu == libtpu)
 
     @property
     def hosts(self) -> int:
-        """Number of hosts."""
         return 1 if self.chips <= self.generation.one_host else self.chips // CHIPS_PER_HOST
 
 
@@ -96,13 +92,11 @@ def parse_slice(name: str) -> Slice:
     """The slice named v4-8, v5litepod-16, v6e-4, ...; `chip` is one chip of a v4 host. Raises UserError."""
     if name == "chip":
         return Slice(name, 1, f"{V4.libtpu}:{V4.shapes[4]}")
-    known = {
-        f"{generation.api}-{chips * generation.counted}": Slice(
-            f"{generation.api}-{chips * generation.counted}", chips, f"{generation.libtpu}:{shape}"
-        )
-        for generation in GENERATIONS
-        for chips, shape in generation.shapes.items()
-    }
-    if name not in known:
-        raise UserError(f"unknown TPU slice {name!r}: there are {', '.join(known)}")
-    return known[name]
+    known = [
+        Slice(f"{kind.api}-{chips * kind.counted}", chips, f"{kind.libtpu}:{shape}")
+        for kind in GENERATIONS
+        for chips, shape in kind.shapes.items()
+    ]
+    if found := next((item for item in known if item.name == name), None):
+        return found
+    raise UserError(f"unknown TPU slice {name!r}: there are {', '.join(item.name for item in known)}")

@@ -1,7 +1,5 @@
 """Curricula: the values at each step. A stage that ends at fraction f covers the steps s with s - 1 < f * steps."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from math import ceil
 from typing import NamedTuple, TypeVar

@@ -1,7 +1,5 @@
 """What identities and sizes need to know of each task. Imports no numpy: the Snakefile needs it."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cache
@@ -123,7 +121,6 @@ class TaskSpec(ABC):
 
 @cache
 def spec_of(task: str) -> TaskSpec:
-    """The spec of a task."""
     spec: TaskSpec = import_module(f"{TASKS[task]}.spec").SPEC
     return spec
 

@@ -1,7 +1,5 @@
 """Numbers in sentences: counts, durations, FLOPs, bytes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 

@@ -1,7 +1,5 @@
 """Which models the Pallas kernels of `trm.backends.tpu` support and what they keep for backward, by shape alone."""
 
-from __future__ import annotations
-
 LANES = 128
 """Values in one row of a vector register."""
 MAX_WEIGHT = 512 * 1536

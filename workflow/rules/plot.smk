@@ -41,7 +41,7 @@ rule publish:
         "../../envs/cpu/environment.yaml"
     params:
         identity=of_wildcards(lambda stem: SELECTION.figure(stem).identity, "stem"),
-        reading=untracked(lambda stem: SELECTION.figure(stem).reading, "stem"),
+        reading=untracked(lambda stem: SELECTION.figure(stem).spec.reading, "stem"),
     message:
         "Publish results/plots/{wildcards.stem}.pdf"
     shell:

@@ -10,8 +10,8 @@ from trm.analysis.stats import Cost, Mean
 
 
 def test_a_doubtful_critical_batch_is_not_claimed() -> None:
-    none = Mean(float("nan"), None, None, 0)
-    cost = Cost(64.0, Mean(100.0, 90.0, 110.0, 3), none, none, reached=2, runs=3)
+    none = Mean(float("nan"), None, 0)
+    cost = Cost(64.0, Mean(100.0, (90.0, 110.0), 3), none, none, reached=2, runs=3)
     assert reached(0.8, [cost]) == "Not every seed reaches 80 % at batch size 64 (2 of 3)."
     form = {
         "parameters": {"B*": 82.0, "Smin": 562.0},

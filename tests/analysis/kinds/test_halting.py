@@ -2,9 +2,39 @@
 
 from __future__ import annotations
 
-from tests.analysis.conftest import Drawn
+import json
+
+from tests.analysis.conftest import Drawn, figure
+from tests.analysis.synthetic import experiment
+from trm.analysis.drawing import styled
+from trm.analysis.kinds import draw
+from trm.analysis.specs import TableSpec
+from trm.analysis.tables import collect
+from trm.study.schema import EvaluationConfig
 
 
 def test_it_is_drawn(drawn: Drawn) -> None:
     drawing = drawn("mixer", kind="halting")
     assert [claim.metric for claim in drawing.claims] == ["mean_steps"] * 2 + ["halted"] * 2
+
+
+def test_each_evaluation_of_a_run_has_its_own(tmp_path) -> None:
+    """Points that differ in how their runs are evaluated share the runs, not the results."""
+    kinds = {"ema": EvaluationConfig(), "raw": EvaluationConfig(weights="raw")}
+    points = []
+    for weights, settings in kinds.items():
+        (point,) = experiment(tmp_path, "weights", [{}], evaluations=(settings,))["points"]
+        points.append({**point, "coords": {"evaluation.weights": weights}})
+    names = [run["evaluations"][0] for run in points[1]["runs"]]
+    for run, name in zip(points[1]["runs"], names):
+        path = tmp_path / "results/runs" / run["run"] / name
+        document = json.loads(path.read_text())
+        document["halting"] = {"steps": [1, 2], "share": [1.0, 0.0]}
+        path.write_text(json.dumps(document))
+    spec = {"name": "weights", "scale": "laptop", "study": "synthetic", "points": points}
+    table = collect(TableSpec.model_validate(spec))
+    with styled():
+        drawing = draw(figure(kind="halting"), [table], [])
+    ema, raw = (claim.value for claim in drawing.claims if claim.metric == "mean_steps")
+    assert raw == 1.0
+    assert ema > 1.5

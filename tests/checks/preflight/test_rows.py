@@ -13,8 +13,8 @@ from tests.storage.cloud import Proxy, Server
 from trm.backends.cpu.device import CpuBackend
 from trm.backends.tpu.device import product_precision
 from trm.checks.preflight import machine, work
-from trm.checks.preflight.checks import CHECKS
 from trm.checks.preflight.report import Row, Site, run_checks, table
+from trm.checks.preflight.work import CHECKS
 from trm.data.sampler import Sampler
 
 STEPS = 40

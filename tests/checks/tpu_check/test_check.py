@@ -37,7 +37,7 @@ def test_a_program_that_fits(tmp_path: Path):
     assert result.collective_ms == pytest.approx(1.0)
     assert result.step_ms == pytest.approx(301.0)
     assert result.utilisation == pytest.approx(768 * 42.72e9 / 0.301 / 275e12, rel=1e-3)
-    assert "fits" in table([("tiny", result)]).splitlines()[1]
+    assert "fits" in table([("tiny", result)], HOST).splitlines()[1]
 
 
 def test_chips_of_other_generations_have_their_own_speed_and_memory(tmp_path: Path):
@@ -51,6 +51,7 @@ def test_chips_of_other_generations_have_their_own_speed_and_memory(tmp_path: Pa
     keep(tmp_path, run(micro_batches=2), where=v5e, peak_gib=10.0)
     result = check(run(), v5e, "train", tmp_path)
     assert not result.fits  # 20 GiB of 15.75
+    assert "DOES NOT FIT (15.75 GiB)" in table([("big", result)], v5e)
     assert result.advice == "training.micro_batches=2 makes it fit (10.0 GiB)"
 
 
@@ -66,7 +67,7 @@ def test_what_makes_it_fit_is_said(tmp_path: Path):
     result = check(run(), HOST, "train", tmp_path)
     assert not result.fits
     assert result.advice.startswith("TRM_XLA_REMAT=1 makes it fit (8.4 GiB)")
-    assert "DOES NOT FIT" in table([("big", result)])
+    assert "DOES NOT FIT (30.75 GiB)" in table([("big", result)], HOST)
 
     keep(tmp_path, run(), fits=False, needs_gib=80.0, remat=None)
     keep(tmp_path, run(), remat=True, fits=False, needs_gib=33.0)

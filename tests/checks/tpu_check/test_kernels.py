@@ -3,6 +3,7 @@
 import pytest
 
 from trm.checks.tpu_check.kernels import call_cycles, kernels_module, scheduled_cycles
+from trm.study.slices import V4, parse_slice
 
 SCHEDULE = """
 = control target key start
@@ -56,5 +57,7 @@ def test_a_call_takes_its_schedule_or_its_traffic():
         'operand_layout_constraints={bf16[1000,512]{1,0}}, backend_config={"custom_call_config":{"body":"AAA"}}'
     )
     traffic = round(2 * 1000 * 512 * 2 / 1.2e12 * 1.05e9)
-    assert call_cycles(line, {"AAA": 10}) == traffic
-    assert call_cycles(line, {"AAA": 10**6}) == 10**6
+    assert call_cycles(line, {"AAA": 10}, V4) == traffic
+    assert call_cycles(line, {"AAA": 10**6}, V4) == 10**6
+    v5e = parse_slice("v5litepod-4").generation  # a faster clock, a slower memory
+    assert call_cycles(line, {"AAA": 10}, v5e) == pytest.approx(traffic * 1.5 / 1.05 * 1.2 / 0.82, rel=1e-3)

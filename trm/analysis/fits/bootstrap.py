@@ -7,8 +7,6 @@ draws come from the residuals of all points: spreads shrunk towards the common o
 three is worth is measured by benchmarks/fits.py.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np
@@ -74,11 +72,8 @@ def _whole(
     drawn: tuple[int, float | None],
     rng: np.random.Generator,
 ) -> Array:
-    """Residuals [B, N] of whole runs, drawn among the runs that were measured at the same points.
-
-    Args:
-        drawn: data sets, and the level for Student's factor (None: without it).
-    """
+    """Residuals [B, N] of whole runs, drawn among the runs that were measured at the same points. `drawn`: data sets,
+    and the level for Student's factor (None: without it)."""
     count, level = drawn
     alike: dict[tuple[int, ...], list[np.ndarray]] = {}
     for run in np.unique(runs):

@@ -73,11 +73,8 @@ class Data:
 
 
 def gather(table: Table, spec: FitSpec) -> list[tuple[Any, Data]]:
-    """The observations of each hue value (one entry, None, without hue).
-
-    Raises:
-        UserError: a column is missing, or nothing can be fitted.
-    """
+    """The observations of each hue value (one entry, None, without hue). UserError: a column is missing, or nothing can
+    be fitted."""
     columns = [name for name in (spec.x, spec.second, spec.hue) if name]
     rows = table.select(spec.where, columns, plain=bool(spec.second))
     if spec.y == "steps_to_target":
@@ -98,7 +95,7 @@ def hue_of(table: Table, spec: FitSpec) -> str | None:
     none)."""
     if spec.hue or spec.second or spec.best:
         return spec.hue
-    return table.implied_hue(table.select(spec.where, [spec.x]), [spec.x])
+    return table.implied_hue(spec.where, spec.x)
 
 
 def reach(table: Table, rows: pd.DataFrame, target: float, axis: str = "step") -> Array:

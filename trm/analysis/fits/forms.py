@@ -14,8 +14,6 @@ joint               e = E + A N^-a + B C^-b (Hoffmann et al. 2022, arXiv 2203.15
 critical_batch      S = Smin (1 + B*/B) (McCandlish et al. 2018, arXiv 1812.06162, eq. 2.11)
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

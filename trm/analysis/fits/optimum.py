@@ -7,8 +7,6 @@ the best width leaves. Runs are resampled, and every draw finds its own vertices
 or of a parabola without an established minimum, is only a bound: it is marked and left out of the power law.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -29,11 +27,8 @@ LEAST = {"optimum": 1, "isoflop": 4}
 
 
 def optimum(table: Table, spec: FitSpec) -> dict[str, Any]:
-    """The best x for each value of `second`, and x* = A second^a over the optima inside the grid.
-
-    Raises:
-        UserError: no row matches.
-    """
+    """The best x for each value of `second`, and x* = A second^a over the optima inside the grid. UserError: no row
+    matches."""
     rows = table.select(spec.where, [spec.x, str(spec.second)], plain=True)
     if not len(rows):
         raise UserError(f"no row of {table.experiment} matches {spec.where}: nothing to fit")

@@ -1,7 +1,5 @@
 """A table and a FitSpec -> the content of fit.json."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,20 +9,24 @@ import numpy as np
 
 from trm.analysis.fits.bootstrap import resample
 from trm.analysis.fits.compare import (
+    LAWS,
+    RIVALS,
     Fitted,
     aicc,
+    alike,
     choose,
     delta_for,
     doubts,
     enough,
     fit_form,
     held_out,
+    objections,
     percentiles,
+    possible,
 )
 from trm.analysis.fits.data import Data, gather, hue_of, on_envelope
 from trm.analysis.fits.forms import EXPONENT, FORMS, Array
 from trm.analysis.fits.optimum import optimum
-from trm.analysis.fits.rivals import LAWS, RIVALS, alike, objections, possible
 from trm.analysis.fits.solve import solve
 from trm.analysis.labels import FORM_NAMES
 from trm.analysis.specs import FitSpec

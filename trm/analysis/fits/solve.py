@@ -6,8 +6,6 @@ refits of three forms with several starts would take minutes so, and takes about
 tests/analysis checks it against scipy's least_squares.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

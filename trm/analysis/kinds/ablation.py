@@ -34,7 +34,7 @@ class Spec(Figure):
 def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.Drawing:
     """Values, paired differences, further metrics, from left to right."""
     table = tables[0]
-    spec = common.with_hue(spec, table, table.select(spec.where, [spec.x]), [spec.x])
+    spec = common.with_hue(spec, table, spec.x)
     rows = common.rows_of(table, spec.where, spec.y, spec.x, spec.hue)
     if spec.hue:
         rows = _comparable(rows, spec.hue, spec.x)
@@ -111,10 +111,7 @@ def _comparable(rows: pd.DataFrame, hue: str, x: str) -> pd.DataFrame:
 
 def baseline_of(spec: Spec, values: list[Any], scale: Mapping[str, Any]) -> Any:
     """The named baseline, else the value of the scale's recipe, or of the paper's, or the nearest number, or the first.
-
-    Raises:
-        UserError: the named baseline is not a value of the grid.
-    """
+    UserError: the named baseline is not a value of the grid."""
     if spec.baseline is not None:
         for value in values:
             if value == spec.baseline or str(value) == str(spec.baseline):
@@ -134,8 +131,7 @@ def baseline_of(spec: Spec, values: list[Any], scale: Mapping[str, Any]) -> Any:
 
 def by_seed(rows: pd.DataFrame, spec: Spec, value: Any) -> pd.Series:
     """The metric of one value of x, indexed by seed."""
-    part = rows[common.is_value(rows[spec.x], value)]
-    return pd.Series(part[spec.y].to_numpy(float), index=part["seed"].to_numpy())
+    return rows[common.is_value(rows[spec.x], value)].set_index("seed")[spec.y].astype(float)
 
 
 def interactions(

@@ -43,7 +43,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     table = tables[0]
     rows = table.select(spec.where, [spec.x])
     wanted = [common.fit_of(fits, item) for item in spec.fits(table.experiment)]
-    hue = table.implied_hue(rows, [spec.x])
+    hue = table.implied_hue(spec.where, spec.x)
     parts = common.groups(rows, hue)
     figure, grid = common.canvas(common.TWO, 5.0, 2, 2)
     axes = grid.ravel()

@@ -36,18 +36,19 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     """Above: accuracy of each bin. Below: puzzles in it."""
     table = tables[0]
     rows = table.select(spec.where, [spec.hue] if spec.hue else [])
-    known = {}
+    found_bins: list[Any] = []
     for _, run in rows.iterrows():
-        cells = _counted(table.info.get("bins", {}).get(run["run"]), spec.by, run["model.halt_max_steps"])
-        if cells:
-            known[run["run"]] = cells
-    rows = rows[rows["run"].isin(known)]
+        counted = [item for item in table.extra("bins", run) or [] if spec.by in item["bins"]]
+        main = common.reference(counted, "test", run["model.halt_max_steps"])
+        found_bins.append(main["bins"][spec.by] if main else None)
+    rows = rows.assign(_bins=found_bins)
+    rows = rows[rows["_bins"].map(bool)]
     if not len(rows):
         raise UserError(f"no evaluation of {table.experiment} counted its puzzles by {label(spec.by).name}")
     key = common.varied(spec.hue, table, rows)
     parts = common.groups(rows, key)
     shades = common.colours(list(parts))
-    ticks = {bounds_of(item): float(item["from"]) for run in rows["run"] for item in known[run]}
+    ticks = {bounds_of(item): float(item["from"]) for cells in rows["_bins"] for item in cells}
     names = sorted(ticks, key=ticks.__getitem__)
     figure, axes = common.canvas(common.ONE, 3.3, 2, 1, sharex=True, height_ratios=[4, 1])
     above, below = axes[:, 0]
@@ -56,7 +57,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     for index, (value, part) in enumerate(parts.items()):
         means = {}
         for at, name in enumerate(names):
-            counted = [item for run in part["run"] for item in known[run] if bounds_of(item) == name]
+            counted = [item for cells in part["_bins"] for item in cells if bounds_of(item) == name]
             cells = [item for item in counted if item["puzzles"]]
             if not cells:
                 continue
@@ -88,9 +89,3 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         ),
         claims=found,
     )
-
-
-def _counted(results: list[dict[str, Any]] | None, by: str, steps: int) -> list[dict[str, Any]] | None:
-    """The bins of the reference evaluation on the test split."""
-    item = common.reference([item for item in results or [] if by in item["bins"]], "test", steps)
-    return list(item["bins"][by]) if item else None

@@ -111,9 +111,9 @@ def differing(table: Table, rows: pd.DataFrame) -> list[str]:
     return [name for name in table.info.get("coordinates", []) if rows[name].nunique(dropna=False) > 1]
 
 
-def with_hue(spec: Any, table: Table, rows: pd.DataFrame, taken: Sequence[str]) -> Any:
-    """The spec with the hue that its table needs, if it names none."""
-    return spec if spec.hue else spec.model_copy(update={"hue": table.implied_hue(rows, taken)})
+def with_hue(spec: Any, table: Table, *taken: str) -> Any:
+    """The spec with the hue that its table needs beside the columns `taken`, if it names none."""
+    return spec if spec.hue else spec.model_copy(update={"hue": table.implied_hue(spec.where, *taken)})
 
 
 def ordered(values: pd.Series) -> list[Any]:

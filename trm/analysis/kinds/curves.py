@@ -40,7 +40,6 @@ class Spec(Figure):
 
 
 def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.Drawing:
-    """Both panels."""
     table = tables[0]
     rows = table.select(spec.where, [spec.hue] if spec.hue else [])
     key = common.varied(spec.hue, table, rows) or "label"
@@ -157,14 +156,10 @@ def _filling(axes: Axes, table: Table, rows: pd.DataFrame) -> str:
     )
 
 
-def _accuracies(part: pd.DataFrame) -> tuple[float, float]:
-    return float(part["train_exact_accuracy"].mean()), float(part["exact_accuracy"].mean())
-
-
 def _gap(axes: Axes, parts: Mapping[Any, pd.DataFrame], shades: dict[Any, str]) -> None:
     """Training (hollow) and test (filled) accuracy of each group, joined by a line whose length is the gap."""
     for at, (value, part) in enumerate(parts.items()):
-        trained, tested = _accuracies(part)
+        trained, tested = part[["train_exact_accuracy", "exact_accuracy"]].astype(float).mean()
         style: dict[str, Any] = {"color": shades[value], "zorder": 3}
         axes.plot([tested, trained], [at, at], color=shades[value], linewidth=1.2, zorder=2)
         if len(part) > 1:

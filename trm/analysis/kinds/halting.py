@@ -26,8 +26,8 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
 
     table = tables[0]
     rows = table.select(spec.where)
-    known = table.info.get("halting", {})
-    rows = rows[[bool(known.get(run)) for run in rows["run"]]]
+    rows = rows.assign(_halting=[table.extra("halting", row) for _, row in rows.iterrows()])
+    rows = rows[rows["_halting"].map(bool)]
     if not len(rows):
         raise UserError(f"no evaluation of {table.experiment} recorded when puzzles halt")
     key = common.varied(None, table, rows) or "label"
@@ -37,18 +37,17 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     found: list[Claim] = []
     halted: list[Claim] = []
     for index, (value, part) in enumerate(parts.items()):
-        steps, share = _mean([known[run] for run in part["run"]])
+        steps, share = _mean(list(part["_halting"]))
         style = {"color": shades[value], "linestyle": common.DASHES[index % 4]}
         axes[0].plot(steps, share, marker="o", markersize=2.6, **style)
         sns.ecdfplot(x=steps, weights=share, stat="count", ax=axes[1], **style)
         axes[1].plot(
             steps[-1], part["exact_accuracy"].mean(), "D", color=shades[value], clip_on=False, zorder=5
         )
-        mean = stats.mean([_steps(known[run]) for run in part["run"]])
+        mean = stats.mean([_steps(item) for item in part["_halting"]])
         found.append(level("mean_steps", place(key, value), mean, f" of {steps[-1]}"))
-        halted.append(
-            level("halted", place(key, value), stats.mean([sum(known[run]["share"]) for run in part["run"]]))
-        )
+        shares = [sum(item["share"]) for item in part["_halting"]]
+        halted.append(level("halted", place(key, value), stats.mean(shares)))
     for axis, text in zip(axes, ("test puzzles halting at this step", "test puzzles halted by this step")):
         common.axis_scale(axis, "x", Label("supervision step"), log=False)
         common.axis_scale(axis, "y", Label(text, percent=True), log=False)

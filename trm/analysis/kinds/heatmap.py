@@ -54,7 +54,7 @@ def best_of(rows: pd.DataFrame, spec: Spec, where: str = "") -> list[Claim]:
 def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.Drawing:
     """One map for each hue value, all on one colour scale; the optima in a further panel."""
     table = tables[0]
-    spec = common.with_hue(spec, table, table.select(spec.where, [spec.x]), [spec.x, spec.y])
+    spec = common.with_hue(spec, table, spec.x, spec.y)
     rows = common.rows_of(table, spec.where, spec.z, spec.x, spec.y, spec.hue)
     parts = common.groups(rows, spec.hue)
     xs, ys = common.ordered(rows[spec.x]), common.ordered(rows[spec.y])

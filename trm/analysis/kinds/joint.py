@@ -25,7 +25,6 @@ class Spec(Figure):
 
 
 def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.Drawing:
-    """One panel."""
     table = tables[0]
     rows = table.select(spec.where, [X, SECOND], plain=True)
     fit = common.fit_of(fits, spec.fits(table.experiment)[0])

@@ -53,11 +53,10 @@ class Spec(Figure):
 
 
 def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.Drawing:
-    """The law figure of one experiment."""
     table = common.merge(tables, spec.experiments(tables[0].experiment))
     known = [common.fit_of(fits, wanted) for wanted in spec.fits(table.experiment)]
     fit = known[0] if known else None
-    spec = coloured(spec, table)
+    spec = common.with_hue(spec, table, spec.x)
     figure, axes = common.canvas(common.ONE, 3.0)
     rows = panel(axes[0, 0], spec, table, fit)
     common.hue_legend(figure, spec.hue, {}, axes[0, 0].get_legend_handles_labels()[0])
@@ -143,18 +142,9 @@ def spanned(groups: Sequence[Group]) -> str:
     return f"; its intervals also span {forms}, which the points do not rule out" if names else ""
 
 
-def coloured(spec: Any, table: Table) -> Any:
-    """The spec with the hue that its table calls for, if it names none."""
-    return common.with_hue(spec, table, table.select(spec.where, [spec.x]), [spec.x])
-
-
 def panel(axes: Axes, spec: Any, table: Table, fit: Fit | None, *, curves: bool = True) -> pd.DataFrame:
     """Draw one law into `axes`; returns the rows shown. `scaling_laws` and `prediction` draw their panels by it.
-
-    Args:
-        spec: with the hue that `coloured` gives it.
-        curves: draw the law of each colour that supports one.
-    """
+    `spec`: with the hue that `common.with_hue` gives it. `curves`: draw the law of each colour that supports one."""
     rows: pd.DataFrame = common.rows_of(table, spec.where, spec.y, spec.x, spec.hue)
     x = rows[spec.x].to_numpy(float) + label(spec.x).offset
     y = common.positive(rows, spec.y)

@@ -72,7 +72,9 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     group = fit["groups"][0]
     figure, axes = common.canvas(common.ONE, 3.2)
     axis = axes[0, 0]
-    rows = law.panel(axis, spec if spec.best else law.coloured(spec, table), table, fit, curves=False)
+    rows = law.panel(
+        axis, spec if spec.best else common.with_hue(spec, table, spec.x), table, fit, curves=False
+    )
     if "forms" in group:
         form = chosen(group)
         (start, end), at = group["range"][0], form["at"]

@@ -52,9 +52,8 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
             found = panel.fits()
             fit = common.fit_of(fits, found[0]) if found else None
             where = {**panel.where, **({"policy": "fixed"} if panel.x == "flops_per_puzzle" else {})}
-            drawn = law.panel(
-                axis, law.coloured(panel.model_copy(update={"where": where}), table), table, fit
-            )
+            coloured = common.with_hue(panel.model_copy(update={"where": where}), table, panel.x)
+            drawn = law.panel(axis, coloured, table, fit)
         except UserError as error:
             words = common.wrap(str(error), 34)
             axis.text(0.5, 0.5, words, ha="center", va="center", fontsize=common.SMALL, color=common.MISSING)

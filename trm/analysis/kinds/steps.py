@@ -43,7 +43,6 @@ def steps_sentence(errors: Sequence[Sequence[int]]) -> str:
 
 
 def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.Drawing:
-    """All puzzles."""
     from trm.analysis.traces import interesting, wrong
 
     table = tables[0]
@@ -93,7 +92,6 @@ def pick(errors: np.ndarray, most: int) -> list[int]:
 
 
 def _grid(axes: Axes, trace: Mapping[str, Any], tokens: Any, bad: np.ndarray) -> None:
-    """One puzzle's cells."""
     from trm.analysis.traces import boxes, shape, task_name
 
     task = spec_of(task_name(trace))

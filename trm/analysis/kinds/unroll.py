@@ -50,7 +50,6 @@ def gain(series: Mapping[float, pd.Series], name: str, puzzles: float) -> Claim:
 
 
 def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.Drawing:
-    """One panel."""
     table = tables[0]
     rows = common.rows_of(table, spec.where, "exact_accuracy", "eval_steps", spec.hue)
     if rows["eval_steps"].nunique() < 2:

@@ -49,10 +49,9 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     rows = {way: _rows(table, spec, way) for way in WAYS}
     if not len(rows["vote"]):
         raise UserError(f"no evaluation of {table.experiment} let copies vote: the task must be arc")
-    runs = list(rows["vote"]["run"])
-    known = table.info.get("tasks", {})
-    tasks = known.get(runs[0]) or []
-    same = all([t["task"] for t in known.get(run) or []] == [t["task"] for t in tasks] for run in runs)
+    known = [table.extra("tasks", row) or [] for _, row in rows["vote"].iterrows()]
+    tasks = known[0]
+    same = all([t["task"] for t in each] == [t["task"] for t in tasks] for each in known)
     names = [task["task"] for task in tasks] if same else []
     if len(names) > MOST:
         names = [name.split("-")[0] for name in names]
@@ -62,7 +61,7 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
     found = {way: _share(axes[0], at, part) for at, (way, part) in enumerate(rows.items())}
     axes[0].set_yticks(range(len(WAYS)), [common.wrap(name, 20) for name in WAYS.values()])
     axes[0].set_ylim(len(WAYS) - 0.5, -0.5)
-    first, second = (_shares(names, [[t[way] for t in known[run]] for run in runs]) for way in VOTES)
+    first, second = (_shares(names, [[t[way] for t in each] for each in known]) for way in VOTES)
     if each:
         _tasks(axes[1], first, second)
     for axis, text in zip(

@@ -1,21 +1,15 @@
 """Files -> Report. What is missing or damaged becomes a named problem, so that the rest is still shown."""
 
-from __future__ import annotations
-
-import io
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from PIL import Image
-
 from trm.analysis.claims import Claim
 from trm.analysis.origin import read_figure, read_fit
 from trm.analysis.paper import REPORTED
 from trm.analysis.report.contents import FigureBlock, Finding, Report, Section
-from trm.analysis.report.contrasts import accuracy, matching, primary
-from trm.analysis.report.criteria import criteria
+from trm.analysis.report.criteria import accuracy, criteria, matching, primary
 from trm.analysis.report.grids import cost, costs_grid, fit_block, paper_grid, results_grid
 from trm.analysis.report.paper import REFERENCES, abstract, limits, refutations, size
 from trm.analysis.report.verdicts import verdict
@@ -55,14 +49,14 @@ def build(spec: ReportSpec) -> Report:
     traces = [trace for table in tables.values() for trace in table.info.get("traces", [])]
     unique = {(trace["run"], str(trace["question"])): trace for trace in traces}
     found_out = findings(sections)
-    hero = _hero(sections, found_out)
+    first = next((item for item in sections if found_out and item.spec.name == found_out[0].section), None)
     measured = [accuracy(matching(rows, item.changes)) if len(rows) else None for item in REPORTED]
     return Report(
         spec=spec,
         size=size(sections, runs),
         abstract=abstract(spec, sections, found_out, runs),
         findings=found_out,
-        hero=hero,
+        hero=_main(first.figures) if first else None,
         criteria=criteria(rows, runs, [f"{run}: {text}" for run, text in failed.items()], fits, crossed),
         sections=sections,
         figures=figures,
@@ -100,12 +94,6 @@ def _main(blocks: Sequence[FigureBlock]) -> FigureBlock | None:
     """The figure that answers an experiment's question: the first with an established effect, else the first."""
     drawn = [block for block in blocks if block.png is not None]
     return next((block for block in drawn if (block.strength or 0) > 1), drawn[0] if drawn else None)
-
-
-def _hero(sections: Sequence[Section], found: Sequence[Finding]) -> FigureBlock | None:
-    """The figure of the first finding, so that words and figure speak of one quantity."""
-    first = {section.spec.name: section for section in sections}.get(found[0].section) if found else None
-    return _main(first.figures) if first else None
 
 
 def power(blocks: Sequence[FigureBlock], seeds: int) -> str:
@@ -199,34 +187,23 @@ def _table_problems(table: Table) -> list[str]:
 
 
 def figure(path: str | Path, tables: Sequence[Table] = ()) -> FigureBlock:
-    """A figure's PNG and words; without a PNG, `problem` names the file and the remedy.
-
-    Args:
-        tables: that the figure must have been made from, if it shows their experiments.
-    """
+    """A figure's PNG and words; without a PNG, `problem` names the file and the remedy. `tables`: that the figure must
+    have been made from, if it shows their experiments."""
     path = Path(path)
     picture = path.with_suffix(".png")
     if not picture.exists() or not path.with_suffix(".json").exists():
         return FigureBlock(path, problem=f"{path.name} is missing: build it again")
     try:
         facts = read_figure(path, tables)
-        png = picture.read_bytes()
-        with Image.open(io.BytesIO(png)) as opened:
-            opened.load()
-        words = {
-            key: facts[key] for key in ("title", "caption", "sentence", "answer", "numbers", "svg", "narrow")
-        }
-        words["claims"] = [Claim.read(item) for item in facts["claims"]]
+        keys = ("title", "caption", "sentence", "answer", "numbers", "svg", "narrow")
+        words = {key: facts[key] for key in keys} | {"claims": [Claim.read(item) for item in facts["claims"]]}
     except UserError as error:
         return FigureBlock(path, problem=f"{path.name}: {error}")
-    except (OSError, SyntaxError, ValueError):
-        return FigureBlock(path, problem=f"{path.name}: {picture} is damaged: delete it and build it again")
     except (KeyError, TypeError):
         bad = path.with_suffix(".json")
         return FigureBlock(path, problem=f"{path.name}: {bad} lacks its words: delete it and build it again")
-    return FigureBlock(
-        path, **words, strength=facts.get("strength"), inches=facts.get("inches", 7.0), png=png
-    )
+    more = {"strength": facts.get("strength"), "inches": facts.get("inches", 7.0)}
+    return FigureBlock(path, **words, **more, png=picture.read_bytes())
 
 
 def _provenance(tables: Sequence[Table], runs: dict[str, Any]) -> list[tuple[str, str]]:

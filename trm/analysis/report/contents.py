@@ -1,7 +1,5 @@
 """Content of a report, before it becomes a page."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,6 +1,7 @@
-"""The study's criteria, each met, not met or not run, with the number that decides."""
+"""The study's criteria, each met, not met or not run, with the number that decides.
 
-from __future__ import annotations
+Ablations are contrasts of pairs of runs, over all tables of a study, that differ in the named keys alone.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,13 +9,19 @@ from typing import Any
 import pandas as pd
 
 from trm.analysis.claims import Claim
-from trm.analysis.paper import ABLATIONS, PAPER_ACCURACY, SUDOKU_EXTREME
+from trm.analysis.paper import ABLATIONS, PAPER_ACCURACY, SUDOKU_EXTREME, Ablation
 from trm.analysis.report.contents import Criterion, State
-from trm.analysis.report.contrasts import accuracy, contrast, matching, same
-from trm.analysis.stats import Mean
+from trm.analysis.stats import Mean, mean, paired
+from trm.analysis.tables import Table
+from trm.analysis.tables.store import equal
 from trm.analysis.words import count, estimate, percent, points
+from trm.study.schema import RunConfig
 
 NEEDS = "needs the paper's recipe on Sudoku-Extreme (scales gpu and tpu)"
+IGNORED = {
+    "training.precision", "training.micro_batches", "data.files", "data.sha256", "data.seed", "data.test_puzzles",
+}  # fmt: skip
+"""Keys that do not change what the paper's recipe is."""
 
 
 def criteria(
@@ -33,7 +40,7 @@ def criteria(
         fits: contents of the study's fit.json files.
         interactions: from the numbers of ablation figures: does an effect hold elsewhere?
     """
-    baseline = accuracy(matching(rows, {})) if len(rows) else Mean(float("nan"), None, None, 0)
+    baseline = accuracy(matching(rows, {})) if len(rows) else Mean(float("nan"), None, 0)
     return [
         *reproduction(baseline),
         beyond(rows),
@@ -66,7 +73,7 @@ def beyond(rows: pd.DataFrame) -> Criterion:
         return Criterion(name, "not run", NEEDS)
     found = rows
     for column, value in SUDOKU_EXTREME.items():
-        found = found[same(found[column], value)]
+        found = found[equal(found[column], value)]
     if not len(found):
         return Criterion(name, "not run", NEEDS)
     means = [(accuracy(part), part.iloc[0]) for _, part in found.groupby(["experiment", "label"])]
@@ -164,3 +171,74 @@ def scale(interactions: Sequence[Claim]) -> Criterion:
 def _size(item: Claim) -> bool:
     """Whether an interaction is one with the size of batch or model (and not with another task, say)."""
     return any(word in item.place for word in ("batch", "d model", "d_model", "layer", "width", "parameters"))
+
+
+def primary(tables: Sequence[Table]) -> pd.DataFrame:
+    """The primary row of every run of the study, once each."""
+    rows = [table.select() for table in tables]
+    if not rows:
+        return pd.DataFrame({"run": []})
+    return pd.concat(rows, ignore_index=True).drop_duplicates("run").reset_index(drop=True)
+
+
+def config_columns(rows: pd.DataFrame) -> list[str]:
+    """Configuration keys among a table's columns."""
+    return [name for name in rows.columns if name.split(".")[0] in ("model", "data", "training")]
+
+
+def matching(rows: pd.DataFrame, changes: Mapping[str, Any]) -> pd.DataFrame:
+    """Rows whose configuration is the paper's recipe (the schema's defaults) but for `changes`."""
+    recipe = RunConfig().model_dump(mode="json")
+    keep = pd.Series(True, index=rows.index)
+    for name in config_columns(rows):
+        if name in IGNORED:
+            continue
+        section, _, field = name.partition(".")
+        value = changes.get(name, recipe[section].get(field))
+        if name == "model.position" and "model.mixer" in changes:
+            continue  # the paper's attention variant is written with rope or, by its name, without
+        keep &= equal(rows[name], value)
+    return rows[keep]
+
+
+def contrast(rows: pd.DataFrame, ablation: Ablation) -> Mean | None:
+    """better - worse over pairs of seeds, in the setting with the most pairs; None if no setting has both."""
+    keys = list(ablation.keys)
+    if not len(rows):
+        return None
+    others = [name for name in config_columns(rows) if name not in keys and name not in IGNORED]
+    frame = rows.copy()
+    frame[others] = frame[others].astype("object").where(frame[others].notna(), "")
+    best: Mean | None = None
+    for _, part in frame.groupby(others, sort=False, dropna=False):
+        levels = sorted(part[keys].drop_duplicates().itertuples(index=False, name=None))
+        pair = _pair(levels, ablation)
+        if pair is None:
+            continue
+        runs = (part[(part[keys] == list(level)).all(axis=1)].set_index("seed") for level in pair)
+        change = paired(*(run["exact_accuracy"].astype(float) for run in runs))
+        if change.n and (best is None or change.n > best.n):
+            best = change
+    return best
+
+
+def _pair(
+    levels: list[tuple[Any, ...]], ablation: Ablation
+) -> tuple[tuple[Any, ...], tuple[Any, ...]] | None:
+    """(worse, better): the paper's values, or the smallest and the largest that were run."""
+    if ablation.better in levels and ablation.worse in levels:
+        return ablation.worse, ablation.better
+    if not ablation.nearest or len(levels) < 2:
+        return None
+    if len(ablation.keys) > 1:
+        ranked = sorted(levels, key=lambda level: level[0] * (level[1] + 1))
+        return ranked[0], ranked[-1]
+    if ablation.worse not in levels:
+        return None
+    others = [level for level in levels if level != ablation.worse]
+    return ablation.worse, min(others, key=lambda level: abs(level[0] - ablation.better[0]))
+
+
+def accuracy(rows: pd.DataFrame) -> Mean:
+    """Mean exact accuracy over seeds with its Student interval."""
+    return mean(rows["exact_accuracy"])

@@ -1,7 +1,5 @@
 """The tables of a report: results and costs by grid point, fits, the paper's numbers, plan against actual."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

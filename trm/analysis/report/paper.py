@@ -1,7 +1,5 @@
 """The report as a paper: abstract, limits, what would change our mind, references. Written from the results alone."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Is a hypothesis supported? Each of its checks against the experiment's results, with the number that decides."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 

@@ -1,7 +1,5 @@
 """Collects the result files of one experiment (docs/files.md) into a tidy table."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping
@@ -59,7 +57,6 @@ def collect(spec: TableSpec, *, allow_missing: bool = False) -> Table:
         "study": spec.study,
         "scale": spec.scale,
         "recipe": spec.recipe,
-        "points": len(spec.points),
         "planned_runs": len({run.run for point in spec.points for run in point.runs}),
         "coordinates": list(dict.fromkeys(key for point in spec.points for key in point.coords)),
         "labels": [_label(point) for point in spec.points],
@@ -84,16 +81,13 @@ def collect(spec: TableSpec, *, allow_missing: bool = False) -> Table:
             base = _run_columns(run, training, history)
             for number, (file, evaluation) in enumerate(evaluations):
                 rows += _result_rows(spec, point, index, base, file, evaluation, number == 0)
-            first = evaluations[0][1]
-            info["halting"][run.run] = first.get("halting")
-            info["guess"][run.run] = first.get("guess")
-            info["bins"][run.run] = [
-                {key: result[key] for key in ("split", "policy", "steps", "bins")}
-                for result in first["results"]
-                if "bins" in result
-            ]
-            if first.get("tasks"):
-                info["tasks"][run.run] = first["tasks"]
+            file, first = evaluations[0]
+            counted = [result for result in first["results"] if "bins" in result]
+            keys = ("split", "policy", "steps", "bins")
+            first["bins"] = [{key: result[key] for key in keys} for result in counted]
+            for part in ("halting", "guess", "bins", "tasks"):
+                if first.get(part):
+                    info[part][f"{run.run}/{_digest(file)}"] = first[part]
             about = {"run": run.run, "label": _label(point), "data": training["config"]["data"]}
             traces += [{**trace, **about} for trace in first.get("traces") or []]
         info["traces"] += traces[:TRACES_PER_POINT]
@@ -101,13 +95,9 @@ def collect(spec: TableSpec, *, allow_missing: bool = False) -> Table:
         raise UserError(f"experiment {spec.name} has no finished run: nothing to tabulate")
     table = pd.DataFrame(rows)
     info["text_columns"] = [name for name in table.columns if pd.api.types.is_string_dtype(table[name])]
-    records = list(info["runs"].values())
-    info["seeds"] = sorted({int(seed) for seed in table["seed"]})
+    records = info["runs"].values()
     info["commits"] = sorted({record["commit"] + ("+" if record["dirty"] else "") for record in records})
-    info["devices"] = sorted({record["device"] for record in records})
-    info["device_hours"] = float(sum(record["device_seconds"] for record in records) / 3600)
-    history = pd.concat(curves, ignore_index=True) if curves else pd.DataFrame({"run": [], "step": []})
-    return Table(table, history, info)
+    return Table(table, pd.concat(curves, ignore_index=True), info)
 
 
 def _label(point: TablePoint) -> str:
@@ -117,6 +107,10 @@ def _label(point: TablePoint) -> str:
         ", ".join(f"{key.rsplit('.', 1)[-1]}={_cell(value)}" for key, value in point.coords.items())
         or "recipe"
     )
+
+
+def _digest(file: str) -> str:
+    return file.removeprefix("evaluation-").removesuffix(".json")
 
 
 def _series(point: TablePoint) -> str:
@@ -168,23 +162,16 @@ REMEDY = "delete it and build it again"
 def _checked(path: Path, keys: set[str]) -> dict[str, Any]:
     """A JSON object that has `keys`, without NaN. UserError names the file."""
     content = read_json(path)
-    if not _finite(content):
-        raise UserError(f"{path} is damaged (it holds NaN or infinity): {REMEDY}")
+    try:
+        json.dumps(content, allow_nan=False)
+    except ValueError:
+        raise UserError(f"{path} is damaged (it holds NaN or infinity): {REMEDY}") from None
     lacking = sorted(keys - set(content)) if isinstance(content, dict) else sorted(keys)
     if lacking:
         raise UserError(f"{path} is damaged or of another version (no {listed(lacking)}): {REMEDY}")
     if "results" in keys:
         _check_results(path, content["results"])
     return dict(content)
-
-
-def _finite(content: Any) -> bool:
-    """Whether no number inside is NaN or infinite."""
-    if isinstance(content, dict):
-        return all(map(_finite, content.values()))
-    if isinstance(content, list):
-        return all(map(_finite, content))
-    return not isinstance(content, float) or bool(np.isfinite(content))
 
 
 def _check_results(path: Path, results: Any) -> None:
@@ -364,7 +351,7 @@ def _result_rows(
             "restarts": result.get("restarts", 1),
             "eval_seconds": seconds,
             "eval_puzzles_per_second": result["puzzles"] / seconds if seconds else None,
-            "evaluation": file.removeprefix("evaluation-").removesuffix(".json"),
+            "evaluation": _digest(file),
             "primary": is_main and first,
             "main": is_main,
             "evaluation.first": first,

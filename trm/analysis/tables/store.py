@@ -1,8 +1,7 @@
 """A results table on disk and in memory, and the selection of its rows for a figure or fit."""
 
-from __future__ import annotations
-
 import hashlib
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -67,20 +66,27 @@ class Table:
         else:
             rows = rows[rows["primary"]]
         for name, value in where.items():
-            rows = rows[_equal(rows[name], value)]
+            rows = rows[equal(rows[name], value)]
         if plain and len(rows):
             series = rows["series"].astype("object")
             rows = rows[series.isna() if series.isna().any() else series == series.mode().iloc[0]]
         return rows.copy()
 
-    def implied_hue(self, rows: pd.DataFrame, taken: Sequence[str]) -> str | None:
-        """The column that must separate rows beside the variables `taken`, or unlike points would be averaged.
+    def extra(self, part: str, row: pd.Series) -> Any:
+        """What the sidecar holds of a row's evaluation: its bins, halting, tasks or guess; None: nothing."""
+        known = self.info.get(part, {})  # of earlier versions one of each run
+        return known.get(f"{row['run']}/{row['evaluation']}") or known.get(row["run"])
+
+    def implied_hue(self, where: Mapping[str, Any], *taken: str) -> str | None:
+        """The column that must separate the rows of `where` beside the variables `taken`, or unlike points would be
+        averaged.
 
         Blocks of a grid that set something throughout ("also at batch 4096") differ in `series`; points that differ
         in how a run is evaluated, in an `evaluation.*` coordinate.
         """
         if "label" in taken:
             return None
+        rows = self.select(where, taken[:1])
         if "series" not in taken and rows["series"].nunique(dropna=False) > 1:
             return "series"
         known = [name for name in taken if name in rows]
@@ -92,9 +98,12 @@ class Table:
         return None
 
 
-def _equal(column: pd.Series, value: Any) -> pd.Series:
-    if value is None:
-        return column.isna()
+def equal(column: pd.Series, value: Any) -> pd.Series:
+    """Which cells hold a value of the configuration or of a spec; empty ones hold null and empty lists."""
+    if value is None or value == [] or value == ():
+        return column.isna() | (column.astype("object") == "")
+    if isinstance(value, (list, tuple)):
+        value = json.dumps(value, sort_keys=True, separators=(",", ":"))  # as tables hold them
     if isinstance(value, (bool, str)):
         return column.astype("object").map(lambda cell: str(cell) == str(value)).astype(bool)
     return (pd.to_numeric(column, errors="coerce") - float(value)).abs() <= 1e-12 + 1e-9 * abs(float(value))
@@ -109,11 +118,6 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r", "'")
 """First characters by which a spreadsheet takes a text cell for a formula, and the quote that hides them."""
 
 
-def neutralised(frame: pd.DataFrame) -> pd.DataFrame:
-    """The frame with a quote before text cells that a spreadsheet would run as formulas; `load` takes it away."""
-    return _texts(frame, lambda text: f"'{text}" if text.startswith(FORMULA) else text)
-
-
 def _texts(frame: pd.DataFrame, change: Callable[[str], str]) -> pd.DataFrame:
     """The frame with `change` applied to every text cell."""
     columns = frame.select_dtypes(include=["object", "string"]).items()
@@ -125,26 +129,20 @@ def _texts(frame: pd.DataFrame, change: Callable[[str], str]) -> pd.DataFrame:
 
 
 def save(table: Table, out: str | Path) -> None:
-    """Write the three files; `info` gets the table's name, and the fingerprints of the rows and of the curves."""
+    """Write the three files; `info` gets the table's name, and the fingerprints of the rows and of the curves. A text
+    cell that a spreadsheet would run as a formula gets a quote before it, which `load` takes away."""
     rows, sidecar, curves = paths(out)
     table.info["name"] = rows.stem
     for key, path, frame in (("fingerprint", rows, table.rows), ("curves_sha256", curves, table.curves)):
-        text = neutralised(frame).to_csv(index=False, lineterminator="\n")
+        quoted = _texts(frame, lambda text: f"'{text}" if text.startswith(FORMULA) else text)
+        text = quoted.to_csv(index=False, lineterminator="\n")
         table.info[key] = hashlib.sha256(text.encode()).hexdigest()
         write_text(path, text)
     write_text(sidecar, dump(table.info))
 
 
-def _bare(text: str) -> str:
-    return text.removeprefix("'")
-
-
 def load(path: str | Path) -> Table:
-    """Read a table written by `save`.
-
-    Raises:
-        UserError: a file is missing, does not parse, has changed, or is another table's.
-    """
+    """Read a table written by `save`. UserError: a file is missing or damaged, has changed, or is another table's."""
     rows, sidecar, curves = paths(path)
     info = read_json(sidecar)
     if not isinstance(info, dict):
@@ -154,8 +152,9 @@ def load(path: str | Path) -> Table:
     check_checksum(curves, info.get("curves_sha256"))
     kinds = dict.fromkeys(info.get("text_columns", []), "str")
     try:
-        table = _texts(pd.read_csv(rows, dtype=kinds, keep_default_na=False, na_values=[""]), _bare)
-        history = _texts(pd.read_csv(curves, low_memory=False), _bare)
+        found = pd.read_csv(rows, dtype=kinds, keep_default_na=False, na_values=[""])
+        both = (found, pd.read_csv(curves, low_memory=False))
+        table, history = (_texts(frame, lambda text: text.removeprefix("'")) for frame in both)
         for name in ("primary", "main", "evaluation.first", "finished"):
             table[name] = table[name].astype(str) == "True"
         table["run"], table["seed"], history["run"], info["runs"]
@@ -170,14 +169,7 @@ def load(path: str | Path) -> Table:
 
 def merge(tables: Sequence[Table], experiments: Sequence[str] = ()) -> Table:
     """Several tables as one; rows of a run that two experiments share count once.
-
-    Args:
-        tables: at least one.
-        experiments: take the tables of these; empty: all.
-
-    Raises:
-        UserError: an experiment has no table.
-    """
+    `experiments`: take the tables of these; empty: all. UserError: an experiment has no table."""
     known = {table.experiment: table for table in tables}
     for name in experiments:
         if name not in known:
@@ -199,6 +191,5 @@ def merge(tables: Sequence[Table], experiments: Sequence[str] = ()) -> Table:
         "halting": {key: value for info in infos for key, value in info.get("halting", {}).items()},
         "runs": {key: value for info in infos for key, value in info.get("runs", {}).items()},
         "traces": [trace for info in infos for trace in info.get("traces", [])],
-        "points": sum(info.get("points", 0) for info in infos),
     }
     return Table(rows.reset_index(drop=True), curves.reset_index(drop=True), info)

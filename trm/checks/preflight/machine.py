@@ -1,7 +1,5 @@
 """Checks of the machine itself."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import time

@@ -1,7 +1,5 @@
 """Runs the checks in order and prints the table."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Callable

@@ -1,6 +1,4 @@
-"""Checks that train a tiny model: data shards, gradients, falling loss, resuming."""
-
-from __future__ import annotations
+"""Checks that train a tiny model (data shards, gradients, falling loss, resuming), and the list of all checks."""
 
 import shutil
 import tempfile
@@ -15,7 +13,8 @@ from torch import Tensor
 
 from trm.backends.base import Backend
 from trm.backends.cpu.device import CpuBackend
-from trm.checks.preflight.report import Site
+from trm.checks.preflight import machine
+from trm.checks.preflight.report import Check, Site
 from trm.errors import UserError
 from trm.study.schema import DataConfig, RunConfig
 from trm.tasks.build import build_dataset
@@ -194,3 +193,13 @@ def resume(site: Site) -> str:
             f"{MORE_STEPS} steps (losses {expected[-1]:.6f} and {actual[-1]:.6f}): checkpoints cannot be trusted here"
         )
     return f"{MORE_STEPS} steps after saving and loading equal {MORE_STEPS} uninterrupted steps"
+
+
+CHECKS: dict[str, Check] = {
+    check.__name__: check
+    for check in (
+        *(machine.versions, machine.devices, machine.arithmetic, machine.memory, machine.disk),
+        *(machine.bucket, machine.clock, shards, gradients, training, resume),
+    )
+}
+"""All checks, in the order in which they run."""

@@ -4,8 +4,6 @@ A program depends on model, batch and code, but not on learning rates or seeds, 
 compilations.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib.util
 import json
@@ -102,11 +100,8 @@ def sizes_of(config: RunConfig) -> Sizes:
 
 
 def tpu_python() -> str:
-    """The Python interpreter with torch_xla and libtpu: this one, $TRM_TPU_PYTHON, or that of .venv-tpu.
-
-    Raises:
-        UserError: there is none.
-    """
+    """The Python interpreter with torch_xla and libtpu: this one, $TRM_TPU_PYTHON, or that of .venv-tpu. UserError:
+    there is none."""
     if importlib.util.find_spec("torch_xla") is not None:
         return sys.executable
     python = os.environ.get(PYTHON_VARIABLE) or str(ROOT / ".venv-tpu" / "bin" / "python")
@@ -120,7 +115,6 @@ def tpu_python() -> str:
 
 @cache
 def code_digest() -> str:
-    """Checksum of CODE."""
     digest = hashlib.sha256()
     for path in (ROOT / "trm" / package / name for package, names in CODE.items() for name in names):
         for file in sorted(path.rglob("*.py")) or [path.with_suffix(".py")]:
@@ -171,7 +165,6 @@ def programs_table(programs: list[Program], where: Slice) -> str:
     lines = [("phase", "programs", "GiB", "ms", "sent MiB", "verdict")]
     for phase in dict.fromkeys(program.phase for program in programs):
         group = [program for program in programs if program.phase == phase]
-        fit = all(program.fits for program in group)
         lines.append(
             (
                 phase,
@@ -179,10 +172,14 @@ def programs_table(programs: list[Program], where: Slice) -> str:
                 f"{max(program.gib for program in group):.2f}",
                 f"{sum(program.ms or 0.0 for program in group):.2f}",
                 _sent([program.collectives for program in group]) or "-",
-                "fits" if fit else f"DOES NOT FIT ({hbm_gib(where.generation):g} GiB)",
+                _verdict(all(program.fits for program in group), where),
             )
         )
     return _aligned(lines)
+
+
+def _verdict(fit: bool, where: Slice) -> str:
+    return "fits" if fit else f"DOES NOT FIT ({hbm_gib(where.generation):g} GiB)"
 
 
 def _sent(programs: Sequence[dict[str, dict[str, int]]]) -> str:
@@ -196,11 +193,8 @@ def _sent(programs: Sequence[dict[str, dict[str, int]]]) -> str:
 def ask(
     config: RunConfig, where: Slice, what: str, cache_folder: Path, remat: bool | None = None
 ) -> dict[str, Any]:
-    """The worker's answer, from the cache if the program was compiled before.
-
-    Raises:
-        UserError: the worker failed; it ends with the last line of the worker's error.
-    """
+    """The worker's answer, from the cache if the program was compiled before. UserError: the worker failed; it ends
+    with the last line of the worker's error."""
     cached = cache_folder / f"{program_key(config, where, what, remat)}.json"
     if cached.exists():
         cached_answer: dict[str, Any] = read_json(cached)
@@ -255,11 +249,8 @@ def _chip_seconds(answer: dict[str, Any], where: Slice) -> float:
 
 
 def check(config: RunConfig, where: Slice, what: str, cache_folder: Path) -> Result:
-    """Compile the run's training or evaluation step for the slice.
-
-    Raises:
-        UserError: rows do not divide over the chips, there is no TPU environment, or libtpu rejects the program.
-    """
+    """Compile the run's training or evaluation step for the slice. UserError: rows do not divide over the chips, there
+    is no TPU environment, or libtpu rejects the program."""
     rows = config.training.batch_size // config.training.micro_batches
     if what == "train" and rows % where.chips:
         raise UserError(
@@ -337,7 +328,7 @@ def _advice(
     return "nothing makes it fit on this slice: use more chips or a smaller model"
 
 
-def table(rows: list[tuple[str, Result]]) -> str:
+def table(rows: list[tuple[str, Result]], where: Slice) -> str:
     """A line per program: run, step, rows, memory and FLOPs per chip, time, utilisation, communication, verdict."""
     titles = "run|step|rows/chip|GiB|TFLOP|remat|ms|util|host ms|sent MiB|verdict"
     lines = [tuple(titles.split("|"))]
@@ -355,8 +346,7 @@ def table(rows: list[tuple[str, Result]]) -> str:
                 "-" if result.utilisation is None else f"{100 * result.utilisation:.0f} %",
                 f"{result.host_ms:.1f}",
                 _sent([result.collectives]) or "-",
-                ("fits" if result.fits else f"DOES NOT FIT ({hbm_gib():g} GiB)")
-                + (f": {result.advice}" if result.advice else ""),
+                _verdict(result.fits, where) + (f": {result.advice}" if result.advice else ""),
             )
         )
     return _aligned(lines)

@@ -21,11 +21,8 @@ class Compiled(NamedTuple):
 
 
 def compile_for(module: str, where: Slice) -> Compiled:
-    """Compile a StableHLO module, partitioned over all chips of the slice.
-
-    Raises:
-        RuntimeError: the compiler rejects the program for a reason other than memory.
-    """
+    """Compile a StableHLO module, partitioned over all chips of the slice. RuntimeError: the compiler rejects the
+    program for a reason other than memory."""
     from jax._src import compiler
     from jax._src.interpreters import mlir
     from jax._src.lib import xla_client

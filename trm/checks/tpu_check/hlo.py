@@ -1,7 +1,5 @@
 """Parses a compiled TPU program: the compiler's cycle estimates and the communication between chips."""
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Callable

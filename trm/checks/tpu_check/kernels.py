@@ -2,7 +2,7 @@
 
 libtpu dumps the scheduled bundles of a core, one cycle each. A kernel is one loop over its grid: bundles outside count
 once, those inside once per iteration, and a grid step's work as often as it is not skipped. Schedules do not include
-memory stalls, so a kernel takes at least the time to transfer its arguments and results at HBM_BYTES_PER_SECOND.
+memory stalls, so a kernel takes at least the time to transfer its arguments and results to and from the chip's memory.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 
 from trm.checks.tpu_check.hlo import shape_bytes
 from trm.io import read_json, write_json
-from trm.study.slices import CLOCK_HZ, HBM_BYTES_PER_SECOND
+from trm.study.slices import Generation
 
 _CALL = re.compile(r"stablehlo\.custom_call @tpu_custom_call\((?P<operands>[^)]*)\)(?P<rest> \{.*)")
 _BODY = re.compile(r'"body": ?"([^"]+)"')
@@ -74,10 +74,7 @@ def scheduled_cycles(bundles: str) -> int:
     """Cycles of one call, from the text of its final bundles: one per line, marked `>` inside the loop.
 
     The loop is pipelined: it has one iteration per grid step and one per further stage, and skips the step's work while
-    the pipeline fills and drains.
-
-    Raises:
-        ValueError: the schedule is not a single loop.
+    the pipeline fills and drains. ValueError: the schedule is not a single loop.
     """
     once = inside = step = 0
     region = None
@@ -142,13 +139,12 @@ def _count(calls: str) -> dict[str, int]:
     return cycles
 
 
-def call_cycles(line: str, scheduled: dict[str, int]) -> int:
+def call_cycles(line: str, scheduled: dict[str, int], chip: Generation) -> int:
     """Cycles of one call in the compiled program: its schedule, or its memory traffic if that takes longer."""
     result, _, rest = line.partition("custom-call")
     types = result + rest.partition("operand_layout_constraints")[2].partition("backend_config")[0]
-    return max(
-        scheduled[kernel_body(line) or ""], round(shape_bytes(types) / HBM_BYTES_PER_SECOND * CLOCK_HZ)
-    )
+    traffic = shape_bytes(types) / chip.hbm_bytes_per_second * chip.clock_hz
+    return max(scheduled[kernel_body(line) or ""], round(traffic))
 
 
 def main() -> None:

@@ -13,6 +13,7 @@ import os
 import sys
 import time
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -154,9 +155,8 @@ def compiled(module: str, where: Slice, cache: Path) -> dict[str, Any]:
     if result.text is None:
         return answer
     scheduled = kernels.count(module, cache)
-    program = read_program(
-        result.text, lambda line: (kernel_name(line), kernels.call_cycles(line, scheduled))
-    )
+    cycles = partial(kernels.call_cycles, scheduled=scheduled, chip=where.generation)
+    program = read_program(result.text, lambda line: (kernel_name(line), cycles(line)))
     return answer | {
         "peak_gib": result.peak_bytes / 2**30,
         "argument_gib": result.argument_bytes / 2**30,
@@ -168,7 +168,6 @@ def compiled(module: str, where: Slice, cache: Path) -> dict[str, Any]:
 
 
 def kernel_name(line: str) -> str:
-    """The name of a kernel call."""
     from trm.backends.tpu.calls import NAMES
     from trm.checks.tpu_check.kernels import kernel_body
 

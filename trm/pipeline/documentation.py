@@ -1,0 +1,184 @@
+"""The generated parts of config/ and docs/: JSON schema, tables of keys, experiments, kinds of figures."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from trm.analysis.kinds import KINDS
+from trm.analysis.labels import METRICS
+from trm.analysis.specs import Figure
+from trm.io import paragraph
+from trm.pipeline.estimates import Estimates
+from trm.pipeline.project import Project, open_project
+from trm.pipeline.settings import Settings
+from trm.study.cost import Hardware
+from trm.study.experiment import Experiment, ExperimentScale, Grid, Scale, StudyFile
+from trm.study.schema import (
+    CurriculumStage,
+    DataConfig,
+    DataStage,
+    EvaluationConfig,
+    ModelConfig,
+    PlacementConfig,
+    RuntimeConfig,
+    SourceConfig,
+    TrainingConfig,
+)
+from trm.study.text import flops_text, seconds_text
+
+TABLES: list[tuple[str, type[BaseModel]]] = [
+    ("The file", StudyFile),
+    ("A scale", Scale),
+    ("An experiment", Experiment),
+    ("An experiment at one scale", ExperimentScale),
+    ("A grid", Grid),
+    ("`model`", ModelConfig),
+    ("`data`", DataConfig),
+    ("An entry of `data.sources`", SourceConfig),
+    ("A stage of `data.curriculum`", DataStage),
+    ("`training`", TrainingConfig),
+    ("A stage of `training.curriculum`", CurriculumStage),
+    ("`placement`", PlacementConfig),
+    ("`evaluation`", EvaluationConfig),
+    ("`runtime` of a scale (not part of a run's identity)", RuntimeConfig),
+    ("An entry of config/hardware.yaml", Hardware),
+    ("`--config` of Snakemake", Settings),
+]
+_WORDS = {
+    "integer": "integer",
+    "number": "number",
+    "string": "text",
+    "boolean": "true/false",
+    "object": "mapping",
+    "array": "list",
+    "null": "null",
+}
+
+
+def schema_text() -> str:
+    """JSON schema of config/experiments.yaml, for editors that check while typing."""
+    schema = StudyFile.model_json_schema()
+    for section, model in (("model", ModelConfig), ("data", DataConfig), ("training", TrainingConfig)):
+        schema.setdefault("$defs", {})[section] = model.model_json_schema(ref_template="#/$defs/{model}")
+    return json.dumps(schema, indent=1, sort_keys=True) + "\n"
+
+
+def keys_text() -> str:
+    """Markdown tables of all keys: type, default, meaning."""
+    parts = []
+    for heading, model in TABLES:
+        rows = ["| key | type | default | meaning |", "|---|---|---|---|"]
+        schemas = model.model_json_schema()["properties"]
+        for name, field in model.model_fields.items():
+            meaning = " ".join((field.description or "").split()).replace("|", "\\|")
+            rows.append(f"| `{name}` | {_type(schemas[name])} | {_key_default(field)} | {meaning} |")
+        parts.append(f"### {heading}\n\n" + "\n".join(rows))
+    return "\n\n".join(parts)
+
+
+def _type(schema: dict[str, Any]) -> str:
+    """The type of a JSON schema, in words."""
+    if "anyOf" in schema:
+        return " or ".join(dict.fromkeys(_type(item) for item in schema["anyOf"]))
+    if "enum" in schema or "const" in schema:
+        return ", ".join(f"`{value}`" for value in schema.get("enum", [schema.get("const")]))
+    return _WORDS.get(schema.get("type", ""), "section")
+
+
+def _key_default(field: FieldInfo) -> str:
+    if field.default is PydanticUndefined:
+        return "required"
+    value = field.default
+    if isinstance(value, BaseModel):
+        return "its own defaults"
+    return f"`{json.dumps(list(value) if isinstance(value, tuple) else value)}`"
+
+
+def experiments_text() -> str:
+    """Markdown: one section per experiment with question, hypothesis, grids, cost at each scale, figures."""
+    scales = ("laptop", "gpu", "tpu")
+    projects = {scale: open_project({"scale": scale, "experiments": "study"}) for scale in scales}
+    estimates = {scale: Estimates(project, measured=False) for scale, project in projects.items()}
+    first = projects[scales[0]]
+    parts = []
+    for name, experiment in first.study.experiments.items():
+        definition = experiment.definition
+        lines = [f"### {name}", "", paragraph(f"**{definition.question}** {definition.hypothesis}"), ""]
+        lines += [
+            "| scale | points | runs | training FLOPs | job time | varied |",
+            "|---|---|---|---|---|---|",
+        ]
+        for scale, project in projects.items():
+            lines.append(_row(scale, project, estimates[scale], name))
+        kinds = dict.fromkeys(
+            raw["kind"] for project in projects.values() for raw in project.study.experiment(name).figures
+        )
+        lines += ["", *(paragraph(f"- {kind}: {KINDS[kind].Spec.reading}") for kind in kinds)]
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts)
+
+
+def _row(scale: str, project: Project, estimates: Estimates, name: str) -> str:
+    experiment = project.study.experiment(name)
+    if experiment.skip:
+        return f"| {scale} | | | | | {experiment.skip} |"
+    costs = [estimates.of(run) for run in experiment.runs]
+    values: dict[str, dict[str, None]] = {}
+    for key, value in (item for point in experiment.points for item in point.coords.items()):
+        shown = f"{len(value)} stages" if isinstance(value, list) else json.dumps(value)
+        values.setdefault(key, {})[shown] = None
+    varied = "; ".join(f"`{key}` {', '.join(found)}" for key, found in values.items())
+    return (
+        f"| {scale} | {len(experiment.points)} | {len(costs)} | {flops_text(sum(cost.flops for cost in costs))} | "
+        f"{seconds_text(sum(cost.seconds for cost in costs))} | {varied or 'nothing: one point'} |"
+    )
+
+
+def kinds_text() -> str:
+    """Markdown: the kinds of figures with their keys, and the metrics that `y` and `z` may name."""
+    rows = ["| kind | keys (default) | shows |", "|---|---|---|"]
+    for kind, module in KINDS.items():
+        fields = [item for item in module.Spec.model_fields.items() if item[0] not in Figure.model_fields]
+        keys = ", ".join(f"{key}{_default(field.default)}" for key, field in fields)
+        shows = " ".join((module.__doc__ or "").split()).removeprefix(f"`{kind}`: ").rstrip(".")
+        rows.append(f"| `{kind}` | {keys} | {shows} |")
+    metrics = ", ".join(f"`{name}` ({label.name})" for name, label in METRICS.items())
+    return "\n".join(rows) + "\n\n" + paragraph(f"Metrics: {metrics}.")
+
+
+def _default(value: Any) -> str:
+    """The default of a key in brackets, where there is one."""
+    if value in (None, (), "", False) or value is PydanticUndefined:
+        return ""
+    return f" ({', '.join(map(str, value)) if isinstance(value, tuple) else value})"
+
+
+def write_or_check(check: bool) -> int:
+    """Write the generated parts, or print which files are out of date (`check`); 1 if one of these is."""
+    parts = {
+        "config/README.md": ("keys", keys_text()),
+        "docs/experiments.md": ("experiments", experiments_text()),
+        "docs/analysis.md": ("kinds", kinds_text()),
+    }
+    wanted = {Path(path): _with_part(Path(path), *part) for path, part in parts.items()}
+    wanted[Path("config/schema.json")] = schema_text()
+    stale = [path for path in wanted if not path.exists() or path.read_text("utf-8") != wanted[path]]
+    for path in stale:
+        if check:
+            why = "does not match the schema, the study or the kinds of figures: run `make schema`"
+            print(f"{path} {why}", file=sys.stderr)
+        else:
+            path.write_text(wanted[path], encoding="utf-8")
+    return int(check and bool(stale))
+
+
+def _with_part(path: Path, name: str, part: str) -> str:
+    """A page with the part between its two marks replaced."""
+    begin, end = f"<!-- {name}: generated by `make schema` -->", f"<!-- end of {name} -->"
+    before, _, rest = path.read_text(encoding="utf-8").partition(begin)
+    return f"{before}{begin}\n\n{part}\n\n{end}{rest.partition(end)[2]}"
