@@ -85,7 +85,7 @@ def _fused() -> Implementation:
 def _triton() -> Implementation:
     from trm.backends.cuda.network import TritonNetwork, TritonRounds
 
-    return Implementation(TritonNetwork, lambda weights, arch: TritonRounds(weights, None, arch))
+    return Implementation(TritonNetwork, TritonRounds)
 
 
 def _compiled() -> Implementation:

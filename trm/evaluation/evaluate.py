@@ -36,8 +36,8 @@ def inference_network(
     """The network with the evaluation's choice of weights, and the name of its precision, which is the training's."""
     precision = backend.precision(trained.meta["precision"])
     arch = architecture(trained.config.model, precision.forward)
-    if trained.meta.get("network") in backend.candidates:
-        backend.network = trained.meta["network"]
+    if trained.network in backend.candidates:
+        backend.network = trained.network
     check_kernels(backend, trained.config.model, trained.meta["seq_len"], precision.forward)
     weights = trained.weights(evaluation.weights, evaluation.average)
     puzzle = trained.tensors.get(f"raw.{PUZZLE}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
@@ -10,12 +9,13 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
+from trm.backends.cuda.tiles import INTERPRETED
 from trm.model import definition as network
 from trm.model.definition import Architecture, Weights
 from trm.model.parameters import Layout
 from trm.model.plain import PlainNetwork, PlainRounds
 
-OPTIONS: dict[str, Any] = {"disable": os.environ.get("TRITON_INTERPRET") == "1"}
+OPTIONS: dict[str, Any] = {"disable": INTERPRETED}
 """Further arguments of torch.compile; tests set another compiler, or none."""
 KINDS = 64
 """Programs of one function, by shape and by whether gradients are needed; beyond them torch would stop compiling."""
