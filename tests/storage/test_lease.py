@@ -56,6 +56,29 @@ def test_a_living_holder_keeps_it(store: Store, clock: Clock):
     assert clock.now < 60
 
 
+def test_where_it_pays_a_living_holder_is_waited_for(store: Store, clock: Clock, capsys):
+    first, looks = lease(store), []
+    first.acquire()
+
+    def live():
+        looks.append(0)
+        (first.renew if len(looks) < 4 else first.release)()
+
+    clock.during = live
+    lease(store).acquire(wait=True)
+    assert len(looks) == 4
+    assert capsys.readouterr().err.count("trains this run; waiting for it to end") == 1
+
+
+def test_one_of_another_machine_is_not_waited_for(store: Store, clock: Clock, monkeypatch):
+    first = lease(store)
+    first.acquire()
+    clock.during = first.renew
+    monkeypatch.setattr("trm.storage.lease._machine", lambda: "another")
+    with pytest.raises(LeaseHeld):
+        lease(store).acquire(wait=True)
+
+
 def test_a_silent_holder_loses_it_and_learns_so(store: Store, clock: Clock):
     first = lease(store)
     first.acquire()

@@ -133,7 +133,7 @@ def _checksum(args: argparse.Namespace) -> int:
 
 def _tasks(args: argparse.Namespace) -> int:
     from trm.io import write_json
-    from trm.tasks.arc.families import FAMILIES, tasks
+    from trm.tasks.arc.generate import FAMILIES, tasks
 
     families = tuple(args.families.split(",")) if args.families else tuple(FAMILIES)
     found = tasks(args.count, args.side, args.seed, families, args.pairs)

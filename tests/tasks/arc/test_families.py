@@ -11,7 +11,7 @@ from trm.errors import UserError
 from trm.study.dataset_identity import source_identity
 from trm.study.schema import DataConfig
 from trm.tasks.arc.arc import class_key, generated_pool, read_tasks
-from trm.tasks.arc.families import FAMILIES, tasks
+from trm.tasks.arc.generate import FAMILIES, tasks
 
 FIXTURES = [str(path) for path in sorted((Path(__file__).parent / "files").glob("*.json"))]
 

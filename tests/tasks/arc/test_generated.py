@@ -13,7 +13,7 @@ from trm.study.dataset_identity import dataset_identity, shape
 from trm.study.schema import DataConfig
 from trm.tasks.arc import arc
 from trm.tasks.arc.augment import ArcAugmenter
-from trm.tasks.arc.generate import DEMONSTRATIONS, KINDS, task
+from trm.tasks.arc.generate import DEMONSTRATIONS, KINDS, kind_task
 from trm.tasks.build import build_dataset
 from trm.tasks.expand import expand
 from trm.tasks.source import build_source
@@ -42,7 +42,7 @@ def changes(pair) -> set[tuple[int, int]]:
 
 def test_every_pair_of_a_task_follows_its_rule():
     for number in range(40):
-        name, document = task(seed=1, number=number, side=6)
+        name, document = kind_task(seed=1, number=number, side=6)
         kind = KINDS[number % 5]
         assert name == f"{kind}-{number}"
         assert len(document["train"]) == DEMONSTRATIONS
@@ -69,8 +69,8 @@ def test_every_pair_of_a_task_follows_its_rule():
 
 
 def test_tasks_are_a_function_of_seed_and_number():
-    assert task(3, 7, 6) == task(3, 7, 6)
-    assert task(3, 7, 6) != task(4, 7, 6)
+    assert kind_task(3, 7, 6) == kind_task(3, 7, 6)
+    assert kind_task(3, 7, 6) != kind_task(4, 7, 6)
 
 
 def test_each_split_has_every_kind(folder):

@@ -20,6 +20,7 @@ from trm.backends.tpu import recursion
 from trm.model import definition as network
 from trm.model.definition import Architecture, Weights
 from trm.model.parameters import Layout
+from trm.model.plain import PlainRounds
 from trm.study.slices import hbm_gib
 from trm.study.tpu_kernels import WORKING_APPLICATIONS
 
@@ -235,7 +236,7 @@ class XlaNetwork:
         return HBM_SHARE * hbm_gib() * 2**30 - 28.0 * self._params.numel()
 
 
-class XlaRounds:
+class XlaRounds(PlainRounds):
     """Rounds without gradient; rows are sharded over the devices if their number divides.
 
     `kernels`: as in `XlaNetwork`. `start`: run each round as soon as it is traced, so that an evaluation is one small
@@ -244,7 +245,7 @@ class XlaRounds:
     """
 
     def __init__(self, weights: Weights, arch: Architecture):
-        self._weights, self._arch = weights, arch
+        super().__init__(weights, arch)
         self.mesh = mesh_of(weights["embed.weight"])
         self.kernels, self.start = kernels_wanted(), True
         self.multiple = 2 * self.mesh.devices

@@ -56,16 +56,16 @@ def json_pool(config: DataConfig, files: list[tuple[str, Path]]) -> Pool:
 def generated_pool(config: DataConfig) -> Pool:
     """`config.pool` small generated tasks of alternating kinds or families, no two equivalent. Raises UserError as
     `task_pool`."""
-    from trm.tasks.arc import families, generate
+    from trm.tasks.arc.generate import family_task, kind_task
 
     tasks: dict[tuple[int, ...], Task] = {}
     number = 0
     while len(tasks) < config.pool:
         where = config.seed, number, config.arc_side
         if config.arc_families:
-            name, document = families.task(*where, config.arc_families, config.arc_pairs)
+            name, document = family_task(*where, config.arc_families, config.arc_pairs)
         else:
-            name, document = generate.task(*where)
+            name, document = kind_task(*where)
         made = _task(name, f"task {name}", document, False)
         tasks.setdefault(tuple(class_key(made)), made)
         number += 1

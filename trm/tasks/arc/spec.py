@@ -14,7 +14,7 @@ COLOURS = (
 )
 """Colours 0-9 of grids; 0 is the background."""
 FAMILIES = ("recolour", "mirror", "fill", "stack", "middle")
-"""Families of generated tasks (trm/tasks/arc/families.py)."""
+"""Families of generated tasks (trm/tasks/arc/generate.py)."""
 
 
 def check_families(names: tuple[str, ...]) -> None:

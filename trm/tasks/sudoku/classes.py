@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from trm.data import rng
-from trm.data.parallel import over_rows
+from trm.data.progress import over_rows
 from trm.tasks.sudoku.geometry import Geometry
 
 SMALL = (Geometry(2, 2), Geometry(2, 3), Geometry(3, 2))

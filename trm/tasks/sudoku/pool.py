@@ -10,9 +10,8 @@ import numpy as np
 
 from trm.data import rng
 from trm.data.csv_source import read_csv, refuse, refuse_characters
-from trm.data.parallel import over_rows
 from trm.data.pool import FREE, Pool, make_pool, parts_of, split_order, without_equivalents
-from trm.data.progress import Progress
+from trm.data.progress import Progress, over_rows
 from trm.errors import UserError
 from trm.study.schema import DataConfig
 from trm.tasks.sudoku.classes import class_keys, number_rows, pairs
