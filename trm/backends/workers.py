@@ -105,14 +105,12 @@ class Workers:
         )
 
     def all_reduce(self, flat: Tensor) -> None:
-        """Sum over the workers, in place."""
         try:
             self._dist.all_reduce(flat)
         except RuntimeError as error:
             raise self._lost(error) from error
 
     def gather(self, vector: Tensor) -> list[Tensor]:
-        """Every worker's host vector, by rank."""
         gathered = [torch.empty_like(vector) for _ in range(self.world)]
         try:
             self._dist.all_gather(gathered, vector.contiguous(), group=self._host)
@@ -121,7 +119,6 @@ class Workers:
         return gathered
 
     def broadcast(self, tensor: Tensor) -> None:
-        """Overwrite a host tensor by rank 0's."""
         try:
             self._dist.broadcast(tensor, 0, group=self._host)
         except RuntimeError as error:

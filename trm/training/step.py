@@ -223,7 +223,7 @@ class TrainStep:
             state.grads.mul_((training.max_grad_norm / (norm + 1e-6)).clamp(max=1.0))
 
         factor = lr_factor(step, training.warmup_steps, training.steps, training.lr_min_ratio)
-        rates = flat.rates(training, step, factor * training.lr)
+        rates = flat.optimiser(training).rates(training, step, factor * training.lr)
         ema = state.ema if state.averages else None
         chunk = self.backend.chunk
         flat.update(training, state.params, state.grads, state.moments, ema, rates, chunk, state.layout)

@@ -56,7 +56,6 @@ class KernelRounds(PlainRounds):
         return next_z_H, next_z_L, logits, halt
 
     def forward(self, z_H: Tensor, z_L: Tensor, x: Tensor, l_cycles: int) -> tuple[Tensor, Tensor]:
-        """Same as `network.recursion_round`."""
         return self.step(z_H, z_L, x, 1, l_cycles)[:2]
 
 

@@ -47,7 +47,6 @@ class CompiledNetwork(PlainNetwork):
     def __call__(
         self, z_H: Tensor, z_L: Tensor, inputs: Tensor, puzzle: Tensor | None, h_cycles: int, l_cycles: int
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Same as `definition.supervision_step`."""
         x = network.embed(inputs, puzzle, self.weights, self._arch)
         with torch.no_grad():
             for _ in range(h_cycles - 1):
@@ -64,5 +63,4 @@ class CompiledRounds(PlainRounds):
         self._round = compiled(network.recursion_round)
 
     def forward(self, z_H: Tensor, z_L: Tensor, x: Tensor, l_cycles: int) -> tuple[Tensor, Tensor]:
-        """Same as `definition.recursion_round`."""
         return self._round(z_H, z_L, x, self._weights, self._arch, l_cycles)

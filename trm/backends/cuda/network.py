@@ -186,7 +186,6 @@ class TritonNetwork(PlainNetwork):
     def __call__(
         self, z_H: Tensor, z_L: Tensor, inputs: Tensor, puzzle: Tensor | None, h_cycles: int, l_cycles: int
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Same as `network.supervision_step`."""
         x = network.embed(inputs, puzzle, self.weights, self._arch, network.one_hot_lookup)
         with torch.no_grad():
             for _ in range(h_cycles - 1):

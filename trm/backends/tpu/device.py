@@ -248,7 +248,6 @@ class XlaBackend(Backend):
         self._torch_xla.sync(wait=True)
 
     def compilations(self) -> int:
-        """XLA programs compiled so far in this process."""
         data = self._metrics.metric_data("CompileTime")
         return int(data[0]) if data else 0
 

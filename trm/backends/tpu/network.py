@@ -193,7 +193,6 @@ class XlaNetwork:
     def __call__(
         self, z_H: Tensor, z_L: Tensor, inputs: Tensor, puzzle: Tensor | None, h_cycles: int, l_cycles: int
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Same as `network.supervision_step`."""
         w, arch = dict(zip(self._layout.shapes, Unpacked.apply(self._flat, self._layout))), self._arch
         mesh = mesh_of(z_H)
         length, rows = z_H.shape[0], z_H.shape[1] // mesh.devices
@@ -252,7 +251,6 @@ class XlaRounds(PlainRounds):
         """Rows are sharded in multiples of this, so that both cores of each chip get equally many."""
 
     def forward(self, z_H: Tensor, z_L: Tensor, x: Tensor, l_cycles: int) -> tuple[Tensor, Tensor]:
-        """Same as `network.recursion_round`."""
         states = self._round(z_H, z_L, x, l_cycles)
         if self.start and x.device.type == "xla":
             import torch_xla

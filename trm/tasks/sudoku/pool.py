@@ -15,7 +15,7 @@ from trm.data.progress import Progress, over_rows
 from trm.errors import UserError
 from trm.study.schema import DataConfig
 from trm.tasks.sudoku.classes import class_keys, number_rows, pairs
-from trm.tasks.sudoku.geometry import SYMBOLS, Geometry, broken_rule, symbol_values
+from trm.tasks.sudoku.geometry import SYMBOLS, Geometry, broken_rule, sudoku_maps, symbol_values
 from trm.tasks.sudoku.small import FOUR, classes_4x4
 
 TOKEN = 1
@@ -60,8 +60,6 @@ def generated_pool(config: DataConfig) -> Pool:
 
 def _enumerated(config: DataConfig) -> tuple[np.ndarray, np.ndarray, int]:
     """4x4: one random member of every class; order and members depend on the seed."""
-    from trm.tasks.sudoku.augment import sudoku_maps
-
     questions, answers = classes_4x4(config.clues_min, config.clues_max)
     if config.min_rating:
         keep = rate(FOUR, questions) >= config.min_rating
