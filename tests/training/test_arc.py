@@ -17,9 +17,8 @@ from trm.model.inference import InferenceNetwork
 from trm.study.schema import DataConfig, EvaluationConfig
 from trm.tasks.arc.augment import ArcAugmenter
 from trm.tasks.arc.generate import KINDS
-from trm.tasks.build import build_dataset
+from trm.tasks.build import build_dataset, build_source
 from trm.tasks.expand import expand
-from trm.tasks.source import build_source
 from trm.training.dataset import Dataset
 from trm.training.feed import Feed
 from trm.training.step import Batch, RowBatch

@@ -14,9 +14,8 @@ from trm.study.schema import DataConfig
 from trm.tasks.arc import arc
 from trm.tasks.arc.augment import ArcAugmenter
 from trm.tasks.arc.generate import DEMONSTRATIONS, KINDS, kind_task
-from trm.tasks.build import build_dataset
+from trm.tasks.build import build_dataset, build_source
 from trm.tasks.expand import expand
-from trm.tasks.source import build_source
 
 FILES = tuple(str(path) for path in sorted((Path(__file__).parent / "files").glob("*.json")))
 SMALL = {"arc_side": 6, "train_puzzles": 10, "validation_puzzles": 5, "test_puzzles": 5, "augmentations": 3}
