@@ -7,6 +7,7 @@ import threading
 
 import pytest
 
+from trm.errors import UserError
 from trm.storage import Store
 from trm.storage.lease import Lease, LeaseHeld, LeaseLost
 
@@ -35,6 +36,13 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def lease(store: Store) -> Lease:
     return Lease(store, "tiny", term=60)
+
+
+def test_a_term_that_is_no_time_is_refused(store: Store, monkeypatch):
+    for text in ("", "a minute", "0", "nan", "inf"):
+        monkeypatch.setenv("TRM_LEASE_SECONDS", text)
+        with pytest.raises(UserError, match=f"TRM_LEASE_SECONDS={text}: give a number above 0"):
+            Lease(store, "tiny")
 
 
 def test_a_free_lease_is_taken_and_given_back(store: Store):

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from trm.errors import UserError
+from trm.io import positive_number
 
 TIMEOUT_VARIABLE = "TRM_WORKER_TIMEOUT"
 DEFAULT_TIMEOUT_SECONDS = 300.0
@@ -80,7 +81,7 @@ class Workers:
             )
         if world > 1:
             choose_interface()
-        seconds = float(os.environ.get(TIMEOUT_VARIABLE, DEFAULT_TIMEOUT_SECONDS))
+        seconds = positive_number(TIMEOUT_VARIABLE, DEFAULT_TIMEOUT_SECONDS)
         self.rank, self.world, self.seconds, self._dist = rank, world, seconds, dist
         try:
             dist.init_process_group(

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 from uuid import getnode, uuid4
 
+from trm.io import positive_number
 from trm.storage.base import ABSENT, Conflict, ObjectInfo, ObjectMissing, StorageError, Store
 
 NAME = "lease.json"
@@ -72,7 +73,7 @@ class Lease:
 
     def __init__(self, store: Store, run: str, term: float | None = None) -> None:
         self.store, self.run = store, run
-        self.term = float(os.environ.get(TERM_VARIABLE, TERM_SECONDS)) if term is None else term
+        self.term = positive_number(TERM_VARIABLE, TERM_SECONDS) if term is None else term
         self._token = uuid4().hex
         self._generation: str | None = None
         self._renewals = 0

@@ -149,6 +149,13 @@ def test_taken_where_it_can_run(monkeypatch):
     assert type(rounds(torch.float32)) is PlainRounds
 
 
+def test_more_symbols_than_its_buffers_hold_are_left_to_pytorch():
+    problem = Problem(torch.float32)
+    for vocab, kind in ((256, network.KernelRounds), (257, PlainRounds)):
+        weights = initial_weights(problem.model, problem.cells, vocab, 0)
+        assert type(load_implementation("fused").rounds(weights, problem.arch)) is kind
+
+
 def test_wrong_gradients_are_noticed(monkeypatch, caplog):
     choice._right.cache_clear()
     monkeypatch.setattr(choice, "gradients_differ", lambda *_: 0.5)

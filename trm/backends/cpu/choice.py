@@ -28,6 +28,7 @@ def products_for(weights: Weights, arch: Architecture) -> int | None:
     """The kind of products that computes this network; None: the kernel does not cover it, or cannot be used."""
     first = next(iter(weights.values()))
     covered = first.device.type == "cpu" and "blocks.0.token_mlp.down" in weights
+    covered = covered and len(weights["embed.weight"]) <= library.MAX_VOCAB
     if not covered or library.functions() is None:
         return None
     if arch.dtype == torch.float32:
