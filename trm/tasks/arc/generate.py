@@ -1,9 +1,8 @@
 """ARC tasks generated offline in the layout of the official JSON files.
 
-Task i is a pure function of (seed, i). Kinds are small: every grid fills its canvas, and each task draws the colours of
-its rule. Families have grids of different sizes, as additional training data: the paper trains on the demonstrations of
-the test tasks, all training tasks, and ConceptARC, which has other tasks of the same concepts. Kinds or families
-alternate, so as many consecutive tasks as there are have one of each.
+The paper trains on the demonstrations of the test tasks, all training tasks, and ConceptARC, which has other tasks of
+the same concepts; these are such tasks. Task i is a pure function of (seed, i). Families alternate, so as many
+consecutive tasks as there are families have one of each. Colours and grid sizes are random.
 """
 
 from __future__ import annotations
@@ -17,11 +16,6 @@ from trm.data import rng
 from trm.errors import UserError
 from trm.tasks.arc.spec import check_families
 
-KINDS = ("recolour", "swap", "clear", "ground", "flip")
-DEMONSTRATIONS = 6
-"""Demonstration pairs of a task of a kind; one more pair is its test."""
-COLOURED = 0.6
-"""Share of cells that are not background."""
 SMALLEST = 4
 """Smallest side of the canvas."""
 MOST_PAIRS = 50
@@ -60,53 +54,6 @@ def document(draw: Callable[[], tuple[np.ndarray, np.ndarray]], count: int) -> d
         if pair["input"] != pair["output"] and pair not in pairs:  # a pair must show the rule, and be new
             pairs.append(pair)
     return {"train": pairs[:-1], "test": pairs[-1:]}
-
-
-def _cells(draws: Draws, side: int, palette: np.ndarray) -> np.ndarray:
-    """A grid of background and palette colours, uint8 [side, side]."""
-    colours = palette[draws.below(len(palette), side * side)]
-    shown = draws.below(1000, side * side) < int(1000 * COLOURED)
-    return np.where(shown, colours, 0).astype(np.uint8).reshape(side, side)
-
-
-def _recolour(grid: np.ndarray, palette: np.ndarray) -> np.ndarray:
-    """The task's first colour becomes the second."""
-    return np.where(grid == palette[0], palette[1], grid)
-
-
-def _swap(grid: np.ndarray, palette: np.ndarray) -> np.ndarray:
-    """Swap the task's first two colours."""
-    return np.where(grid == palette[0], palette[1], np.where(grid == palette[1], palette[0], grid))
-
-
-_RULES: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
-    "recolour": _recolour,
-    "swap": _swap,
-    "clear": lambda grid, palette: np.where(grid == palette[0], 0, grid),
-    "ground": lambda grid, palette: np.where(grid == 0, palette[0], grid),
-    "flip": lambda grid, palette: grid[:, ::-1],
-}
-"""Kind -> rule: the last one moves cells, the others map every cell by itself."""
-
-
-def kind_task(seed: int, number: int, side: int) -> tuple[str, dict[str, Any]]:
-    """Name and document of one task, `{"train": [{"input", "output"}], "test": [...]}`.
-
-    Args:
-        seed: any integer.
-        number: 0, 1, ...; number mod 5 is the kind.
-        side: rows and columns of every grid.
-    """
-    kind = KINDS[number % len(KINDS)]
-    key = rng.key(rng.root_key(seed, "generate"), number)
-    draws = Draws(key)
-    palette = rng.permutations(rng.key(int(key[0]), 1), 0, 9)[0, :3] + 1
-
-    def draw() -> tuple[np.ndarray, np.ndarray]:
-        question = _cells(draws, side, palette)
-        return question, _RULES[kind](question, palette)
-
-    return f"{kind}-{number}", document(draw, DEMONSTRATIONS + 1)
 
 
 def _one(draws: Draws, low: int, high: int) -> int:
@@ -194,11 +141,11 @@ def tasks(
     check_families(families)
     # the seed is in the name, so that files of several seeds can be used together (0: as in earlier versions)
     own = f"{seed}-" if seed else ""
-    made = (family_task(seed, number, side, families, pairs) for number in range(count))
+    made = (task(seed, number, side, families, pairs) for number in range(count))
     return {name.replace("-", f"-{own}"): document for name, document in made}
 
 
-def family_task(
+def task(
     seed: int, number: int, side: int, families: tuple[str, ...], pairs: int
 ) -> tuple[str, dict[str, Any]]:
     """Name and document of one task; see `tasks`."""
