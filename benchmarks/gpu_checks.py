@@ -19,22 +19,19 @@ from trm.study.schema import ModelConfig
 def kernels(shapes: Shapes, dtype: torch.dtype, device: torch.device) -> Iterator[Check]:
     """Every kernel with every tile; a tile that does not run on this device is printed and skipped."""
     checks = KernelChecks(shapes, dtype, device)
-    yield from checks.norms()
-    yield from checks.gate()
-    if checks.products:
-        tiled = {
-            "channels": checks.channels,
-            "tokens": lambda tile: checks.tokens(tile, None),
-            "tokens backward": lambda tile: checks.tokens(None, tile),
-        }
-        for name, check in tiled.items():
-            for tile in candidates(name, architecture_of(device)):
-                try:
-                    yield from check(tile)
-                except Exception as error:
-                    print(f"  {name} {tile} does not run here: {str(error).splitlines()[0]}")
-        for rope in (False, True):
-            yield from checks.attention(rope)
+    tiled = {
+        "channels": checks.channels,
+        "tokens": lambda tile: checks.tokens(tile, None),
+        "tokens backward": lambda tile: checks.tokens(None, tile),
+    }
+    for name, check in tiled.items():
+        for tile in candidates(name, architecture_of(device)):
+            try:
+                yield from check(tile)
+            except Exception as error:
+                print(f"  {name} {tile} does not run here: {str(error).splitlines()[0]}")
+    for rope in (False, True):
+        yield from checks.attention(rope)
 
 
 def whole_network(model: ModelConfig, batch: int, device: torch.device) -> Iterator[Check]:

@@ -15,33 +15,30 @@ import triton
 from torch import Tensor
 
 from benchmarks.frame import ROOT
-from trm.backends.cuda import attention, norm, tokens
-from trm.backends.cuda.layers import Attention, Channels, Tokens
-from trm.backends.cuda.tiles import LIBRARY, OPERATIONS, TABLE, architecture_of, parse
+from benchmarks.kernels import WORTH_TIMING
+from trm.backends.cuda import norm
+from trm.backends.cuda.layers import Buffers, Channels, Tokens
+from trm.backends.cuda.tiles import LONGEST, OPERATIONS, TABLE, architecture_of, parse
 from trm.io import read_json, write_json
-from trm.model.fused import Buffers
 from trm.study.dataset_identity import shape as data_shape
 from trm.study.flops import inner_width
 from trm.study.flops import tokens as token_count
 from trm.study.grid import load_study
 
 Shape = tuple[int, int]
-HEADS, WIDTH = 8, 512
-"""Heads of the timed attention, and the width of the token mixing."""
+WIDTH = 512
+"""Of the token mixing."""
 ROUNDS = 15
 
 
 def study_shapes() -> dict[str, list[Shape]]:
-    """The shapes of each operation in the study at scale `gpu`, except those that no kernel supports."""
+    """The shapes of each operation in the study at scale `gpu`, except those that no kernel computes."""
     found: dict[str, set[Shape]] = {operation: set() for operation in OPERATIONS}
     for run in load_study(ROOT / "config" / "experiments.yaml", "gpu").runs.values():
         model = run.config.model
         length = token_count(model, data_shape(run.config.data).seq_len)
         found["channels"].add((model.d_model, inner_width(model, model.d_model)))
-        if model.mixer == "attention":
-            if attention.fits(length, model.d_model // model.heads):
-                found["attention"].add((length, model.d_model // model.heads))
-        elif length <= tokens.LONGEST:
+        if model.mixer == "mlp" and length <= LONGEST:
             found["tokens"].add((length, inner_width(model, length)))
     found["tokens backward"] = found["tokens"]
     return {operation: sorted(shapes) for operation, shapes in found.items()}
@@ -52,33 +49,22 @@ def call_of(
 ) -> Callable[[], Any]:
     """The layer's operation on random inputs with the tile `choice`. ValueError: the tile does not fit the shape."""
     first, second = shape
-    table = {name: {"*": choice if name == operation else LIBRARY} for name in OPERATIONS}
+    table = {operation: {"*": choice}}
 
     def draw(*sizes: int, std: float = 1.0) -> Tensor:
         return (torch.randn(sizes, device=device) * std).to(dtype)
 
-    def layer(kind: Any, into: Shape, back: Shape, **more: Any) -> Any:
+    def layer(kind: Any, into: Shape, back: Shape) -> Any:
         weights = draw(*into, std=into[1] ** -0.5), draw(*back, std=back[1] ** -0.5)
         grads = tuple(torch.zeros(w.shape, device=device) for w in weights)
-        return kind(weights, grads, Buffers(), table, **more)
+        return kind(weights, grads, Buffers(), table)
 
     if operation == "channels":
         channels = layer(Channels, (2 * second, first), (first, second))
         x, kept = draw(rows * 97, first), draw(rows * 97, 2 * second)
         return lambda: channels.forward(x, kept)
-    if operation == "attention":
-        width = HEADS * second
-        heads = layer(Attention, (3 * width, width), (width, width), heads=HEADS, rope=True)
-        x, qkv, attended = (draw(first, rows, k * width) for k in (1, 3, 1))
-        grad = draw(first * rows, width)
-
-        def both() -> None:
-            heads.forward(x, qkv, attended)
-            heads.backward(grad, x, qkv, attended)
-
-        return both
     tile = parse(operation, choice)
-    if tile and second % tile["INNER"]:
+    if second % tile["INNER"]:
         raise ValueError(f"the inner width {second} is not a multiple of {tile['INNER']}")
     mixing = layer(Tokens, (2 * second, first), (first, second))
     x, y, grad = (draw(first, rows * WIDTH) for _ in range(3))
@@ -98,10 +84,10 @@ def milliseconds(call: Callable[[], Any]) -> float:
     return float(start.elapsed_time(end))
 
 
-def fastest(operation: str, shape: Shape, rows: int, device: torch.device, dtype: torch.dtype) -> str:
-    """The choice with the smallest median time; candidates take turns."""
+def fastest(operation: str, shape: Shape, rows: int, device: torch.device, dtype: torch.dtype) -> str | None:
+    """The tile with the smallest median time, None if none runs; candidates take turns."""
     calls: dict[str, Callable[[], Any]] = {}
-    for choice in (*OPERATIONS[operation].candidates[architecture_of(device)], LIBRARY):
+    for choice in WORTH_TIMING[operation][architecture_of(device)]:
         try:
             call = call_of(operation, shape, choice, rows, device, dtype)
             call()  # compiles
@@ -115,7 +101,7 @@ def fastest(operation: str, shape: Shape, rows: int, device: torch.device, dtype
     medians = {choice: statistics.median(values) for choice, values in times.items()}
     text = ", ".join(f"{choice} {value:.3f} ms" for choice, value in medians.items())
     print(f"{operation} {'x'.join(map(str, shape))}: {text}", flush=True)
-    return min(medians, key=medians.__getitem__)
+    return min(medians, key=medians.__getitem__, default=None)
 
 
 def refresh(
@@ -131,7 +117,8 @@ def refresh(
     entry = document[architecture_of(device)]
     for operation, wanted in shapes.items():
         for shape in wanted:
-            entry[operation]["x".join(map(str, shape))] = fastest(operation, shape, rows, device, dtype)
+            if tile := fastest(operation, shape, rows, device, dtype):
+                entry[operation]["x".join(map(str, shape))] = tile
     entry["source"] = source
     write_json(path, document)
 

@@ -25,6 +25,15 @@ def shipped(name: str) -> Path:
     return inside / name if inside.is_dir() else package.parent / name
 
 
+def positive_number(variable: str, default: float) -> float:
+    """A positive number of the environment. Raises UserError for another value."""
+    text = os.environ.get(variable, str(default))
+    with contextlib.suppress(ValueError):
+        if 0 < (value := float(text)) < math.inf:
+            return value
+    raise UserError(f"{variable}={text}: give a number above 0")
+
+
 def sha256_file(path: str | Path) -> str:
     """SHA-256 of a file's content, hexadecimal."""
     with open(path, "rb") as source:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from trm.backends.cuda.device import CudaBackend
-from trm.backends.cuda.visible import why_no_gpu
+from trm.backends.cuda.gpus import why_no_gpu
 
 
 @pytest.fixture

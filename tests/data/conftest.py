@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from trm.study.schema import DataConfig
-from trm.tasks.build import build_dataset
-from trm.tasks.source import build_source
+from trm.tasks.build import build_dataset, build_source
 
 
 def small(**changes) -> DataConfig:

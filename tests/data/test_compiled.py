@@ -33,7 +33,7 @@ def test_the_trainers_imports_need_no_compiler():
     code = """if True:
         import sys
         from trm.data import dataset, sampler
-        from trm.tasks import source, task_of
+        from trm.tasks import build, task_of
         task_of("sudoku"), task_of("maze"), task_of("arc")
         print([name for name in ("numba", "torch", "scipy", "pandas", "google.cloud.storage") if name in sys.modules])
     """

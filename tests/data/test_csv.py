@@ -9,7 +9,7 @@ from trm.data import csv_source
 from trm.data.pool import load_pool
 from trm.errors import UserError
 from trm.study.schema import DataConfig
-from trm.tasks.source import build_source
+from trm.tasks.build import build_source
 from trm.tasks.sudoku.geometry import to_text
 
 HEADER = "source,question,answer,rating\n"
@@ -169,7 +169,7 @@ def test_remote_files_are_fetched_once_and_checked(tmp_path, pool_4x4, monkeypat
     """gs:// goes through the package's own store, here a folder that plays the bucket."""
     from trm.io import sha256_file
     from trm.storage import open_store
-    from trm.tasks import source
+    from trm.tasks import build
 
     (tmp_path / "bucket").mkdir()
     path = tmp_path / "bucket" / "a.csv"
@@ -180,7 +180,7 @@ def test_remote_files_are_fetched_once_and_checked(tmp_path, pool_4x4, monkeypat
         opened.append(uri)
         return open_store(tmp_path / "bucket")
 
-    monkeypatch.setattr(source, "open_store", bucket)
+    monkeypatch.setattr(build, "open_store", bucket)
     monkeypatch.setenv("TRM_CACHE", str(tmp_path / "cache"))
     config = csv_config("gs://team/puzzles/a.csv", sha256=(sha256_file(path),))
     assert build_source(config, tmp_path / "out").puzzles == 12

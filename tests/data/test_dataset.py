@@ -12,8 +12,7 @@ from trm.data import files
 from trm.data.dataset import ARRAYS, OWN_ARRAYS, SPLITS, load
 from trm.data.pool import load_pool
 from trm.errors import UserError
-from trm.tasks.build import build_dataset
-from trm.tasks.source import build_source
+from trm.tasks.build import build_dataset, build_source
 
 
 def test_layout_is_the_references(set_4x4):

@@ -7,16 +7,15 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from trm.data.dataset import load
-from trm.data.mixture import MixtureSampler
 from trm.data.pool import load_pool
+from trm.data.sampler import MixtureSampler
 from trm.errors import UserError
 from trm.study.dataset_identity import dataset_identity
 from trm.study.fingerprint import run_fingerprint
 from trm.study.reading import error_sentence
 from trm.study.schema import DataConfig, RunConfig
 from trm.study.stages import DrawStage, draw_stages
-from trm.tasks.build import build_dataset
-from trm.tasks.source import build_source
+from trm.tasks.build import build_dataset, build_source
 from trm.tasks.sudoku.geometry import to_text
 
 SIX = {"box_rows": 2, "box_cols": 3}

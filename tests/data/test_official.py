@@ -15,10 +15,9 @@ from trm.data.pool import TEST, load_pool
 from trm.errors import UserError
 from trm.study.schema import TASKS, DataConfig
 from trm.study.tasks import OfficialFiles, spec_of
-from trm.tasks.build import build_dataset
+from trm.tasks.build import build_dataset, build_source
 from trm.tasks.maze.maze import canonical_mazes, generated_pool
 from trm.tasks.maze.spec import CHARACTERS
-from trm.tasks.source import build_source
 from trm.tasks.sudoku.classes import class_keys
 from trm.tasks.sudoku.geometry import Geometry, to_text
 from trm.tasks.sudoku.pool import generated_pool as generated_sudoku

@@ -2,8 +2,7 @@
 
 import pytest
 
-from trm.data.parallel import over_rows
-from trm.data.progress import Progress
+from trm.data.progress import Progress, over_rows
 
 
 def test_long_work_prints_share_and_time_left(capsys):

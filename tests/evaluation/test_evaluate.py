@@ -12,7 +12,7 @@ from trm.cli import main
 from trm.data.dataset import Meta, one_example_set
 from trm.errors import UserError
 from trm.evaluation import bins, policies
-from trm.evaluation.evaluate import Evaluation
+from trm.evaluation.evaluate import Evaluation, evaluate_run
 from trm.model.scores import Score
 from trm.study.flops import forward_flops
 from trm.study.schema import DataConfig, EvaluationConfig
@@ -192,9 +192,30 @@ def test_choosing_among_restarts():
     )  # K, B, S
     halts = torch.tensor([[3.0, 0.0], [1.0, 1.0], [2.0, 5.0]])
     labels = torch.tensor([[1, 2], [1, 1]], dtype=torch.uint8)
-    assert policies._most_confident(answers, halts, labels).tolist() == [0, 2]
-    assert policies._most_frequent(answers, halts, labels).tolist() == [2, 1]
-    assert policies._right_one(answers, halts, labels).tolist()[0] in (1, 2)
+    best, majority, oracle = policies.chosen(answers, halts, labels, ignore=0)
+    assert (best.tolist(), majority.tolist()) == ([0, 2], [2, 1])
+    assert oracle.tolist()[0] in (1, 2)
+
+
+@pytest.mark.parametrize(("ignore", "right"), [(0, 0), (-1, 1)])
+def test_the_oracle_ignores_what_the_score_ignores(ignore, right):
+    """Data sets of other tools may ignore no label: then an answer must have the padding right, too."""
+    answers = torch.tensor([[[1, 1]], [[1, 0]]], dtype=torch.uint8)
+    labels = torch.tensor([[1, 0]], dtype=torch.uint8)
+    assert policies.chosen(answers, torch.tensor([[1.0], [0.0]]), labels, ignore)[2].tolist() == [right]
+
+
+def test_what_several_workers_cannot_do_is_refused_before_the_work(trained, dataset_folder, tmp_path):
+    backend = CpuBackend()
+    backend.world = 4
+    with pytest.raises(UserError, match="--predictions requires a single worker"):
+        evaluate_run(
+            tmp_path, dataset_folder, EvaluationConfig(), tmp_path / "e.json", tmp_path / "p", backend
+        )
+    few = evaluation(trained, dataset_folder, test_puzzles=3)
+    few.backend = backend
+    with pytest.raises(UserError, match=f"3 puzzles of {dataset_folder} for 4 workers: give more puzzles"):
+        few.run()
 
 
 def test_noise_is_needed_for_restarts_to_differ(trained, dataset_folder):

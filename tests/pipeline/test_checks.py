@@ -77,7 +77,7 @@ def test_what_cannot_be_drawn_or_cut_is_refused(check, change, said):
 
 
 def test_sizes_of_known_pools():
-    from trm.tasks.sudoku.small import classes_4x4
+    from trm.tasks.sudoku.classes import classes_4x4
     from trm.tasks.sudoku.spec import CLASSES_4X4
 
     found = {clues: len(classes_4x4(clues, clues)[0]) for clues in CLASSES_4X4}

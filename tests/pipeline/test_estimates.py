@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from trm.backends.cuda.visible import visible_gpus
+from trm.backends.cuda.gpus import visible_gpus
 from trm.errors import UserError
 from trm.pipeline import plan
 from trm.pipeline.estimates import Estimates

@@ -7,6 +7,7 @@ import threading
 
 import pytest
 
+from trm.errors import UserError
 from trm.storage import Store
 from trm.storage.lease import Lease, LeaseHeld, LeaseLost
 
@@ -37,6 +38,13 @@ def lease(store: Store) -> Lease:
     return Lease(store, "tiny", term=60)
 
 
+def test_a_term_that_is_no_time_is_refused(store: Store, monkeypatch):
+    for text in ("", "a minute", "0", "nan", "inf"):
+        monkeypatch.setenv("TRM_LEASE_SECONDS", text)
+        with pytest.raises(UserError, match=f"TRM_LEASE_SECONDS={text}: give a number above 0"):
+            Lease(store, "tiny")
+
+
 def test_a_free_lease_is_taken_and_given_back(store: Store):
     first = lease(store)
     first.acquire()
@@ -54,6 +62,29 @@ def test_a_living_holder_keeps_it(store: Store, clock: Clock):
     with pytest.raises(LeaseHeld, match=r"tiny is being written by process \d+ on .*: stop it"):
         lease(store).acquire()
     assert clock.now < 60
+
+
+def test_where_it_pays_a_living_holder_is_waited_for(store: Store, clock: Clock, capsys):
+    first, looks = lease(store), []
+    first.acquire()
+
+    def live():
+        looks.append(0)
+        (first.renew if len(looks) < 4 else first.release)()
+
+    clock.during = live
+    lease(store).acquire(wait=True)
+    assert len(looks) == 4
+    assert capsys.readouterr().err.count("trains this run; waiting for it to end") == 1
+
+
+def test_one_of_another_machine_is_not_waited_for(store: Store, clock: Clock, monkeypatch):
+    first = lease(store)
+    first.acquire()
+    clock.during = first.renew
+    monkeypatch.setattr("trm.storage.lease._machine", lambda: "another")
+    with pytest.raises(LeaseHeld):
+        lease(store).acquire(wait=True)
 
 
 def test_a_silent_holder_loses_it_and_learns_so(store: Store, clock: Clock):

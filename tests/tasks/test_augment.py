@@ -14,10 +14,10 @@ from trm.model.act import Rows
 from trm.tasks import task_of
 from trm.tasks.expand import expand
 from trm.tasks.maze.maze import dihedral_cells, examine
-from trm.tasks.sudoku.augment import SudokuAugmenter, sudoku_maps
-from trm.tasks.sudoku.geometry import Geometry, broken_rule
+from trm.tasks.sudoku.geometry import Geometry, broken_rule, sudoku_maps
 from trm.tasks.sudoku.kernels import solve_batch
 from trm.tasks.sudoku.pool import solve
+from trm.tasks.sudoku.task import SudokuAugmenter
 from trm.training.step import Batch, transformed
 
 SHAPES = st.sampled_from([(2, 2), (2, 3), (3, 2), (3, 3), (2, 4), (4, 4), (3, 5)])

@@ -6,14 +6,12 @@ import pytest
 from tests.data.conftest import small
 from trm.data.dataset import Meta, load
 from trm.tasks import task_of
-from trm.tasks.build import build_dataset
+from trm.tasks.build import build_dataset, build_source
 from trm.tasks.inspect import describe
 from trm.tasks.marginals import describe as marginals
-from trm.tasks.source import build_source
-from trm.tasks.sudoku.classes import class_keys
+from trm.tasks.sudoku.classes import FOUR, class_keys, classes_4x4
 from trm.tasks.sudoku.geometry import Geometry, to_text
 from trm.tasks.sudoku.pool import solve
-from trm.tasks.sudoku.small import FOUR, classes_4x4
 
 
 @pytest.fixture(scope="module")

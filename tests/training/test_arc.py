@@ -16,10 +16,9 @@ from trm.evaluation.votes import can_vote, vote_results
 from trm.model.inference import InferenceNetwork
 from trm.study.schema import DataConfig, EvaluationConfig
 from trm.tasks.arc.augment import ArcAugmenter
-from trm.tasks.arc.generate import KINDS
-from trm.tasks.build import build_dataset
+from trm.tasks.arc.spec import FAMILIES
+from trm.tasks.build import build_dataset, build_source
 from trm.tasks.expand import expand
-from trm.tasks.source import build_source
 from trm.training.dataset import Dataset
 from trm.training.feed import Feed
 from trm.training.step import Batch, RowBatch
@@ -148,7 +147,7 @@ def test_copies_vote(folder, tmp_path, wrong, copies, first, second):
     assert measured["vote"]["correct"] == 5 * second
     assert measured["vote"]["restarts"] == (4 if copies is None else 1)
     assert [task["vote"] for task in tasks] == [second] * 5
-    assert {task["task"].split("-")[0] for task in tasks} == set(KINDS)
+    assert {task["task"].split("-")[0] for task in tasks} == set(FAMILIES)
 
 
 def test_an_evaluation_holds_the_votes(folder, tmp_path):

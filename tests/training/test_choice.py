@@ -10,9 +10,11 @@ from tests.training.conftest import config, trainer
 from trm.backends.cpu.device import CpuBackend
 from trm.backends.cuda import compiled
 from trm.errors import UserError
+from trm.evaluation.evaluate import inference_network
 from trm.model.plain import PlainNetwork
-from trm.study.schema import ModelConfig
+from trm.study.schema import EvaluationConfig, ModelConfig
 from trm.training import choice
+from trm.training.outputs import load_weights
 
 RUN = config(training={"steps": 4})
 NAMES = ("fused", "plain")
@@ -75,6 +77,23 @@ def test_a_placement_overrides_it(timed, dataset_folder, tmp_path):
     ):
         trainer(wrong, dataset_folder, tmp_path)
     assert timed[1] == []
+
+
+def test_a_single_candidate_is_not_timed(timed, dataset_folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(CpuBackend, "candidates", ("fused",))
+    assert trainer(RUN, dataset_folder, tmp_path).backend.network == "fused"
+    assert timed[1] == []
+    assert "network:" not in capsys.readouterr().out
+
+
+def test_the_evaluation_takes_the_network_of_the_training(timed, dataset_folder, tmp_path):
+    seconds, _ = timed
+    seconds["fused"] = 3.0
+    assert trainer(RUN, dataset_folder, tmp_path).run() == 0
+    trained, backend = load_weights(tmp_path / "run"), CpuBackend()
+    assert backend.network == "fused"
+    inference_network(trained, EvaluationConfig(), backend)
+    assert backend.network == "plain"
 
 
 def test_one_that_does_not_run_is_not_taken(timed, dataset_folder, tmp_path, monkeypatch, caplog):

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from tests.training.conftest import config
-from trm.backends.cuda.claims import claim
+from trm.backends.cuda.gpus import claim
 from trm.backends.launch import run_workers
 
 SCRIPT = "import os, sys, time; rank = os.environ['RANK']; "
@@ -18,7 +18,7 @@ SCRIPT = "import os, sys, time; rank = os.environ['RANK']; "
 def test_each_process_claims_another_gpu(tmp_path):
     """More processes than GPUs spread over them, and a process that asks again keeps its own."""
     code = (
-        "import os, pathlib, sys; os.umask(0o077); from trm.backends.cuda.claims import claim; "
+        "import os, pathlib, sys; os.umask(0o077); from trm.backends.cuda.gpus import claim; "
         "ask = lambda: claim(['a', 'b'], 1, pathlib.Path(sys.argv[1])); print(*ask(), *ask(), flush=True); input()"
     )
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}

@@ -30,8 +30,7 @@ from tests.xla.steps import config  # noqa: E402
 from trm.backends.tpu.device import XlaBackend  # noqa: E402
 from trm.evaluation.evaluate import evaluate_run  # noqa: E402
 from trm.study.schema import DataConfig, EvaluationConfig, RunConfig, RuntimeConfig  # noqa: E402
-from trm.tasks.build import build_dataset  # noqa: E402
-from trm.tasks.source import build_source  # noqa: E402
+from trm.tasks.build import build_dataset, build_source  # noqa: E402
 from trm.training.dataset import Dataset  # noqa: E402
 from trm.training.loop import Trainer  # noqa: E402
 

@@ -1,8 +1,9 @@
 """The interface between the engine and a device.
 
 All backends run the same training step: static shapes, no data-dependent branches, state updated in place. A backend
-decides where tensors live, how the step is compiled, how workers sum a vector, and which dtype is fast. A step is
-`program(step)(batch, h_cycles, l_cycles)`; it returns nothing, results come from `fetch`.
+decides where tensors live, how the step is compiled, how workers sum a vector, and which dtype is fast. A step (see
+`trm.training.step.TrainStep`) is `program(step)(batch, h_cycles, l_cycles)`: it returns nothing, results come from
+`fetch`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,6 +20,9 @@ from torch import Tensor
 from trm.backends.tpu.metrics import Use
 from trm.backends.workers import Workers
 from trm.errors import UserError
+
+if TYPE_CHECKING:
+    from trm.training.step import TrainStep
 
 
 class Precision(NamedTuple):
@@ -54,41 +58,6 @@ def precision_of(requested: str, fast_bfloat16: bool, device: str) -> Precision:
     forward = {"float32": torch.float32, "float16": torch.float16}.get(requested, torch.bfloat16)
     weights = torch.bfloat16 if requested == "bfloat16_weights" else torch.float32
     return Precision(requested, forward, weights, requested == "float16", reason)
-
-
-class State(Protocol):
-    """The tensors that a step changes."""
-
-    reduce: Tensor
-    """The vector that `exchange` sums over the workers: written by `gradients`, read by `update`."""
-
-    def changed_tensors(self) -> list[Tensor]:
-        """All tensors that a step changes and the next step reads."""
-
-    def row_axes(self) -> list[tuple[Tensor, int | None]]:
-        """`changed_tensors` with their axes of batch rows; None: equal in all workers."""
-
-
-class Step(Protocol):
-    """A training step, which changes its state in place. A call is gradients, exchange, update."""
-
-    before_update: Callable[[], None]
-    """Called before the state changes: until then a step may be abandoned."""
-
-    @property
-    def state(self) -> State:
-        """The state that it changes."""
-
-    def gradients(self, batch: Any, h_cycles: int, l_cycles: int) -> None:
-        """The part before the workers communicate; changes no state."""
-
-    def exchange(self) -> None:
-        """Call `before_update`, then sum over the workers."""
-
-    def update(self) -> None:
-        """The part after it, which changes the state."""
-
-    def __call__(self, batch: Any, h_cycles: int, l_cycles: int) -> None: ...
 
 
 class Backend(ABC):
@@ -141,7 +110,7 @@ class Backend(ABC):
         """`place` for a tensor whose dimension `dim` is this worker's batch rows; SPMD shards it."""
         return self.place(tensor)
 
-    def program(self, step: Step) -> Callable[..., None]:
+    def program(self, step: TrainStep) -> Callable[..., None]:
         """The step, compiled if the backend compiles."""
         return step
 

@@ -1,6 +1,6 @@
 """Backends by name, and implementations of the network by name, as used in `Backend.network` and `placement.network`.
 
-To add an implementation, provide the parts of a `trm.model.implementation.Implementation` and an entry in LOADERS.
+To add an implementation, provide the parts of a `trm.model.plain.Implementation` and an entry in LOADERS.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ import torch
 from trm.backends.base import Backend
 from trm.errors import UserError
 from trm.model.definition import Architecture, Weights
-from trm.model.implementation import Implementation, Rounds
-from trm.model.plain import PLAIN
+from trm.model.plain import PLAIN, Implementation, PlainRounds
 
 NAMES = ("cpu", "cuda", "xla")
 BACKEND_VARIABLE = "TRM_BACKEND"
@@ -60,7 +59,7 @@ def open_backend(name: str = "auto", threads: int | None = None) -> Backend:
 
 def _best() -> tuple[str, str]:
     """The backend for this machine, and why."""
-    from trm.backends.cuda.visible import why_no_gpu
+    from trm.backends.cuda.gpus import why_no_gpu
     from trm.backends.tpu.chips import tpu_wanted
 
     if tpu_wanted():
@@ -75,7 +74,7 @@ def _fused() -> Implementation:
     from trm.backends.cpu.choice import products_for
     from trm.backends.cpu.network import KernelRounds
 
-    def rounds(weights: Weights, arch: Architecture) -> Rounds:
+    def rounds(weights: Weights, arch: Architecture) -> PlainRounds:
         products = products_for(weights, arch)
         return PLAIN.rounds(weights, arch) if products is None else KernelRounds(weights, arch, products)
 
@@ -85,7 +84,7 @@ def _fused() -> Implementation:
 def _triton() -> Implementation:
     from trm.backends.cuda.network import TritonNetwork, TritonRounds
 
-    return Implementation(TritonNetwork, lambda weights, arch: TritonRounds(weights, None, arch))
+    return Implementation(TritonNetwork, TritonRounds)
 
 
 def _compiled() -> Implementation:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from trm.errors import UserError
+from trm.io import positive_number
 
 TIMEOUT_VARIABLE = "TRM_WORKER_TIMEOUT"
 DEFAULT_TIMEOUT_SECONDS = 300.0
@@ -80,7 +81,7 @@ class Workers:
             )
         if world > 1:
             choose_interface()
-        seconds = float(os.environ.get(TIMEOUT_VARIABLE, DEFAULT_TIMEOUT_SECONDS))
+        seconds = positive_number(TIMEOUT_VARIABLE, DEFAULT_TIMEOUT_SECONDS)
         self.rank, self.world, self.seconds, self._dist = rank, world, seconds, dist
         try:
             dist.init_process_group(
@@ -105,14 +106,12 @@ class Workers:
         )
 
     def all_reduce(self, flat: Tensor) -> None:
-        """Sum over the workers, in place."""
         try:
             self._dist.all_reduce(flat)
         except RuntimeError as error:
             raise self._lost(error) from error
 
     def gather(self, vector: Tensor) -> list[Tensor]:
-        """Every worker's host vector, by rank."""
         gathered = [torch.empty_like(vector) for _ in range(self.world)]
         try:
             self._dist.all_gather(gathered, vector.contiguous(), group=self._host)
@@ -121,7 +120,6 @@ class Workers:
         return gathered
 
     def broadcast(self, tensor: Tensor) -> None:
-        """Overwrite a host tensor by rank 0's."""
         try:
             self._dist.broadcast(tensor, 0, group=self._host)
         except RuntimeError as error:

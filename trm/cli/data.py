@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _source(args: argparse.Namespace) -> int:
-    from trm.tasks.source import build_source
+    from trm.tasks.build import build_source
 
     pool = build_source(_config(args), args.out)
     print(f"{args.out}: {pool.puzzles:,} puzzles in {pool.report['classes']:,} classes")
@@ -106,7 +106,7 @@ def _inspect(args: argparse.Namespace) -> int:
 def _fetch(args: argparse.Namespace) -> int:
     from trm.cli.study import project_of
     from trm.pipeline.catalogue import source_name
-    from trm.tasks.source import build_source, downloads
+    from trm.tasks.build import build_source, downloads
 
     project = project_of(args)
     names = args.experiments or project.selection.experiments
@@ -122,7 +122,7 @@ def _fetch(args: argparse.Namespace) -> int:
 
 
 def _checksum(args: argparse.Namespace) -> int:
-    from trm.tasks.source import checksum
+    from trm.tasks.build import checksum
 
     print(",".join(f"{file}#sha256={checksum(file)}" for file in args.files))
     return 0
@@ -130,7 +130,7 @@ def _checksum(args: argparse.Namespace) -> int:
 
 def _tasks(args: argparse.Namespace) -> int:
     from trm.io import write_json
-    from trm.tasks.arc.families import FAMILIES, tasks
+    from trm.tasks.arc.generate import FAMILIES, tasks
 
     families = tuple(args.families.split(",")) if args.families else tuple(FAMILIES)
     found = tasks(args.count, args.side, args.seed, families, args.pairs)

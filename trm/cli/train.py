@@ -79,7 +79,6 @@ def run(args: argparse.Namespace) -> int:
     from trm.errors import UserError
     from trm.storage.cache import fetch
     from trm.storage.folders import output_folder
-    from trm.training.checkpoints.lock import training_lock
     from trm.training.checkpoints.remote import open_checkpoints
     from trm.training.interrupt import EXIT_TERMINATED, EXIT_UNFINISHED
     from trm.training.loop import Trainer
@@ -97,7 +96,6 @@ def run(args: argparse.Namespace) -> int:
         dataset_folder = fetch(args.dataset)
         init_from = _initial_run(config.training.init_from, args)
         with (
-            training_lock(args.checkpoints, backend.rank),
             output_folder(args.out, last=("training.json",), upload=backend.rank == 0) as out,
             open_checkpoints(args.checkpoints, name, backend, runtime.keep_checkpoints) as checkpoints,
         ):

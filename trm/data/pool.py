@@ -125,18 +125,26 @@ def load_pool(folder: Path) -> tuple[Pool, dict[str, Any]]:
     return Pool(**fields, names=manifest.get("names", [])), manifest
 
 
+def doubling_bins(values: np.ndarray) -> list[tuple[int, int]]:
+    """Inclusive limits 0, 1, 2-3, 4-7, ... up to the largest value, preceded by -1 if any values are unknown."""
+    limits = [(-1, -1)] if values.min() < 0 else []
+    low, high = 0, 0
+    while low <= values.max():
+        limits.append((low, high))
+        low, high = high + 1, 2 * high + 1
+    return limits
+
+
 def histogram(ratings: np.ndarray) -> dict[str, Any]:
     """Distribution of ratings for a manifest: counts in bins of doubling width, and quantiles."""
     known = ratings[ratings >= 0]
     if not len(known):
         return {"known": 0}
-    edges = [0, 1]
-    while edges[-1] <= int(known.max()):
-        edges.append(edges[-1] * 2)
-    counts = np.histogram(known, bins=[*edges[:-1], edges[-1] - 0.5])[0]
+    limits = doubling_bins(known)
+    counts = np.histogram(known, bins=[*(low for low, _ in limits), limits[-1][1] + 0.5])[0]
     bins = {
-        (str(low) if high - low == 1 else f"{low}-{high - 1}"): int(count)
-        for low, high, count in zip(edges, edges[1:], counts)
+        (str(low) if low == high else f"{low}-{high}"): int(count)
+        for (low, high), count in zip(limits, counts)
     }
     quantiles = np.quantile(known, [0, 0.25, 0.5, 0.75, 1]).tolist()
     return {

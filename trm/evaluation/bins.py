@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from trm.data.dataset import PuzzleSet
+from trm.data.pool import doubling_bins
 
 MOST = 12
 """Maximum number of bins of equal width."""
@@ -28,7 +29,7 @@ def binned(puzzles: PuzzleSet, blank: int | None) -> dict[str, tuple[np.ndarray,
     for name, value in values.items():
         if value is not None and len(np.unique(value)) > 1:
             # guesses start at 0 and have a long tail; lengths of paths do not
-            limits = _doubling(value) if name == "rating" and value.min() <= 0 else _even(value)
+            limits = doubling_bins(value) if name == "rating" and value.min() <= 0 else _even(value)
             lows = np.array([low for low, _ in limits])
             result[name] = np.searchsorted(lows, value, side="right") - 1, limits
     return result
@@ -39,16 +40,6 @@ def _even(values: np.ndarray) -> list[tuple[int, int]]:
     low, high = int(values.min()), int(values.max())
     width = -(-(high - low + 1) // MOST)
     return [(first, min(high, first + width - 1)) for first in range(low, high + 1, width)]
-
-
-def _doubling(values: np.ndarray) -> list[tuple[int, int]]:
-    """Bins 0, 1, 2-3, 4-7, ..., preceded by -1 if any ratings are unknown."""
-    limits = [(-1, -1)] if values.min() < 0 else []
-    low, high = 0, 0
-    while low <= values.max():
-        limits.append((low, high))
-        low, high = high + 1, 2 * high + 1
-    return limits
 
 
 def counts(right: np.ndarray, bins: np.ndarray, number: int) -> np.ndarray:

@@ -36,8 +36,8 @@ def inference_network(
     """The network with the evaluation's choice of weights, and the name of its precision, which is the training's."""
     precision = backend.precision(trained.meta["precision"])
     arch = architecture(trained.config.model, precision.forward)
-    if trained.meta.get("network") in backend.candidates:
-        backend.network = trained.meta["network"]
+    if trained.network in backend.candidates:
+        backend.network = trained.network
     check_kernels(backend, trained.config.model, trained.meta["seq_len"], precision.forward)
     weights = trained.weights(evaluation.weights, evaluation.average)
     puzzle = trained.tensors.get(f"raw.{PUZZLE}")
@@ -81,7 +81,12 @@ class Evaluation:
         return Score(self.backend.device, self.dataset.puzzles.ignore, self.blank)
 
     def _share(self, data: Rows) -> Rows:
-        """This worker's share of a split."""
+        """This worker's share of a split. Raises UserError if one would have none."""
+        count, workers = len(data.inputs), self.backend.world
+        if count < workers:
+            raise UserError(
+                f"{count} puzzles of {self.dataset.folder} for {workers} workers: give more puzzles"
+            )
         return Rows(*(tensor[self.backend.worker :: self.backend.world] for tensor in data))
 
     def _bins(self, split: str, right: torch.Tensor) -> dict[str, list[dict[str, Any]]]:
@@ -228,13 +233,13 @@ def evaluate_run(
     Raises:
         UserError: files are missing or do not match.
     """
+    if predictions and backend.world > 1:
+        raise UserError("--predictions requires a single worker")
     runner = Evaluation(load_weights(run), Dataset(dataset), evaluation, backend)
     document = runner.run()
     if backend.rank:
         return None
     if predictions:
-        if backend.world > 1:
-            raise UserError("--predictions requires a single worker")
         buffer = io.BytesIO()
         np.savez_compressed(buffer, allow_pickle=False, **runner.predictions)
         write_bytes(predictions, buffer.getvalue())

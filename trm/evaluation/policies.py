@@ -218,30 +218,21 @@ def restarts(
             k = restart + 1
             if k in result.best:
                 answers_KBS, halts_KB = torch.stack(answers), torch.stack(halts)
-                for scores, choose in (
-                    (result.best, _most_confident),
-                    (result.majority, _most_frequent),
-                    (result.oracle, _right_one),
-                ):
-                    index_B = choose(answers_KBS, halts_KB, labels)
-                    chosen = answers_KBS[index_B, torch.arange(count, device=x.device)]
-                    scores[k].add_answers(chosen, inputs, labels, depth)
+                indices = chosen(answers_KBS, halts_KB, labels, result.oracle[k].ignore)
+                for scores, index_B in zip((result.best, result.majority, result.oracle), indices):
+                    taken = answers_KBS[index_B, torch.arange(count, device=x.device)]
+                    scores[k].add_answers(taken, inputs, labels, depth)
                 wait()
                 result.seconds[k] += time.perf_counter() - started
     return result
 
 
-def _most_confident(answers_KBS: Tensor, halts_KB: Tensor, labels_BS: Tensor) -> Tensor:
-    return halts_KB.argmax(0)
-
-
-def _most_frequent(answers_KBS: Tensor, halts_KB: Tensor, labels_BS: Tensor) -> Tensor:
+def chosen(
+    answers_KBS: Tensor, halts_KB: Tensor, labels_BS: Tensor, ignore: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The restart [B] that each policy of `Restarts` takes; cells labelled `ignore` are right in any answer."""
+    best_B = halts_KB.argmax(0)
     votes_KB = torch.stack([(answers_KBS == answer).all(-1).sum(0) for answer in answers_KBS])
-    top = votes_KB == votes_KB.max(0).values
-    return torch.where(top, halts_KB, -torch.inf).argmax(0)
-
-
-def _right_one(answers_KBS: Tensor, halts_KB: Tensor, labels_BS: Tensor) -> Tensor:
-    ignored = labels_BS == 0
-    right_KB = ((answers_KBS == labels_BS) | ignored).all(-1)
-    return torch.where(right_KB.any(0), right_KB.float().argmax(0), halts_KB.argmax(0))
+    top_KB = torch.where(votes_KB == votes_KB.max(0).values, halts_KB, -torch.inf)
+    right_KB = ((answers_KBS == labels_BS) | (labels_BS == ignore)).all(-1)
+    return best_B, top_KB.argmax(0), torch.where(right_KB.any(0), right_KB.float().argmax(0), best_B)

@@ -19,6 +19,7 @@ from trm.model.inference import InferenceNetwork
 from trm.study.records import WEIGHTS
 from trm.study.tasks import spec_of
 from trm.tasks.sudoku.geometry import SYMBOLS, Geometry, broken_rule, symbol_values
+from trm.tasks.sudoku.task import TASK
 from trm.training.outputs import TrainedModel, load_weights
 
 DEEPER = 4
@@ -208,22 +209,11 @@ def panels(geometry: Geometry, question: np.ndarray, history: list[np.ndarray], 
     last = len(history)
     shown = [step for step in (2**k for k in range(20)) if step < last] + [last]
     titled = [("puzzle", question)] + [(f"step {step}", history[step - 1]) for step in shown]
-    drawn = [[title, *grid_lines(geometry, grid)] for title, grid in titled]
+    boxes = geometry.box_rows, geometry.box_cols
+    drawn = [[title, *TASK.lines(grid + 1, *boxes)] for title, grid in titled]
     across = max(len(line) for lines in drawn for line in lines) + 3
     each = max(1, width // across)
     for first in range(0, len(drawn), each):
         for parts in zip(*drawn[first : first + each], strict=True):
             yield "".join(f"{part:<{across}}" for part in parts).rstrip()
         yield ""
-
-
-def grid_lines(geometry: Geometry, values: np.ndarray) -> list[str]:
-    """A grid as text, with gaps between boxes."""
-    side, height, width = geometry.side, geometry.box_rows, geometry.box_cols
-    texts = [
-        "".join("." if v == 0 else SYMBOLS[v - 1] for v in row) for row in values.reshape(side, side).tolist()
-    ]
-    spaced = [" ".join(text[k : k + width] for k in range(0, side, width)) for text in texts]
-    return [
-        line for k, text in enumerate(spaced) for line in ([""] if k and k % height == 0 else []) + [text]
-    ]

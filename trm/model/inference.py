@@ -7,8 +7,7 @@ from torch import Tensor
 
 from trm.model import definition as network
 from trm.model.definition import Architecture
-from trm.model.implementation import Implementation, Steps
-from trm.model.plain import PLAIN
+from trm.model.plain import PLAIN, Implementation
 
 
 class InferenceNetwork:
@@ -55,11 +54,7 @@ class InferenceNetwork:
 
     def step(self, z_H: Tensor, z_L: Tensor, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """One supervision step: z_H, z_L [L, B, D], answer logits [S, B, V], halt logits [B]."""
-        if isinstance(self.rounds, Steps):
-            return self.rounds.step(z_H, z_L, x, self.h_cycles, self.l_cycles)
-        for _ in range(self.h_cycles):
-            z_H, z_L = self.rounds.forward(z_H, z_L, x, self.l_cycles)
-        return (z_H, z_L, *network.heads(z_H, self._weights, self.arch))
+        return self.rounds.step(z_H, z_L, x, self.h_cycles, self.l_cycles)
 
 
 def inference_batch(length: int, width: int, device: torch.device) -> int:

@@ -1,13 +1,15 @@
-"""The reference implementation: `trm.model.definition` through autograd."""
+"""The reference implementation, `trm.model.definition` through autograd, and what every implementation provides."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from trm.model import definition as network
-from trm.model.definition import Architecture
-from trm.model.implementation import Implementation
+from trm.model.definition import Architecture, Weights
 from trm.model.parameters import Layout
 
 
@@ -35,27 +37,43 @@ class PlainNetwork:
     def __call__(
         self, z_H: Tensor, z_L: Tensor, inputs: Tensor, puzzle: Tensor | None, h_cycles: int, l_cycles: int
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Same as `network.supervision_step`."""
+        """Same as `network.supervision_step`; backward accumulates into the gradient buffer."""
         return network.supervision_step(
             z_H, z_L, inputs, puzzle, self.weights, self._arch, h_cycles, l_cycles
         )
 
 
 class PlainRounds:
-    """Recursion rounds without gradients."""
+    """Recursion rounds for inference, with weights in the forward dtype."""
 
     multiple = 1
+    """Batches are sharded over all devices if their number of rows is a multiple of this."""
 
-    def __init__(self, weights: network.Weights, arch: Architecture):
+    def __init__(self, weights: Weights, arch: Architecture):
         self._weights, self._arch = weights, arch
 
     def forward(self, z_H: Tensor, z_L: Tensor, x: Tensor, l_cycles: int) -> tuple[Tensor, Tensor]:
         """Same as `network.recursion_round`."""
         return network.recursion_round(z_H, z_L, x, self._weights, self._arch, l_cycles)
 
+    def step(
+        self, z_H: Tensor, z_L: Tensor, x: Tensor, h_cycles: int, l_cycles: int
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """`h_cycles` rounds on embedded inputs x [L, B, D], then the heads: z_H, z_L, logits [S, B, V], halt [B]."""
+        for _ in range(h_cycles):
+            z_H, z_L = self.forward(z_H, z_L, x, l_cycles)
+        return (z_H, z_L, *network.heads(z_H, self._weights, self._arch))
+
     def replicate(self, tensor: Tensor) -> Tensor:
-        """The tensor itself: there is one device."""
+        """All-gather a tensor that is sharded over its rows, so that the host can read it."""
         return tensor
+
+
+class Implementation(NamedTuple):
+    """One way to compute `trm.model.definition`: the interfaces of `PlainNetwork` and `PlainRounds`."""
+
+    network: Callable[[Layout, Tensor, Tensor, Architecture], Any]
+    rounds: Callable[[Weights, Architecture], PlainRounds]
 
 
 PLAIN = Implementation(PlainNetwork, PlainRounds)

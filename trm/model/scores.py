@@ -20,14 +20,14 @@ class Score:
     """Metric sums over the puzzles of one split under one policy."""
 
     def __init__(self, device: torch.device, ignore: int, blank: int | None):
-        self._ignore, self._blank = ignore, blank
+        self.ignore, self._blank = ignore, blank
         self.sums = torch.zeros(len(FIELDS), dtype=torch.float64, device=device)
 
     def add(
         self, logits_SBV: Tensor, inputs_BS: Tensor, labels_BS: Tensor, steps_B: Tensor | float
     ) -> Tensor:
         """Add puzzles answered after `steps_B` supervision steps. Returns 1 for exact answers [B]."""
-        cross_entropy_B = judge(logits_SBV, labels_BS, self._ignore).cross_entropy
+        cross_entropy_B = judge(logits_SBV, labels_BS, self.ignore).cross_entropy
         return self.add_answers(logits_SBV.argmax(-1).t(), inputs_BS, labels_BS, steps_B, cross_entropy_B)
 
     def add_answers(
@@ -39,7 +39,7 @@ class Score:
         cross_entropy_B: Tensor | float = math.nan,
     ) -> Tensor:
         """Same as `add`, for puzzles whose answers (symbols) are known, but no logits."""
-        valid_BS = labels_BS != self._ignore
+        valid_BS = labels_BS != self.ignore
         blank_BS = valid_BS if self._blank is None else valid_BS & (inputs_BS == self._blank)
         right_BS = answers_BS == labels_BS
         count, blanks = valid_BS.sum(1), blank_BS.sum(1)

@@ -19,6 +19,7 @@ from urllib.parse import unquote
 from uuid import uuid4
 
 from trm.errors import UserError
+from trm.io import positive_number
 
 ABSENT = ""
 """The generation of a name that does not exist."""
@@ -109,7 +110,7 @@ class ObjectInfo:
 class Patience:
     """How long requests to a remote store are retried, with exponential backoff."""
 
-    minutes: float = field(default_factory=lambda: float(os.environ.get("TRM_STORAGE_MINUTES", "10")))
+    minutes: float = field(default_factory=lambda: positive_number("TRM_STORAGE_MINUTES", 10))
     """Total time before giving up."""
     first: float = 0.5
     """Seconds before the first retry."""

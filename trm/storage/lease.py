@@ -3,7 +3,8 @@
 A lease is one small object whose holder renews it every few seconds, always on condition of its generation. A job that
 finds a lease watches it. If it is renewed, the holder is alive and the new job stops. If a whole term passes without a
 renewal, or the holder was a process of this host that has ended, the new job takes the lease over, again on condition
-of its generation, so that of two new jobs only one wins. The clocks of two machines are never compared.
+of its generation, so that of two new jobs only one wins. The clocks of two machines are never compared. (A killed
+pipeline may leave its training alive: on the same disk and machine the new job waits for the old one to end.)
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ from __future__ import annotations
 import json
 import os
 import socket
+import sys
 import threading
 import time
 from pathlib import Path
 from typing import Any
 from uuid import getnode, uuid4
 
+from trm.io import positive_number
 from trm.storage.base import ABSENT, Conflict, ObjectInfo, ObjectMissing, StorageError, Store
 
 NAME = "lease.json"
@@ -70,7 +73,7 @@ class Lease:
 
     def __init__(self, store: Store, run: str, term: float | None = None) -> None:
         self.store, self.run = store, run
-        self.term = float(os.environ.get(TERM_VARIABLE, TERM_SECONDS)) if term is None else term
+        self.term = positive_number(TERM_VARIABLE, TERM_SECONDS) if term is None else term
         self._token = uuid4().hex
         self._generation: str | None = None
         self._renewals = 0
@@ -87,16 +90,31 @@ class Lease:
     def __exit__(self, *exc: object) -> None:
         self.release()
 
-    def acquire(self) -> None:
-        """Take the lease, waiting up to one term to see whether its holder is alive. Raises LeaseHeld."""
+    def acquire(self, wait: bool = False) -> None:
+        """Take the lease, waiting up to one term to see whether its holder is alive.
+
+        `wait`: if that is a process of this machine, wait for it to end. Raises LeaseHeld.
+        """
+        said = False
         while True:
             info = self.store.stat(NAME)
             if info is not None:
                 holder = self._holder()
                 if holder is None:
                     continue  # released between the two calls
-                if not _has_ended(holder):
-                    self._watch(info)
+                if self._renewed(info, holder):
+                    if not wait or holder.get("machine") != _machine():
+                        raise LeaseHeld(
+                            f"The run {self.run} is being written by {self._describe_holder()}: stop it, "
+                            "or wait for it to end."
+                        )
+                    if not said:
+                        other = f"process {holder['pid']} trains this run"
+                        print(
+                            f"{self.store.uri}: {other}; waiting for it to end", file=sys.stderr, flush=True
+                        )
+                    said = True
+                    continue
             try:
                 with self._lock:
                     self._generation = self._write(info.generation if info else ABSENT)
@@ -176,19 +194,15 @@ class Lease:
             return {}
         return content if isinstance(content, dict) else {}
 
-    def _watch(self, seen: ObjectInfo) -> None:
-        """Return after a term without a renewal, or when the lease is released; raise LeaseHeld at a renewal."""
+    def _renewed(self, seen: ObjectInfo, holder: dict[str, Any]) -> bool:
+        """Watch the lease until it is renewed: True; or until a term passes, it is released or its holder ends."""
         deadline = time.monotonic() + self.term
-        while (left := deadline - time.monotonic()) > 0:
+        while not _has_ended(holder) and (left := deadline - time.monotonic()) > 0:
             time.sleep(min(left, self.term / 12))
             now = self.store.stat(NAME)
-            if now is None:
-                return
-            if now.generation != seen.generation:
-                raise LeaseHeld(
-                    f"The run {self.run} is being written by {self._describe_holder()}: stop it, "
-                    "or wait for it to end."
-                )
+            if now is None or now.generation != seen.generation:
+                return now is not None
+        return False
 
     def _describe_holder(self) -> str:
         holder = self._holder()

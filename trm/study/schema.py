@@ -166,9 +166,9 @@ class DataConfig(Section):
     """ARC: side of the square canvas; tasks with larger grids are left out."""
     arc_families: tuple[str, ...] = ()
     """Generated ARC tasks: families with grids of many sizes (recolour, mirror, fill, stack, middle), alternating;
-    `a+b` applies b's rule to the output of a's; none: five kinds of tasks that fill the canvas."""
+    `a+b` applies b's rule to the output of a's; none: these five."""
     arc_pairs: Annotated[int, Field(ge=2, le=50)] = 10
-    """Generated ARC tasks of `arc_families`: pairs of a task, the last one hidden."""
+    """Generated ARC tasks: pairs of a task, the last one hidden."""
     train_puzzles: Count | None = 1000
     """Original training puzzles (nested: a smaller set is a subset of a larger one). null: all."""
     augmentations: Whole = 1000

@@ -15,8 +15,8 @@ import numpy as np
 
 from trm.data import hints, rng
 from trm.data.dataset import Meta, PuzzleSet, one_example_set
-from trm.data.parallel import over_rows
 from trm.data.pool import Pool
+from trm.data.progress import over_rows
 from trm.data.sampler import SampledRows
 from trm.data.splits import Splits
 from trm.errors import UserError

@@ -9,7 +9,7 @@ import numpy as np
 
 from trm.data.dataset import SPLITS, PuzzleSet, dataset_json, load, write_split
 from trm.data.files import new_folder, read_manifest, write_manifest
-from trm.data.parallel import over_rows
+from trm.data.progress import over_rows
 from trm.data.sampler import SampledRows
 from trm.errors import UserError
 from trm.io import write_json

@@ -43,7 +43,7 @@ def choose_network(
     """
     check_kernels(backend, config.model, dataset.puzzles.seq_len, precision.forward)
     names = backend.candidates
-    if backend.network not in names:  # the kernels are wrong, or placement.network has chosen
+    if backend.network not in names or len(names) == 1:  # the kernels are wrong, or the user has chosen
         return
     if resumed in names:
         backend.network, backend.network_note = resumed, "as in the checkpoint"

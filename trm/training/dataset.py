@@ -12,8 +12,7 @@ import torch
 from trm.backends.base import Backend
 from trm.data.dataset import PuzzleSet, load
 from trm.data.files import read_manifest
-from trm.data.mixture import MixtureSampler
-from trm.data.sampler import Sampler
+from trm.data.sampler import MixtureSampler, Sampler
 from trm.errors import UserError
 from trm.model.act import Rows
 from trm.study.dataset_identity import shape

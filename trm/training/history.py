@@ -86,17 +86,14 @@ class TensorBoard:
         self._writer = SummaryWriter(str(folder), purge_step=done + 1 if done else None)
 
     def write(self, row: Row) -> None:
-        """One history row."""
         for name, value in row.items():
             if value is not None and name != "step":
                 self._writer.add_scalar(name, value, int(row["step"]))
 
     def flush(self) -> None:
-        """Flush the event files."""
         self._writer.flush()
 
     def close(self) -> None:
-        """Flush and close."""
         self._writer.close()
 
 
@@ -115,12 +112,10 @@ class WeightsAndBiases:
         )
 
     def write(self, row: Row) -> None:
-        """One history row."""
         self._run.log({k: v for k, v in row.items() if v is not None}, step=int(row["step"]))
 
     def flush(self) -> None:
         """W&B flushes by itself."""
 
     def close(self) -> None:
-        """Finish the run."""
         self._run.finish()

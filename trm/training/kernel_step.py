@@ -67,7 +67,8 @@ class KernelStep(TrainStep):
         steps = torch.arange(1.0, training.steps + 1)
         factors = lr_factor(steps, training.warmup_steps, training.steps, training.lr_min_ratio)
         self._factors: list[float] = factors.tolist()
-        self._rates = torch.stack(flat.rates(training, steps, factors * training.lr)).t().tolist()
+        rates = flat.optimiser(training).rates(training, steps, factors * training.lr)
+        self._rates = torch.stack(rates).t().tolist()
         metrics = state.step_metrics
         self._results = Results(metrics[: library.RESULTS], metrics[len(SUMS) :])
 

@@ -22,12 +22,10 @@ class Profile:
                 raise UserError(f"runtime.profile_steps={steps}: FIRST must be at least 1 and not above LAST")
 
     def before(self, step: int) -> None:
-        """Called before each step."""
         if step == self._first:
             self._stop = self._backend.start_trace(self._path)
 
     def after(self, step: int) -> None:
-        """Called after each step."""
         if self._stop is not None and step == self._last:
             self._backend.synchronize()
             written, self._stop = self._stop(), None

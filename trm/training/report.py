@@ -87,12 +87,10 @@ class Reporter:
             print(f"resumed from {self._folder.folder(self._record.done)}", flush=True)
 
     def flush(self) -> None:
-        """Flush the loggers."""
         for writer in self._writers:
             writer.flush()
 
     def close(self) -> None:
-        """Flush and close the loggers."""
         for writer in self._writers:
             writer.close()
         self._writers.clear()

@@ -6,7 +6,7 @@ Shapes: B rows of this worker, L tokens, S cells, D width.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,7 +15,6 @@ from trm.backends.base import Backend
 from trm.backends.registry import load_implementation
 from trm.model.act import Carry, Rows, halt, refill
 from trm.model.definition import Architecture
-from trm.model.implementation import Network
 from trm.model.losses import expected_further_steps, halting_loss, judge
 from trm.model.parameters import Layout
 from trm.training import adaptive
@@ -92,7 +91,7 @@ class TrainStep:
         state: TrainState,
         originals: Rows,
         backend: Backend,
-        build: Callable[[Layout, Tensor, Tensor, Architecture], Network] | None = None,
+        build: Callable[[Layout, Tensor, Tensor, Architecture], Any] | None = None,
     ):
         self.state, self.originals, self.backend = state, originals, backend
         build = build or load_implementation(backend.network).network
@@ -224,7 +223,7 @@ class TrainStep:
             state.grads.mul_((training.max_grad_norm / (norm + 1e-6)).clamp(max=1.0))
 
         factor = lr_factor(step, training.warmup_steps, training.steps, training.lr_min_ratio)
-        rates = flat.rates(training, step, factor * training.lr)
+        rates = flat.optimiser(training).rates(training, step, factor * training.lr)
         ema = state.ema if state.averages else None
         chunk = self.backend.chunk
         flat.update(training, state.params, state.grads, state.moments, ema, rates, chunk, state.layout)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.backends.cpu.problem import Problem, relative
-from trm.backends.cpu import build, choice, library, network, self_check
+from trm.backends.cpu import build, choice, library, network
 from trm.backends.cpu.device import CpuBackend
 from trm.backends.registry import load_implementation
 from trm.model.inference import InferenceNetwork
@@ -149,6 +149,13 @@ def test_taken_where_it_can_run(monkeypatch):
     assert type(rounds(torch.float32)) is PlainRounds
 
 
+def test_more_symbols_than_its_buffers_hold_are_left_to_pytorch():
+    problem = Problem(torch.float32)
+    for vocab, kind in ((256, network.KernelRounds), (257, PlainRounds)):
+        weights = initial_weights(problem.model, problem.cells, vocab, 0)
+        assert type(load_implementation("fused").rounds(weights, problem.arch)) is kind
+
+
 def test_wrong_gradients_are_noticed(monkeypatch, caplog):
     choice._right.cache_clear()
     monkeypatch.setattr(choice, "gradients_differ", lambda *_: 0.5)
@@ -162,10 +169,10 @@ def test_the_self_check_tells_right_from_wrong(monkeypatch, products):
     if not available(products):
         pytest.skip("this processor has no such products")
     dtype = torch.bfloat16 if products else torch.float32
-    limit = self_check.TOLERANCE[dtype]
-    assert self_check.gradients_differ(products, dtype) < limit / 2
+    limit = choice.TOLERANCE[dtype]
+    assert choice.gradients_differ(products, dtype) < limit / 2
     monkeypatch.setattr(library, "BLOCK", (*library.BLOCK[:2], "channel_mlp.gate_up", "channel_mlp.gate_up"))
-    assert not self_check.gradients_differ(products, dtype) < limit
+    assert not choice.gradients_differ(products, dtype) < limit
 
 
 def test_where_amx_is_not_granted_the_next_products_are_taken(monkeypatch):

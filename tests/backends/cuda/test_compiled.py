@@ -7,8 +7,11 @@ import sys
 from importlib.metadata import version
 
 import pytest
+import torch
 
-from trm.backends.cuda.tiles import KERNEL, LIBRARY, OPERATIONS, TABLE, table
+from benchmarks.kernels import WORTH_TIMING
+from trm.backends.cuda.tiles import OPERATIONS, TABLE, cover, table
+from trm.study.schema import ModelConfig
 
 NAMES = {
     "channels": "swiglu product",
@@ -52,13 +55,12 @@ def test_every_kernel_compiles_for_hopper(tmp_path):
 
 
 @pytest.mark.parametrize("capability", [80, 90])
-@pytest.mark.parametrize("operation", [name for name in OPERATIONS if name != "attention"])
+@pytest.mark.parametrize("operation", OPERATIONS)
 def test_every_tile_is_fast(operation, capability, tmp_path):
     """Those of the table and those worth timing."""
     found = compiled(tmp_path, "--only", NAMES[operation], "--capability", str(capability))
     found = [kernel for kernel in found if kernel["kernel"] == NAMES[operation]]
-    choices = {*table(str(capability))[operation].values()} - {LIBRARY}
-    choices |= {*OPERATIONS[operation].candidates[str(capability)]}
+    choices = {*table(str(capability))[operation].values(), *WORTH_TIMING[operation][str(capability)]}
     assert {kernel["tile"] for kernel in found} == choices
     for kernel in found:
         assert products_are_fast(kernel, capability), kernel
@@ -82,11 +84,12 @@ def test_two_programs_of_token_mixing_share_a_multiprocessor(tmp_path):
     assert found["registers"] <= 224
 
 
-def test_attention_is_left_to_the_library_where_the_kernel_spills(tmp_path):
+def test_attention_is_left_to_pytorch_where_the_kernel_spills(tmp_path):
     """With rotary positions its backward spills kilobytes per thread on sm_80."""
     (found,) = compiled(tmp_path, "--only", "attention backward rope=True", "--capability", "80")
     assert found["local_bytes"] > 1000
-    assert {*table("80")["attention"].values()} == {LIBRARY}
+    model = ModelConfig(mixer="attention", position="rope")
+    assert [cover(model, 81, torch.bfloat16, architecture) for architecture in ("80", "90")] == [False, True]
 
 
 def test_the_table_holds_only_what_can_be_chosen():
@@ -94,8 +97,6 @@ def test_the_table_holds_only_what_can_be_chosen():
     assert {*document} == {"80", "90"}
     for architecture, entry in document.items():
         assert {*entry} == {"source", *OPERATIONS}
-        for operation, known in OPERATIONS.items():
+        for operation in OPERATIONS:
             assert "*" in entry[operation]
-            allowed = {LIBRARY, *known.candidates[architecture]}
-            assert {*entry[operation].values()} <= allowed, (architecture, operation)
-    assert table("90")["attention"]["*"] == KERNEL
+            assert {*entry[operation].values()} <= {*WORTH_TIMING[operation][architecture]}

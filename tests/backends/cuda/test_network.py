@@ -7,7 +7,6 @@ from tests.backends.cuda.networks import SMALL, one_step, relative
 from tests.training.conftest import config, dataset_folder, trainer  # noqa: F401 (a fixture)
 from trm.backends.cpu.device import CpuBackend
 from trm.backends.cuda.network import TritonNetwork
-from trm.backends.cuda.tiles import LIBRARY, OPERATIONS
 from trm.backends.registry import load_implementation
 from trm.model.inference import InferenceNetwork
 from trm.model.parameters import architecture, initial_weights
@@ -20,25 +19,13 @@ VARIANTS = {
     "rope": {"mixer": "attention", "position": "rope"},
     "learned": {"position": "learned", "layers": 1},
     "deep": {"h_cycles": 1, "l_cycles": 2, "layers": 3},
-    "narrow": {"multiple": 8},
-    "narrow tiles": {"multiple": 32, "expansion": 8.0},
 }
-WAYS = {"triton": None, "library": {name: {"*": LIBRARY} for name in OPERATIONS}}
 
 
-def triton(choices):
-    return lambda *arguments: TritonNetwork(*arguments, choices)
-
-
-@pytest.mark.parametrize(
-    ("variant", "way"), [(v, "triton") for v in VARIANTS] + [("mlp", "library"), ("rope", "library")]
-)
-def test_equals_autograd_in_float64(variant, way):
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_equals_autograd_in_float64(variant):
     model = ModelConfig(**(SMALL | VARIANTS[variant]))
-    found, plain = (
-        one_step(triton(WAYS[way]), model, torch.float64),
-        one_step(PlainNetwork, model, torch.float64),
-    )
+    found, plain = (one_step(kind, model, torch.float64) for kind in (TritonNetwork, PlainNetwork))
     for mine, its in zip(found[0], plain[0]):
         torch.testing.assert_close(mine, its, rtol=1e-9, atol=1e-9)
     for name, gradient in plain[1].items():
@@ -55,7 +42,7 @@ def test_half_precision_is_as_close_to_the_truth_as_autograd(mixer):
     model = ModelConfig(**(SMALL | {"mixer": mixer, "position": "rope" if mixer == "attention" else "none"}))
     exact = one_step(PlainNetwork, model, torch.float64)[1]
     errors = []
-    for kind in (triton(None), PlainNetwork):
+    for kind in (TritonNetwork, PlainNetwork):
         found = one_step(kind, model, torch.float16)[1]
         errors.append([relative(found[n], exact[n]) for n in exact if n != "halt.bias"])
     assert all(mine < 1.25 * its + 2e-3 for mine, its in zip(*errors)), errors

@@ -7,7 +7,7 @@ import torch
 
 from tests.training.conftest import config, dataset_folder, trainer  # noqa: F401 (a fixture)
 from trm.backends.cpu.device import CpuBackend
-from trm.backends.cuda import attention, norm, swiglu, tokens
+from trm.backends.cuda import attention, swiglu, tokens
 from trm.backends.cuda.self_check import check_kernels
 from trm.study.schema import ModelConfig
 
@@ -35,8 +35,6 @@ def spoil(tensor):
 
 
 BROKEN = {
-    "norm axis": (norm, "residual_norm", lambda args: args[3] if args[3] is not None else args[6]),
-    "gate": (norm, "gate", lambda args: args[1]),
     "swiglu product": (swiglu, "product", lambda args: args[2]),
     "token mixing 64": (tokens, "mix", lambda args: args[3]),
     "token mixing backward": (tokens, "mix_backward", lambda args: args[7]),
@@ -67,7 +65,7 @@ def test_a_kernel_that_does_not_run_is_one_sentence(monkeypatch, caplog):
     def refused(*args):
         raise RuntimeError("out of resource: shared memory, Required: 147456\nReducing block sizes may help")
 
-    monkeypatch.setattr(norm, "gate", refused)
+    monkeypatch.setattr(swiglu, "product", refused)
     backend = checked(MODEL)
     assert "one fails on this device (out of resource: shared memory, Required: 147456)" in caplog.text
     assert backend.network == "plain"
@@ -85,6 +83,19 @@ def test_all_workers_decide_alike(monkeypatch):
 def test_other_networks_are_not_checked(monkeypatch):
     monkeypatch.setattr("trm.backends.cuda.self_check._problem", lambda *args: pytest.fail("checked"))
     check_kernels(CpuBackend(), MODEL, 9, torch.float32)
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_a_model_that_they_do_not_compute_is_compiled(asked, caplog):
+    """Of half a head of 20 channels. Warned of only where the kernels were asked for."""
+    backend = CpuBackend()
+    backend.candidates = () if asked else ("triton", "compiled")
+    checked(ATTENTION.model_copy(update={"d_model": 40}), backend)
+    assert (backend.network, backend.candidates) == ("compiled", ())
+    assert backend.network_note == (
+        "the Triton kernels do not compute this model in float32: torch.compile does"
+    )
+    assert (backend.network_note in caplog.text) is asked
 
 
 def test_the_runs_record_says_so(dataset_folder, tmp_path, monkeypatch):  # noqa: F811

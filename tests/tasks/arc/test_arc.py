@@ -13,13 +13,12 @@ from trm.data import rng
 from trm.data.dataset import load
 from trm.data.sampler import Sampler
 from trm.errors import UserError
+from trm.evaluation.votes import solved, vote, vote_rows
 from trm.study.schema import DataConfig
 from trm.tasks.arc import arc
 from trm.tasks.arc.augment import ArcAugmenter, copy_transforms, undo
-from trm.tasks.arc.voting import solved, vote, vote_rows
-from trm.tasks.build import build_dataset
+from trm.tasks.build import build_dataset, build_source
 from trm.tasks.expand import expand
-from trm.tasks.source import build_source
 
 FILES = tuple(str(path) for path in sorted((Path(__file__).parent / "files").glob("*.json")))
 COPIES = 8

@@ -11,7 +11,7 @@ from trm.errors import UserError
 from trm.study.dataset_identity import source_identity
 from trm.study.schema import DataConfig
 from trm.tasks.arc.arc import class_key, generated_pool, read_tasks
-from trm.tasks.arc.families import FAMILIES, tasks
+from trm.tasks.arc.generate import FAMILIES, tasks
 
 FIXTURES = [str(path) for path in sorted((Path(__file__).parent / "files").glob("*.json"))]
 
@@ -69,7 +69,7 @@ def test_a_generated_source_has_families():
     assert pool.names[:3] == ["mirror-0", "fill+stack-1", "mirror-2"]
     assert np.diff(pool.puzzle_indices).tolist() == [4] * 10
     plain = DataConfig(**settings)
-    assert "arc_pairs" not in source_identity(plain)
+    assert source_identity(plain)["arc_families"] == list(FAMILIES)
     assert source_identity(config) != source_identity(config.model_copy(update={"arc_pairs": 5}))
     with pytest.raises(UserError, match=r"arc_families are for data\.source=generate"):
         source_identity(config.model_copy(update={"source": "json", "sha256": ("ab",)}))

@@ -7,11 +7,10 @@ from tests.data.conftest import maze_config
 from trm.data.dataset import load
 from trm.errors import UserError
 from trm.study.dataset_identity import source_identity
-from trm.tasks.build import build_dataset
+from trm.tasks.build import build_dataset, build_source
 from trm.tasks.maze.kernels import distances
 from trm.tasks.maze.maze import canonical_mazes, examine, fill_dead_ends, generated_pool
 from trm.tasks.maze.spec import CHARACTERS, WALL
-from trm.tasks.source import build_source
 
 SMALL = maze_config(pool=40)
 

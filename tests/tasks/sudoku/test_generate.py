@@ -7,7 +7,7 @@ from tests.data.conftest import small
 from trm.data.pool import load_pool
 from trm.errors import UserError
 from trm.study.schema import DataConfig
-from trm.tasks.source import build_source
+from trm.tasks.build import build_source
 from trm.tasks.sudoku.classes import class_keys
 from trm.tasks.sudoku.geometry import Geometry
 from trm.tasks.sudoku.pool import generated_pool, solve

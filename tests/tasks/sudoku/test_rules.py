@@ -8,12 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trm.data import rng
-from trm.tasks.sudoku.augment import sudoku_maps
 from trm.tasks.sudoku.canonical import canonical_keys
-from trm.tasks.sudoku.classes import class_keys, number_rows, pairs
-from trm.tasks.sudoku.geometry import Geometry, broken_rule, from_text, to_text
+from trm.tasks.sudoku.classes import FOUR, class_keys, classes_4x4, number_rows, pairs
+from trm.tasks.sudoku.geometry import Geometry, broken_rule, from_text, sudoku_maps, to_text
 from trm.tasks.sudoku.pool import rate, solve
-from trm.tasks.sudoku.small import FOUR, classes_4x4
 
 NINE = Geometry(3, 3)
 HARD = "98.7.....6.....7....7....85.4..3...2..64..5.......1.4...89..6......4..3......2..1"

@@ -16,7 +16,7 @@ def steps(training, count=4, chunk=1 << 62, dtype=torch.float32, size=1000):
     gradients = torch.randn(count, size, generator=generator)
     gradients[:, :10] = 0
     for t, gradient in enumerate(gradients, 1):
-        rates = flat.rates(training, torch.tensor(float(t)), torch.tensor(training.lr))
+        rates = flat.optimiser(training).rates(training, torch.tensor(float(t)), torch.tensor(training.lr))
         flat.update(training, params, gradient.clone(), state, ema, rates, chunk)
     return start, params, ema, gradients
 
@@ -91,7 +91,7 @@ def muon_steps(chunk=1 << 62):
             view.copy_(torch.randn(view.shape, generator=generator))
     start, state = params.clone(), flat.moments(training, LAYOUT.size, params.device)
     for t, gradient in enumerate(gradients, 1):
-        rates = flat.rates(training, torch.tensor(float(t)), torch.tensor(training.lr))
+        rates = flat.optimiser(training).rates(training, torch.tensor(float(t)), torch.tensor(training.lr))
         flat.update(training, params, gradient.clone(), state, None, rates, chunk, LAYOUT)
     return start, params, gradients
 
@@ -136,6 +136,12 @@ def test_gaps_between_parameters_stay_zero():
     params, zero = torch.zeros(32), torch.zeros(32)
     state = flat.moments(training, 32, params.device)
     flat.update(
-        training, params, zero, state, None, flat.rates(training, torch.tensor(1.0), torch.tensor(0.1)), 32
+        training,
+        params,
+        zero,
+        state,
+        None,
+        flat.optimiser(training).rates(training, torch.tensor(1.0), torch.tensor(0.1)),
+        32,
     )
     assert (params == 0).all()

@@ -19,7 +19,7 @@ from trm.provenance import processor
 
 log = logging.getLogger("trm")
 
-GROUPS, MAX_THREADS, RESULTS = 8, 64, 9
+GROUPS, MAX_THREADS, MAX_VOCAB, RESULTS = 8, 64, 256, 9
 FLOAT32, AVX512_BF16, AMX = range(3)
 """Kinds of matrix products."""
 FIRST = ("embed.weight", "position.weight", "head.weight", "halt.weight", "halt.bias")

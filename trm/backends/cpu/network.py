@@ -12,6 +12,7 @@ from trm.backends.cpu.library import Inference, Job, Kernel, address, addresses
 from trm.model.act import Carry, Rows
 from trm.model.definition import Architecture, Weights
 from trm.model.parameters import Layout
+from trm.model.plain import PlainRounds
 
 MAX_GROUP_FLOATS = 1 << 22
 """Weights of a network times groups of rows, at most: each group sums gradients of its own."""
@@ -27,13 +28,12 @@ def _kernel(weights: Weights, arch: Architecture, products: int, rows: int) -> K
     return Kernel((*sizes, vocab, groups), products)
 
 
-class KernelRounds:
+class KernelRounds(PlainRounds):
     """Supervision steps for inference."""
 
-    multiple = 1
-
     def __init__(self, weights: Weights, arch: Architecture, products: int):
-        self._weights = {name: weight.detach().float().contiguous() for name, weight in weights.items()}
+        wide = {name: weight.detach().float().contiguous() for name, weight in weights.items()}
+        super().__init__(wide, arch)
         self._vocab = len(self._weights["embed.weight"])
         self._puzzle_tokens = arch.puzzle_tokens
         self._kernel = _kernel(self._weights, arch, products, 1)
@@ -43,7 +43,7 @@ class KernelRounds:
     def step(
         self, z_H: Tensor, z_L: Tensor, x: Tensor, h_cycles: int, l_cycles: int
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """`h_cycles` rounds, then the heads: z_H, z_L [L, B, D], logits [S, B, V] and halt logits [B] in float32."""
+        """Same as `PlainRounds.step`; logits in float32."""
         if self._threads != library.thread_count():
             self._kernel.prepare(self._addresses, 0)
             self._threads = library.thread_count()
@@ -56,12 +56,7 @@ class KernelRounds:
         return next_z_H, next_z_L, logits, halt
 
     def forward(self, z_H: Tensor, z_L: Tensor, x: Tensor, l_cycles: int) -> tuple[Tensor, Tensor]:
-        """Same as `network.recursion_round`."""
         return self.step(z_H, z_L, x, 1, l_cycles)[:2]
-
-    def replicate(self, tensor: Tensor) -> Tensor:
-        """The tensor itself: there is one device."""
-        return tensor
 
 
 class Incoming(NamedTuple):

@@ -13,10 +13,6 @@ import triton.language as tl
 from torch import Tensor
 
 from trm.backends.cuda.common import operand, power, wide
-from trm.backends.cuda.tiles import Table, chosen
-
-LONGEST = 128
-"""Most tokens that fit into one program."""
 
 
 @triton.jit
@@ -120,17 +116,6 @@ def _backward(
     b = tl.dot(scores, q2.to(OPERAND), input_precision="ieee", out_dtype=WIDE)
     tl.store(qkv + width + offset, a * c + b * s if ROPE else a, mask=inside)
     tl.store(qkv + width + offset + HALF, b * c - a * s if ROPE else b, mask=inside)
-
-
-def fits(length: int, head_width: int) -> bool:
-    """Whether the kernels can compute this: half a head must be a power of two of at least 16 channels."""
-    half = head_width // 2
-    return length <= LONGEST and half >= 16 and half & (half - 1) == 0 and head_width == 2 * half
-
-
-def serves(choices: Table, length: int, head_width: int) -> bool:
-    """Whether these kernels compute a shape, rather than the library."""
-    return fits(length, head_width) and chosen(choices, "attention", length, head_width) is not None
 
 
 def _arguments(

@@ -16,15 +16,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from trm.backends.cuda import attention, norm, swiglu, tokens
-from trm.backends.cuda.common import INTERPRETED
-from trm.backends.cuda.tiles import architecture_of, chosen, table
+from trm.backends.cuda.tiles import Tile, architecture_of, chosen, table
 from trm.model import definition as network
 from trm.model.definition import rms_norm
 from trm.study.flops import inner_width
 from trm.study.schema import ModelConfig
 
 TOLERANCE = {torch.float32: 2e-5, torch.float16: 3e-3, torch.bfloat16: 2e-2}
-Tile = dict[str, int]
 
 
 class Check(NamedTuple):
@@ -63,8 +61,6 @@ class KernelChecks:
 
     def __init__(self, shapes: Shapes, dtype: torch.dtype, device: torch.device):
         self.shapes, self.dtype, self.device = shapes, dtype, device
-        self.products = dtype.itemsize == 2 or INTERPRETED
-        """Whether kernels compute matrix products; in float32 the library does (trm.backends.cuda.layers)."""
         self._generator = torch.Generator(device).manual_seed(0)
 
     def _draw(self, *shape: int, std: float = 1.0) -> Tensor:
@@ -80,36 +76,6 @@ class KernelChecks:
         assert expected is not None
         text = f"{name} {str(self.dtype).removeprefix('torch.')}"
         return Check(text, relative(actual, expected), factor * TOLERANCE[self.dtype])
-
-    def norms(self) -> Iterator[Check]:
-        """Residual and RMSNorm over channels and over tokens, forward and backward."""
-        sizes, dtype = self.shapes, self.dtype
-        over_channels = sizes.length * sizes.batch, sizes.width
-        for axis, shape in ((1, over_channels), (0, (sizes.length, sizes.batch * sizes.width))):
-            x, mixed, extra, grad = (self._draw(*shape) for _ in range(4))
-            before = (x + mixed).requires_grad_()
-            expected = rms_norm(before, axis)
-            expected.backward(grad)
-            y, into, out = (self._empty(*shape) for _ in range(3))
-            scale = self._empty(shape[1 - axis], kind=norm.scale_dtype(y))
-            norm.residual_norm(x.to(dtype), mixed.to(dtype), axis, y, scale, extra.to(dtype), into)
-            yield self._check(f"norm axis {axis}", y, expected)
-            yield self._check(f"norm axis {axis} into", into, expected + extra)
-            norm.norm_backward(grad.to(dtype), y, scale, axis, out)
-            yield self._check(f"norm axis {axis} backward", out, before.grad)
-
-    def gate(self) -> Iterator[Check]:
-        """SwiGLU's gate, forward and backward."""
-        rows, inner = self.shapes.length * self.shapes.batch, self.shapes.inner
-        gate_up, pushed = self._draw(rows, 2 * inner).requires_grad_(), self._draw(rows, inner)
-        gate, up = gate_up.chunk(2, 1)
-        expected = F.silu(gate) * up
-        expected.backward(pushed)
-        kept, hidden = gate_up.detach().to(self.dtype), pushed.to(self.dtype)
-        yield self._check("gate", norm.gate(kept, self._empty(rows, inner)), expected)
-        norm.gate_backward(kept, hidden)
-        yield self._check("gate backward", kept, gate_up.grad)
-        yield self._check("gate backward hidden", hidden, expected)
 
     def channels(self, tile: Tile) -> Iterator[Check]:
         """SwiGLU's projection with the gate in its epilogue."""
@@ -188,18 +154,13 @@ def checks_of_run(
 ) -> Iterator[Check]:
     """The checks of the kernels that a run uses, at its sizes except for the batch: 16 rows on a GPU, because Triton
     compiles another program for sizes that 16 does not divide."""
-    length, head = cells + model.puzzle_tokens, model.d_model // model.heads
+    length = cells + model.puzzle_tokens
     inner, token_inner = inner_width(model, model.d_model), inner_width(model, length)
     choices, rows = table(architecture_of(device)), 16 if device.type == "cuda" else 2
     checks = KernelChecks(Shapes(rows, length, model.d_model, model.heads, inner, token_inner), dtype, device)
-    yield from checks.norms()
-    yield from checks.gate()
-    if not checks.products:
-        return
-    if product := chosen(choices, "channels", model.d_model, inner):
-        yield from checks.channels(product)
+    yield from checks.channels(chosen(choices, "channels", model.d_model, inner))
     if model.mixer == "mlp":
         operations = ("tokens", "tokens backward")
-        yield from checks.tokens(*(tokens.tile_of(choices, name, length, token_inner) for name in operations))
-    elif attention.serves(choices, length, head):
+        yield from checks.tokens(*(chosen(choices, name, length, token_inner) for name in operations))
+    else:
         yield from checks.attention(model.position == "rope")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+from trm.backends.cuda.tiles import INTERPRETED
+
 DTYPES = {
     torch.float64: tl.float64,
     torch.float32: tl.float32,

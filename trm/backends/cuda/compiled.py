@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
@@ -10,12 +9,13 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
+from trm.backends.cuda.tiles import INTERPRETED
 from trm.model import definition as network
 from trm.model.definition import Architecture, Weights
 from trm.model.parameters import Layout
 from trm.model.plain import PlainNetwork, PlainRounds
 
-OPTIONS: dict[str, Any] = {"disable": os.environ.get("TRITON_INTERPRET") == "1"}
+OPTIONS: dict[str, Any] = {"disable": INTERPRETED}
 """Further arguments of torch.compile; tests set another compiler, or none."""
 KINDS = 64
 """Programs of one function, by shape and by whether gradients are needed; beyond them torch would stop compiling."""
@@ -47,7 +47,6 @@ class CompiledNetwork(PlainNetwork):
     def __call__(
         self, z_H: Tensor, z_L: Tensor, inputs: Tensor, puzzle: Tensor | None, h_cycles: int, l_cycles: int
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Same as `definition.supervision_step`."""
         x = network.embed(inputs, puzzle, self.weights, self._arch)
         with torch.no_grad():
             for _ in range(h_cycles - 1):
@@ -64,5 +63,4 @@ class CompiledRounds(PlainRounds):
         self._round = compiled(network.recursion_round)
 
     def forward(self, z_H: Tensor, z_L: Tensor, x: Tensor, l_cycles: int) -> tuple[Tensor, Tensor]:
-        """Same as `definition.recursion_round`."""
         return self._round(z_H, z_L, x, self._weights, self._arch, l_cycles)

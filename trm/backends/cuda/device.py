@@ -13,15 +13,18 @@ import math
 import os
 from collections.abc import Callable
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from trm.backends.base import Backend, Precision, Step, precision_of, switch
-from trm.backends.cuda.claims import claim
-from trm.backends.cuda.visible import why_no_gpu
+from trm.backends.base import Backend, Precision, precision_of, switch
+from trm.backends.cuda.gpus import claim, why_no_gpu
 from trm.backends.workers import Workers, world_from_environment
 from trm.errors import UserError
+
+if TYPE_CHECKING:
+    from trm.training.step import AnyBatch, TrainStep
 
 log = logging.getLogger("trm")
 GRAPH_VARIABLE, TRITON_VARIABLE = "TRM_CUDA_GRAPH", "TRM_TRITON"
@@ -76,7 +79,7 @@ class CudaBackend(Backend):
         # from pinned memory the host does not wait for the copy
         return tensor.pin_memory().to(self.device, non_blocking=True)
 
-    def program(self, step: Step) -> Callable[..., None]:
+    def program(self, step: TrainStep) -> Callable[..., None]:
         return step if os.environ.get(GRAPH_VARIABLE) == "0" else GraphedStep(step, capture_graphs)
 
     def synchronize(self) -> None:
@@ -120,14 +123,14 @@ class GraphedStep:
         capture: captures two functions, which run in this order, and returns the functions that replay them.
     """
 
-    def __init__(self, step: Step, capture: Capture):
+    def __init__(self, step: TrainStep, capture: Capture):
         self._step, self._capture = step, capture
         self._seen: dict[tuple[int, int], int] = {}
         self._replays: dict[tuple[int, int], tuple[Call, Call]] = {}
-        self._batch: tuple[Tensor, ...] | None = None
+        self._batch: AnyBatch | None = None
         self._given_up = False
 
-    def __call__(self, batch: tuple[Tensor, ...], h_cycles: int, l_cycles: int) -> None:
+    def __call__(self, batch: AnyBatch, h_cycles: int, l_cycles: int) -> None:
         kind = (h_cycles, l_cycles)
         if self._given_up or self._seen.get(kind, 0) < WARM_UP_STEPS:
             self._seen[kind] = self._seen.get(kind, 0) + 1
@@ -138,7 +141,7 @@ class GraphedStep:
         for mine, theirs in zip(self._batch, batch, strict=True):
             mine.copy_(theirs)
         if kind not in self._replays:
-            problem = self._record(kind)
+            problem = self._record(kind, self._batch)
             if problem:
                 self._given_up = True
                 self._replays.clear()
@@ -149,11 +152,11 @@ class GraphedStep:
         self._step.exchange()
         update()
 
-    def _record(self, kind: tuple[int, int]) -> str | None:
+    def _record(self, kind: tuple[int, int], batch: AnyBatch) -> str | None:
         """Take an eager step, capture, and compare a replay from the same state; returns a problem or None."""
         step, tensors = self._step, self._step.state.changed_tensors()
         before = [tensor.clone() for tensor in tensors]
-        step.gradients(self._batch, *kind)
+        step.gradients(batch, *kind)
         own = step.state.reduce.clone()
         step.exchange()
         total = step.state.reduce.clone()
@@ -165,7 +168,7 @@ class GraphedStep:
                 tensor.copy_(value)
 
         try:
-            gradients, update = self._capture(lambda: step.gradients(self._batch, *kind), step.update)
+            gradients, update = self._capture(lambda: step.gradients(batch, *kind), step.update)
             back_to(before)
             gradients()
             error = _relative(step.state.reduce, own, torch.zeros_like(own))

@@ -1,43 +1,60 @@
 """The network for CUDA: the mathematics of `trm.model.definition` with a hand-written backward, on kernels.
 
-Norms, residuals and the additions between updates take one pass, rounds without gradient store no activations, and
-backward recomputes the projection of token mixing.
+Weights are cast once per step. Norms, residuals and the additions between updates take one pass, rounds without
+gradient store no activations, and backward recomputes the projection of token mixing.
 """
 
 from __future__ import annotations
 
-from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from trm.backends.cuda.layers import Attention, Channels, Layer, Tokens
+from trm.backends.cuda.layers import Attention, Buffers, Channels, Tokens
 from trm.backends.cuda.norm import norm_backward, residual_norm, scale_dtype
-from trm.backends.cuda.tiles import Table, architecture_of, table
-from trm.model import fused
-from trm.model.definition import Architecture, Weights, one_hot_lookup
+from trm.backends.cuda.tiles import architecture_of, table
+from trm.model import definition as network
+from trm.model.definition import Architecture, Weights
 from trm.model.parameters import Layout
+from trm.model.plain import PlainNetwork, PlainRounds
 
 
-class TritonRounds(fused.Rounds):
-    """Same as `fused.Rounds`, from Triton kernels."""
+class Kept(NamedTuple):
+    """Saved for backward of one block: its input, the mixer's output, the block's output, and 1 / rms of both norms."""
 
-    def __init__(
-        self,
-        weights: Weights,
-        grads: Weights | None,
-        arch: Architecture,
-        choices: Table | None = None,
-    ):
-        self.tiles = choices or table(architecture_of(next(iter(weights.values())).device))
-        super().__init__(weights, grads, arch)
+    x: Tensor
+    y: Tensor
+    y_scale: Tensor
+    mixer: tuple[Tensor, ...]
+    """Activations of the mixing layer."""
+    gate_up: Tensor
+    """Projection of the channel mixing."""
+    out: Tensor
+    out_scale: Tensor
 
-    def _layer(self, kind: str, weights: tuple[Tensor, Tensor], grads: tuple[Tensor, ...]) -> Layer:
-        parts = weights, grads, self._buffers, self.tiles
-        if kind == "attention":
-            return Attention(*parts, heads=self._arch.heads, rope=self._arch.rope)
-        return (Tokens if kind == "tokens" else Channels)(*parts)
+
+class TritonRounds(PlainRounds):
+    """Recursion rounds with weights in the forward dtype and float32 gradients, by name; no `grads` for inference."""
+
+    def __init__(self, weights: Weights, arch: Architecture, grads: Weights | None = None):
+        super().__init__(weights, arch)
+        self._buffers = Buffers()
+        tiles = table(architecture_of(next(iter(weights.values())).device))
+
+        def layer(kind: type, first: str, second: str, **more: Any) -> Any:
+            own = (grads[first], grads[second]) if grads else ()
+            return kind((weights[first], weights[second]), own, self._buffers, tiles, **more)
+
+        self._blocks: list[tuple[Any, Channels]] = []
+        for prefix in (f"blocks.{i}." for i in range(arch.layers)):
+            if prefix + "token_mlp.down" in weights:
+                mixer = layer(Tokens, prefix + "token_mlp.gate_up", prefix + "token_mlp.down")
+            else:
+                names = prefix + "attention.qkv", prefix + "attention.out"
+                mixer = layer(Attention, *names, heads=arch.heads, rope=arch.rope)
+            channels = layer(Channels, prefix + "channel_mlp.gate_up", prefix + "channel_mlp.down")
+            self._blocks.append((mixer, channels))
 
     def prepare(self) -> None:
         """Update cached copies after the weights have changed."""
@@ -48,7 +65,10 @@ class TritonRounds(fused.Rounds):
     def forward(
         self, z_H: Tensor, z_L: Tensor, x: Tensor, l_cycles: int, saved: list[Any] | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Same as `network.recursion_round`; appends what backward needs to `saved`."""
+        """Same as `network.recursion_round`; appends what backward needs to `saved`.
+
+        The results are in buffers, valid until the next call, which may take them as inputs.
+        """
         z_H, z_L, x = z_H.contiguous(), z_L.contiguous(), x.contiguous()
         inject = torch.add(z_H, x, out=self._buffers.get("inject", x))
         into = torch.add(z_L, inject, out=self._buffers.get(("into", 0 if saved is not None else None), x))
@@ -85,15 +105,15 @@ class TritonRounds(fused.Rounds):
                 y_scale = self._buffers.get(("y scale", place), x, normed, dtype=dtype)
                 gate_up = self._buffers.get(("gate_up", place), x, rows[0], channels.into.shape[0])
                 out_scale = self._buffers.get(("out scale", place), x, rows[0], dtype=dtype)
-                kept = fused.Kept(x, y, y_scale, inner, gate_up, out, out_scale)
+                kept = Kept(x, y, y_scale, inner, gate_up, out, out_scale)
                 records.append(kept)
             if isinstance(mixer, Tokens):
                 mixer.forward(x.view(columns), y.view(columns), kept and kept.y_scale)
             else:
-                residual_norm(x.view(rows), mixer.forward(x, *inner), 1, y, kept and kept.y_scale)
+                residual_norm(x.view(rows), mixer.forward(x, *inner), y, kept and kept.y_scale)
             mixed = channels.forward(y, kept and kept.gate_up)
             sums = added if last and added else (None, None)
-            residual_norm(y, mixed, 1, out, kept and kept.out_scale, *sums)
+            residual_norm(y, mixed, out, kept and kept.out_scale, *sums)
             x = x if out is None else out.view(length, batch, width)
         if saved is not None:
             saved.append(records)
@@ -111,33 +131,64 @@ class TritonRounds(fused.Rounds):
             total.add_(grad)
         return total.to(grad.dtype)
 
-    def _stack_backward(self, grad: Tensor, records: list[fused.Kept]) -> Tensor:
+    def _stack_backward(self, grad: Tensor, records: list[Kept]) -> Tensor:
         length, batch, width = grad.shape
         rows, columns = (length * batch, width), (length, batch * width)
+        total = self._buffers.get("total", grad, *rows)
         for (mixer, channels), kept in zip(self._blocks[::-1], records[::-1]):
-            total = norm_backward(
-                grad.view(rows), kept.out, kept.out_scale, 1, self._buffers.get("total", grad, *rows)
-            )
+            norm_backward(grad.view(rows), kept.out, kept.out_scale, total)
             grad = channels.backward(total, kept.y, kept.gate_up)
             if isinstance(mixer, Tokens):
                 shapes = grad.view(columns), kept.x.view(columns), kept.y.view(columns)
                 grad = mixer.backward(*shapes, kept.y_scale)
             else:
-                total = norm_backward(grad, kept.y, kept.y_scale, 1, self._buffers.get("total", grad, *rows))
+                norm_backward(grad, kept.y, kept.y_scale, total)
                 grad = mixer.backward(total, kept.x, *kept.mixer)
             grad = grad.view(length, batch, width)
         return grad
 
 
-class TritonNetwork(fused.FusedNetwork):
-    """`FusedNetwork` from Triton kernels, for a GPU with bfloat16 or float16 products.
+class LastRound(torch.autograd.Function):
+    """The round with gradient: differentiable in x; weight gradients are accumulated as a side effect."""
 
-    `choices`: see `trm.backends.cuda.tiles`.
-    """
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, z_H: Tensor, z_L: Tensor, rounds: TritonRounds, l_cycles: int
+    ) -> tuple[Tensor, Tensor]:
+        ctx.rounds, ctx.saved = rounds, []
+        ctx.set_materialize_grads(False)
+        z_H, z_L = rounds.forward(z_H, z_L, x, l_cycles, ctx.saved)
+        z_H, z_L = z_H.clone(), z_L.clone()  # results must not alias buffers
+        ctx.mark_non_differentiable(z_L)
+        return z_H, z_L
 
-    lookup = staticmethod(one_hot_lookup)
+    @staticmethod
+    def backward(ctx: Any, grad_H: Tensor, grad_L: Tensor) -> tuple[Tensor | None, ...]:
+        return ctx.rounds.backward(grad_H, ctx.saved), None, None, None, None
 
-    def __init__(
-        self, layout: Layout, params: Tensor, grads: Tensor, arch: Architecture, choices: Table | None = None
-    ):
-        super().__init__(layout, params, grads, arch, partial(TritonRounds, choices=choices))
+
+class TritonNetwork(PlainNetwork):
+    """Same as `PlainNetwork`, from Triton kernels, for a GPU with bfloat16 or float16 products."""
+
+    def __init__(self, layout: Layout, params: Tensor, grads: Tensor, arch: Architecture):
+        super().__init__(layout, params, grads, arch)
+        cast = params.dtype != arch.dtype
+        self._work = torch.empty_like(params, dtype=arch.dtype) if cast else params
+        self.rounds = TritonRounds(layout.views(self._work), arch, layout.views(grads))
+
+    def prepare(self) -> None:
+        """Cast the current weights and zero the gradients."""
+        super().prepare()
+        if self._work is not self._params:
+            self._work.copy_(self._params)
+        self.rounds.prepare()
+
+    def __call__(
+        self, z_H: Tensor, z_L: Tensor, inputs: Tensor, puzzle: Tensor | None, h_cycles: int, l_cycles: int
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        x = network.embed(inputs, puzzle, self.weights, self._arch, network.one_hot_lookup)
+        with torch.no_grad():
+            for _ in range(h_cycles - 1):
+                z_H, z_L = self.rounds.forward(z_H, z_L, x, l_cycles)
+        z_H, z_L = LastRound.apply(x, z_H, z_L, self.rounds, l_cycles)
+        return (z_H, z_L, *network.heads(z_H, self.weights, self._arch))

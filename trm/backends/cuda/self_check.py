@@ -1,4 +1,4 @@
-"""Every process checks the Triton kernels on its device before it uses them."""
+"""Every process checks the Triton kernels on its device before it uses them, for models that they compute."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import logging
 import torch
 
 from trm.backends.base import Backend
+from trm.backends.cuda.tiles import architecture_of, cover
 from trm.study.schema import ModelConfig
 
 log = logging.getLogger("trm")
@@ -15,10 +16,18 @@ log = logging.getLogger("trm")
 def check_kernels(backend: Backend, model: ModelConfig, cells: int, dtype: torch.dtype) -> None:
     """Compare a run's Triton kernels with PyTorch; if one is wrong or fails on any worker, fall back to PyTorch.
 
-    The reason is logged and recorded as `backend.network_note`. Does nothing unless the backend's network is `triton`.
+    A model that they do not compute goes through torch.compile. The reason is logged and recorded as
+    `backend.network_note`. Does nothing unless the backend's network is `triton`.
     `cells`: of a puzzle; `dtype`: the forward dtype.
     """
     if backend.network != "triton":
+        return
+    if not cover(model, cells, dtype, architecture_of(backend.device)):
+        what = f"this model in {str(dtype).removeprefix('torch.')}"
+        backend.network_note = f"the Triton kernels do not compute {what}: torch.compile does"
+        if "compiled" not in backend.candidates:  # they were asked for
+            log.warning("%s", backend.network_note)
+        backend.network, backend.candidates = "compiled", ()
         return
     problem = _problem(model, cells, dtype, backend.device)
     answers = backend.gather(torch.tensor([float(problem is not None)]))

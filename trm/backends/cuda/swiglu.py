@@ -10,6 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from trm.backends.cuda.common import operand, sigmoid, wide
+from trm.backends.cuda.tiles import Tile
 
 
 @triton.jit
@@ -49,9 +50,7 @@ def _product(
     tl.store(hidden + base * inner + (tl.arange(0, ROWS)[:, None] * inner + column[None, :]), h, mask=inside)
 
 
-def product(
-    x: Tensor, weight: Tensor, hidden: Tensor, gate_up: Tensor | None, tile: dict[str, int]
-) -> Tensor:
+def product(x: Tensor, weight: Tensor, hidden: Tensor, gate_up: Tensor | None, tile: Tile) -> Tensor:
     """hidden [N, I] = SwiGLU of x [N, D] with `weight` [2 I, D]; stores the projection in `gate_up` if given."""
     rows, depth = x.shape
     inner = hidden.shape[1]

@@ -1,66 +1,38 @@
-"""Kernel and tile size of each operation, looked up by architecture and shape.
+"""Which models the Triton kernels compute, and by which tiles.
 
-Nothing is timed at run time, so two runs on the same machine execute the same programs. `tiles.json` holds one choice
-per architecture, operation and shape: a tile, `triton` (a kernel without tiles) or `library` (cuBLAS products with
-elementwise kernels between them); `*` matches all other shapes. The batch size is not part of a shape: a smaller last
-batch is computed like the others. `python -m benchmarks.gpu_tiles` measures the candidates on a GPU and updates the
-table.
+`tiles.json` holds a tile per architecture, operation and shape; `*` matches all other shapes. Nothing is timed at run
+time, so two runs on the same machine execute the same programs. The batch size is not part of a shape: a smaller last
+batch is computed like the others. `python -m benchmarks.gpu_tiles` measures tiles on a GPU and updates the table.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 
 from trm.io import read_json
+from trm.study.flops import inner_width
+from trm.study.schema import ModelConfig
 
 TABLE = Path(__file__).with_name("tiles.json")
-LIBRARY, KERNEL = "library", "triton"
-Table = Mapping[str, Mapping[str, str]]
-"""Choices by operation and shape, for one architecture."""
-
-
-class Operation(NamedTuple):
-    """An operation with more than one implementation."""
-
-    shape: tuple[str, ...]
-    """Names of the sizes that the choice depends on."""
-    tile: tuple[str, ...]
-    """Kernel constants and launch options, in the order in which a tile lists them."""
-    candidates: Mapping[str, tuple[str, ...]]
-    """Tiles to benchmark, by architecture."""
-
-
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+LONGEST = 128
+"""Most tokens that fit into one program."""
 TOKEN_TILE = ("COLUMNS", "INNER", "num_warps", "num_stages")
 OPERATIONS = {
-    "channels": Operation(
-        ("width", "inner"),
-        ("ROWS", "COLUMNS", "DEPTH", "num_warps", "num_stages"),
-        {
-            "80": ("128x128x64x8x3", "128x64x64x8x4", "256x64x64x8x3"),
-            "90": ("128x128x64x8x3", "128x64x64x4x4", "128x64x64x8x4", "256x64x64x8x3"),
-        },
-    ),
-    "tokens": Operation(
-        ("length", "inner"),
-        TOKEN_TILE,
-        {"80": ("64x64x4x2", "64x64x4x1"), "90": ("64x64x4x2", "64x64x4x1", "64x128x8x1", "128x128x8x1")},
-    ),
-    "tokens backward": Operation(
-        ("length", "inner"),
-        TOKEN_TILE,
-        {"80": ("32x64x8x2", "16x64x4x2"), "90": ("32x64x8x2", "32x64x4x2", "16x64x4x2")},
-    ),
-    "attention": Operation(("length", "head width"), (), {"80": (), "90": (KERNEL,)}),
+    "channels": ("ROWS", "COLUMNS", "DEPTH", "num_warps", "num_stages"),
+    "tokens": TOKEN_TILE,
+    "tokens backward": TOKEN_TILE,
 }
-"""tests/backends/cuda/test_compiled.py compiles every candidate. On sm_90 its products are `wgmma` alone, it spills at
-most 80 bytes per thread (wider token tiles spill hundreds, and with INNER 32 most products become the older `mma`), and
-it fits into shared memory. On sm_80 it fits into the 99 KiB of 8.6, 8.9 and 12.0 as well; the attention kernel spills
-up to 11 KB per thread there, so the library computes attention."""
+"""Kernel constants and launch options of each operation, in the order in which a tile lists them. The shape of
+`channels` is width and inner width, of the others length and inner width."""
+Tile = dict[str, int]
+Table = Mapping[str, Mapping[str, str]]
+"""Tiles by operation and shape, for one architecture."""
 
 
 def architecture_of(device: torch.device) -> str:
@@ -72,20 +44,37 @@ def architecture_of(device: torch.device) -> str:
 
 @cache
 def table(architecture: str) -> Table:
-    """The choices of the repository for one architecture."""
+    """The tiles of the repository for one architecture."""
     entries = read_json(TABLE)[architecture]
     return {operation: entries[operation] for operation in OPERATIONS}
 
 
-def parse(operation: str, choice: str) -> dict[str, int] | None:
-    """A kernel's constants and options from a choice of the table; None for `library`."""
-    if choice == LIBRARY:
-        return None
-    numbers = [] if choice == KERNEL else [int(word) for word in choice.split("x")]
-    return dict(zip(OPERATIONS[operation].tile, numbers, strict=True))
+def parse(operation: str, tile: str) -> Tile:
+    """A kernel's constants and options from an entry of the table, such as 64x64x4x2."""
+    return dict(zip(OPERATIONS[operation], map(int, tile.split("x")), strict=True))
 
 
-def chosen(table: Table, operation: str, *shape: int) -> dict[str, int] | None:
-    """The tile for an operation on a shape; None: the library computes it."""
-    choices = table[operation]
-    return parse(operation, choices.get("x".join(map(str, shape)), choices["*"]))
+def chosen(table: Table, operation: str, *shape: int) -> Tile:
+    """The tile for an operation on a shape."""
+    tiles = table[operation]
+    return parse(operation, tiles.get("x".join(map(str, shape)), tiles["*"]))
+
+
+def cover(model: ModelConfig, cells: int, dtype: torch.dtype, architecture: str) -> bool:
+    """Whether the kernels compute this model on puzzles of `cells` cells.
+
+    In float32, products cannot use tensor cores, and a kernel takes minutes to compile. Half a head must be a power of
+    two of at least 16 channels. On sm_80 attention spills up to 11 KB per thread.
+    """
+    length = cells + model.puzzle_tokens
+    if length > LONGEST or not (dtype.itemsize == 2 or INTERPRETED):
+        return False
+    if model.mixer == "mlp":
+        inner, choices = inner_width(model, length), table(architecture)
+        return all(
+            inner % chosen(choices, name, length, inner)["INNER"] == 0
+            for name in OPERATIONS
+            if name != "channels"
+        )
+    half, odd = divmod(model.d_model // model.heads, 2)
+    return architecture == "90" and not odd and half >= 16 and half & (half - 1) == 0

@@ -11,11 +11,8 @@ import triton.language as tl
 from torch import Tensor
 
 from trm.backends.cuda.common import operand, power, sigmoid, wide
-from trm.backends.cuda.tiles import Table, chosen
+from trm.backends.cuda.tiles import Tile
 from trm.model.definition import EPS
-
-LONGEST = 128
-"""Most tokens that fit into one program."""
 
 
 @triton.jit
@@ -27,9 +24,8 @@ def _forward(
     token = tl.arange(0, LENGTH)
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     i = tl.arange(0, INNER)
-    offset = (
-        token[:, None] * columns + column[None, :]
-    )  # fewer than 2^31 elements: 128 tokens, 16 million columns
+    # fewer than 2^31 elements: 128 tokens, 16 million columns
+    offset = token[:, None] * columns + column[None, :]
     inside = (token[:, None] < length) & (column[None, :] < columns)
     tile = tl.load(x + offset, mask=inside, other=0.0)
     total = tile.to(WIDE)
@@ -57,9 +53,8 @@ def _backward(
     token = tl.arange(0, LENGTH)
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     i = tl.arange(0, INNER)
-    offset = (
-        token[:, None] * columns + column[None, :]
-    )  # fewer than 2^31 elements: 128 tokens, 16 million columns
+    # fewer than 2^31 elements: 128 tokens, 16 million columns
+    offset = token[:, None] * columns + column[None, :]
     inside = (token[:, None] < length) & (column[None, :] < columns)
     g = tl.load(grad + offset, mask=inside, other=0.0).to(WIDE)
     normed = tl.load(y + offset, mask=inside, other=0.0).to(WIDE)
@@ -92,27 +87,13 @@ def _backward(
     tl.store(out + offset, total, mask=inside)
 
 
-def tile_of(choices: Table, operation: str, length: int, inner: int) -> dict[str, int] | None:
-    """The tile for `tokens` or `tokens backward`; None: the library computes it."""
-    tile = chosen(choices, operation, length, inner) if length <= LONGEST else None
-    # the kernels do not mask the inner width
-    return tile if tile and inner % tile["INNER"] == 0 else None
-
-
 def padded(gate_up: Tensor, down: Tensor) -> tuple[Tensor, Tensor]:
     """Zeroed buffers for weights [2 I, L] and [L, I] with a padded token axis, as `mix` and its backward read them."""
     length = power(down.shape[0])
     return gate_up.new_zeros(gate_up.shape[0], length), down.new_zeros(length, down.shape[1])
 
 
-def mix(
-    x: Tensor,
-    gate_up: Tensor,
-    down: Tensor,
-    y: Tensor,
-    scale: Tensor | None,
-    tile: dict[str, int],
-) -> Tensor:
+def mix(x: Tensor, gate_up: Tensor, down: Tensor, y: Tensor, scale: Tensor | None, tile: Tile) -> Tensor:
     """y [L, M] = rms_norm(x + SwiGLU(x)) over tokens; weights padded; `scale` [M]: 1 / rms."""
     length, columns = x.shape
     _forward[(triton.cdiv(columns, tile["COLUMNS"]),)](
@@ -124,7 +105,7 @@ def mix(
 
 def mix_backward(
     x: Tensor, gate_up: Tensor, down: Tensor, y: Tensor, scale: Tensor, grad: Tensor,
-    total_grad: Tensor, gate_up_grad: Tensor, hidden: Tensor, out: Tensor, tile: dict[str, int],
+    total_grad: Tensor, gate_up_grad: Tensor, hidden: Tensor, out: Tensor, tile: Tile,
 ) -> Tensor:  # fmt: skip
     """Gradient of x in `out`, given that of y; also, for the weight gradients, those of x + SwiGLU(x) [L, M], of the
     projection [2 I, M], and the hidden layer [I, M]. `out` may be `grad`."""

@@ -14,20 +14,25 @@ import logging
 import os
 import warnings
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from trm.backends.base import Backend, Precision, State, Step, precision_of, switch
+from trm.backends.base import Backend, Precision, precision_of, switch
 from trm.backends.cpu.device import peak_resident_bytes
 from trm.backends.tpu.chips import planned_chips, tpu_files, tpu_wanted
 from trm.backends.tpu.metrics import TpuMetrics, Use
-from trm.backends.tpu.sharding import marked
+from trm.backends.tpu.recursion import marked
 from trm.backends.workers import Workers, world_from_environment
 from trm.errors import UserError
 from trm.study.slices import hbm_gib
+
+if TYPE_CHECKING:
+    from trm.training.state import TrainState
+    from trm.training.step import TrainStep
 
 SETTLED = 5  # calls of a step after which another compilation is a fault
 CACHE_VARIABLE = "TRM_XLA_CACHE"
@@ -146,7 +151,7 @@ class XlaBackend(Backend):
         placed: Tensor = self._send([tensor], self.device, spec)[0]
         return placed
 
-    def program(self, step: Step) -> Callable[..., None]:
+    def program(self, step: TrainStep) -> Callable[..., None]:
         """The step as one XLA program per call; warns once if a late call compiles again.
 
         A step is traced at its first call of each kind, and later calls run the same program (TRM_XLA_REPLAY=0: it is
@@ -158,17 +163,17 @@ class XlaBackend(Backend):
         replays: dict[tuple[object, ...], Replay] = {}
         state, replayed = step.state, switch(REPLAY_VARIABLE) != "0"
 
-        def laid_out(batch: object, h_cycles: int, l_cycles: int) -> None:
+        def laid_out(batch: Any, h_cycles: int, l_cycles: int) -> None:
             step(batch, h_cycles, l_cycles)
             self._lay_out(state)
 
-        def traced(batch: object, h_cycles: int, l_cycles: int) -> None:
+        def traced(batch: Any, h_cycles: int, l_cycles: int) -> None:
             # changes between steps (reset metrics, a loaded checkpoint) must not become part of the step's graph
             self._torch_xla.sync()
             laid_out(batch, h_cycles, l_cycles)
             self._torch_xla.sync()
 
-        def run(batch: Sequence[Tensor], h_cycles: int, l_cycles: int) -> None:
+        def run(batch: Any, h_cycles: int, l_cycles: int) -> None:
             before = self.compilations()
             kind = type(batch), h_cycles, l_cycles
             if not replayed:
@@ -192,7 +197,7 @@ class XlaBackend(Backend):
 
         return run
 
-    def _lay_out(self, state: State) -> None:
+    def _lay_out(self, state: TrainState) -> None:
         """Mark the tensors that a step has changed: the carry sharded by rows, everything else replicated.
 
         Otherwise the partitioner may return sharded weights, which the next step's program does not accept.
@@ -243,7 +248,6 @@ class XlaBackend(Backend):
         self._torch_xla.sync(wait=True)
 
     def compilations(self) -> int:
-        """XLA programs compiled so far in this process."""
         data = self._metrics.metric_data("CompileTime")
         return int(data[0]) if data else 0
 

@@ -20,6 +20,7 @@ from trm.backends.tpu import recursion
 from trm.model import definition as network
 from trm.model.definition import Architecture, Weights
 from trm.model.parameters import Layout
+from trm.model.plain import PlainRounds
 from trm.study.slices import hbm_gib
 from trm.study.tpu_kernels import WORKING_APPLICATIONS
 
@@ -192,7 +193,6 @@ class XlaNetwork:
     def __call__(
         self, z_H: Tensor, z_L: Tensor, inputs: Tensor, puzzle: Tensor | None, h_cycles: int, l_cycles: int
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Same as `network.supervision_step`."""
         w, arch = dict(zip(self._layout.shapes, Unpacked.apply(self._flat, self._layout))), self._arch
         mesh = mesh_of(z_H)
         length, rows = z_H.shape[0], z_H.shape[1] // mesh.devices
@@ -235,7 +235,7 @@ class XlaNetwork:
         return HBM_SHARE * hbm_gib() * 2**30 - 28.0 * self._params.numel()
 
 
-class XlaRounds:
+class XlaRounds(PlainRounds):
     """Rounds without gradient; rows are sharded over the devices if their number divides.
 
     `kernels`: as in `XlaNetwork`. `start`: run each round as soon as it is traced, so that an evaluation is one small
@@ -244,14 +244,13 @@ class XlaRounds:
     """
 
     def __init__(self, weights: Weights, arch: Architecture):
-        self._weights, self._arch = weights, arch
+        super().__init__(weights, arch)
         self.mesh = mesh_of(weights["embed.weight"])
         self.kernels, self.start = kernels_wanted(), True
         self.multiple = 2 * self.mesh.devices
         """Rows are sharded in multiples of this, so that both cores of each chip get equally many."""
 
     def forward(self, z_H: Tensor, z_L: Tensor, x: Tensor, l_cycles: int) -> tuple[Tensor, Tensor]:
-        """Same as `network.recursion_round`."""
         states = self._round(z_H, z_L, x, l_cycles)
         if self.start and x.device.type == "xla":
             import torch_xla

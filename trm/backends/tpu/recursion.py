@@ -14,7 +14,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from trm.backends.tpu.sharding import marked
 from trm.model import definition as network
 from trm.model.definition import Architecture, Weights
 from trm.study import tpu_kernels
@@ -114,6 +113,19 @@ class Kernels:
             torch.tensor(array.astype(jnp.float32).tolist()).to(getattr(torch, array.dtype.name))
             for array in calls.jitted(kernel, interpret=True)(*arrays)
         ]
+
+
+def marked(tensor: Tensor, mesh: Any, spec: tuple[str | None, ...]) -> Tensor:
+    """The tensor with its dimensions sharded over the mesh by `spec` (None: replicated).
+
+    Only the result of an operation is marked as part of the program: torch_xla would copy a tensor that has data to the
+    host and back.
+    """
+    import torch_xla.distributed.spmd as spmd
+
+    result = tensor & True if tensor.dtype == torch.bool else tensor * 1  # adding 0 would change -0
+    sharded: Tensor = spmd.mark_sharding(result, mesh, spec).global_tensor
+    return sharded
 
 
 class Mesh(NamedTuple):

@@ -17,8 +17,7 @@ from trm.checks.preflight import machine
 from trm.checks.preflight.report import Check, Site
 from trm.errors import UserError
 from trm.study.schema import DataConfig, RunConfig
-from trm.tasks.build import build_dataset
-from trm.tasks.source import build_source
+from trm.tasks.build import build_dataset, build_source
 from trm.training.dataset import Dataset
 from trm.training.feed import Feed
 from trm.training.kernel_step import make_step

@@ -28,7 +28,7 @@ from trm.study.tasks import Sizes
 ROOT = Path(__file__).parents[3]
 CODE = {
     "backends": ("base", "tpu"),
-    "model": ("act", "definition", "implementation", "inference", "losses", "parameters"),
+    "model": ("act", "definition", "inference", "losses", "parameters", "plain"),
     "study": ("tpu_kernels",),
     "training": ("optim", "state", "step"),
     "checks/tpu_check": ("compiler", "hlo", "kernels", "launching", "rehearsal", "worker"),

@@ -21,7 +21,6 @@ import torch
 import torch_xla
 from torch import Tensor
 
-from trm.backends.base import Step
 from trm.backends.tpu.device import XlaBackend
 from trm.backends.tpu.network import XlaNetwork
 from trm.data.dataset import Meta, PuzzleSet, one_example_set
@@ -32,6 +31,7 @@ from trm.study.tasks import Sizes
 from trm.training.dataset import Dataset
 from trm.training.loop import Trainer
 from trm.training.outputs import PUZZLE, TrainedModel
+from trm.training.step import TrainStep
 
 XLA = torch_xla._XLAC
 PHASES = {
@@ -81,7 +81,7 @@ class Rehearsal(XlaBackend):
     def stop_agreed(self, stop: Tensor, step: int, requested: int) -> bool:
         return False
 
-    def program(self, step: Step) -> Callable[..., None]:
+    def program(self, step: TrainStep) -> Callable[..., None]:
         def run(batch: Any, h_cycles: int, l_cycles: int) -> None:
             torch_xla.sync()
             step(batch, h_cycles, l_cycles)

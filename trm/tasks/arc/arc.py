@@ -19,6 +19,7 @@ import numpy as np
 from trm.data.pool import FREE, TEST, TRAIN, Pool, split_order
 from trm.errors import UserError
 from trm.study.schema import DataConfig
+from trm.tasks.arc.spec import FAMILIES
 from trm.tasks.sudoku.classes import number_rows
 
 SIDE = 30
@@ -54,23 +55,19 @@ def json_pool(config: DataConfig, files: list[tuple[str, Path]]) -> Pool:
 
 
 def generated_pool(config: DataConfig) -> Pool:
-    """`config.pool` small generated tasks of alternating kinds or families, no two equivalent. Raises UserError as
-    `task_pool`."""
-    from trm.tasks.arc import families, generate
+    """`config.pool` generated tasks of alternating families, no two equivalent. Raises UserError as `task_pool`."""
+    from trm.tasks.arc.generate import task
 
     tasks: dict[tuple[int, ...], Task] = {}
     number = 0
     while len(tasks) < config.pool:
-        where = config.seed, number, config.arc_side
-        if config.arc_families:
-            name, document = families.task(*where, config.arc_families, config.arc_pairs)
-        else:
-            name, document = generate.task(*where)
+        families = config.arc_families or FAMILIES
+        name, document = task(config.seed, number, config.arc_side, families, config.arc_pairs)
         made = _task(name, f"task {name}", document, False)
         tasks.setdefault(tuple(class_key(made)), made)
         number += 1
     pool = task_pool(config, list(tasks.values()))
-    pool.order = np.arange(pool.puzzles, dtype=np.int32)  # consecutive tasks have different kinds
+    pool.order = np.arange(pool.puzzles, dtype=np.int32)  # consecutive tasks are of different families
     return pool
 
 

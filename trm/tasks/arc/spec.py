@@ -14,7 +14,7 @@ COLOURS = (
 )
 """Colours 0-9 of grids; 0 is the background."""
 FAMILIES = ("recolour", "mirror", "fill", "stack", "middle")
-"""Families of generated tasks (trm/tasks/arc/families.py)."""
+"""Families of generated tasks (trm/tasks/arc/generate.py)."""
 
 
 def check_families(names: tuple[str, ...]) -> None:
@@ -50,9 +50,7 @@ class ArcSpec(TaskSpec):
             raise UserError("data.arc_families are for data.source=generate: leave them out")
 
     def generated_fields(self, data: DataConfig) -> dict[str, Any]:
-        if not data.arc_families:
-            return {}
-        return {"arc_families": list(data.arc_families), "arc_pairs": data.arc_pairs}
+        return {"arc_families": list(data.arc_families or FAMILIES), "arc_pairs": data.arc_pairs}
 
     def recognises(self, seq_len: int, vocab_size: int) -> bool:
         return vocab_size == 2 + len(COLOURS)

@@ -13,9 +13,8 @@ import numpy as np
 
 from trm.data import rng
 from trm.data.csv_source import read_csv, refuse, refuse_characters
-from trm.data.parallel import over_rows
 from trm.data.pool import Pool, make_pool, parts_of, split_order, without_equivalents
-from trm.data.progress import Progress
+from trm.data.progress import Progress, over_rows
 from trm.errors import UserError
 from trm.study.schema import DataConfig
 from trm.tasks.maze.spec import CHARACTERS, GOAL, OPEN, PATH, START, WALL

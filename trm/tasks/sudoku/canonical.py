@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from trm.compiled import njit
-from trm.data.parallel import over_rows
+from trm.data.progress import over_rows
 
 _ORDERS = np.array([[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]], dtype=np.int64)
 EQUAL, LESS, GREATER = 0, 1, 2

@@ -1,4 +1,4 @@
-"""Sudoku with boxes of any size: geometry, text form and rules.
+"""Sudoku with boxes of any size: geometry, symmetries, text form and rules.
 
 A grid has n = box_rows * box_cols rows; values are 1..n, 0 for a blank; tokens are value + 1. Text has one character
 per cell, row by row: 1-9, then A, B, ...; `.` or 0 for a blank.
@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+
+from trm.data import rng
 
 SYMBOLS = "123456789ABCDEFGHIJKLMNOP"
 
@@ -79,6 +81,40 @@ def _line_orders(side: int, group: int) -> np.ndarray:
         for choice in product(inner, repeat=side // group)
     ]
     return np.array(orders, dtype=np.int64)
+
+
+def sudoku_maps(geometry: Geometry, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """A random symmetry of the rules for each key: digits, transposition (square boxes), bands, rows within bands,
+    stacks, columns within stacks.
+
+    Returns:
+        token_map uint8 [keys, n + 2] and cell_map int16 [keys, n * n].
+    """
+    n, height, width = geometry.side, geometry.box_rows, geometry.box_cols
+    count = len(keys)
+    tokens = np.zeros((count, n + 2), dtype=np.uint8)
+    tokens[:, 1] = 1
+    tokens[:, 2:] = rng.permutations(keys, 0, n) + 2
+    position = n - 1
+    turned = rng.bounded(rng.draw(keys, position), 2 if geometry.transposable else 1)[:, None, None]
+    position += 1
+    rows, position = _lines(keys, position, n // height, height)
+    columns, position = _lines(keys, position, n // width, width)
+    rows, columns = rows[:, :, None], columns[:, None, :]
+    cells = np.where(turned, columns * n + rows, rows * n + columns)
+    return tokens, cells.reshape(count, n * n).astype(np.int16)
+
+
+def _lines(keys: np.ndarray, position: int, blocks: int, size: int) -> tuple[np.ndarray, int]:
+    """A random order of lines that keeps blocks together, int64 [keys, blocks * size], and the next draw's position."""
+    outer = rng.permutations(keys, position, blocks)
+    position += blocks - 1
+    inner = []
+    for _ in range(blocks):
+        inner.append(rng.permutations(keys, position, size))
+        position += size - 1
+    lines = outer[:, :, None] * size + np.stack(inner, axis=1)
+    return lines.reshape(len(keys), blocks * size), position
 
 
 def to_text(values: np.ndarray) -> str:

@@ -10,14 +10,12 @@ import numpy as np
 
 from trm.data import rng
 from trm.data.csv_source import read_csv, refuse, refuse_characters
-from trm.data.parallel import over_rows
 from trm.data.pool import FREE, Pool, make_pool, parts_of, split_order, without_equivalents
-from trm.data.progress import Progress
+from trm.data.progress import Progress, over_rows
 from trm.errors import UserError
 from trm.study.schema import DataConfig
-from trm.tasks.sudoku.classes import class_keys, number_rows, pairs
-from trm.tasks.sudoku.geometry import SYMBOLS, Geometry, broken_rule, symbol_values
-from trm.tasks.sudoku.small import FOUR, classes_4x4
+from trm.tasks.sudoku.classes import FOUR, class_keys, classes_4x4, number_rows, pairs
+from trm.tasks.sudoku.geometry import SYMBOLS, Geometry, broken_rule, sudoku_maps, symbol_values
 
 TOKEN = 1
 """Token of a value: value + 1 (0 is padding)."""
@@ -61,8 +59,6 @@ def generated_pool(config: DataConfig) -> Pool:
 
 def _enumerated(config: DataConfig) -> tuple[np.ndarray, np.ndarray, int]:
     """4x4: one random member of every class; order and members depend on the seed."""
-    from trm.tasks.sudoku.augment import sudoku_maps
-
     questions, answers = classes_4x4(config.clues_min, config.clues_max)
     if config.min_rating:
         keep = rate(FOUR, questions) >= config.min_rating

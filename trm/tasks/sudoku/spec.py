@@ -10,7 +10,7 @@ from trm.study.schema import DataConfig
 from trm.study.tasks import DataShape, OfficialFiles, TaskSpec
 
 CLASSES_4X4 = dict(zip(range(4, 16), (13, 96, 376, 711, 1040, 980, 788, 414, 210, 56, 22, 2)))
-"""Number of clues -> number of classes of 4x4 Sudoku with one solution (`trm.tasks.sudoku.small.classes_4x4`)."""
+"""Number of clues -> number of classes of 4x4 Sudoku with one solution (`trm.tasks.sudoku.classes.classes_4x4`)."""
 
 
 class SudokuSpec(TaskSpec):

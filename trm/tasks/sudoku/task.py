@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from trm.data import rng
 from trm.data.dataset import Meta, PuzzleSet
 from trm.data.official import official_files
 from trm.data.pool import Pool
@@ -11,8 +12,24 @@ from trm.study.schema import DataConfig
 from trm.tasks.base import Augmenter, Files, Task
 from trm.tasks.marginals import Symmetric
 from trm.tasks.sudoku import pool
-from trm.tasks.sudoku.augment import SudokuAugmenter, sudoku_maps
-from trm.tasks.sudoku.geometry import SYMBOLS, Geometry
+from trm.tasks.sudoku.geometry import SYMBOLS, Geometry, sudoku_maps
+
+
+class SudokuAugmenter(Augmenter):
+    """A copy is under a random symmetry of the rules, a pure function of (seed, puzzle, copy)."""
+
+    def __init__(self, meta: Meta):
+        super().__init__(meta)
+        self._geometry = Geometry(meta.box_rows, meta.box_cols)
+        self._root = rng.root_key(meta.seed, "augment")
+
+    def maps(self, puzzles: np.ndarray, copies: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        tokens, cells = super().maps(puzzles, copies)
+        changed = np.flatnonzero(copies)
+        if len(changed):
+            keys = rng.key(self._root, np.asarray(puzzles)[changed], np.asarray(copies)[changed])
+            tokens[changed], cells[changed] = sudoku_maps(self._geometry, keys)
+        return tokens, cells
 
 
 class Sudoku(Task):

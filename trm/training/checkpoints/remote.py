@@ -170,7 +170,7 @@ def open_checkpoints(uri: str, run: str, backend: Backend, keep: int) -> Iterato
     remote = is_remote(uri)
     store = open_store(uri)
     lease = Lease(store, run) if backend.rank == 0 else None
-    on_all_workers(backend, lease.acquire if lease else lambda: None, "claim the run")
+    on_all_workers(backend, lambda: lease.acquire(wait=not remote) if lease else None, "claim the run")
     mirror = None
     try:
         if lease:

@@ -79,7 +79,6 @@ class Saver:
             record.snapshots[k] = load(self.folder.read_extra(f"snapshot-{k}.safetensors"))
 
     def snapshot(self, k: int, state: TrainState, record: Record) -> None:
-        """Save the current weights as snapshot `k`."""
         views = state.layout.views(self.backend.fetch(state.params))
         record.snapshots[k] = {name: tensor.clone() for name, tensor in views.items()}
         if self.backend.rank == 0:

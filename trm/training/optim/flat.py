@@ -28,11 +28,6 @@ def moments(training: TrainingConfig, size: int, device: torch.device) -> Moment
     return Moments(torch.zeros(size, device=device), torch.zeros(second, device=device))
 
 
-def rates(training: TrainingConfig, step: Tensor, lr: Tensor) -> Rates:
-    """Rates of optimiser step `step` (from 1) at learning rate `lr`."""
-    return optimiser(training).rates(training, step, lr)
-
-
 def update(
     training: TrainingConfig,
     params: Tensor,
