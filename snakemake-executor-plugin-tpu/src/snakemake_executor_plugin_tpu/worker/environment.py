@@ -51,9 +51,7 @@ def prepare(
         archive = root() / f"{name}.tar"
         bucket = Bucket(store, api) if store else None
         try:
-            if bucket and (size := bucket.list().get(archive.name)):
-                say_to_controller(f"Downloading {archive.name} ({size >> 20} MB)")
-                bucket.download(archive.name, archive)
+            if bucket and bucket.download(archive.name, archive, say_to_controller):
                 unpack(archive, folder)
             else:
                 build(folder, lock, python, say_to_controller)
@@ -72,20 +70,8 @@ def build(folder: Path, lock: str, python: str, say: Say, platform: str | None =
     uv = install_uv(say)
     # For a version uv downloads an interpreter; a path names one on the host.
     managed = [] if "/" in python else ["--managed-python"]
-    _run(
-        [
-            str(uv),
-            "venv",
-            "--no-cache",
-            "--quiet",
-            "--relocatable",
-            *managed,
-            "--python",
-            python,
-            str(folder),
-        ],
-        say,
-    )
+    venv = [str(uv), "venv", "--no-cache", "--quiet", "--relocatable", *managed]
+    _run([*venv, "--python", python, str(folder)], say)
     if managed:
         _link(folder, interpreter_of(folder))
     requirements = folder / "requirements.lock"

@@ -22,6 +22,7 @@ import time
 import urllib.error
 import urllib.request
 import uuid
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +39,11 @@ def ask(url: str, method: str = "GET", token: str = "", data: bytes | None = Non
     """Call the metadata server, or with a token the TPU API. Raises urllib.error.HTTPError, OSError."""
     header = {"Authorization": f"Bearer {token}"} if token else {"Metadata-Flavor": "Google"}
     request = urllib.request.Request(url, data, {**header, "Content-Type": "application/json"}, method=method)
-    with urllib.request.urlopen(request, timeout=20) as answer:
-        return str(answer.read().decode())
+    try:
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            return str(answer.read().decode())
+    except HTTPException as error:  # a connection that broke
+        raise OSError(f"{type(error).__name__}: {error}") from None
 
 
 def last_activity() -> float:
