@@ -116,9 +116,8 @@ class Cli:
             return await getattr(self, self.args.command)() or 0
         finally:
             # Above all after an error, such as hosts that do not answer.
-            if self.args.command not in ("ssh", "logs") and (left := await self.manager.remaining()):
+            if left := await self.manager.close(report=self.args.command not in ("ssh", "logs")):
                 self.say(left)
-            await self.manager.close()
 
     async def _existing(self) -> Pod:
         """Return the pod without creating it."""

@@ -107,7 +107,7 @@ class Allocator:
     def held_by(self, job: str) -> list[int]:
         return sorted(host for host, holder in self.holder.items() if holder == job)
 
-    def release(self, job: str) -> None:
-        if self.held_by(job):
-            self.holder = {host: holder for host, holder in self.holder.items() if holder != job}
+    def release(self, job: str, but: Collection[int] = ()) -> None:
+        if not set(self.held_by(job)) <= set(but):
+            self.holder = {h: holder for h, holder in self.holder.items() if holder != job or h in but}
             self.on_release()

@@ -176,6 +176,8 @@ class Capacity:
         now = time.monotonic()
         if str(state) != self.reported:
             self.say(f"TPU pod {self.cloud.name}: {state}")
+            if state.queued == "PROVISIONING":  # capacity is there: not the moment for another zone
+                self.asked = now
         elif now - self.reported_at > REMIND_SECONDS:
             self.say(
                 f"TPU pod {self.cloud.name}: {state}, in {self.cloud.zone}, requested since {self.since}"

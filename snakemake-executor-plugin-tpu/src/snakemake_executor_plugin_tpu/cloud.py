@@ -316,11 +316,13 @@ class TpuCloud:
             raise self.refusal(error, "create") from error
 
     async def is_done(self, operation: Any) -> bool:
-        """Return whether an operation has ended; False during an outage of the API."""
+        """Return whether an operation has ended; False during an outage. Raises CloudError if the API refuses."""
         try:
             return bool(await operation.done())
-        except (gx.GoogleAPICallError, gx.RetryError, auth.TransportError):
-            return False
+        except (gx.GoogleAPICallError, gx.RetryError, auth.GoogleAuthError) as error:
+            if is_transient(error):
+                return False
+            raise self.refusal(error, "follow the request for") from error
 
     def failure_of(self, operation: Any) -> Exception | None:
         error = operation.operation.error

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from .cloud import TpuCloud
+from .cloud import LOST_NODE, LOST_QUEUED, TpuCloud
 from .errors import CloudError, red
 from .settings import ExecutorSettings
 from .spend import cost
@@ -53,12 +53,13 @@ async def prove_guard(settings: ExecutorSettings, pod: Any, say: Callable[[str],
 
 
 async def remaining(settings: ExecutorSettings, cloud: TpuCloud, used: bool) -> str:
-    """Return in one line what exists at the end of a call and costs money; empty if nothing does."""
+    """Return in one line what exists, or is requested, at the end of a call and costs money; empty if nothing does."""
     try:
         state = await cloud.describe(attempts=1)
     except CloudError as error:
         return f"TPU pod {settings.name} may still exist and cost money: {error}" if used else ""
-    if state.node in ("ABSENT", "PREEMPTED", "TERMINATED", "DELETING"):
+    requested = state.node == "ABSENT" and state.queued not in ("ABSENT", "DELETING", *LOST_QUEUED)
+    if not requested and state.node in ("ABSENT", "DELETING", *LOST_NODE):
         return ""
     rules = [f"after {settings.idle_delete:g} idle minutes"] if settings.idle_delete else []
     rules += [f"on {settings.end}"] if settings.end else []
@@ -67,8 +68,10 @@ async def remaining(settings: ExecutorSettings, cloud: TpuCloud, used: bool) -> 
         if rules and state.created_here
         else f"only {DOWN} deletes it"
     )
-    kind = state.accelerator_type
-    return f"TPU pod {settings.name} ({kind}, {state.node}) still exists and {cost(settings, kind)}; {ends}"
+    kind = state.accelerator_type or settings.accelerator_type
+    exists = "is still requested, and once it comes it" if requested else "still exists and"
+    where = state.queued if requested else state.node
+    return f"TPU pod {settings.name} ({kind}, {where}) {exists} {cost(settings, kind)}; {ends}"
 
 
 async def run_hook(command: str, sentence: str, say: Callable[[str], None]) -> None:

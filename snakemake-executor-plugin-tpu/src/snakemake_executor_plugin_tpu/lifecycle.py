@@ -151,23 +151,23 @@ class PodManager:
         self._work.add_done_callback(lambda work: work.cancelled() or work.exception())
         return self._work
 
-    async def remaining(self) -> str:
-        """Return what exists at the end of a call and costs money."""
-        return await remaining(self.settings, self.cloud, self._count > 0)
-
-    async def close(self) -> None:
-        """Close every connection; the pod stays."""
+    async def close(self, report: bool = True) -> str:
+        """Close every connection; the pod stays. Return what exists and costs money."""
         if self._work is not None:
             self._work.cancel()
             with suppress(asyncio.CancelledError, Exception):
                 await self._work
-        with suppress(CloudError):
+        try:
             await self.capacity.withdraw()
+        except CloudError as error:
+            self.say(red(f"TPU pod {self.cloud.name}: the request could not be withdrawn: {error}"))
         if self.claim is not None:
             await self.claim.drop()
         for ssh in self._opened:  # that of a pod whose recovery was cancelled as well
             await ssh.close()
+        left = await remaining(self.settings, self.cloud, self._count > 0) if report else ""
         await self.cloud.close()
+        return left
 
     async def why_gone(self, pod: Pod | None = None) -> str | None:
         """Return why the pod (in this incarnation) is gone, if the API says so; cached for a second."""

@@ -182,6 +182,5 @@ class Pool:
         for member in self.members:
             if member.starting is not None:
                 member.starting.cancel()
-        left = await asyncio.gather(*(member.manager.remaining() for member in self.members))
-        await asyncio.gather(*(member.manager.close() for member in self.members))
+        left = await asyncio.gather(*(member.manager.close() for member in self.members))
         return "\n".join(line for line in left if line)

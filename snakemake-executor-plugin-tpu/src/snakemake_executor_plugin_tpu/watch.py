@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from .allocation import Allocator
@@ -71,23 +71,25 @@ class Watch:
             self._ended = ended + self._ended  # for `stop`
             raise
 
-    async def _on_up(self, pod: Pod) -> None:
-        """Reserve the hosts on which something runs, and stop ranks that have lost their main task."""
-        self.allocator.release(SILENT)
-        self.allocator.take(SILENT, sorted(pod.silent))
-        found = pod.found()
-        mains = {
-            task["slot"]: task for task in found if task.get("role") == "main" and task["state"] == "running"
-        }
-        for slot, task in mains.items():
-            self.allocator.take(slot, hosts_of(task))
-            self._unclaimed.add(slot)
-        for task in found:
-            if task.get("role") == "rank" and task["state"] == "running" and task["slot"] not in mains:
-                self.say(
-                    f"{pod.workers[task['host']].host}: stopping a rank of {task['label']} without its main task"
-                )
-                await pod.workers[task["host"]].stop([task["task"]], self.settings.grace)
+    async def _on_up(self, pod: Pod, looked_at: Collection[int] | None = None) -> None:
+        """Reserve the hosts on which something runs, and stop ranks that have lost their main task.
+
+        `looked_at`: the hosts (None: all) that have said just now what they run; on the others it may have ended.
+        """
+        running = [task for task in pod.found() if task["state"] == "running"]
+        mains = {task["slot"] for task in running if task.get("role") == "main"}
+        seen = [task for task in running if looked_at is None or task["host"] in looked_at]
+        for task in seen:
+            if task.get("role") == "main":
+                self.allocator.take(task["slot"], hosts_of(task))
+                self._unclaimed.add(task["slot"])
+        self.allocator.take(SILENT, pod.silent)
+        self.allocator.release(SILENT, but=pod.silent)
+        for task in seen:
+            if task.get("role") == "rank" and task["slot"] not in mains:
+                worker = pod.workers[task["host"]]
+                self.say(f"{worker.host}: stopping a rank of {task['label']} without its main task")
+                await worker.stop([task["task"]], self.settings.grace)
 
     async def _readmit(self, pod: Pod) -> None:
         """Use hosts again that were silent and answer now."""
@@ -96,7 +98,7 @@ class Watch:
                 pod.status[rank] = await pod.workers[rank].status(timeout=5)
                 pod.silent.discard(rank)
                 self.say(f"{pod.workers[rank].host} answers again")
-                await self._on_up(pod)
+                await self._on_up(pod, [rank])
 
     async def _check_guard(self, pod: Pod) -> None:
         """Say it if a guard has failed since the last look."""
