@@ -409,7 +409,6 @@ def test_controller_that_finds_an_ended_job_of_several_hosts_takes_its_result(ag
     async def play() -> set[int]:
         launch = Launch(
             name="job.l1",
-            number=1,
             workers=[None, None],
             spec={},
             attached=True,

@@ -32,7 +32,7 @@ from snakemake_interface_common.exceptions import WorkflowError
 
 from .claim import name_of
 from .errors import PodError, Unreachable, red
-from .google import load
+from .google import storage
 from .guarding import guard_in_words, guard_trouble
 from .lifecycle import Pod, PodManager, environment_of
 from .settings import ExecutorSettings
@@ -76,9 +76,7 @@ def read_profile(path: Path) -> dict[str, Any]:
     candidates = [path] if path.is_file() else [path / "config.yaml", *sorted(path.glob("config.v*.yaml"))]
     file = next((candidate for candidate in candidates if candidate.is_file()), None)
     if file is None:
-        raise WorkflowError(
-            f"There is no Snakemake profile at {path}: give its folder, such as profiles/tpu."
-        )
+        raise WorkflowError(f"There is no Snakemake profile at {path}: give a folder such as profiles/tpu.")
     try:
         content = yte.process_yaml(file.read_text(), require_use_yte=True) or {}  # like Snakemake
     except Exception as error:  # a profile's own code may raise anything
@@ -133,7 +131,6 @@ class Cli:
         await self.manager.ready()
 
     async def status(self) -> int:
-        """Print the state of pod, hosts and jobs."""
         state = await self.manager.capacity.locate()
         print(f"{self.settings.name}: {state} {state.accelerator_type} {state.health}".rstrip())
         if not state.is_ready:
@@ -171,7 +168,6 @@ class Cli:
         return await process.wait()
 
     async def logs(self) -> int:
-        """Show the log of a task until the task ends."""
         pod = await self._existing()
         rank = int(self.args.words[1]) if len(self.args.words) > 1 else 0
         found = [task for task in self._named(pod) if task.get("rank", 0) == rank]
@@ -181,9 +177,8 @@ class Cli:
             )
         task = max(found, key=lambda task: task["launch"])
         folder = shlex.quote(f"{self.settings.folder}/tasks/{task['task']}")
-        connection = await pod.ssh.connect(
-            pod.workers[task["host"]].host, f"exec tail -n +1 -f --pid=$(cat {folder}/pid) {folder}/log"
-        )
+        command = f"exec tail -n +1 -f --pid=$(cat {folder}/pid) {folder}/log"
+        connection = await pod.ssh.connect(pod.workers[task["host"]].host, command)
         try:
             while block := await connection.process.stdout.read(1 << 16):
                 sys.stdout.buffer.write(block)
@@ -242,7 +237,7 @@ class Cli:
             pack(folder, archive)
             bucket, _, prefix = store.removeprefix("gs://").rstrip("/").partition("/")
             self.say(f"Uploading {archive.stat().st_size >> 20} MB to {store}")
-            blob = load("google.cloud.storage").Client().bucket(bucket).blob(f"{prefix}/{archive.name}")
+            blob = storage.Client().bucket(bucket).blob(f"{prefix}/{archive.name}")
             blob.upload_from_filename(str(archive), timeout=600)
 
 
@@ -250,9 +245,7 @@ async def run_on_slices(args: argparse.Namespace, slices: list[ExecutorSettings]
     """Run the command on every slice of the pool; ssh, logs and stop on the first slice that succeeds."""
     if args.slice is not None:
         if not 0 <= args.slice < len(slices):
-            raise PodError(
-                f"The pool has {len(slices)} slices, numbered from 0: there is no slice {args.slice}."
-            )
+            raise PodError(f"The pool has {len(slices)} slices, numbered from 0: no slice {args.slice}.")
         slices = [slices[args.slice]]
     if len(slices) == 1:
         return await Cli(args, slices[0]).run()
@@ -281,7 +274,6 @@ def _describe(tasks: dict[str, Any]) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command; print errors in one sentence."""
     try:
         args, settings = parse(sys.argv[1:] if arguments is None else arguments)
         return asyncio.run(run_on_slices(args, settings.slices()))

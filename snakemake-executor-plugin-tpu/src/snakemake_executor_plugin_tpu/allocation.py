@@ -49,13 +49,9 @@ def slice_of(accelerator_type: str) -> Slice:
     chips, odd = divmod(int(match[2]), 2 if counted == "cores" else 1)
     hosts = 1 if chips <= one_host else chips // per_host
     if odd or not chips or (hosts > 1 and chips % per_host) or (hosts == 1 and chips not in CHIP_BOUNDS):
-        raise WorkflowError(
-            f"There is no slice {accelerator_type}: the next sizes of v4 are v4-8, v4-16, v4-32."
-        )
+        raise WorkflowError(f"There is no slice {accelerator_type}: the sizes of v4 are v4-8, v4-16, v4-32.")
     if counted == "cores" and chips < per_host:
-        raise WorkflowError(
-            f"There is no slice {accelerator_type}: the smallest is {match[1]}-{2 * per_host}."
-        )
+        raise WorkflowError(f"There is no slice {accelerator_type}: the least is {match[1]}-{2 * per_host}.")
     return Slice(accelerator_type, chips, hosts)
 
 

@@ -20,7 +20,8 @@ class Capacity:
     """Waits for one pod. The zones are tried in turn; a request that stays queued in one is withdrawn after a while."""
 
     def __init__(self, cloud: TpuCloud, say: Callable[[str], None]):
-        self.cloud, self.say, self.settings = cloud, say, cloud.settings
+        self.cloud, self.settings = cloud, cloud.settings
+        self.say = lambda sentence: say(f"TPU pod {cloud.name}: {sentence}")
         self.zones = self.settings.zones()
         self.granted = False
         """Whether there has been a pod: then a text about quota means that its remains still count."""
@@ -71,9 +72,7 @@ class Capacity:
                 failure = await self._ask()
                 existed, pause = False, self.cloud.poll_seconds[0]
             elif self.requested and len(self.zones) > 1 and time.monotonic() - self.asked > zone_seconds:
-                self.say(
-                    f"TPU pod {self.cloud.name}: no capacity in {self.cloud.zone} so far; trying the next zone"
-                )
+                self.say(f"no capacity in {self.cloud.zone} so far; trying the next zone")
                 await self.withdraw()
                 self._next_zone(state)
                 failure = await self._ask()
@@ -93,15 +92,12 @@ class Capacity:
             self.requested = False
             left = await self.cloud.delete(lambda state: not state.is_ready and self._is_ours(state))
             if left.is_absent:
-                self.say(f"TPU pod {self.cloud.name}: the request was withdrawn and costs nothing")
+                self.say("the request was withdrawn and costs nothing")
 
     async def _ask(self) -> Exception | None:
         """Request the pod; return the error if another request may succeed later."""
         settings = self.settings
-        self.say(
-            f"TPU pod {self.cloud.name}: requesting {settings.provisioning} {settings.accelerator_type} in "
-            f"{self.cloud.zone}"
-        )
+        self.say(f"requesting {settings.provisioning} {settings.accelerator_type} in {self.cloud.zone}")
         self.requested, self.asked = True, time.monotonic()
         try:
             self.operation = await self.cloud.create()
@@ -130,7 +126,7 @@ class Capacity:
         pauses = self.cloud.pauses
         seconds = min(2 * last, pauses[1]) if last else pauses[0]
         self.say(
-            f"TPU pod {self.cloud.name}: no {self.settings.provisioning} {self.settings.accelerator_type} in "
+            f"no {self.settings.provisioning} {self.settings.accelerator_type} in "
             f"{self.cloud.zone}, requested since {self.since}; next try at {clock(seconds)} ({short(error)})"
         )
         await asyncio.sleep(seconds)
@@ -175,13 +171,11 @@ class Capacity:
     def _tell(self, state: PodState) -> None:
         now = time.monotonic()
         if str(state) != self.reported:
-            self.say(f"TPU pod {self.cloud.name}: {state}")
+            self.say(str(state))
             if state.queued == "PROVISIONING":  # capacity is there: not the moment for another zone
                 self.asked = now
         elif now - self.reported_at > REMIND_SECONDS:
-            self.say(
-                f"TPU pod {self.cloud.name}: {state}, in {self.cloud.zone}, requested since {self.since}"
-            )
+            self.say(f"{state}, in {self.cloud.zone}, requested since {self.since}")
         else:
             return
         self.reported, self.reported_at = str(state), now

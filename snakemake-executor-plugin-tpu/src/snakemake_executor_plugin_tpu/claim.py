@@ -81,7 +81,7 @@ class Claim:
 
     async def _ask(self, worker: Worker) -> tuple[Connection | None, dict[str, Any]]:
         """Return the connection that holds the pod, or None and the owner's description."""
-        connection = await worker.open("claim", self.owner)
+        connection = await worker.open(self.owner, "claim")
         held = False
         try:
             async for frame, _ in connection.frames():

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from .errors import CloudError, Offline, explain, is_transient, red, short
-from .google import auth, gx, load
+from .google import auth, gx, tpu_v2
 from .keys import public_half
 from .settings import ExecutorSettings
 
@@ -86,7 +86,7 @@ class PodState:
 
 def guard_metadata(settings: ExecutorSettings, zone: str) -> dict[str, str]:
     """Return the metadata by which a new pod deletes itself: the startup script (worker/guard.py) and its settings."""
-    if not (settings.idle_delete or settings.end):
+    if not settings.is_guarded:
         return {}
     orders = {
         "name": settings.name,
@@ -140,7 +140,6 @@ class TpuCloud:
         return f"{self.parent}/queuedResources/{self.name}"
 
     def _connect(self) -> Any:
-        tpu_v2 = load("google.cloud.tpu_v2")
         endpoint = self.settings.api_endpoint
         if self._client is None and endpoint:
             import grpc
@@ -267,7 +266,6 @@ class TpuCloud:
 
     async def create(self) -> Any:
         """Request the pod, which comes when there is capacity; return the operation, or None if it is requested."""
-        tpu_v2 = load("google.cloud.tpu_v2")
         settings = self.settings
         # The key comes first: a slice that nobody can log in to costs as much as any other.
         metadata = {"enable-guest-attributes": "TRUE", **guard_metadata(settings, self.zone)}
@@ -300,16 +298,11 @@ class TpuCloud:
             resource.reservation_name = settings.reservation or ""
         node_spec = tpu_v2.QueuedResource.Tpu.NodeSpec(parent=self.parent, node_id=self.name, node=node)
         resource.tpu = tpu_v2.QueuedResource.Tpu(node_spec=[node_spec])
-        resource.queueing_policy = tpu_v2.QueuedResource.QueueingPolicy(
-            valid_until_duration=timedelta(seconds=valid_seconds(settings))
-        )
+        valid = timedelta(seconds=valid_seconds(settings))
+        resource.queueing_policy = tpu_v2.QueuedResource.QueueingPolicy(valid_until_duration=valid)
         try:
-            return await self._call(
-                "create_queued_resource",
-                parent=self.parent,
-                queued_resource_id=self.name,
-                queued_resource=resource,
-            )
+            request = {"parent": self.parent, "queued_resource_id": self.name, "queued_resource": resource}
+            return await self._call("create_queued_resource", **request)
         except gx.AlreadyExists:
             return None  # an answer was lost, or somebody else was faster: its label tells
         except gx.NotFound as error:
@@ -363,13 +356,11 @@ class TpuCloud:
     async def _delete_once(self, state: PodState) -> Any:
         if state.queued == "ABSENT":
             return await self._call("delete_node", name=self.node_name)
-        request = load("google.cloud.tpu_v2").DeleteQueuedResourceRequest(name=self.queued_name, force=True)
+        request = tpu_v2.DeleteQueuedResourceRequest(name=self.queued_name, force=True)
         return await self._call("delete_queued_resource", request=request)
 
     async def _wait_for_deletion(self, error: Exception, last: float) -> float:
         seconds = min(2 * last, self.pauses[1]) if last else self.pauses[0]
-        self.say(
-            f"TPU pod {self.name} cannot be deleted yet ({short(error)}): trying again in {seconds:.0f} s"
-        )
+        self.say(f"TPU pod {self.name} cannot be deleted yet ({short(error)}): next try in {seconds:.0f} s")
         await asyncio.sleep(seconds)
         return seconds

@@ -28,13 +28,16 @@ from .lifecycle import PodManager
 from .pod import pack
 from .pool import Member, Pool
 from .records import JobRecord
-from .spend import COLUMNS
 from .watch import Watch
 
 PYTHON = '"$TPU_PYTHON"'
 ENTRY = '"$TPU_AGENT/worker/snakemake_job.py"'
 LARGEST_SOURCE = 10 << 20
 LARGEST_LOCAL_INPUT = 50 << 20
+COLUMNS = (
+    *("job", "label", "launches", "ok", "submitted", "started", "ended", "reported"),
+    *("accelerator_type", "chip_seconds"),
+)
 END_SECONDS = 150.0  # more than a slow notification and a silent host take together
 
 
@@ -168,9 +171,8 @@ class Executor(RemoteExecutor):
         module = f"{PYTHON} -m snakemake "
         if module not in command:
             raise WorkflowError(f"This version of Snakemake starts jobs in an unknown way: {command[:200]}")
-        forwarded = {
-            name: os.environ[name] for name in self.settings.forward_env.split() if name in os.environ
-        }
+        names = [name for name in self.settings.forward_env.split() if name in os.environ]
+        forwarded = {name: os.environ[name] for name in names}
         return JobRequest(
             slot=slot,
             fingerprint=fingerprint_of(job),
@@ -186,9 +188,8 @@ class Executor(RemoteExecutor):
         """Pack the workflow's sources, tpu-sources and the job's local inputs."""
         if self._workflow_sources is None:
             names = [name for name in self.dag.get_sources() if Path(name).is_file()]
-            self._workflow_sources = {
-                name: Path(name) for name in names if Path(name).stat().st_size < LARGEST_SOURCE
-            }
+            small = [name for name in names if Path(name).stat().st_size < LARGEST_SOURCE]
+            self._workflow_sources = {name: Path(name) for name in small}
         files = dict(self._workflow_sources)
         for item in self.settings.sources.split():
             if not Path(item).exists():
@@ -201,7 +202,7 @@ class Executor(RemoteExecutor):
             if not file.is_storage and str(file) not in made_inside and Path(file).is_file():
                 if Path(file).stat().st_size > LARGEST_LOCAL_INPUT:
                     raise WorkflowError(
-                        f"Input {file} is too large to send with each job: put it into storage."
+                        f"Input {file} is too large to send with each job: put it in storage."
                     )
                 files[str(file)] = Path(file)
         for name in files:
@@ -226,9 +227,7 @@ class Executor(RemoteExecutor):
                 outcome = future.result()
             except BaseException as error:
                 self.logger.debug("the job's driver failed", exc_info=error)
-                outcome = Outcome(
-                    False, f"Internal error of the plugin in this job: {type(error).__name__}: {error}"
-                )
+                outcome = Outcome.of_error(error)
             try:
                 self._account(info, outcome)
             except OSError as error:
@@ -238,15 +237,10 @@ class Executor(RemoteExecutor):
             elif not self.cancelled:
                 if outcome.stopped:
                     self.stopped[info.external_jobid] = outcome
-                label = label_of(info.job)
-                self.report_job_error(
-                    info,
-                    msg=f"TPU job {label}: {outcome.message} ",
-                    aux_logs=[str(path) for path in outcome.logs],
-                )
+                message = f"TPU job {label_of(info.job)}: {outcome.message} "
+                self.report_job_error(info, msg=message, aux_logs=[str(path) for path in outcome.logs])
 
     def _account(self, info: SubmittedJobInfo, outcome: Outcome) -> None:
-        """Add the job to jobs.csv with the times of its submission, run and report."""
         path = self.folder / "jobs.csv"
         run = self.runs.get(info.external_jobid)
         times = (info.aux["submitted"], outcome.started, outcome.ended, time.time())
@@ -259,18 +253,11 @@ class Executor(RemoteExecutor):
             writer.writerow([*row, *map("{:.3f}".format, times), *used])
 
     def handle_job_success(self, job: Any) -> None:
-        """Remove a successful job's tasks from the pod."""
-        super().handle_job_success(job)
-        self._collect(job)
-
-    def handle_job_error(self, job: Any) -> None:
-        """Remove a failed job's tasks from the pod; its logs are here."""
-        super().handle_job_error(job)
-        self._collect(job)
-
-    def _collect(self, job: Any) -> None:
+        """Remove an ended job's tasks from the pod; its logs are here."""
         if run := self.runs.pop(slot_of(job), None):
             self.driver.loop.call_soon_threadsafe(run.member.watch.collect, run)
+
+    handle_job_error = handle_job_success
 
     def cancel_jobs(self, active_jobs: Any) -> None:
         """Stop everything on the pod after Ctrl-C. After an error of Snakemake, of a local rule, say, jobs go on."""
@@ -294,9 +281,8 @@ class Executor(RemoteExecutor):
         )
         try:
             with noting_interrupts() as interrupts:
-                self.logger.info(
-                    f"Stopping {len(running)} job(s) on the TPU pod (at most {self.settings.grace} s) ..."
-                )
+                most = f"at most {self.settings.grace} s"
+                self.logger.info(f"Stopping {len(running)} job(s) on the TPU pod ({most}) ...")
                 if interrupts:
                     raise KeyboardInterrupt
                 self.driver.call(self._cancel(running), self.settings.grace + 60)

@@ -5,15 +5,22 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from .allocation import slice_of
 from .cloud import LOST_NODE, LOST_QUEUED, TpuCloud
 from .errors import CloudError, red
 from .settings import ExecutorSettings
-from .spend import cost
 
 GUARD_SECONDS = 60.0
 HOOK_SECONDS = 30.0
 
 DOWN = "`python -m snakemake_executor_plugin_tpu down`"
+
+
+def cost(settings: ExecutorSettings, accelerator_type: str) -> str:
+    chips, price = slice_of(accelerator_type).chips, settings.price(accelerator_type)
+    if price is None:
+        return f"costs money ({chips} chips; with tpu-prices this says how much)"
+    return f"costs {chips * price:,.2f} USD an hour"
 
 
 def guard_trouble(statuses: Iterable[dict[str, Any]]) -> str:

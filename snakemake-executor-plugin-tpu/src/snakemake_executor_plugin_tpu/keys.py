@@ -42,9 +42,7 @@ def public_half(key: Path, say: Callable[[str], None]) -> str:
 
 def _make(key: Path, public: Path, say: Callable[[str], None]) -> None:
     if public.exists():
-        raise PodError(
-            f"There is a public key {public} without its private half: set tpu-ssh-key to another key."
-        )
+        raise PodError(f"{public} is without its private half: set tpu-ssh-key to another key.")
     key.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     kind = ("-q", "-t", "ed25519", "-N", "", "-C", "snakemake-executor-plugin-tpu")
     done = _run("ssh-keygen", *kind, "-f", str(key))

@@ -27,32 +27,27 @@ class LaunchResult:
     ended: float = 0.0
 
 
+@dataclass(eq=False)
 class Launch:
     """Runs one launch. If `run` raises, the launch still has to be stopped by `stop`."""
 
-    def __init__(
-        self,
-        *,
-        name: str,
-        number: int,
-        workers: list[Worker],
-        spec: dict[str, Any],
-        attached: bool,
-        logs: Path,
-        settings: ExecutorSettings,
-        is_gone: Callable[[], Awaitable[str | None]],
-        on_progress: Callable[[str | None], None],
-        on_line: Callable[[int, str], None],
-    ) -> None:
-        self.name, self.number, self.workers, self.spec, self.attached = name, number, workers, spec, attached
-        self.logs, self.settings, self.is_gone = logs, settings, is_gone
-        self.on_progress, self.on_line = on_progress, on_line
-        self.fans: dict[str, asyncio.Task[None]] = {}
-        self.rank0: dict[str, asyncio.Future[int]] = {}
-        self.tasks: dict[Worker, list[str]] = {workers[0]: [name]}
-        self.failed: Followed | None = None
-        self.failed_rank = 0
-        self.codes: set[int] = set()
+    name: str
+    workers: list[Worker]
+    spec: dict[str, Any]
+    attached: bool
+    logs: Path
+    settings: ExecutorSettings
+    is_gone: Callable[[], Awaitable[str | None]]
+    on_progress: Callable[[str | None], None]
+    on_line: Callable[[int, str], None]
+    fans: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+    rank0: dict[str, asyncio.Future[int]] = field(default_factory=dict)
+    failed: Followed | None = None
+    failed_rank: int = 0
+    codes: set[int] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.tasks: dict[Worker, list[str]] = {self.workers[0]: [self.name]}
 
     @property
     def names(self) -> set[str]:

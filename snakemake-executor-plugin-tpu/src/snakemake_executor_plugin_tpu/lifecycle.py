@@ -93,28 +93,19 @@ class PodManager:
         self.capacity = Capacity(self.cloud, say)
         self.hosts = slice_of(settings.accelerator_type).hosts
         self.on_up: Callable[[Pod], Awaitable[None]] | None = None
-        self._pod: Pod | None = None
+        self.current: Pod | None = None
         self._opened: list[Ssh] = []
         self._work: asyncio.Task[Any] | None = None
         self._ended: PodError | None = None
         self._count, self._entered = 0, False
         self._state: tuple[float, PodState] | None = None
 
-    @property
-    def is_guarded(self) -> bool:
-        """Whether pods created here delete themselves."""
-        return bool(self.settings.idle_delete or self.settings.end)
-
-    @property
-    def current(self) -> Pod | None:
-        return self._pod
-
     async def ready(self) -> Pod:
-        while self._pod is None:
+        while self.current is None:
             if self._ended is not None:
                 raise self._ended
             await asyncio.shield(self._work or self._start(self._bring_up()))
-        return self._pod
+        return self.current
 
     def lose(self, pod: Pod, why: str) -> None:
         """Start to recover the pod that a job found lost, unless another job has started it.
@@ -122,10 +113,10 @@ class PodManager:
         A recovery that finds the same pod gives it a new number. Jobs that did not notice keep the old number; their
         reports count if the API says that the pod is gone.
         """
-        current, state = self._pod, self._state[1] if self._state else None
+        current, state = self.current, self._state[1] if self._state else None
         gone = state is not None and (not state.is_ready or state.incarnation != pod.incarnation)
         if current is not None and (current is pod or (gone and current.incarnation == pod.incarnation)):
-            self._pod = None
+            self.current = None
             self._start(self._recover(current, why))
 
     async def recover(self, pod: Pod, why: str) -> None:
@@ -139,7 +130,7 @@ class PodManager:
                 pod = await work
                 if self.on_up is not None:
                     await self.on_up(pod)
-                self._pod = pod
+                self.current = pod
             except DeletedByUser as error:
                 self._ended = error
                 raise
@@ -279,7 +270,7 @@ class PodManager:
             if self.claim is not None:
                 await asyncio.gather(*(worker.call("prune", days=UNUSED_DAYS) for worker in pod.answering()))
                 await self._prepare_environment(pod)
-                if self.is_guarded:
+                if self.settings.is_guarded:
                     await prove_guard(self.settings, pod, self.say)
         except BaseException:
             await ssh.close()
@@ -402,9 +393,8 @@ class PodManager:
                     self.say(f"environment on {worker.host}: {line}")
 
             keep = worker is pod.workers[0]
-            folder = await worker.prepare_environment(
-                name, lock, python, say, self.settings.environments, keep
-            )
+            store = self.settings.environments
+            folder = await worker.prepare_environment(name, lock, python, say, store, keep)
             done += 1
             self.say(f"environment {name}: ready on {done} of {len(pod.answering())} hosts")
             return folder

@@ -104,19 +104,19 @@ class Worker:
                 self._pushed.add(name)
         return name
 
-    async def call(self, command: str, timeout: float = 60.0, **request: Any) -> dict[str, Any]:
-        answer: dict[str, Any] = await self._ask("agent", command, request=request, timeout=timeout)
-        return answer
-
-    async def open(self, module: str, request: dict[str, Any]) -> Connection:
-        """Start a module of the agent and give it its request."""
-        connection = await self.ssh.connect(self.host, self._command(module))
+    async def open(self, request: dict[str, Any], *words: str) -> Connection:
+        """Start a module of the agent on the host and give it its request."""
+        connection = await self.ssh.connect(self.host, self._command(*words))
         try:
             await connection.send(json.dumps(request).encode() + b"\n")
         except BaseException:
             await connection.close()
             raise
         return connection
+
+    async def call(self, command: str, timeout: float = 60.0, **request: Any) -> dict[str, Any]:
+        answer: dict[str, Any] = await self._ask("agent", command, request=request, timeout=timeout)
+        return answer
 
     async def _ask(
         self,
@@ -125,10 +125,9 @@ class Worker:
         timeout: float,
         say: Callable[[str], None] = lambda line: None,
     ) -> Any:
-        connection = await self.ssh.connect(self.host, self._command(*words))
+        connection = await self.open(request, *words)
         try:
             async with asyncio.timeout(timeout):
-                await connection.send(json.dumps(request).encode() + b"\n")
                 async for frame, _ in connection.frames():
                     if "answer" in frame:
                         return frame["answer"]
@@ -190,10 +189,9 @@ class Worker:
             offset = file.tell()
             while True:
                 request = {"task": task, "spec": spec, "offset": offset, "lease": lease}
-                connection = await self.ssh.connect(self.host, self._command("agent", "follow"))
+                connection = await self.open(request, "agent", "follow")
                 beat = asyncio.ensure_future(self.beat(connection))
                 try:
-                    await connection.send(json.dumps(request).encode() + b"\n")
                     async for frame, payload in connection.frames():
                         down_since, spec = None, None
                         if payload:

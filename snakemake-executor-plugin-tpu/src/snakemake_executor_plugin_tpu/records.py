@@ -58,9 +58,6 @@ class JobRecord:
         self.save()
         return self.launch
 
-    def settle(self) -> None:
-        self.hosts = []
-
     def report(self, progress: str | None) -> None:
         if is_newer(progress, self.progress):
             self.progress = progress

@@ -119,7 +119,7 @@ class Watch:
             if (pod := self.manager.current) is None:
                 continue
             await self._readmit(pod)
-            if looks % GUARD_LOOKS == 0 and self.manager.is_guarded:
+            if looks % GUARD_LOOKS == 0 and self.settings.is_guarded:
                 await self._check_guard(pod)
             if not self._unclaimed:
                 continue

@@ -32,8 +32,7 @@ from .tasks import (
     owner_of_pod,
     read,
     read_exit,
-    read_progress,
-    read_status,
+    read_line,
     renew_lease,
     root,
     state_of,
@@ -58,17 +57,6 @@ def send(frame: dict[str, Any], payload: bytes = b"") -> None:
     view = memoryview(json.dumps(frame).encode() + b"\n" + payload)
     while view:
         view = view[os.write(1, view) :]
-
-
-def read_line() -> bytes:
-    """Read the request; only the controller's heartbeats may follow it."""
-    line = b""
-    while b"\n" not in line:
-        block = os.read(0, 1 << 16)
-        if not block:
-            break
-        line += block
-    return line.partition(b"\n")[0]
 
 
 def follow(request: dict[str, Any]) -> None:
@@ -102,7 +90,7 @@ def follow(request: dict[str, Any]) -> None:
 
 
 def _send_updates(folder: Path, sent: dict[str, Any]) -> None:
-    progress = read_progress(folder)
+    progress = read_line(folder, "progress")
     if progress and sent.get("progress") != progress:
         sent["progress"] = progress
         send({"progress": progress})
@@ -172,9 +160,9 @@ def status(_request: dict[str, Any]) -> dict[str, Any]:
 
 def _describe(folder: Path) -> dict[str, Any]:
     about = json.loads(read(folder / "spec.json") or "{}").get("about", {})
-    state = {"state": state_of(folder), "exit": read_exit(folder), "progress": read_progress(folder)}
-    state["status"] = read_status(folder)
-    return {**about, **state, "unattended": round(time.time() - _touched(folder / "lease"), 1)}
+    state = {"state": state_of(folder), "exit": read_exit(folder)}
+    reported = {name: read_line(folder, name) for name in ("progress", "status")}
+    return {**about, **state, **reported, "unattended": round(time.time() - _touched(folder / "lease"), 1)}
 
 
 def _touched(path: Path) -> float:
@@ -225,7 +213,9 @@ def prune(request: dict[str, Any]) -> dict[str, Any]:
 def serve(command: Callable[[dict[str, Any]], dict[str, Any] | None]) -> int:
     """Read the request, run the command, and send its answer, if it returns one, or its error."""
     os.umask(0o077)
-    request = json.loads(read_line() or b"{}")
+    # Not buffered: the controller's heartbeats follow, and `select` has to see them.
+    with open(0, "rb", buffering=0, closefd=False) as stream:
+        request = json.loads(stream.readline() or b"{}")
     (root() / "tasks").mkdir(exist_ok=True)
     try:
         os.write(1, MAGIC)
