@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 
 from .cloud import LOST_NODE, PodState, TpuCloud
-from .errors import CloudError, DeletedByUser, is_quota, is_refused, short
+from .errors import COMMAND, DOWN, CloudError, DeletedByUser, is_quota, is_refused, short
 from .google import gx
 
 REMIND_SECONDS = 3600.0
@@ -144,7 +144,7 @@ class Capacity:
         if state.node == "STOPPED":
             raise CloudError(
                 f"TPU pod {name} is stopped: start it by `gcloud compute tpus tpu-vm start {name} "
-                f"--zone={self.cloud.zone}`, or delete it by `python -m snakemake_executor_plugin_tpu down`."
+                f"--zone={self.cloud.zone}`, or delete it by {DOWN}."
             )
 
     def _check_permitted(self, state: PodState) -> None:
@@ -153,13 +153,13 @@ class Capacity:
         if not self.settings.create:
             what = "does not exist" if state.is_absent else f"is gone ({state})"
             raise CloudError(
-                f"TPU pod {name} {what}, and the profile does not allow creating it: "
-                "set tpu-create: true, or run `python -m snakemake_executor_plugin_tpu up`."
+                f"TPU pod {name} {what}, and the profile does not allow creating it: set tpu-create: true, or run "
+                f"`{COMMAND} up`."
             )
         if state.is_lost and not state.created_here and self.settings.adopt != "delete-allowed":
             raise CloudError(
-                f"TPU pod {name} is gone ({state}), and it was not created by this plugin: delete it by "
-                "`python -m snakemake_executor_plugin_tpu down`, or set tpu-adopt: delete-allowed."
+                f"TPU pod {name} is gone ({state}), and it was not created by this plugin: delete it by {DOWN}, "
+                "or set tpu-adopt: delete-allowed."
             )
 
     def _next_zone(self, state: PodState) -> None:

@@ -8,6 +8,9 @@ from snakemake_interface_common.exceptions import WorkflowError
 
 from .google import auth, gx
 
+COMMAND = "python -m snakemake_executor_plugin_tpu"
+DOWN = f"`{COMMAND} down`"
+
 
 class PodError(WorkflowError):
     """The pod cannot be used, and a retry would not help."""

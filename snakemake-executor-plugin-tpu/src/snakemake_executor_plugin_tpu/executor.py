@@ -22,6 +22,7 @@ from snakemake_interface_executor_plugins.utils import encode_target_jobs_cli_ar
 from .allocation import Allocator, hosts_wanted
 from .claim import Claim
 from .driver import Driver
+from .errors import COMMAND
 from .identity import check_files, fingerprint_of, label_of, members, slot_of
 from .jobs import JobRequest, JobRun, Outcome
 from .lifecycle import PodManager
@@ -268,17 +269,14 @@ class Executor(RemoteExecutor):
             self.logger.error(
                 f"Snakemake ends with an error ({type(error).__name__}). {len(active_jobs)} job(s) go on on the TPU "
                 f"pod for at most {self.settings.lease} s: run the same command again to go on with them, or end one "
-                "by `python -m snakemake_executor_plugin_tpu stop JOB`."
+                f"by `{COMMAND} stop JOB`."
             )
             return
         self.cancelled = True
         done = {slot for slot, future in self.futures.items() if future.done()}
         # From runs, not futures: Ctrl-C may come before a job's future is stored.
         running = [run for slot, run in self.runs.items() if slot not in done]
-        rest = (
-            f"its jobs end by themselves within {self.settings.lease} s. "
-            "Look with `python -m snakemake_executor_plugin_tpu status`."
-        )
+        rest = f"its jobs end by themselves within {self.settings.lease} s. Look with `{COMMAND} status`."
         try:
             with noting_interrupts() as interrupts:
                 most = f"at most {self.settings.grace} s"

@@ -7,13 +7,11 @@ from typing import Any
 
 from .allocation import slice_of
 from .cloud import LOST_NODE, LOST_QUEUED, TpuCloud
-from .errors import CloudError, red
+from .errors import DOWN, CloudError, red
 from .settings import ExecutorSettings
 
 GUARD_SECONDS = 60.0
 HOOK_SECONDS = 30.0
-
-DOWN = "`python -m snakemake_executor_plugin_tpu down`"
 
 
 def cost(settings: ExecutorSettings, accelerator_type: str) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from .allocation import Allocator, libtpu_variables, slice_of
-from .errors import HostKeyError, PodError, TaskLost, TaskSilent, Unreachable
+from .errors import COMMAND, DOWN, HostKeyError, PodError, TaskLost, TaskSilent, Unreachable
 from .launch import Launch, LaunchResult
 from .lifecycle import LEAST_DISK, Pod, PodManager, hosts_of
 from .pod import Worker
@@ -111,8 +111,9 @@ class JobRun:
                     pod_lost = result.reason not in NOT_THE_POD
                     if lost == "stopped":
                         self.record.finish()
-                        message = "was stopped by `python -m snakemake_executor_plugin_tpu stop`."
-                        return Outcome(False, message, self._log_files(), stopped=True)
+                        return Outcome(
+                            False, f"was stopped by `{COMMAND} stop`.", self._log_files(), stopped=True
+                        )
                 except TaskSilent as error:
                     # It may still run: it is neither stopped nor launched elsewhere.
                     self.silence = str(error)
@@ -223,8 +224,8 @@ class JobRun:
             raise PodError(
                 f"{names} has been silent for {self.settings.recovery} s, and the TPU API says that the pod is READY. "
                 "The job may still run there, so it was not launched elsewhere and the pod was not deleted. Try "
-                f"`python -m snakemake_executor_plugin_tpu ssh {hosts[0]}`; `... down` deletes the pod, and the next "
-                "call of Snakemake resumes the job from its checkpoint."
+                f"`{COMMAND} ssh {hosts[0]}`; {DOWN} deletes the pod, and the next call of Snakemake resumes the job "
+                "from its checkpoint."
             )
 
     def _show(self, rank: int, line: str) -> None:

@@ -14,6 +14,8 @@ from .capacity import Capacity
 from .claim import Claim
 from .cloud import PodState, TpuCloud
 from .errors import (
+    COMMAND,
+    DOWN,
     CloudError,
     DeletedByUser,
     HostKeyError,
@@ -225,25 +227,19 @@ class PodManager:
         finally:
             await ssh.close()
         tasks = [task for status in found if isinstance(status, dict) for task in status["tasks"].values()]
-        if (
-            self.claim is not None
-            and not self.claim.is_held
-            and any(task["state"] == "running" and task["unattended"] < ATTENDED_SECONDS for task in tasks)
-        ):
+        running = [task for task in tasks if task["state"] == "running"]
+        followed = any(task["unattended"] < ATTENDED_SECONDS for task in running)
+        if followed and self.claim is not None and not self.claim.is_held:
             raise PodError(f"{error} Another controller follows jobs on it, so the pod was not replaced.")
-        self.say(
-            red(
-                f"{error} As tpu-replace-silent asks for, TPU pod {self.cloud.name} is DELETED and created again after "
-                f"{self.settings.replace_silent:g} minutes; its jobs resume from their checkpoints."
-            )
-        )
+        after = f"after {self.settings.replace_silent:g} minutes; its jobs resume from their checkpoints"
+        deleted = f"TPU pod {self.cloud.name} is DELETED and created again {after}."
+        self.say(red(f"{error} As tpu-replace-silent asks for, {deleted}"))
         await self.cloud.delete(lambda now: now.incarnation == state.incarnation)
 
     async def _obtain(self, existed: bool) -> Pod:
         if self.settings.end and self.settings.create and time.time() > self.settings.end_time():
             raise PodError(f"tpu-end ({self.settings.end}) has passed: nothing is created after it.")
-        include = self.settings.ssh_config
-        await try_ssh(self.folder / "ssh" / "try", Path(include).expanduser() if include else None)
+        await try_ssh(self.folder / "ssh" / "try", self.settings.ssh_include)
         self._check_type(await self.capacity.wait(existed))
         return await self._connect(BOOT_SECONDS, new=True)
 
@@ -280,7 +276,7 @@ class PodManager:
         return pod
 
     async def _reach(self) -> tuple[list[Worker], Ssh]:
-        settings, include, cloud = self.settings, self.settings.ssh_config, self.cloud
+        settings, cloud = self.settings, self.cloud
         user, key = settings.login
         endpoints = await cloud.endpoints(settings.trust_first_key)
         config = write_config(
@@ -290,7 +286,7 @@ class PodManager:
             user=user,
             key=key,
             port=settings.ssh_port,
-            include=Path(include).expanduser() if include else None,
+            include=settings.ssh_include,
             # A host that is gone is silent: it does not refuse connections.
             connect_timeout=max(1, min(10, settings.reconnect)),
             known_hosts=self.folder / "ssh" / f"known_hosts-{cloud.name}-{cloud.incarnation}",
@@ -330,15 +326,14 @@ class PodManager:
         begin, pause = time.monotonic(), 0.2
         error: Exception
         while True:
-            full = False
+            full = None
             try:
                 await worker.deploy(timeout=30)
                 status = await worker.status()
                 if status["disk_free"] >= LEAST_DISK:
                     return status
                 await worker.call("prune", days=0, tasks_only=True)
-                full = True
-                error = Unreachable(f"{worker.host} has {status['disk_free'] >> 20} MB of disk left")
+                error = full = Unreachable(f"{worker.host} has {status['disk_free'] >> 20} MB of disk left")
             except HostKeyError:
                 raise
             except (Unreachable, PodError) as problem:
@@ -352,21 +347,19 @@ class PodManager:
             begin = time.monotonic() if cloud.silent_since else max(begin, cloud.back_at)
             waited = time.monotonic() - begin
             # A key that has let this call in before is right: the host is in trouble.
-            if isinstance(error, LoginRefused) and waited > (
-                patience if self._entered else min(30.0, patience)
-            ):
+            login_patience = patience if self._entered else min(30.0, patience)
+            if isinstance(error, LoginRefused) and waited > login_patience:
                 raise PodError(self._how_to_log_in(error))
             if waited > patience and full:
                 raise PodError(
-                    f"{error}, and the plugin has nothing left to delete there: look with "
-                    f"`python -m snakemake_executor_plugin_tpu ssh {worker.host.removeprefix('w')}`."
+                    f"{error}, and the plugin has nothing left to delete there: look with `{COMMAND} ssh "
+                    f"{worker.host.removeprefix('w')}`."
                 )
             if waited > patience:
                 raise HostsSilentError(
                     f"A host of the pod does not answer by ssh: {error}. The TPU API says that the pod is READY, so "
-                    "nothing was deleted. Try `python -m snakemake_executor_plugin_tpu ssh`; the firewall must let "
-                    f"port {self.settings.ssh_port} through. `python -m snakemake_executor_plugin_tpu down` deletes "
-                    "the pod."
+                    f"nothing was deleted. Try `{COMMAND} ssh`; the firewall must let port {self.settings.ssh_port} "
+                    f"through. {DOWN} deletes the pod."
                 )
             await asyncio.sleep(pause)
             pause = min(pause * 1.5, 5.0)
@@ -376,7 +369,7 @@ class PodManager:
         return (
             f"The pod does not let {user or 'you'} in with {key or 'your keys'} ({error}); nothing was deleted. Use "
             "the key with which the pod was created (tpu-ssh-user, tpu-ssh-key), or have its owner append yours on "
-            "each host: `python -m snakemake_executor_plugin_tpu ssh RANK -- tee -a .ssh/authorized_keys < KEY.pub`."
+            f"each host: `{COMMAND} ssh RANK -- tee -a .ssh/authorized_keys < KEY.pub`."
         )
 
     async def _prepare_environment(self, pod: Pod) -> None:
@@ -392,9 +385,8 @@ class PodManager:
                 if worker is pod.workers[0]:
                     self.say(f"environment on {worker.host}: {line}")
 
-            keep = worker is pod.workers[0]
-            store = self.settings.environments
-            folder = await worker.prepare_environment(name, lock, python, say, store, keep)
+            first, store = worker is pod.workers[0], self.settings.environments
+            folder = await worker.prepare_environment(name, lock, python, say, store, keep=first)
             done += 1
             self.say(f"environment {name}: ready on {done} of {len(pod.answering())} hosts")
             return folder

@@ -199,6 +199,10 @@ class ExecutorSettings(ExecutorSettingsBase):
         """Return the user and the private key for ssh."""
         return self.ssh_user or DEFAULT_USER, Path(self.ssh_key or DEFAULT_KEY).expanduser().absolute()
 
+    @property
+    def ssh_include(self) -> Path | None:
+        return Path(self.ssh_config).expanduser().resolve() if self.ssh_config else None
+
     def parsed_labels(self) -> dict[str, str]:
         pairs = [item.partition("=") for item in self.labels.replace(",", " ").split()]
         return {key: value for key, _, value in pairs}

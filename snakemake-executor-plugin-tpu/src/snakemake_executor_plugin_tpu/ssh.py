@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from .cloud import Endpoint
-from .errors import HostKeyError, LoginRefused, PodError, Unreachable
+from .errors import DOWN, HostKeyError, LoginRefused, PodError, Unreachable
 from .worker.agent import MAGIC
 
 CLOSE_SECONDS = 5.0
@@ -152,7 +152,7 @@ def write_config(
         lines += [f"  User {user}"] if user else []
         lines += [f"  IdentityFile {quoted(key)}", "  IdentitiesOnly yes"] if key else []
     if include:
-        lines += ["Host *", f"  Include {quoted(Path(include).resolve())}"]
+        lines += ["Host *", f"  Include {quoted(include)}"]
     hosts = {line.partition(" ")[0] for line in known}
     with contextlib.suppress(FileNotFoundError):
         seen = known_hosts.read_text().splitlines()
@@ -274,8 +274,7 @@ def unreachable(host: str, reason: str) -> Unreachable:
     if "host key verification failed" in reason.lower() or "IDENTIFICATION HAS CHANGED" in reason:
         raise HostKeyError(
             f"{host} shows another host key than the TPU API has, or than it showed before: the connection may be "
-            "intercepted. If the host was re-imaged, delete the pod by `python -m snakemake_executor_plugin_tpu down` "
-            "and create it again."
+            f"intercepted. If the host was re-imaged, delete the pod by {DOWN} and create it again."
         )
     kind = LoginRefused if "Permission denied" in reason else Unreachable
     return kind(f"{host}: {reason}")

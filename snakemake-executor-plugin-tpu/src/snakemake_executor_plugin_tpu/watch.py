@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from .allocation import Allocator
-from .errors import PodError, Unreachable, red
+from .errors import COMMAND, PodError, Unreachable, red
 from .guarding import guard_trouble
 from .lifecycle import Pod, PodManager, hosts_of
 from .pod import Worker
@@ -34,7 +34,6 @@ class Watch:
         self._ended: list[Any] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._unclaimed: set[str] = set()
-        self._guard_error = ""
         manager.on_up = self._on_up
 
     def start(self) -> None:
@@ -100,18 +99,9 @@ class Watch:
                 self.say(f"{pod.workers[rank].host} answers again")
                 await self._on_up(pod, [rank])
 
-    async def _check_guard(self, pod: Pod) -> None:
-        """Say it if a guard has failed since the last look."""
-        with contextlib.suppress(Unreachable, PodError):
-            statuses = await asyncio.gather(*(worker.status() for worker in pod.answering()))
-            trouble = guard_trouble(statuses)
-            if trouble and trouble != self._guard_error:
-                self.say(red(trouble))
-            self._guard_error = trouble
-
     async def _look_often(self) -> None:
         warned: set[str] = set()
-        looks = 0
+        looks, guard_error = 0, ""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             looks += 1
@@ -119,12 +109,15 @@ class Watch:
             if (pod := self.manager.current) is None:
                 continue
             await self._readmit(pod)
-            if looks % GUARD_LOOKS == 0 and self.settings.is_guarded:
-                await self._check_guard(pod)
-            if not self._unclaimed:
+            guarded = looks % GUARD_LOOKS == 0 and self.settings.is_guarded
+            if not (guarded or self._unclaimed):
                 continue
             with contextlib.suppress(Unreachable, PodError):
                 statuses = await asyncio.gather(*(worker.status() for worker in pod.answering()))
+                if guarded:
+                    if (trouble := guard_trouble(statuses)) and trouble != guard_error:
+                        self.say(red(trouble))
+                    guard_error = trouble
                 tasks = [task for status in statuses for task in status["tasks"].values()]
                 running = {task["slot"] for task in tasks if "slot" in task and task["state"] == "running"}
                 for slot in sorted(self._unclaimed - set(self.runs)):
@@ -135,5 +128,5 @@ class Watch:
                         warned.add(slot)
                         self.say(
                             f"The pod runs {slot}, which an earlier call started and this one does not need: its "
-                            f"hosts are busy. `python -m snakemake_executor_plugin_tpu stop {slot}` ends it."
+                            f"hosts are busy. `{COMMAND} stop {slot}` ends it."
                         )
