@@ -83,21 +83,18 @@ def read_profile(path: Path) -> dict[str, Any]:
         raise WorkflowError(f"The profile {file} cannot be read: {error}") from None
     settings = {}
     for item in fields(ExecutorSettings):
-        if (value := content.get(f"tpu-{item.name.replace('_', '-')}")) is not None:
+        name = f"tpu-{item.name.replace('_', '-')}"
+        if (value := content.get(name)) is not None:
             # As Snakemake does with its own command line: a date or a number may stand where a text is expected.
-            kind = item.metadata.get("type")
-            value = os.path.expandvars(value) if isinstance(value, str) else value
+            kind = item.metadata.get("type", lambda given: given)
             try:
-                settings[item.name] = kind(value) if kind else value
+                settings[item.name] = kind(os.path.expandvars(value) if isinstance(value, str) else value)
             except ValueError:
-                name = item.name.replace("_", "-")
-                raise WorkflowError(f"{file}: tpu-{name} is {value!r}: write a number.") from None
+                raise WorkflowError(f"{file}: {name} is {value!r}: write a number.") from None
     return settings
 
 
 class Cli:
-    """One command on one pod."""
-
     def __init__(self, args: argparse.Namespace, settings: ExecutorSettings) -> None:
         self.args, self.settings = args, settings
         settings.check_pod()
@@ -173,7 +170,7 @@ class Cli:
         found = [task for task in self._named(pod) if task.get("rank", 0) == rank]
         if not found:
             raise PodError(
-                f"No rank {rank} of {self.args.words[0]} is on the pod; the logs of ended jobs are local."
+                f"No rank {rank} of {self.args.words[0]} is on the pod; ended jobs' logs are here."
             )
         task = max(found, key=lambda task: task["launch"])
         folder = shlex.quote(f"{self.settings.folder}/tasks/{task['task']}")
@@ -208,7 +205,6 @@ class Cli:
         print(f"TPU pod {self.settings.name} is deleted and costs nothing any more.")
 
     async def _check_free(self) -> None:
-        """Raise PodError if somebody uses the pod, or if that is unknown."""
         force = "`down --force` deletes the pod anyway."
         try:
             owner = (await self._existing()).status[0]["owner"]

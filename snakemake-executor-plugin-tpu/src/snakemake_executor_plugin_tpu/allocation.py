@@ -63,9 +63,8 @@ def hosts_wanted(resource: Any, sizes: Collection[int]) -> int:
     if wanted == 1 or wanted in sizes:
         return wanted
     whole = " or ".join(map(str, sorted(sizes)))
-    raise WorkflowError(
-        f"tpu_hosts is {resource!r}, and a whole slice has {whole} host(s) here: a job gets 1 host, or all {whole}."
-    )
+    here = f"a whole slice has {whole} host(s) here"
+    raise WorkflowError(f"tpu_hosts is {resource!r}, and {here}: a job gets 1 host, or all {whole}.")
 
 
 def libtpu_variables(hosts: int, pod: Slice) -> dict[str, str]:

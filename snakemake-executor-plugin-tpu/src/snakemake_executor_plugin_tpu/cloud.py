@@ -62,7 +62,6 @@ class PodState:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the hosts should be up."""
         return self.node == "READY" and bool(self.addresses) and self.queued not in LOST_QUEUED
 
     @property
@@ -88,18 +87,12 @@ def guard_metadata(settings: ExecutorSettings, zone: str) -> dict[str, str]:
     """Return the metadata by which a new pod deletes itself: the startup script (worker/guard.py) and its settings."""
     if not settings.is_guarded:
         return {}
-    orders = {
-        "name": settings.name,
-        "project": settings.project,
-        "zone": zone,
-        "idle_seconds": 60 * settings.idle_delete,
-        "end": settings.end_time(),
-        "lease": settings.lease,
-        "secret": secrets.token_hex(16),
-        "api": f"{'http' if settings.api_endpoint else 'https'}://tpu.googleapis.com",
-    }
+    api = f"{'http' if settings.api_endpoint else 'https'}://tpu.googleapis.com"
+    place = {"api": api, "project": settings.project, "zone": zone, "name": settings.name}
+    limits = {"idle_seconds": 60 * settings.idle_delete, "end": settings.end_time(), "lease": settings.lease}
     script = (Path(__file__).parent / "worker" / "guard.py").read_text()
-    return {"startup-script": script, "snakemake-tpu": json.dumps(orders)}
+    orders = json.dumps({**place, **limits, "secret": secrets.token_hex(16)})
+    return {"startup-script": script, "snakemake-tpu": orders}
 
 
 def valid_seconds(settings: ExecutorSettings) -> int:
@@ -140,7 +133,7 @@ class TpuCloud:
         return f"{self.parent}/queuedResources/{self.name}"
 
     def _connect(self) -> Any:
-        endpoint = self.settings.api_endpoint
+        endpoint, transport = self.settings.api_endpoint, None
         if self._client is None and endpoint:
             import grpc
             from google.cloud.tpu_v2.services.tpu.transports import TpuGrpcAsyncIOTransport
@@ -148,9 +141,7 @@ class TpuCloud:
             if endpoint.rpartition(":")[0] not in ("127.0.0.1", "localhost", "[::1]"):
                 raise CloudError(f"tpu-api-endpoint {endpoint} is not on this machine: it has no encryption.")
             transport = TpuGrpcAsyncIOTransport(channel=grpc.aio.insecure_channel(endpoint))
-            self._client = tpu_v2.TpuAsyncClient(transport=transport)
-        elif self._client is None:
-            self._client = tpu_v2.TpuAsyncClient()
+        self._client = self._client or tpu_v2.TpuAsyncClient(transport=transport)
         return self._client
 
     async def close(self) -> None:
@@ -197,32 +188,30 @@ class TpuCloud:
             self.back_at = time.monotonic()
         self.silent_since, self.told = 0.0, False
 
+    async def _find(self, kind: str, name: str, attempts: float) -> Any:
+        try:
+            return await self._call(f"get_{kind}", attempts, name=name)
+        except gx.NotFound:
+            return None
+
     async def describe(self, attempts: float = math.inf) -> PodState:
-        try:
-            node = await self._call("get_node", attempts, name=self.node_name)
-        except gx.NotFound:
-            node = None
-        try:
-            queued = await self._call("get_queued_resource", attempts, name=self.queued_name)
-        except gx.NotFound:
-            queued = None
+        node = await self._find("node", self.node_name, attempts)
+        queued = await self._find("queued_resource", self.queued_name, attempts)
+        nodes = [node] if node is not None else []
         state: dict[str, Any] = {}
         if node is not None:
-            external = not self.settings.internal_ips
-            addresses = [
-                (external and point.access_config.external_ip) or point.ip_address
-                for point in node.network_endpoints
-            ]
-            state |= {"node": node.state.name, "health": node.health.name, "addresses": tuple(addresses)}
-            state["internal"] = tuple(point.ip_address for point in node.network_endpoints)
-            state["accelerator_type"] = node.accelerator_type
-            state["incarnation"] = str(node.id)
+            internal = tuple(point.ip_address for point in node.network_endpoints)
+            external = tuple(point.access_config.external_ip for point in node.network_endpoints)
+            if self.settings.internal_ips:
+                external = internal
+            addresses = tuple(out or within for out, within in zip(external, internal, strict=True))
+            state = {"node": node.state.name, "health": node.health.name, "incarnation": str(node.id)}
+            state |= {"addresses": addresses, "internal": internal, "accelerator_type": node.accelerator_type}
         if queued is not None:
             error = queued.state.failed_data.error
             state |= {"queued": queued.state.state.name, "error": error.message, "error_code": error.code}
             state["by_user"] = queued.state.state_initiator.name == "USER"
-        nodes = [node] if node is not None else []
-        nodes += [spec.node for spec in queued.tpu.node_spec] if queued is not None else []
+            nodes += [spec.node for spec in queued.tpu.node_spec]
         labels = [dict(each.labels) for each in nodes]
         state["created_here"] = any(LABEL.items() <= each.items() for each in labels)
         state["call"] = next((each[CALL] for each in labels if CALL in each), "")

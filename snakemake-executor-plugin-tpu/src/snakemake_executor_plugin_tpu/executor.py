@@ -80,6 +80,8 @@ def noting_interrupts() -> Iterator[list[int]]:
 class Executor(RemoteExecutor):
     """Runs the jobs of a workflow on a TPU pod."""
 
+    next_seconds_between_status_checks = 0.2  # they cost nothing
+
     def __post_init__(self) -> None:
         """Prepare without touching the pod, which is started for the first job."""
         self.settings = self.workflow.executor_settings
@@ -96,11 +98,6 @@ class Executor(RemoteExecutor):
         self.driver = Driver("tpu-pod")
         self.driver.call(self._begin())
 
-    @property
-    def next_seconds_between_status_checks(self) -> float:
-        """Return the polling interval; the polling thread reads it before `__post_init__` is called."""
-        return float(self.workflow.executor_settings.poll)
-
     async def _begin(self) -> None:
         say = self.logger.info
         members = []
@@ -113,26 +110,20 @@ class Executor(RemoteExecutor):
         self.pool = Pool(members, say)
 
     def get_python_executable(self) -> str:
-        """Return the jobs' Python, a variable that each host sets."""
         return PYTHON
 
     def additional_general_args(self) -> str:
-        """Keep the Snakemake on the hosts from repeating messages."""
         return "--quiet host progress reason"
 
     def get_job_args(self, job: Any, **kwargs: Any) -> str:
         """Quote wildcards for a shell: Snakemake quotes for Python, and `$(...)` would be executed."""
         arguments = str(super().get_job_args(job, **kwargs))
+        targets = encode_target_jobs_cli_args(job.get_target_spec())
         unneeded = list(self.workflow.dag.get_unneeded_temp_files(job))
-        for flag, values in (
-            ("--target-jobs", encode_target_jobs_cli_args(job.get_target_spec())),
-            ("--unneeded-temp-files", unneeded),
-        ):
+        for flag, values in (("--target-jobs", targets), ("--unneeded-temp-files", unneeded)):
             risky = format_cli_arg(flag, values, skip=not values)
             if risky not in arguments:
-                raise WorkflowError(
-                    f"This version of Snakemake passes {flag} in an unknown way: {arguments[:200]}"
-                )
+                raise WorkflowError(f"This Snakemake passes {flag} in an unknown way: {arguments[:200]}")
             if risky:
                 arguments = arguments.replace(risky, shlex.join([flag, *map(str, values)]), 1)
         return arguments
@@ -144,7 +135,7 @@ class Executor(RemoteExecutor):
             check_files(job)
             request = self._request(job, slot)
             outcome = self.stopped.get(slot)  # Snakemake would retry a job that `stop` has ended
-        except WorkflowError as error:
+        except (WorkflowError, OSError) as error:
             outcome = Outcome(False, str(error))
         if outcome is None:
             self._start(request)
@@ -156,16 +147,9 @@ class Executor(RemoteExecutor):
 
     def _start(self, request: JobRequest) -> None:
         slot = request.slot
-        run = JobRun(
-            request,
-            pool=self.pool,
-            record=JobRecord.load(self.folder / "jobs" / f"{slot}.json"),
-            logs=self.folder / "logs" / slot,
-            settings=self.settings,
-            say=self.logger.info,
-        )
-        self.runs[slot] = run
-        self.futures[slot] = self.driver.start(run.run())
+        record, logs = JobRecord.load(self.folder / "jobs" / f"{slot}.json"), self.folder / "logs" / slot
+        self.runs[slot] = JobRun(request, self.pool, record, logs, self.settings, self.logger.info)
+        self.futures[slot] = self.driver.start(self.runs[slot].run())
 
     def _request(self, job: Any, slot: str) -> JobRequest:
         command = self.format_job_exec(job)
@@ -189,8 +173,12 @@ class Executor(RemoteExecutor):
         """Pack the workflow's sources, tpu-sources and the job's local inputs."""
         if self._workflow_sources is None:
             names = [name for name in self.dag.get_sources() if Path(name).is_file()]
-            small = [name for name in names if Path(name).stat().st_size < LARGEST_SOURCE]
-            self._workflow_sources = {name: Path(name) for name in small}
+            large = [name for name in names if Path(name).stat().st_size > LARGEST_SOURCE]
+            if large:
+                self.logger.warning(
+                    f"{', '.join(large)}: more than 10 MB, not sent to the pod; make it an input."
+                )
+            self._workflow_sources = {name: Path(name) for name in names if name not in large}
         files = dict(self._workflow_sources)
         for item in self.settings.sources.split():
             if not Path(item).exists():
@@ -202,15 +190,11 @@ class Executor(RemoteExecutor):
         for file in (file for part in members(job) for file in part.input):
             if not file.is_storage and str(file) not in made_inside and Path(file).is_file():
                 if Path(file).stat().st_size > LARGEST_LOCAL_INPUT:
-                    raise WorkflowError(
-                        f"Input {file} is too large to send with each job: put it in storage."
-                    )
+                    raise WorkflowError(f"Input {file} is too large to send with a job: put it into storage.")
                 files[str(file)] = Path(file)
         for name in files:
             if name.startswith(("/", "..")):
-                raise WorkflowError(
-                    f"{name} is outside of {os.getcwd()}: only files below it can be sent to the pod."
-                )
+                raise WorkflowError(f"{name} is outside of {os.getcwd()}: it cannot be sent to the pod.")
         key = frozenset((name, path.stat().st_mtime_ns, path.stat().st_size) for name, path in files.items())
         if key not in self._sources:
             self._sources[key] = pack(files)
@@ -296,7 +280,6 @@ class Executor(RemoteExecutor):
             run.member.watch.collect(run)
 
     def shutdown(self) -> None:
-        """Close every connection; the pod stays."""
         super().shutdown()
         if not self.driver.ended:
             try:

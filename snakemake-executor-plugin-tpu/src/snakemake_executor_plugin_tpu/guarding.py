@@ -29,7 +29,6 @@ def guard_trouble(statuses: Iterable[dict[str, Any]]) -> str:
 
 
 def guard_in_words(guard: dict[str, Any] | None) -> str:
-    """Return when the pod deletes itself."""
     if guard is None:
         return f"it was created without tpu-idle-delete and tpu-end, or not by this plugin: only {DOWN} deletes it"
     rules = []
@@ -68,11 +67,8 @@ async def remaining(settings: ExecutorSettings, cloud: TpuCloud, used: bool) -> 
         return ""
     rules = [f"after {settings.idle_delete:g} idle minutes"] if settings.idle_delete else []
     rules += [f"on {settings.end}"] if settings.end else []
-    ends = (
-        f"it deletes itself {' or '.join(rules)}"
-        if rules and state.created_here
-        else f"only {DOWN} deletes it"
-    )
+    itself = f"it deletes itself {' or '.join(rules)}"
+    ends = itself if rules and state.created_here else f"only {DOWN} deletes it"
     kind = state.accelerator_type or settings.accelerator_type
     exists = "is still requested, and once it comes it" if requested else "still exists and"
     where = state.queued if requested else state.node
@@ -81,9 +77,8 @@ async def remaining(settings: ExecutorSettings, cloud: TpuCloud, used: bool) -> 
 
 async def run_hook(command: str, sentence: str, say: Callable[[str], None]) -> None:
     """Run the user's command with a sentence on its input; it cannot disturb what goes on."""
-    process = await asyncio.create_subprocess_shell(
-        command, stdin=asyncio.subprocess.PIPE, start_new_session=True
-    )
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_shell(command, stdin=pipe, start_new_session=True)
     try:
         await asyncio.wait_for(process.communicate(f"{sentence}\n".encode()), HOOK_SECONDS)
         if process.returncode:

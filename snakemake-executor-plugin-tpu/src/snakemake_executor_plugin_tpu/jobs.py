@@ -25,7 +25,7 @@ CANCEL_SECONDS = 5.0
 CANCELLED_LEASE = 120.0  # seconds for which a job that could not be stopped goes on
 API_SECONDS = 1.5  # longer than an answer of the API is cached
 OUT_OF_MEMORY = re.compile(
-    r"RESOURCE_EXHAUSTED|out of memory|OutOfMemoryError|MemoryError|Cannot allocate memory", re.IGNORECASE
+    "(?i)resource_exhausted|out of memory|OutOfMemory|MemoryError|cannot allocate memory"
 )
 # Reasons for the end of a launch that do not concern the pod.
 NOT_THE_POD = ("lease", "runtime", "again")
@@ -111,9 +111,8 @@ class JobRun:
                     pod_lost = result.reason not in NOT_THE_POD
                     if lost == "stopped":
                         self.record.finish()
-                        return Outcome(
-                            False, f"was stopped by `{COMMAND} stop`.", self._log_files(), stopped=True
-                        )
+                        message = f"was stopped by `{COMMAND} stop`."
+                        return Outcome(False, message, self._log_files(), stopped=True)
                 except TaskSilent as error:
                     # It may still run: it is neither stopped nor launched elsewhere.
                     self.silence = str(error)
@@ -145,7 +144,6 @@ class JobRun:
         return result
 
     def _count(self, lost: str) -> None:
-        """Count a lost launch; raise PodError after too many."""
         stalled = self.settings.relaunches_without_progress
         if message := self.record.count_loss(lost, preemptions=self.settings.preemptions, stalled=stalled):
             self.record.finish()

@@ -57,11 +57,9 @@ class Launch:
         """Follow the launch to its end; TaskLost if a part of the pod is gone."""
         self.logs.mkdir(parents=True, exist_ok=True)
         lost = asyncio.get_running_loop().create_future()
-        main = asyncio.ensure_future(
-            self._follow(
-                0, self.name, None if self.attached else self.spec, lambda frame: self._on_frame(frame, lost)
-            )
-        )
+        spec = None if self.attached else self.spec
+        following = self._follow(0, self.name, spec, lambda frame: self._on_frame(frame, lost))
+        main = asyncio.ensure_future(following)
         try:
             await asyncio.wait({main, lost}, return_when="FIRST_COMPLETED")
             if not main.done():
@@ -86,10 +84,9 @@ class Launch:
             ended=followed.exit.get("ended", 0.0),
         )
 
-    async def stop(self, grace: float, lease: float) -> None:
-        """Stop the launch on all hosts that answer."""
-        stops = (worker.stop(names, grace, lease) for worker, names in self.tasks.items())
-        await asyncio.gather(*stops, return_exceptions=True)
+    async def stop(self, grace: float, lease: float | None = None, but: Worker | None = None) -> None:
+        tasks = ((worker, names) for worker, names in self.tasks.items() if worker is not but)
+        await asyncio.gather(*(one.stop(names, grace, lease) for one, names in tasks), return_exceptions=True)
 
     async def _follow(
         self, rank: int, task: str, spec: dict[str, Any] | None, on_frame: Callable[[dict[str, Any]], None]
@@ -147,7 +144,9 @@ class Launch:
         try:
             code, failing = await self._first_failure(followers, self.rank0[request["request"]])
             if code:
-                await self._stop_ranks(followers)
+                grace = self.settings.grace
+                stops = (self.workers[rank].stop([task], grace) for rank, task in followers.values())
+                await asyncio.gather(*stops, return_exceptions=True)
             if failing is not None:
                 await self._reply(request["request"], "result", {"code": code, "rank": failing})
         finally:
@@ -183,18 +182,12 @@ class Launch:
                 rank0 = asyncio.get_running_loop().create_future()
         return 0, 0
 
-    async def _stop_ranks(self, followers: dict[asyncio.Task[Followed], tuple[int, str]]) -> None:
-        stops = (self.workers[rank].stop([task], self.settings.grace) for rank, task in followers.values())
-        await asyncio.gather(*stops, return_exceptions=True)
-
     async def _end_fans(self) -> None:
         """Stop the other ranks after rank 0 and Snakemake have ended."""
         if self.fans:
             await asyncio.wait(self.fans.values(), timeout=2.0)
         if not all(fan.done() for fan in self.fans.values()):
-            names = [(worker, names) for worker, names in self.tasks.items() if worker is not self.workers[0]]
-            stops = (worker.stop(names, self.settings.grace) for worker, names in names)
-            await asyncio.gather(*stops, return_exceptions=True)
+            await self.stop(self.settings.grace, but=self.workers[0])
 
     async def _reply(self, request: str, kind: str, value: Any) -> None:
         while True:

@@ -57,8 +57,6 @@ class Followed:
     task: str
     host: str
     log: Path
-    hello: str = ""
-    progress: str | None = None
     exit: dict[str, Any] = field(default_factory=dict[str, Any])
     tail: deque[str] = field(default_factory=lambda: deque(maxlen=TAIL_LINES))
     rest: bytes = b""
@@ -148,7 +146,6 @@ class Worker:
         return await self.call("status", timeout)
 
     async def stop(self, tasks: list[str] | None, grace: float, lease: float | None = None) -> dict[str, Any]:
-        """Stop tasks (None: all) and return their states."""
         return await self.call("stop", grace + 20, tasks=tasks, grace=grace, lease=lease)
 
     async def prepare_environment(
@@ -204,7 +201,7 @@ class Worker:
                             followed.exit = frame["exit"]
                             return followed
                         else:
-                            self._take(followed, frame)
+                            self._check(frame)
                             on_frame(frame)
                 finally:
                     beat.cancel()
@@ -221,16 +218,13 @@ class Worker:
                     raise TaskSilent(f"{self.host} has been out of reach for {patience:.0f} s ({reason})")
                 await asyncio.sleep(min(0.1 + (now - down_since) / 4, 3.0))
 
-    def _take(self, followed: Followed, frame: dict[str, Any]) -> None:
-        if "hello" in frame:
-            followed.hello = frame["hello"]
+    def _check(self, frame: dict[str, Any]) -> None:
         if frame.get("hello") in ("absent", "vanished") or frame.get("vanished"):
             raise TaskLost(f"{self.host} does not know the task: it was restarted or re-created")
         if "[Errno" in frame.get("error", ""):
             raise TaskLost(f"{self.host}: {frame['error']}")
         if "error" in frame:
             raise PodError(f"{self.host}: {frame['error']}")
-        followed.progress = frame.get("progress", followed.progress)
 
     def _lines(self, followed: Followed, payload: bytes, on_line: Callable[[str], None]) -> None:
         *lines, rest = (followed.rest + payload).split(b"\n")
@@ -242,7 +236,6 @@ class Worker:
             on_line(text)
 
     async def beat(self, connection: Connection) -> None:
-        """Send heartbeats of the controller to the agent."""
         while True:
             await asyncio.sleep(BEAT_SECONDS)
             await connection.send(b"\n")

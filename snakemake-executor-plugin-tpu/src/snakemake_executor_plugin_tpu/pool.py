@@ -36,7 +36,6 @@ class Member:
 
     @property
     def is_up(self) -> bool:
-        """Whether jobs can be launched here now."""
         return self.manager.current is not None
 
     def fits(self, hosts: int) -> bool:

@@ -82,7 +82,6 @@ class JobRecord:
         return None
 
     def finish(self) -> None:
-        """Reset the budgets: the job has ended."""
         self.preemptions = self.stalled = 0
         self.progress = self.progress_at_loss = None
         self.losses, self.hosts = [], []

@@ -62,12 +62,8 @@ class ExecutorSettings(ExecutorSettingsBase):
     labels: str = _setting("", "Labels of the pod, 'key=value key=value', which appear on the bill.")
     queue_timeout: int = _setting(0, "Seconds to wait for capacity; 0: no limit.")
     zone_minutes: float = _setting(10.0, "Minutes to wait for capacity in one zone before the next is tried.")
-    idle_delete: float = _setting(
-        30.0, "Idle minutes after which a pod created here deletes itself; 0: never."
-    )
-    replace_silent: float = _setting(
-        0.0, "Minutes until a slice with a silent host is created anew; 0: never."
-    )
+    idle_delete: float = _setting(30.0, "Idle minutes until a pod created here deletes itself; 0: never.")
+    replace_silent: float = _setting(0.0, "Minutes until a slice with a silent host is made anew; 0: never.")
     prices: str = _setting("", "What a chip costs you, in USD per hour, 'v4=3.22 v5litepod=1.2'.")
     end: str | None = _setting(None, "UTC date (2026-12-31T18:00) when a pod created here deletes itself.")
     api_endpoint: str | None = _named(None, "host:port of an emulated TPU API on this machine.")
@@ -97,7 +93,6 @@ class ExecutorSettings(ExecutorSettingsBase):
     preemptions: int = _setting(50, "Relaunches of a job after preemption, which are no retries.")
     relaunches_without_progress: int = _setting(3, "Relaunches in a row without a newer checkpoint.")
     preemption_notice: int = _setting(30, "Seconds to wait for news of a preemption after exit code 143.")
-    poll: float = _setting(0.2, "Seconds between checks of the jobs.")
     stream: str = _setting("all", "Logs to show live: all ranks, first or none.")
 
     on_preemption: str | None = _setting(None, "Shell command for a preemption; its input is a sentence.")
@@ -187,9 +182,7 @@ class ExecutorSettings(ExecutorSettingsBase):
             pairs = [item.split("=") for item in self.prices.replace(",", " ").split()]
             return {name: float(price) for name, price in pairs}.get(family)
         except ValueError:
-            raise WorkflowError(
-                f"tpu-prices is {self.prices!r}: write FAMILY=USD, such as v4=3.22."
-            ) from None
+            raise WorkflowError(f"tpu-prices is {self.prices!r}: write FAMILY=USD, as in v4=3.22.") from None
 
     def zones(self) -> list[str]:
         return (self.zone or "").replace(",", " ").split()

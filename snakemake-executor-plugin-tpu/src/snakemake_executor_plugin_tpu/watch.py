@@ -40,7 +40,6 @@ class Watch:
         self._tasks = [asyncio.ensure_future(loop) for loop in (self._clear_often(), self._look_often())]
 
     async def stop(self) -> None:
-        """Stop watching, and remove the ended jobs."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -61,9 +60,8 @@ class Watch:
         for run in ended:
             for worker, tasks in run.leftovers():
                 names.setdefault(worker, []).extend(tasks)
-        removals = (
-            worker.call("remove", tasks=tasks) for worker, tasks in names.items() if not worker.ssh.closed
-        )
+        open_to = {worker: tasks for worker, tasks in names.items() if not worker.ssh.closed}
+        removals = (worker.call("remove", tasks=tasks) for worker, tasks in open_to.items())
         try:
             await asyncio.gather(*removals, return_exceptions=True)
         except asyncio.CancelledError:

@@ -95,7 +95,6 @@ class Guard:
             ask(f"{METADATA}instance/guest-attributes/{ATTRIBUTES}idle", "PUT", data=message)
 
     def hear(self, seconds: float) -> None:
-        """Receive messages for so many seconds."""
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0:
             if select.select([self.socket], [], [], left)[0]:
@@ -148,10 +147,8 @@ class Guard:
         """Whether a host answers at all: a refused connection is an answer, too."""
         try:
             socket.create_connection((self.addresses[rank], 22), timeout=2).close()
-        except ConnectionRefusedError:
-            return True
-        except OSError:
-            return False
+        except OSError as error:
+            return isinstance(error, ConnectionRefusedError)
         return True
 
     def why_delete(self) -> str:
@@ -210,16 +207,13 @@ class Guard:
             self.call("DELETE", f"nodes/{self.orders['name']}")
 
     def note(self, why: str) -> None:
-        """Write the state for `status`."""
-        state = {
+        told = {
             "idle": round(self.pod_idle()),
             "limit": self.limit,
             "end": self.end,
             "heard": len(self.heard),
-            "checked": self.checked,
-            "error": self.error,
-            "deleting": why,
         }
+        state = {**told, "checked": self.checked, "error": self.error, "deleting": why}
         new = RUN / ".guard.json"
         new.write_text(json.dumps(state))
         os.replace(new, RUN / "guard.json")
@@ -230,10 +224,8 @@ class Guard:
             self.tell()
             if time.monotonic() > self.check_at:
                 self.check()
-                soon = self.error or self.is_young()
-                self.check_at = time.monotonic() + (
-                    min(RETRY_SECONDS, 7 * self.pause) if soon else CHECK_SECONDS
-                )
+                soon = min(RETRY_SECONDS, 7 * self.pause)
+                self.check_at = time.monotonic() + (soon if self.error or self.is_young() else CHECK_SECONDS)
             with contextlib.suppress(OSError):
                 self.note(why)
             self.hear(self.pause)
