@@ -145,7 +145,7 @@ def explain(error: Exception, project: str, zone: str, action: str, spec: Any = 
         kind = f"{getattr(spec, 'provisioning', '')} {wanted}"
         return f"Project {project} has no quota for {kind} in {zone}: see `{command}`, ask for more ({text})."
     if says("capacity", "stockout") or isinstance(error, gx.ResourceExhausted):
-        return f"Zone {zone} has no free {wanted} now: run the command later, or use another zone ({text})."
+        return f"Zone {zone} has no {wanted} now: run the same command later, or use another zone ({text})."
     if says("runtime version", "runtime_version"):
         image = getattr(spec, "runtime_version", "")
         return f"Zone {zone} has no runtime version {image}: {listed('tpu-vm versions')} which it has."
