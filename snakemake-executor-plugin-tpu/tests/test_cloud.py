@@ -12,6 +12,7 @@ from snakemake_executor_plugin_tpu.emulator.iam import ROLES, TPU_PERMISSIONS
 from snakemake_executor_plugin_tpu.errors import CloudError, DeletedByUser
 from snakemake_executor_plugin_tpu.guarding import remaining
 from snakemake_executor_plugin_tpu.keys import public_half
+from snakemake_executor_plugin_tpu.lifecycle import PodManager
 from snakemake_executor_plugin_tpu.settings import ExecutorSettings
 
 
@@ -331,6 +332,46 @@ def test_request_is_withdrawn_when_the_wait_for_it_ends(api, play):
     assert any("the request was withdrawn" in line for line in output)
     with pytest.raises(CloudError, match="was not ready after 0 s .* Raise tpu-queue-timeout"):
         play(lambda _, capacity: capacity.wait(), queue_timeout=0.1)
+
+
+def test_a_request_that_cannot_be_withdrawn_is_said(api, key, tmp_path, monkeypatch):
+    """It may bring a pod that costs money when nobody uses it."""
+    monkeypatch.setattr("snakemake_executor_plugin_tpu.lifecycle.CLOSE_SECONDS", 0.0)
+    api.full_zones.add("z")
+    pod = {
+        "project": "p",
+        "zone": "z",
+        "name": "pod",
+        "create": True,
+        "api_endpoint": f"127.0.0.1:{api.port}",
+    }
+    output = []
+
+    async def story():
+        manager = PodManager(ExecutorSettings(ssh_key=str(key), **pod), tmp_path, output.append)
+        waiting = asyncio.ensure_future(manager.ready())
+        while not any("WAITING_FOR_RESOURCES" in line for line in output):
+            await asyncio.sleep(0.01)
+        api.offline = True
+        await manager.close()
+        await asyncio.gather(waiting, return_exceptions=True)
+
+    asyncio.run(story())
+    assert "TPU pod pod: the request could not be withdrawn: Cannot reach Google since" in output[-1]
+
+
+def test_an_unknown_state_is_said_once(api, key, tmp_path):
+    api.fail(2, "PERMISSION_DENIED", "no tpu.nodes.get", method="GetNode")
+    pod = {"project": "p", "zone": "z", "name": "pod", "api_endpoint": f"127.0.0.1:{api.port}"}
+    output = []
+
+    async def story():
+        manager = PodManager(ExecutorSettings(ssh_key=str(key), **pod), tmp_path, output.append)
+        assert [await manager.why_gone() for _ in range(2)] == [None, None]
+        await manager.close(report=False)
+
+    asyncio.run(story())
+    assert len(output) == 1
 
 
 def test_host_keys_that_come_late_are_waited_for(api, play):

@@ -6,6 +6,9 @@ import signal
 import urllib.error
 
 import pytest
+from google.api_core import path_template
+from google.cloud import tpu_v2
+from google.cloud.tpu_v2.services.tpu.transports import rest_base
 
 from snakemake_executor_plugin_tpu.emulator.study import until
 from snakemake_executor_plugin_tpu.worker import guard
@@ -116,12 +119,27 @@ def test_unsigned_messages_are_ignored(hosts):
 
 
 def test_guest_attributes_count_once(hosts, monkeypatch):
+    """The request and the answer are those of Google's client library."""
     make, clock, _ = hosts
     one = make()
     text = json.dumps({"rank": 1, "idle": 20.0})
     items = [{"namespace": "snakemake-tpu", "key": "idle", "value": json.dumps([text, one.sign(text)])}]
-    answer = {"guestAttributes": [{"queryPath": "snakemake-tpu/", "queryValue": {"items": items}}]}
-    monkeypatch.setattr(one, "call", lambda *_: (200, json.dumps(answer)))
+    attributes = [{"query_path": "snakemake-tpu/", "query_value": {"items": items}}]
+    answer = tpu_v2.GetGuestAttributesResponse.to_json(
+        tpu_v2.GetGuestAttributesResponse(guest_attributes=attributes)
+    )
+    (rule,) = rest_base._BaseTpuRestTransport._BaseGetGuestAttributes._get_http_options()
+
+    def ask(url, method="GET", token="", data=None):
+        if "service-accounts" in url:
+            return '{"access_token": "t"}'
+        place = path_template.validate(rule["uri"], url.removeprefix("http://api"))
+        assert (place, method, token) == (True, rule["method"].upper(), "t")
+        request = tpu_v2.GetGuestAttributesRequest.from_json(data.decode(), ignore_unknown_fields=False)
+        assert (request.query_path, request.worker_ids) == ("snakemake-tpu/", [])  # of all hosts
+        return answer
+
+    monkeypatch.setattr(guard, "ask", ask)
     one.look()
     assert one.heard == {1: (clock.now, 20.0)}
     heard, clock.now = dict(one.heard), clock.now + 100

@@ -33,6 +33,7 @@ from .ssh import Ssh, host_name, try_ssh, write_config
 
 LEAST_DISK = 64 << 20
 ATTENDED_SECONDS = 60.0
+CLOSE_SECONDS = 30.0  # in which Google has to answer at the end
 BOOT_SECONDS = 900.0  # in which the hosts of a new pod have to answer
 UNUSED_DAYS = 7  # after which folders on the hosts are deleted
 
@@ -99,7 +100,7 @@ class PodManager:
         self._opened: list[Ssh] = []
         self._work: asyncio.Task[Any] | None = None
         self._ended: PodError | None = None
-        self._count, self._entered = 0, False
+        self._count, self._entered, self._unknown = 0, False, ""
         self._state: tuple[float, PodState] | None = None
 
     async def ready(self) -> Pod:
@@ -150,6 +151,7 @@ class PodManager:
             self._work.cancel()
             with suppress(asyncio.CancelledError, Exception):
                 await self._work
+        self.cloud.patience = CLOSE_SECONDS
         try:
             await self.capacity.withdraw()
         except CloudError as error:
@@ -171,7 +173,9 @@ class PodManager:
             except Offline:
                 return None
             except CloudError as error:
-                self.say(f"TPU pod {self.cloud.name}: its state is unknown ({error})")
+                if str(error) != self._unknown:
+                    self.say(f"TPU pod {self.cloud.name}: its state is unknown ({error})")
+                self._unknown = str(error)
                 return None
         state = self._state[1]
         if state.is_ready and pod is not None and state.incarnation != pod.incarnation:
