@@ -66,15 +66,25 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, ExecutorSettings]:
     for item in fields(ExecutorSettings):
         variable = os.environ.get(f"SNAKEMAKE_TPU_{item.name.upper()}")
         if item.metadata["env_var"] and variable:
-            values[item.name] = item.metadata["type"](variable)
+            values[item.name] = typed(item, variable, f"SNAKEMAKE_TPU_{item.name.upper()}")
         if (given := getattr(args, item.name)) is not None:
             values[item.name] = given
     return args, ExecutorSettings(**values)
 
 
+def typed(item: Any, value: Any, where: str) -> Any:
+    """Convert a value as Snakemake's command line does: a date or a number may stand where a text is expected."""
+    kind = item.metadata.get("type", lambda given: given)
+    try:
+        return kind(os.path.expandvars(value) if isinstance(value, str) else value)
+    except ValueError:
+        raise WorkflowError(f"{where} is {value!r}: write a number.") from None
+
+
 def read_profile(path: Path) -> dict[str, Any]:
-    candidates = [path] if path.is_file() else [path / "config.yaml", *sorted(path.glob("config.v*.yaml"))]
-    file = next((candidate for candidate in candidates if candidate.is_file()), None)
+    from snakemake.cli import get_profile_dir
+
+    _, file = get_profile_dir(str(path)) or (None, None)
     if file is None:
         raise WorkflowError(f"There is no Snakemake profile at {path}: give a folder such as profiles/tpu.")
     try:
@@ -85,12 +95,7 @@ def read_profile(path: Path) -> dict[str, Any]:
     for item in fields(ExecutorSettings):
         name = f"tpu-{item.name.replace('_', '-')}"
         if (value := content.get(name)) is not None:
-            # As Snakemake does with its own command line: a date or a number may stand where a text is expected.
-            kind = item.metadata.get("type", lambda given: given)
-            try:
-                settings[item.name] = kind(os.path.expandvars(value) if isinstance(value, str) else value)
-            except ValueError:
-                raise WorkflowError(f"{file}: {name} is {value!r}: write a number.") from None
+            settings[item.name] = typed(item, value, f"{file}: {name}")
     return settings
 
 
