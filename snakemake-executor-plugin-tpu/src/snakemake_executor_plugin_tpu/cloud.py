@@ -41,8 +41,6 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class PodState:
-    """The state of the pod in the API."""
-
     node: str = "ABSENT"
     queued: str = "ABSENT"
     health: str = ""

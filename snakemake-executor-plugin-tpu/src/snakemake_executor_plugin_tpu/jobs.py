@@ -48,8 +48,6 @@ class JobRequest:
 
 @dataclass
 class Outcome:
-    """How a job ended."""
-
     ok: bool
     message: str = ""
     logs: list[Path] = field(default_factory=list)

@@ -63,8 +63,6 @@ class Followed:
 
 
 class Worker:
-    """One host of the pod."""
-
     def __init__(self, ssh: Ssh, host: str, address: str, *, folder: str, python: str = "python3"):
         self.ssh, self.host, self.address, self.folder, self.python = ssh, host, address, folder, python
         self._bundle = agent_bundle()

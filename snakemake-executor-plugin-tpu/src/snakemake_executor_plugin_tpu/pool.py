@@ -17,8 +17,6 @@ RETRY_SECONDS = 1.0
 
 @dataclass(eq=False)
 class Member:
-    """One slice of the pool."""
-
     settings: ExecutorSettings
     manager: PodManager
     allocator: Allocator
