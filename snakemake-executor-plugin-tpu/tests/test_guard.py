@@ -37,6 +37,9 @@ class Clock:
     def time(self) -> float:
         return self.now + 1e9
 
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
 
 @pytest.fixture
 def hosts(monkeypatch, tmp_path):
@@ -145,6 +148,19 @@ def test_guest_attributes_count_once(hosts, monkeypatch):
     heard, clock.now = dict(one.heard), clock.now + 100
     one.look()  # its host may be dead
     assert one.heard == heard
+
+
+def test_nothing_ends_a_guard(hosts, monkeypatch):
+    make, _, _ = hosts
+    one, faults = make(), [ValueError("odd answer"), KeyboardInterrupt()]
+
+    def watch():
+        raise faults.pop(0)
+
+    monkeypatch.setattr(one, "watch", watch)
+    with pytest.raises(KeyboardInterrupt):
+        one.run()
+    assert one.error == "its guard failed (ValueError: odd answer)"
 
 
 def test_refusals_are_noted(hosts, monkeypatch):

@@ -219,6 +219,14 @@ class Guard:
         os.replace(new, RUN / "guard.json")
 
     def run(self) -> None:
+        while True:
+            try:
+                self.watch()
+            except Exception as error:  # nothing may end the guard
+                self.error = f"its guard failed ({type(error).__name__}: {error})"
+                time.sleep(self.pause)
+
+    def watch(self) -> None:
         why = ""
         while True:
             self.tell()
