@@ -78,8 +78,6 @@ def noting_interrupts() -> Iterator[list[int]]:
 
 
 class Executor(RemoteExecutor):
-    """Runs the jobs of a workflow on a TPU pod."""
-
     next_seconds_between_status_checks = 0.2  # they cost nothing
 
     def __post_init__(self) -> None:

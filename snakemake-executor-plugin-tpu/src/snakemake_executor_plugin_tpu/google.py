@@ -7,8 +7,6 @@ from snakemake_interface_common.exceptions import WorkflowError
 
 
 class Lazy:
-    """A module that is imported on first use."""
-
     def __init__(self, name: str):
         self._name = name
 
