@@ -3,6 +3,7 @@
 import errno
 import json
 import shutil
+import ssl
 import time
 import urllib.error
 import urllib.parse
@@ -46,7 +47,13 @@ class Bucket:
         for pause in (*PAUSES, 0.0):
             try:
                 return transfer()
-            except (urllib.error.URLError, ConnectionError, TimeoutError, HTTPException) as error:
+            except (
+                urllib.error.URLError,
+                ssl.SSLError,
+                ConnectionError,
+                TimeoutError,
+                HTTPException,
+            ) as error:
                 problem, code = error, 503
                 if isinstance(error, urllib.error.HTTPError):
                     code = error.code
