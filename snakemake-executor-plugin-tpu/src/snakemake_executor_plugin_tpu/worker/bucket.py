@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 
 API = "https://storage.googleapis.com"
 TOKEN = "http://metadata.google.internal/computeMetadata/v1/instance/service-accounts/default/token"
+TROUBLE = (urllib.error.URLError, ssl.SSLError, ConnectionError, TimeoutError, HTTPException)
 PAUSES = (1.0, 4.0, 16.0, 64.0)  # seconds before a request is repeated
 
 
@@ -47,13 +48,7 @@ class Bucket:
         for pause in (*PAUSES, 0.0):
             try:
                 return transfer()
-            except (
-                urllib.error.URLError,
-                ssl.SSLError,
-                ConnectionError,
-                TimeoutError,
-                HTTPException,
-            ) as error:
+            except TROUBLE as error:
                 problem, code = error, 503
                 if isinstance(error, urllib.error.HTTPError):
                     code = error.code
