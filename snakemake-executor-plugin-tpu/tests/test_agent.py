@@ -20,7 +20,7 @@ from snakemake_executor_plugin_tpu.emulator.image import make_internet
 from snakemake_executor_plugin_tpu.launch import Launch
 from snakemake_executor_plugin_tpu.pod import content_name, pack
 from snakemake_executor_plugin_tpu.worker import agent as agent_module
-from snakemake_executor_plugin_tpu.worker import tasks, tpurun
+from snakemake_executor_plugin_tpu.worker import claim, tasks, tpurun
 from snakemake_executor_plugin_tpu.worker.agent import MAGIC
 from snakemake_executor_plugin_tpu.worker.supervisor import clear_libtpu_lock
 from snakemake_executor_plugin_tpu.worker.tpurun import exported, rank_variables
@@ -398,6 +398,24 @@ def test_a_request_that_the_supervisor_has_just_deleted_is_ignored(tmp_path, mon
     assert sent == []
 
 
+def test_a_look_at_the_owner_does_not_keep_a_controller_off(tmp_path, monkeypatch):
+    """`status` holds the lock for a moment to see who has the pod."""
+    monkeypatch.setenv("TPU_AGENT_ROOT", str(tmp_path))
+    answers, flock = [], fcntl.flock
+    looks = [True, False]
+
+    def busy_once(file, how):
+        if how & fcntl.LOCK_EX and looks.pop(0):
+            raise BlockingIOError
+        flock(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", busy_once)
+    monkeypatch.setattr(claim, "send", answers.append)
+    monkeypatch.setattr(claim.time, "sleep", lambda seconds: None)
+    claim.hold({"id": "me", "patience": 0})
+    assert answers == [{"answer": {"owner": None}}]
+
+
 def test_controller_that_finds_an_ended_job_of_several_hosts_takes_its_result(agent):
     """Its requests are deleted with its secrets, but the exit code of rank 0 is kept."""
     made = "cd $TPU_TASK_FOLDER/requests; echo '{}' > run-1.json; echo 0 > run-1.rank0"
@@ -409,7 +427,6 @@ def test_controller_that_finds_an_ended_job_of_several_hosts_takes_its_result(ag
     async def play() -> set[int]:
         launch = Launch(
             name="job.l1",
-            number=1,
             workers=[None, None],
             spec={},
             attached=True,

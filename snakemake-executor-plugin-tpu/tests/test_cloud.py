@@ -1,13 +1,18 @@
 """The TPU API as the plugin uses it, against a server that speaks it."""
 
 import asyncio
+import re
+from dataclasses import replace
 
 import pytest
 
 from snakemake_executor_plugin_tpu.capacity import Capacity
-from snakemake_executor_plugin_tpu.cloud import CALL, LABEL, TpuCloud
+from snakemake_executor_plugin_tpu.cloud import CALL, LABEL, PodState, TpuCloud
+from snakemake_executor_plugin_tpu.emulator.iam import ROLES, TPU_PERMISSIONS
 from snakemake_executor_plugin_tpu.errors import CloudError, DeletedByUser
+from snakemake_executor_plugin_tpu.guarding import remaining
 from snakemake_executor_plugin_tpu.keys import public_half
+from snakemake_executor_plugin_tpu.lifecycle import PodManager
 from snakemake_executor_plugin_tpu.settings import ExecutorSettings
 
 
@@ -109,6 +114,35 @@ def test_request_that_stays_queued_is_withdrawn_and_made_in_the_next_zone(api, p
     assert state.is_ready
     assert any("the request was withdrawn" in line for line in output)
     assert [name.split("/")[3] for name in api.queued] == ["us-east5-a"]
+
+
+def test_a_zone_that_has_begun_to_make_the_pod_is_not_left(api, play):
+    queued = iter(["ABSENT", "ACCEPTED", "WAITING_FOR_RESOURCES", "PROVISIONING", "PROVISIONING"])
+
+    async def story(cloud, capacity):
+        async def describe():
+            state = PodState(queued=next(queued, "ACTIVE"), call=cloud.call)
+            if state.queued == "ACTIVE":
+                return replace(state, node="READY", addresses=("127.0.0.1",))
+            if state.queued == "PROVISIONING" and "WAITING" in capacity.reported:
+                capacity.asked -= 3600  # it has waited for long
+            return state
+
+        cloud.describe, cloud.create = describe, lambda: asyncio.sleep(0)
+        return await capacity.wait()
+
+    state, output = play(story, zone="us-central2-b us-east5-a")
+    assert state.is_ready
+    assert not any("trying the next zone" in line for line in output)
+
+
+def test_an_operation_that_the_api_refuses_to_show_is_not_waited_for(api, play, monkeypatch):
+    monkeypatch.setitem(ROLES, "custom", TPU_PERMISSIONS - {"tpu.operations.get"})
+    api.roles = {"custom"}
+    with pytest.raises(
+        CloudError, match="Not allowed to follow the request for pod in project p: .*tpu.admin"
+    ):
+        play(lambda _, capacity: capacity.wait())
 
 
 def test_request_that_no_controller_waits_for_expires(api, play):
@@ -285,7 +319,12 @@ def test_request_is_withdrawn_when_the_wait_for_it_ends(api, play):
             await asyncio.sleep(0.01)
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
+        left = await remaining(cloud.settings, cloud, used=False)
         await capacity.withdraw()
+        assert await remaining(cloud.settings, cloud, used=False) == ""
+        assert re.match(
+            r"TPU pod pod \(v4-64, \w+\) is still requested, and once it comes it costs money", left
+        )
         return await cloud.describe()
 
     state, output = play(story)
@@ -293,6 +332,46 @@ def test_request_is_withdrawn_when_the_wait_for_it_ends(api, play):
     assert any("the request was withdrawn" in line for line in output)
     with pytest.raises(CloudError, match="was not ready after 0 s .* Raise tpu-queue-timeout"):
         play(lambda _, capacity: capacity.wait(), queue_timeout=0.1)
+
+
+def test_a_request_that_cannot_be_withdrawn_is_said(api, key, tmp_path, monkeypatch):
+    """It may bring a pod that costs money when nobody uses it."""
+    monkeypatch.setattr("snakemake_executor_plugin_tpu.lifecycle.CLOSE_SECONDS", 0.0)
+    api.full_zones.add("z")
+    pod = {
+        "project": "p",
+        "zone": "z",
+        "name": "pod",
+        "create": True,
+        "api_endpoint": f"127.0.0.1:{api.port}",
+    }
+    output = []
+
+    async def story():
+        manager = PodManager(ExecutorSettings(ssh_key=str(key), **pod), tmp_path, output.append)
+        waiting = asyncio.ensure_future(manager.ready())
+        while not any("WAITING_FOR_RESOURCES" in line for line in output):
+            await asyncio.sleep(0.01)
+        api.offline = True
+        await manager.close()
+        await asyncio.gather(waiting, return_exceptions=True)
+
+    asyncio.run(story())
+    assert "TPU pod pod: the request could not be withdrawn: Cannot reach Google since" in output[-1]
+
+
+def test_an_unknown_state_is_said_once(api, key, tmp_path):
+    api.fail(2, "PERMISSION_DENIED", "no tpu.nodes.get", method="GetNode")
+    pod = {"project": "p", "zone": "z", "name": "pod", "api_endpoint": f"127.0.0.1:{api.port}"}
+    output = []
+
+    async def story():
+        manager = PodManager(ExecutorSettings(ssh_key=str(key), **pod), tmp_path, output.append)
+        assert [await manager.why_gone() for _ in range(2)] == [None, None]
+        await manager.close(report=False)
+
+    asyncio.run(story())
+    assert len(output) == 1
 
 
 def test_host_keys_that_come_late_are_waited_for(api, play):

@@ -143,17 +143,16 @@ def test_ctrl_c_while_queued_withdraws_the_request(study):
 
 def job_on(worker, why_gone) -> JobRun:
     """Return a job that has the only host of a slice."""
-    run = JobRun.__new__(JobRun)
-    run.request = JobRequest("job", "f", "job", 1, "true", {}, b"")
-    run.silence, run.logs, run.launches = "", Path(), []
-    run.record = SimpleNamespace(hosts=[], settle=lambda: None, next_launch=lambda *_: 1)
-    run.member = SimpleNamespace(
+    settings = ExecutorSettings(accelerator_type="v4-8")
+    member = SimpleNamespace(
         name="pod",
-        settings=ExecutorSettings(accelerator_type="v4-8"),
+        settings=settings,
         allocator=SimpleNamespace(held_by=lambda job: [0]),
         manager=SimpleNamespace(claim=None, why_gone=why_gone),
     )
-    return run
+    request = JobRequest("job", "f", "job", 1, "true", {}, b"")
+    record = SimpleNamespace(hosts=[], next_launch=lambda *_: 1)
+    return JobRun(request, SimpleNamespace(members=[member]), record, Path(), settings, print)
 
 
 @pytest.mark.parametrize(("why", "raised"), [("the pod is gone", TaskLost), (None, HostKeyError)])
@@ -181,7 +180,7 @@ def test_a_lost_pod_is_recovered_even_by_a_job_with_an_old_number(node, told, cu
     """One job's silent host gave the pod a new number; the next job that finds the pod lost has the old one."""
     seen = Pod(1, None, [], "python3", incarnation="a")
     manager, started = PodManager.__new__(PodManager), []
-    manager._pod = replace(seen, number=2, incarnation=current)
+    manager.current = replace(seen, number=2, incarnation=current)
     manager._state = (0.0, PodState(node, "ACTIVE", addresses=("10.0.0.1",), incarnation=told))
     manager._start = lambda work: (started.append(work), work.close())
     manager.lose(seen, "the pod is gone")

@@ -118,7 +118,12 @@ def test_the_distributions_are_complete(built):
         in_source = {name.partition("/")[2] for name in source.getnames()}
     assert any(name.endswith("/licenses/LICENSE") for name in names)
     assert {"LICENSE", "docs/intro.md", "docs/further.md", "tests/test_faults.py"} <= in_source
-    for line in ("Project-URL: Repository, https://", "Author: ", "Classifier: ", "License-Expression: MIT"):
+    for line in (
+        "Project-URL: Documentation, https://",
+        "Author: ",
+        "Classifier: ",
+        "License-Expression: MIT",
+    ):
         assert f"\n{line}" in metadata
     # a link that works where the page is shown: on PyPI there are no files beside it
     assert all(target.startswith("https://") for target in re.findall(r"\]\(([^)]*)\)", metadata))

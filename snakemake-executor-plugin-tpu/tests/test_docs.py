@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from dataclasses import fields
 from pathlib import Path
 
@@ -30,6 +31,15 @@ def test_every_setting_and_command_exists(page):
     assert named <= SETTINGS
     for words in re.findall(r"-m snakemake_executor_plugin_tpu ([a-z|-]+)", text):
         assert set(words.split("|")) <= set(COMMANDS)
+
+
+@pytest.mark.skipif(not UPSTREAM.exists(), reason="only in the repository")
+def test_the_address_of_the_repository_is_that_of_the_main_project():
+    ours, main = (
+        tomllib.loads((folder / "pyproject.toml").read_text())["project"].get("urls", {})
+        for folder in (ROOT, ROOT.parent)
+    )
+    assert ours.get("Repository") == main.get("Repository")  # neither has one before it is public
 
 
 def test_variables_of_one_host_jobs_are_documented():

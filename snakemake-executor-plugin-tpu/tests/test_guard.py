@@ -6,6 +6,9 @@ import signal
 import urllib.error
 
 import pytest
+from google.api_core import path_template
+from google.cloud import tpu_v2
+from google.cloud.tpu_v2.services.tpu.transports import rest_base
 
 from snakemake_executor_plugin_tpu.emulator.study import until
 from snakemake_executor_plugin_tpu.worker import guard
@@ -33,6 +36,9 @@ class Clock:
 
     def time(self) -> float:
         return self.now + 1e9
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
 
 
 @pytest.fixture
@@ -116,17 +122,45 @@ def test_unsigned_messages_are_ignored(hosts):
 
 
 def test_guest_attributes_count_once(hosts, monkeypatch):
+    """The request and the answer are those of Google's client library."""
     make, clock, _ = hosts
     one = make()
     text = json.dumps({"rank": 1, "idle": 20.0})
     items = [{"namespace": "snakemake-tpu", "key": "idle", "value": json.dumps([text, one.sign(text)])}]
-    answer = {"guestAttributes": [{"queryPath": "snakemake-tpu/", "queryValue": {"items": items}}]}
-    monkeypatch.setattr(one, "call", lambda *_: (200, json.dumps(answer)))
+    attributes = [{"query_path": "snakemake-tpu/", "query_value": {"items": items}}]
+    answer = tpu_v2.GetGuestAttributesResponse.to_json(
+        tpu_v2.GetGuestAttributesResponse(guest_attributes=attributes)
+    )
+    (rule,) = rest_base._BaseTpuRestTransport._BaseGetGuestAttributes._get_http_options()
+
+    def ask(url, method="GET", token="", data=None):
+        if "service-accounts" in url:
+            return '{"access_token": "t"}'
+        place = path_template.validate(rule["uri"], url.removeprefix("http://api"))
+        assert (place, method, token) == (True, rule["method"].upper(), "t")
+        request = tpu_v2.GetGuestAttributesRequest.from_json(data.decode(), ignore_unknown_fields=False)
+        assert (request.query_path, request.worker_ids) == ("snakemake-tpu/", [])  # of all hosts
+        return answer
+
+    monkeypatch.setattr(guard, "ask", ask)
     one.look()
     assert one.heard == {1: (clock.now, 20.0)}
     heard, clock.now = dict(one.heard), clock.now + 100
     one.look()  # its host may be dead
     assert one.heard == heard
+
+
+def test_nothing_ends_a_guard(hosts, monkeypatch):
+    make, _, _ = hosts
+    one, faults = make(), [ValueError("odd answer"), KeyboardInterrupt()]
+
+    def watch():
+        raise faults.pop(0)
+
+    monkeypatch.setattr(one, "watch", watch)
+    with pytest.raises(KeyboardInterrupt):
+        one.run()
+    assert one.error == "its guard failed (ValueError: odd answer)"
 
 
 def test_refusals_are_noted(hosts, monkeypatch):
@@ -254,7 +288,7 @@ def test_hosts_that_do_not_hear_each_other_are_said(guarded):
 
 
 def test_a_dead_host_does_not_keep_the_pod(guarded):
-    one = guarded({"a": {}}, **{"tpu-lease": 43200})
+    one = guarded({"a": {}}, **{"tpu-lease": 43200, "tpu-idle-delete": 0.5})
     assert one.command("up")[0] == 0
     until(lambda: '"heard": 3' in one.pod.hosts[0].enter("cat", "/run/snakemake-tpu/guard.json").stdout)
     one.pod.hosts[1].kill()

@@ -13,9 +13,11 @@ from snakemake_executor_plugin_tpu.allocation import Allocator
 from snakemake_executor_plugin_tpu.emulator import EmulatedPod, why_not
 from snakemake_executor_plugin_tpu.emulator.study import Study
 from snakemake_executor_plugin_tpu.errors import PodError
+from snakemake_executor_plugin_tpu.lifecycle import Pod
 from snakemake_executor_plugin_tpu.pool import Member, Pool
 from snakemake_executor_plugin_tpu.records import JobRecord
 from snakemake_executor_plugin_tpu.settings import ExecutorSettings
+from snakemake_executor_plugin_tpu.watch import Watch
 
 
 class Manager:
@@ -186,6 +188,33 @@ def test_job_goes_where_it_runs_or_may_still_run(place):
         pool.members[2].error = PodError("its hosts are silent")
         with pytest.raises(PodError, match="its hosts are silent"):
             await pool.place("b", 1, JobRecord(None, slice="s2", hosts=[0]))
+
+    play(story)
+
+
+def test_a_host_that_answers_again_takes_no_other_host_away():
+    """What the other hosts ran when they were looked at last may have ended: others have their hosts now."""
+
+    def task(slot: str) -> dict:
+        return {"slot": slot, "role": "main", "hosts": 1, "state": "running", "label": slot}
+
+    async def status(timeout):
+        return {"tasks": {"late.l1": task("late")}}
+
+    async def story():
+        allocator = Allocator(4)
+        watch = Watch(SimpleNamespace(), allocator, {}, None, print)
+        workers = [SimpleNamespace(host=f"w{rank}", status=status) for rank in range(4)]
+        tasks = [{"early.l1": task("early")}, {}, {}, {}]
+        pod = Pod(1, None, workers, "", status=[{"tasks": each} for each in tasks], silent={1, 2})
+        await watch._on_up(pod)
+        assert (allocator.held_by("early"), allocator.free) == ([0], [3])
+        allocator.release("early")  # it has ended
+        allocator.take("next", [0])
+        workers[2].status = lambda timeout: asyncio.sleep(0, {"tasks": {}})
+        await watch._readmit(pod)
+        assert [allocator.held_by(job) for job in ("next", "late", "early")] == [[0], [1], []]
+        assert allocator.free == [2, 3]
 
     play(story)
 

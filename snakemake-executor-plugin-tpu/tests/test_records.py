@@ -144,6 +144,19 @@ def test_a_number_that_is_none_is_named(tmp_path):
         parse(["status", "--profile", str(tmp_path)])
 
 
+def test_a_variable_that_is_no_number_is_named(monkeypatch):
+    monkeypatch.setenv("SNAKEMAKE_TPU_SSH_PORT", "ssh")
+    with pytest.raises(WorkflowError, match="SNAKEMAKE_TPU_SSH_PORT is 'ssh': write a number"):
+        parse(["status"])
+
+
+def test_the_file_of_a_profile_is_the_one_that_snakemake_reads(tmp_path, monkeypatch):
+    (tmp_path / "config.v8+.yaml").write_text("tpu-name: eight\n")
+    (tmp_path / "config.v999+.yaml").write_text("tpu-name: later\n")
+    there, here = both_doors(tmp_path, monkeypatch, "tpu-name: seven\n")
+    assert there.name == here.name == "eight"
+
+
 def test_settings_without_a_pod_say_what_is_missing():
     with pytest.raises(WorkflowError, match="set tpu-project, tpu-name in the profile"):
         ExecutorSettings(zone="z").check_pod()

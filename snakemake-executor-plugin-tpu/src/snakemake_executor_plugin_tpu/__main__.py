@@ -32,7 +32,7 @@ from snakemake_interface_common.exceptions import WorkflowError
 
 from .claim import name_of
 from .errors import PodError, Unreachable, red
-from .google import load
+from .google import storage
 from .guarding import guard_in_words, guard_trouble
 from .lifecycle import Pod, PodManager, environment_of
 from .settings import ExecutorSettings
@@ -66,40 +66,40 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, ExecutorSettings]:
     for item in fields(ExecutorSettings):
         variable = os.environ.get(f"SNAKEMAKE_TPU_{item.name.upper()}")
         if item.metadata["env_var"] and variable:
-            values[item.name] = item.metadata["type"](variable)
+            values[item.name] = typed(item, variable, f"SNAKEMAKE_TPU_{item.name.upper()}")
         if (given := getattr(args, item.name)) is not None:
             values[item.name] = given
     return args, ExecutorSettings(**values)
 
 
+def typed(item: Any, value: Any, where: str) -> Any:
+    """Convert a value as Snakemake's command line does: a date or a number may stand where a text is expected."""
+    kind = item.metadata.get("type", lambda given: given)
+    try:
+        return kind(os.path.expandvars(value) if isinstance(value, str) else value)
+    except ValueError:
+        raise WorkflowError(f"{where} is {value!r}: write a number.") from None
+
+
 def read_profile(path: Path) -> dict[str, Any]:
-    candidates = [path] if path.is_file() else [path / "config.yaml", *sorted(path.glob("config.v*.yaml"))]
-    file = next((candidate for candidate in candidates if candidate.is_file()), None)
+    from snakemake.cli import get_profile_dir
+
+    _, file = get_profile_dir(str(path)) or (None, None)
     if file is None:
-        raise WorkflowError(
-            f"There is no Snakemake profile at {path}: give its folder, such as profiles/tpu."
-        )
+        raise WorkflowError(f"There is no Snakemake profile at {path}: give a folder such as profiles/tpu.")
     try:
         content = yte.process_yaml(file.read_text(), require_use_yte=True) or {}  # like Snakemake
     except Exception as error:  # a profile's own code may raise anything
         raise WorkflowError(f"The profile {file} cannot be read: {error}") from None
     settings = {}
     for item in fields(ExecutorSettings):
-        if (value := content.get(f"tpu-{item.name.replace('_', '-')}")) is not None:
-            # As Snakemake does with its own command line: a date or a number may stand where a text is expected.
-            kind = item.metadata.get("type")
-            value = os.path.expandvars(value) if isinstance(value, str) else value
-            try:
-                settings[item.name] = kind(value) if kind else value
-            except ValueError:
-                name = item.name.replace("_", "-")
-                raise WorkflowError(f"{file}: tpu-{name} is {value!r}: write a number.") from None
+        name = f"tpu-{item.name.replace('_', '-')}"
+        if (value := content.get(name)) is not None:
+            settings[item.name] = typed(item, value, f"{file}: {name}")
     return settings
 
 
 class Cli:
-    """One command on one pod."""
-
     def __init__(self, args: argparse.Namespace, settings: ExecutorSettings) -> None:
         self.args, self.settings = args, settings
         settings.check_pod()
@@ -116,9 +116,8 @@ class Cli:
             return await getattr(self, self.args.command)() or 0
         finally:
             # Above all after an error, such as hosts that do not answer.
-            if self.args.command not in ("ssh", "logs") and (left := await self.manager.remaining()):
+            if left := await self.manager.close(report=self.args.command not in ("ssh", "logs")):
                 self.say(left)
-            await self.manager.close()
 
     async def _existing(self) -> Pod:
         """Return the pod without creating it."""
@@ -134,7 +133,6 @@ class Cli:
         await self.manager.ready()
 
     async def status(self) -> int:
-        """Print the state of pod, hosts and jobs."""
         state = await self.manager.capacity.locate()
         print(f"{self.settings.name}: {state} {state.accelerator_type} {state.health}".rstrip())
         if not state.is_ready:
@@ -172,19 +170,17 @@ class Cli:
         return await process.wait()
 
     async def logs(self) -> int:
-        """Show the log of a task until the task ends."""
         pod = await self._existing()
         rank = int(self.args.words[1]) if len(self.args.words) > 1 else 0
         found = [task for task in self._named(pod) if task.get("rank", 0) == rank]
         if not found:
             raise PodError(
-                f"No rank {rank} of {self.args.words[0]} is on the pod; the logs of ended jobs are local."
+                f"No rank {rank} of {self.args.words[0]} is on the pod; ended jobs' logs are here."
             )
         task = max(found, key=lambda task: task["launch"])
         folder = shlex.quote(f"{self.settings.folder}/tasks/{task['task']}")
-        connection = await pod.ssh.connect(
-            pod.workers[task["host"]].host, f"exec tail -n +1 -f --pid=$(cat {folder}/pid) {folder}/log"
-        )
+        command = f"exec tail -n +1 -f --pid=$(cat {folder}/pid) {folder}/log"
+        connection = await pod.ssh.connect(pod.workers[task["host"]].host, command)
         try:
             while block := await connection.process.stdout.read(1 << 16):
                 sys.stdout.buffer.write(block)
@@ -214,7 +210,6 @@ class Cli:
         print(f"TPU pod {self.settings.name} is deleted and costs nothing any more.")
 
     async def _check_free(self) -> None:
-        """Raise PodError if somebody uses the pod, or if that is unknown."""
         force = "`down --force` deletes the pod anyway."
         try:
             owner = (await self._existing()).status[0]["owner"]
@@ -243,7 +238,7 @@ class Cli:
             pack(folder, archive)
             bucket, _, prefix = store.removeprefix("gs://").rstrip("/").partition("/")
             self.say(f"Uploading {archive.stat().st_size >> 20} MB to {store}")
-            blob = load("google.cloud.storage").Client().bucket(bucket).blob(f"{prefix}/{archive.name}")
+            blob = storage.Client().bucket(bucket).blob(f"{prefix}/{archive.name}")
             blob.upload_from_filename(str(archive), timeout=600)
 
 
@@ -251,9 +246,7 @@ async def run_on_slices(args: argparse.Namespace, slices: list[ExecutorSettings]
     """Run the command on every slice of the pool; ssh, logs and stop on the first slice that succeeds."""
     if args.slice is not None:
         if not 0 <= args.slice < len(slices):
-            raise PodError(
-                f"The pool has {len(slices)} slices, numbered from 0: there is no slice {args.slice}."
-            )
+            raise PodError(f"The pool has {len(slices)} slices, numbered from 0: no slice {args.slice}.")
         slices = [slices[args.slice]]
     if len(slices) == 1:
         return await Cli(args, slices[0]).run()
@@ -282,7 +275,6 @@ def _describe(tasks: dict[str, Any]) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command; print errors in one sentence."""
     try:
         args, settings = parse(sys.argv[1:] if arguments is None else arguments)
         return asyncio.run(run_on_slices(args, settings.slices()))

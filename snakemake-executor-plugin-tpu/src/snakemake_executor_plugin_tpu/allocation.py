@@ -49,13 +49,9 @@ def slice_of(accelerator_type: str) -> Slice:
     chips, odd = divmod(int(match[2]), 2 if counted == "cores" else 1)
     hosts = 1 if chips <= one_host else chips // per_host
     if odd or not chips or (hosts > 1 and chips % per_host) or (hosts == 1 and chips not in CHIP_BOUNDS):
-        raise WorkflowError(
-            f"There is no slice {accelerator_type}: the next sizes of v4 are v4-8, v4-16, v4-32."
-        )
+        raise WorkflowError(f"There is no slice {accelerator_type}: the sizes of v4 are v4-8, v4-16, v4-32.")
     if counted == "cores" and chips < per_host:
-        raise WorkflowError(
-            f"There is no slice {accelerator_type}: the smallest is {match[1]}-{2 * per_host}."
-        )
+        raise WorkflowError(f"There is no slice {accelerator_type}: the least is {match[1]}-{2 * per_host}.")
     return Slice(accelerator_type, chips, hosts)
 
 
@@ -67,9 +63,8 @@ def hosts_wanted(resource: Any, sizes: Collection[int]) -> int:
     if wanted == 1 or wanted in sizes:
         return wanted
     whole = " or ".join(map(str, sorted(sizes)))
-    raise WorkflowError(
-        f"tpu_hosts is {resource!r}, and a whole slice has {whole} host(s) here: a job gets 1 host, or all {whole}."
-    )
+    here = f"a whole slice has {whole} host(s) here"
+    raise WorkflowError(f"tpu_hosts is {resource!r}, and {here}: a job gets 1 host, or all {whole}.")
 
 
 def libtpu_variables(hosts: int, pod: Slice) -> dict[str, str]:
@@ -107,7 +102,7 @@ class Allocator:
     def held_by(self, job: str) -> list[int]:
         return sorted(host for host, holder in self.holder.items() if holder == job)
 
-    def release(self, job: str) -> None:
-        if self.held_by(job):
-            self.holder = {host: holder for host, holder in self.holder.items() if holder != job}
+    def release(self, job: str, but: Collection[int] = ()) -> None:
+        if not set(self.held_by(job)) <= set(but):
+            self.holder = {h: holder for h, holder in self.holder.items() if holder != job or h in but}
             self.on_release()

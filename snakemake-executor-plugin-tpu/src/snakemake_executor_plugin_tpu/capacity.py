@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 
 from .cloud import LOST_NODE, PodState, TpuCloud
-from .errors import CloudError, DeletedByUser, is_quota, is_refused, short
+from .errors import COMMAND, DOWN, CloudError, DeletedByUser, is_quota, is_refused, short
 from .google import gx
 
 REMIND_SECONDS = 3600.0
@@ -20,7 +20,8 @@ class Capacity:
     """Waits for one pod. The zones are tried in turn; a request that stays queued in one is withdrawn after a while."""
 
     def __init__(self, cloud: TpuCloud, say: Callable[[str], None]):
-        self.cloud, self.say, self.settings = cloud, say, cloud.settings
+        self.cloud, self.settings = cloud, cloud.settings
+        self.say = lambda sentence: say(f"TPU pod {cloud.name}: {sentence}")
         self.zones = self.settings.zones()
         self.granted = False
         """Whether there has been a pod: then a text about quota means that its remains still count."""
@@ -71,9 +72,7 @@ class Capacity:
                 failure = await self._ask()
                 existed, pause = False, self.cloud.poll_seconds[0]
             elif self.requested and len(self.zones) > 1 and time.monotonic() - self.asked > zone_seconds:
-                self.say(
-                    f"TPU pod {self.cloud.name}: no capacity in {self.cloud.zone} so far; trying the next zone"
-                )
+                self.say(f"no capacity in {self.cloud.zone} so far; trying the next zone")
                 await self.withdraw()
                 self._next_zone(state)
                 failure = await self._ask()
@@ -93,15 +92,12 @@ class Capacity:
             self.requested = False
             left = await self.cloud.delete(lambda state: not state.is_ready and self._is_ours(state))
             if left.is_absent:
-                self.say(f"TPU pod {self.cloud.name}: the request was withdrawn and costs nothing")
+                self.say("the request was withdrawn and costs nothing")
 
     async def _ask(self) -> Exception | None:
         """Request the pod; return the error if another request may succeed later."""
         settings = self.settings
-        self.say(
-            f"TPU pod {self.cloud.name}: requesting {settings.provisioning} {settings.accelerator_type} in "
-            f"{self.cloud.zone}"
-        )
+        self.say(f"requesting {settings.provisioning} {settings.accelerator_type} in {self.cloud.zone}")
         self.requested, self.asked = True, time.monotonic()
         try:
             self.operation = await self.cloud.create()
@@ -130,7 +126,7 @@ class Capacity:
         pauses = self.cloud.pauses
         seconds = min(2 * last, pauses[1]) if last else pauses[0]
         self.say(
-            f"TPU pod {self.cloud.name}: no {self.settings.provisioning} {self.settings.accelerator_type} in "
+            f"no {self.settings.provisioning} {self.settings.accelerator_type} in "
             f"{self.cloud.zone}, requested since {self.since}; next try at {clock(seconds)} ({short(error)})"
         )
         await asyncio.sleep(seconds)
@@ -148,7 +144,7 @@ class Capacity:
         if state.node == "STOPPED":
             raise CloudError(
                 f"TPU pod {name} is stopped: start it by `gcloud compute tpus tpu-vm start {name} "
-                f"--zone={self.cloud.zone}`, or delete it by `python -m snakemake_executor_plugin_tpu down`."
+                f"--zone={self.cloud.zone}`, or delete it by {DOWN}."
             )
 
     def _check_permitted(self, state: PodState) -> None:
@@ -157,13 +153,13 @@ class Capacity:
         if not self.settings.create:
             what = "does not exist" if state.is_absent else f"is gone ({state})"
             raise CloudError(
-                f"TPU pod {name} {what}, and the profile does not allow creating it: "
-                "set tpu-create: true, or run `python -m snakemake_executor_plugin_tpu up`."
+                f"TPU pod {name} {what}, and the profile does not allow creating it: set tpu-create: true, or run "
+                f"`{COMMAND} up`."
             )
         if state.is_lost and not state.created_here and self.settings.adopt != "delete-allowed":
             raise CloudError(
-                f"TPU pod {name} is gone ({state}), and it was not created by this plugin: delete it by "
-                "`python -m snakemake_executor_plugin_tpu down`, or set tpu-adopt: delete-allowed."
+                f"TPU pod {name} is gone ({state}), and it was not created by this plugin: delete it by {DOWN}, "
+                "or set tpu-adopt: delete-allowed."
             )
 
     def _next_zone(self, state: PodState) -> None:
@@ -175,11 +171,11 @@ class Capacity:
     def _tell(self, state: PodState) -> None:
         now = time.monotonic()
         if str(state) != self.reported:
-            self.say(f"TPU pod {self.cloud.name}: {state}")
+            self.say(str(state))
+            if state.queued == "PROVISIONING":  # capacity is there: not the moment for another zone
+                self.asked = now
         elif now - self.reported_at > REMIND_SECONDS:
-            self.say(
-                f"TPU pod {self.cloud.name}: {state}, in {self.cloud.zone}, requested since {self.since}"
-            )
+            self.say(f"{state}, in {self.cloud.zone}, requested since {self.since}")
         else:
             return
         self.reported, self.reported_at = str(state), now

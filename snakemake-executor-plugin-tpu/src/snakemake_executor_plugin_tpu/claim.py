@@ -21,14 +21,10 @@ RETRY_SECONDS = 1.0
 
 
 def describe_controller() -> dict[str, Any]:
-    return {
-        "id": uuid.uuid4().hex,
-        "who": f"{os.environ.get('USER') or os.getuid()}@{socket.gethostname()}",
-        "pid": os.getpid(),
-        "folder": os.getcwd(),
-        "patience": SILENCE_SECONDS,
-        "since": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
-    }
+    who = f"{os.environ.get('USER') or os.getuid()}@{socket.gethostname()}"
+    since = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
+    process = {"pid": os.getpid(), "folder": os.getcwd(), "since": since}
+    return {"id": uuid.uuid4().hex, "who": who, **process, "patience": SILENCE_SECONDS}
 
 
 def name_of(owner: dict[str, Any]) -> str:
@@ -48,7 +44,6 @@ class Claim:
 
     @property
     def is_held(self) -> bool:
-        """Whether this controller has the pod, as far as it knows."""
         return self._keeper is not None and self.lost is None
 
     async def take(self, worker: Worker) -> None:
@@ -81,7 +76,7 @@ class Claim:
 
     async def _ask(self, worker: Worker) -> tuple[Connection | None, dict[str, Any]]:
         """Return the connection that holds the pod, or None and the owner's description."""
-        connection = await worker.open("claim", self.owner)
+        connection = await worker.open(self.owner, "claim")
         held = False
         try:
             async for frame, _ in connection.frames():

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from .errors import CloudError, Offline, explain, is_transient, red, short
-from .google import auth, gx, load
+from .google import auth, gx, tpu_v2
 from .keys import public_half
 from .settings import ExecutorSettings
 
@@ -41,8 +41,6 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class PodState:
-    """The state of the pod in the API."""
-
     node: str = "ABSENT"
     queued: str = "ABSENT"
     health: str = ""
@@ -62,7 +60,6 @@ class PodState:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the hosts should be up."""
         return self.node == "READY" and bool(self.addresses) and self.queued not in LOST_QUEUED
 
     @property
@@ -86,20 +83,14 @@ class PodState:
 
 def guard_metadata(settings: ExecutorSettings, zone: str) -> dict[str, str]:
     """Return the metadata by which a new pod deletes itself: the startup script (worker/guard.py) and its settings."""
-    if not (settings.idle_delete or settings.end):
+    if not settings.is_guarded:
         return {}
-    orders = {
-        "name": settings.name,
-        "project": settings.project,
-        "zone": zone,
-        "idle_seconds": 60 * settings.idle_delete,
-        "end": settings.end_time(),
-        "lease": settings.lease,
-        "secret": secrets.token_hex(16),
-        "api": f"{'http' if settings.api_endpoint else 'https'}://tpu.googleapis.com",
-    }
+    api = f"{'http' if settings.api_endpoint else 'https'}://tpu.googleapis.com"
+    place = {"api": api, "project": settings.project, "zone": zone, "name": settings.name}
+    limits = {"idle_seconds": 60 * settings.idle_delete, "end": settings.end_time(), "lease": settings.lease}
     script = (Path(__file__).parent / "worker" / "guard.py").read_text()
-    return {"startup-script": script, "snakemake-tpu": json.dumps(orders)}
+    orders = json.dumps({**place, **limits, "secret": secrets.token_hex(16)})
+    return {"startup-script": script, "snakemake-tpu": orders}
 
 
 def valid_seconds(settings: ExecutorSettings) -> int:
@@ -140,8 +131,7 @@ class TpuCloud:
         return f"{self.parent}/queuedResources/{self.name}"
 
     def _connect(self) -> Any:
-        tpu_v2 = load("google.cloud.tpu_v2")
-        endpoint = self.settings.api_endpoint
+        endpoint, transport = self.settings.api_endpoint, None
         if self._client is None and endpoint:
             import grpc
             from google.cloud.tpu_v2.services.tpu.transports import TpuGrpcAsyncIOTransport
@@ -149,9 +139,7 @@ class TpuCloud:
             if endpoint.rpartition(":")[0] not in ("127.0.0.1", "localhost", "[::1]"):
                 raise CloudError(f"tpu-api-endpoint {endpoint} is not on this machine: it has no encryption.")
             transport = TpuGrpcAsyncIOTransport(channel=grpc.aio.insecure_channel(endpoint))
-            self._client = tpu_v2.TpuAsyncClient(transport=transport)
-        elif self._client is None:
-            self._client = tpu_v2.TpuAsyncClient()
+        self._client = self._client or tpu_v2.TpuAsyncClient(transport=transport)
         return self._client
 
     async def close(self) -> None:
@@ -198,32 +186,30 @@ class TpuCloud:
             self.back_at = time.monotonic()
         self.silent_since, self.told = 0.0, False
 
+    async def _find(self, kind: str, name: str, attempts: float) -> Any:
+        try:
+            return await self._call(f"get_{kind}", attempts, name=name)
+        except gx.NotFound:
+            return None
+
     async def describe(self, attempts: float = math.inf) -> PodState:
-        try:
-            node = await self._call("get_node", attempts, name=self.node_name)
-        except gx.NotFound:
-            node = None
-        try:
-            queued = await self._call("get_queued_resource", attempts, name=self.queued_name)
-        except gx.NotFound:
-            queued = None
+        node = await self._find("node", self.node_name, attempts)
+        queued = await self._find("queued_resource", self.queued_name, attempts)
+        nodes = [node] if node is not None else []
         state: dict[str, Any] = {}
         if node is not None:
-            external = not self.settings.internal_ips
-            addresses = [
-                (external and point.access_config.external_ip) or point.ip_address
-                for point in node.network_endpoints
-            ]
-            state |= {"node": node.state.name, "health": node.health.name, "addresses": tuple(addresses)}
-            state["internal"] = tuple(point.ip_address for point in node.network_endpoints)
-            state["accelerator_type"] = node.accelerator_type
-            state["incarnation"] = str(node.id)
+            internal = tuple(point.ip_address for point in node.network_endpoints)
+            external = tuple(point.access_config.external_ip for point in node.network_endpoints)
+            if self.settings.internal_ips:
+                external = internal
+            addresses = tuple(out or within for out, within in zip(external, internal, strict=True))
+            state = {"node": node.state.name, "health": node.health.name, "incarnation": str(node.id)}
+            state |= {"addresses": addresses, "internal": internal, "accelerator_type": node.accelerator_type}
         if queued is not None:
             error = queued.state.failed_data.error
             state |= {"queued": queued.state.state.name, "error": error.message, "error_code": error.code}
             state["by_user"] = queued.state.state_initiator.name == "USER"
-        nodes = [node] if node is not None else []
-        nodes += [spec.node for spec in queued.tpu.node_spec] if queued is not None else []
+            nodes += [spec.node for spec in queued.tpu.node_spec]
         labels = [dict(each.labels) for each in nodes]
         state["created_here"] = any(LABEL.items() <= each.items() for each in labels)
         state["call"] = next((each[CALL] for each in labels if CALL in each), "")
@@ -267,7 +253,6 @@ class TpuCloud:
 
     async def create(self) -> Any:
         """Request the pod, which comes when there is capacity; return the operation, or None if it is requested."""
-        tpu_v2 = load("google.cloud.tpu_v2")
         settings = self.settings
         # The key comes first: a slice that nobody can log in to costs as much as any other.
         metadata = {"enable-guest-attributes": "TRUE", **guard_metadata(settings, self.zone)}
@@ -300,27 +285,24 @@ class TpuCloud:
             resource.reservation_name = settings.reservation or ""
         node_spec = tpu_v2.QueuedResource.Tpu.NodeSpec(parent=self.parent, node_id=self.name, node=node)
         resource.tpu = tpu_v2.QueuedResource.Tpu(node_spec=[node_spec])
-        resource.queueing_policy = tpu_v2.QueuedResource.QueueingPolicy(
-            valid_until_duration=timedelta(seconds=valid_seconds(settings))
-        )
+        valid = timedelta(seconds=valid_seconds(settings))
+        resource.queueing_policy = tpu_v2.QueuedResource.QueueingPolicy(valid_until_duration=valid)
         try:
-            return await self._call(
-                "create_queued_resource",
-                parent=self.parent,
-                queued_resource_id=self.name,
-                queued_resource=resource,
-            )
+            request = {"parent": self.parent, "queued_resource_id": self.name, "queued_resource": resource}
+            return await self._call("create_queued_resource", **request)
         except gx.AlreadyExists:
             return None  # an answer was lost, or somebody else was faster: its label tells
         except gx.NotFound as error:
             raise self.refusal(error, "create") from error
 
     async def is_done(self, operation: Any) -> bool:
-        """Return whether an operation has ended; False during an outage of the API."""
+        """Return whether an operation has ended; False during an outage. Raises CloudError if the API refuses."""
         try:
             return bool(await operation.done())
-        except (gx.GoogleAPICallError, gx.RetryError, auth.TransportError):
-            return False
+        except (gx.GoogleAPICallError, gx.RetryError, auth.GoogleAuthError) as error:
+            if is_transient(error):
+                return False
+            raise self.refusal(error, "follow the request for") from error
 
     def failure_of(self, operation: Any) -> Exception | None:
         error = operation.operation.error
@@ -361,13 +343,11 @@ class TpuCloud:
     async def _delete_once(self, state: PodState) -> Any:
         if state.queued == "ABSENT":
             return await self._call("delete_node", name=self.node_name)
-        request = load("google.cloud.tpu_v2").DeleteQueuedResourceRequest(name=self.queued_name, force=True)
+        request = tpu_v2.DeleteQueuedResourceRequest(name=self.queued_name, force=True)
         return await self._call("delete_queued_resource", request=request)
 
     async def _wait_for_deletion(self, error: Exception, last: float) -> float:
         seconds = min(2 * last, self.pauses[1]) if last else self.pauses[0]
-        self.say(
-            f"TPU pod {self.name} cannot be deleted yet ({short(error)}): trying again in {seconds:.0f} s"
-        )
+        self.say(f"TPU pod {self.name} cannot be deleted yet ({short(error)}): next try in {seconds:.0f} s")
         await asyncio.sleep(seconds)
         return seconds

@@ -8,6 +8,9 @@ from snakemake_interface_common.exceptions import WorkflowError
 
 from .google import auth, gx
 
+COMMAND = "python -m snakemake_executor_plugin_tpu"
+DOWN = f"`{COMMAND} down`"
+
 
 class PodError(WorkflowError):
     """The pod cannot be used, and a retry would not help."""
@@ -53,11 +56,9 @@ def needs_login(error: Exception) -> bool:
     """Whether the credentials are missing or have expired. gRPC reports this as an outage."""
     if isinstance(error, auth.TransportError):
         return False
-    low = str(error).lower()
-    plugin = "getting metadata from plugin failed" in low
-    return isinstance(error, (auth.GoogleAuthError, gx.Unauthenticated)) or (
-        plugin and any(word in low for word in ("refresh", "reauth", "invalid_grant", "credential"))
-    )
+    low, words = str(error).lower(), ("refresh", "reauth", "invalid_grant", "credential")
+    plugin = "getting metadata from plugin failed" in low and any(word in low for word in words)
+    return plugin or isinstance(error, (auth.GoogleAuthError, gx.Unauthenticated))
 
 
 def is_transient(error: Exception) -> bool:
@@ -98,71 +99,59 @@ def explain(error: Exception, project: str, zone: str, action: str, spec: Any = 
     """Return what the API's error means and which command fixes it."""
     text = str(getattr(error, "message", "") or error)
     low = text.lower()
-    wanted = getattr(spec, "accelerator_type", "TPU")
-    if needs_login(error) and "default credentials" in low:
-        return (
-            "This machine has no Google credentials: run `gcloud auth application-default login`, or set "
-            "GOOGLE_APPLICATION_CREDENTIALS to a key file."
-        )
+    wanted, denied = getattr(spec, "accelerator_type", "TPU"), isinstance(error, gx.PermissionDenied)
+    login, you = "run `gcloud auth application-default login`", "--member=user:YOU@EXAMPLE.COM"
+
+    def says(*words: str) -> bool:
+        return any(word in low for word in words)
+
+    def listed(what: str) -> str:
+        return f"run `gcloud compute tpus {what} list --zone={zone} --project={project}` to see"
+
+    if needs_login(error) and says("default credentials"):
+        return f"This machine has no Google credentials: {login}, or set GOOGLE_APPLICATION_CREDENTIALS to a key file."
     if needs_login(error):
-        return f"Google Cloud does not accept your credentials: run `gcloud auth application-default login` ({text})."
-    disabled = ("has not been used in project", "service_disabled", "api has not been enabled")
-    if any(words in low for words in disabled):
-        return (
-            f"The Cloud TPU API is off in project {project}: run "
-            f"`gcloud services enable tpu.googleapis.com --project={project}`."
-        )
-    if "billing" in low:
-        return (
-            f"Project {project} has no active billing account: link one at "
-            f"https://console.cloud.google.com/billing/linkedaccount?project={project} and wait some minutes ({text})."
-        )
-    if "serviceusage.services.use" in low or "to use project" in low or "quota project" in low:
+        return f"Google Cloud does not accept your credentials: {login} ({text})."
+    if says("has not been used in project", "service_disabled", "api has not been enabled"):
+        command = f"gcloud services enable tpu.googleapis.com --project={project}"
+        return f"The Cloud TPU API is off in project {project}: run `{command}`."
+    if says("billing"):
+        page = f"https://console.cloud.google.com/billing/linkedaccount?project={project}"
+        return f"Project {project} has no active billing account: link one at {page} and wait some minutes ({text})."
+    if says("serviceusage.services.use", "to use project", "quota project"):
         return (
             "Your credentials name a quota project that you may not use: run `gcloud auth application-default "
             f"set-quota-project {project}`, or have its owner grant roles/serviceusage.serviceUsageConsumer ({text})."
         )
-    if isinstance(error, gx.PermissionDenied) and "location" in low:
+    if denied and says("location"):
         return (
             f"Project {project} has no access to TPUs in {zone}: v4 is in us-central2-b only, for projects with a "
             "grant (https://sites.research.google/trc) or a contract; `gcloud compute tpus locations list "
             f"--project={project}` shows the zones that the project may use ({text})."
         )
-    if isinstance(error, gx.PermissionDenied) and "actas" in low:
-        account = getattr(spec, "service_account", None) or "ACCOUNT"
-        return (
-            f"Not allowed to start hosts that act as {account}: run `gcloud iam service-accounts "
-            f"add-iam-policy-binding {account} --member=user:YOU@EXAMPLE.COM --role=roles/iam.serviceAccountUser` "
-            f"or ask its owner to ({text})."
+    if denied:
+        what, bind, role = (
+            f"{action} in project {project}",
+            f"projects add-iam-policy-binding {project}",
+            "tpu.admin",
         )
-    if isinstance(error, gx.PermissionDenied):
-        return (
-            f"Not allowed to {action} in project {project}: run `gcloud projects add-iam-policy-binding {project} "
-            f"--member=user:YOU@EXAMPLE.COM --role=roles/tpu.admin` or ask its owner to ({text})."
-        )
-    if "quota" in low:
-        return (
-            f"Project {project} has no quota for {getattr(spec, 'provisioning', '')} {wanted} in {zone}: see "
-            f"`gcloud beta quotas info list --service=tpu.googleapis.com --project={project}` and ask for more "
-            f"({text})."
-        )
-    if "capacity" in low or "stockout" in low or isinstance(error, gx.ResourceExhausted):
-        return (
-            f"Zone {zone} has no free {wanted} now: run the same command later, or use another zone ({text})."
-        )
-    if "runtime version" in low or "runtime_version" in low:
-        return (
-            f"Zone {zone} has no runtime version {getattr(spec, 'runtime_version', '')}: run "
-            f"`gcloud compute tpus tpu-vm versions list --zone={zone} --project={project}` to see which it has."
-        )
-    if isinstance(error, (gx.InvalidArgument, gx.NotFound)) and ("location" in low or "zone" in low):
-        return (
-            f"Zone {zone} cannot be used by project {project}: run `gcloud compute tpus locations list "
-            f"--project={project}` to see which can ({text})."
-        )
-    if "accelerator" in low:
-        return (
-            f"Zone {zone} has no {wanted}: run `gcloud compute tpus accelerator-types list --zone={zone} "
-            f"--project={project}` to see what it has ({text})."
-        )
+        if says("actas"):
+            account = getattr(spec, "service_account", None) or "ACCOUNT"
+            what, role = f"start hosts that act as {account}", "iam.serviceAccountUser"
+            bind = f"iam service-accounts add-iam-policy-binding {account}"
+        return f"Not allowed to {what}: run `gcloud {bind} {you} --role=roles/{role}` or ask its owner to ({text})."
+    if says("quota"):
+        command = f"gcloud beta quotas info list --service=tpu.googleapis.com --project={project}"
+        kind = f"{getattr(spec, 'provisioning', '')} {wanted}"
+        return f"Project {project} has no quota for {kind} in {zone}: see `{command}`, ask for more ({text})."
+    if says("capacity", "stockout") or isinstance(error, gx.ResourceExhausted):
+        return f"Zone {zone} has no {wanted} now: run the same command later, or use another zone ({text})."
+    if says("runtime version", "runtime_version"):
+        image = getattr(spec, "runtime_version", "")
+        return f"Zone {zone} has no runtime version {image}: {listed('tpu-vm versions')} which it has."
+    if isinstance(error, (gx.InvalidArgument, gx.NotFound)) and says("location", "zone"):
+        command = f"gcloud compute tpus locations list --project={project}"
+        return f"Zone {zone} cannot be used by project {project}: run `{command}` to see which can ({text})."
+    if says("accelerator"):
+        return f"Zone {zone} has no {wanted}: {listed('accelerator-types')} what it has ({text})."
     return f"The Cloud TPU API refused to {action} in project {project}, zone {zone}: {text or type(error).__name__}."

@@ -22,19 +22,23 @@ from snakemake_interface_executor_plugins.utils import encode_target_jobs_cli_ar
 from .allocation import Allocator, hosts_wanted
 from .claim import Claim
 from .driver import Driver
+from .errors import COMMAND
 from .identity import check_files, fingerprint_of, label_of, members, slot_of
 from .jobs import JobRequest, JobRun, Outcome
 from .lifecycle import PodManager
 from .pod import pack
 from .pool import Member, Pool
 from .records import JobRecord
-from .spend import COLUMNS
 from .watch import Watch
 
 PYTHON = '"$TPU_PYTHON"'
 ENTRY = '"$TPU_AGENT/worker/snakemake_job.py"'
 LARGEST_SOURCE = 10 << 20
 LARGEST_LOCAL_INPUT = 50 << 20
+COLUMNS = (
+    *("job", "label", "launches", "ok", "submitted", "started", "ended", "reported"),
+    *("accelerator_type", "chip_seconds"),
+)
 END_SECONDS = 150.0  # more than a slow notification and a silent host take together
 
 
@@ -74,7 +78,7 @@ def noting_interrupts() -> Iterator[list[int]]:
 
 
 class Executor(RemoteExecutor):
-    """Runs the jobs of a workflow on a TPU pod."""
+    next_seconds_between_status_checks = 0.2  # they cost nothing
 
     def __post_init__(self) -> None:
         """Prepare without touching the pod, which is started for the first job."""
@@ -92,11 +96,6 @@ class Executor(RemoteExecutor):
         self.driver = Driver("tpu-pod")
         self.driver.call(self._begin())
 
-    @property
-    def next_seconds_between_status_checks(self) -> float:
-        """Return the polling interval; the polling thread reads it before `__post_init__` is called."""
-        return float(self.workflow.executor_settings.poll)
-
     async def _begin(self) -> None:
         say = self.logger.info
         members = []
@@ -109,26 +108,20 @@ class Executor(RemoteExecutor):
         self.pool = Pool(members, say)
 
     def get_python_executable(self) -> str:
-        """Return the jobs' Python, a variable that each host sets."""
         return PYTHON
 
     def additional_general_args(self) -> str:
-        """Keep the Snakemake on the hosts from repeating messages."""
         return "--quiet host progress reason"
 
     def get_job_args(self, job: Any, **kwargs: Any) -> str:
         """Quote wildcards for a shell: Snakemake quotes for Python, and `$(...)` would be executed."""
         arguments = str(super().get_job_args(job, **kwargs))
+        targets = encode_target_jobs_cli_args(job.get_target_spec())
         unneeded = list(self.workflow.dag.get_unneeded_temp_files(job))
-        for flag, values in (
-            ("--target-jobs", encode_target_jobs_cli_args(job.get_target_spec())),
-            ("--unneeded-temp-files", unneeded),
-        ):
+        for flag, values in (("--target-jobs", targets), ("--unneeded-temp-files", unneeded)):
             risky = format_cli_arg(flag, values, skip=not values)
             if risky not in arguments:
-                raise WorkflowError(
-                    f"This version of Snakemake passes {flag} in an unknown way: {arguments[:200]}"
-                )
+                raise WorkflowError(f"This Snakemake passes {flag} in an unknown way: {arguments[:200]}")
             if risky:
                 arguments = arguments.replace(risky, shlex.join([flag, *map(str, values)]), 1)
         return arguments
@@ -140,7 +133,7 @@ class Executor(RemoteExecutor):
             check_files(job)
             request = self._request(job, slot)
             outcome = self.stopped.get(slot)  # Snakemake would retry a job that `stop` has ended
-        except WorkflowError as error:
+        except (WorkflowError, OSError) as error:
             outcome = Outcome(False, str(error))
         if outcome is None:
             self._start(request)
@@ -152,25 +145,17 @@ class Executor(RemoteExecutor):
 
     def _start(self, request: JobRequest) -> None:
         slot = request.slot
-        run = JobRun(
-            request,
-            pool=self.pool,
-            record=JobRecord.load(self.folder / "jobs" / f"{slot}.json"),
-            logs=self.folder / "logs" / slot,
-            settings=self.settings,
-            say=self.logger.info,
-        )
-        self.runs[slot] = run
-        self.futures[slot] = self.driver.start(run.run())
+        record, logs = JobRecord.load(self.folder / "jobs" / f"{slot}.json"), self.folder / "logs" / slot
+        self.runs[slot] = JobRun(request, self.pool, record, logs, self.settings, self.logger.info)
+        self.futures[slot] = self.driver.start(self.runs[slot].run())
 
     def _request(self, job: Any, slot: str) -> JobRequest:
         command = self.format_job_exec(job)
         module = f"{PYTHON} -m snakemake "
         if module not in command:
             raise WorkflowError(f"This version of Snakemake starts jobs in an unknown way: {command[:200]}")
-        forwarded = {
-            name: os.environ[name] for name in self.settings.forward_env.split() if name in os.environ
-        }
+        names = [name for name in self.settings.forward_env.split() if name in os.environ]
+        forwarded = {name: os.environ[name] for name in names}
         return JobRequest(
             slot=slot,
             fingerprint=fingerprint_of(job),
@@ -186,9 +171,12 @@ class Executor(RemoteExecutor):
         """Pack the workflow's sources, tpu-sources and the job's local inputs."""
         if self._workflow_sources is None:
             names = [name for name in self.dag.get_sources() if Path(name).is_file()]
-            self._workflow_sources = {
-                name: Path(name) for name in names if Path(name).stat().st_size < LARGEST_SOURCE
-            }
+            large = [name for name in names if Path(name).stat().st_size > LARGEST_SOURCE]
+            if large:
+                self.logger.warning(
+                    f"{', '.join(large)}: more than 10 MB, not sent to the pod; make it an input."
+                )
+            self._workflow_sources = {name: Path(name) for name in names if name not in large}
         files = dict(self._workflow_sources)
         for item in self.settings.sources.split():
             if not Path(item).exists():
@@ -200,15 +188,11 @@ class Executor(RemoteExecutor):
         for file in (file for part in members(job) for file in part.input):
             if not file.is_storage and str(file) not in made_inside and Path(file).is_file():
                 if Path(file).stat().st_size > LARGEST_LOCAL_INPUT:
-                    raise WorkflowError(
-                        f"Input {file} is too large to send with each job: put it into storage."
-                    )
+                    raise WorkflowError(f"Input {file} is too large to send with a job: put it into storage.")
                 files[str(file)] = Path(file)
         for name in files:
             if name.startswith(("/", "..")):
-                raise WorkflowError(
-                    f"{name} is outside of {os.getcwd()}: only files below it can be sent to the pod."
-                )
+                raise WorkflowError(f"{name} is outside of {os.getcwd()}: it cannot be sent to the pod.")
         key = frozenset((name, path.stat().st_mtime_ns, path.stat().st_size) for name, path in files.items())
         if key not in self._sources:
             self._sources[key] = pack(files)
@@ -226,9 +210,7 @@ class Executor(RemoteExecutor):
                 outcome = future.result()
             except BaseException as error:
                 self.logger.debug("the job's driver failed", exc_info=error)
-                outcome = Outcome(
-                    False, f"Internal error of the plugin in this job: {type(error).__name__}: {error}"
-                )
+                outcome = Outcome.of_error(error)
             try:
                 self._account(info, outcome)
             except OSError as error:
@@ -238,15 +220,10 @@ class Executor(RemoteExecutor):
             elif not self.cancelled:
                 if outcome.stopped:
                     self.stopped[info.external_jobid] = outcome
-                label = label_of(info.job)
-                self.report_job_error(
-                    info,
-                    msg=f"TPU job {label}: {outcome.message} ",
-                    aux_logs=[str(path) for path in outcome.logs],
-                )
+                message = f"TPU job {label_of(info.job)}: {outcome.message} "
+                self.report_job_error(info, msg=message, aux_logs=[str(path) for path in outcome.logs])
 
     def _account(self, info: SubmittedJobInfo, outcome: Outcome) -> None:
-        """Add the job to jobs.csv with the times of its submission, run and report."""
         path = self.folder / "jobs.csv"
         run = self.runs.get(info.external_jobid)
         times = (info.aux["submitted"], outcome.started, outcome.ended, time.time())
@@ -259,18 +236,11 @@ class Executor(RemoteExecutor):
             writer.writerow([*row, *map("{:.3f}".format, times), *used])
 
     def handle_job_success(self, job: Any) -> None:
-        """Remove a successful job's tasks from the pod."""
-        super().handle_job_success(job)
-        self._collect(job)
-
-    def handle_job_error(self, job: Any) -> None:
-        """Remove a failed job's tasks from the pod; its logs are here."""
-        super().handle_job_error(job)
-        self._collect(job)
-
-    def _collect(self, job: Any) -> None:
+        """Remove an ended job's tasks from the pod; its logs are here."""
         if run := self.runs.pop(slot_of(job), None):
             self.driver.loop.call_soon_threadsafe(run.member.watch.collect, run)
+
+    handle_job_error = handle_job_success
 
     def cancel_jobs(self, active_jobs: Any) -> None:
         """Stop everything on the pod after Ctrl-C. After an error of Snakemake, of a local rule, say, jobs go on."""
@@ -281,22 +251,18 @@ class Executor(RemoteExecutor):
             self.logger.error(
                 f"Snakemake ends with an error ({type(error).__name__}). {len(active_jobs)} job(s) go on on the TPU "
                 f"pod for at most {self.settings.lease} s: run the same command again to go on with them, or end one "
-                "by `python -m snakemake_executor_plugin_tpu stop JOB`."
+                f"by `{COMMAND} stop JOB`."
             )
             return
         self.cancelled = True
         done = {slot for slot, future in self.futures.items() if future.done()}
         # From runs, not futures: Ctrl-C may come before a job's future is stored.
         running = [run for slot, run in self.runs.items() if slot not in done]
-        rest = (
-            f"its jobs end by themselves within {self.settings.lease} s. "
-            "Look with `python -m snakemake_executor_plugin_tpu status`."
-        )
+        rest = f"its jobs end by themselves within {self.settings.lease} s. Look with `{COMMAND} status`."
         try:
             with noting_interrupts() as interrupts:
-                self.logger.info(
-                    f"Stopping {len(running)} job(s) on the TPU pod (at most {self.settings.grace} s) ..."
-                )
+                most = f"at most {self.settings.grace} s"
+                self.logger.info(f"Stopping {len(running)} job(s) on the TPU pod ({most}) ...")
                 if interrupts:
                     raise KeyboardInterrupt
                 self.driver.call(self._cancel(running), self.settings.grace + 60)
@@ -312,7 +278,6 @@ class Executor(RemoteExecutor):
             run.member.watch.collect(run)
 
     def shutdown(self) -> None:
-        """Close every connection; the pod stays."""
         super().shutdown()
         if not self.driver.ended:
             try:

@@ -5,15 +5,20 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from .cloud import TpuCloud
-from .errors import CloudError, red
+from .allocation import slice_of
+from .cloud import LOST_NODE, LOST_QUEUED, TpuCloud
+from .errors import DOWN, CloudError, red
 from .settings import ExecutorSettings
-from .spend import cost
 
 GUARD_SECONDS = 60.0
 HOOK_SECONDS = 30.0
 
-DOWN = "`python -m snakemake_executor_plugin_tpu down`"
+
+def cost(settings: ExecutorSettings, accelerator_type: str) -> str:
+    chips, price = slice_of(accelerator_type).chips, settings.price(accelerator_type)
+    if price is None:
+        return f"costs money ({chips} chips; with tpu-prices this says how much)"
+    return f"costs {chips * price:,.2f} USD an hour"
 
 
 def guard_trouble(statuses: Iterable[dict[str, Any]]) -> str:
@@ -24,7 +29,6 @@ def guard_trouble(statuses: Iterable[dict[str, Any]]) -> str:
 
 
 def guard_in_words(guard: dict[str, Any] | None) -> str:
-    """Return when the pod deletes itself."""
     if guard is None:
         return f"it was created without tpu-idle-delete and tpu-end, or not by this plugin: only {DOWN} deletes it"
     rules = []
@@ -53,29 +57,28 @@ async def prove_guard(settings: ExecutorSettings, pod: Any, say: Callable[[str],
 
 
 async def remaining(settings: ExecutorSettings, cloud: TpuCloud, used: bool) -> str:
-    """Return in one line what exists at the end of a call and costs money; empty if nothing does."""
+    """Return in one line what exists, or is requested, at the end of a call and costs money; empty if nothing does."""
     try:
         state = await cloud.describe(attempts=1)
     except CloudError as error:
         return f"TPU pod {settings.name} may still exist and cost money: {error}" if used else ""
-    if state.node in ("ABSENT", "PREEMPTED", "TERMINATED", "DELETING"):
+    requested = state.node == "ABSENT" and state.queued not in ("ABSENT", "DELETING", *LOST_QUEUED)
+    if not requested and state.node in ("ABSENT", "DELETING", *LOST_NODE):
         return ""
     rules = [f"after {settings.idle_delete:g} idle minutes"] if settings.idle_delete else []
     rules += [f"on {settings.end}"] if settings.end else []
-    ends = (
-        f"it deletes itself {' or '.join(rules)}"
-        if rules and state.created_here
-        else f"only {DOWN} deletes it"
-    )
-    kind = state.accelerator_type
-    return f"TPU pod {settings.name} ({kind}, {state.node}) still exists and {cost(settings, kind)}; {ends}"
+    itself = f"it deletes itself {' or '.join(rules)}"
+    ends = itself if rules and state.created_here else f"only {DOWN} deletes it"
+    kind = state.accelerator_type or settings.accelerator_type
+    exists = "is still requested, and once it comes it" if requested else "still exists and"
+    where = state.queued if requested else state.node
+    return f"TPU pod {settings.name} ({kind}, {where}) {exists} {cost(settings, kind)}; {ends}"
 
 
 async def run_hook(command: str, sentence: str, say: Callable[[str], None]) -> None:
     """Run the user's command with a sentence on its input; it cannot disturb what goes on."""
-    process = await asyncio.create_subprocess_shell(
-        command, stdin=asyncio.subprocess.PIPE, start_new_session=True
-    )
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_shell(command, stdin=pipe, start_new_session=True)
     try:
         await asyncio.wait_for(process.communicate(f"{sentence}\n".encode()), HOOK_SECONDS)
         if process.returncode:

@@ -23,30 +23,20 @@ def _where(file: Any) -> str:
 
 def slot_of(job: Any) -> str:
     """Name what a job makes: rule, wildcards and outputs. Two jobs with one slot must never run at the same time."""
-    made = [
-        [
-            part.rule.name,
-            sorted((key, str(value)) for key, value in part.wildcards.items()),
-            sorted(map(_where, part.output)),
-        ]
-        for part in members(job)
-    ]
+    made = []
+    for part in members(job):
+        wildcards = sorted((key, str(value)) for key, value in part.wildcards.items())
+        made.append([part.rule.name, wildcards, sorted(map(_where, part.output))])
     first = re.sub(r"[^A-Za-z0-9_]+", "-", members(job)[0].rule.name).strip("-_")[:40] or "job"
     return f"{first}-{_hash(sorted(made, key=str))[:12]}"
 
 
 def fingerprint_of(job: Any) -> str:
     """Name how a job makes it: a job in the same slot with another fingerprint is outdated."""
-    how = [
-        [
-            part.rule.name,
-            str(part.rule.shellcmd),
-            sorted(map(_where, part.input)),
-            str(part.params),
-            str(part.threads),
-        ]
-        for part in members(job)
-    ]
+    how = []
+    for part in members(job):
+        rest = [sorted(map(_where, part.input)), str(part.params), str(part.threads)]
+        how.append([part.rule.name, str(part.rule.shellcmd), *rest])
     return _hash(sorted(how, key=str))[:16]
 
 

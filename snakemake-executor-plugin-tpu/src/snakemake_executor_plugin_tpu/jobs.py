@@ -5,14 +5,14 @@ import contextlib
 import hashlib
 import re
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from .allocation import Allocator, libtpu_variables, slice_of
-from .errors import HostKeyError, PodError, TaskLost, TaskSilent, Unreachable
+from .errors import COMMAND, DOWN, HostKeyError, PodError, TaskLost, TaskSilent, Unreachable
 from .launch import Launch, LaunchResult
 from .lifecycle import LEAST_DISK, Pod, PodManager, hosts_of
 from .pod import Worker
@@ -25,7 +25,7 @@ CANCEL_SECONDS = 5.0
 CANCELLED_LEASE = 120.0  # seconds for which a job that could not be stopped goes on
 API_SECONDS = 1.5  # longer than an answer of the API is cached
 OUT_OF_MEMORY = re.compile(
-    r"RESOURCE_EXHAUSTED|out of memory|OutOfMemoryError|MemoryError|Cannot allocate memory", re.IGNORECASE
+    "(?i)resource_exhausted|out of memory|OutOfMemory|MemoryError|cannot allocate memory"
 )
 # Reasons for the end of a launch that do not concern the pod.
 NOT_THE_POD = ("lease", "runtime", "again")
@@ -48,8 +48,6 @@ class JobRequest:
 
 @dataclass
 class Outcome:
-    """How a job ended."""
-
     ok: bool
     message: str = ""
     logs: list[Path] = field(default_factory=list)
@@ -57,34 +55,36 @@ class Outcome:
     ended: float = 0.0
     stopped: bool = False
 
+    @classmethod
+    def of_error(cls, error: BaseException, logs: Sequence[Path] = ()) -> "Outcome":
+        internal = f"Internal error of the plugin in this job: {type(error).__name__}: {error}"
+        return cls(False, str(error) if isinstance(error, PodError) else internal, list(logs))
+
 
 def ran_out_of_memory(code: int, lines: list[str]) -> bool:
     """Whether a job died for lack of memory: killed by the kernel, or an error of the device."""
     return code == 137 or any(OUT_OF_MEMORY.search(line) for line in lines)
 
 
+@dataclass(eq=False)
 class JobRun:
     """Drives one job: finds or launches it, follows it, and launches it again after a loss of the pod."""
 
-    def __init__(
-        self,
-        request: JobRequest,
-        *,
-        pool: Pool,
-        record: JobRecord,
-        logs: Path,
-        settings: ExecutorSettings,
-        say: Callable[[str], None],
-    ) -> None:
-        self.request, self.pool, self.record = request, pool, record
-        self.member = pool.members[0]
-        self.logs, self.settings, self.say = logs, settings, say
-        self.task: asyncio.Task[Any] | None = None
-        self.launch: Launch | None = None
-        self.launches: list[Launch] = []
-        self.silence = ""
-        self.chip_seconds = 0.0
-        """Seconds of all launches, including lost ones, times their chips."""
+    request: JobRequest
+    pool: Pool
+    record: JobRecord
+    logs: Path
+    settings: ExecutorSettings
+    say: Callable[[str], None]
+    task: asyncio.Task[Any] | None = None
+    launch: Launch | None = None
+    launches: list[Launch] = field(default_factory=list)
+    silence: str = ""
+    chip_seconds: float = 0.0
+    """Seconds of all launches, including lost ones, times their chips."""
+
+    def __post_init__(self) -> None:
+        self.member = self.pool.members[0]
 
     @property
     def accelerator_type(self) -> str:
@@ -109,7 +109,7 @@ class JobRun:
                     pod_lost = result.reason not in NOT_THE_POD
                     if lost == "stopped":
                         self.record.finish()
-                        message = "was stopped by `python -m snakemake_executor_plugin_tpu stop`."
+                        message = f"was stopped by `{COMMAND} stop`."
                         return Outcome(False, message, self._log_files(), stopped=True)
                 except TaskSilent as error:
                     # It may still run: it is neither stopped nor launched elsewhere.
@@ -124,17 +124,10 @@ class JobRun:
                 if pod_lost:
                     self.pool.lost(self.member, pod, lost)
                 self.allocator.release(self.request.slot)
-        except PodError as error:
-            await self._abandon()
-            return Outcome(False, str(error), self._log_files())
         except Exception as error:
             # Other jobs get its hosts next, so nothing of it may be left there.
             await self._abandon()
-            return Outcome(
-                False,
-                f"Internal error of the plugin in this job: {type(error).__name__}: {error}",
-                self._log_files(),
-            )
+            return Outcome.of_error(error, self._log_files())
         finally:
             self.allocator.release(self.request.slot)
 
@@ -149,12 +142,8 @@ class JobRun:
         return result
 
     def _count(self, lost: str) -> None:
-        """Count a lost launch; raise PodError after too many."""
-        budgets = {
-            "preemptions": self.settings.preemptions,
-            "stalled": self.settings.relaunches_without_progress,
-        }
-        if message := self.record.count_loss(lost, **budgets):
+        stalled = self.settings.relaunches_without_progress
+        if message := self.record.count_loss(lost, preemptions=self.settings.preemptions, stalled=stalled):
             self.record.finish()
             raise PodError(message)
         self.say(f"{self.request.label}: {lost}; launching it again")
@@ -200,7 +189,7 @@ class JobRun:
         if found:
             hosts, number = hosts_of(found), found["launch"]
         else:
-            self.record.settle()
+            self.record.hosts = []
             if not (hosts := self.allocator.held_by(request.slot)):
                 return None
             if self.manager.claim is not None and self.manager.claim.lost:
@@ -211,7 +200,6 @@ class JobRun:
         spec = await self._spec(pod, workers, name, number)
         self.launch = Launch(
             name=name,
-            number=number,
             workers=workers,
             spec=spec,
             attached=found is not None,
@@ -232,8 +220,8 @@ class JobRun:
             raise PodError(
                 f"{names} has been silent for {self.settings.recovery} s, and the TPU API says that the pod is READY. "
                 "The job may still run there, so it was not launched elsewhere and the pod was not deleted. Try "
-                f"`python -m snakemake_executor_plugin_tpu ssh {hosts[0]}`; `... down` deletes the pod, and the next "
-                "call of Snakemake resumes the job from its checkpoint."
+                f"`{COMMAND} ssh {hosts[0]}`; {DOWN} deletes the pod, and the next call of Snakemake resumes the job "
+                "from its checkpoint."
             )
 
     def _show(self, rank: int, line: str) -> None:
@@ -270,38 +258,31 @@ class JobRun:
         return bool(task["state"] == "running" or (task["state"] == "exited" and task["exit"]["code"] == 0))
 
     async def _spec(self, pod: Pod, workers: list[Any], name: str, number: int) -> dict[str, Any]:
-        archives = await asyncio.gather(*(worker.push_sources(self.request.sources) for worker in workers))
+        request, settings = self.request, self.settings
+        archives = await asyncio.gather(*(worker.push_sources(request.sources) for worker in workers))
         # Below Linux's range for outgoing connections (32768 and up), which could occupy the port.
         port = 20000 + int(hashlib.sha256(name.encode()).hexdigest(), 16) % 12000
         environment = {
             "PYTHONUNBUFFERED": "1",
-            **libtpu_variables(len(workers), slice_of(self.member.settings.accelerator_type)),
+            **libtpu_variables(len(workers), slice_of(self.accelerator_type)),
             "TPURUN_SIZE": str(len(workers)),
             "TPURUN_ADDRESS": workers[0].address if len(workers) > 1 else "localhost",
             "TPURUN_PORT": str(port),
-            "TPURUN_GRACE": str(self.settings.grace),
-            "TPU_JOB": self.request.slot,
+            "TPURUN_GRACE": str(settings.grace),
+            "TPU_JOB": request.slot,
             "TPU_LAUNCH": str(number),
             "TPU_PYTHON": pod.python,
-            **self.request.environment,
+            **request.environment,
         }
-        about = {
-            "slot": self.request.slot,
-            "fingerprint": self.request.fingerprint,
-            "label": self.request.label,
-            "launch": number,
-            "hosts": len(workers),
-            "role": "main",
-        }
+        about = {"slot": request.slot, "fingerprint": request.fingerprint, "label": request.label}
+        limits = {"grace": settings.grace, "lease": settings.lease, "runtime": request.runtime}
         return {
-            "argv": ["/bin/bash", "-c", self.request.command],
+            "argv": ["/bin/bash", "-c", request.command],
             "environment": environment,
             "path": pod.path,
             "sources": archives[0],
-            "grace": self.settings.grace,
-            "lease": self.settings.lease,
-            "runtime": self.request.runtime,
-            "about": about,
+            "about": {**about, "launch": number, "hosts": len(workers), "role": "main"},
+            **limits,
         }
 
     async def _why_lost(self, pod: Pod, result: LaunchResult) -> str | None:
@@ -326,9 +307,8 @@ class JobRun:
     async def _what_is_wrong(self, pod: Pod) -> str | None:
         if (launch := self.launch) is None:
             return None
-        statuses = await asyncio.gather(
-            *(worker.status() for worker in launch.workers), return_exceptions=True
-        )
+        asked = (worker.status() for worker in launch.workers)
+        statuses = await asyncio.gather(*asked, return_exceptions=True)
         for worker, status in zip(launch.workers, statuses, strict=True):
             if isinstance(status, BaseException):
                 return str(status)

@@ -26,12 +26,12 @@ def public_half(key: Path, say: Callable[[str], None]) -> str:
             _make(key, public, say)
     if not os.access(key, os.R_OK):
         raise PodError(f"The ssh key {key} cannot be read by this user: set tpu-ssh-key to a key of yours.")
-    done = _run("ssh-keygen", "-y", "-P", "", "-f", str(key))
+    done = run("ssh-keygen", "-y", "-P", "", "-f", str(key))
     if done.returncode == 0:
         return " ".join(done.stdout.split()[:2])
     if "passphrase" in done.stderr and public.exists():
         line = " ".join(public.read_text().split()[:2])
-        if line in _run("ssh-add", "-L").stdout:
+        if line in run("ssh-add", "-L").stdout:
             return line
         raise PodError(
             f"The ssh key {key} has a passphrase: run `ssh-add {key}`, or set tpu-ssh-key to another key."
@@ -42,18 +42,17 @@ def public_half(key: Path, say: Callable[[str], None]) -> str:
 
 def _make(key: Path, public: Path, say: Callable[[str], None]) -> None:
     if public.exists():
-        raise PodError(
-            f"There is a public key {public} without its private half: set tpu-ssh-key to another key."
-        )
+        raise PodError(f"{public} is without its private half: set tpu-ssh-key to another key.")
     key.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     kind = ("-q", "-t", "ed25519", "-N", "", "-C", "snakemake-executor-plugin-tpu")
-    done = _run("ssh-keygen", *kind, "-f", str(key))
+    done = run("ssh-keygen", *kind, "-f", str(key))
     if done.returncode:
         raise PodError(f"ssh-keygen failed: {done.stderr.strip()[-300:]}")
     say(f"Made the ssh key {key}: its public half is put onto slices created from here")
 
 
-def _run(*argv: str) -> subprocess.CompletedProcess[str]:
+def run(*argv: str) -> subprocess.CompletedProcess[str]:
+    """Run a program of the OpenSSH client; PodError if there is none."""
     try:
         return subprocess.run(argv, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     except FileNotFoundError:

@@ -27,32 +27,27 @@ class LaunchResult:
     ended: float = 0.0
 
 
+@dataclass(eq=False)
 class Launch:
     """Runs one launch. If `run` raises, the launch still has to be stopped by `stop`."""
 
-    def __init__(
-        self,
-        *,
-        name: str,
-        number: int,
-        workers: list[Worker],
-        spec: dict[str, Any],
-        attached: bool,
-        logs: Path,
-        settings: ExecutorSettings,
-        is_gone: Callable[[], Awaitable[str | None]],
-        on_progress: Callable[[str | None], None],
-        on_line: Callable[[int, str], None],
-    ) -> None:
-        self.name, self.number, self.workers, self.spec, self.attached = name, number, workers, spec, attached
-        self.logs, self.settings, self.is_gone = logs, settings, is_gone
-        self.on_progress, self.on_line = on_progress, on_line
-        self.fans: dict[str, asyncio.Task[None]] = {}
-        self.rank0: dict[str, asyncio.Future[int]] = {}
-        self.tasks: dict[Worker, list[str]] = {workers[0]: [name]}
-        self.failed: Followed | None = None
-        self.failed_rank = 0
-        self.codes: set[int] = set()
+    name: str
+    workers: list[Worker]
+    spec: dict[str, Any]
+    attached: bool
+    logs: Path
+    settings: ExecutorSettings
+    is_gone: Callable[[], Awaitable[str | None]]
+    on_progress: Callable[[str | None], None]
+    on_line: Callable[[int, str], None]
+    fans: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+    rank0: dict[str, asyncio.Future[int]] = field(default_factory=dict)
+    failed: Followed | None = None
+    failed_rank: int = 0
+    codes: set[int] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.tasks: dict[Worker, list[str]] = {self.workers[0]: [self.name]}
 
     @property
     def names(self) -> set[str]:
@@ -62,11 +57,9 @@ class Launch:
         """Follow the launch to its end; TaskLost if a part of the pod is gone."""
         self.logs.mkdir(parents=True, exist_ok=True)
         lost = asyncio.get_running_loop().create_future()
-        main = asyncio.ensure_future(
-            self._follow(
-                0, self.name, None if self.attached else self.spec, lambda frame: self._on_frame(frame, lost)
-            )
-        )
+        spec = None if self.attached else self.spec
+        following = self._follow(0, self.name, spec, lambda frame: self._on_frame(frame, lost))
+        main = asyncio.ensure_future(following)
         try:
             await asyncio.wait({main, lost}, return_when="FIRST_COMPLETED")
             if not main.done():
@@ -91,10 +84,9 @@ class Launch:
             ended=followed.exit.get("ended", 0.0),
         )
 
-    async def stop(self, grace: float, lease: float) -> None:
-        """Stop the launch on all hosts that answer."""
-        stops = (worker.stop(names, grace, lease) for worker, names in self.tasks.items())
-        await asyncio.gather(*stops, return_exceptions=True)
+    async def stop(self, grace: float, lease: float | None = None, but: Worker | None = None) -> None:
+        tasks = ((worker, names) for worker, names in self.tasks.items() if worker is not but)
+        await asyncio.gather(*(one.stop(names, grace, lease) for one, names in tasks), return_exceptions=True)
 
     async def _follow(
         self, rank: int, task: str, spec: dict[str, Any] | None, on_frame: Callable[[dict[str, Any]], None]
@@ -152,7 +144,9 @@ class Launch:
         try:
             code, failing = await self._first_failure(followers, self.rank0[request["request"]])
             if code:
-                await self._stop_ranks(followers)
+                grace = self.settings.grace
+                stops = (self.workers[rank].stop([task], grace) for rank, task in followers.values())
+                await asyncio.gather(*stops, return_exceptions=True)
             if failing is not None:
                 await self._reply(request["request"], "result", {"code": code, "rank": failing})
         finally:
@@ -188,18 +182,12 @@ class Launch:
                 rank0 = asyncio.get_running_loop().create_future()
         return 0, 0
 
-    async def _stop_ranks(self, followers: dict[asyncio.Task[Followed], tuple[int, str]]) -> None:
-        stops = (self.workers[rank].stop([task], self.settings.grace) for rank, task in followers.values())
-        await asyncio.gather(*stops, return_exceptions=True)
-
     async def _end_fans(self) -> None:
         """Stop the other ranks after rank 0 and Snakemake have ended."""
         if self.fans:
             await asyncio.wait(self.fans.values(), timeout=2.0)
         if not all(fan.done() for fan in self.fans.values()):
-            names = [(worker, names) for worker, names in self.tasks.items() if worker is not self.workers[0]]
-            stops = (worker.stop(names, self.settings.grace) for worker, names in names)
-            await asyncio.gather(*stops, return_exceptions=True)
+            await self.stop(self.settings.grace, but=self.workers[0])
 
     async def _reply(self, request: str, kind: str, value: Any) -> None:
         while True:

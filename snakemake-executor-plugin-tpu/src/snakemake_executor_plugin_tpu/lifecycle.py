@@ -14,6 +14,8 @@ from .capacity import Capacity
 from .claim import Claim
 from .cloud import PodState, TpuCloud
 from .errors import (
+    COMMAND,
+    DOWN,
     CloudError,
     DeletedByUser,
     HostKeyError,
@@ -31,6 +33,7 @@ from .ssh import Ssh, host_name, try_ssh, write_config
 
 LEAST_DISK = 64 << 20
 ATTENDED_SECONDS = 60.0
+CLOSE_SECONDS = 30.0  # in which Google has to answer at the end
 BOOT_SECONDS = 900.0  # in which the hosts of a new pod have to answer
 UNUSED_DAYS = 7  # after which folders on the hosts are deleted
 
@@ -93,28 +96,19 @@ class PodManager:
         self.capacity = Capacity(self.cloud, say)
         self.hosts = slice_of(settings.accelerator_type).hosts
         self.on_up: Callable[[Pod], Awaitable[None]] | None = None
-        self._pod: Pod | None = None
+        self.current: Pod | None = None
         self._opened: list[Ssh] = []
         self._work: asyncio.Task[Any] | None = None
         self._ended: PodError | None = None
-        self._count, self._entered = 0, False
+        self._count, self._entered, self._unknown = 0, False, ""
         self._state: tuple[float, PodState] | None = None
 
-    @property
-    def is_guarded(self) -> bool:
-        """Whether pods created here delete themselves."""
-        return bool(self.settings.idle_delete or self.settings.end)
-
-    @property
-    def current(self) -> Pod | None:
-        return self._pod
-
     async def ready(self) -> Pod:
-        while self._pod is None:
+        while self.current is None:
             if self._ended is not None:
                 raise self._ended
             await asyncio.shield(self._work or self._start(self._bring_up()))
-        return self._pod
+        return self.current
 
     def lose(self, pod: Pod, why: str) -> None:
         """Start to recover the pod that a job found lost, unless another job has started it.
@@ -122,10 +116,10 @@ class PodManager:
         A recovery that finds the same pod gives it a new number. Jobs that did not notice keep the old number; their
         reports count if the API says that the pod is gone.
         """
-        current, state = self._pod, self._state[1] if self._state else None
+        current, state = self.current, self._state[1] if self._state else None
         gone = state is not None and (not state.is_ready or state.incarnation != pod.incarnation)
         if current is not None and (current is pod or (gone and current.incarnation == pod.incarnation)):
-            self._pod = None
+            self.current = None
             self._start(self._recover(current, why))
 
     async def recover(self, pod: Pod, why: str) -> None:
@@ -139,7 +133,7 @@ class PodManager:
                 pod = await work
                 if self.on_up is not None:
                     await self.on_up(pod)
-                self._pod = pod
+                self.current = pod
             except DeletedByUser as error:
                 self._ended = error
                 raise
@@ -151,23 +145,24 @@ class PodManager:
         self._work.add_done_callback(lambda work: work.cancelled() or work.exception())
         return self._work
 
-    async def remaining(self) -> str:
-        """Return what exists at the end of a call and costs money."""
-        return await remaining(self.settings, self.cloud, self._count > 0)
-
-    async def close(self) -> None:
-        """Close every connection; the pod stays."""
+    async def close(self, report: bool = True) -> str:
+        """Close every connection; the pod stays. Return what exists and costs money."""
         if self._work is not None:
             self._work.cancel()
             with suppress(asyncio.CancelledError, Exception):
                 await self._work
-        with suppress(CloudError):
+        self.cloud.patience = CLOSE_SECONDS
+        try:
             await self.capacity.withdraw()
+        except CloudError as error:
+            self.say(red(f"TPU pod {self.cloud.name}: the request could not be withdrawn: {error}"))
         if self.claim is not None:
             await self.claim.drop()
         for ssh in self._opened:  # that of a pod whose recovery was cancelled as well
             await ssh.close()
+        left = await remaining(self.settings, self.cloud, self._count > 0) if report else ""
         await self.cloud.close()
+        return left
 
     async def why_gone(self, pod: Pod | None = None) -> str | None:
         """Return why the pod (in this incarnation) is gone, if the API says so; cached for a second."""
@@ -178,7 +173,9 @@ class PodManager:
             except Offline:
                 return None
             except CloudError as error:
-                self.say(f"TPU pod {self.cloud.name}: its state is unknown ({error})")
+                if str(error) != self._unknown:
+                    self.say(f"TPU pod {self.cloud.name}: its state is unknown ({error})")
+                self._unknown = str(error)
                 return None
         state = self._state[1]
         if state.is_ready and pod is not None and state.incarnation != pod.incarnation:
@@ -234,25 +231,19 @@ class PodManager:
         finally:
             await ssh.close()
         tasks = [task for status in found if isinstance(status, dict) for task in status["tasks"].values()]
-        if (
-            self.claim is not None
-            and not self.claim.is_held
-            and any(task["state"] == "running" and task["unattended"] < ATTENDED_SECONDS for task in tasks)
-        ):
+        running = [task for task in tasks if task["state"] == "running"]
+        followed = any(task["unattended"] < ATTENDED_SECONDS for task in running)
+        if followed and self.claim is not None and not self.claim.is_held:
             raise PodError(f"{error} Another controller follows jobs on it, so the pod was not replaced.")
-        self.say(
-            red(
-                f"{error} As tpu-replace-silent asks for, TPU pod {self.cloud.name} is DELETED and created again after "
-                f"{self.settings.replace_silent:g} minutes; its jobs resume from their checkpoints."
-            )
-        )
+        after = f"after {self.settings.replace_silent:g} minutes; its jobs resume from their checkpoints"
+        deleted = f"TPU pod {self.cloud.name} is DELETED and created again {after}."
+        self.say(red(f"{error} As tpu-replace-silent asks for, {deleted}"))
         await self.cloud.delete(lambda now: now.incarnation == state.incarnation)
 
     async def _obtain(self, existed: bool) -> Pod:
         if self.settings.end and self.settings.create and time.time() > self.settings.end_time():
             raise PodError(f"tpu-end ({self.settings.end}) has passed: nothing is created after it.")
-        include = self.settings.ssh_config
-        await try_ssh(self.folder / "ssh" / "try", Path(include).expanduser() if include else None)
+        await try_ssh(self.folder / "ssh" / "try", self.settings.ssh_include)
         self._check_type(await self.capacity.wait(existed))
         return await self._connect(BOOT_SECONDS, new=True)
 
@@ -279,7 +270,7 @@ class PodManager:
             if self.claim is not None:
                 await asyncio.gather(*(worker.call("prune", days=UNUSED_DAYS) for worker in pod.answering()))
                 await self._prepare_environment(pod)
-                if self.is_guarded:
+                if self.settings.is_guarded:
                     await prove_guard(self.settings, pod, self.say)
         except BaseException:
             await ssh.close()
@@ -289,7 +280,7 @@ class PodManager:
         return pod
 
     async def _reach(self) -> tuple[list[Worker], Ssh]:
-        settings, include, cloud = self.settings, self.settings.ssh_config, self.cloud
+        settings, cloud = self.settings, self.cloud
         user, key = settings.login
         endpoints = await cloud.endpoints(settings.trust_first_key)
         config = write_config(
@@ -299,7 +290,7 @@ class PodManager:
             user=user,
             key=key,
             port=settings.ssh_port,
-            include=Path(include).expanduser() if include else None,
+            include=settings.ssh_include,
             # A host that is gone is silent: it does not refuse connections.
             connect_timeout=max(1, min(10, settings.reconnect)),
             known_hosts=self.folder / "ssh" / f"known_hosts-{cloud.name}-{cloud.incarnation}",
@@ -339,15 +330,14 @@ class PodManager:
         begin, pause = time.monotonic(), 0.2
         error: Exception
         while True:
-            full = False
+            full = None
             try:
                 await worker.deploy(timeout=30)
                 status = await worker.status()
                 if status["disk_free"] >= LEAST_DISK:
                     return status
                 await worker.call("prune", days=0, tasks_only=True)
-                full = True
-                error = Unreachable(f"{worker.host} has {status['disk_free'] >> 20} MB of disk left")
+                error = full = Unreachable(f"{worker.host} has {status['disk_free'] >> 20} MB of disk left")
             except HostKeyError:
                 raise
             except (Unreachable, PodError) as problem:
@@ -361,21 +351,19 @@ class PodManager:
             begin = time.monotonic() if cloud.silent_since else max(begin, cloud.back_at)
             waited = time.monotonic() - begin
             # A key that has let this call in before is right: the host is in trouble.
-            if isinstance(error, LoginRefused) and waited > (
-                patience if self._entered else min(30.0, patience)
-            ):
+            login_patience = patience if self._entered else min(30.0, patience)
+            if isinstance(error, LoginRefused) and waited > login_patience:
                 raise PodError(self._how_to_log_in(error))
             if waited > patience and full:
                 raise PodError(
-                    f"{error}, and the plugin has nothing left to delete there: look with "
-                    f"`python -m snakemake_executor_plugin_tpu ssh {worker.host.removeprefix('w')}`."
+                    f"{error}, and the plugin has nothing left to delete there: look with `{COMMAND} ssh "
+                    f"{worker.host.removeprefix('w')}`."
                 )
             if waited > patience:
                 raise HostsSilentError(
                     f"A host of the pod does not answer by ssh: {error}. The TPU API says that the pod is READY, so "
-                    "nothing was deleted. Try `python -m snakemake_executor_plugin_tpu ssh`; the firewall must let "
-                    f"port {self.settings.ssh_port} through. `python -m snakemake_executor_plugin_tpu down` deletes "
-                    "the pod."
+                    f"nothing was deleted. Try `{COMMAND} ssh`; the firewall must let port {self.settings.ssh_port} "
+                    f"through. {DOWN} deletes the pod."
                 )
             await asyncio.sleep(pause)
             pause = min(pause * 1.5, 5.0)
@@ -385,7 +373,7 @@ class PodManager:
         return (
             f"The pod does not let {user or 'you'} in with {key or 'your keys'} ({error}); nothing was deleted. Use "
             "the key with which the pod was created (tpu-ssh-user, tpu-ssh-key), or have its owner append yours on "
-            "each host: `python -m snakemake_executor_plugin_tpu ssh RANK -- tee -a .ssh/authorized_keys < KEY.pub`."
+            f"each host: `{COMMAND} ssh RANK -- tee -a .ssh/authorized_keys < KEY.pub`."
         )
 
     async def _prepare_environment(self, pod: Pod) -> None:
@@ -401,10 +389,8 @@ class PodManager:
                 if worker is pod.workers[0]:
                     self.say(f"environment on {worker.host}: {line}")
 
-            keep = worker is pod.workers[0]
-            folder = await worker.prepare_environment(
-                name, lock, python, say, self.settings.environments, keep
-            )
+            first, store = worker is pod.workers[0], self.settings.environments
+            folder = await worker.prepare_environment(name, lock, python, say, store, keep=first)
             done += 1
             self.say(f"environment {name}: ready on {done} of {len(pod.answering())} hosts")
             return folder

@@ -57,16 +57,12 @@ class Followed:
     task: str
     host: str
     log: Path
-    hello: str = ""
-    progress: str | None = None
     exit: dict[str, Any] = field(default_factory=dict[str, Any])
     tail: deque[str] = field(default_factory=lambda: deque(maxlen=TAIL_LINES))
     rest: bytes = b""
 
 
 class Worker:
-    """One host of the pod."""
-
     def __init__(self, ssh: Ssh, host: str, address: str, *, folder: str, python: str = "python3"):
         self.ssh, self.host, self.address, self.folder, self.python = ssh, host, address, folder, python
         self._bundle = agent_bundle()
@@ -104,19 +100,19 @@ class Worker:
                 self._pushed.add(name)
         return name
 
-    async def call(self, command: str, timeout: float = 60.0, **request: Any) -> dict[str, Any]:
-        answer: dict[str, Any] = await self._ask("agent", command, request=request, timeout=timeout)
-        return answer
-
-    async def open(self, module: str, request: dict[str, Any]) -> Connection:
-        """Start a module of the agent and give it its request."""
-        connection = await self.ssh.connect(self.host, self._command(module))
+    async def open(self, request: dict[str, Any], *words: str) -> Connection:
+        """Start a module of the agent on the host and give it its request."""
+        connection = await self.ssh.connect(self.host, self._command(*words))
         try:
             await connection.send(json.dumps(request).encode() + b"\n")
         except BaseException:
             await connection.close()
             raise
         return connection
+
+    async def call(self, command: str, timeout: float = 60.0, **request: Any) -> dict[str, Any]:
+        answer: dict[str, Any] = await self._ask("agent", command, request=request, timeout=timeout)
+        return answer
 
     async def _ask(
         self,
@@ -125,10 +121,9 @@ class Worker:
         timeout: float,
         say: Callable[[str], None] = lambda line: None,
     ) -> Any:
-        connection = await self.ssh.connect(self.host, self._command(*words))
+        connection = await self.open(request, *words)
         try:
             async with asyncio.timeout(timeout):
-                await connection.send(json.dumps(request).encode() + b"\n")
                 async for frame, _ in connection.frames():
                     if "answer" in frame:
                         return frame["answer"]
@@ -149,7 +144,6 @@ class Worker:
         return await self.call("status", timeout)
 
     async def stop(self, tasks: list[str] | None, grace: float, lease: float | None = None) -> dict[str, Any]:
-        """Stop tasks (None: all) and return their states."""
         return await self.call("stop", grace + 20, tasks=tasks, grace=grace, lease=lease)
 
     async def prepare_environment(
@@ -190,10 +184,9 @@ class Worker:
             offset = file.tell()
             while True:
                 request = {"task": task, "spec": spec, "offset": offset, "lease": lease}
-                connection = await self.ssh.connect(self.host, self._command("agent", "follow"))
+                connection = await self.open(request, "agent", "follow")
                 beat = asyncio.ensure_future(self.beat(connection))
                 try:
-                    await connection.send(json.dumps(request).encode() + b"\n")
                     async for frame, payload in connection.frames():
                         down_since, spec = None, None
                         if payload:
@@ -206,7 +199,7 @@ class Worker:
                             followed.exit = frame["exit"]
                             return followed
                         else:
-                            self._take(followed, frame)
+                            self._check(frame)
                             on_frame(frame)
                 finally:
                     beat.cancel()
@@ -223,16 +216,13 @@ class Worker:
                     raise TaskSilent(f"{self.host} has been out of reach for {patience:.0f} s ({reason})")
                 await asyncio.sleep(min(0.1 + (now - down_since) / 4, 3.0))
 
-    def _take(self, followed: Followed, frame: dict[str, Any]) -> None:
-        if "hello" in frame:
-            followed.hello = frame["hello"]
+    def _check(self, frame: dict[str, Any]) -> None:
         if frame.get("hello") in ("absent", "vanished") or frame.get("vanished"):
             raise TaskLost(f"{self.host} does not know the task: it was restarted or re-created")
         if "[Errno" in frame.get("error", ""):
             raise TaskLost(f"{self.host}: {frame['error']}")
         if "error" in frame:
             raise PodError(f"{self.host}: {frame['error']}")
-        followed.progress = frame.get("progress", followed.progress)
 
     def _lines(self, followed: Followed, payload: bytes, on_line: Callable[[str], None]) -> None:
         *lines, rest = (followed.rest + payload).split(b"\n")
@@ -244,7 +234,6 @@ class Worker:
             on_line(text)
 
     async def beat(self, connection: Connection) -> None:
-        """Send heartbeats of the controller to the agent."""
         while True:
             await asyncio.sleep(BEAT_SECONDS)
             await connection.send(b"\n")

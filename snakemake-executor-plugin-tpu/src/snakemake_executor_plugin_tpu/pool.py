@@ -17,8 +17,6 @@ RETRY_SECONDS = 1.0
 
 @dataclass(eq=False)
 class Member:
-    """One slice of the pool."""
-
     settings: ExecutorSettings
     manager: PodManager
     allocator: Allocator
@@ -36,7 +34,6 @@ class Member:
 
     @property
     def is_up(self) -> bool:
-        """Whether jobs can be launched here now."""
         return self.manager.current is not None
 
     def fits(self, hosts: int) -> bool:
@@ -182,6 +179,5 @@ class Pool:
         for member in self.members:
             if member.starting is not None:
                 member.starting.cancel()
-        left = await asyncio.gather(*(member.manager.remaining() for member in self.members))
-        await asyncio.gather(*(member.manager.close() for member in self.members))
+        left = await asyncio.gather(*(member.manager.close() for member in self.members))
         return "\n".join(line for line in left if line)

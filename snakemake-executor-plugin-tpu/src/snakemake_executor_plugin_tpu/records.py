@@ -58,9 +58,6 @@ class JobRecord:
         self.save()
         return self.launch
 
-    def settle(self) -> None:
-        self.hosts = []
-
     def report(self, progress: str | None) -> None:
         if is_newer(progress, self.progress):
             self.progress = progress
@@ -85,7 +82,6 @@ class JobRecord:
         return None
 
     def finish(self) -> None:
-        """Reset the budgets: the job has ended."""
         self.preemptions = self.stalled = 0
         self.progress = self.progress_at_loss = None
         self.losses, self.hosts = [], []

@@ -41,9 +41,7 @@ class ExecutorSettings(ExecutorSettingsBase):
     """Where the pod is, what may be created, and how long to wait."""
 
     project: str | None = _named(None, "Google Cloud project of the pod.")
-    zone: str | None = _named(
-        None, "Zone of the pod, such as us-central2-b; of several ('z1 z2') the first with capacity."
-    )
+    zone: str | None = _named(None, "Zone such as us-central2-b; of several ('z1 z2') one with capacity.")
     name: str | None = _named(None, "Name of the pod: of its node and its queued resource.")
     accelerator_type: str = _setting("v4-64", "Slice to create; v4-64 has 32 chips on 8 hosts.")
     pool: Sequence[str] = _setting(
@@ -52,17 +50,9 @@ class ExecutorSettings(ExecutorSettingsBase):
         "an image of their own 'v4-8 using tpu-ubuntu2204-base'. In a profile a list, or a string with commas.",
         nargs="+",
     )
-    runtime_version: str | None = _setting(
-        None, "Software image of the hosts (default: the one that Google names for the type of the slice)."
-    )
-    create: bool = _setting(
-        False,
-        "Create the pod if it does not exist, and again after preemption. Otherwise nothing is created.",
-    )
-    adopt: str = _setting(
-        "use-only",
-        "What may be done with a pod that this plugin did not create: use-only or delete-allowed (after it is lost).",
-    )
+    runtime_version: str | None = _setting(None, "Image of the hosts (default: Google's for the slice).")
+    create: bool = _setting(False, "Create the pod if there is none, and again after preemption.")
+    adopt: str = _setting("use-only", "Pods not created here: use-only, or delete-allowed (once lost).")
     provisioning: str = _setting("spot", "How to pay for the pod: spot, on-demand or reserved.")
     reservation: str | None = _named(None, "Reservation to use, projects/P/locations/Z/reservations/R.")
     network: str | None = _setting(None, "VPC network of the pod (default: the project's default).")
@@ -71,80 +61,41 @@ class ExecutorSettings(ExecutorSettingsBase):
     service_account: str | None = _named(None, "Service account that the hosts act as.")
     labels: str = _setting("", "Labels of the pod, 'key=value key=value', which appear on the bill.")
     queue_timeout: int = _setting(0, "Seconds to wait for capacity; 0: no limit.")
-    zone_minutes: float = _setting(
-        10.0, "Minutes that a request waits for capacity in one zone before the next zone is tried."
-    )
-    idle_delete: float = _setting(
-        30.0, "Minutes without a job or a controller after which a pod created here deletes itself; 0: never."
-    )
-    replace_silent: float = _setting(
-        0.0,
-        "Minutes after which a READY slice is deleted and created again if one of its hosts does not answer; 0: never.",
-    )
-    prices: str = _setting(
-        "",
-        "What a chip costs you, in USD per hour, 'v4=3.22 v5litepod=1.2': for `status` and the end of a call.",
-    )
-    end: str | None = _setting(
-        None, "Date (2026-12-31 or 2026-12-31T18:00, UTC) at which a pod created here deletes itself."
-    )
+    zone_minutes: float = _setting(10.0, "Minutes to wait for capacity in one zone before the next is tried.")
+    idle_delete: float = _setting(30.0, "Idle minutes until a pod created here deletes itself; 0: never.")
+    replace_silent: float = _setting(0.0, "Minutes until a slice with a silent host is made anew; 0: never.")
+    prices: str = _setting("", "What a chip costs you, in USD per hour, 'v4=3.22 v5litepod=1.2'.")
+    end: str | None = _setting(None, "UTC date (2026-12-31T18:00) when a pod created here deletes itself.")
     api_endpoint: str | None = _named(None, "host:port of an emulated TPU API on this machine.")
-    ssh_config: str | None = _named(
-        None, "Additional ssh configuration (host names, ProxyJump, ProxyCommand)."
-    )
+    ssh_config: str | None = _named(None, "Additional ssh configuration (names, ProxyJump, ProxyCommand).")
     ssh_user: str | None = _named(None, f"User on the hosts (default: {DEFAULT_USER}).")
-    ssh_key: str | None = _named(
-        None, f"Private key, made if absent; slices get its public half (default: {DEFAULT_KEY})."
-    )
-    trust_first_key: bool = _setting(
-        False,
-        "If the TPU API does not know a host's keys, trust the first key that the host shows and refuse others later.",
-    )
+    ssh_key: str | None = _named(None, f"Private key, made if absent (default: {DEFAULT_KEY}).")
+    trust_first_key: bool = _setting(False, "Trust the first key of a host whose keys the API does not know.")
     ssh_port: int = _named(22, "Port of the hosts' ssh servers.")
 
-    folder: str = _setting(
-        ".snakemake-tpu", "The plugin's folder on the hosts, relative to the home folder or absolute."
-    )
+    folder: str = _setting(".snakemake-tpu", "Folder on the hosts, relative to the home folder or absolute.")
     python: str = _named("python3", "Python with Snakemake on the hosts, if there is no lock file.")
-    requirements: str | None = _setting(
-        None,
-        "Lock file of the jobs' environment, or several, installed once on each host for each content of them.",
-    )
-    environment_python: str = _setting(
-        "3.11", "Version of the environment's Python, which uv downloads, or a path on the hosts."
-    )
+    requirements: str | None = _setting(None, "Lock file, or several, of the jobs' environment on the hosts.")
+    environment_python: str = _setting("3.11", "Its Python: a version, or a path on the hosts.")
     environments: str | None = _named(
         None,
         "Folder in Cloud Storage (gs://BUCKET/FOLDER) where the first host keeps the environment that it has built for "
         "later slices; the command `environment` puts it there for hosts without a package index.",
     )
-    sources: str = _setting(
-        "", "Files and folders to send besides the workflow's own sources, 'package data.json'."
-    )
-    forward_env: str = _setting(
-        "STORAGE_EMULATOR_HOST", "Names of variables to pass to the jobs, besides the workflow's envvars."
-    )
+    sources: str = _setting("", "Files and folders to send besides the workflow's, 'package data.json'.")
+    forward_env: str = _setting("STORAGE_EMULATOR_HOST", "Variables to pass to the jobs besides envvars.")
 
-    secrets: str | None = _setting(
-        None, "File of variables to pass to the jobs, a NAME=VALUE on each line, that only you can read."
-    )
+    secrets: str | None = _setting(None, "File of NAME=VALUE lines for the jobs that only you can read.")
     lease: int = _setting(43200, "Seconds that a job may run without a controller before it is stopped.")
     grace: int = _setting(30, "Seconds between SIGTERM and SIGKILL, enough to write a checkpoint.")
     reconnect: int = _setting(60, "Seconds without connection after which a host counts as lost.")
-    recovery: int = _setting(
-        900, "Seconds in which a silent host of a ready pod has to come back before its jobs fail."
-    )
-    preemptions: int = _setting(50, "Relaunches of one job after preemption, which do not count as retries.")
-    relaunches_without_progress: int = _setting(
-        3, "Relaunches in a row without a newer checkpoint after which a job fails."
-    )
+    recovery: int = _setting(900, "Seconds until the jobs of a silent host of a ready pod fail.")
+    preemptions: int = _setting(50, "Relaunches of a job after preemption, which are no retries.")
+    relaunches_without_progress: int = _setting(3, "Relaunches in a row without a newer checkpoint.")
     preemption_notice: int = _setting(30, "Seconds to wait for news of a preemption after exit code 143.")
-    poll: float = _setting(0.2, "Seconds between checks of the jobs.")
     stream: str = _setting("all", "Logs to show live: all ranks, first or none.")
 
-    on_preemption: str | None = _setting(
-        None, "Shell command run when a pod is preempted, with a sentence on its input."
-    )
+    on_preemption: str | None = _setting(None, "Shell command for a preemption; its input is a sentence.")
 
     def __post_init__(self) -> None:
         """Refuse invalid settings before anything costs money, and use our classes for Cloud Storage."""
@@ -171,6 +122,11 @@ class ExecutorSettings(ExecutorSettingsBase):
             from .storage import use_listings
 
             use_listings(patience=self.lease)
+
+    @property
+    def is_guarded(self) -> bool:
+        """Whether pods created here delete themselves."""
+        return bool(self.idle_delete or self.end)
 
     def check_pod(self) -> None:
         """Raise WorkflowError if the settings do not say where the pod is."""
@@ -203,13 +159,10 @@ class ExecutorSettings(ExecutorSettingsBase):
             return [self]
         slices: list[ExecutorSettings] = []
         for item in ",".join([self.pool] if isinstance(self.pool, str) else self.pool).split(","):
-            match = re.fullmatch(
-                r"\s*([\w-]+)(?:\s+x\s+(\d+))?(?:\s+@\s+([\w-]+))?(?:\s+using\s+([\w.-]+))?\s*", item
-            )
+            form = r"([\w-]+)(?:\s+x\s+(\d+))?(?:\s+@\s+([\w-]+))?(?:\s+using\s+([\w.-]+))?"
+            match = re.fullmatch(form, item.strip())
             if match is None:
-                raise WorkflowError(
-                    f"tpu-pool contains {item.strip()!r}: write 'v4-8 x 8' or 'v4-8 x 8 @ ZONE'."
-                )
+                raise WorkflowError(f"tpu-pool has {item.strip()!r}: write 'v4-8 x 8' or 'v4-8 x 8 @ ZONE'.")
             kind, count, zone, runtime = match.groups()
             slice_of(kind)
             for _ in range(int(count or 1)):
@@ -229,9 +182,7 @@ class ExecutorSettings(ExecutorSettingsBase):
             pairs = [item.split("=") for item in self.prices.replace(",", " ").split()]
             return {name: float(price) for name, price in pairs}.get(family)
         except ValueError:
-            raise WorkflowError(
-                f"tpu-prices is {self.prices!r}: write FAMILY=USD, such as v4=3.22."
-            ) from None
+            raise WorkflowError(f"tpu-prices is {self.prices!r}: write FAMILY=USD, as in v4=3.22.") from None
 
     def zones(self) -> list[str]:
         return (self.zone or "").replace(",", " ").split()
@@ -240,6 +191,10 @@ class ExecutorSettings(ExecutorSettingsBase):
     def login(self) -> tuple[str, Path]:
         """Return the user and the private key for ssh."""
         return self.ssh_user or DEFAULT_USER, Path(self.ssh_key or DEFAULT_KEY).expanduser().absolute()
+
+    @property
+    def ssh_include(self) -> Path | None:
+        return Path(self.ssh_config).expanduser().resolve() if self.ssh_config else None
 
     def parsed_labels(self) -> dict[str, str]:
         pairs = [item.partition("=") for item in self.labels.replace(",", " ").split()]

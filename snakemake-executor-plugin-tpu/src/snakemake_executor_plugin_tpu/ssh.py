@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from .cloud import Endpoint
-from .errors import HostKeyError, LoginRefused, PodError, Unreachable
+from .errors import DOWN, HostKeyError, LoginRefused, PodError, Unreachable
+from .keys import run
 from .worker.agent import MAGIC
 
 CLOSE_SECONDS = 5.0
@@ -92,25 +93,17 @@ async def try_ssh(folder: Path, include: Path | None = None) -> None:
     """Raise PodError if ssh cannot work here, before a pod costs money: no client, a bad configuration, no sockets."""
     config = write_config(folder, [Endpoint("127.0.0.1")], include=include)
     try:
-        process = await asyncio.create_subprocess_exec(
-            *("ssh", "-F", str(config), "-G", host_name(0)),
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.PIPE,
-        )
-    except FileNotFoundError:
-        raise PodError("There is no ssh on this machine: install the OpenSSH client.") from None
+        done = await asyncio.to_thread(run, "ssh", "-F", str(config), "-G", host_name(0))
     finally:
         release_folder(control_of(config))
-    _, errors = await process.communicate()
-    if process.returncode:
-        lines = errors.decode(errors="replace").strip().splitlines()
+    if done.returncode:
+        lines = done.stderr.strip().splitlines()
         raise PodError(
             f"ssh does not accept its configuration ({' '.join(lines[-2:])}): correct tpu-ssh-config."
         )
 
 
 def control_of(config: Path) -> Path:
-    """Return the folder of the sockets that a configuration names."""
     (line,) = [line for line in config.read_text().splitlines() if line.strip().startswith("ControlPath ")]
     return Path(line.split(None, 1)[1]).parent
 
@@ -152,7 +145,7 @@ def write_config(
         lines += [f"  User {user}"] if user else []
         lines += [f"  IdentityFile {quoted(key)}", "  IdentitiesOnly yes"] if key else []
     if include:
-        lines += ["Host *", f"  Include {quoted(Path(include).resolve())}"]
+        lines += ["Host *", f"  Include {quoted(include)}"]
     hosts = {line.partition(" ")[0] for line in known}
     with contextlib.suppress(FileNotFoundError):
         seen = known_hosts.read_text().splitlines()
@@ -258,12 +251,9 @@ class Ssh:
             return
         self.closed = True
         for host in self.hosts:
+            words, nothing = ("ssh", "-F", str(self.config), "-O", "exit", host), asyncio.subprocess.DEVNULL
             process = await asyncio.create_subprocess_exec(
-                *("ssh", "-F", str(self.config), "-O", "exit", host),
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.DEVNULL,
-                stderr=asyncio.subprocess.DEVNULL,
-                start_new_session=True,
+                *words, stdin=nothing, stdout=nothing, stderr=nothing, start_new_session=True
             )
             await process.wait()
         release_folder(control_of(self.config))
@@ -274,8 +264,7 @@ def unreachable(host: str, reason: str) -> Unreachable:
     if "host key verification failed" in reason.lower() or "IDENTIFICATION HAS CHANGED" in reason:
         raise HostKeyError(
             f"{host} shows another host key than the TPU API has, or than it showed before: the connection may be "
-            "intercepted. If the host was re-imaged, delete the pod by `python -m snakemake_executor_plugin_tpu down` "
-            "and create it again."
+            f"intercepted. If the host was re-imaged, delete the pod by {DOWN} and create it again."
         )
     kind = LoginRefused if "Permission denied" in reason else Unreachable
     return kind(f"{host}: {reason}")

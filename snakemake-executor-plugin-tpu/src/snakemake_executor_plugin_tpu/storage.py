@@ -1,15 +1,12 @@
-"""Cloud Storage for studies of thousands of files: subclasses of snakemake-storage-plugin-gcs.
-
-The storage plugin asks about the bucket before each object, and about each object separately. These classes
+"""Cloud Storage for studies of thousands of files: subclasses of snakemake-storage-plugin-gcs that
 
 - list a folder of folders once while Snakemake builds its graph, for all objects below it;
 - never ask about the bucket itself: roles/storage.objectUser may not, nor may it name a project to bill;
-- retry requests and transfers after transient errors, with growing pauses, as long as `use_listings` says;
+- retry requests and transfers after transient errors, as long as `use_listings` says;
 - give times by this machine's clock: with the bucket's, local outputs look too old if the clock here is slow.
 
-docs/upstream has the first three as a patch for that plugin; once it is released, they go from here. `use_listings()`
-replaces the storage plugin's classes with these. This file is also copied to the hosts and imports nothing from this
-package.
+docs/upstream has the first three as a patch for that plugin; once it is released, they go from here. This file is also
+copied to the hosts and imports nothing from this package.
 """
 
 import dataclasses
@@ -50,13 +47,12 @@ def with_retry(function: Callable[..., Any]) -> Callable[..., Any]:
         from google.api_core import exceptions
         from google.api_core.retry import Retry
 
-        began = time.time()
-        told: list[Exception] = []
+        began, told = time.time(), False
 
         def tell(error: Exception) -> None:
+            nonlocal told
             if time.time() - began > TELL_SECONDS and not told:
-                told.append(error)
-                since = time.strftime("%H:%M", time.localtime(began))
+                told, since = True, time.strftime("%H:%M", time.localtime(began))
                 get_logger().warning(f"Cloud Storage does not answer since {since} ({error}): trying again")
 
         pauses = {"initial": 0.5, "multiplier": 2.0, "maximum": 30.0, "timeout": StorageProvider.patience}
@@ -64,16 +60,14 @@ def with_retry(function: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return retry(function)(self, *arguments)
         except exceptions.Forbidden as error:
-            raise WorkflowError(
-                f"No permission for {self.query}: give this account roles/storage.objectUser on the bucket "
-                f"gs://{self.bucket_name} ({error.message})."
-            ) from None
+            missing = f"give this account roles/storage.objectUser on the bucket gs://{self.bucket_name}"
+            raise WorkflowError(f"No permission for {self.query}: {missing} ({error.message}).") from None
         except exceptions.NotFound as error:
             if "bucket" not in str(error).lower():
                 raise
+            create = f"gcloud storage buckets create gs://{self.bucket_name}"
             raise WorkflowError(
-                f"The bucket gs://{self.bucket_name} does not exist: run `gcloud storage buckets create "
-                f"gs://{self.bucket_name}` with the location of the TPUs."
+                f"The bucket gs://{self.bucket_name} does not exist: run `{create}` with the location of the TPUs."
             ) from None
 
     return call
@@ -88,8 +82,6 @@ def listed_prefix(key: str, levels: int = 2) -> str:
 
 
 class StorageProvider(plugin.StorageProvider):
-    """The provider; `use_listings` sets how much is listed and for how long requests are repeated."""
-
     levels = 2
     workflow: Any = None
     patience = 300.0
@@ -198,10 +190,8 @@ class StorageObject(plugin.StorageObject):
 def use_listings(workflow: Any = None, levels: int = 2, patience: float | None = None) -> None:
     """Have `storage.gcs` and `default-storage-provider: gcs` use these classes.
 
-    Args:
-        workflow: the `workflow` of a Snakefile, whose cache is filled from listings.
-        levels: a workflow lists the parent folders of its files' folders (2), a single job those folders (1).
-        patience: seconds for which requests are repeated after transient errors.
+    `workflow` of a Snakefile: its cache is filled from listings. A workflow lists the parent folders of its files'
+    folders (2 levels), a single job those folders (1). Requests are repeated for `patience` seconds.
     """
     plugins = StoragePluginRegistry().plugins
     StorageProvider.patience = patience or StorageProvider.patience

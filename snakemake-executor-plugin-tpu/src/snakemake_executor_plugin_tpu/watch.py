@@ -2,11 +2,11 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from .allocation import Allocator
-from .errors import PodError, Unreachable, red
+from .errors import COMMAND, PodError, Unreachable, red
 from .guarding import guard_trouble
 from .lifecycle import Pod, PodManager, hosts_of
 from .pod import Worker
@@ -34,14 +34,12 @@ class Watch:
         self._ended: list[Any] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._unclaimed: set[str] = set()
-        self._guard_error = ""
         manager.on_up = self._on_up
 
     def start(self) -> None:
         self._tasks = [asyncio.ensure_future(loop) for loop in (self._clear_often(), self._look_often())]
 
     async def stop(self) -> None:
-        """Stop watching, and remove the ended jobs."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -62,32 +60,33 @@ class Watch:
         for run in ended:
             for worker, tasks in run.leftovers():
                 names.setdefault(worker, []).extend(tasks)
-        removals = (
-            worker.call("remove", tasks=tasks) for worker, tasks in names.items() if not worker.ssh.closed
-        )
+        open_to = {worker: tasks for worker, tasks in names.items() if not worker.ssh.closed}
+        removals = (worker.call("remove", tasks=tasks) for worker, tasks in open_to.items())
         try:
             await asyncio.gather(*removals, return_exceptions=True)
         except asyncio.CancelledError:
             self._ended = ended + self._ended  # for `stop`
             raise
 
-    async def _on_up(self, pod: Pod) -> None:
-        """Reserve the hosts on which something runs, and stop ranks that have lost their main task."""
-        self.allocator.release(SILENT)
-        self.allocator.take(SILENT, sorted(pod.silent))
-        found = pod.found()
-        mains = {
-            task["slot"]: task for task in found if task.get("role") == "main" and task["state"] == "running"
-        }
-        for slot, task in mains.items():
-            self.allocator.take(slot, hosts_of(task))
-            self._unclaimed.add(slot)
-        for task in found:
-            if task.get("role") == "rank" and task["state"] == "running" and task["slot"] not in mains:
-                self.say(
-                    f"{pod.workers[task['host']].host}: stopping a rank of {task['label']} without its main task"
-                )
-                await pod.workers[task["host"]].stop([task["task"]], self.settings.grace)
+    async def _on_up(self, pod: Pod, looked_at: Collection[int] | None = None) -> None:
+        """Reserve the hosts on which something runs, and stop ranks that have lost their main task.
+
+        `looked_at`: the hosts (None: all) that have said just now what they run; on the others it may have ended.
+        """
+        running = [task for task in pod.found() if task["state"] == "running"]
+        mains = {task["slot"] for task in running if task.get("role") == "main"}
+        seen = [task for task in running if looked_at is None or task["host"] in looked_at]
+        for task in seen:
+            if task.get("role") == "main":
+                self.allocator.take(task["slot"], hosts_of(task))
+                self._unclaimed.add(task["slot"])
+        self.allocator.take(SILENT, pod.silent)
+        self.allocator.release(SILENT, but=pod.silent)
+        for task in seen:
+            if task.get("role") == "rank" and task["slot"] not in mains:
+                worker = pod.workers[task["host"]]
+                self.say(f"{worker.host}: stopping a rank of {task['label']} without its main task")
+                await worker.stop([task["task"]], self.settings.grace)
 
     async def _readmit(self, pod: Pod) -> None:
         """Use hosts again that were silent and answer now."""
@@ -96,20 +95,11 @@ class Watch:
                 pod.status[rank] = await pod.workers[rank].status(timeout=5)
                 pod.silent.discard(rank)
                 self.say(f"{pod.workers[rank].host} answers again")
-                await self._on_up(pod)
-
-    async def _check_guard(self, pod: Pod) -> None:
-        """Say it if a guard has failed since the last look."""
-        with contextlib.suppress(Unreachable, PodError):
-            statuses = await asyncio.gather(*(worker.status() for worker in pod.answering()))
-            trouble = guard_trouble(statuses)
-            if trouble and trouble != self._guard_error:
-                self.say(red(trouble))
-            self._guard_error = trouble
+                await self._on_up(pod, [rank])
 
     async def _look_often(self) -> None:
         warned: set[str] = set()
-        looks = 0
+        looks, guard_error = 0, ""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             looks += 1
@@ -117,12 +107,15 @@ class Watch:
             if (pod := self.manager.current) is None:
                 continue
             await self._readmit(pod)
-            if looks % GUARD_LOOKS == 0 and self.manager.is_guarded:
-                await self._check_guard(pod)
-            if not self._unclaimed:
+            guarded = looks % GUARD_LOOKS == 0 and self.settings.is_guarded
+            if not (guarded or self._unclaimed):
                 continue
             with contextlib.suppress(Unreachable, PodError):
                 statuses = await asyncio.gather(*(worker.status() for worker in pod.answering()))
+                if guarded:
+                    if (trouble := guard_trouble(statuses)) and trouble != guard_error:
+                        self.say(red(trouble))
+                    guard_error = trouble
                 tasks = [task for status in statuses for task in status["tasks"].values()]
                 running = {task["slot"] for task in tasks if "slot" in task and task["state"] == "running"}
                 for slot in sorted(self._unclaimed - set(self.runs)):
@@ -133,5 +126,5 @@ class Watch:
                         warned.add(slot)
                         self.say(
                             f"The pod runs {slot}, which an earlier call started and this one does not need: its "
-                            f"hosts are busy. `python -m snakemake_executor_plugin_tpu stop {slot}` ends it."
+                            f"hosts are busy. `{COMMAND} stop {slot}` ends it."
                         )

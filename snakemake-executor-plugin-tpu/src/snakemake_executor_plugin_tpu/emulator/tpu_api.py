@@ -128,11 +128,7 @@ class TpuApi:
                     self.calls.append(name)
                     self.requests.append(request)
                     try:
-                        if self.offline:
-                            raise ApiError(grpc.StatusCode.UNAVAILABLE, "failed to connect to all addresses")
-                        if permission := denied(self.roles, needed_for_tpus(name, request)):
-                            message = f"Permission '{permission}' denied on resource (or it may not exist)."
-                            raise ApiError(grpc.StatusCode.PERMISSION_DENIED, message)
+                        self._admit(needed_for_tpus(name, request))
                         self._fail(name)
                         self._check_zone(getattr(request, "name", "") or request.parent)
                         self._advance()
@@ -146,6 +142,7 @@ class TpuApi:
         def operation(request: Any, context: Any) -> Any:
             with self.lock:
                 try:
+                    self._admit({"tpu.operations.get"})
                     self._fail("GetOperation")
                     self._advance()
                     return self.operations[request.name]
@@ -160,6 +157,13 @@ class TpuApi:
             generic("google.cloud.tpu.v2.Tpu", {name: serve(name) for name in TPU_METHODS}),
             generic("google.longrunning.Operations", {"GetOperation": operations}),
         )
+
+    def _admit(self, needed: set[str]) -> None:
+        if self.offline:
+            raise ApiError(grpc.StatusCode.UNAVAILABLE, "failed to connect to all addresses")
+        if permission := denied(self.roles, needed):
+            message = f"Permission '{permission}' denied on resource (or it may not exist)."
+            raise ApiError(grpc.StatusCode.PERMISSION_DENIED, message)
 
     def fail_requests(self, count: int, zone: str = "us-central2-b", message: str = NO_CAPACITY) -> None:
         """Let the next `count` requests in a zone end in FAILED, for lack of capacity or for another reason."""

@@ -23,35 +23,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from . import tasks
 from .start import create
-from .tasks import (
-    ACTIVE,
-    EXIT_BYTES,
-    TASK_NAME,
-    is_supervised,
-    owner_of_pod,
-    read,
-    read_exit,
-    read_progress,
-    read_status,
-    renew_lease,
-    root,
-    state_of,
-    task_folder,
-    task_folders,
-    write_atomically,
-    write_exit,
-)
 
 MAGIC = b"\x1etpu-agent\n"
 POLL_SECONDS = 0.1
 CONTROLLER_SILENCE_SECONDS = 60.0
-
-
-def boot_id() -> str:
-    """Identify this boot of the worker: after another boot all its processes are gone."""
-    init_started = Path("/proc/1/stat").read_text().rpartition(")")[2].split()[19]
-    return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()}-{init_started}"
 
 
 def send(frame: dict[str, Any], payload: bytes = b"") -> None:
@@ -60,55 +37,44 @@ def send(frame: dict[str, Any], payload: bytes = b"") -> None:
         view = view[os.write(1, view) :]
 
 
-def read_line() -> bytes:
-    """Read the request; only the controller's heartbeats may follow it."""
-    line = b""
-    while b"\n" not in line:
-        block = os.read(0, 1 << 16)
-        if not block:
-            break
-        line += block
-    return line.partition(b"\n")[0]
-
-
 def follow(request: dict[str, Any]) -> None:
     """Start the task if a spec is given and it does not exist, then send frames until it or the controller ends."""
-    folder, spec = task_folder(request["task"]), request.get("spec")
+    folder, spec = tasks.task_folder(request["task"]), request.get("spec")
     started = spec is not None and create(request["task"], spec)
-    send({"hello": "started" if started else state_of(folder), "boot": boot_id()})
+    send({"hello": "started" if started else tasks.state_of(folder)})
     if not folder.is_dir():
         return
-    renew_lease(folder, request.get("lease"))
+    tasks.renew_lease(folder, request.get("lease"))
     sent: dict[str, Any] = {}
     heard = time.monotonic()
     with open(folder / "log", "rb") as log:
         log.seek(int(request.get("offset", 0)))
         while True:
-            state = state_of(folder)
+            state = tasks.state_of(folder)
             while block := log.read(1 << 16):
                 send({"bytes": len(block)}, block)
             _send_updates(folder, sent)
             if state != "running":
-                send({"exit": read_exit(folder)} if state == "exited" else {"vanished": True})
+                send({"exit": tasks.read_exit(folder)} if state == "exited" else {"vanished": True})
                 return
             if select.select([0], [], [], POLL_SECONDS)[0]:
                 if not os.read(0, 4096):
                     return
                 # Only the controller's heartbeat renews the lease: a half-open connection must not.
                 heard = time.monotonic()
-                renew_lease(folder)
+                tasks.renew_lease(folder)
             elif time.monotonic() - heard > CONTROLLER_SILENCE_SECONDS:
                 return
 
 
 def _send_updates(folder: Path, sent: dict[str, Any]) -> None:
-    progress = read_progress(folder)
+    progress = tasks.read_line(folder, "progress")
     if progress and sent.get("progress") != progress:
         sent["progress"] = progress
         send({"progress": progress})
     for path in sorted((folder / "requests").glob("*.json")):
         # The supervisor deletes requests when the job ends.
-        if path.name not in sent and (text := read(path)):
+        if path.name not in sent and (text := tasks.read(path)):
             sent[path.name] = True
             started = path.with_suffix(".started").exists()
             send({"request": path.stem, "started": started, **json.loads(text)})
@@ -122,26 +88,26 @@ def stop(request: dict[str, Any]) -> dict[str, Any]:
     """Stop the named tasks (or all) and return their states once they have ended."""
     grace, lease = float(request.get("grace", 10)), request.get("lease")
     names = request.get("tasks")
-    folders = task_folders() if names is None else [task_folder(name) for name in names]
+    folders = tasks.task_folders() if names is None else [tasks.task_folder(name) for name in names]
     for folder in folders:
         _block(folder)
-    running = [folder for folder in folders if state_of(folder) == "running"]
+    running = [folder for folder in folders if tasks.state_of(folder) == "running"]
     for folder in running:
         number = signal.SIGUSR1
         try:
             # If this process dies now, the shortened lease still ends the task.
             if lease is not None:
-                write_atomically(folder / "lease", str(lease))
-            write_atomically(folder / "stop", str(grace))
+                tasks.write_atomically(folder / "lease", str(lease))
+            tasks.write_atomically(folder / "stop", str(grace))
         except OSError:
             number = signal.SIGTERM  # the disk is full
-        if pid := read(folder / "pid"):
+        if pid := tasks.read(folder / "pid"):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(int(pid), number)
     deadline = time.monotonic() + grace + 10
-    while time.monotonic() < deadline and any(state_of(folder) == "running" for folder in running):
+    while time.monotonic() < deadline and any(tasks.state_of(folder) == "running" for folder in running):
         time.sleep(0.05)
-    return {folder.name: state_of(folder) for folder in folders}
+    return {folder.name: tasks.state_of(folder) for folder in folders}
 
 
 def _block(folder: Path) -> None:
@@ -150,31 +116,29 @@ def _block(folder: Path) -> None:
         folder.mkdir()
         (folder / "blocked").touch()
         (folder / "log").touch()
-        (folder / "exit").write_bytes(b"\0" * EXIT_BYTES)
-        write_exit(folder, {"code": 143, "reason": "stopped"})
+        (folder / "exit").write_bytes(b"\0" * tasks.EXIT_BYTES)
+        tasks.write_exit(folder, {"code": 143, "reason": "stopped"})
 
 
 def status(_request: dict[str, Any]) -> dict[str, Any]:
-    """Describe this worker and every task on it."""
     memory = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
     return {
-        "boot": boot_id(),
         "load": os.getloadavg()[0],
         "cpus": os.cpu_count(),
         "memory_free": int(memory["MemAvailable"].split()[0]) << 10,
         "memory": int(memory["MemTotal"].split()[0]) << 10,
-        "owner": owner_of_pod(),
-        "guard": json.loads(read(ACTIVE.with_name("guard.json")) or "null"),
-        "disk_free": shutil.disk_usage(root()).free,
-        "tasks": {folder.name: _describe(folder) for folder in task_folders()},
+        "owner": tasks.owner_of_pod(),
+        "guard": json.loads(tasks.read(tasks.ACTIVE.with_name("guard.json")) or "null"),
+        "disk_free": shutil.disk_usage(tasks.root()).free,
+        "tasks": {folder.name: _describe(folder) for folder in tasks.task_folders()},
     }
 
 
 def _describe(folder: Path) -> dict[str, Any]:
-    about = json.loads(read(folder / "spec.json") or "{}").get("about", {})
-    state = {"state": state_of(folder), "exit": read_exit(folder), "progress": read_progress(folder)}
-    state["status"] = read_status(folder)
-    return {**about, **state, "unattended": round(time.time() - _touched(folder / "lease"), 1)}
+    about = json.loads(tasks.read(folder / "spec.json") or "{}").get("about", {})
+    state = {"state": tasks.state_of(folder), "exit": tasks.read_exit(folder)}
+    reported = {name: tasks.read_line(folder, name) for name in ("progress", "status")}
+    return {**about, **state, **reported, "unattended": round(time.time() - _touched(folder / "lease"), 1)}
 
 
 def _touched(path: Path) -> float:
@@ -186,20 +150,24 @@ def _touched(path: Path) -> float:
 
 def reply(request: dict[str, Any]) -> dict[str, Any]:
     """Pass the controller's answer to the `tpurun` that waits for it inside a task."""
-    if not TASK_NAME.fullmatch(request["request"]) or request["kind"] not in ("started", "result"):
+    if not tasks.TASK_NAME.fullmatch(request["request"]) or request["kind"] not in ("started", "result"):
         raise ValueError("a reply names a request and is `started` or `result`")
-    folder = task_folder(request["task"]) / "requests"
-    write_atomically(folder / f"{request['request']}.{request['kind']}", json.dumps(request.get("value")))
+    folder = tasks.task_folder(request["task"]) / "requests"
+    tasks.write_atomically(
+        folder / f"{request['request']}.{request['kind']}", json.dumps(request.get("value"))
+    )
     return {}
 
 
 def remove(request: dict[str, Any]) -> dict[str, Any]:
-    for folder in [task_folder(name) for name in request["tasks"]]:
+    for folder in [tasks.task_folder(name) for name in request["tasks"]]:
         deadline = time.monotonic() + 5
         # A supervisor that has just written the exit record needs a moment to end.
-        while state_of(folder) == "exited" and is_supervised(folder) and time.monotonic() < deadline:
+        while (
+            tasks.state_of(folder) == "exited" and tasks.is_supervised(folder) and time.monotonic() < deadline
+        ):
             time.sleep(0.01)
-        if folder.is_dir() and not is_supervised(folder) and not (folder / "blocked").exists():
+        if folder.is_dir() and not tasks.is_supervised(folder) and not (folder / "blocked").exists():
             shutil.rmtree(folder, ignore_errors=True)
     return {}
 
@@ -208,11 +176,11 @@ def prune(request: dict[str, Any]) -> dict[str, Any]:
     """Delete what has not been used for `days`: ended tasks and, while none runs, sources, environments and agents."""
     limit = time.time() - 86400 * float(request["days"])
     own = Path(__file__).resolve().parents[1].name
-    idle = not any(state_of(folder) == "running" for folder in task_folders())
+    idle = not any(tasks.state_of(folder) == "running" for folder in tasks.task_folders())
     kinds = ["tasks", *(("sources", "environments", "bin") if idle and not request.get("tasks_only") else ())]
     removed = []
-    for path in [path for kind in kinds for path in sorted((root() / kind).glob("*"))]:
-        in_use = path.name == own or is_supervised(path)
+    for path in [path for kind in kinds for path in sorted((tasks.root() / kind).glob("*"))]:
+        in_use = path.name == own or tasks.is_supervised(path)
         if not in_use and max(_touched(path), _touched(path / "lease")) < limit:
             removed.append(f"{path.parent.name}/{path.name}")
             if path.is_dir():
@@ -225,8 +193,10 @@ def prune(request: dict[str, Any]) -> dict[str, Any]:
 def serve(command: Callable[[dict[str, Any]], dict[str, Any] | None]) -> int:
     """Read the request, run the command, and send its answer, if it returns one, or its error."""
     os.umask(0o077)
-    request = json.loads(read_line() or b"{}")
-    (root() / "tasks").mkdir(exist_ok=True)
+    # Not buffered: the controller's heartbeats follow, and `select` has to see them.
+    with open(0, "rb", buffering=0, closefd=False) as stream:
+        request = json.loads(stream.readline() or b"{}")
+    (tasks.root() / "tasks").mkdir(exist_ok=True)
     try:
         os.write(1, MAGIC)
         if (answer := command(request)) is not None:

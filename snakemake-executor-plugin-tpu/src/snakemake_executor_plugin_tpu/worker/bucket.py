@@ -1,23 +1,22 @@
 """Reads and writes a bucket from a host with the standard library only, as the host's service account."""
 
+import errno
 import json
-import os
 import shutil
+import ssl
+import time
 import urllib.error
 import urllib.parse
 import urllib.request
+from collections.abc import Callable
+from http.client import HTTPException
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 API = "https://storage.googleapis.com"
 TOKEN = "http://metadata.google.internal/computeMetadata/v1/instance/service-accounts/default/token"
-
-
-def token() -> str:
-    """Return an access token of the host's service account, from the metadata server."""
-    request = urllib.request.Request(TOKEN, headers={"Metadata-Flavor": "Google"})
-    with urllib.request.urlopen(request, timeout=30) as answer:
-        return str(json.load(answer)["access_token"])
+TROUBLE = (urllib.error.URLError, ssl.SSLError, ConnectionError, TimeoutError, HTTPException)
+PAUSES = (1.0, 4.0, 16.0, 64.0)  # seconds before a request is repeated
 
 
 class Bucket:
@@ -29,50 +28,64 @@ class Bucket:
             raise ValueError(f"{url!r} is not an address in Cloud Storage: write gs://BUCKET/FOLDER")
         self.name, _, prefix = rest.partition("/")
         self.prefix = prefix.rstrip("/") + "/" if prefix else ""
-        self.api = (api or API).rstrip("/")
-        self.headers = {} if api else {"Authorization": f"Bearer {token()}"}
+        self.api, self.emulated = (api or API).rstrip("/"), bool(api)
 
-    def _open(self, path: str, data: Any = None, size: int = 0, **query: str) -> Any:
-        query = {key: value for key, value in query.items() if value}
-        url = f"{self.api}{path}?{urllib.parse.urlencode(query)}"
-        headers = {**self.headers, "Content-Length": str(size)} if data else self.headers
-        try:
-            return urllib.request.urlopen(urllib.request.Request(url, data, headers), timeout=300)
-        except urllib.error.HTTPError as error:
-            raise RuntimeError(
-                f"gs://{self.name} answers {error.code} to this host's service account: it needs "
-                "roles/storage.objectUser on the bucket"
-            ) from None
+    def _open(self, path: str, data: BinaryIO | None = None, size: int = 0) -> Any:
+        headers = {"Content-Length": str(size)} if data else {}
+        if not self.emulated:
+            request = urllib.request.Request(TOKEN, headers={"Metadata-Flavor": "Google"})
+            with urllib.request.urlopen(request, timeout=30) as answer:
+                headers["Authorization"] = f"Bearer {json.load(answer)['access_token']}"
+        return urllib.request.urlopen(urllib.request.Request(self.api + path, data, headers), timeout=300)
 
-    def list(self) -> dict[str, int]:
-        """Return the names, relative to the address, and sizes in bytes of the objects directly below it."""
-        sizes: dict[str, int] = {}
-        page = ""
-        while True:
-            with self._open(
-                f"/storage/v1/b/{self.name}/o", prefix=self.prefix, delimiter="/", pageToken=page
-            ) as answer:
-                content = json.load(answer)
-            for item in content.get("items", ()):
-                sizes[item["name"][len(self.prefix) :]] = int(item["size"])
-            page = content.get("nextPageToken", "")
-            if not page:
-                return sizes
+    def _repeat(self, transfer: Callable[[], bool]) -> bool:
+        """Do a transfer, again if the connection breaks or the server is in trouble; False if there is no object.
 
-    def download(self, name: str, path: Path) -> None:
-        """Download an object; the file appears when it is complete."""
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")
-        quoted = urllib.parse.quote(self.prefix + name, safe="")
-        path_of_object = f"/storage/v1/b/{self.name}/o/{quoted}"
-        with self._open(path_of_object, alt="media") as answer, open(temporary, "wb") as file:
-            shutil.copyfileobj(answer, file, 1 << 20)
-        os.replace(temporary, path)
+        Raises:
+            OSError: it never succeeded.
+            RuntimeError: the bucket refuses it.
+        """
+        for pause in (*PAUSES, 0.0):
+            try:
+                return transfer()
+            except TROUBLE as error:
+                problem, code = error, 503
+                if isinstance(error, urllib.error.HTTPError):
+                    code = error.code
+                    error.close()
+                if code == 404:
+                    return False
+                if code < 500 and code != 429:
+                    raise RuntimeError(
+                        f"gs://{self.name} answers {code} to this host's service account: it needs "
+                        "roles/storage.objectUser on the bucket"
+                    ) from None
+            time.sleep(pause)
+        raise OSError(errno.EIO, f"gs://{self.name} does not answer ({problem})")
+
+    def download(self, name: str, path: Path, say: Callable[[str], None]) -> bool:
+        """Download an object; False if there is none."""
+
+        def transfer() -> bool:
+            quoted = urllib.parse.quote(self.prefix + name, safe="")
+            with self._open(f"/storage/v1/b/{self.name}/o/{quoted}?alt=media") as answer:
+                say(f"Downloading {name} ({(answer.length or 0) >> 20} MB)")
+                with open(path, "wb") as file:
+                    shutil.copyfileobj(answer, file, 1 << 20)
+                if answer.length:  # `read` does not complain
+                    raise ConnectionError(f"{answer.length} bytes are missing")
+            return True
+
+        return self._repeat(transfer)
 
     def upload(self, name: str, path: Path) -> None:
         """Upload a file; the object appears when it is complete."""
-        with open(path, "rb") as file:
-            place, query = (
-                f"/upload/storage/v1/b/{self.name}/o",
-                {"uploadType": "media", "name": self.prefix + name},
-            )
-            self._open(place, file, path.stat().st_size, **query).close()
+
+        def transfer() -> bool:
+            query = urllib.parse.urlencode({"uploadType": "media", "name": self.prefix + name})
+            with open(path, "rb") as file:
+                self._open(f"/upload/storage/v1/b/{self.name}/o?{query}", file, path.stat().st_size).close()
+            return True
+
+        if not self._repeat(transfer):
+            raise RuntimeError(f"There is no bucket gs://{self.name}")

@@ -1,8 +1,7 @@
 """Holds the pod for one controller: two would start their jobs on the same hosts without knowing of each other.
 
-The request describes the controller and says after how many seconds of silence it loses the pod. The answer is
-{"owner": null} if it has the pod now, as long as the connection lasts, or else the owner and for how many seconds the
-owner has been silent.
+The request describes the controller and after how many silent seconds it loses the pod. The answer has no owner if it
+has the pod now, as long as the connection lasts, or else the owner and for how many seconds it has been silent.
 """
 
 import fcntl
@@ -16,16 +15,24 @@ from typing import Any
 from .agent import send, serve
 from .tasks import note_activity, owner_of_pod, owner_path
 
+LOOK_SECONDS = 5.0
+
 
 def hold(owner: dict[str, Any]) -> None:
     """Hold the pod until the controller goes away, or answer who has it."""
     # Not truncated before the lock is held.
     with open(owner_path(), "a+") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            send({"answer": {"owner": owner_of_pod() or {"who": "somebody", "silent": 0.0}}})
-            return
+        deadline = time.monotonic() + LOOK_SECONDS
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                other = owner_of_pod()  # None: somebody was only looking who has it, or is just taking it
+                if other or time.monotonic() > deadline:
+                    send({"answer": {"owner": other or {"who": "somebody", "silent": 0.0}}})
+                    return
+                time.sleep(0.05)
         file.truncate(0)
         file.write(json.dumps(owner))
         file.flush()

@@ -27,10 +27,6 @@ TAIL_LINES = 12
 Say = Callable[[str], None]
 
 
-def say_to_controller(sentence: str) -> None:
-    send({"say": sentence})
-
-
 def prepare(
     name: str, lock: str, python: str, store: str | None = None, keep: bool = False, api: str | None = None
 ) -> Path:
@@ -40,6 +36,10 @@ def prepare(
     """
     if not TASK_NAME.fullmatch(name):
         raise ValueError(f"{name!r} cannot name an environment")
+
+    def say(sentence: str) -> None:
+        send({"say": sentence})
+
     folder = root() / "environments" / name
     folder.parent.mkdir(exist_ok=True)
     with open(folder.with_suffix(".lock"), "w") as guard:
@@ -51,14 +51,12 @@ def prepare(
         archive = root() / f"{name}.tar"
         bucket = Bucket(store, api) if store else None
         try:
-            if bucket and (size := bucket.list().get(archive.name)):
-                say_to_controller(f"Downloading {archive.name} ({size >> 20} MB)")
-                bucket.download(archive.name, archive)
+            if bucket and bucket.download(archive.name, archive, say):
                 unpack(archive, folder)
             else:
-                build(folder, lock, python, say_to_controller)
+                build(folder, lock, python, say)
                 if bucket and keep and "/" not in python:
-                    say_to_controller(f"Storing {archive.name} in {store}")
+                    say(f"Storing {archive.name} in {store}")
                     pack(folder, archive)
                     bucket.upload(archive.name, archive)
         finally:
@@ -72,20 +70,8 @@ def build(folder: Path, lock: str, python: str, say: Say, platform: str | None =
     uv = install_uv(say)
     # For a version uv downloads an interpreter; a path names one on the host.
     managed = [] if "/" in python else ["--managed-python"]
-    _run(
-        [
-            str(uv),
-            "venv",
-            "--no-cache",
-            "--quiet",
-            "--relocatable",
-            *managed,
-            "--python",
-            python,
-            str(folder),
-        ],
-        say,
-    )
+    venv = [str(uv), "venv", "--no-cache", "--quiet", "--relocatable", *managed]
+    _run([*venv, "--python", python, str(folder)], say)
     if managed:
         _link(folder, interpreter_of(folder))
     requirements = folder / "requirements.lock"
@@ -156,14 +142,9 @@ def install_uv(say: Say) -> Path:
 def _run(argv: list[str], say: Say) -> None:
     # torch's builds for CUDA bring gigabytes that a TPU host never uses.
     settings = {"UV_PYTHON_INSTALL_DIR": str(root() / "pythons"), "NO_COLOR": "1", "UV_TORCH_BACKEND": "cpu"}
+    environment, nothing, pipe = {**os.environ, **settings}, subprocess.DEVNULL, subprocess.PIPE
     process = subprocess.Popen(
-        argv,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        env={**os.environ, **settings},
+        argv, stdin=nothing, stdout=pipe, stderr=subprocess.STDOUT, errors="replace", env=environment
     )
     assert process.stdout
     tail: list[str] = []

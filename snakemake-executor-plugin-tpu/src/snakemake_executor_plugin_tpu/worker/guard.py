@@ -22,6 +22,7 @@ import time
 import urllib.error
 import urllib.request
 import uuid
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +39,11 @@ def ask(url: str, method: str = "GET", token: str = "", data: bytes | None = Non
     """Call the metadata server, or with a token the TPU API. Raises urllib.error.HTTPError, OSError."""
     header = {"Authorization": f"Bearer {token}"} if token else {"Metadata-Flavor": "Google"}
     request = urllib.request.Request(url, data, {**header, "Content-Type": "application/json"}, method=method)
-    with urllib.request.urlopen(request, timeout=20) as answer:
-        return str(answer.read().decode())
+    try:
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            return str(answer.read().decode())
+    except HTTPException as error:  # a connection that broke
+        raise OSError(f"{type(error).__name__}: {error}") from None
 
 
 def last_activity() -> float:
@@ -91,7 +95,6 @@ class Guard:
             ask(f"{METADATA}instance/guest-attributes/{ATTRIBUTES}idle", "PUT", data=message)
 
     def hear(self, seconds: float) -> None:
-        """Receive messages for so many seconds."""
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0:
             if select.select([self.socket], [], [], left)[0]:
@@ -144,10 +147,8 @@ class Guard:
         """Whether a host answers at all: a refused connection is an answer, too."""
         try:
             socket.create_connection((self.addresses[rank], 22), timeout=2).close()
-        except ConnectionRefusedError:
-            return True
-        except OSError:
-            return False
+        except OSError as error:
+            return isinstance(error, ConnectionRefusedError)
         return True
 
     def why_delete(self) -> str:
@@ -206,30 +207,33 @@ class Guard:
             self.call("DELETE", f"nodes/{self.orders['name']}")
 
     def note(self, why: str) -> None:
-        """Write the state for `status`."""
-        state = {
+        told = {
             "idle": round(self.pod_idle()),
             "limit": self.limit,
             "end": self.end,
             "heard": len(self.heard),
-            "checked": self.checked,
-            "error": self.error,
-            "deleting": why,
         }
+        state = {**told, "checked": self.checked, "error": self.error, "deleting": why}
         new = RUN / ".guard.json"
         new.write_text(json.dumps(state))
         os.replace(new, RUN / "guard.json")
 
     def run(self) -> None:
+        while True:
+            try:
+                self.watch()
+            except Exception as error:  # nothing may end the guard
+                self.error = f"its guard failed ({type(error).__name__}: {error})"
+                time.sleep(self.pause)
+
+    def watch(self) -> None:
         why = ""
         while True:
             self.tell()
             if time.monotonic() > self.check_at:
                 self.check()
-                soon = self.error or self.is_young()
-                self.check_at = time.monotonic() + (
-                    min(RETRY_SECONDS, 7 * self.pause) if soon else CHECK_SECONDS
-                )
+                soon = min(RETRY_SECONDS, 7 * self.pause)
+                self.check_at = time.monotonic() + (soon if self.error or self.is_young() else CHECK_SECONDS)
             with contextlib.suppress(OSError):
                 self.note(why)
             self.hear(self.pause)

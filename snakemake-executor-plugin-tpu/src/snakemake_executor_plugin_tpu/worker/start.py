@@ -51,9 +51,8 @@ def _fill(folder: Path, spec: dict[str, Any]) -> TextIO:
     for part in (folder, folder / "bin", folder / "requests"):
         part.mkdir(parents=True)
     tpurun = folder / "bin" / "tpurun"
-    tpurun.write_text(
-        f'#!/bin/sh\nexec "{sys.executable}" -I "{Path(__file__).with_name("tpurun.py")}" "$@"\n'
-    )
+    program = Path(__file__).with_name("tpurun.py")
+    tpurun.write_text(f'#!/bin/sh\nexec "{sys.executable}" -I "{program}" "$@"\n')
     tpurun.chmod(0o700)
     (folder / "spec.json").write_text(json.dumps(spec))
     (folder / "lease").write_text(str(spec.get("lease", 0)))

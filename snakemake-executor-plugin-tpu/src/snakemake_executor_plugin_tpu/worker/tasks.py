@@ -59,13 +59,9 @@ def read(path: Path) -> str | None:
         return None
 
 
-def read_progress(folder: Path) -> str | None:
-    return (read(folder / "progress") or "").strip()[:200] or None
-
-
-def read_status(folder: Path) -> str | None:
-    """Return the state that the job reported last, on one line."""
-    return " ".join((read(folder / "status") or "").split())[:200] or None
+def read_line(folder: Path, name: str) -> str | None:
+    """Return what the job reported last as its `progress` or `status`, on one line."""
+    return " ".join((read(folder / name) or "").split())[:200] or None
 
 
 def write_exit(folder: Path, record: dict[str, Any]) -> None:

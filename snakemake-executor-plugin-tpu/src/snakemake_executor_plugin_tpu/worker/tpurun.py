@@ -27,14 +27,8 @@ POLL_SECONDS = 0.05
 
 def rank_variables(rank: int, size: int, address: str, port: str) -> dict[str, str]:
     """Return the variables from which torch.distributed and others start."""
-    return {
-        "RANK": str(rank),
-        "WORLD_SIZE": str(size),
-        "LOCAL_RANK": "0",
-        "LOCAL_WORLD_SIZE": "1",
-        "MASTER_ADDR": address,
-        "MASTER_PORT": str(port),
-    }
+    ranks = {"RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+    return {**ranks, "MASTER_ADDR": address, "MASTER_PORT": port}
 
 
 def exported(base: dict[str, str], now: dict[str, str]) -> dict[str, str]:
@@ -72,17 +66,7 @@ def write(path: Path, text: str) -> None:
     os.replace(temporary, path)
 
 
-def result_of(path: Path) -> dict[str, Any] | None:
-    """Return how the other ranks ended, or None until the controller knows."""
-    try:
-        found: dict[str, Any] = json.loads(path.read_text())
-        return found
-    except FileNotFoundError:
-        return None
-
-
 def end(process: subprocess.Popen[bytes], grace: float) -> None:
-    """Stop rank 0 because another rank failed."""
     process.terminate()
     try:
         process.wait(grace)
@@ -114,13 +98,16 @@ def run_on_all(argv: list[str], size: int, folder: Path) -> int:
     requests = folder / "requests"
     write(requests / f"{name}.json", json.dumps(request))
     code = result = None
+    answer = requests / f"{name}.result"
     while True:
         if code is None and (code := process.poll()) is not None:
             code = code if code >= 0 else 128 - code
             write(requests / f"{name}.rank0", str(code))
         if code:
             break
-        if result is None and (result := result_of(requests / f"{name}.result")) and result["code"]:
+        if result is None and answer.exists():
+            result = json.loads(answer.read_text())
+        if result and result["code"]:
             if code is None:
                 end(process, float(os.environ.get("TPURUN_GRACE", "10")))
             code = result["code"]
