@@ -109,7 +109,7 @@ def rehearse(
             count = str(len(pod.hosts))
             words = ("--profile", "profiles/pod", "--tpu-accelerator-type", accelerator)
             words += ("--jobs", count, "--resources", f"tpu_hosts={count}", "--config", f"pod_hosts={count}")
-            words += (f"storage_prefix={environment['TRM_BUCKET']}", "scale=rehearsal")
+            words += ("scale=rehearsal",)
             code = snakemake(there, environment, folder / "there.log", *words)
         finally:
             done.set()

@@ -2,9 +2,11 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import yaml
+from snakemake.cli import parse_args
 
 from snakemake_executor_plugin_tpu.__main__ import read_profile
 from tests.pipeline.conftest import ROOT
@@ -71,6 +73,19 @@ def test_a_profile_without_a_project_is_one_sentence(monkeypatch):
     assert result.returncode != 0
     assert "config/cloud.yaml: project is not set" in result.stderr
     assert len(result.stderr.splitlines()) <= 3
+
+
+@pytest.mark.parametrize("profile", ["tpu", "pod"])
+def test_a_setting_of_the_command_line_leaves_the_bucket_alone(profile, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    for name, value in GOOD.items():
+        monkeypatch.setenv(VARIABLES[name], value)
+    _, args = parse_args(["--profile", f"profiles/{profile}", "--config", "experiments=baseline"])
+    config = {}
+    for file in args.configfile:
+        config |= yaml.safe_load(Path(file).read_text())
+    assert config["storage_prefix"].rstrip("/") == GOOD["bucket"].rstrip("/")
+    assert "storage_prefix" not in str(args.config)  # which would replace it
 
 
 def test_the_profile_asks_for_weights_and_biases_if_its_key_is_named(monkeypatch):

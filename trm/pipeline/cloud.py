@@ -5,7 +5,10 @@ import re
 import sys
 from pathlib import Path
 
+import yaml
+
 from trm.errors import UserError
+from trm.io import write_text
 from trm.study.reading import read_yaml
 
 VARIABLES = {"project": "GOOGLE_CLOUD_PROJECT", "zone": "TRM_ZONE", "bucket": "TRM_BUCKET", "pod": "TRM_POD"}
@@ -30,6 +33,16 @@ def profile_settings() -> dict[str, str]:
         if "snakemake" in (program.stem, program.parent.name):
             raise SystemExit(f"profile: {error}") from None
         raise
+
+
+def profile_config(name: str, **settings: str) -> str:
+    """Write a profile's settings of the workflow into a file for its `configfile:`, and return the path.
+
+    `--config` adds to a file, but would replace the profile's whole `config:`, and with it the bucket.
+    """
+    path = Path(".snakemake") / f"profile-{name}.yaml"
+    write_text(path, yaml.safe_dump(settings))
+    return str(path)
 
 
 def cloud_settings(path: str | Path = "config/cloud.yaml") -> dict[str, str]:

@@ -36,7 +36,9 @@ def update_dense(table: Tensor, gradient: Tensor, lr: Tensor | float, weight_dec
     table.copy_(torch.where(touched, _stepped(table, gradient[:, :-1], lr, weight_decay), table))
 
 
-def update_rows(table: Tensor, ids_B: Tensor, grads_BD: Tensor, lr: Tensor | float, weight_decay: float) -> None:
+def update_rows(
+    table: Tensor, ids_B: Tensor, grads_BD: Tensor, lr: Tensor | float, weight_decay: float
+) -> None:
     """Same as `update_dense` for a large table, from the global batch's ids and per-row gradients."""
     same_BB = (ids_B[:, None] == ids_B).to(grads_BD.dtype)
     ids = ids_B.long()
