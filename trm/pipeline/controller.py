@@ -65,6 +65,8 @@ class Controller(logging.Filter):
             write_json(
                 checks.LISTS.format(self._project.study.scale_name), self._project.study.replaced_figures
             )
+        # only now Snakemake knows its executor
+        if get_event(record) == LogEvent.RUN_INFO and not self._dryrun:
             self._start_servers()
         if not self._dryrun:
             self._events.take(record)
