@@ -266,8 +266,8 @@ class Executor(plugin.Executor):  # type: ignore[misc]
         found: dict[str, str] = {}
         for line in text.splitlines():
             number, state, folder, name = line.split("|", 3)
-            study, _, made = name.partition(".")
-            if study != self.study or state not in ALIVE:
+            made = name.removeprefix(f"{self.study}.")
+            if made == name or state not in ALIVE:
                 continue
             if os.path.realpath(folder) != os.path.realpath(self.workflow.workdir_init):
                 continue
