@@ -238,7 +238,17 @@ def test_an_array_that_is_refused_leaves_the_others_alone(executor, monkeypatch)
     executor._earlier = {}
     executor.run_array_jobs([Job("a", nodes=1), Job("b", nodes=2)])  # no two tasks of an array
     assert executor.submitted == {"a": "12_1"}
-    assert executor.failed == [("b", "sbatch failed: no account. ")]
+    assert executor.failed == [("b", "sbatch failed: ValueError: no account. ")]
+
+
+def test_an_error_in_a_submissions_thread_ends_the_workflow(executor, commands, tmp_path):
+    """Else the workflow would wait for this job for ever."""
+    commands("squeue", "a line that squeue never prints")
+    errors = []
+    executor.workflow.scheduler = SimpleNamespace(executor_error_callback=errors.append)
+    executor.run_job(Job())
+    executor.run_array_jobs([Job()])
+    assert [type(error) for error in errors] == [ValueError, ValueError]
 
 
 @pytest.mark.parametrize(
@@ -291,7 +301,7 @@ def test_all_jobs_are_cancelled_also_while_they_are_looked_at(executor, commands
     executor.cancel()
     assert (tmp_path / "calls").read_text() == "scancel 7\n"
     executor._report_job_submission_threadsafe(submitted("8"))  # sbatch returned only now
-    assert (tmp_path / "calls").read_text() == "scancel 7\nscancel 7 8\n"
+    assert (tmp_path / "calls").read_text() == "scancel 7\nscancel 8\n"
     asyncio.run(executor.sleep())  # ends at once
 
 

@@ -15,7 +15,8 @@ import subprocess
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -110,18 +111,32 @@ class Executor(plugin.Executor):  # type: ignore[misc]
 
     def run_job(self, job: Any) -> None:
         """Submit a job, or take over that of an earlier controller. Waits while Slurm takes no jobs."""
-        if job.is_group() and self.max_minutes:
-            job._resources["runtime"] = min(job.resources["runtime"], self.max_minutes)
-        self._submission.name = f"{self.study}.{name_of(job)}"
-        while not self._adopt(job):
-            self._submission.refused = ""
-            super().run_job(job)  # reports every error
-            if not self._submission.refused:
-                return
-            self._wait_for_slurm(self._submission.refused)
+        with self._watched():
+            if job.is_group() and self.max_minutes:
+                job._resources["runtime"] = min(job.resources["runtime"], self.max_minutes)
+            self._submission.name = f"{self.study}.{name_of(job)}"
+            while not self._adopt(job):
+                self._submission.refused = ""
+                super().run_job(job)  # reports its errors
+                if not self._submission.refused:
+                    return
+                self._wait_for_slurm(self._submission.refused)
 
     def run_array_jobs(self, jobs: list[Any]) -> None:
-        """The same for arrays, which become smaller where the limit of jobs is reached."""
+        """The same for arrays."""
+        with self._watched():
+            self._run_arrays(jobs)
+
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        """An error in a thread of its own ends the workflow: nobody else would see it."""
+        try:
+            yield
+        except Exception as error:
+            self.workflow.scheduler.executor_error_callback(error)
+
+    def _run_arrays(self, jobs: list[Any]) -> None:
+        """Submit arrays, which become smaller where the limit of jobs is reached."""
         size = self.max_array_size
         arrays = deque(
             alike[first : first + size] for alike in _alike(jobs) for first in range(0, len(alike), size)
@@ -131,9 +146,9 @@ class Executor(plugin.Executor):  # type: ignore[misc]
                 continue
             try:
                 problem = self._submit_array(tasks)
-            except Exception as error:  # nobody else would see it
-                self.logger.error(f"An array was not submitted: {error}", exc_info=True)
-                problem = str(error)
+            except Exception as error:  # of the plugin: an unknown account, an option that it refuses
+                self.logger.error("An array was not submitted", exc_info=True)
+                problem = f"{type(error).__name__}: {error}"
             if not problem:
                 continue
             if FULL.search(problem) and len(tasks) > 1:
@@ -174,7 +189,7 @@ class Executor(plugin.Executor):  # type: ignore[misc]
         script = f"#!/bin/sh\ncase $SLURM_ARRAY_TASK_ID in\n{tasks}esac\n"
         done = subprocess.run(call, shell=True, input=script, capture_output=True, text=True, check=False)
         if done.returncode:
-            return done.stderr
+            return done.stderr.strip() or f"exit code {done.returncode}"
         number = plugin.validate_or_get_slurm_job_id(done.stdout.strip().split(";")[0], done.stdout)
         self.logger.info(f"Slurm job {number} is an array of {len(jobs)} jobs of rule {first.name}.")
         for task, job in enumerate(jobs, 1):
@@ -212,14 +227,16 @@ class Executor(plugin.Executor):  # type: ignore[misc]
     # the end
 
     def cancel(self) -> None:
-        """Cancel all jobs, also those that wait to be submitted."""
+        """Cancel all jobs, also those that wait to be submitted or are looked at."""
         self._close()
+        with self.lock:
+            self.active_jobs = list(self._live.values())
         super().cancel()
 
     def cancel_jobs(self, active_jobs: list[Any]) -> None:
-        """Cancel all jobs: the plugin's list lacks those that it is looking at."""
+        """Cancel jobs."""
         try:
-            super().cancel_jobs(list(self._live.values()))
+            super().cancel_jobs(active_jobs)
         except WorkflowError as error:
             self.logger.error(f"{error}. `squeue --me` shows the jobs that are left")
 
@@ -244,8 +261,9 @@ class Executor(plugin.Executor):  # type: ignore[misc]
         name, fresh = name_of(job), False
         while not self._closing.is_set():
             with self._earlier_lock:
-                if self._earlier is None or (name in self._earlier and not fresh):
-                    self._earlier, fresh = self._find_earlier(), True  # a job may have ended since
+                # a job may have ended since the queue was read; a retry's first job may live though sbatch failed
+                if self._earlier is None or (not fresh and (job.attempt > 1 or name in self._earlier)):
+                    self._earlier, fresh = self._find_earlier(), True
                 if self._earlier is not None:
                     if number := self._earlier.pop(name, ""):
                         self.logger.info(
