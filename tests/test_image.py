@@ -15,7 +15,7 @@ from tests.slurm.conftest import study
 
 ROOT = Path(__file__).parents[1]
 BASE = "python:3.12-slim"
-DEBIAN = ("python3", "python3-pip", "python-is-python3", "ca-certificates")
+DEBIAN = ("python3", "python3-pip", "ca-certificates")
 """What a base of Debian's packages needs."""
 
 
@@ -64,6 +64,9 @@ def base(buildah, tmp_path_factory) -> str:
         pytest.skip(f"{BASE} cannot be pulled, and debootstrap failed: {made.stdout.splitlines()[-1]}")
     for path in root.glob("usr/lib/python3*/EXTERNALLY-MANAGED"):
         path.unlink()
+    (root / "usr/local/bin/python").symlink_to(
+        "/usr/bin/python3"
+    )  # beside what pip installs, as in the real base
     container = buildah("from", "scratch").stdout.strip()
     buildah("add", "--quiet", container, root, "/")
     buildah("config", "--env", "PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", container)
