@@ -1,7 +1,9 @@
 # The pipeline in one image, for `docker run` and for Snakemake's `--sdm apptainer` (docs/cluster.md).
 #   docker build --tag trm-scaling .
 #   docker run --rm --volume "$PWD/results:/study/results" trm-scaling
-FROM python:3.12-slim
+# another base must have python, pip and apt-get
+ARG BASE=python:3.12-slim
+FROM ${BASE}
 # g++: Triton and torch.compile build their launchers with it
 RUN apt-get update && apt-get install --yes --no-install-recommends g++ git openssh-client \
  && rm -rf /var/lib/apt/lists/*

@@ -27,7 +27,7 @@ SCALE ?= gpu
 # torch_xla has wheels for Linux on x86-64 only
 XLA ?= $(if $(filter Linux-x86_64,$(shell uname -s)-$(shell uname -m)),1,0)
 
-.PHONY: report study fetch schema test test-all test-full test-xla lint types docs notebooks shell bench rehearsal envs lock
+.PHONY: report study fetch schema test test-all test-full test-xla test-image lint types docs notebooks shell bench rehearsal envs lock
 .DEFAULT_GOAL := report
 
 # A path file, not an editable install: Snakemake finds plugins by listing folders.
@@ -87,6 +87,10 @@ test-full: $(VENV)/.ready $(if $(filter 1,$(XLA)),$(TPU_VENV)/.ready)
 
 test-xla: $(TPU_VENV)/.ready
 	$(TPU_VENV)/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests/xla tests/backends/cuda
+
+# builds the container image, where buildah is installed, and runs a study in it
+test-image: $(VENV)/.ready
+	TRM_TEST_IMAGE=1 $(BIN)/python -m pytest -p no:xdist -rs tests/test_image.py
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .

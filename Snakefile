@@ -39,7 +39,7 @@ CONTROLLER = Controller(PROJECT, config, workflow)
 if workflow.is_main_process and "slurm" in ExecutorPluginRegistry().plugins:
     from trm.pipeline.slurm_executor import use_executor
 
-    use_executor(PROJECT, workflow)
+    use_executor(PROJECT)
 
 if PLACE.prefix:
     try:

@@ -299,6 +299,31 @@ def finish(process: subprocess.Popen[bytes], deadline: float) -> str:
             process.wait()
 
 
+def run_all(todo: list[str], args: argparse.Namespace) -> dict[str, str]:
+    """Run jobs until the budget is spent; how each ended."""
+    deadline = time.monotonic() + 60 * args.minutes
+    ended = {}
+    warming = start("warm") if todo[:1] == ["checks"] and todo[1:] else None
+    try:
+        for name in todo:
+            if time.monotonic() > deadline:
+                ended[name] = "out of time"
+                continue
+            if warming and name != "checks":
+                # it would disturb what is timed; one that hangs leaves most of the budget
+                finish(warming, min(deadline, time.monotonic() + 60 * args.minutes / 4))
+                warming = None
+            print(f"== {name}", flush=True)
+            began = time.monotonic()
+            ended[name] = finish(start(name), deadline)
+            print(f"== {name}: {ended[name]} in {time.monotonic() - began:.0f} s", flush=True)
+            collect(args.out)
+    finally:
+        if warming:
+            finish(warming, 0)
+    return ended
+
+
 def collect(out: Path) -> dict[str, Any]:
     """Write OUT/gpu.json from the finished jobs."""
     paths = {name: out / f"{name}.json" for name in jobs()}
@@ -326,22 +351,7 @@ def main() -> int:
     if args.job:
         run_job(args)
         return 0
-    deadline = time.monotonic() + 60 * args.minutes
-    todo = [name for name in args.only or names if not (args.out / f"{name}.json").exists()]
-    ended = {}
-    warming = start("warm") if todo[:1] == ["checks"] and todo[1:] else None
-    for name in todo:
-        if time.monotonic() > deadline:
-            ended[name] = "out of time"
-            continue
-        if warming and name != "checks":
-            finish(warming, deadline)  # it would disturb what is timed
-            warming = None
-        print(f"== {name}", flush=True)
-        began = time.monotonic()
-        ended[name] = finish(start(name), deadline)
-        print(f"== {name}: {ended[name]} in {time.monotonic() - began:.0f} s", flush=True)
-        collect(args.out)
+    ended = run_all([name for name in args.only or names if not (args.out / f"{name}.json").exists()], args)
     results = collect(args.out)
     print("\n".join(line(name, document["result"]) for name, document in results.items()))
     failed = {name for name, how in ended.items() if how == "FAILED"}
@@ -354,4 +364,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # which ends the jobs, too
     sys.exit(main())

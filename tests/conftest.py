@@ -19,6 +19,7 @@ FULL = (
     "storage/test_training.py",
     "training/test_faults.py",
     "training/test_workers.py",
+    "test_image.py",
 )
 """Folders and files of tests that take long, or need Slurm or the second environment."""
 

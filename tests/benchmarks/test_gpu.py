@@ -1,6 +1,7 @@
 """The script for a GPU, run whole at a tiny size on the CPU."""
 
 import json
+import signal
 import subprocess
 import sys
 
@@ -70,6 +71,16 @@ def test_a_spent_budget_leaves_what_is_finished(tmp_path, monkeypatch, capfd):
     assert call(monkeypatch, "--tiny", "--minutes", "1", "--out", tmp_path) == 0
     assert "no time for: workers" in capfd.readouterr().out
     assert list(json.loads((tmp_path / "gpu.json").read_text())) == ["ceilings"]
+
+
+def test_what_was_started_ends_with_the_budget(tmp_path, monkeypatch, capfd):
+    """The checks took all of it, while another process compiled."""
+    monkeypatch.setattr(gpu, "jobs", lambda: ["checks", "ceilings"])
+    begin, started = gpu.start, []
+    monkeypatch.setattr(gpu, "start", lambda name: started.append(begin(name)) or started[-1])
+    assert call(monkeypatch, "--tiny", "--minutes", "0", "--out", tmp_path) == 0
+    assert "no time for: checks, ceilings" in capfd.readouterr().out
+    assert [process.poll() for process in started] == [-signal.SIGKILL]
 
 
 @pytest.mark.full

@@ -1,10 +1,13 @@
 """CSV sources: layouts that are read, and a table of what is refused, by file and line."""
 
 import gzip
+from copy import deepcopy
 
 import pytest
+import yaml
 
 from tests.data.conftest import small
+from tests.pipeline.conftest import STUDY
 from trm.data import csv_source
 from trm.data.pool import load_pool
 from trm.errors import UserError
@@ -188,3 +191,33 @@ def test_remote_files_are_fetched_once_and_checked(tmp_path, pool_4x4, monkeypat
     assert opened == ["gs://team/puzzles"]
     with pytest.raises(UserError, match="gs://team/puzzles/a.csv has the SHA-256"):
         build_source(csv_config("gs://team/puzzles/a.csv", sha256=("1" * 64,)), tmp_path / "other")
+
+
+def test_a_login_node_fetches_what_comes_from_the_network(tmp_path, pool_4x4, monkeypatch, capsys):
+    """`trm data fetch` makes the pools that need it, and only those; a later study finds them."""
+    from trm.cli import main
+    from trm.io import sha256_file
+    from trm.storage import open_store
+    from trm.tasks import source
+
+    (tmp_path / "bucket").mkdir()
+    path = tmp_path / "bucket/a.csv"
+    path.write_text(HEADER + "".join(lines(pool_4x4, 40)))
+    opened = []
+    monkeypatch.setattr(
+        source, "open_store", lambda uri: opened.append(uri) or open_store(tmp_path / "bucket")
+    )
+    monkeypatch.setenv("TRM_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    document = deepcopy(STUDY)
+    remote = {"data.source": "csv", "data.files": ["gs://team/a.csv"], "data.sha256": [sha256_file(path)]}
+    document["experiments"]["batch"]["grid"] = {"product": {"training.batch_size": [4]}}
+    document["experiments"]["batch"]["set"] = remote | {"data.clues_min": 0, "data.clues_max": 0}
+    (tmp_path / "study.yaml").write_text(yaml.safe_dump(document))
+    command = ["data", "fetch", "--study", "study.yaml"]
+    assert main(command) == main([*command, "batch"]) == 0
+    (manifest,) = tmp_path.glob("results/sources/*/manifest.json")
+    assert opened == ["gs://team"]
+    out = capsys.readouterr().out
+    assert f"{manifest.parent.relative_to(tmp_path)}: 40 puzzles" in out
+    assert out.count("Everything that comes from the network is here.") == 2

@@ -14,7 +14,7 @@ PLUGIN = "snakemake_executor_plugin_cluster_generic"
 SUBMIT = """\
 #!/bin/sh
 # As a strict batch system: an empty environment, another folder, nothing on stdin; returns at once with an id.
-echo "$1" >>"$0.asked"
+echo "$1:$TRM_FORK_SERVER" >>"$0.asked"
 setsid env -i HOME=/nonexistent PATH=/usr/bin:/bin sh -c 'cd / && exec sh "$0"' "$2" >>"$0.log" 2>&1 </dev/null &
 echo $!
 """
@@ -47,5 +47,6 @@ def test_a_run_is_trained_by_jobs_that_inherit_nothing(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr + (tmp_path / "submit.log").read_text()
     asked = (tmp_path / "submit.asked").read_text().split()
     assert [line.partition(":")[0] for line in asked] == ["0", "0", "1"]  # puzzles, data set, training
+    assert [line.rpartition(":")[2] for line in asked] == ["", "", ""]  # no server of this machine runs them
     (record,) = project.folder.glob("results/runs/*/training.json")
     assert json.loads(record.read_text())["outcome"] == "finished"

@@ -3,12 +3,16 @@
 import asyncio
 import os
 import signal
+import threading
+import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from trm.cli import main
 from trm.cli.train import _resume_later
+from trm.pipeline import slurm, slurm_executor
 from trm.pipeline.slurm import job_id, minutes_left, requeue, stretch_minutes
 from trm.pipeline.slurm_executor import Executor
 
@@ -56,6 +60,22 @@ def test_what_slurm_refuses_is_said(commands):
     said = []
     requeue(said.append)
     assert "cannot be requeued (Requested operation is presently disabled)" in said[-1]
+
+
+def test_a_job_goes_back_once_slurm_answers_again(commands, tmp_path, monkeypatch):
+    """slurmctld is away when the run stops before its time limit."""
+    monkeypatch.setattr(slurm, "PAUSE", 0)
+    away = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
+    (tmp_path / "squeue").write_text(
+        f"#!/bin/sh\ncd {tmp_path}\n[ -e asked ] && echo RUNNING && exit\ntouch asked\necho '{away}' >&2\nexit 1\n"
+    )
+    (tmp_path / "squeue").chmod(0o755)
+    (tmp_path / "scontrol").write_text(f"#!/bin/sh\necho $* > {tmp_path}/calls\n")
+    (tmp_path / "scontrol").chmod(0o755)
+    said = []
+    requeue(said.append)
+    assert said == ["requeueing Slurm job 7: its next start resumes the run"]
+    assert (tmp_path / "calls").read_text() == "requeue 7\n"
 
 
 def test_a_job_that_made_no_step_does_not_go_back(commands, capsys):
@@ -120,27 +140,183 @@ def test_job_on_a_tpu_asks_the_plugin_to_launch_it_again(tmp_path, monkeypatch):
     assert (tmp_path / "again").exists()
 
 
-@pytest.mark.parametrize(("first", "pauses"), [(1, [1.25, 1.5625]), (40, [50, 62.5])])
-def test_pauses_between_looks_grow_by_a_share(monkeypatch, first, pauses):
-    """A short job whose end the user asks to see soon is not looked at ten seconds later."""
+class Job:
+    """What the executor reads of a job of rule `train`."""
 
-    async def running(self, jobs):
-        return dict.fromkeys(jobs, "RUNNING")
+    name, threads, log, restart_times, attempt = "train", 1, (), 1, 1
+    rule = SimpleNamespace(name="train")
 
-    async def look():
-        return [
-            info async for info in executor.check_active_jobs([SimpleNamespace(external_jobid="7", aux={})])
-        ]
+    def __init__(self, run="a", **resources):
+        self.jobid, self.wildcards, self.resources, self.output = run, (run,), Resources(resources), ("none",)
 
-    monkeypatch.setattr(Executor, "_states", running)
-    executor = object.__new__(Executor)
-    executor.workflow = SimpleNamespace(
-        executor_settings=SimpleNamespace(init_seconds_before_status_checks=first)
+    def is_group(self):
+        return False
+
+
+class Resources(dict):
+    """Snakemake's: a dictionary whose values are attributes, too."""
+
+    __setattr__ = dict.__setitem__
+
+    def __getattr__(self, name):
+        if name not in self:
+            raise AttributeError(name)
+        return self[name]
+
+
+class Submitting(Executor):
+    """An executor whose jobs' ends are kept; `states` are Slurm's."""
+
+    def __init__(self, folder):
+        Executor.__init__(self, None, None)
+        settings = {
+            **{"init_seconds_before_status_checks": 0, "keep_successful_logs": True, "requeue": True},
+            **{"qos": None, "reservation": None},
+        }
+        self.workflow = SimpleNamespace(
+            executor_settings=SimpleNamespace(**settings), workdir_init=str(folder)
+        )
+        self.study, self.slurm_logdir, self.max_array_size, self.array_jobs = "small", folder, 100, {"train"}
+        self.lock, self.wait, self.next_seconds_between_status_checks = threading.Lock(), True, 1e9
+        self.logger = SimpleNamespace(info=print, warning=print, error=lambda text, **rest: print(text))
+        self._submitted_job_clusters, self._main_event_loop = set(), None
+        self.submitted, self.failed, self.states = {}, [], {}
+
+    def report_job_submission(self, info):
+        self.submitted[info.job.jobid] = info.external_jobid
+
+    def report_job_error(self, info, msg, **rest):
+        self.failed.append((info.job.jobid, msg))
+
+    async def _states(self, jobs):
+        return self.states
+
+    def look(self, *infos):
+        """Jobs that go on."""
+
+        async def look():
+            return [info async for info in self.check_active_jobs(infos)]
+
+        return asyncio.run(look())
+
+
+@pytest.fixture
+def executor(tmp_path, monkeypatch):
+    monkeypatch.setattr(slurm_executor.plugin.Executor, "__init__", lambda *_: None)
+    monkeypatch.chdir(tmp_path)
+    return Submitting(tmp_path)
+
+
+def submitted(number="7"):
+    aux = {"slurm_logfile": Path("log"), "since": time.time()}
+    return SimpleNamespace(job=Job(), external_jobid=number, aux=aux)
+
+
+def test_arrays_take_the_jobs_that_snakemake_gives(executor, monkeypatch):
+    """More are ready, but `--jobs` lets in only these: the plugin would wait for the others."""
+    monkeypatch.setattr(
+        Submitting, "_submit_job", lambda self, job: self.submitted.update({job.jobid: "alone"})
     )
-    executor.next_seconds_between_status_checks, executor._away_since = first, None
+    monkeypatch.setattr(
+        Submitting, "_submit_array_jobs", lambda self, jobs: self.submitted.update(array=len(jobs))
+    )
+    executor.workflow.dag = SimpleNamespace(ready_jobs=[Job(str(number)) for number in range(5)])
+    executor.run_jobs([Job("a"), Job("b")])
+    executor.run_jobs([Job("c")])
+    assert executor.submitted == {"array": 2, "c": "alone"}
+
+
+def test_an_array_that_is_refused_leaves_the_others_alone(executor, monkeypatch):
+    def submit(self, jobs):
+        if jobs[0].resources["nodes"] == 2:
+            raise ValueError("no account")
+        for job in jobs:
+            self._hand_over(job, "12_1")
+        return ""
+
+    monkeypatch.setattr(Submitting, "_submit_array", submit)
+    executor._earlier = {}
+    executor.run_array_jobs([Job("a", nodes=1), Job("b", nodes=2)])  # no two tasks of an array
+    assert executor.submitted == {"a": "12_1"}
+    assert executor.failed == [("b", "sbatch failed: ValueError: no account. ")]
+
+
+def test_an_error_in_a_submissions_thread_ends_the_workflow(executor, commands, tmp_path):
+    """Else the workflow would wait for this job for ever."""
+    commands("squeue", "a line that squeue never prints")
+    errors = []
+    executor.workflow.scheduler = SimpleNamespace(executor_error_callback=errors.append)
+    executor.run_job(Job())
+    executor.run_array_jobs([Job()])
+    assert [type(error) for error in errors] == [ValueError, ValueError]
+
+
+@pytest.mark.parametrize(
+    "reason", ["QOSMaxSubmitJobPerUserLimit", "AssocGrpSubmitJobsLimit", "Connection timed out"]
+)
+def test_slurms_limits_and_outages_use_up_no_retry(reason):
+    assert slurm_executor._may_pass(f"sbatch: error: {reason}")
+
+
+def test_a_retry_is_no_job_of_an_earlier_controller(executor, commands, tmp_path):
+    """The queue was read while the first attempt ran."""
+    commands("squeue", f"7|FAILED|{tmp_path}|small.train.a")
+    executor._earlier = {"train.a": "7"}
+    assert not executor._adopt(Job())
+    assert executor.submitted == {}
+
+
+def test_the_tasks_of_an_array_are_known_though_no_answer_came(executor, commands, tmp_path):
+    """Another thread may read the queue before sbatch returns, too."""
+    (tmp_path / "sbatch").write_text(
+        f"""#!/bin/sh
+echo "#!/bin/sh\necho '12_2|PENDING|{tmp_path}|$3'" >{tmp_path}/squeue
+chmod +x {tmp_path}/squeue
+echo 'sbatch: error: Batch job submission failed: Socket timed out on send/recv operation' >&2
+exit 1
+"""
+    )
+    (tmp_path / "sbatch").chmod(0o755)
+    executor._failed_nodes, executor._fallback_account_arg, executor._partitions = set(), "", None
+    executor._fallback_partition = "gpu"
+    executor.format_job_exec = lambda job: f"make {job.jobid}"
+    assert "Socket timed out" in executor._submit_array([Job("a"), Job("b")])
+    assert executor._find_earlier() == {"train.b": "12_2"}
+
+
+def test_a_preempted_job_that_slurm_does_not_take_back_fails(executor):
+    executor.states = {"7": "PREEMPTED"}
+    info = submitted()
+    assert executor.look(info) == [info]
+    info.aux["unknown"] -= 60 * executor.lost_minutes
+    assert executor.look(info) == []
+    assert executor.failed == [("a", "Slurm job 7 ended as PREEMPTED and was not put back into the queue. ")]
+
+
+def test_all_jobs_are_cancelled_also_while_they_are_looked_at(executor, commands, tmp_path):
+    """Snakemake's list of jobs is empty meanwhile."""
+    commands("scancel", "")
+    executor._report_job_submission_threadsafe(submitted())
+    executor.active_jobs, executor.shutdown = [], lambda: None
+    executor.cancel()
+    assert (tmp_path / "calls").read_text() == "scancel 7\n"
+    executor._report_job_submission_threadsafe(submitted("8"))  # sbatch returned only now
+    assert (tmp_path / "calls").read_text() == "scancel 7\nscancel 8\n"
+    asyncio.run(executor.sleep())  # ends at once
+
+
+@pytest.mark.parametrize(("first", "pauses"), [(1, [1.25, 1.5625]), (40, [50, 62.5])])
+def test_pauses_between_looks_grow_by_a_share(executor, first, pauses):
+    """A short job whose end the user asks to see soon is not looked at ten seconds later."""
+    info, executor.states = submitted(), {"7": "PENDING"}
+    executor.workflow.executor_settings.init_seconds_before_status_checks = first
+    executor.next_seconds_between_status_checks = first
     for pause in pauses:
-        assert len(asyncio.run(look())) == 1
+        assert executor.look(info) == [info]
         assert executor.next_seconds_between_status_checks == pause
     for _ in range(30):
-        asyncio.run(look())
+        executor.look(info)
     assert executor.next_seconds_between_status_checks == 120
+    executor.states = {"7": "RUNNING"}
+    executor.look(info)
+    assert executor.next_seconds_between_status_checks == first

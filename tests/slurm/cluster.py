@@ -230,10 +230,14 @@ class Cluster:
         process.terminate()
         process.wait()
 
+    def end_jobs(self) -> None:
+        """End all jobs. Running ones are killed: a cancelled one has some seconds."""
+        self.run("scancel", "--me", "--state=PENDING", check=False)
+        self.run("scancel", "--me", "--signal=KILL", "--full", "--state=RUNNING", check=False)
+
     def stop(self) -> None:
         """Stop all jobs and daemons."""
-        self.run("scancel", "--state=PENDING", check=False)
-        self.run("scancel", "--signal=KILL", "--full", "--state=RUNNING", check=False)
+        self.end_jobs()
         for process in reversed(self._processes.values()):
             process.terminate()
         for process in self._processes.values():

@@ -130,23 +130,28 @@ class Study:
         for process in self._started:
             process.kill()
             process.wait()
-        for job, state in self.cluster.jobs().items():
-            if state in ("PENDING", "RUNNING"):
-                self.cluster.run("scancel", "--signal=KILL", "--full", job, check=False)
-                self.cluster.run("scancel", job, check=False)
+        self.cluster.end_jobs()
 
     def trained(self) -> list[dict]:
         """training.json of every finished run."""
         return [json.loads(p.read_text()) for p in sorted(self.folder.glob("results/runs/*/training.json"))]
 
+    def logs(self, count: int = 1) -> list[str]:
+        """The logs of all runs that have one, and empty ones up to `count`."""
+        found = [path.read_text() for path in self.folder.glob("logs/train/[!.]*.log")]
+        return found + [""] * (count - len(found))
+
     def log(self) -> str:
         """The log of the only run so far."""
-        return "".join(path.read_text() for path in self.folder.glob("logs/train/[!.]*.log"))
+        return "".join(self.logs())
 
-    def newest_step(self) -> int:
-        """The step of the newest complete checkpoint; 0: none."""
-        found = self.folder.glob("results/checkpoints/*/step-*/manifest.json")
-        return max((int(re.sub(r"\D", "", path.parent.name)) for path in found), default=0)
+    def newest_steps(self) -> list[int]:
+        """The step of the newest complete checkpoint of each run that has one."""
+        newest: dict[Path, int] = {}
+        for path in self.folder.glob("results/checkpoints/*/step-*/manifest.json"):
+            step = int(re.sub(r"\D", "", path.parent.name))
+            newest[path.parents[1]] = max(step, newest.get(path.parents[1], 0))
+        return sorted(newest.values())
 
     def wait(self, ready: Callable[[], object], what: str) -> None:
         """Wait until a condition holds."""
@@ -162,16 +167,17 @@ class Study:
 @pytest.fixture
 def new_study(cluster, data, tmp_path) -> Iterator[Callable[..., Study]]:
     """A function that makes a study: `new_study(steps=40, seeds=2)`."""
-    yield from _studies(cluster, data, tmp_path)
+    yield from studies(cluster, data, tmp_path)
 
 
 @pytest.fixture
 def recorded_study(recorded_cluster, data, tmp_path) -> Iterator[Callable[..., Study]]:
     """The same on the cluster with accounting."""
-    yield from _studies(recorded_cluster, data, tmp_path)
+    yield from studies(recorded_cluster, data, tmp_path)
 
 
-def _studies(cluster: Cluster, data: Path, folder: Path) -> Iterator[Callable[..., Study]]:
+def studies(cluster: Cluster, data: Path, folder: Path) -> Iterator[Callable[..., Study]]:
+    """Yield a function that makes studies, on idle nodes, and end them."""
     made: list[Study] = []
     cluster.ready()
 

@@ -1,51 +1,48 @@
-"""Controllers that are killed, lose Slurm or meet each other."""
+"""Controllers that are killed, stopped or lose Slurm."""
 
 import os
 import signal
 
-from tests.slurm.test_interruptions import LONG, training_job
+from tests.slurm.test_interruptions import LONG, outage, restarts, stopped_steps, training_job
 
 
-def test_a_killed_controllers_jobs_are_taken_over(new_study):
+def test_a_killed_controllers_jobs_are_taken_over_and_cancelled_for_good(new_study):
     study = new_study(steps=LONG, seeds=2)
-    command = ("--until", "train", "--retries", "0")
-    process = study.start(*command)
+    study.slow_writes()
+    process = study.start("--until", "train")
     study.wait(lambda: len(study.running()) == 2, "both jobs")
     names = {study.cluster.show(job)["JobName"] for job in study.jobs()}
     assert len(names) == 2
     assert all(name.startswith("small.train.sudoku4-") for name in names)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
-    again = study.start(*command)
+    again = study.start("--until", "train")
     study.wait(lambda: study.output.count("from an earlier start") == 2, "the second controller")
-    assert len(study.jobs()) == 2
+    study.wait(lambda: all("step 10/" in log for log in study.logs(2)), "training")
     study.cluster.run("scancel", *study.jobs())
     study.wait(lambda: again.poll() == 1, "the end of the study")
-    assert len(study.jobs()) == 2
+    assert study.output.count("was cancelled. Repeat the command to resume it") == 2
+    assert [restarts(study, job) for job in study.jobs()] == [0, 0]  # not submitted again either
+    # though writing is slow
+    assert study.newest_steps() == stopped_steps(study)
+    assert len(stopped_steps(study)) == 2
 
 
-def outage(study, *options):
-    """End slurmctld until the controller has noticed it, and start it again."""
-    study.cluster.end_controller()
-    study.wait(lambda: "Slurm does not answer" in study.output, "the notice")
-    study.cluster.start_controller(*options)
-
-
-def test_an_outage_of_slurm_costs_nothing(new_study):
-    study = new_study(steps=1500)
-    process = study.start("--until", "train", "--retries", "0")
-    training_job(study)
-    outage(study)
-    study.wait(lambda: process.poll() == 0, "the end of the study")
-    (run,) = study.trained()
-    assert run["resumes"] == 0
+def test_a_job_that_never_starts_is_named_and_ends_with_its_controller(new_study):
+    study = new_study(steps=LONG)
+    process = study.start("--until", "train", "--set-resources", "train:runtime=300")
+    study.wait(lambda: "(PartitionTimeLimit): change it" in study.output, "the notice")
+    process.send_signal(signal.SIGINT)
+    study.wait(lambda: process.poll() == 1, "the end of the study")
+    (job,) = study.jobs()
+    assert study.cluster.show(job)["JobState"] == "CANCELLED"
 
 
 def test_a_job_that_slurm_has_lost_is_submitted_again(new_study):
     study = new_study(steps=LONG, checkpoint_minutes=0.002)
     study.start("--until", "train", "--retries", "1", "--config", "lost_minutes=0.1")
     training_job(study)
-    study.wait(study.newest_step, "a checkpoint")
+    study.wait(study.newest_steps, "a checkpoint")
     outage(study, "-c")  # without its state
     study.wait(lambda: "Slurm does not know job" in study.output, "the notice")
     study.wait(lambda: "resumed from" in study.log(), "the next start")

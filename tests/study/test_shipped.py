@@ -18,6 +18,7 @@ SKIPPED = {
     "workstation": {"mlp_vs_attention", "maze", "arc"},
     "gpu": set(),
     "tpu": {"ema_sync"},
+    "rehearsal": set(),
 }
 EQUAL_FLOPS = [
     ("laptop", "mlp_vs_attention", "Sudoku, MLP", "Sudoku, attention"),

@@ -59,6 +59,8 @@ class Controller(logging.Filter):
             for sentence in self._project.edited_in_vain():
                 logger.warning(sentence)
             write_json(LISTS.format(self._project.study.scale_name), self._project.study.replaced_figures)
+        # only now Snakemake knows its executor
+        if get_event(record) == LogEvent.RUN_INFO and not self._dryrun:
             self._start_servers()
         if not self._dryrun:
             self._events.take(record)

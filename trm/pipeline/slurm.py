@@ -6,10 +6,19 @@ Snakemake sees the same job pending and running again, so that none of its `retr
 import os
 import re
 import subprocess
+import time
 from collections.abc import Callable
 
 MARGIN_MINUTES = 5.0
 """Between the end of a run's stretch and the end of its job: time for the start of the job and for a checkpoint."""
+AWAY = re.compile(
+    r"Unable to contact slurm|Socket timed out|temporarily una|Connection (refused|reset|timed out)|standby mode"
+    r"|Zero Bytes were transmitted",
+    re.I,
+)
+"""What Slurm's commands say while slurmctld is away."""
+PAUSE = 5.0
+"""Seconds between two attempts to reach it."""
 
 
 def stretch_minutes(limit: float) -> float:
@@ -46,13 +55,21 @@ def requeue(say: Callable[[str], object]) -> None:
     """
     if not (job := job_id()):
         return
-    state = _output("squeue", "--noheader", "--jobs", job, "--format", "%T")
+    state = _answer("squeue", "--noheader", "--jobs", job, "--format", "%T")
     if state != "RUNNING":
         say(f"Slurm job {job} is {state.lower() or 'unknown to squeue'} and is not requeued")
         return
     say(f"requeueing Slurm job {job}: its next start resumes the run")
-    if problem := _output("scontrol", "requeue", job):
+    if problem := _answer("scontrol", "requeue", job):
         say(f"Slurm job {job} cannot be requeued ({problem}); start the run again to resume it")
+
+
+def _answer(*words: str) -> str:
+    """`_output`, repeated as long as Slurm does not answer and the job may have time left."""
+    end = time.monotonic() + 60 * (MARGIN_MINUTES - 1)
+    while AWAY.search(text := _output(*words)) and time.monotonic() < end:
+        time.sleep(PAUSE)
+    return text
 
 
 def _output(*words: str) -> str:

@@ -14,52 +14,54 @@ import re
 import subprocess
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections import deque
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import snakemake_executor_plugin_slurm as plugin
+from snakemake_interface_common.exceptions import WorkflowError
 from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry
 
+from trm.io import write_json
 from trm.pipeline.project import Project
+from trm.pipeline.slurm import AWAY
 
 FAILED = ("BOOT_FAIL", "DEADLINE", "FAILED", "OUT_OF_MEMORY", "TIMEOUT")
 RETURNING = ("NODE_FAIL", "PREEMPTED")  # Slurm may put such a job back into the queue
 ALIVE = ("PENDING", "RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING", "REQUEUED", "STOPPED")
-FULL = re.compile(r"MaxSubmitJob")
-AWAY = re.compile(r"Unable to contact slurm|Socket timed out|temporarily unable|Connection refused", re.I)
+FULL = re.compile(r"(Max|Grp)SubmitJob")
+STUCK = re.compile(
+    r"held|PerJob|MaxMemPerLimit|Partition(Time|Node)Limit|BadConstraints|Invalid|NotAllowed|NeverSatisfied",
+    re.I,
+)
+"""Reasons for which a job waits until somebody does something about it."""
 ARRAYS = Path(".snakemake/slurm_arrays")
-"""One file for each job array: what each of its tasks makes."""
+"""One file for each job array, with what each of its tasks makes. The array's name ends with the name of the file."""
 CLOCK_SKEW = 60.0
 LONGER, LONGEST = 1.25, 120.0
-"""Pauses between looks at jobs grow by this factor, up to so many seconds: so long an end may go unseen."""
+"""Pauses between looks grow by this factor, up to so many seconds, until a job starts or ends: so long an end may go
+unseen."""
+UNLIKE = ("runtime", "mem_mb", "mem_mib", "disk_mb", "disk_mib")
+"""Resources in which the tasks of an array may differ."""
 
 
 def name_of(job: Any) -> str:
     """What a job makes, the same in every controller: rule and wildcards, or a group and a digest of its files."""
     if job.is_group():
-        outputs = sorted(map(str, job.output))
-        return f"{job.name}.{sha256(' '.join(outputs).encode()).hexdigest()[:8]}"
+        return f"{job.name}.{_digest(sorted(map(str, job.output)))}"
     return ".".join((job.name, *map(str, job.wildcards or ()))).replace("/", "_")
 
 
-def use_executor(project: Project, snakemake: Any) -> None:
-    """Have `--executor slurm` use this executor.
-
-    Args:
-        project: the study, whose name is the first part of every job's name.
-        snakemake: Snakemake's `workflow` object of the Snakefile.
-    """
+def use_executor(project: Project) -> None:
+    """Have `--executor slurm` use this executor for a study, whose name is the first part of every job's name."""
     settings = project.settings
     Executor.study, Executor.max_minutes = project.study.name, settings.max_runtime
     Executor.lost_minutes = settings.lost_minutes
     ExecutorPluginRegistry().plugins["slurm"].executor = Executor
-    # The profile's limit makes the runs of a group share GPUs; Snakemake would also cut the request of a larger run.
-    if snakemake.resource_scopes.is_local("gpu") and "gpu" in snakemake.global_resources:
-        workers = max((run.config.placement.workers for run in project.runs.values()), default=1)
-        snakemake.global_resources["gpu"] = settings.gpus * max(workers, settings.workers)
 
 
 class Executor(plugin.Executor):  # type: ignore[misc]
@@ -71,15 +73,17 @@ class Executor(plugin.Executor):  # type: ignore[misc]
     logger: Any
     next_seconds_between_status_checks: float
 
-    def __post_init__(self, test_mode: bool = False) -> None:
+    def __init__(self, workflow: Any, logger: Any):
+        # before the plugin starts the thread that watches
         self._submission, self._closing = threading.local(), threading.Event()
+        self._live: dict[str, Any] = {}
         self._earlier: dict[str, str] | None = None
         self._earlier_lock = threading.Lock()
         self._away_since: float | None = None
-        self._warned: set[str] = set()
-        super().__post_init__(test_mode)
+        self._said: set[str] = set()
+        super().__init__(workflow, logger)
 
-    # submission
+    # submission, in threads of their own
 
     @property
     def run_uuid(self) -> str:
@@ -90,66 +94,87 @@ class Executor(plugin.Executor):  # type: ignore[misc]
     def run_uuid(self, value: str) -> None:
         self._uuid = value
 
+    def run_jobs(self, jobs: list[Any]) -> None:
+        """Submit jobs. The plugin keeps those of an array back until all that are ready come, which `--jobs` may
+        prevent for ever."""
+        arrays: dict[str, list[Any]] = {}
+        for job in jobs:
+            if not job.is_group() and self.array_jobs & {"all", job.rule.name}:
+                arrays.setdefault(job.rule.name, []).append(job)
+            else:
+                self._submit_job(job)
+        for alike in arrays.values():
+            if len(alike) > 1:
+                self._submit_array_jobs(alike)
+            else:
+                self._submit_job(alike[0])
+
     def run_job(self, job: Any) -> None:
         """Submit a job, or take over that of an earlier controller. Waits while Slurm takes no jobs."""
-        self._guarded(self._run_job, [job])
+        with self._watched():
+            if job.is_group() and self.max_minutes:
+                job._resources["runtime"] = min(job.resources["runtime"], self.max_minutes)
+            self._submission.name = f"{self.study}.{name_of(job)}"
+            while not self._adopt(job):
+                self._submission.refused = ""
+                super().run_job(job)  # reports its errors
+                if not self._submission.refused:
+                    return
+                self._wait_for_slurm(self._submission.refused)
 
     def run_array_jobs(self, jobs: list[Any]) -> None:
-        """The same for arrays of jobs."""
-        self._guarded(self._run_arrays, jobs)
+        """The same for arrays."""
+        with self._watched():
+            self._run_arrays(jobs)
 
-    def _guarded(self, submit: Callable[[list[Any]], None], jobs: list[Any]) -> None:
-        """Submit in a thread whose errors nobody else would see."""
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        """An error in a thread of its own ends the workflow: nobody else would see it."""
         try:
-            submit(jobs)
+            yield
         except Exception as error:
-            self.logger.error(f"A submission failed: {error}", exc_info=True)
-            for job in jobs:
-                super()._report_job_error_threadsafe(SubmittedJobInfo(job), "see the error above. ")
-
-    def _run_job(self, jobs: list[Any]) -> None:
-        (job,) = jobs
-        if job.is_group() and self.max_minutes:
-            job._resources["runtime"] = min(job.resources["runtime"], self.max_minutes)
-        self._submission.name = f"{self.study}.{name_of(job)}"
-        while not self._adopt(job):
-            self._submission.refused = ""
-            super().run_job(job)
-            if not self._submission.refused:
-                return
-            self._wait_for_slurm(self._submission.refused)
+            self.workflow.scheduler.executor_error_callback(error)
 
     def _run_arrays(self, jobs: list[Any]) -> None:
-        jobs = [job for job in jobs if not self._adopt(job)]
-        for alike in _alike(jobs):
-            for first in range(0, len(alike), self.max_array_size):
-                self._run_array(alike[first : first + self.max_array_size])
-
-    def _run_array(self, jobs: list[Any]) -> None:
-        """Submit an array; two smaller ones where the limit of jobs is reached. The plugin's own arrays check the
-        outputs of the first task in all tasks."""
-        problem = self._submit_array(jobs)
-        while _may_pass(problem) and not self._closing.is_set():
-            if len(jobs) > 1 and FULL.search(problem):
-                half = len(jobs) // 2
-                self._run_array(jobs[:half])
-                self._run_array(jobs[half:])
-                return
-            self._wait_for_slurm(problem)
-            jobs = [job for job in jobs if not self._adopt(job)]
-            problem = self._submit_array(jobs) if jobs else ""
-        for job in jobs if problem else ():
-            sentence = f"sbatch failed: {_last_line(problem)}. "
-            super()._report_job_error_threadsafe(SubmittedJobInfo(job), sentence)
+        """Submit arrays, which become smaller where the limit of jobs is reached."""
+        size = self.max_array_size
+        arrays = deque(
+            alike[first : first + size] for alike in _alike(jobs) for first in range(0, len(alike), size)
+        )
+        while arrays:
+            if not (tasks := [job for job in arrays.popleft() if not self._adopt(job)]):
+                continue
+            try:
+                problem = self._submit_array(tasks)
+            except Exception as error:  # of the plugin: an unknown account, an option that it refuses
+                self.logger.error("An array was not submitted", exc_info=True)
+                problem = f"{type(error).__name__}: {error}"
+            if not problem:
+                continue
+            if FULL.search(problem) and len(tasks) > 1:
+                half = len(tasks) // 2
+                arrays.extendleft((tasks[half:], tasks[:half]))
+            elif _may_pass(problem):
+                self._wait_for_slurm(problem)
+                arrays.appendleft(tasks)
+            else:
+                for job in tasks:
+                    sentence = f"sbatch failed: {_last_line(problem)}. "
+                    super()._report_job_error_threadsafe(SubmittedJobInfo(job), sentence)
 
     def _submit_array(self, jobs: list[Any]) -> str:
-        """Submit one array, of which each task runs its own job; returns a problem or an empty text."""
+        """Submit one array; returns a problem or an empty text. In the plugin's own arrays all tasks check the outputs
+        of the first."""
         first, settings = jobs[0], self.workflow.executor_settings
         logs = Path(self.slurm_logdir) / f"rule_{first.name}"
         logs.mkdir(parents=True, exist_ok=True)
         plugin.validate_slurm_extra(first)
+        names = [name_of(job) for job in jobs]
+        digest = _digest(names)
+        ARRAYS.mkdir(parents=True, exist_ok=True)
+        write_json(ARRAYS / f"{digest}.json", names)
         parameters = {
-            "run_uuid": f"{self.study}.{first.name}",
+            "run_uuid": f"{self.study}.{first.name}.{digest}",
             "slurm_logfile": logs / "%A_%a.log",
             "comment_str": f"rule_{first.name}",
             "account": next(self.get_account_arg(first)),
@@ -164,59 +189,91 @@ class Executor(plugin.Executor):  # type: ignore[misc]
         script = f"#!/bin/sh\ncase $SLURM_ARRAY_TASK_ID in\n{tasks}esac\n"
         done = subprocess.run(call, shell=True, input=script, capture_output=True, text=True, check=False)
         if done.returncode:
-            return done.stderr
+            return done.stderr.strip() or f"exit code {done.returncode}"
         number = plugin.validate_or_get_slurm_job_id(done.stdout.strip().split(";")[0], done.stdout)
         self.logger.info(f"Slurm job {number} is an array of {len(jobs)} jobs of rule {first.name}.")
-        ARRAYS.mkdir(parents=True, exist_ok=True)
-        names = {str(task): name_of(job) for task, job in enumerate(jobs, 1)}
-        (ARRAYS / f"{number}.json").write_text(json.dumps(names))
         for task, job in enumerate(jobs, 1):
-            aux = {"slurm_logfile": self._logfile(job, f"{number}_{task}")}
-            info = SubmittedJobInfo(job, external_jobid=f"{number}_{task}", aux=aux)
-            self._report_job_submission_threadsafe(info)
+            self._hand_over(job, f"{number}_{task}")
         return ""
 
+    def _hand_over(self, job: Any, number: str, **aux: float) -> None:
+        """Watch the Slurm job `number` as `job`."""
+        info = SubmittedJobInfo(
+            job, external_jobid=number, aux={"slurm_logfile": self._logfile(job, number), **aux}
+        )
+        self._report_job_submission_threadsafe(info)
+
     def _report_job_error_threadsafe(self, job_info: Any, msg: str) -> None:
-        if _may_pass(msg) and not self._closing.is_set():
+        if _may_pass(msg):
             self._submission.refused = msg
         else:
             super()._report_job_error_threadsafe(job_info, msg)
 
     def _report_job_submission_threadsafe(self, job_info: Any) -> None:
         job_info.aux.setdefault("since", time.time())
+        self._live[job_info.external_jobid] = job_info
+        if self._closing.is_set():  # `cancel` may have looked before
+            self.cancel_jobs([job_info])
         super()._report_job_submission_threadsafe(job_info)
 
     def _wait_for_slurm(self, problem: str) -> None:
-        self._once("submit", "Slurm takes no more jobs for now (%s): waiting", _last_line(problem))
+        self._once(f"Slurm takes no more jobs for now ({_last_line(problem)}): waiting")
+        self._pause()
         self._earlier = None  # an answer may have been lost: the job may be in the queue
+
+    def _pause(self) -> None:
         self._closing.wait(self.workflow.executor_settings.init_seconds_before_status_checks)
 
+    # the end
+
     def cancel(self) -> None:
-        """Cancel all jobs, also those that wait to be submitted."""
-        self._closing.set()
+        """Cancel all jobs, also those that wait to be submitted or are looked at."""
+        self._close()
+        with self.lock:
+            self.active_jobs = list(self._live.values())
         super().cancel()
+
+    def cancel_jobs(self, active_jobs: list[Any]) -> None:
+        """Cancel jobs."""
+        try:
+            super().cancel_jobs(active_jobs)
+        except WorkflowError as error:
+            self.logger.error(f"{error}. `squeue --me` shows the jobs that are left")
+
+    def shutdown(self) -> None:
+        """End the threads at once."""
+        self._close()
+        super().shutdown()
+
+    def _close(self) -> None:
+        with self.lock:
+            self.wait = False
+        self._closing.set()
+
+    async def sleep(self) -> None:
+        """Pause between two looks, or until the end."""
+        await asyncio.to_thread(self._closing.wait, self.next_seconds_between_status_checks)
 
     # jobs of an earlier controller
 
     def _adopt(self, job: Any) -> bool:
         """Take over a live job of the same name and folder; True also if there is nothing to submit any more."""
+        name, fresh = name_of(job), False
         while not self._closing.is_set():
             with self._earlier_lock:
-                if self._earlier is None:
-                    self._earlier = self._find_earlier()
+                # a job may have ended since the queue was read; a retry's first job may live though sbatch failed
+                if self._earlier is None or (not fresh and (job.attempt > 1 or name in self._earlier)):
+                    self._earlier, fresh = self._find_earlier(), True
                 if self._earlier is not None:
-                    found = self._earlier.pop(name_of(job), None)
-                    break
-            self._once("submit", "Slurm does not answer: jobs wait to be submitted")
-            self._closing.wait(self.workflow.executor_settings.init_seconds_before_status_checks)
-        else:
-            super()._report_job_error_threadsafe(SubmittedJobInfo(job), "not submitted: the workflow ends")
-            return True
-        if found is None:
-            return False
-        self.logger.info(f"Job {job.jobid} is Slurm job {found} already, from an earlier start.")
-        aux = {"slurm_logfile": self._logfile(job, found), "since": 0.0}
-        self._report_job_submission_threadsafe(SubmittedJobInfo(job, external_jobid=found, aux=aux))
+                    if number := self._earlier.pop(name, ""):
+                        self.logger.info(
+                            f"Job {job.jobid} is Slurm job {number} already, from an earlier start."
+                        )
+                        self._hand_over(job, number, since=0.0)
+                    return bool(number)
+            self._once("Slurm does not answer: jobs wait to be submitted")
+            self._pause()
+        super()._report_job_error_threadsafe(SubmittedJobInfo(job), "not submitted: the workflow ends. ")
         return True
 
     def _find_earlier(self) -> dict[str, str] | None:
@@ -226,21 +283,20 @@ class Executor(plugin.Executor):  # type: ignore[misc]
             return None
         found: dict[str, str] = {}
         for line in text.splitlines():
-            job, state, folder, name = line.split("|", 3)
-            if not name.startswith(f"{self.study}.") or state not in ALIVE:
+            number, state, folder, name = line.split("|", 3)
+            made = name.removeprefix(f"{self.study}.")
+            if made == name or state not in ALIVE:
                 continue
             if os.path.realpath(folder) != os.path.realpath(self.workflow.workdir_init):
                 continue
-            array, _, task = job.partition("_")
-            made: str | None = name.removeprefix(f"{self.study}.")
-            if task:
-                path = ARRAYS / f"{array}.json"
-                made = json.loads(path.read_text()).get(task) if path.exists() else None
-            if made is None:
-                self.logger.warning(f"Slurm job {job} is of an unknown run of this study: cancelled")
-                _output(["scancel", job])
+            if task := number.partition("_")[2]:
+                path = ARRAYS / f"{made.rpartition('.')[2]}.json"
+                made = json.loads(path.read_text())[int(task) - 1] if path.exists() else ""
+            if made:
+                found[made] = number
             else:
-                found[made] = job
+                self.logger.warning(f"Slurm job {number} is of an unknown run of this study: cancelled")
+                _output(["scancel", number])
         return found
 
     def _logfile(self, job: Any, number: str) -> Path:
@@ -252,19 +308,30 @@ class Executor(plugin.Executor):  # type: ignore[misc]
 
     async def check_active_jobs(self, active_jobs: list[Any]) -> AsyncGenerator[Any, None]:
         """Report jobs that have ended and yield the others."""
-        first = self.workflow.executor_settings.init_seconds_before_status_checks
-        ended = 0
         states = await self._states([info.external_jobid for info in active_jobs]) if active_jobs else {}
+        changed = not active_jobs
         for info in active_jobs:
             state = (states or {}).get(info.external_jobid, "")
-            if state or (states is None and not self._away_too_long()):
+            changed |= info.aux.get("state", state) != state
+            info.aux["state"] = state
+            if state in ALIVE or (states is None and not self._away_too_long()):
                 info.aux.pop("unknown", None)
-            if self._settle(info, state, states is not None):
-                ended += 1
-            else:
+            problem = self._problem(info, state, states is not None)
+            if problem is None:
                 yield info
+                continue
+            changed = True
+            self._live.pop(info.external_jobid, None)
+            log = Path(info.aux["slurm_logfile"])
+            if problem:
+                self.report_job_error(info, msg=f"{problem}. ", aux_logs=[str(log)])
+            else:
+                self.report_job_success(info)
+                if not self.workflow.executor_settings.keep_successful_logs:
+                    log.unlink(missing_ok=True)
+        first = self.workflow.executor_settings.init_seconds_before_status_checks
         longer = min(LONGER * self.next_seconds_between_status_checks, LONGEST)
-        self.next_seconds_between_status_checks = first if ended or not active_jobs else longer
+        self.next_seconds_between_status_checks = first if changed else longer
 
     async def _states(self, jobs: Sequence[str]) -> dict[str, str] | None:
         """State of each job that Slurm knows; None if it does not answer."""
@@ -274,18 +341,22 @@ class Executor(plugin.Executor):  # type: ignore[misc]
         queue = ["squeue", "--me", "--array", "--states=all", "--noheader", "--format=%i|%T|%r", *clusters]
         async with self.status_rate_limiter:
             text = await asyncio.to_thread(_output, queue)
+        away = "Slurm does not answer: jobs go on, and are looked up again"
         if text is None:
             self._away_since = self._away_since or time.time()
-            self._once("away", "Slurm does not answer: jobs go on, and are looked up again")
+            self._once(away)
             return None
         if self._away_since:
             self.logger.info("Slurm answers again.")
             self._away_since = None
-            self._warned.discard("away")
+            self._said.discard(away)
         states = _table(text)
-        for job, reason in re.findall(r"^(\S+?)\|PENDING\|(.*held.*)$", text, re.M):
-            if job in jobs:
-                self._once(job, "Slurm holds job %s (%s): `scontrol release` or `scancel` it", job, reason)
+        for job, reason in re.findall(r"^(\S+?)\|PENDING\|(.*)$", text, re.M):
+            if job in jobs and STUCK.search(reason):
+                self._once(
+                    f"Slurm does not start job {job} ({reason}): change it (`scontrol update`), "
+                    "release it (`scontrol release`) or cancel it (`scancel`)"
+                )
         if missing := [job for job in jobs if job not in states]:
             records = ["sacct", "-X", "--noheader", "--parsable2", "--format=JobID,State", *clusters]
             text = await asyncio.to_thread(_output, [*records, "--jobs", ",".join(missing)])
@@ -297,33 +368,28 @@ class Executor(plugin.Executor):  # type: ignore[misc]
     def _away_too_long(self) -> bool:
         return self._away_since is not None and time.time() - self._away_since > 60 * self.lost_minutes
 
-    def _settle(self, info: Any, state: str, answered: bool) -> bool:
-        """Report a job that has ended; whether it has."""
+    def _problem(self, info: Any, state: str, answered: bool) -> str | None:
+        """How a job failed, an empty text if it has succeeded, None if it goes on."""
         number = info.external_jobid
         if state == "COMPLETED":
-            self._succeed(info)
-        elif state == "CANCELLED":
+            return ""
+        if state == "CANCELLED":
             info.job.attempt = info.job.restart_times + 1  # whoever cancels a job does not want it back
-            self._fail(info, f"Slurm job {number} was cancelled. Repeat the command to resume it")
-        elif state in FAILED:
+            return f"Slurm job {number} was cancelled. Repeat the command to resume it"
+        if state in FAILED:
             more = ": give it more time (max_runtime)" if state == "TIMEOUT" else ""
-            self._fail(info, f"Slurm job {number} ended as {state}{more}")
-        elif state in RETURNING:
+            return f"Slurm job {number} ended as {state}{more}"
+        if state in RETURNING:
             if self.workflow.executor_settings.requeue and self._silent_minutes(info) < self.lost_minutes:
-                return False
-            self._fail(info, f"Slurm job {number} ended as {state} and was not put back into the queue")
-        elif state or not (answered or self._away_too_long()):
-            return False
-        elif _made(info):
-            self._succeed(info)
-        elif answered and self._silent_minutes(info) > self.lost_minutes:
-            self._fail(
-                info,
-                f"Slurm does not know job {number}, and its log says nothing for {self.lost_minutes:g} minutes",
-            )
-        else:
-            return False
-        return True
+                return None
+            return f"Slurm job {number} ended as {state} and was not put back into the queue"
+        if state or not (answered or self._away_too_long()):
+            return None
+        if _made(info):
+            return ""
+        if answered and self._silent_minutes(info) > self.lost_minutes:
+            return f"Slurm does not know job {number}, and its log says nothing for {self.lost_minutes:g} minutes"
+        return None
 
     def _silent_minutes(self, info: Any) -> float:
         """Minutes since the job wrote to its log, or since Slurm was first seen not to run it."""
@@ -331,18 +397,10 @@ class Executor(plugin.Executor):  # type: ignore[misc]
         times += [t for path in info.job.log or () if (t := _modified(path)) is not None]
         return (time.time() - max(times)) / 60
 
-    def _succeed(self, info: Any) -> None:
-        self.report_job_success(info)
-        if not self.workflow.executor_settings.keep_successful_logs:
-            Path(info.aux["slurm_logfile"]).unlink(missing_ok=True)
-
-    def _fail(self, info: Any, sentence: str) -> None:
-        self.report_job_error(info, msg=sentence + ". ", aux_logs=[str(info.aux["slurm_logfile"])])
-
-    def _once(self, key: str, sentence: str, *values: object) -> None:
-        if key not in self._warned:
-            self._warned.add(key)
-            self.logger.warning(sentence % values)
+    def _once(self, sentence: str) -> None:
+        if sentence not in self._said:
+            self._said.add(sentence)
+            self.logger.warning(sentence)
 
 
 def _may_pass(problem: str) -> bool:
@@ -350,11 +408,12 @@ def _may_pass(problem: str) -> bool:
 
 
 def _alike(jobs: list[Any]) -> list[list[Any]]:
-    """Jobs by GPUs and threads. The plugin takes an array's request from its first job: that gets the most time and
+    """Jobs by what they ask for. The plugin takes an array's request from its first job: that gets the most time and
     memory of all."""
     found: dict[tuple[Any, ...], list[Any]] = {}
     for job in jobs:
-        found.setdefault((job.resources.get("gpu"), job.threads), []).append(job)
+        asked = {name: str(value) for name, value in job.resources.items() if name not in UNLIKE}
+        found.setdefault((job.threads, *sorted(asked.items())), []).append(job)
     for group in found.values():
         for name in ("runtime", "mem_mb"):
             if values := [job.resources.get(name) for job in group if job.resources.get(name)]:
@@ -374,6 +433,10 @@ def _modified(path: object) -> float | None:
         return os.path.getmtime(str(path))
     except OSError:
         return None
+
+
+def _digest(names: Iterable[str]) -> str:
+    return sha256(" ".join(names).encode()).hexdigest()[:8]
 
 
 def _table(text: str) -> dict[str, str]:
