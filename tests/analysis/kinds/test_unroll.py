@@ -20,6 +20,9 @@ def test_a_gain_is_claimed_only_if_established() -> None:
     )
     assert found.text().startswith("exact accuracy rises from 5.0 % with 1 supervision step to 90.0 % with 8")
     assert found.text().endswith("points), and 88.0 % with 32")
+    worse = gain({1: series(0.9, 0.91, 0.89), 8: series(0.5, 0.51, 0.49)}, "", 1000)
+    assert worse.text().count("with 8 supervision steps") == 1
+    assert not worse.more
     flat = gain({1: series(0.1, 0.5, 0.3), 8: series(0.4, 0.2, 0.5)}, "n 2", 1000)
     assert "no difference established" in flat.text()
 

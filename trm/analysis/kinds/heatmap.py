@@ -14,6 +14,10 @@ from trm.analysis.specs import Column, Figure, FitSpec, Metric
 from trm.analysis.words import number, place, sentence, thing, value_name
 
 
+TUNED = "training.lr"
+"""What is tuned for each value of the other variable: no finding rests on a rate that nobody would choose."""
+
+
 class Spec(Figure):
     """Means with half the width of their intervals, one map for each value of `hue`."""
 
@@ -38,10 +42,14 @@ class Spec(Figure):
 
 
 def best_of(rows: pd.DataFrame, spec: Spec, where: str = "") -> list[Claim]:
-    """The best cell against all others."""
+    """The best cell against all others; beside learning rates, only the best of each row or column."""
     groups = rows.groupby([spec.x, spec.y], dropna=False, sort=True)
     cells = {at: part.groupby("seed")[spec.z].mean() for at, part in groups}
-    *others, best = sorted(cells, key=lambda at: cells[at].mean(), reverse=lower_is_better(spec.z))
+    ranked: list[Any] = sorted(cells, key=lambda at: cells[at].mean(), reverse=lower_is_better(spec.z))
+    if TUNED in (spec.x, spec.y):
+        tuned = {at[spec.x == TUNED]: at for at in ranked}
+        ranked = [at for at in ranked if at in tuned.values()]
+    *others, best = ranked
 
     def named(at: Any) -> str:
         return f"{place(spec.x, at[0])} and {place(spec.y, at[1])}"
@@ -87,6 +95,9 @@ def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.
         "least four times the mean interval, so that differences within the noise look alike. Whether the best "
         "cell differs from another is tested on pairs of equal seeds, corrected by Holm's method."
     )
+    if TUNED in (spec.x, spec.y):
+        other = thing(spec.y if spec.x == TUNED else spec.x)
+        caption += f" Only the best learning rate for each value of {other} is compared."
     if fit:
         _optima(axes[0, -1], fit["groups"][0], spec)
         claims = [*of_fit(fit), *(replace(claim, counts=False) for claim in claims)]

@@ -44,9 +44,8 @@ def gain(series: Mapping[float, pd.Series], name: str, puzzles: float) -> Claim:
         shown = [percent(means[at], stats.wilson(means[at] * puzzles, puzzles)) for at in (first, best)]
         bounds = " and ".join(text.partition("% ")[2] for text in shown)
         return replace(found, more=f"one run; binomial intervals of {int(puzzles):,} test puzzles: {bounds}")
-    return replace(
-        found, more=f"and {percent(means[last])} with {last:g}" if found.sign and last > best else ""
-    )
+    later = found.sign and first < best < last
+    return replace(found, more=f"and {percent(means[last])} with {last:g}" if later else "")
 
 
 def draw(spec: Spec, tables: list[Table], fits: list[dict[str, Any]]) -> common.Drawing:
