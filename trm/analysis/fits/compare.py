@@ -24,7 +24,7 @@ from trm.analysis.words import count, listed
 LAWS = ("power_law", "power_law_floor")
 RIVALS = ("exponential", "sigmoid")
 MARGIN = 0.5
-"""AICc by which a rival must be worse: with it 70 % and more of true laws are claimed, and at most 1 % of any other curve
+"""AICc by which a rival must be worse: so 70 % and more of true laws are claimed, and at most 1 % of any other curve
 (benchmarks/claims.py)."""
 RATIO = 3.84
 """-2 log likelihood ratio beyond which a form is ruled out: 95 % of chi-squared with one degree."""

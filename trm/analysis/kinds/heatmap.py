@@ -13,7 +13,6 @@ from trm.analysis.lazy import Axes, Table, common, mpl, np, pd, stats
 from trm.analysis.specs import Column, Figure, FitSpec, Metric
 from trm.analysis.words import number, place, sentence, thing, value_name
 
-
 TUNED = "training.lr"
 """What is tuned for each value of the other variable: no finding rests on a rate that nobody would choose."""
 
