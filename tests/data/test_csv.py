@@ -198,14 +198,14 @@ def test_a_login_node_fetches_what_comes_from_the_network(tmp_path, pool_4x4, mo
     from trm.cli import main
     from trm.io import sha256_file
     from trm.storage import open_store
-    from trm.tasks import source
+    from trm.tasks import build
 
     (tmp_path / "bucket").mkdir()
     path = tmp_path / "bucket/a.csv"
     path.write_text(HEADER + "".join(lines(pool_4x4, 40)))
     opened = []
     monkeypatch.setattr(
-        source, "open_store", lambda uri: opened.append(uri) or open_store(tmp_path / "bucket")
+        build, "open_store", lambda uri: opened.append(uri) or open_store(tmp_path / "bucket")
     )
     monkeypatch.setenv("TRM_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)

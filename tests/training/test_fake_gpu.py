@@ -52,7 +52,7 @@ def found():
 @pytest.mark.parametrize("name", [name for name in CASES if not name.startswith("fault")])
 def test_a_step_stays_on_the_device(name, found):
     assert isinstance(found[name], dict), found[name]
-    assert bool(found[name]) == (name.startswith("triton") and name != "triton float32")
+    assert bool(found[name]) == name.startswith("triton")
 
 
 def test_launches_of_a_step(found):
@@ -62,7 +62,6 @@ def test_launches_of_a_step(found):
         "swiglu._product": 84,
         "tokens._backward": 28,
     }
-    assert found["triton float32"] == {}  # the library's products, and torch.compile between them
     assert "attention._backward" in found["triton attention, 4 workers"]
 
 

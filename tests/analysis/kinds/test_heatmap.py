@@ -40,7 +40,9 @@ def test_the_best_cell_is_not_called_best_within_the_spread() -> None:
 
 def test_each_optimiser_is_judged_at_its_best_rate() -> None:
     """A rate at which nothing is learnt is no finding about the optimiser."""
-    found = cells(0.9, 0.001).rename(columns={"model.h_cycles": "training.lr", "model.l_cycles": "model.layers"})
+    found = cells(0.9, 0.001).rename(
+        columns={"model.h_cycles": "training.lr", "model.l_cycles": "model.layers"}
+    )
     claims = best_of(found, figure(kind="heatmap", x="training.lr", y="model.layers"))
     assert [claim.verdict for claim in claims] == ["lower"]  # of 3 other cells one is the best of its layers
     assert claims[0].subject.endswith("and 1 layer")
