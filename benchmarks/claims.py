@@ -115,7 +115,13 @@ def main() -> int:
         for name, curve in FALSE.items():
             found = share(curve, seeds, spread, args.studies, args.refits)
             bad += found > 0.1
-            row = {"truth": f"not: {name}", "seeds": seeds, "spread": spread, "claimed": found, "covers": None}
+            row = {
+                "truth": f"not: {name}",
+                "seeds": seeds,
+                "spread": spread,
+                "claimed": found,
+                "covers": None,
+            }
             rows.append(row)
             print(rows[-1], file=sys.stderr, flush=True)
     finish(rows, args.json, studies=args.studies)
