@@ -19,6 +19,7 @@ from trm.study.schema import ModelConfig
 def kernels(shapes: Shapes, dtype: torch.dtype, device: torch.device) -> Iterator[Check]:
     """Every kernel with every tile; a tile that does not run on this device is printed and skipped."""
     checks = KernelChecks(shapes, dtype, device)
+    yield from checks.elementwise()
     tiled = {
         "channels": checks.channels,
         "tokens": lambda tile: checks.tokens(tile, None),

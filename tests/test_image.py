@@ -66,9 +66,8 @@ def base(buildah, tmp_path_factory) -> str:
         pytest.skip(f"{BASE} cannot be pulled, and debootstrap failed: {made.stdout.splitlines()[-1]}")
     for path in root.glob("usr/lib/python3*/EXTERNALLY-MANAGED"):
         path.unlink()
-    (root / "usr/local/bin/python").symlink_to(
-        "/usr/bin/python3"
-    )  # beside what pip installs, as in the real base
+    # beside what pip installs, as in the real base
+    (root / "usr/local/bin/python").symlink_to("/usr/bin/python3")
     container = buildah("from", "scratch").stdout.strip()
     buildah("add", "--quiet", container, root, "/")
     buildah("config", "--env", "PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", container)

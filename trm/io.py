@@ -170,9 +170,10 @@ def differences(first: Any, second: Any, prefix: str = "") -> dict[str, tuple[An
     return {} if first == second else {prefix.rstrip("."): (first, second)}
 
 
-def dump(value: Any) -> str:
-    """JSON text of a result: sorted keys, NumPy values as plain ones, null for NaN and infinity."""
-    return json.dumps(_plain(value), sort_keys=True, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+def dump(value: Any, compact: bool = False) -> str:
+    """JSON text of a result: sorted keys, NumPy values as plain ones, null for NaN and infinity; on one line if compact."""
+    layout: dict[str, Any] = {"separators": (",", ":")} if compact else {"indent": 1}
+    return json.dumps(_plain(value), sort_keys=True, allow_nan=False, ensure_ascii=False, **layout) + "\n"
 
 
 def _plain(value: Any) -> Any:

@@ -14,6 +14,7 @@ from tests.training.conftest import config, train, trainer
 from tests.training.puzzles import write_dataset
 from trm import io
 from trm.backends.base import precision_of
+from trm.backends.cuda.gpus import why_no_gpu
 from trm.backends.registry import open_backend
 from trm.backends.workers import world_from_environment
 from trm.cli import main
@@ -200,7 +201,11 @@ def test_evaluation_refuses_another_data_set(dataset_folder, tmp_path, capsys, m
 @pytest.mark.parametrize(
     ("backend", "there", "sentence"),
     [
-        ("cuda", torch.cuda.is_available(), "backend cuda: "),
+        (
+            "cuda",
+            torch.cuda.is_available(),
+            f"backend cuda: {why_no_gpu(torch.__version__, torch.version.cuda)}",
+        ),
         ("xla", importlib.util.find_spec("torch_xla") is not None, "the xla backend needs torch_xla"),
     ],
 )
@@ -217,7 +222,9 @@ def test_a_device_that_is_missing_is_said_by_the_command(
 
 def test_devices(monkeypatch):
     if not torch.cuda.is_available():
-        with pytest.raises(UserError, match="backend cuda: "):
+        with pytest.raises(
+            UserError, match=re.escape(f"backend cuda: {why_no_gpu(torch.__version__, torch.version.cuda)}")
+        ):
             open_backend("cuda")
     with pytest.raises(UserError, match="--backend abacus: choose one of auto, cpu, cuda, xla"):
         open_backend("abacus")

@@ -9,12 +9,15 @@ import json
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trm.errors import UserError
 from trm.pipeline.catalogue import RUN_FILES
 from trm.storage import ObjectInfo, Store, is_remote, open_store
 from trm.study.reading import parse
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 RESULTS = ("runs", "tables", "fits", "figures", "plots")
 """Folders of results. Data sets can be rebuilt, and checkpoints only serve to resume."""
@@ -85,7 +88,8 @@ def _same(source: Store, ours: ObjectInfo, target: Store, theirs: ObjectInfo) ->
 def keep(tables: dict[str, str], figures: dict[str, dict[str, Any]], out: str, scale: str) -> list[Path]:
     """Copy tables to `out`/EXPERIMENT_SCALE/ with the specs of their figures, as `trm.analysis.redraw` reads them.
 
-    What no figure of an experiment reads stays behind: the runs' histories, counts by difficulty, traces.
+    What no figure of an experiment reads stays behind: the runs' histories, counts by difficulty, traces. Numbers have
+    ten significant digits.
 
     Args:
         tables: experiment -> path of its CSV.
@@ -112,10 +116,16 @@ def keep(tables: dict[str, str], figures: dict[str, dict[str, Any]], out: str, s
             curves = curves.dropna(subset=columns, how="all") if columns else curves.iloc[:0]
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            save(replace(table, curves=curves), folder / "table.csv")
+            save(replace(table, rows=_rounded(table.rows), curves=_rounded(curves)), folder / "table.csv")
             text = json.dumps(figures[experiment], indent=1) + "\n"
             (folder / "figures.json").write_text(text, encoding="utf-8")
         except OSError as error:
             raise UserError(f"{error.filename}: {error.strerror}; name another folder") from error
         written.append(folder)
     return written
+
+
+def _rounded(frame: "pd.DataFrame") -> "pd.DataFrame":
+    """The frame with ten significant digits: what is kept in git need not hold the last bits of a mean."""
+    floats = frame.select_dtypes("float64").items()
+    return frame.assign(**{str(name): column.map(lambda value: float(f"{value:.10g}")) for name, column in floats})

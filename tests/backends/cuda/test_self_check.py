@@ -7,7 +7,7 @@ import torch
 
 from tests.training.conftest import config, dataset_folder, trainer  # noqa: F401 (a fixture)
 from trm.backends.cpu.device import CpuBackend
-from trm.backends.cuda import attention, swiglu, tokens
+from trm.backends.cuda import attention, norm, swiglu, tokens
 from trm.backends.cuda.self_check import check_kernels
 from trm.study.schema import ModelConfig
 
@@ -35,6 +35,9 @@ def spoil(tensor):
 
 
 BROKEN = {
+    "norm": (norm, "residual_norm", lambda args: args[2]),
+    "norm backward": (norm, "norm_backward", lambda args: args[3]),
+    "gate backward": (norm, "gate_backward", lambda args: args[0]),
     "swiglu product": (swiglu, "product", lambda args: args[2]),
     "token mixing 64": (tokens, "mix", lambda args: args[3]),
     "token mixing backward": (tokens, "mix_backward", lambda args: args[7]),

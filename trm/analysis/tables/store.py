@@ -138,7 +138,7 @@ def save(table: Table, out: str | Path) -> None:
         text = quoted.to_csv(index=False, lineterminator="\n")
         table.info[key] = hashlib.sha256(text.encode()).hexdigest()
         write_text(path, text)
-    write_text(sidecar, dump(table.info))
+    write_text(sidecar, dump(table.info, compact=True))
 
 
 def load(path: str | Path) -> Table:

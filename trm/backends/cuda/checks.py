@@ -77,6 +77,30 @@ class KernelChecks:
         text = f"{name} {str(self.dtype).removeprefix('torch.')}"
         return Check(text, relative(actual, expected), factor * TOLERANCE[self.dtype])
 
+    def elementwise(self) -> Iterator[Check]:
+        """What torch.compile makes: residual and RMSNorm, its backward, and the gate's."""
+        sizes, dtype = self.shapes, self.dtype
+        rows = sizes.length * sizes.batch
+        x, mixed, extra, grad = (self._draw(rows, sizes.width) for _ in range(4))
+        before = (x + mixed).requires_grad_()
+        normed = rms_norm(before, 1)
+        normed.backward(grad)
+        y, into, out = (self._empty(rows, sizes.width) for _ in range(3))
+        scale = self._empty(rows, kind=norm.scale_dtype(y))
+        norm.residual_norm(x.to(dtype), mixed.to(dtype), y, scale, extra.to(dtype), into)
+        yield self._check("norm", y, normed)
+        yield self._check("norm into", into, normed + extra)
+        norm.norm_backward(grad.to(dtype), y, scale, out)
+        yield self._check("norm backward", out, before.grad)
+        gate_up, pushed = self._draw(rows, 2 * sizes.inner).requires_grad_(), self._draw(rows, sizes.inner)
+        gate, up = gate_up.chunk(2, 1)
+        hidden = F.silu(gate) * up
+        hidden.backward(pushed)
+        kept, recomputed = gate_up.detach().to(dtype), pushed.to(dtype)
+        norm.gate_backward(kept, recomputed)
+        yield self._check("gate backward", kept, gate_up.grad)
+        yield self._check("gate backward hidden", recomputed, hidden)
+
     def channels(self, tile: Tile) -> Iterator[Check]:
         """SwiGLU's projection with the gate in its epilogue."""
         sizes, name = self.shapes, "swiglu product " + "x".join(map(str, tile.values()))
@@ -158,6 +182,7 @@ def checks_of_run(
     inner, token_inner = inner_width(model, model.d_model), inner_width(model, length)
     choices, rows = table(architecture_of(device)), 16 if device.type == "cuda" else 2
     checks = KernelChecks(Shapes(rows, length, model.d_model, model.heads, inner, token_inner), dtype, device)
+    yield from checks.elementwise()
     yield from checks.channels(chosen(choices, "channels", model.d_model, inner))
     if model.mixer == "mlp":
         operations = ("tokens", "tokens backward")
