@@ -171,7 +171,7 @@ def differences(first: Any, second: Any, prefix: str = "") -> dict[str, tuple[An
 
 
 def dump(value: Any, compact: bool = False) -> str:
-    """JSON text of a result, one line if compact: keys sorted, NumPy values as plain ones, null for NaN and infinity."""
+    """JSON text of a result: sorted keys, NumPy values as plain ones, null for NaN and infinity. Compact: one line."""
     layout: dict[str, Any] = {"separators": (",", ":")} if compact else {"indent": 1}
     return json.dumps(_plain(value), sort_keys=True, allow_nan=False, ensure_ascii=False, **layout) + "\n"
 
