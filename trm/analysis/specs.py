@@ -42,15 +42,31 @@ class Spec(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
+class Place(Spec):
+    """A run that a law predicts."""
+
+    label: str
+    puzzles: Annotated[int, Field(ge=1)]
+    """Training puzzles, copies not counted."""
+    parameters: Annotated[int, Field(ge=1)]
+    flops: Annotated[float, Field(gt=0)]
+    """Training FLOPs."""
+    error: Annotated[float, Field(ge=0, le=1)] | None = None
+    """What was measured or published, as a share of one."""
+
+
 class FitSpec(Spec):
     """One fit. Its canonical JSON is the identity of a fit.json."""
 
     experiments: tuple[str, ...] = ()
     """Experiments whose tables are read together; empty: every table given."""
-    form: Form | Literal["auto", "repeated_data", "joint", "critical_batch", "optimum", "isoflop"] = "auto"
+    form: (
+        Form | Literal["auto", "repeated_data", "joint", "critical_batch", "optimum", "isoflop", "regime"]
+    ) = "auto"
     """The law. auto: the best of `forms`. repeated_data: Muennighoff et al. 2023 with U = `x` and R = `second`;
     joint: E + A N^-a + B C^-b with N = `x`, C = `second`; critical_batch: S = Smin (1 + B*/B); optimum: the best `x`
-    for every `second`, then a power law of it; isoflop: the same by a parabola through every `x` of a budget."""
+    for every `second`, then a power law of it; isoflop: the same by a parabola through every `x` of a budget; regime:
+    sigmoids of compute and size over a floor of the data, averaged (trm/analysis/fits/regime.py)."""
     forms: tuple[Form, ...] = ("constant", "power_law", "power_law_floor")
     """Forms that may be shown (laws of one variable); those that a power law must exclude are always compared."""
     x: Column = "data.train_puzzles"
@@ -77,6 +93,10 @@ class FitSpec(Spec):
     """Fit only the grid points on the lower envelope: those with the best error for any `x`."""
     at: Annotated[float, Field(gt=0)] | None = None
     """Value of `x` at which the law is also evaluated, with its interval."""
+    until: Annotated[float, Field(gt=0)] | None = None
+    """regime: most training FLOPs of a run that is fitted; the runs beyond are predicted."""
+    places: tuple[Place, ...] = ()
+    """regime: further runs to predict."""
 
     @model_validator(mode="after")
     def _second(self) -> FitSpec:

@@ -27,6 +27,7 @@ from trm.analysis.fits.compare import (
 from trm.analysis.fits.data import Data, gather, hue_of, on_envelope
 from trm.analysis.fits.forms import EXPONENT, FORMS, Array
 from trm.analysis.fits.optimum import optimum
+from trm.analysis.fits.regime import regime
 from trm.analysis.fits.solve import solve
 from trm.analysis.labels import FORM_NAMES
 from trm.analysis.specs import FitSpec
@@ -54,6 +55,8 @@ def fit_table(table: Table, spec: FitSpec) -> dict[str, Any]:
     if spec.form in ("optimum", "isoflop"):
         hue = None
         groups = [optimum(table, spec)]
+    elif spec.form == "regime":
+        hue, groups = None, [regime(table, spec)]
     else:
         hue = hue_of(table, spec)
         groups = [{"hue": _plain(value), **fit_data(data, spec)} for value, data in gather(table, spec)]

@@ -1,0 +1,109 @@
+"""`regime`: compute, size and puzzles where every puzzle recurs; held-out runs are predicted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.special import expit
+
+from tests.analysis.conftest import figure
+from tests.analysis.synthetic import experiment, parameters
+from trm.analysis.claims import told
+from trm.analysis.drawing import save, styled
+from trm.analysis.fits import fit_table
+from trm.analysis.fits.regime import REGIME
+from trm.analysis.kinds import draw
+from trm.analysis.kinds.regime import claims
+from trm.analysis.specs import TableSpec
+from trm.analysis.tables import Table, collect
+from trm.study.schema import RunConfig
+
+FEW = 1000
+"""Steps of the longest runs that are fitted."""
+STUDY = [
+    {"training.steps": steps, "model.d_model": width, "data.train_puzzles": puzzles}
+    for steps in (60, 250, FEW)
+    for width in (16, 32, 64)
+    for puzzles in (30, 100, 1000)
+]
+HELD_OUT = {"training.steps": 4 * FEW, "model.d_model": 96, "data.train_puzzles": 1000}
+
+
+def error(config: RunConfig) -> float:
+    """A logistic of steps and size over a floor of 50 % at 30 puzzles, 2 % at 1,000."""
+    floor = expit(-1.1 * np.log(config.data.train_puzzles / 30))
+    skill = np.log(config.training.steps / 250) + 0.4 * np.log(parameters(config) / 30_000)
+    return float(floor + (1 - floor) * expit(-skill))
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Table:
+    spec = experiment(tmp_path_factory.mktemp("regime"), "regime", [*STUDY, HELD_OUT], 2, error)
+    found = collect(TableSpec.model_validate(spec))
+    found.rows["train_flops"] = 1e9 * found.rows["training.steps"]
+    return found
+
+
+def fit_of(table: Table, spec: Any) -> dict[str, Any]:
+    (wanted,) = spec.fits("regime")
+    fit = fit_table(table, wanted.model_copy(update={"bootstrap": 100}))
+    return {**fit, "spec": wanted.model_dump(mode="json")}
+
+
+@pytest.mark.parametrize("name", REGIME)
+def test_derivatives(name: str) -> None:
+    form, rng = REGIME[name], np.random.default_rng(0)
+    phi, u = rng.normal(0, 0.7, (4, len(form.parameters))), np.exp(rng.normal(0, 1, (3, 25)))
+    value, jacobian = form.value(phi, u)
+    for k in range(phi.shape[1]):
+        moved = phi + 1e-6 * np.eye(phi.shape[1])[k]
+        assert (form.value(moved, u)[0] - value) / 1e-6 == pytest.approx(jacobian[..., k], rel=1e-3, abs=1e-3)
+
+
+@pytest.mark.parametrize("name", REGIME)
+def test_parameters_in_the_datas_own_units(name: str) -> None:
+    form, rng = REGIME[name], np.random.default_rng(1)
+    phi, x = rng.normal(0, 0.5, (2, len(form.parameters))), np.exp(rng.normal(3, 1, (3, 9)))
+    scale = np.exp(np.log(x).mean(axis=1))
+    own = form.log_value(form.public(phi, scale), x)
+    assert own == pytest.approx(form.log_value(phi, x / scale[:, None]))
+
+
+def test_a_held_out_run_is_predicted(table: Table, tmp_path: Path) -> None:
+    spec = figure(kind="regime", until=1e9 * FEW)
+    fit = fit_of(table, spec)
+    (group,) = fit["groups"]
+    assert (group["runs"], group["points"], len(group["forms"])) == (54, 27, 9)
+    assert sum(form["weight"] for form in group["forms"].values()) == pytest.approx(1)
+    assert sum(form["weight"] for name, form in group["forms"].items() if "floor" in name) > 0.99
+    (held,) = group["places"]
+    assert held["interval"][0] < held["error"] < held["interval"][1] < 0.25
+    floors = {item["puzzles"]: item["value"] for item in group["floors"]}
+    assert floors[30] == pytest.approx(0.5, abs=0.08)
+    assert floors[1000] < 0.1
+    with styled():
+        drawing = draw(spec, [table], [fit])
+        save(drawing, tmp_path / "regime.pdf")
+    assert "(4 times beyond the fit), 9 forms together predict (90 % interval) error" in drawing.sentence
+    assert "2 seeds, inside the interval" in drawing.sentence
+    assert "Error that no compute removes: " in drawing.sentence
+
+
+def test_a_place_that_no_run_has_is_predicted(table: Table) -> None:
+    place = {"label": "the paper", "puzzles": 1000, "parameters": 5_000_000, "flops": 1e14, "error": 0.5}
+    spec = figure(kind="regime", places=[place, {**place, "label": "unknown", "error": None}])
+    (group,) = fit_of(table, spec)["groups"]
+    assert group["runs"] == 56
+    said = told(claims(group))
+    assert "the paper: 50.0 %, outside the interval" in said
+    assert "unknown: not measured" in said
+
+
+def test_too_few_points(table: Table) -> None:
+    spec = figure(kind="regime", where={"model.d_model": 16, "data.train_puzzles": 30})
+    (group,) = fit_of(table, spec)["groups"]
+    assert group["error"] == "3 points: too few for the forms of compute, size and data"
+    assert "3 points: too few" in told(claims(group))

@@ -1,0 +1,271 @@
+"""Error in training compute C, parameters N and training puzzles U, where every puzzle recurs: averaged over forms.
+
+    e = E + (1 - E) s(z),  z = k + b log C + a log N,  E / (1 - E) = (U / u)^-g
+
+s falls from 1 to 0 in one of three shapes: logistic, s = 1 / (1 + exp z), and cloglog, s = 1 - exp(-exp(-z)), end as
+power laws of C, the first later than the second; gompertz, s = exp(-exp z), ends as a stretched exponential. Of each
+there are three: with the floor E, with log U in z instead of a floor (`data`), and with neither. No form is chosen:
+they are averaged with Akaike weights (Burnham & Anderson 2002), in predictions, floors and intervals alike.
+
+Fitted in logits, by the solver and the bootstrap of the other laws. A run's logit has the seed spread and, of n test
+puzzles, the binomial variance 1 / (n e (1 - e)).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy.special import expit, logit
+
+from trm.analysis.fits.bootstrap import resample
+from trm.analysis.fits.compare import delta_for
+from trm.analysis.fits.forms import SCALE, Array, Bounds, Form, normalise
+from trm.analysis.fits.solve import solve
+from trm.analysis.specs import FitSpec, Place
+from trm.analysis.stats import seed_spread
+from trm.analysis.tables import Table
+from trm.analysis.words import count
+
+COLUMNS = ("train_flops", "parameters", "data.train_puzzles")
+"""The variables C, N and U."""
+SHAPES = ("logistic", "cloglog", "gompertz")
+DATA = ("", "floor", "data")
+SLOPE: Bounds = (-8.0, 8.0)
+DECAY: Bounds = (0.0, 8.0)
+LIMIT = 30.0
+"""Largest |z|: beyond it the error is 0 or 1 in double precision."""
+
+
+def _shape(kind: str, z: Array) -> tuple[Array, Array, Array, Array]:
+    """log s, log(1 - s) and their derivatives by z."""
+    if kind == "logistic":
+        return -np.logaddexp(0, z), -np.logaddexp(0, -z), -expit(z), expit(-z)
+    sign = 1.0 if kind == "gompertz" else -1.0
+    rate = np.exp(sign * z)
+    rest = np.log(-np.expm1(-rate))  # log(1 - exp(-rate))
+    slope = sign * rate
+    other = slope * np.exp(-rate - rest)
+    return (-rate, rest, -slope, other) if kind == "gompertz" else (rest, -rate, other, -slope)
+
+
+@dataclass(frozen=True)
+class _Value:
+    """logit e of one form, as `Form.value`: phi = k, b, a and then log of the floor's odds with its decay, or log U's
+    slope."""
+
+    shape: str
+    data: str
+
+    def __call__(self, phi: Array, u: Array) -> tuple[Array, Array]:
+        log_u = np.log(np.broadcast_to(u, (len(phi), *u.shape[-2:])))
+        parts = [np.ones_like(log_u[:, 0]), log_u[:, 0], log_u[:, 1]]
+        if self.data == "data":
+            parts.append(log_u[:, 2])
+        slopes = np.stack(parts, axis=-1)
+        raw = np.einsum("mnk,mk->mn", slopes, phi[:, : len(parts)])
+        z = np.clip(raw, -LIMIT, LIMIT if self.shape == "logistic" else 6.0)
+        log_s, log_rest, by_s, by_rest = _shape(self.shape, z)
+        if self.data != "floor":
+            return log_s - log_rest, slopes * (by_s - by_rest)[..., None]
+        odds = phi[:, 3:4] - phi[:, 4:5] * log_u[:, 2]
+        share = expit(log_s - odds)
+        jacobian = [slopes * (share * by_s - by_rest)[..., None], (1 - share)[..., None]]
+        jacobian.append((-(1 - share) * log_u[:, 2])[..., None])
+        return np.logaddexp(odds, log_s) - log_rest, np.concatenate(jacobian, axis=-1)
+
+    def starts(self, u: Array, y: Array) -> Array:
+        """Least squares of z for floors of several heights."""
+        log_u = np.log(u)
+        columns = [np.ones_like(y), log_u[0], log_u[1], *([log_u[2]] if self.data == "data" else [])]
+        floors = [(c, g) for c in (-6.0, -3.0, -1.0) for g in (0.2, 0.7, 1.5)]
+        found = []
+        for c, g in floors if self.data == "floor" else [(-40.0, 0.0)]:
+            floor = expit(c - g * log_u[2])
+            s = np.clip((y - floor) / (1 - floor), 0.02, 0.98)
+            z = {"logistic": -logit(s), "cloglog": -np.log(-np.log1p(-s)), "gompertz": np.log(-np.log(s))}
+            best = np.linalg.lstsq(np.stack(columns, axis=1), z[self.shape], rcond=None)[0]
+            found.append([*best, *((c, g) if self.data == "floor" else ())])
+        return np.array(found)
+
+    def public(self, phi: Array, g: Array) -> Array:
+        """Parameters for variables in the data's own units."""
+        logs, own = np.log(g), phi.copy()
+        own[:, 0] -= phi[:, 1] * logs[0] + phi[:, 2] * logs[1]
+        if self.data == "data":
+            own[:, 0] -= phi[:, 3] * logs[2]
+        if self.data == "floor":
+            own[:, 3] += phi[:, 4] * logs[2]
+        return own
+
+
+def _form(shape: str, data: str) -> Form:
+    value = _Value(shape, data)
+    names: dict[str, tuple[str, ...]] = {"": (), "floor": ("f", "g"), "data": ("d",)}
+    bounds: dict[str, tuple[Bounds, ...]] = {"": (), "floor": (SCALE, DECAY), "data": (SLOPE,)}
+    return Form(
+        ("k", "b", "a", *names[data]),
+        (SCALE, SLOPE, SLOPE, *bounds[data]),
+        value,
+        value.starts,
+        value.public,
+        variables=3,
+    )
+
+
+REGIME: dict[str, Form] = {f"{shape} {data}".strip(): _form(shape, data) for shape in SHAPES for data in DATA}
+"""Name -> form, its value in logits."""
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Finished runs: variables [3, N], logit of the error, test puzzles behind it, grid point, names."""
+
+    x: Array
+    y: Array
+    tested: Array
+    group: np.ndarray
+    names: list[str]
+
+
+def runs_of(rows: pd.DataFrame) -> Runs:
+    """The rows' runs; of an error of 0 or 1 half a test puzzle is taken away."""
+    x = rows[list(COLUMNS)].to_numpy(float).T
+    tested = rows["puzzles"].to_numpy(float)
+    error = np.clip(rows["error"].to_numpy(float), 0.5 / tested, 1 - 0.5 / tested)
+    _, group = np.unique(x, axis=1, return_inverse=True)
+    return Runs(x, logit(error), tested, group.reshape(-1), rows["run"].tolist())
+
+
+def regime(table: Table, spec: FitSpec) -> dict[str, Any]:
+    """Forms with their weights; floors, predictions of `spec.places` and of the runs beyond `spec.until`."""
+    rows = table.select(spec.where, COLUMNS, plain=True)
+    rows = rows[rows["finished"].astype(bool) & rows["error"].notna()]
+    cost = rows[COLUMNS[0]].to_numpy(float)
+    fitted = cost <= (spec.until or np.inf)
+    data = runs_of(rows[fitted])
+    group: dict[str, Any] = {"hue": None, "runs": len(data.y), "points": len(np.unique(data.group))}
+    group |= {"exclusions": [], "notes": []}
+    spread = seed_spread(data.y, data.group) if len(data.y) else None
+    usable = {name: form for name, form in REGIME.items() if group["points"] > len(form.parameters) + 1}
+    if not usable or not spread:
+        why = f"{count(group['points'], 'point')}: too few" if not usable else "one seed a point"
+        return {**group, "error": f"{why} for the forms of compute, size and data"}
+    fits = _fit(data, usable, spread, spec)
+    puzzles = np.unique(data.x[2])
+    floors = [{"puzzles": float(u), **_floor(fits, float(u), spec.level)} for u in puzzles]
+    places: list[tuple[Place, int | None]] = [(place, None) for place in spec.places]
+    places += [_observed(part) for _, part in rows[~fitted].groupby(list(COLUMNS))]
+    return group | {
+        "interval": spec.level,
+        "seed_spread": spread,
+        "range": [[float(row.min()), float(row.max())] for row in data.x],
+        "forms": {name: fit.numbers for name, fit in fits.items()},
+        "floors": floors,
+        "places": [_place(fits, place, seeds, spread, spec) for place, seeds in places],
+    }
+
+
+@dataclass(frozen=True)
+class _Fit:
+    form: Form
+    phi: Array
+    """In the data's own units [k]."""
+    refits: Array
+    """[B, k]."""
+    weight: float
+    numbers: dict[str, Any]
+
+
+def _fit(data: Runs, forms: Mapping[str, Form], spread: float, spec: FitSpec) -> dict[str, _Fit]:
+    """Every form with its refits and its Akaike weight."""
+    error = expit(data.y)
+    noise = spread**2 + 1 / (data.tested * error * (1 - error))
+    weight = spread**2 / noise
+    samples = resample(data.y, data.group, spec.bootstrap, spec.seed, level=spec.level)
+    delta = delta_for(spread)
+    found = {}
+    for name, form in forms.items():
+        u, scale = normalise(form, data.x)
+        start = form.starts(u, error)
+        best = solve(form, u, data.y[None], delta, start, refine=len(start), weights=weight[None])
+        weights = np.broadcast_to(weight, samples.shape)
+        again = solve(form, u, samples, delta, np.concatenate([best.phi, start]), refine=2, weights=weights)
+        phi = form.public(best.phi, scale)[0]
+        refits = form.public(again.phi[again.converged], scale)
+        k, n = len(form.parameters) + 1, len(data.y)
+        loss = n * np.log(max(2 * float(best.cost[0]) / n, 1e-12))
+        aicc = loss + 2 * k + 2 * k * (k + 1) / max(n - k - 1, 1)
+        found[name] = (form, phi, refits, aicc)
+    lowest = min(item[3] for item in found.values())
+    total = sum(np.exp(-(item[3] - lowest) / 2) for item in found.values())
+    fits = {}
+    for name, (form, phi, refits, aicc) in found.items():
+        share = float(np.exp(-(aicc - lowest) / 2) / total)
+        values = dict(zip(form.parameters, phi.tolist()))
+        fits[name] = _Fit(form, phi, refits, share, {"parameters": values, "aicc": aicc, "weight": share})
+    return fits
+
+
+def _observed(rows: pd.DataFrame) -> tuple[Place, int]:
+    first = rows.iloc[0]
+    place = Place(
+        label=f"held out: {first['label']}",
+        puzzles=int(first[COLUMNS[2]]),
+        parameters=int(first[COLUMNS[1]]),
+        flops=float(first[COLUMNS[0]]),
+        error=float(rows["error"].mean()),
+    )
+    return place, len(rows)
+
+
+def _mixed(parts: Sequence[Array], weights: Sequence[float], level: float) -> list[float]:
+    """Weighted percentiles of the draws [B] of several forms."""
+    values = np.concatenate(parts)
+    share = np.concatenate([np.full(len(part), w / len(part)) for part, w in zip(parts, weights)])
+    order = np.argsort(values)
+    passed = np.cumsum(share[order]) / share.sum()
+    ends = np.searchsorted(passed, [(1 - level) / 2, (1 + level) / 2])
+    return [float(values[order][min(end, len(values) - 1)]) for end in ends]
+
+
+def _place(
+    fits: Mapping[str, _Fit], place: Place, seeds: int | None, spread: float, spec: FitSpec
+) -> dict[str, Any]:
+    """The prediction for the mean of `seeds` runs (None: one) at a place."""
+    x = np.array([[place.flops], [place.parameters], [place.puzzles]], float)
+    rng = np.random.default_rng(spec.seed)
+    draws, own = [], {}
+    for name, fit in fits.items():
+        at = fit.form.log_value(fit.refits, x)[:, 0]
+        draws.append(expit(at + rng.normal(0, spread / (seeds or 1) ** 0.5, len(at))))
+        own[name] = float(expit(fit.form.log_value(fit.phi[None], x))[0, 0])
+    weights = [fit.weight for fit in fits.values()]
+    middle = float(expit(np.dot([logit(value) for value in own.values()], weights)))
+    interval = _mixed(draws, weights, spec.level)
+    numbers = place.model_dump() | {"predicted": middle, "interval": interval}
+    return {**numbers, "seeds": seeds, "forms": own}
+
+
+def _floor(fits: Mapping[str, _Fit], puzzles: float, level: float) -> dict[str, Any]:
+    """The error that no compute removes, at U puzzles."""
+    draws, values = [], []
+    for name, fit in fits.items():
+        several = np.vstack([fit.phi, fit.refits])
+        known = name.endswith(" floor")
+        floor = expit(several[:, 3] - several[:, 4] * np.log(puzzles)) if known else np.zeros(len(several))
+        values.append(floor[0])
+        draws.append(floor[1:])
+    weights = [fit.weight for fit in fits.values()]
+    return {"value": float(np.dot(values, weights)), "interval": _mixed(draws, weights, level)}
+
+
+def averaged(group: Mapping[str, Any], flops: Array, parameters: float, puzzles: float) -> Array:
+    """The error at each of `flops` by all forms together, from the content of fit.json."""
+    x = np.stack([flops, np.full_like(flops, parameters), np.full_like(flops, puzzles)])
+    total = np.zeros_like(flops)
+    for name, item in group["forms"].items():
+        phi = np.array([list(item["parameters"].values())])
+        total += item["weight"] * REGIME[name].log_value(phi, x)[0]
+    return np.asarray(expit(total))
