@@ -2,11 +2,13 @@
 
 import hashlib
 import json
+import re
 import shutil
 
 import pytest
 
 from trm.cli import main
+from trm.study.records import sealed
 from trm.study.schema import EvaluationConfig
 
 
@@ -57,7 +59,7 @@ def other_evaluation(project):
     path = files(project, "runs/*/evaluation-*.json")[0]
     document = json.loads(path.read_text())
     document["evaluation"] = EvaluationConfig(train_puzzles=8, traces=1, unroll=(1,)).model_dump(mode="json")
-    path.write_text(json.dumps(document))
+    path.write_text(json.dumps(sealed(document)))
     return path
 
 
@@ -70,6 +72,19 @@ def changed(pattern, at=-20):
     return damage
 
 
+def edited(pattern, key):
+    """Another number in a JSON file."""
+
+    def damage(project):
+        path = files(project, pattern)[0]
+        before = path.read_text()
+        path.write_text(re.sub(f'("{key}": ?)[0-9.e+-]+', r"\g<1>0.875", before, count=1))
+        assert path.read_text() != before
+        return path.with_name(path.name.replace(".csv.json", ".csv"))
+
+    return damage
+
+
 DAMAGES = {
     "weights of another run": (copy_run_file("weights.safetensors"), "evaluate"),
     "a flipped bit of the weights": (changed("runs/*/weights.safetensors"), "evaluate"),
@@ -78,6 +93,11 @@ DAMAGES = {
     "history of another run": (copy_run_file("history.csv"), "table"),
     "an evaluation of another run": (copy_run_file("evaluation-*.json"), "table"),
     "an evaluation with other settings": (other_evaluation, "table"),
+    "a number of an evaluation": (edited("runs/*/evaluation-*.json", "exact_accuracy"), "table"),
+    "a number of a training": (edited("runs/*/training.json", "train_flops"), "evaluate"),
+    "a number beside a table": (edited("tables/data_size-????????.csv.json", "device_seconds"), "fit"),
+    "a number of a fit": (edited("fits/data_size-*.json", "y"), "plot"),
+    "a number of a figure": (edited("figures/*.json", "inches"), "publish"),
     "another table": (copy_all("tables/*-????????.csv"), "fit"),
     "a changed table": (changed("tables/data_size-????????.csv"), "fit"),
     "another fit": (rename_fit, "plot"),
@@ -164,7 +184,7 @@ def test_a_fit_and_a_figure_of_an_earlier_table_are_found(project, capsys):
     text = path.read_text()
     path.write_text(text.replace("recipe", "Recipe") if "recipe" in text else text + "\n")
     info["fingerprint"] = hashlib.sha256(path.read_bytes()).hexdigest()
-    side.write_text(json.dumps(info))
+    side.write_text(json.dumps(sealed(info)))
     assert main(["results", "verify", str(project.folder / "results")]) == 1
     said = capsys.readouterr().out
     assert "fits/data_size" in said

@@ -20,6 +20,7 @@ from trm.analysis.tables import Table
 from trm.analysis.words import count, listed
 from trm.errors import UserError
 from trm.io import dump, sha256_file, shipped, write_bytes, write_text
+from trm.study.records import sealed
 
 STYLE = Path("config/figures.mplstyle")
 
@@ -116,7 +117,7 @@ def save(drawing: Drawing, out: str | Path, origin: Mapping[str, Any] | None = N
     facts = words_of(drawing) | {"inches": drawing.canvas.get_figwidth(), "svg": _svg(drawing)}
     facts["narrow"] = _svg(drawing) if stack(drawing.canvas) else ""
     own = {"name": out.stem, "sha256": {file.suffix: sha256_file(file) for file in files[:2]}}
-    write_text(files[2], dump({**facts, **own, **(origin or {})}))
+    write_text(files[2], dump(sealed({**facts, **own, **(origin or {})})))
     return files
 
 

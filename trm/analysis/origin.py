@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from trm.errors import UserError
 from trm.io import read_json
-from trm.study.records import AGAIN, check_checksum, check_name
+from trm.study.records import AGAIN, check_checksum, check_name, check_seal
 
 if TYPE_CHECKING:
     from trm.analysis.tables import Table
@@ -37,6 +37,7 @@ def read_fit(path: str | Path, tables: Sequence[Table] = ()) -> dict[str, Any]:
     if not isinstance(fit, dict) or not {"spec", "groups"} <= set(fit):
         raise UserError(f"{path} is not a fit: {AGAIN}")
     check_name(path, path.stem, fit.get("name", path.stem))
+    check_seal(path, fit)
     check_origin(path, fit, tables)
     return fit
 
@@ -49,6 +50,7 @@ def read_figure(path: Path, tables: Sequence[Table] = ()) -> dict[str, Any]:
     if not isinstance(facts, dict):
         raise UserError(f"{words} is damaged: {AGAIN}")
     check_name(words, words.stem, facts.get("name", words.stem))
+    check_seal(words, facts)
     for end, wanted in facts.get("sha256", {}).items():
         check_checksum(path.with_suffix(end), wanted)
     check_origin(words, facts, tables)

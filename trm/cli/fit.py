@@ -23,11 +23,12 @@ def run(args: argparse.Namespace) -> int:
     from trm.analysis.tables import load, merge
     from trm.io import dump, write_text
     from trm.study.reading import config_argument
+    from trm.study.records import sealed
 
     spec = config_argument(FitSpec, args.spec, "--spec")
     tables = [load(path) for path in args.table]
     result = fit_table(merge(tables, spec.experiments), spec)
-    write_text(args.out, dump({**result, "name": Path(args.out).stem, **origin(tables)}))
+    write_text(args.out, dump(sealed({**result, "name": Path(args.out).stem, **origin(tables)})))
     for group in result["groups"]:
         print(f"{args.out}: {group.get('chosen') or group.get('error') or spec.form}")
     return 0

@@ -24,6 +24,7 @@ from trm.model.parameters import architecture
 from trm.model.scores import Score
 from trm.provenance import now, provenance
 from trm.study.flops import forward_flops, parameters, train_flops
+from trm.study.records import sealed
 from trm.study.schema import EvaluationConfig
 from trm.tasks import task_of
 from trm.training.dataset import Dataset
@@ -243,5 +244,5 @@ def evaluate_run(
         buffer = io.BytesIO()
         np.savez_compressed(buffer, allow_pickle=False, **runner.predictions)
         write_bytes(predictions, buffer.getvalue())
-    write_json(out, document)
+    write_json(out, sealed(document))
     return document

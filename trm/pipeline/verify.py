@@ -15,6 +15,7 @@ from trm.io import read_json
 from trm.study.fingerprint import digest
 from trm.study.records import (
     AGAIN,
+    CHECKSUM,
     TRAINING,
     WEIGHTS,
     check_checksum,
@@ -33,18 +34,19 @@ class Verified(NamedTuple):
     problems: list[str]
     """A sentence for each."""
     unproven: list[str]
-    """Runs without checksums, written by earlier versions."""
+    """Runs of which something has no checksum, since an earlier version wrote it."""
 
 
 def verify(root: Path) -> Verified:
     """Check all that lies below a results folder. UserError: there is nothing."""
     runs: dict[str, dict[str, Any]] = {}
     tables: list[Table] = []
+    unproven: set[str] = set()
     checks: dict[str, tuple[str, Callable[[Path], Any]]] = {
         "pools of puzzles": (f"sources/*/{MANIFEST}", partial(_data, kind="source")),
         "data sets": (f"datasets/*/{MANIFEST}", partial(_data, kind="dataset")),
-        "runs": (f"runs/*/{TRAINING}", partial(_run, runs=runs)),
-        "evaluations": ("runs/*/evaluation-*.json", partial(_evaluation, runs=runs)),
+        "runs": (f"runs/*/{TRAINING}", partial(_run, runs=runs, unproven=unproven)),
+        "evaluations": ("runs/*/evaluation-*.json", partial(_evaluation, runs=runs, unproven=unproven)),
         "tables": ("tables/*.csv", partial(_table, runs=runs, tables=tables)),
         "fits": ("fits/*.json", partial(read_fit, tables=tables)),
         "figures": ("figures/*.pdf", partial(read_figure, tables=tables)),
@@ -64,7 +66,7 @@ def verify(root: Path) -> Verified:
             "holds no results" if os.access(root, os.R_OK | os.X_OK) else "does not exist or cannot be read"
         )
         raise UserError(f"{root} {what}: give the results folder of a study")
-    return Verified(counts, problems, [run for run, training in runs.items() if "sha256" not in training])
+    return Verified(counts, problems, sorted(unproven))
 
 
 def _data(path: Path, kind: str) -> None:
@@ -75,20 +77,24 @@ def _data(path: Path, kind: str) -> None:
     verify_files(path.parent, manifest["sha256"])
 
 
-def _run(path: Path, runs: dict[str, dict[str, Any]]) -> None:
+def _run(path: Path, runs: dict[str, dict[str, Any]], unproven: set[str]) -> None:
     folder = path.parent
     runs[folder.name] = training = read_training(folder)
+    if not {"sha256", CHECKSUM} <= set(training):
+        unproven.add(folder.name)
     meta = weights_metadata(folder / WEIGHTS)["meta"]
     if (meta["run"], meta["fingerprint"]) != (training["run"], training["fingerprint"]):
         raise UserError(f"{folder / WEIGHTS} belongs to {meta['run']}, not to {training['run']}: {AGAIN}")
 
 
-def _evaluation(path: Path, runs: dict[str, dict[str, Any]]) -> None:
+def _evaluation(path: Path, runs: dict[str, dict[str, Any]], unproven: set[str]) -> None:
     training = runs.get(path.parent.name) or read_training(path.parent, ())
     document = read_json(path)
     if not isinstance(document, dict):
         raise UserError(f"{path} is damaged: {AGAIN}")
     check_evaluation(path, document, training)
+    if CHECKSUM not in document:
+        unproven.add(path.parent.name)
 
 
 def _table(path: Path, runs: dict[str, dict[str, Any]], tables: list[Table]) -> None:

@@ -13,14 +13,29 @@ from typing import Any
 from pydantic import ValidationError
 
 from trm.errors import UserError
-from trm.io import read_json, sha256_file
-from trm.study.fingerprint import evaluation_fingerprint
+from trm.io import dump, read_json, sha256_file
+from trm.study.fingerprint import digest, evaluation_fingerprint
 from trm.study.schema import EvaluationConfig
 
 NAMED = re.compile(r".+-[0-9a-f]{8}")
 """Names by content; others are chosen by people and not compared."""
 WEIGHTS, HISTORY, TRAINING = "weights.safetensors", "history.csv", "training.json"
+CHANGED = "was changed, damaged or replaced since it was written"
+CHECKSUM = "checksum"
+"""Key of a JSON file for the SHA-256 of all its other entries."""
 AGAIN = "delete it and repeat the command, which makes it again"
+
+
+def sealed(document: dict[str, Any]) -> dict[str, Any]:
+    """The document with its `CHECKSUM`."""
+    entries = {key: value for key, value in document.items() if key != CHECKSUM}
+    return {**entries, CHECKSUM: digest(json.loads(dump(entries, compact=True)))}
+
+
+def check_seal(path: Path, document: dict[str, Any], remedy: str = AGAIN) -> None:
+    """Compare a JSON file's entries with their checksum (none: by an earlier version). UserError: they differ."""
+    if CHECKSUM in document and sealed(document)[CHECKSUM] != document[CHECKSUM]:
+        raise UserError(f"{path} {CHANGED}: {remedy}")
 
 
 def check_name(path: Path, name: str, own: Any, remedy: str = AGAIN) -> None:
@@ -38,7 +53,7 @@ def check_checksum(path: Path, wanted: str | None, remedy: str = AGAIN) -> None:
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}; {remedy}") from None
     if changed:
-        raise UserError(f"{path} was changed, damaged or replaced since it was written: {remedy}")
+        raise UserError(f"{path} {CHANGED}: {remedy}")
 
 
 def read_training(folder: Path, files: Iterable[str] = (HISTORY, WEIGHTS)) -> dict[str, Any]:
@@ -49,6 +64,7 @@ def read_training(folder: Path, files: Iterable[str] = (HISTORY, WEIGHTS)) -> di
     if not isinstance(training, dict):
         raise UserError(f"{folder / TRAINING} is damaged: {remedy}")
     check_name(folder / TRAINING, folder.name, training.get("run"), remedy)
+    check_seal(folder / TRAINING, training, remedy)
     for file in files:
         check_checksum(folder / file, training.get("sha256", {}).get(file), remedy)
     return training
@@ -58,6 +74,7 @@ def check_evaluation(path: Path, evaluation: dict[str, Any], training: dict[str,
     """Compare an evaluation in a run's folder with the run, its weights, its data set and its own settings. UserError:
     it is of another run, of other weights, data or settings."""
     run = str(training.get("run"))
+    check_seal(path, evaluation)
     if evaluation.get("run", run) != run or evaluation.get("fingerprint") != training.get("fingerprint"):
         raise UserError(f"{path} belongs to {evaluation.get('run')}, not to {run}: {AGAIN}")
     weights, own = training.get("sha256", {}).get(WEIGHTS), evaluation.get("weights_sha256")

@@ -13,7 +13,7 @@ from trm.io import sha256_file, write_bytes, write_json
 from trm.provenance import provenance
 from trm.study.fingerprint import RECIPE_VERSION, run_fingerprint
 from trm.study.flops import parameters, step_flops, train_flops
-from trm.study.records import HISTORY, TRAINING, WEIGHTS
+from trm.study.records import HISTORY, TRAINING, WEIGHTS, sealed
 from trm.study.schema import TrainingConfig
 from trm.training import outputs
 from trm.training.checkpoints.saving import Record
@@ -106,4 +106,4 @@ def finish_run(
         "best": record.best,
         "provenance": provenance(started_at),
     }
-    write_json(out / TRAINING, training_json)
+    write_json(out / TRAINING, sealed(training_json))

@@ -13,7 +13,7 @@ import pandas as pd
 from trm.analysis.words import listed
 from trm.errors import UserError
 from trm.io import dump, read_json, write_text
-from trm.study.records import AGAIN, check_checksum, check_name
+from trm.study.records import AGAIN, check_checksum, check_name, check_seal, sealed
 
 
 @dataclass
@@ -138,7 +138,7 @@ def save(table: Table, out: str | Path) -> None:
         text = quoted.to_csv(index=False, lineterminator="\n")
         table.info[key] = hashlib.sha256(text.encode()).hexdigest()
         write_text(path, text)
-    write_text(sidecar, dump(table.info, compact=True))
+    write_text(sidecar, dump(sealed(table.info), compact=True))
 
 
 def load(path: str | Path) -> Table:
@@ -148,6 +148,7 @@ def load(path: str | Path) -> Table:
     if not isinstance(info, dict):
         raise UserError(f"{sidecar} is damaged: {AGAIN}")
     check_name(rows, rows.stem, info.get("name", rows.stem))  # earlier versions wrote no name
+    check_seal(sidecar, info)
     check_checksum(rows, info.get("fingerprint"))
     check_checksum(curves, info.get("curves_sha256"))
     kinds = dict.fromkeys(info.get("text_columns", []), "str")
