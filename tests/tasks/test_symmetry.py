@@ -64,6 +64,10 @@ def test_what_is_read_is_uniform_and_what_is_not_is_said(tmp_path, canonical):
         odd = odd.copy()
         odd[:, 3] = np.where(rng.random(4000) < 0.2, token, odd[:, 3])
         assert "WARNING" in "".join(marginals(odd, np.arange(4000), kind))
+    # each digit as often as any other, and each cell, but a form in which one row holds 1, 2, 3, 4
+    ordered = given.copy()
+    ordered[:, :4] = np.where(given[:, :4] > 1, [2, 3, 4, 5], 1)
+    assert "WARNING" in "".join(marginals(ordered, np.arange(4000), kind))
 
 
 def test_of_a_mixture_the_generated_puzzles_stay(tmp_path, canonical):

@@ -284,9 +284,9 @@ class View:
         """The last words: what came out, or why nothing did."""
         study, console = self.study, self.console
         took = seconds_text(time.monotonic() - study.began)
-        runs = f"{study.trained()} of {count(len(study.runs), 'run')}"
+        trained = f"{study.trained()} of {count(len(study.runs), 'run')} trained"
         if self.interrupted:
-            console.print(f"Interrupted after {took}: {runs} trained.")
+            console.print(f"Interrupted after {took}: {trained}.")
             console.print("The same command goes on from the checkpoints.")
             console.print(f"Output of Snakemake and its jobs: {OUTPUT}")
         elif not study.started or (code and not study.failed):
@@ -297,7 +297,8 @@ class View:
             partial = Path("results/report.partial.html")
             shown = f" {partial} shows the results so far." if partial.exists() else ""
             console.print(
-                f"{count(len(study.failed), 'job')} failed after {took}, {runs} trained.{shown}", style="red"
+                f"{count(len(study.failed), 'job')} failed after {took}{f', {trained}' if study.runs else ''}.{shown}",
+                style="red",
             )
             console.print(f"The same command tries again. Output of Snakemake and its jobs: {OUTPUT}")
         else:
@@ -317,5 +318,5 @@ class View:
             rule: [job.output for job in done if job.rule == rule] for rule in ("html_report", "publish")
         }
         written = ", ".join(shown["html_report"] or shown["publish"])
-        trained = f"{count(self.study.trained(), 'run')} trained, all done in {took}"
-        console.print(f"{trained}: {written}" if written else f"{trained}.", style="bold")
+        trained = f"{count(self.study.trained(), 'run')} trained, all done" if self.study.runs else "All done"
+        console.print(f"{trained} in {took}{f': {written}' if written else '.'}", style="bold")

@@ -43,14 +43,14 @@ def verify(root: Path) -> Verified:
     tables: list[Table] = []
     unproven: set[str] = set()
     checks: dict[str, tuple[str, Callable[[Path], Any]]] = {
-        "pools of puzzles": (f"sources/*/{MANIFEST}", partial(_data, kind="source")),
-        "data sets": (f"datasets/*/{MANIFEST}", partial(_data, kind="dataset")),
-        "runs": (f"runs/*/{TRAINING}", partial(_run, runs=runs, unproven=unproven)),
-        "evaluations": ("runs/*/evaluation-*.json", partial(_evaluation, runs=runs, unproven=unproven)),
-        "tables": ("tables/*.csv", partial(_table, runs=runs, tables=tables)),
-        "fits": ("fits/*.json", partial(read_fit, tables=tables)),
-        "figures": ("figures/*.pdf", partial(read_figure, tables=tables)),
-        "published figures": ("plots/*.pdf", _published),
+        "pool": (f"sources/*/{MANIFEST}", partial(_data, kind="source")),
+        "data set": (f"datasets/*/{MANIFEST}", partial(_data, kind="dataset")),
+        "run": (f"runs/*/{TRAINING}", partial(_run, runs=runs, unproven=unproven)),
+        "evaluation": ("runs/*/evaluation-*.json", partial(_evaluation, runs=runs, unproven=unproven)),
+        "table": ("tables/*.csv", partial(_table, runs=runs, tables=tables)),
+        "fit": ("fits/*.json", partial(read_fit, tables=tables)),
+        "figure": ("figures/*.pdf", partial(read_figure, tables=tables)),
+        "published figure": ("plots/*.pdf", _published),
     }
     counts, problems = {}, []
     for kind, (pattern, check) in checks.items():

@@ -14,6 +14,9 @@ SURE = 6.0
 """Standard deviations from the mean at which a marginal is not uniform: chance does this once in 5 million sets of 100
 marginals."""
 
+ENOUGH = 100
+"""Puzzles in which a cell is given, for its digits to be compared."""
+
 
 @dataclass(frozen=True)
 class Symmetric:
@@ -55,6 +58,8 @@ def describe(inputs: np.ndarray, puzzle: np.ndarray, kind: Symmetric) -> list[st
         lines.append(f"  {kind.places}: mean {clues.mean():.1f}, {clues.min()} to {clues.max()}")
         for number in np.unique(kind.cells):
             odd = max(odd, _deviation(given[:, kind.cells == number]))
+        for cell in np.flatnonzero(grid.ravel() >= ENOUGH) if len(kind.tokens) else ():
+            odd = max(odd, _deviation(inputs[:, cell, None] == np.array(kind.tokens)))  # a first row of 1, 2, 3, ...
     if odd > SURE:
         lines.append(
             f"  WARNING: these shares are not uniform ({odd:.0f} standard deviations): the puzzles are in a form "
