@@ -154,6 +154,8 @@ def json_argument(argument: str, option: str) -> Any:
             raise UserError(
                 f"{option} cannot be read: {error.strerror}; give JSON text or the path of a JSON file"
             ) from None
+        except UnicodeDecodeError:
+            raise UserError(f"{option} is not UTF-8 text: save the file as UTF-8") from None
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -1,6 +1,7 @@
 """The command line of the data, through `python -m trm`'s own entry."""
 
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -84,6 +85,7 @@ def test_inspect_draws(tmp_path, capsys, mazes, set_4x4, kind):
             ["source", "--config", "none.json", "--out", "o"],
             "--config none.json cannot be read: No such file",
         ),
+        (["source", "--config", sys.executable, "--out", "o"], "is not UTF-8 text"),
         (["build", "--config", "{}", "--source", "none", "--out", "o"], "none/manifest.json does not exist"),
         (["expand", "none", "--out", "o"], "none/manifest.json does not exist"),
         (["inspect", "none"], "none is not a folder"),

@@ -1,5 +1,6 @@
 """`trm study run`: stale locks, a second run, and the clean-up of checkpoints."""
 
+import copy
 import fcntl
 import os
 import re
@@ -118,6 +119,20 @@ def test_overrides_become_one_config_of_snakemake():
 def test_several_overrides_in_one_text(sign):
     overrides = parse_overrides(f"training.steps=10{sign}evaluation.unroll=[1, 2]")
     assert overrides == {"training.steps": 10, "evaluation.unroll": [1, 2]}
+
+
+def test_a_profile_that_is_not_utf8_is_named_with_its_line(tmp_path, capsys):
+    (tmp_path / "config.yaml").write_bytes(b"cores: 1\n# caf\xe9\n")
+    assert main(["study", "run", f"--profile={tmp_path}"]) == 2
+    assert f"{tmp_path}/config.yaml, line 2: not UTF-8 text" in capsys.readouterr().err
+
+
+def test_a_figure_with_the_name_of_another_experiments_is_refused(tmp_path, monkeypatch, capsys):
+    study = copy.deepcopy(STUDY)
+    study["experiments"]["data_size"]["figures"][0]["name"] = "Batch"
+    monkeypatch.chdir(new_project(tmp_path, study).folder)
+    assert main(["study", "spec", "report", "--out", "spec.json"]) == 2
+    assert "data_size and batch both have a figure named batch" in capsys.readouterr().err
 
 
 def test_set_reaches_the_runs_and_a_dry_run_says_what_they_cost(fresh):

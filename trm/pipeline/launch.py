@@ -11,6 +11,7 @@ from typing import TextIO
 
 from trm.pipeline import console, lock
 from trm.pipeline.settings import EVENTS, parse_overrides
+from trm.study.reading import read_yaml
 
 PERIOD = 0.25
 """Seconds between two looks at what happened."""
@@ -47,7 +48,12 @@ def with_config(arguments: list[str], pairs: list[str], point: str | None = None
 
 def launch(arguments: list[str]) -> int:
     """Run `snakemake ARGUMENTS` and return its exit code. Waits for another run that is still alive in this folder,
-    even if its terminal was closed. UserError: the folder cannot be written."""
+    even if its terminal was closed. UserError: the folder cannot be written, or a file of a profile cannot be read."""
+    for word in arguments:
+        profile = Path(word.rpartition("=")[2])
+        if (profile / "config.yaml").exists():
+            for path in profile.glob("*.yaml"):
+                read_yaml(path)  # Snakemake would show a traceback without the file's name
     with lock.wait_and_join() as handle:
         return _run(arguments, handle)
 

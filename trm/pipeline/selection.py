@@ -53,11 +53,18 @@ class Selection:
 
     @cached_property
     def figures(self) -> dict[str, Figure]:
-        """Every figure of the scale by its stem. Figures over several experiments show those that are selected."""
-        catalogue = self._catalogue
-        found = {
-            figure.stem: figure for name in self._study.experiments for figure in catalogue.figures_of(name)
-        }
+        """Every figure of the scale by its stem. Figures over several experiments show those that are selected.
+        UserError: figures of two experiments have one name."""
+        catalogue, found = self._catalogue, {}
+        owners: dict[str, str] = {}
+        for name in self._study.experiments:
+            for figure in catalogue.figures_of(name):
+                found[figure.stem] = figure
+                if (other := owners.setdefault(figure.stem.lower(), name)) != name:  # as macOS compares
+                    raise UserError(
+                        f"{catalogue.path}: experiments {other} and {name} both have a figure named {figure.stem}; "
+                        "give one another `name`"
+                    )
         for raw in self._study.figures:
             restricted = self._restrict(dict(raw))
             figure = restricted and catalogue.figure(restricted, "", f"{catalogue.path}: figures", found)
