@@ -143,6 +143,11 @@ def test_without_a_start_the_last_error_is_shown(told, capsys):
     console.OUTPUT.write_text('host: x\nWorkflowError in file "Snakefile", line 3:\nno experiment bach\n')
     told(code=1)
     assert capsys.readouterr().err == 'WorkflowError in file "Snakefile", line 3:\nno experiment bach\n'
+    reason = "WorkflowError in rule train:\nOutput a has older modification time than input b.\n"
+    last = "WorkflowError:\nAt least one job did not complete successfully.\n"
+    console.OUTPUT.write_text(f"Job 3\n{reason}{last}")
+    told({"event": "started"}, code=1)
+    assert capsys.readouterr().err == reason + last
 
 
 @pytest.mark.parametrize("words", [["-n"], ["-p"], ["--verbose"], ["--summary"], ["--quiet=rules"]])

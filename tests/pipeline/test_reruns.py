@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import signal
+import time
 
 import pytest
 import yaml
@@ -95,6 +96,15 @@ def test_a_run_copied_without_its_times_is_not_evaluated_again(project):
             os.utime(path)
     assert "evaluate" not in project.would_run()
     assert project.would_run("--forcerun", "train")["evaluate"] == 6
+
+
+def test_results_from_the_future_serve_after_the_clock_was_set_back(project):
+    for path in (project.folder / "results").rglob("*"):
+        os.utime(path, (time.time() + 86400,) * 2)
+    assert project.would_run() == {}
+    project.edit(set_in("scales", "laptop", "seeds", [0, 1, 2]))
+    project.snakemake("batch")
+    assert project.would_run("batch") == {}
 
 
 def test_lost_data_sets_are_made_again_for_new_runs_only(project):

@@ -41,8 +41,8 @@ PROGRESS = re.compile(
     r"^ *(\d+) %  step \d+/\d+  loss (\S+)  exact +(-|[\d.]+ %).*  (\d+):(\d\d):(\d\d) left$", re.MULTILINE
 )
 """A line of `trm.training.history.progress_line`."""
-ERROR = re.compile(r"^\w+(Error|Exception)\b.*:$", re.MULTILINE)
-"""Where Snakemake's last error begins in its output."""
+ERROR = re.compile(r"^\w+(Error|Exception)\b.*:$(?!\nAt least one job did not)", re.MULTILINE)
+"""Where an error begins in Snakemake's output; its last words are no reason."""
 
 
 def seconds_text(seconds: float) -> str:

@@ -7,6 +7,7 @@ import os
 import platform
 import signal
 import sys
+import time
 import urllib.request
 from contextlib import suppress
 from pathlib import Path
@@ -61,10 +62,20 @@ class Controller(logging.Filter):
             write_json(LISTS.format(self._project.study.scale_name), self._project.study.replaced_figures)
         # only now Snakemake knows its executor
         if get_event(record) == LogEvent.RUN_INFO and not self._dryrun:
+            self._date_back()
             self._start_servers()
         if not self._dryrun:
             self._events.take(record)
         return True
+
+    def _date_back(self) -> None:
+        """Inputs from the future get the present time: after the clock was set back, Snakemake would delete every output
+        as older than its inputs."""
+        now = time.time()
+        for path in {str(file) for job in self._snakemake.dag.needrun_jobs() for file in job.input}:
+            with suppress(OSError):
+                if os.stat(path).st_mtime > now:
+                    os.utime(path, (now, now))
 
     def _start_servers(self) -> None:
         """Short jobs of this machine run in forks; not where another environment or machine runs them."""
