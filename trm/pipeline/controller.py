@@ -69,8 +69,8 @@ class Controller(logging.Filter):
         return True
 
     def _date_back(self) -> None:
-        """Inputs from the future get the present time: after the clock was set back, Snakemake would delete every output
-        as older than its inputs."""
+        """Inputs from the future get the present time: after the clock was set back, Snakemake would delete outputs as
+        older than their inputs."""
         now = time.time()
         for path in {str(file) for job in self._snakemake.dag.needrun_jobs() for file in job.input}:
             with suppress(OSError):
