@@ -36,6 +36,8 @@ COMMANDS = {
     "results": "archive results to a bucket, collect them, copy tables, check files",
 }
 
+PIPELINE = "`pip install '.[pipeline]'` in this project's folder installs what studies need"
+
 
 def use_writable_cache() -> None:
     """Where the user's cache folder cannot be written (no home, a read-only one), caches of this process and of those
@@ -114,6 +116,11 @@ def _run(name: str, module: ModuleType, args: argparse.Namespace) -> int:
     except UserError as error:
         logging.getLogger("trm").debug("traceback", exc_info=True)
         print(f"trm {name}: {error}", file=sys.stderr)
+        return 2
+    except ModuleNotFoundError as error:
+        if str(error.name).startswith("trm"):
+            raise
+        print(f"trm {name}: the package {error.name} is not installed: {PIPELINE}", file=sys.stderr)
         return 2
     except BrokenPipeError:
         sys.stderr.close()  # the reader of our output has gone: nothing is left to say

@@ -112,17 +112,21 @@ def _init(args: argparse.Namespace) -> int:
     from importlib.util import find_spec
     from pathlib import Path
 
+    from trm.cli import PIPELINE
+    from trm.io import shipped
     from trm.pipeline.init import write_study
 
     write_study(Path(args.folder))
     if not find_spec("snakemake"):
-        print("Snakemake is not installed: pip install 'trm-scaling[pipeline]'")
+        print(f"Snakemake is not installed: {PIPELINE}")
+    checkout = shipped("bin/trm")
+    trm = shlex.quote(str(checkout)) if checkout.exists() else "trm"
     print(
         f"{args.folder}: a study of your own in config/experiments.yaml (every key: config/README.md). Next:\n"
         f"  cd {shlex.quote(args.folder)}\n"
-        "  trm study list                             # its experiments\n"
-        "  snakemake --profile profiles/local -n      # what would run, and how long\n"
-        "  snakemake --profile profiles/local         # results/report.html"
+        f"  {trm} study list                              # its experiments\n"
+        f"  {trm} study run --profile profiles/local -n   # what would run, and how long\n"
+        f"  {trm} study run --profile profiles/local      # results/report.html"
     )
     return 0
 
@@ -136,7 +140,7 @@ def _list(args: argparse.Namespace) -> int:
         mark = "*" if name in project.selection.experiments else " "
         size += "".join(f"; {reason}" for reason in experiment.left_out)
         print(f"{mark} {name}: {size}\n      {experiment.definition.question}")
-    print("\n* part of `make report` at this scale, or complete already")
+    print("\n* part of the report at this scale, or complete already")
     return 0
 
 
