@@ -77,6 +77,8 @@ def test_the_last_line_of_a_runs_log_is_its_progress(tmp_path):
     study.running[1].read -= console.AGE
     log.write_text(f"{LINE}\n--- another attempt\n")
     assert study.running[1].progress() is None
+    log.write_text(f"{LINE}\n")  # in less than AGE: a finished run shows its last line
+    assert study.take({"event": "finished", "id": 1}).progress() == (42, "1.2500", "12.5 %", 3723.0)
 
 
 def test_the_time_left_counts_what_is_planned_and_follows_what_was_measured(tmp_path, monkeypatch):

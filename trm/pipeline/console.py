@@ -134,6 +134,7 @@ class Study:
             self.running[number] = Job(**facts)
         elif kind in ("finished", "failed") and (job := self.running.pop(facts["id"], None)):
             (self.done if kind == "finished" else self.failed).append(job)
+            job.read = -math.inf  # its last line counts
             trained = job.rule == "train"
             self._seconds["train" if trained else "other"].append(time.monotonic() - job.started)
             self._expected += self.runs.get(job.run, 0.0) if trained else 0.0
