@@ -241,7 +241,9 @@ class View:
         facts = f", loss {progress.loss}, exact {progress.exact}" if progress else ""
         took = seconds_text(time.monotonic() - job.started)
         left = f", about {seconds_text(study.left())} left" if study.trained() < len(study.runs) else ""
-        self.console.print(f"{study.trained()} of {len(study.runs)} runs: {job.run}{facts}, {took}{left}")
+        self.console.print(
+            f"{study.trained()} of {count(len(study.runs), 'run')}: {job.run}{facts}, {took}{left}"
+        )
 
     def panel(self) -> Panel:
         study = self.study
