@@ -58,14 +58,15 @@ def said(command, folder):
     return result.stdout + result.stderr
 
 
-def test_the_first_model_to_try_solves_its_puzzle(tmp_path):
+def test_the_first_model_to_try_solves_its_puzzle_as_in_the_picture(tmp_path):
     for name in ("bin", "models"):
         shutil.copytree(ROOT / name, tmp_path / name)
     (tmp_path / ".venv").symlink_to(sys.prefix)
     commands = re.findall(r"^bin/trm solve .+$", (ROOT / "README.md").read_text(), re.MULTILINE)
     assert commands
     for command in commands:
-        assert "the answer keeps every rule and clue" in said(command, tmp_path)
+        assert "the answer keeps every rule and clue" in said(f"{command} --svg solve.svg", tmp_path)
+    assert (tmp_path / "solve.svg").read_bytes() == (ROOT / "docs/images/solve.svg").read_bytes()
 
 
 def test_the_table_is_found():
