@@ -55,14 +55,15 @@ class Selection:
     def figures(self) -> dict[str, Figure]:
         """Every figure of the scale by its stem. Figures over several experiments show those that are selected.
         UserError: figures of two experiments have one name."""
-        catalogue, found = self._catalogue, {}
+        catalogue = self._catalogue
+        found: dict[str, Figure] = {}
         owners: dict[str, str] = {}
         for name in self._study.experiments:
-            for figure in catalogue.figures_of(name):
-                found[figure.stem] = figure
-                if (other := owners.setdefault(figure.stem.lower(), name)) != name:  # as macOS compares
+            for own in catalogue.figures_of(name):
+                found[own.stem] = own
+                if (other := owners.setdefault(own.stem.lower(), name)) != name:  # as macOS compares
                     raise UserError(
-                        f"{catalogue.path}: experiments {other} and {name} both have a figure named {figure.stem}; "
+                        f"{catalogue.path}: experiments {other} and {name} both have a figure named {own.stem}; "
                         "give one another `name`"
                     )
         for raw in self._study.figures:
