@@ -82,8 +82,17 @@ def test_no_plain_text_api_elsewhere():
         ),
         (gx.ResourceExhausted("Quota 'TPUV4sPreemptible' exhausted"), "gcloud beta quotas info list"),
         (gx.ResourceExhausted("There is no more capacity in the zone"), "run the same command later"),
-        (gx.InvalidArgument("Cloud TPU received a bad request. runtime version x"), "versions list --zone=z"),
-        (gx.InvalidArgument("accelerator type v4-65 is unknown"), "accelerator-types list --zone=z"),
+        (
+            gx.InvalidArgument("Cloud TPU received a bad request. runtime version x"),
+            "no runtime version tpu-ubuntu2204-base",
+        ),
+        # github.com/skypilot-org/skypilot/issues/3840
+        (
+            gx.InvalidArgument(
+                "received a bad request. the accelerator v4-128 was not found in zone z [EID: 0x1]"
+            ),
+            "accelerator-types list --zone=z",
+        ),
         (gx.NotFound("location z is unknown"), "gcloud compute tpus locations list"),
         (
             gx.PermissionDenied("This API method requires billing to be enabled. #p"),

@@ -128,9 +128,10 @@ class TpuApi:
                     self.calls.append(name)
                     self.requests.append(request)
                     try:
-                        self._admit(needed_for_tpus(name, request))
+                        where = getattr(request, "name", "") or request.parent
+                        self._admit(needed_for_tpus(name, request), where)
                         self._fail(name)
-                        self._check_zone(getattr(request, "name", "") or request.parent)
+                        self._check_zone(where)
                         self._advance()
                         return getattr(self, f"_{re.sub(r'(?<!^)(?=[A-Z])', '_', name).lower()}")(request)
                     except ApiError as error:
@@ -142,7 +143,7 @@ class TpuApi:
         def operation(request: Any, context: Any) -> Any:
             with self.lock:
                 try:
-                    self._admit({"tpu.operations.get"})
+                    self._admit({"tpu.operations.get"}, request.name)
                     self._fail("GetOperation")
                     self._advance()
                     return self.operations[request.name]
@@ -158,11 +159,12 @@ class TpuApi:
             generic("google.longrunning.Operations", {"GetOperation": operations}),
         )
 
-    def _admit(self, needed: set[str]) -> None:
+    def _admit(self, needed: set[str], where: str) -> None:
         if self.offline:
             raise ApiError(grpc.StatusCode.UNAVAILABLE, "failed to connect to all addresses")
         if permission := denied(self.roles, needed):
-            message = f"Permission '{permission}' denied on resource (or it may not exist)."
+            # the real words (github.com/tensorflow/tpu/issues/296)
+            message = f"Permission '{permission}' denied on '{where}'"
             raise ApiError(grpc.StatusCode.PERMISSION_DENIED, message)
 
     def fail_requests(self, count: int, zone: str = "us-central2-b", message: str = NO_CAPACITY) -> None:
