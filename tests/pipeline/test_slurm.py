@@ -2,7 +2,10 @@
 
 import asyncio
 import os
+import shutil
 import signal
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -10,6 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.pipeline.conftest import ROOT
 from trm.cli import main
 from trm.cli.train import _resume_later
 from trm.pipeline import slurm, slurm_executor
@@ -320,3 +324,19 @@ def test_pauses_between_looks_grow_by_a_share(executor, first, pauses):
     executor.states = {"7": "RUNNING"}
     executor.look(info)
     assert executor.next_seconds_between_status_checks == first
+
+
+def test_the_patch_for_the_plugin_keeps_jobs_while_slurm_is_away(tmp_path):
+    upstream = ROOT / "docs" / "upstream"
+
+    def said(path: Path | str) -> str:
+        environment = os.environ | {"PYTHONPATH": str(path)}
+        command = [sys.executable, upstream / "outage.py"]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+
+    assert said("") == "0 of 2 jobs are still watched\n"
+    source = Path(slurm_executor.plugin.__file__).parent
+    shutil.copytree(source, tmp_path / source.name)
+    patch = ["patch", "-p1", "-i", upstream / "snakemake-executor-plugin-slurm.patch"]
+    subprocess.run(patch, cwd=tmp_path, check=True, capture_output=True)
+    assert said(tmp_path) == "2 of 2 jobs are still watched\n"
