@@ -157,6 +157,11 @@ def test_the_file_of_a_profile_is_the_one_that_snakemake_reads(tmp_path, monkeyp
     assert there.name == here.name == "eight"
 
 
+def test_a_pod_deletes_itself_unless_told_otherwise():
+    assert ExecutorSettings().idle_delete == 30
+    assert not ExecutorSettings(idle_delete=0).is_guarded
+
+
 def test_settings_without_a_pod_say_what_is_missing():
     with pytest.raises(WorkflowError, match="set tpu-project, tpu-name in the profile"):
         ExecutorSettings(zone="z").check_pod()
