@@ -132,7 +132,9 @@ def test_every_setting_means_the_same_through_both_doors(tmp_path, monkeypatch):
     assert not unchanged
 
 
-@pytest.mark.parametrize("end", ["2026-12-31T18:00", "2026-12-31 18:00:00", "'2026-12-31'"])
+@pytest.mark.parametrize(
+    "end", ["2026-12-31", "2026-12-31T18:00:00Z", "2026-12-31T18:00", "2026-12-31 18:00:00", "'2026-12-31'"]
+)
 def test_dates_in_yaml(end, tmp_path, monkeypatch):
     there, here = both_doors(tmp_path, monkeypatch, f"tpu-end: {end}\n")
     assert there.end_time() == here.end_time() > 0
