@@ -20,7 +20,7 @@ import pandas as pd
 from scipy.special import expit, logit
 
 from trm.analysis.fits.bootstrap import resample
-from trm.analysis.fits.compare import delta_for
+from trm.analysis.fits.compare import MIN_DELTA, delta_for
 from trm.analysis.fits.forms import SCALE, Array, Bounds, Form, normalise
 from trm.analysis.fits.solve import solve
 from trm.analysis.specs import FitSpec, Place
@@ -149,10 +149,13 @@ def regime(table: Table, spec: FitSpec) -> dict[str, Any]:
     group |= {"exclusions": [], "notes": []}
     spread = seed_spread(data.y, data.group) if len(data.y) else None
     usable = {name: form for name, form in REGIME.items() if group["points"] > len(form.parameters) + 1}
-    if not usable or not spread:
+    if not usable or spread is None:
         why = f"{count(group['points'], 'point')}: too few" if not usable else "one seed a point"
         return {**group, "error": f"{why} for the forms of compute, size and data"}
+    spread = max(spread, MIN_DELTA)
     fits = _fit(data, usable, spread, spec)
+    if not fits:
+        return {**group, "error": "no form converges"}
     puzzles = np.unique(data.x[2])
     floors = [{"puzzles": float(u), **_floor(fits, float(u), spec.level)} for u in puzzles]
     places: list[tuple[Place, int | None]] = [(place, None) for place in spec.places]
@@ -179,7 +182,7 @@ class _Fit:
 
 
 def _fit(data: Runs, forms: Mapping[str, Form], spread: float, spec: FitSpec) -> dict[str, _Fit]:
-    """Every form with its refits and its Akaike weight."""
+    """Every form that converges, with its refits and its Akaike weight."""
     error = expit(data.y)
     noise = spread**2 + 1 / (data.tested * error * (1 - error))
     weight = spread**2 / noise
@@ -192,13 +195,15 @@ def _fit(data: Runs, forms: Mapping[str, Form], spread: float, spec: FitSpec) ->
         best = solve(form, u, data.y[None], delta, start, refine=len(start), weights=weight[None])
         weights = np.broadcast_to(weight, samples.shape)
         again = solve(form, u, samples, delta, np.concatenate([best.phi, start]), refine=2, weights=weights)
+        if not best.converged[0] or again.converged.mean() < 0.5:
+            continue
         phi = form.public(best.phi, scale)[0]
         refits = form.public(again.phi[again.converged], scale)
         k, n = len(form.parameters) + 1, len(data.y)
         loss = n * np.log(max(2 * float(best.cost[0]) / n, 1e-12))
         aicc = loss + 2 * k + 2 * k * (k + 1) / max(n - k - 1, 1)
         found[name] = (form, phi, refits, aicc)
-    lowest = min(item[3] for item in found.values())
+    lowest = min((item[3] for item in found.values()), default=0.0)
     total = sum(np.exp(-(item[3] - lowest) / 2) for item in found.values())
     fits = {}
     for name, (form, phi, refits, aicc) in found.items():
