@@ -21,13 +21,14 @@ pip = $(1)/bin/python -m pip install --quiet --disable-pip-version-check
 uv = $(1)/bin/python -m uv pip install --quiet --python $(1)/bin/python
 
 # Builds of torch for other drivers, by uv: make envs CUDA=cu126, or CUDA=cpu (docs/cluster.md)
-TORCH_OPTIONS = $(if $(CUDA),--torch-backend=$(CUDA))
+TORCH_OPTIONS = $(if $(CUDA),--torch-backend=$(CUDA) --reinstall-package torch)
+OTHER_BUILD = $(filter-out $(shell cat $(VENV)/.cuda 2>/dev/null),$(CUDA))
 SCALE ?= gpu
 
 # torch_xla has wheels for Linux on x86-64 only
 XLA ?= $(if $(filter Linux-x86_64,$(shell uname -s)-$(shell uname -m)),1,0)
 
-.PHONY: report study fetch schema test test-all test-full test-xla test-image lint types docs notebooks shell bench rehearsal envs lock
+.PHONY: report study fetch schema test test-all test-full test-xla test-image lint types docs notebooks shell bench rehearsal envs lock again
 .DEFAULT_GOAL := report
 
 # A path file, not an editable install: Snakemake finds plugins by listing folders.
@@ -44,7 +45,7 @@ if not (3, 11) <= sys.version_info < (3, 14):
 endef
 export PYTHON_CHECK
 
-$(VENV)/.ready: envs/cpu/requirements.lock envs/cpu/torch.txt
+$(VENV)/.ready: envs/cpu/requirements.lock envs/cpu/torch.txt $(if $(OTHER_BUILD),again)
 	@$(PYTHON) -c "$$PYTHON_CHECK"
 	@echo "Setting up $(VENV) (about 2 GB, with CUDA 5.6 GB; one to three minutes)"
 	$(PYTHON) -m venv $(VENV)
@@ -54,6 +55,7 @@ $(VENV)/.ready: envs/cpu/requirements.lock envs/cpu/torch.txt
 	  $(call pip,$(VENV)) --no-deps --require-hashes -r envs/cpu/requirements.lock
 	@$(BIN)/python -c "$$PATH_FILE"
 	@$(BIN)/python -m trm.backends.cpu.build
+	$(if $(CUDA),@echo $(CUDA) >$(VENV)/.cuda)
 	@touch $@
 
 $(TPU_VENV)/.ready: envs/tpu/requirements.lock
@@ -64,7 +66,7 @@ $(TPU_VENV)/.ready: envs/tpu/requirements.lock
 	@$(TPU_VENV)/bin/python -c "$$PATH_FILE"
 	@touch $@
 
-envs: $(VENV)/.ready $(TPU_VENV)/.ready
+envs: $(VENV)/.ready $(if $(filter 1,$(XLA)),$(TPU_VENV)/.ready)
 
 report: $(VENV)/.ready
 	@$(RUN) $(ARGS)

@@ -170,7 +170,8 @@ class Campaign:
 
     def _planned(self) -> int:
         """Return how many planned errors nobody has been answered with yet."""
-        return len(self.pod.api.failures) + len(self.pod.api.refusals) + self.pod.gcs.proxy.failures
+        api = self.pod.api
+        return len(api.failures) + sum(map(len, api.refusals.values())) + self.pod.gcs.proxy.failures
 
     def _inflict(self, kind: str, study: Study, rank: int) -> bool | None:
         """Inflict a fault; False: there was nothing to hit."""
@@ -240,7 +241,7 @@ class Campaign:
             api.seconds_per_state = 1.0
         elif kind.endswith("quota text"):
             for _ in range(2):
-                api.refuse_requests(8, QUOTA)
+                api.refuse(8, QUOTA)
         elif kind.endswith("deletion refused"):
             api.fail(2, "FAILED_PRECONDITION", "is in state SUSPENDING", method="DeleteQueuedResource")
         elif kind.endswith("upload"):

@@ -87,3 +87,26 @@ def test_github_files_are_yaml_and_run_targets_that_exist(path):
     makefile = (ROOT / "Makefile").read_text()
     for target in re.findall(r"\bmake ([a-z-]+)", text):
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+
+
+@pytest.mark.skipif(not shutil.which("make"), reason="make is not installed")
+def test_another_build_of_torch_goes_into_the_environment_that_is_there(tmp_path):
+    """And XLA=0 makes no second environment."""
+    for name in ("requirements.lock", "torch.txt"):
+        (tmp_path / "envs/cpu").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "envs/cpu" / name).touch()
+    (tmp_path / ".venv").mkdir()
+    (tmp_path / ".venv/.ready").touch()
+
+    def planned(*words: str) -> str:
+        command = ["make", "-n", "-f", ROOT / "Makefile", "envs", "XLA=0", *words]
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+        )
+        return done.stdout
+
+    assert "Nothing to be done" in planned()
+    assert "--torch-backend=cu126 --reinstall-package torch" in planned("CUDA=cu126")
+    (tmp_path / ".venv/.cuda").write_text("cu126\n")
+    assert "Nothing to be done" in planned("CUDA=cu126")

@@ -182,7 +182,7 @@ def test_an_outage_during_an_operation_is_survived(api, play):
 
 
 def test_a_failed_operation_is_reported_and_not_retried(api, play):
-    api.refuse_requests(8, "Quota limit 'TPUV4CoresPerProjectPerZone' has been exceeded. Limit: 0")
+    api.refuse(8, "Quota limit 'TPUV4CoresPerProjectPerZone' has been exceeded. Limit: 0")
     with pytest.raises(CloudError, match="has no quota for spot v4-64 in z: .*Limit: 0"):
         play(lambda _, capacity: capacity.wait())
     assert api.calls.count("CreateQueuedResource") == 1
@@ -194,15 +194,15 @@ QUOTA = "Quota 'TPUV4sPreemptiblePodPerProjectPerRegionForTPUAPI' exhausted. Lim
 def test_a_quota_text_after_a_preemption_is_waited_out(api, play):
     """The queued resource that is being removed still counts: github.com/marin-community/marin/issues/87."""
     for _ in range(3):
-        api.refuse_requests(8, QUOTA)
+        api.refuse(8, QUOTA)
 
     async def story(cloud, capacity):
         with pytest.raises(CloudError, match="has no quota for spot"):
             await capacity.wait()
-        api.refusals.clear()
+        api.refusals["create"].clear()
         await capacity.wait()
         for _ in range(2):
-            api.refuse_requests(8, QUOTA)
+            api.refuse(8, QUOTA)
         api.preempt()
         return await capacity.wait(existed=True)
 
@@ -234,13 +234,14 @@ def test_a_resource_that_cannot_be_deleted_yet_is_waited_for(api, play):
         api.preempt()
         message = "Queued resource pod is in state SUSPENDING and cannot be deleted"
         api.fail(3, "FAILED_PRECONDITION", message, method="DeleteQueuedResource")
+        api.refuse(9, message, "delete")  # or at the end of the operation
         return await capacity.wait(existed=True)
 
     state, output = play(story)
     assert state.is_ready
     assert (
         sum("cannot be deleted yet (Queued resource pod is in state SUSPENDING" in line for line in output)
-        == 3
+        == 4
     )
 
 

@@ -7,9 +7,11 @@ import pytest
 from google.api_core import exceptions as gx
 from google.auth import exceptions as auth
 
+from snakemake_executor_plugin_tpu.claim import Claim
 from snakemake_executor_plugin_tpu.cloud import TpuCloud
 from snakemake_executor_plugin_tpu.emulator.iam import ROLES, TPU_METHODS, TPU_PERMISSIONS
 from snakemake_executor_plugin_tpu.errors import CloudError, Offline, explain, is_transient
+from snakemake_executor_plugin_tpu.lifecycle import PodManager
 from snakemake_executor_plugin_tpu.settings import ExecutorSettings
 
 POD = {"project": "p", "zone": "z", "name": "pod"}
@@ -34,7 +36,7 @@ def test_outages_are_survived_and_reported(api, play, monkeypatch):
     assert output[1:] == ["Google answers again"]
 
 
-def test_a_study_waits_for_the_network_for_hours_and_people_for_minutes(api, play, monkeypatch):
+def test_a_study_waits_for_the_network_for_hours_and_people_for_minutes(api, play, tmp_path, monkeypatch):
     now = [1000.0]
 
     async def pass_time(seconds):
@@ -44,8 +46,8 @@ def test_a_study_waits_for_the_network_for_hours_and_people_for_minutes(api, pla
     monkeypatch.setattr("snakemake_executor_plugin_tpu.cloud.time.monotonic", lambda: now[0])
 
     async def story(cloud, _):
-        for patience in (cloud.patience, 43200):
-            cloud.patience, begin = patience, now[0]
+        for claim, patience in ((None, 120), (Claim(print), cloud.settings.lease)):
+            cloud.patience, begin = PodManager(cloud.settings, tmp_path, print, claim).cloud.patience, now[0]
             with pytest.raises(Offline, match="Cannot reach Google since"):
                 await cloud.describe()
             assert patience < now[0] - begin < patience + 60
@@ -82,8 +84,17 @@ def test_no_plain_text_api_elsewhere():
         ),
         (gx.ResourceExhausted("Quota 'TPUV4sPreemptible' exhausted"), "gcloud beta quotas info list"),
         (gx.ResourceExhausted("There is no more capacity in the zone"), "run the same command later"),
-        (gx.InvalidArgument("Cloud TPU received a bad request. runtime version x"), "versions list --zone=z"),
-        (gx.InvalidArgument("accelerator type v4-65 is unknown"), "accelerator-types list --zone=z"),
+        (
+            gx.InvalidArgument("Cloud TPU received a bad request. runtime version x"),
+            "no runtime version tpu-ubuntu2204-base",
+        ),
+        # github.com/skypilot-org/skypilot/issues/3840
+        (
+            gx.InvalidArgument(
+                "received a bad request. the accelerator v4-128 was not found in zone z [EID: 0x1]"
+            ),
+            "accelerator-types list --zone=z",
+        ),
         (gx.NotFound("location z is unknown"), "gcloud compute tpus locations list"),
         (
             gx.PermissionDenied("This API method requires billing to be enabled. #p"),

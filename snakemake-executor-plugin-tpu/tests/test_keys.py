@@ -70,12 +70,20 @@ def test_pod_is_entered_with_a_new_key(healthy_pod, people, tmp_path, monkeypatc
         healthy_pod.api.nodes.clear()  # made anew, with the key that other tests have
 
 
-def test_nothing_is_created_with_an_unusable_key(healthy_pod, people, tmp_path, monkeypatch, capfd):
+@pytest.mark.parametrize(
+    ("setting", "content", "said"),
+    [
+        ("SSH_KEY", "no key at all", "set tpu-ssh-key to another key"),
+        ("SSH_CONFIG", "NoSuchOption yes", "correct tpu-ssh-config"),
+    ],
+)
+def test_nothing_is_created_without_a_usable_ssh(
+    healthy_pod, people, tmp_path, monkeypatch, capfd, setting, content, said
+):
     healthy_pod.api.nodes.clear()
     healthy_pod.api.queued.clear()
-    key = tmp_path / "key"
-    key.write_text("no key at all")
-    monkeypatch.setenv("SNAKEMAKE_TPU_SSH_KEY", str(key))
+    (tmp_path / "file").write_text(content)
+    monkeypatch.setenv(f"SNAKEMAKE_TPU_{setting}", str(tmp_path / "file"))
     assert main(["up", "--accelerator-type", "v4-32"]) == 1
-    assert "set tpu-ssh-key to another key" in capfd.readouterr().err
+    assert said in capfd.readouterr().err
     assert not healthy_pod.api.queued

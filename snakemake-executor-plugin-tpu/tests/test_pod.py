@@ -283,7 +283,7 @@ def test_environment_from_a_lock_file_on_a_host(healthy_pod, tmp_path):
 def test_sockets_of_ended_controllers_are_removed_and_those_of_others_kept(monkeypatch):
     """Without asking /proc, which macOS lacks."""
     place = tempfile.mkdtemp(dir="/tmp")  # a socket's path is short
-    monkeypatch.setenv("TMPDIR", f"{place}/{'x' * 60}")
+    monkeypatch.setenv("TMPDIR", f"{place}/{'x' * 60}")  # as on macOS
     try:
         program = f"from snakemake_executor_plugin_tpu import ssh; print(ssh.control_folder(['{place}']), flush=True)"
         waiting = [sys.executable, "-c", f"{program}; input()"]
@@ -304,6 +304,8 @@ def test_sockets_of_ended_controllers_are_removed_and_those_of_others_kept(monke
             PodError, match="ssh needs .* for its sockets, and neither can be used: AF_UNIX path"
         ):
             control_folder([str(long)])
+        ours.append(control_folder())
+        assert ours[-1].parent == Path("/tmp")
         for folder in ours:
             release_folder(folder)
         assert not HELD

@@ -132,7 +132,9 @@ def test_every_setting_means_the_same_through_both_doors(tmp_path, monkeypatch):
     assert not unchanged
 
 
-@pytest.mark.parametrize("end", ["2026-12-31T18:00", "2026-12-31 18:00:00", "'2026-12-31'"])
+@pytest.mark.parametrize(
+    "end", ["2026-12-31", "2026-12-31T18:00:00Z", "2026-12-31T18:00", "2026-12-31 18:00:00", "'2026-12-31'"]
+)
 def test_dates_in_yaml(end, tmp_path, monkeypatch):
     there, here = both_doors(tmp_path, monkeypatch, f"tpu-end: {end}\n")
     assert there.end_time() == here.end_time() > 0
@@ -155,6 +157,11 @@ def test_the_file_of_a_profile_is_the_one_that_snakemake_reads(tmp_path, monkeyp
     (tmp_path / "config.v999+.yaml").write_text("tpu-name: later\n")
     there, here = both_doors(tmp_path, monkeypatch, "tpu-name: seven\n")
     assert there.name == here.name == "eight"
+
+
+def test_a_pod_deletes_itself_unless_told_otherwise():
+    assert ExecutorSettings().idle_delete == 30
+    assert not ExecutorSettings(idle_delete=0).is_guarded
 
 
 def test_settings_without_a_pod_say_what_is_missing():

@@ -112,9 +112,16 @@ def test_chips_are_recognised_as_torch_xla_does():
     assert set(chips.TPU_DEVICE_IDS) == set(tpu._TPU_PCI_DEVICE_IDS)
 
 
-def test_the_tpu_profile_says_so_to_every_job():
-    config = yaml.safe_load((Path(__file__).parents[2] / "profiles/tpu/workflow.yaml").read_text())
-    text = shell_prefix(split(config)[0])
-    assert " TRM_BACKEND=xla " in text
-    assert f" {chips.CHIPS_VARIABLE}=4;" in text
+@pytest.mark.parametrize(
+    ("profile", "said"),
+    [
+        ("tpu", f" TRM_BACKEND=xla {chips.CHIPS_VARIABLE}=4;"),
+        ("gpu", " TRM_BACKEND=cuda;"),
+        ("slurm", " TRM_BACKEND=cuda;"),
+        ("local", " TRM_BACKEND=cpu;"),
+    ],
+)
+def test_a_profile_tells_every_job_its_device(profile: str, said: str):
+    config = yaml.safe_load((Path(__file__).parents[2] / f"profiles/{profile}/workflow.yaml").read_text())
+    assert said in shell_prefix(split(config)[0])
     assert "TRM_BACKEND" not in shell_prefix(Settings())

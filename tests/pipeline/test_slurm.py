@@ -2,7 +2,10 @@
 
 import asyncio
 import os
+import shutil
 import signal
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -10,6 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.pipeline.conftest import ROOT
 from trm.cli import main
 from trm.cli.train import _resume_later
 from trm.pipeline import slurm, slurm_executor
@@ -180,13 +184,16 @@ class Submitting(Executor):
         self.lock, self.wait, self.next_seconds_between_status_checks = threading.Lock(), True, 1e9
         self.logger = SimpleNamespace(info=print, warning=print, error=lambda text, **rest: print(text))
         self._submitted_job_clusters, self._main_event_loop = set(), None
-        self.submitted, self.failed, self.states = {}, [], {}
+        self.submitted, self.failed, self.succeeded, self.states = {}, [], [], {}
 
     def report_job_submission(self, info):
         self.submitted[info.job.jobid] = info.external_jobid
 
     def report_job_error(self, info, msg, **rest):
         self.failed.append((info.job.jobid, msg))
+
+    def report_job_success(self, info):
+        self.succeeded.append(info.job.jobid)
 
     async def _states(self, jobs):
         return self.states
@@ -284,6 +291,56 @@ exit 1
     assert executor._find_earlier() == {"train.b": "12_2"}
 
 
+@pytest.mark.parametrize(
+    ("states", "away", "output", "log", "end"),
+    [
+        (None, 1, None, None, "goes on"),
+        (None, 1, 0, None, "goes on"),
+        (None, 11, None, None, "goes on"),
+        (None, 11, 0, None, "done"),
+        ({}, 0, 0, None, "done"),
+        ({}, 0, 60, 20, "Slurm does not know job 7, and its log says nothing for 10 minutes. "),
+        ({}, 0, None, 5, "goes on"),
+        ({"7": "RUNNING"}, 0, 0, 20, "goes on"),
+        ({"7": "COMPLETED"}, 0, None, None, "done"),
+        ({"7": "TIMEOUT"}, 0, None, None, "Slurm job 7 ended as TIMEOUT: give it more time (max_runtime). "),
+        ({"7": "CANCELLED"}, 0, None, None, "Slurm job 7 was cancelled. Repeat the command to resume it. "),
+    ],
+)
+def test_what_becomes_of_a_job(executor, tmp_path, states, away, output, log, end):
+    """By what Slurm says, by how long it has been silent, and by the ages of output and log in minutes. The job began
+    half an hour ago, and squeue has not had it for twenty minutes."""
+    now, info = time.time(), submitted()
+    info.job.output, info.job.log = (tmp_path / "training.json",), (tmp_path / "log",)
+    for path, age in ((info.job.output[0], output), (info.job.log[0], log)):
+        if age is not None:
+            path.touch()
+            os.utime(path, (now - 60 * age,) * 2)
+    info.aux |= {"since": now - 1800, "unknown": now - 1200}
+    executor.states, executor._away_since = states, now - 60 * away if away else None
+    goes_on = executor.look(info) == [info]
+    assert (goes_on, executor.succeeded, executor.failed) == (
+        end == "goes on",
+        ["a"] if end == "done" else [],
+        [] if end in ("goes on", "done") else [("a", end)],
+    )
+    retried = info.job.restart_times > info.job.attempt - 1  # Snakemake's question
+    assert retried is (states != {"7": "CANCELLED"})
+
+
+@pytest.mark.parametrize(
+    ("record", "state"), [("RUNNING", None), ("CANCELLED by 0", "CANCELLED"), ("COMPLETED", "COMPLETED")]
+)
+def test_records_are_asked_about_jobs_that_have_left_the_queue(executor, commands, tmp_path, record, state):
+    """Records of jobs that a dead slurmctld had lost go on to say that they run."""
+    commands("squeue", "8|RUNNING|None")
+    commands("sacct", f"7|{record}")
+    executor.status_rate_limiter = asyncio.Lock()
+    found = asyncio.run(Executor._states(executor, ["7", "8"]))
+    assert (found["8"], found.get("7")) == ("RUNNING", state)
+    assert "--jobs 7\n" in (tmp_path / "calls").read_text()
+
+
 def test_a_preempted_job_that_slurm_does_not_take_back_fails(executor):
     executor.states = {"7": "PREEMPTED"}
     info = submitted()
@@ -320,3 +377,19 @@ def test_pauses_between_looks_grow_by_a_share(executor, first, pauses):
     executor.states = {"7": "RUNNING"}
     executor.look(info)
     assert executor.next_seconds_between_status_checks == first
+
+
+def test_the_patch_for_the_plugin_keeps_jobs_while_slurm_is_away(tmp_path):
+    upstream = ROOT / "docs" / "upstream"
+
+    def said(path: Path | str) -> str:
+        environment = os.environ | {"PYTHONPATH": str(path)}
+        command = [sys.executable, upstream / "outage.py"]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+
+    assert said("") == "0 of 2 jobs are still watched\n"
+    source = Path(slurm_executor.plugin.__file__).parent
+    shutil.copytree(source, tmp_path / source.name)
+    patch = ["patch", "-p1", "-i", upstream / "snakemake-executor-plugin-slurm.patch"]
+    subprocess.run(patch, cwd=tmp_path, check=True, capture_output=True)
+    assert said(tmp_path) == "2 of 2 jobs are still watched\n"

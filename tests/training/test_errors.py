@@ -220,8 +220,12 @@ def test_a_device_that_is_missing_is_said_by_the_command(
     assert sentence in line
 
 
-def test_devices(monkeypatch):
+def test_devices(monkeypatch, capsys):
+    monkeypatch.delenv("TRM_BACKEND", raising=False)
     if not torch.cuda.is_available():
+        assert open_backend().name == "cpu"
+        reason = why_no_gpu(torch.__version__, torch.version.cuda)
+        assert capsys.readouterr().out.strip() == f"backend cpu: {reason.partition(': ')[0]}"
         with pytest.raises(
             UserError, match=re.escape(f"backend cuda: {why_no_gpu(torch.__version__, torch.version.cuda)}")
         ):

@@ -1,6 +1,7 @@
 """Errors of pods, explained in one sentence with the command that fixes them."""
 
 import os
+import re
 import sys
 from typing import Any
 
@@ -73,10 +74,14 @@ def is_transient(error: Exception) -> bool:
     return isinstance(error, (*server, *call))
 
 
+def words_of(error: Exception) -> str:
+    """Return an error in small letters without the names of resources: they contain `locations` and a project's id."""
+    return re.sub(r"\S*projects/\S*", "", str(error).lower())
+
+
 def is_quota(error: Exception) -> bool:
     """Whether the project's limit is reached: for a moment also while an old queued resource is being removed."""
-    low = str(error).lower()
-    return "quota" in low and "capacity" not in low
+    return "quota" in (low := words_of(error)) and "capacity" not in low
 
 
 def is_refused(error: Exception) -> bool:
@@ -95,11 +100,10 @@ def short(error: Exception) -> str:
     return text.splitlines()[0][:200]
 
 
-def explain(error: Exception, project: str, zone: str, action: str, spec: Any = None) -> str:
+def explain(error: Exception, project: str, zone: str, action: str, spec: Any) -> str:
     """Return what the API's error means and which command fixes it."""
     text = str(getattr(error, "message", "") or error)
-    low = text.lower()
-    wanted, denied = getattr(spec, "accelerator_type", "TPU"), isinstance(error, gx.PermissionDenied)
+    low, wanted, denied = words_of(error), spec.accelerator_type, isinstance(error, gx.PermissionDenied)
     login, you = "run `gcloud auth application-default login`", "--member=user:YOU@EXAMPLE.COM"
 
     def says(*words: str) -> bool:
@@ -123,35 +127,32 @@ def explain(error: Exception, project: str, zone: str, action: str, spec: Any = 
             "Your credentials name a quota project that you may not use: run `gcloud auth application-default "
             f"set-quota-project {project}`, or have its owner grant roles/serviceusage.serviceUsageConsumer ({text})."
         )
-    if denied and says("location"):
+    if denied and says("not found or access"):
         return (
             f"Project {project} has no access to TPUs in {zone}: v4 is in us-central2-b only, for projects with a "
             "grant (https://sites.research.google/trc) or a contract; `gcloud compute tpus locations list "
             f"--project={project}` shows the zones that the project may use ({text})."
         )
     if denied:
-        what, bind, role = (
-            f"{action} in project {project}",
-            f"projects add-iam-policy-binding {project}",
-            "tpu.admin",
-        )
+        what, role = f"{action} in project {project}", "tpu.admin"
+        bind = f"projects add-iam-policy-binding {project}"
         if says("actas"):
-            account = getattr(spec, "service_account", None) or "ACCOUNT"
+            account = spec.service_account or "ACCOUNT"
             what, role = f"start hosts that act as {account}", "iam.serviceAccountUser"
             bind = f"iam service-accounts add-iam-policy-binding {account}"
         return f"Not allowed to {what}: run `gcloud {bind} {you} --role=roles/{role}` or ask its owner to ({text})."
     if says("quota"):
         command = f"gcloud beta quotas info list --service=tpu.googleapis.com --project={project}"
-        kind = f"{getattr(spec, 'provisioning', '')} {wanted}"
+        kind = f"{spec.provisioning} {wanted}"
         return f"Project {project} has no quota for {kind} in {zone}: see `{command}`, ask for more ({text})."
     if says("capacity", "stockout") or isinstance(error, gx.ResourceExhausted):
         return f"Zone {zone} has no {wanted} now: run the same command later, or use another zone ({text})."
     if says("runtime version", "runtime_version"):
-        image = getattr(spec, "runtime_version", "")
+        image = spec.runtime()
         return f"Zone {zone} has no runtime version {image}: {listed('tpu-vm versions')} which it has."
+    if says("accelerator"):
+        return f"Zone {zone} has no {wanted}: {listed('accelerator-types')} what it has ({text})."
     if isinstance(error, (gx.InvalidArgument, gx.NotFound)) and says("location", "zone"):
         command = f"gcloud compute tpus locations list --project={project}"
         return f"Zone {zone} cannot be used by project {project}: run `{command}` to see which can ({text})."
-    if says("accelerator"):
-        return f"Zone {zone} has no {wanted}: {listed('accelerator-types')} what it has ({text})."
     return f"The Cloud TPU API refused to {action} in project {project}, zone {zone}: {text or type(error).__name__}."

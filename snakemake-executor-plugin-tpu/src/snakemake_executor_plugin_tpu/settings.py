@@ -4,7 +4,7 @@ import importlib.util
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -109,8 +109,6 @@ class ExecutorSettings(ExecutorSettingsBase):
         for name, value in vars(self).items():
             if isinstance(value, int | float) and value < 0:
                 raise WorkflowError(f"tpu-{name.replace('_', '-')} is {value}: it cannot be negative.")
-        if isinstance(self.end, date):  # as YAML reads it
-            self.end = self.end.isoformat()
         self.end_time()
         self.price()
         self.slices()

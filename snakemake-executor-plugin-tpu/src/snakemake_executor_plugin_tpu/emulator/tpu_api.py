@@ -56,7 +56,7 @@ class TpuApi:
         self.key_seconds = 0.0
         self.booted_at: dict[str, float] = {}
         self.full_zones: set[str] = set()
-        self.refusals: list[status_pb2.Status] = []
+        self.refusals: dict[str, list[status_pb2.Status]] = {"create": [], "delete": []}
         self.deleting: dict[str, float] = {}
         self.nodes: dict[str, Any] = {}
         self.queued: dict[str, Any] = {}
@@ -95,7 +95,8 @@ class TpuApi:
             self.failures.clear()
             self.no_capacity.clear()
             self.full_zones.clear()
-            self.refusals.clear()
+            for refusals in self.refusals.values():
+                refusals.clear()
             self.offline = False
 
     def forget(self) -> None:
@@ -128,9 +129,10 @@ class TpuApi:
                     self.calls.append(name)
                     self.requests.append(request)
                     try:
-                        self._admit(needed_for_tpus(name, request))
+                        where = getattr(request, "name", "") or request.parent
+                        self._admit(needed_for_tpus(name, request), where)
                         self._fail(name)
-                        self._check_zone(getattr(request, "name", "") or request.parent)
+                        self._check_zone(where)
                         self._advance()
                         return getattr(self, f"_{re.sub(r'(?<!^)(?=[A-Z])', '_', name).lower()}")(request)
                     except ApiError as error:
@@ -142,7 +144,7 @@ class TpuApi:
         def operation(request: Any, context: Any) -> Any:
             with self.lock:
                 try:
-                    self._admit({"tpu.operations.get"})
+                    self._admit({"tpu.operations.get"}, request.name)
                     self._fail("GetOperation")
                     self._advance()
                     return self.operations[request.name]
@@ -158,20 +160,21 @@ class TpuApi:
             generic("google.longrunning.Operations", {"GetOperation": operations}),
         )
 
-    def _admit(self, needed: set[str]) -> None:
+    def _admit(self, needed: set[str], where: str) -> None:
         if self.offline:
             raise ApiError(grpc.StatusCode.UNAVAILABLE, "failed to connect to all addresses")
         if permission := denied(self.roles, needed):
-            message = f"Permission '{permission}' denied on resource (or it may not exist)."
+            # the real words (github.com/tensorflow/tpu/issues/296)
+            message = f"Permission '{permission}' denied on '{where}'"
             raise ApiError(grpc.StatusCode.PERMISSION_DENIED, message)
 
     def fail_requests(self, count: int, zone: str = "us-central2-b", message: str = NO_CAPACITY) -> None:
         """Let the next `count` requests in a zone end in FAILED, for lack of capacity or for another reason."""
         self.no_capacity[zone], self.why_failed = count, message
 
-    def refuse_requests(self, code: int, message: str) -> None:
-        """Let the operation of the next request fail."""
-        self.refusals.append(status_pb2.Status(code=code, message=message))
+    def refuse(self, code: int, message: str, what: str = "create") -> None:
+        """Let the operation of the next request, or of the next deletion, fail."""
+        self.refusals[what].append(status_pb2.Status(code=code, message=message))
 
     def _advance(self) -> None:
         """Advance requests, operations and deletions."""
@@ -274,8 +277,8 @@ class TpuApi:
                 raise ApiError(grpc.StatusCode.ALREADY_EXISTS, f"Node '{spec.node_id}' already exists")
         resource = tpu_v2.QueuedResource(request.queued_resource)
         resource.name = name
-        if self.refusals:
-            return self._operation(request.parent, resource, self.refusals.pop(0))
+        if self.refusals["create"]:
+            return self._operation(request.parent, resource, self.refusals["create"].pop(0))
         resource.state = _queued_state("CREATING")
         self.queued[name], self.created[name] = resource, time.monotonic()
         return self._operation(request.parent, resource)
@@ -292,6 +295,9 @@ class TpuApi:
             raise ApiError(
                 grpc.StatusCode.FAILED_PRECONDITION, "a queued resource with nodes is deleted by force only"
             )
+        if self.refusals["delete"]:
+            parent = request.name.partition("/queuedResources/")[0]
+            return self._operation(parent, resource, self.refusals["delete"].pop(0))
         for node in nodes:
             self._end_node(node)
         resource.state = _queued_state("DELETING", state_initiator="USER")
