@@ -17,7 +17,9 @@ from trm.analysis.fits import fit_table
 from trm.analysis.fits.regime import REGIME
 from trm.analysis.kinds import draw
 from trm.analysis.kinds.regime import claims
-from trm.analysis.specs import TableSpec
+from trm.analysis.report.grids import fit_block
+from trm.analysis.report.verdicts import verdict
+from trm.analysis.specs import Check, TableSpec
 from trm.analysis.tables import Table, collect
 from trm.study.schema import RunConfig
 
@@ -90,6 +92,11 @@ def test_a_held_out_run_is_predicted(table: Table, tmp_path: Path) -> None:
     assert "(4 times beyond the fit), 9 forms together predict (90 % interval) error" in drawing.sentence
     assert "2 seeds, inside the interval" in drawing.sentence
     assert "Error that no compute removes: " in drawing.sentence
+    block = fit_block(fit)
+    assert len(block.grid.rows) == 9
+    assert block.notes == ["Average: all forms, by their Akaike weights"]
+    law = Check(metric="error", law="train_flops")
+    assert verdict((law,), table, [fit]).state == "not tested"
 
 
 def test_a_place_that_no_run_has_is_predicted(table: Table) -> None:

@@ -161,6 +161,8 @@ def regime(table: Table, spec: FitSpec) -> dict[str, Any]:
     places: list[tuple[Place, int | None]] = [(place, None) for place in spec.places]
     places += [_observed(part) for _, part in rows[~fitted].groupby(list(COLUMNS))]
     return group | {
+        "chosen": "average",
+        "why": "all forms, by their Akaike weights",
         "interval": spec.level,
         "seed_spread": spread,
         "range": [[float(row.min()), float(row.max())] for row in data.x],
@@ -209,7 +211,13 @@ def _fit(data: Runs, forms: Mapping[str, Form], spread: float, spec: FitSpec) ->
     for name, (form, phi, refits, aicc) in found.items():
         share = float(np.exp(-(aicc - lowest) / 2) / total)
         values = dict(zip(form.parameters, phi.tolist()))
-        fits[name] = _Fit(form, phi, refits, share, {"parameters": values, "aicc": aicc, "weight": share})
+        fits[name] = _Fit(
+            form,
+            phi,
+            refits,
+            share,
+            {"parameters": values, "aicc": aicc, "weight": share, "enough_points": True},
+        )
     return fits
 
 

@@ -82,6 +82,7 @@ def _law(check: Check, fits: Sequence[Mapping[str, Any]]) -> Verdict:
             spec["x"] != x
             or (check.exponent is None) == (spec["form"] == "isoflop")
             or spec["y"] != check.metric
+            or spec["form"] == "regime"
         ):
             continue
         made = of_fit(fit)[0]
