@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,14 @@ from tests.analysis.synthetic import experiment, parameters
 from trm.analysis.claims import told
 from trm.analysis.drawing import save, styled
 from trm.analysis.fits import fit_table
-from trm.analysis.fits.regime import REGIME
+from trm.analysis.fits.regime import REGIME, averaged
 from trm.analysis.kinds import draw
 from trm.analysis.kinds.regime import claims
 from trm.analysis.report.grids import fit_block
 from trm.analysis.report.verdicts import verdict
 from trm.analysis.specs import Check, TableSpec
 from trm.analysis.tables import Table, collect
+from trm.io import dump
 from trm.study.schema import RunConfig
 
 FEW = 1000
@@ -52,7 +54,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Table:
 def fit_of(table: Table, spec: Any) -> dict[str, Any]:
     (wanted,) = spec.fits("regime")
     fit = fit_table(table, wanted.model_copy(update={"bootstrap": 100}))
-    return {**fit, "spec": wanted.model_dump(mode="json")}
+    return json.loads(dump({**fit, "spec": wanted.model_dump(mode="json")}))  # as the figure reads it
 
 
 @pytest.mark.parametrize("name", REGIME)
@@ -83,6 +85,8 @@ def test_a_held_out_run_is_predicted(table: Table, tmp_path: Path) -> None:
     assert sum(form["weight"] for name, form in group["forms"].items() if "floor" in name) > 0.99
     (held,) = group["places"]
     assert held["interval"][0] < held["error"] < held["interval"][1] < 0.25
+    line = averaged(group, np.array([held["flops"]]), held["parameters"], held["puzzles"])
+    assert line[0] == pytest.approx(held["predicted"])
     floors = {item["puzzles"]: item["value"] for item in group["floors"]}
     assert floors[30] == pytest.approx(0.5, abs=0.08)
     assert floors[1000] < 0.1

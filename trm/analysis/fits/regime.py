@@ -26,7 +26,7 @@ from trm.analysis.fits.solve import solve
 from trm.analysis.specs import FitSpec, Place
 from trm.analysis.stats import seed_spread
 from trm.analysis.tables import Table
-from trm.analysis.words import count
+from trm.analysis.words import compact, count
 
 COLUMNS = ("train_flops", "parameters", "data.train_puzzles")
 """The variables C, N and U."""
@@ -224,7 +224,7 @@ def _fit(data: Runs, forms: Mapping[str, Form], spread: float, spec: FitSpec) ->
 def _observed(rows: pd.DataFrame) -> tuple[Place, int]:
     first = rows.iloc[0]
     place = Place(
-        label=f"held out: {first['label']}",
+        label=f"held out, {compact(first[COLUMNS[1]])} parameters",
         puzzles=int(first[COLUMNS[2]]),
         parameters=int(first[COLUMNS[1]]),
         flops=float(first[COLUMNS[0]]),
@@ -279,6 +279,7 @@ def averaged(group: Mapping[str, Any], flops: Array, parameters: float, puzzles:
     x = np.stack([flops, np.full_like(flops, parameters), np.full_like(flops, puzzles)])
     total = np.zeros_like(flops)
     for name, item in group["forms"].items():
-        phi = np.array([list(item["parameters"].values())])
-        total += item["weight"] * REGIME[name].log_value(phi, x)[0]
+        form = REGIME[name]
+        phi = np.array([[item["parameters"][key] for key in form.parameters]])
+        total += item["weight"] * form.log_value(phi, x)[0]
     return np.asarray(expit(total))
