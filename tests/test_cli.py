@@ -1,6 +1,7 @@
 """The command line as a user meets it: sentences, exit codes, no heavy imports."""
 
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -114,3 +115,12 @@ def test_a_package_of_the_pipeline_that_is_missing_is_said(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "rich.console", None)
     assert main(["study", "run"]) == 2
     assert "rich.console is not installed: `pip install '.[pipeline]'`" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="macOS has no limit of the address space")
+def test_a_library_that_does_not_fit_in_memory_is_said():
+    command = f"ulimit -v 300000; exec {shlex.quote(sys.executable)} -m trm solve {'.' * 81}"
+    result = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert result.returncode == 2, result.stderr
+    (line,) = result.stderr.splitlines()
+    assert "shared object: does `ulimit -v` leave it the gigabyte that torch takes?" in line

@@ -110,6 +110,17 @@ def check_places(args: argparse.Namespace, remote: Sequence[str]) -> None:
                 )
 
 
+def _of_libraries(error: ImportError | OSError | MemoryError) -> str:
+    """A library that is missing or does not fit in memory, in one sentence; empty: it is another error."""
+    if isinstance(error, ModuleNotFoundError):
+        own = str(error.name).startswith("trm")
+        return "" if own else f"the package {error.name} is not installed: {PIPELINE}"
+    if isinstance(error, MemoryError) or "shared object" in str(error):
+        why = str(error).partition(". ")[0] or "out of memory"
+        return f"{why}: does `ulimit -v` leave it the gigabyte that torch takes?"
+    return ""
+
+
 def _run(name: str, module: ModuleType, args: argparse.Namespace) -> int:
     try:
         return module.run(args) or 0
@@ -117,14 +128,16 @@ def _run(name: str, module: ModuleType, args: argparse.Namespace) -> int:
         logging.getLogger("trm").debug("traceback", exc_info=True)
         print(f"trm {name}: {error}", file=sys.stderr)
         return 2
-    except ModuleNotFoundError as error:
-        if str(error.name).startswith("trm"):
-            raise
-        print(f"trm {name}: the package {error.name} is not installed: {PIPELINE}", file=sys.stderr)
-        return 2
     except BrokenPipeError:
         sys.stderr.close()  # the reader of our output has gone: nothing is left to say
         return 141
+    except (ImportError, OSError, MemoryError) as error:
+        sentence = _of_libraries(error)
+        if not sentence:
+            raise
+        logging.getLogger("trm").debug("traceback", exc_info=True)
+        print(f"trm {name}: {sentence}", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         print(f"trm {name}: interrupted", file=sys.stderr)
         return 130
