@@ -112,6 +112,7 @@ def test_a_package_of_the_pipeline_that_is_missing_is_said(monkeypatch, capsys):
     """`pip install .` is enough for `trm solve`, not for studies."""
     for module in ("launch", "console"):
         monkeypatch.delitem(sys.modules, f"trm.pipeline.{module}", raising=False)
+        monkeypatch.delattr(f"trm.pipeline.{module}", raising=False)
     monkeypatch.setitem(sys.modules, "rich.console", None)
     assert main(["study", "run"]) == 2
     assert "rich.console is not installed: `pip install '.[pipeline]'`" in capsys.readouterr().err

@@ -33,10 +33,12 @@ from trm.analysis.report.criteria import (
     stability,
     workers,
 )
+from trm.analysis.report.page import stacked
 from trm.analysis.specs import ReportExperiment, ReportSpec, TableSpec
 from trm.analysis.stats import Mean, mean
 from trm.analysis.tables import Table, collect
 from trm.cli import main
+from trm.study.records import sealed
 
 BROWSER = next(
     (path for path in map(shutil.which, ("chromium", "chromium-browser", "google-chrome")) if path), None
@@ -151,7 +153,7 @@ def spec(study: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any
     )
     facts = json.loads((out / "f.json").read_text())
     facts["spec"]["bootstrap"] = 1000
-    (out / "f.json").write_text(json.dumps(facts))
+    (out / "f.json").write_text(json.dumps(sealed(facts)))
     for name, figure in wanted.items():
         table = str(study / f"tables/{name}.csv")
         fits = ["--fit", str(out / "f.json")] if name == "data_size" else []
@@ -196,7 +198,10 @@ def test_the_report_needs_nothing_but_itself(spec: dict[str, Any]) -> None:
     assert not re.search(r"url\((?!#)", text)
     wide = len(re.findall('class="drawn(?: wide)?"', text))
     assert wide == 4  # the first screen repeats the figure of the first finding
-    assert text.count("<svg") >= wide + text.count('class="drawn narrow"')
+    narrow = text.count('class="drawn narrow"')
+    assert text.count("<svg") >= wide + narrow
+    assert text.count('class="small narrow"') == narrow > 0
+    assert stacked("Left: seeds. Middle and right: widths.") == "Top: seeds. Below: widths."
     assert "Mazes &lt;too&gt;?" in text
 
 

@@ -27,6 +27,7 @@ FIGURES: list[tuple[str, dict[str, Any]]] = [
     ("two_decades", {"kind": "isoflop"}),
     ("compute", {"kind": "prediction", "best": True, "reported": [{"x": 1e15, "y": 0.05}]}),
     ("compute", {"kind": "joint"}),
+    ("compute", {"kind": "regime", "until": 2e12}),
     ("augmentation", {"kind": "repeated"}),
     ("mixer", {"kind": "ablation", "x": "model.mixer"}),
     ("ema", {"kind": "ablation", "x": "training.ema", "hue": "training.batch_size"}),

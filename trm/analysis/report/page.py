@@ -42,6 +42,7 @@ def page(report: Report, *, paper: bool = False) -> str:
         lstrip_blocks=True,
     )
     environment.filters |= {"duration": duration, "image": image, "tied": tied, "sentence": sentence}
+    environment.filters["stacked"] = stacked
     # "<" is escaped so that no text inside the data can end the script element.
     puzzles = json.dumps(report.puzzles, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
     return environment.get_template("template.html").render(
@@ -54,6 +55,11 @@ def page(report: Report, *, paper: bool = False) -> str:
         viewer=Markup((HERE / "viewer.js").read_text(encoding="utf-8")),
         puzzles=Markup(puzzles),
     )
+
+
+def stacked(caption: str) -> str:
+    """A caption of panels that lie below each other."""
+    return re.sub(r"\b(Middle and right|Right):", "Below:", re.sub(r"\bLeft:", "Top:", caption))
 
 
 def _play() -> str:
