@@ -7,24 +7,25 @@ power laws of C, the first later than the second; gompertz, s = exp(-exp z), end
 there are three: with the floor E, with log U in z instead of a floor (`data`), and with neither. No form is chosen:
 they are averaged with Akaike weights (Burnham & Anderson 2002), in predictions, floors and intervals alike.
 
-Fitted in logits, by the solver and the bootstrap of the other laws. A run's logit has the seed spread and, of n test
-puzzles, the binomial variance 1 / (n e (1 - e)).
+Fitted in logits by the solver of the other laws, with a parametric bootstrap of every form. A run's logit has the
+binomial variance 1 / (n e (1 - e)) of its n test puzzles and one noise for all, which is the misfit of the best form:
+a grid of this kind has few equal runs. A share below half a test puzzle is not seen, so no form is blamed for where it
+lies.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 from scipy.special import expit, logit
 
-from trm.analysis.fits.bootstrap import resample
+from trm.analysis.fits.bootstrap import student_factor
 from trm.analysis.fits.compare import MIN_DELTA, delta_for
 from trm.analysis.fits.forms import SCALE, Array, Bounds, Form, normalise
-from trm.analysis.fits.solve import solve
+from trm.analysis.fits.solve import Solution, solve
 from trm.analysis.specs import FitSpec, Place
-from trm.analysis.stats import seed_spread
 from trm.analysis.tables import Table
 from trm.analysis.words import compact, count
 
@@ -34,6 +35,8 @@ SHAPES = ("logistic", "cloglog", "gompertz")
 DATA = ("", "floor", "data")
 SLOPE: Bounds = (-8.0, 8.0)
 DECAY: Bounds = (0.0, 8.0)
+START = 0.3
+"""Noise of a logit before the first fit."""
 LIMIT = 30.0
 """Largest |z|: beyond it the error is 0 or 1 in double precision."""
 
@@ -100,6 +103,18 @@ class _Value:
         return own
 
 
+@dataclass(frozen=True)
+class _Seen:
+    """A form's logit as a test set shows it: no share below half a puzzle."""
+
+    value: Callable[[Array, Array], tuple[Array, Array]]
+    limit: float
+
+    def __call__(self, phi: Array, u: Array) -> tuple[Array, Array]:
+        value, jacobian = self.value(phi, u)
+        return np.clip(value, -self.limit, self.limit), jacobian * (np.abs(value) < self.limit)[..., None]
+
+
 def _form(shape: str, data: str) -> Form:
     value = _Value(shape, data)
     names: dict[str, tuple[str, ...]] = {"": (), "floor": ("f", "g"), "data": ("d",)}
@@ -147,13 +162,11 @@ def regime(table: Table, spec: FitSpec) -> dict[str, Any]:
     data = runs_of(rows[fitted])
     group: dict[str, Any] = {"hue": None, "runs": len(data.y), "points": len(np.unique(data.group))}
     group |= {"exclusions": [], "notes": []}
-    spread = seed_spread(data.y, data.group) if len(data.y) else None
     usable = {name: form for name, form in REGIME.items() if group["points"] > len(form.parameters) + 1}
-    if not usable or spread is None:
-        why = f"{count(group['points'], 'point')}: too few" if not usable else "one seed a point"
-        return {**group, "error": f"{why} for the forms of compute, size and data"}
-    spread = max(spread, MIN_DELTA)
-    fits = _fit(data, usable, spread, spec)
+    if not usable:
+        points = count(group["points"], "point")
+        return {**group, "error": f"{points}: too few for the forms of compute, size and data"}
+    fits, noise = _fit(data, usable, spec)
     if not fits:
         return {**group, "error": "no form converges"}
     puzzles = np.unique(data.x[2])
@@ -164,11 +177,13 @@ def regime(table: Table, spec: FitSpec) -> dict[str, Any]:
         "chosen": "average",
         "why": "all forms, by their Akaike weights",
         "interval": spec.level,
-        "seed_spread": spread,
+        "noise": noise,
         "range": [[float(row.min()), float(row.max())] for row in data.x],
         "forms": {name: fit.numbers for name, fit in fits.items()},
         "floors": floors,
-        "places": [_place(fits, place, seeds, spread, spec) for place, seeds in places],
+        "places": [
+            _place(fits, place, (seeds, int(data.tested.min())), noise, spec) for place, seeds in places
+        ],
     }
 
 
@@ -183,42 +198,62 @@ class _Fit:
     numbers: dict[str, Any]
 
 
-def _fit(data: Runs, forms: Mapping[str, Form], spread: float, spec: FitSpec) -> dict[str, _Fit]:
-    """Every form that converges, with its refits and its Akaike weight."""
+def _fit(data: Runs, forms: Mapping[str, Form], spec: FitSpec) -> tuple[dict[str, _Fit], float]:
+    """Every form that converges, with its refits and its Akaike weight; and the noise of a run (standard deviation)."""
+    n, limit = len(data.y), float(np.log(2 * data.tested.min() - 1))
     error = expit(data.y)
-    noise = spread**2 + 1 / (data.tested * error * (1 - error))
-    weight = spread**2 / noise
-    samples = resample(data.y, data.group, spec.bootstrap, spec.seed, level=spec.level)
-    delta = delta_for(spread)
-    found = {}
-    for name, form in forms.items():
-        u, scale = normalise(form, data.x)
-        start = form.starts(u, error)
-        best = solve(form, u, data.y[None], delta, start, refine=len(start), weights=weight[None])
-        weights = np.broadcast_to(weight, samples.shape)
-        again = solve(form, u, samples, delta, np.concatenate([best.phi, start]), refine=2, weights=weights)
-        if not best.converged[0] or again.converged.mean() < 0.5:
-            continue
-        phi = form.public(best.phi, scale)[0]
-        refits = form.public(again.phi[again.converged], scale)
-        k, n = len(form.parameters) + 1, len(data.y)
-        loss = n * np.log(max(2 * float(best.cost[0]) / n, 1e-12))
-        aicc = loss + 2 * k + 2 * k * (k + 1) / max(n - k - 1, 1)
-        found[name] = (form, phi, refits, aicc)
-    lowest = min((item[3] for item in found.values()), default=0.0)
-    total = sum(np.exp(-(item[3] - lowest) / 2) for item in found.values())
+    binomial = 1 / (data.tested * error * (1 - error))
+    noise, found = START, {}
+    for _ in range(3):  # the noise weighs the runs, and their misfit is the noise
+        weight = noise**2 / (noise**2 + binomial)
+        found = {name: _solved(form, data, weight, noise, limit) for name, form in forms.items()}
+        found = {name: item for name, item in found.items() if item.best.converged[0]}
+        if not found:
+            return {}, noise
+        lowest = min(found.values(), key=lambda item: item.aicc)
+        free = n - len(lowest.form.parameters)
+        noise = max(MIN_DELTA, float(np.sqrt((weight * lowest.residual**2).sum() / free)))
+    rng = np.random.default_rng(spec.seed)
+    wide = student_factor(free, 0, spec.level) * np.sqrt(noise**2 + binomial)
+    draws = wide * rng.normal(size=(spec.bootstrap, n))
+    total = sum(np.exp(-(item.aicc - lowest.aicc) / 2) for item in found.values())
     fits = {}
-    for name, (form, phi, refits, aicc) in found.items():
-        share = float(np.exp(-(aicc - lowest) / 2) / total)
-        values = dict(zip(form.parameters, phi.tolist()))
-        fits[name] = _Fit(
-            form,
-            phi,
-            refits,
-            share,
-            {"parameters": values, "aicc": aicc, "weight": share, "enough_points": True},
-        )
-    return fits
+    for name, item in found.items():
+        samples = np.clip(data.y - item.residual + draws, -limit, limit)
+        starts = np.concatenate([item.best.phi, item.starts])
+        weights = np.broadcast_to(weight, samples.shape)
+        again = solve(item.form, item.u, samples, delta_for(noise), starts, refine=2, weights=weights)
+        public = forms[name].public
+        phi, refits = public(item.best.phi, item.scale)[0], public(again.phi[again.converged], item.scale)
+        share = float(np.exp(-(item.aicc - lowest.aicc) / 2) / total)
+        values = dict(zip(item.form.parameters, phi.tolist()))
+        numbers = {"parameters": values, "aicc": item.aicc, "weight": share, "enough_points": True}
+        if len(refits):
+            fits[name] = _Fit(forms[name], phi, refits, share, numbers)
+    return fits, noise
+
+
+class _Solved(NamedTuple):
+    """One form fitted to the runs."""
+
+    form: Form
+    best: Solution
+    residual: Array
+    aicc: float
+    starts: Array
+    u: Array
+    scale: Array
+
+
+def _solved(form: Form, data: Runs, weight: Array, noise: float, limit: float) -> _Solved:
+    u, scale = normalise(form, data.x)
+    form = replace(form, value=_Seen(form.value, limit))
+    starts = form.starts(u, expit(data.y))
+    best = solve(form, u, data.y[None], delta_for(noise), starts, refine=len(starts), weights=weight[None])
+    k, n = len(form.parameters) + 1, len(data.y)
+    loss = n * np.log(max(2 * float(best.cost[0]) / n, 1e-12))
+    aicc = float(loss + 2 * k + 2 * k * (k + 1) / max(n - k - 1, 1))
+    return _Solved(form, best, data.y - form.log_value(best.phi, u)[0], aicc, starts, u, scale)
 
 
 def _observed(rows: pd.DataFrame) -> tuple[Place, int]:
@@ -244,15 +279,17 @@ def _mixed(parts: Sequence[Array], weights: Sequence[float], level: float) -> li
 
 
 def _place(
-    fits: Mapping[str, _Fit], place: Place, seeds: int | None, spread: float, spec: FitSpec
+    fits: Mapping[str, _Fit], place: Place, measured: tuple[int | None, int], noise: float, spec: FitSpec
 ) -> dict[str, Any]:
-    """The prediction for the mean of `seeds` runs (None: one) at a place."""
+    """The prediction for what so many seeds (None: one) and test puzzles will measure at a place."""
+    seeds, runs, tested = measured[0], measured[0] or 1, measured[1] * (measured[0] or 1)
     x = np.array([[place.flops], [place.parameters], [place.puzzles]], float)
     rng = np.random.default_rng(spec.seed)
     draws, own = [], {}
     for name, fit in fits.items():
         at = fit.form.log_value(fit.refits, x)[:, 0]
-        draws.append(expit(at + rng.normal(0, spread / (seeds or 1) ** 0.5, len(at))))
+        error = expit(at + rng.normal(0, noise / runs**0.5, len(at)))
+        draws.append(rng.binomial(tested, error) / tested)
         own[name] = float(expit(fit.form.log_value(fit.phi[None], x))[0, 0])
     weights = [fit.weight for fit in fits.values()]
     middle = float(expit(np.dot([logit(value) for value in own.values()], weights)))
