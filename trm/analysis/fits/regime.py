@@ -2,8 +2,8 @@
 
     e = E + (1 - E) s(z),  z = k + b log C + a log N,  E / (1 - E) = (U / u)^-g
 
-s falls from 1 to 0 in one of three shapes: logistic, s = 1 / (1 + exp z), and cloglog, s = 1 - exp(-exp(-z)), end as
-power laws of C, the first later than the second; gompertz, s = exp(-exp z), ends as a stretched exponential. Of each
+s falls from 1 to 0 in one of three shapes: logistic, s = 1 / (1 + exp z), and cloglog, s = 1 - exp(-exp(-z)), which
+leaves 1 more sharply, end as power laws of C; gompertz, s = exp(-exp z), ends as a stretched exponential. Of each
 there are three: with the floor E, with log U in z instead of a floor (`data`), and with neither. No form is chosen:
 they are averaged with Akaike weights (Burnham & Anderson 2002), in predictions, floors and intervals alike.
 
@@ -135,13 +135,12 @@ REGIME: dict[str, Form] = {f"{shape} {data}".strip(): _form(shape, data) for sha
 
 @dataclass(frozen=True)
 class Runs:
-    """Finished runs: variables [3, N], logit of the error, test puzzles behind it, grid point, names."""
+    """Finished runs: variables [3, N], logit of the error, test puzzles behind it, grid point."""
 
     x: Array
     y: Array
     tested: Array
     group: np.ndarray
-    names: list[str]
 
 
 def runs_of(rows: pd.DataFrame) -> Runs:
@@ -150,7 +149,7 @@ def runs_of(rows: pd.DataFrame) -> Runs:
     tested = rows["puzzles"].to_numpy(float)
     error = np.clip(rows["error"].to_numpy(float), 0.5 / tested, 1 - 0.5 / tested)
     _, group = np.unique(x, axis=1, return_inverse=True)
-    return Runs(x, logit(error), tested, group.reshape(-1), rows["run"].tolist())
+    return Runs(x, logit(error), tested, group.reshape(-1))
 
 
 def regime(table: Table, spec: FitSpec) -> dict[str, Any]:
@@ -216,20 +215,23 @@ def _fit(data: Runs, forms: Mapping[str, Form], spec: FitSpec) -> tuple[dict[str
     rng = np.random.default_rng(spec.seed)
     wide = student_factor(free, 0, spec.level) * np.sqrt(noise**2 + binomial)
     draws = wide * rng.normal(size=(spec.bootstrap, n))
-    total = sum(np.exp(-(item.aicc - lowest.aicc) / 2) for item in found.values())
-    fits = {}
+    refitted = {}
     for name, item in found.items():
         samples = np.clip(data.y - item.residual + draws, -limit, limit)
         starts = np.concatenate([item.best.phi, item.starts])
         weights = np.broadcast_to(weight, samples.shape)
         again = solve(item.form, item.u, samples, delta_for(noise), starts, refine=2, weights=weights)
-        public = forms[name].public
-        phi, refits = public(item.best.phi, item.scale)[0], public(again.phi[again.converged], item.scale)
+        if again.converged.any():
+            refitted[name] = forms[name].public(again.phi[again.converged], item.scale)
+    total = sum(np.exp(-(found[name].aicc - lowest.aicc) / 2) for name in refitted)
+    fits = {}
+    for name, refits in refitted.items():
+        item = found[name]
+        phi = forms[name].public(item.best.phi, item.scale)[0]
         share = float(np.exp(-(item.aicc - lowest.aicc) / 2) / total)
         values = dict(zip(item.form.parameters, phi.tolist()))
         numbers = {"parameters": values, "aicc": item.aicc, "weight": share, "enough_points": True}
-        if len(refits):
-            fits[name] = _Fit(forms[name], phi, refits, share, numbers)
+        fits[name] = _Fit(forms[name], phi, refits, share, numbers)
     return fits, noise
 
 
