@@ -124,4 +124,7 @@ def test_a_library_that_does_not_fit_in_memory_is_said():
     result = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, check=False)
     assert result.returncode == 2, result.stderr
     (line,) = result.stderr.splitlines()
-    assert "shared object: does `ulimit -v` leave it the gigabyte that torch takes?" in line
+    assert (
+        "shared object: is it installed whole, and does `ulimit -v` leave the gigabyte that torch takes?"
+        in line
+    )

@@ -110,15 +110,15 @@ def check_places(args: argparse.Namespace, remote: Sequence[str]) -> None:
                 )
 
 
-def _of_libraries(error: ImportError | OSError | MemoryError) -> str:
-    """A library that is missing or does not fit in memory, in one sentence; empty: it is another error."""
+def _of_libraries(error: ImportError | OSError) -> str:
+    """A library that is missing or cannot be loaded, in one sentence; empty: it is another error."""
     if isinstance(error, ModuleNotFoundError):
         own = str(error.name).startswith("trm")
         return "" if own else f"the package {error.name} is not installed: {PIPELINE}"
-    if isinstance(error, MemoryError) or "shared object" in str(error):
-        why = str(error).partition(". ")[0] or "out of memory"
-        return f"{why}: does `ulimit -v` leave it the gigabyte that torch takes?"
-    return ""
+    if "shared object" not in str(error):
+        return ""
+    why = str(error).partition(". ")[0]
+    return f"{why}: is it installed whole, and does `ulimit -v` leave the gigabyte that torch takes?"
 
 
 def _run(name: str, module: ModuleType, args: argparse.Namespace) -> int:
@@ -131,7 +131,7 @@ def _run(name: str, module: ModuleType, args: argparse.Namespace) -> int:
     except BrokenPipeError:
         sys.stderr.close()  # the reader of our output has gone: nothing is left to say
         return 141
-    except (ImportError, OSError, MemoryError) as error:
+    except (ImportError, OSError) as error:
         sentence = _of_libraries(error)
         if not sentence:
             raise
