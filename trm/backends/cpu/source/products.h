@@ -72,15 +72,24 @@ INLINE void tile(Index K, const Word* A, Index lda, const Word* B, Index ldb, fl
     for (int j = 0; j < NV; j++) store(C + i * ldc + j * W, c[i][j]);
 }
 
+// A tile of `rows` rows, at most MR.
+template <class P, bool ADD, int MR, int NV>
+INLINE void tile_of(Index rows, Index K, const Word* A, Index lda, const Word* B, Index ldb, float* C, Index ldc) {
+  if (rows == MR) return tile<P, ADD, MR, NV>(K, A, lda, B, ldb, C, ldc);
+  if constexpr (MR > 1) tile_of<P, ADD, MR - 1, NV>(rows, K, A, lda, B, ldb, C, ldc);
+}
+
+// Tiles of nearly equal heights: a low one has too few sums under way to hide the latency of a multiply-add.
 template <class P, bool ADD, int NV>
 static void panel(Index M, Index K, const Word* A, Index lda, const Word* B, Index ldb, float* C, Index ldc) {
   constexpr int REGISTERS = W == 8 ? 12 : 24;  // of 16 or 32, for sums
   constexpr int MR = REGISTERS / NV < 12 ? REGISTERS / NV : 12;
-  Index m = 0;
-  for (; m + MR <= M; m += MR) tile<P, ADD, MR, NV>(K, A + m * lda, lda, B, ldb, C + m * ldc, ldc);
-  for (; m + 4 <= M; m += 4) tile<P, ADD, 4, NV>(K, A + m * lda, lda, B, ldb, C + m * ldc, ldc);
-  for (; m + 2 <= M; m += 2) tile<P, ADD, 2, NV>(K, A + m * lda, lda, B, ldb, C + m * ldc, ldc);
-  for (; m < M; m++) tile<P, ADD, 1, NV>(K, A + m * lda, lda, B, ldb, C + m * ldc, ldc);
+  const Index tiles = (M + MR - 1) / MR;
+  for (Index i = 0, m = 0; i < tiles; i++) {
+    const Index next = M * (i + 1) / tiles;
+    tile_of<P, ADD, MR, NV>(next - m, K, A + m * lda, lda, B, ldb, C + m * ldc, ldc);
+    m = next;
+  }
 }
 
 // N is a multiple of COLUMNS.
