@@ -28,6 +28,8 @@ LogLevel ERROR
 {environment}
 Subsystem sftp internal-sftp
 """
+# By a rule of routing, ahead of the table of local addresses: iptables is missing on many machines.
+DROP_UDP = "ip rule add pref 2 lookup local; ip rule add pref 1 iif eth0 ipproto udp blackhole; ip rule del pref 0"
 
 
 def sshd() -> str:
@@ -105,7 +107,7 @@ class Host:
         )
         (self.folder / "up").unlink(missing_ok=True)
         disk = f"mount -t tmpfs -o size={self.disk_mb}m tmpfs {self.home};" if self.disk_mb else ""
-        firewall = "" if self.udp else "iptables -A INPUT -p udp -j DROP; "
+        firewall = "" if self.udp else f"{DROP_UDP}; "
         script = (
             f"set -e; {firewall}hostname t1v-n-emulated-w-{self.rank}; cd {self.folder}; "
             # All of /etc: a file bound over /etc/passwd goes when this machine's is replaced, by useradd, say.
