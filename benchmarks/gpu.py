@@ -158,11 +158,11 @@ def train(sizes: Sizes, mixer: str, kind: str) -> dict[str, Any]:
     run, backend = sizes.run(mixer), backend_of("ours")
     allocated = torch.cuda.memory_allocated if backend.device.type == "cuda" else lambda: 0
     before = allocated()
-    ours, _ = step.our_step(run, sizes.cells, sizes.vocab, backend)
+    ours, _ = step.training_step(run, sizes.cells, sizes.vocab, backend)
     memory = memory_of(ours, 8, backend, before)
     before = allocated()
     if kind in VARIANTS:
-        theirs, _ = step.our_step(run, sizes.cells, sizes.vocab, backend_of(kind))
+        theirs, _ = step.training_step(run, sizes.cells, sizes.vocab, backend_of(kind))
     else:
         theirs, _ = step.their_step(run, sizes.cells, sizes.vocab, backend, kind, sizes.compiler)
     baseline_memory = memory_of(theirs, 3, backend, before)
@@ -174,7 +174,7 @@ def train(sizes: Sizes, mixer: str, kind: str) -> dict[str, Any]:
 def evaluate(sizes: Sizes, mixer: str, kind: str) -> dict[str, Any]:
     """Batches of puzzles through all supervision steps, ours and the baseline's, each at its best batch size."""
     run, backend = sizes.run(mixer), backend_of("ours")
-    _, state = step.our_step(run, sizes.cells, sizes.vocab, backend)
+    _, state = step.training_step(run, sizes.cells, sizes.vocab, backend)
     _, net = step.their_step(run, sizes.cells, sizes.vocab, backend, kind, sizes.compiler)
     tried, steps = {}, sizes.evaluation_steps
     flops = steps * forward_flops(run.model, sizes.cells, sizes.vocab)
@@ -196,7 +196,7 @@ def warm(sizes: Sizes) -> dict[str, Any]:
     backend = backend_of("ours")
     for mixer in MIXERS:
         run = sizes.run(mixer)
-        ours, state = step.our_step(run, sizes.cells, sizes.vocab, backend)
+        ours, state = step.training_step(run, sizes.cells, sizes.vocab, backend)
         theirs, net = step.their_step(run, sizes.cells, sizes.vocab, backend, "compiled", sizes.compiler)
         ours()
         theirs()
@@ -216,7 +216,9 @@ def workers(sizes: Sizes) -> dict[str, Any]:
         return {}
     run, backend = sizes.run("mlp"), backend_of("ours")
     training = run.training.model_copy(update={"batch_size": 2 * sizes.batch})
-    call, _ = step.our_step(run.model_copy(update={"training": training}), sizes.cells, sizes.vocab, backend)
+    call, _ = step.training_step(
+        run.model_copy(update={"training": training}), sizes.cells, sizes.vocab, backend
+    )
     for _ in range(8):
         call()
     seconds = best_seconds(call, backend)

@@ -25,7 +25,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from benchmarks import rivals
@@ -36,14 +35,11 @@ from trm.backends.cpu import library
 from trm.backends.cpu.build import isa
 from trm.backends.cpu.compiled import CompiledNetwork
 from trm.backends.registry import load_implementation, open_backend
-from trm.model.act import Rows
+from trm.checks.speed import random_rows, training_step
 from trm.model.inference import InferenceNetwork, inference_batch
 from trm.study.flops import forward_flops, step_flops
 from trm.study.schema import ModelConfig, RunConfig, TrainingConfig
-from trm.study.tasks import Sizes
-from trm.training.kernel_step import make_step
 from trm.training.state import TrainState
-from trm.training.step import Batch, TrainStep
 
 SHIPPED = {"heads": 4, "layers": 1, "h_cycles": 1, "l_cycles": 2, "halt_max_steps": 8, "puzzle_tokens": 1}
 """The recipe of the laptop study (config/experiments.yaml)."""
@@ -72,32 +68,6 @@ def matmul_ceiling(precision: str, backend: Backend) -> float:
     size = 2048 if backend.device.type == "cpu" else 8192
     a = torch.randn(size, size, device=backend.device).to(backend.precision(precision).forward)
     return 2 * size**3 / best_seconds(lambda: a @ a, backend)
-
-
-def random_rows(batch: int, cells: int, vocab: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Questions and answers, uint8 [batch, cells]."""
-    rng = np.random.default_rng(0)
-    return tuple(torch.from_numpy(rng.integers(1, vocab, (batch, cells), dtype=np.uint8)) for _ in range(2))
-
-
-def our_step(
-    run: RunConfig, cells: int, vocab: int, backend: Backend, build: Any = None
-) -> tuple[Callable[[], None], TrainState]:
-    """A closure that takes one training step; `build`: another network than the backend's."""
-    state = TrainState(run, Sizes(cells, vocab, 1, 0), backend.precision(run.training.precision), backend)
-    state.initialise(backend)
-    batch = state.local_batch
-    inputs, labels = random_rows(batch, cells, vocab)
-    originals = Rows(*map(backend.place, (inputs, labels, torch.zeros(batch, dtype=torch.int32))))
-    rows = Batch(
-        torch.arange(batch, dtype=torch.int32),
-        torch.arange(vocab, dtype=torch.uint8).repeat(batch, 1),
-        torch.arange(cells, dtype=torch.int16).repeat(batch, 1),
-        torch.full((batch,), run.model.halt_max_steps, dtype=torch.int32),
-    )
-    step = TrainStep(state, originals, backend, build) if build else make_step(state, originals, backend)
-    program = backend.program(step)
-    return lambda: program(Batch(*map(backend.place, rows)), run.model.h_cycles, run.model.l_cycles), state
 
 
 def their_step(
@@ -172,7 +142,7 @@ def rival_steps(
     nets: dict[str, EagerTRM] = {}
     for name in names:
         if name == "compiled":
-            steps[name] = our_step(run, cells, vocab, backend, CompiledNetwork)[0]
+            steps[name] = training_step(run, cells, vocab, backend, CompiledNetwork)[0]
         elif name in ("eager", "stack"):
             steps[name], nets[name] = their_step(run, cells, vocab, backend, name, {})
         elif name.startswith("public") and checkout and run.model.mixer == "mlp":
@@ -197,7 +167,7 @@ def measure(
     rows, vocab, steps = batch or rows, 8 if cells == 36 else 11, 2
     training = TrainingConfig(batch_size=rows, precision=precision, steps=10_000, ema=0.999)
     run = RunConfig(model=ModelConfig(**fields), training=training)
-    train, state = our_step(run, cells, vocab, backend)
+    train, state = training_step(run, cells, vocab, backend)
     trains, nets = rival_steps(run, cells, vocab, backend, baselines, checkout)
     evaluate, many = our_evaluation(state, backend, steps)
     ceiling = matmul_ceiling(precision, backend)

@@ -10,8 +10,9 @@ import pytest
 import yaml
 
 from tests.pipeline.conftest import ROOT, STUDY
+from trm.backends.cpu.speed import Speed
 from trm.errors import UserError
-from trm.pipeline import plan
+from trm.pipeline import estimates, plan
 from trm.pipeline.project import Project, open_project
 from trm.provenance import processor
 from trm.study.cost import read_hardware
@@ -23,6 +24,7 @@ def study(tmp_path, monkeypatch):
     """Opens the small study in an empty folder, changed by a function."""
     shutil.copytree(ROOT / "config", tmp_path / "config")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(estimates, "read_speeds", list)
 
     def opened(change=lambda document: None, **config) -> Project:
         document = deepcopy(STUDY)
@@ -48,6 +50,7 @@ def finish(
         "devices": 1,
     }
     facts["train_flops"] = flops
+    facts["config"] = project.runs[run].config.model_dump(mode="json")
     Path(project.catalogue.run_files(run)[0]).write_text(json.dumps(facts))
 
 
@@ -103,6 +106,29 @@ def test_the_plan_uses_the_speed_of_finished_runs_of_this_machine(study):
     hardware = read_hardware("config/hardware.yaml", "laptop")
     assert row["seconds"] == pytest.approx(hardware.fixed + row["flops"] / 5e10)
     assert "Speed: 50 GFLOP/s a CPU core, as 1 finished run of this machine had" in plan.text(after)
+
+
+def test_the_first_plan_uses_the_speed_that_set_up_measured(study, monkeypatch):
+    """At the nearest width, and attention at its own speed; a finished run of that width counts as much."""
+    measured = [Speed("mlp", 8, 1e10, 1.0), Speed("mlp", 64, 5e10, 1.0), Speed("attention", 64, 1e9, 1.0)]
+    monkeypatch.setattr(estimates, "read_speeds", lambda: measured)
+
+    def mixers(document):
+        points = [{"label": mixer, "model.mixer": mixer} for mixer in ("mlp", "attention")]
+        points[1]["model.position"] = "rope"
+        document["experiments"]["mixers"] = {"question": "Which?", "grid": {"points": points}, "figures": []}
+
+    project = study(mixers)
+    seen = estimates.Estimates(project)
+    fixed = read_hardware("config/hardware.yaml", "laptop").fixed
+    for name, run in project.runs.items():
+        rate = (
+            1e9 if run.config.model.mixer == "attention" else 5e10 if run.config.model.d_model > 22 else 1e10
+        )
+        assert seen.of(name).seconds == pytest.approx(fixed + seen.of(name).flops / rate)
+    text = plan.text(plan.document(project))
+    assert "1 GFLOP/s to 50 GFLOP/s a CPU core by mixer and width, as set-up measured on this machine" in text
+    assert estimates.Estimates(project, measured=False).speeds == []
 
 
 @pytest.mark.parametrize(

@@ -2,17 +2,21 @@
 
 import fnmatch
 import json
+import math
 import shlex
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
+from trm.backends.cpu.speed import Speed
+from trm.backends.cpu.speed import read as read_speeds
 from trm.checks.tpu_check.check import step_seconds
 from trm.errors import UserError
 from trm.pipeline.project import Project
 from trm.provenance import processor
 from trm.study.cost import Estimate, Hardware, estimate, evaluation_seconds, read_hardware
 from trm.study.points import Run
+from trm.study.schema import ModelConfig
 from trm.study.slices import parse_slice
 from trm.study.tasks import spec_of
 from trm.study.text import device_text, flops_text, seconds_text
@@ -28,9 +32,8 @@ PROGRAM_MB = 4000
 class Finished(NamedTuple):
     """What the training.json of a finished run says of its speed."""
 
-    flops: float
-    seconds: float
-    """Of the training loop, over all resumes."""
+    speed: Speed
+    """FLOPs and seconds of the training loop, over all resumes; the seconds of all devices."""
     setup: float
     """Seconds before it."""
     devices: int
@@ -47,7 +50,9 @@ def _finished(path: Path) -> Finished | None:
         flops, seconds, setup = (
             float(facts[key]) for key in ("train_flops", "wall_seconds", "setup_seconds")
         )
-        return Finished(flops, seconds, setup, int(facts["devices"]), name) if seconds > 0 else None
+        model, devices = facts["config"]["model"], int(facts["devices"])
+        speed = Speed(model["mixer"], int(model["d_model"]), flops, seconds * devices)
+        return Finished(speed, setup, devices, name) if seconds > 0 else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -91,14 +96,28 @@ class Estimates:
         return [run for run in self.finished if run.processor == name] if self._use_measured else []
 
     @cached_property
+    def speeds(self) -> list[Speed]:
+        """Measured on devices like the plan's: by finished runs, and by set-up on CPU cores of this machine."""
+        cores = self._use_measured and self._stated.host_memory and self._stated.hosts == 1
+        return [run.speed for run in self.measured] + (read_speeds() if cores else [])
+
+    @cached_property
     def hardware(self) -> Hardware:
-        """The scale's machine at the profile's prices, with the measured speed where there is one."""
-        if not self.measured:
-            return self._stated
-        speed = sum(run.flops for run in self.measured) / sum(
-            run.seconds * run.devices for run in self.measured
-        )
-        return self._stated.model_copy(update={"flops_per_second": speed})
+        """The scale's machine at the profile's prices, with the mean measured speed where there is one."""
+        return self._at_speed(self._stated, [run.speed for run in self.measured] or self.speeds)
+
+    def _at_speed(self, hardware: Hardware, speeds: list[Speed]) -> Hardware:
+        if not speeds:
+            return hardware
+        mean = sum(speed.flops for speed in speeds) / sum(speed.seconds for speed in speeds)
+        return hardware.model_copy(update={"flops_per_second": mean})
+
+    def _speeds_like(self, model: ModelConfig) -> list[Speed]:
+        """Those of the model's mixer and the nearest width: the speed of small models depends on both."""
+        alike = [speed for speed in self.speeds if speed.mixer == model.mixer]
+        widths = [speed.d_model for speed in alike]
+        nearest = min(widths, key=lambda width: abs(math.log(width / model.d_model)), default=0)
+        return [speed for speed in alike if speed.d_model == nearest]
 
     def of(self, run: str) -> Estimate:
         """Estimate of one run, without its evaluations."""
@@ -146,7 +165,8 @@ class Estimates:
 
     def _hardware_of(self, run: str) -> Hardware:
         """The machine of a run: the scale's, unless its placement says otherwise."""
-        placement, hardware = self._project.runs[run].config.placement, self.hardware
+        config = self._project.runs[run].config
+        placement, hardware = config.placement, self._at_speed(self.hardware, self._speeds_like(config.model))
         if placement.backend == "cpu" and not hardware.host_memory:
             cpu = read_hardware(self._project.settings.hardware, "cpu").model_dump()
             hardware = Hardware(**cpu | {"jobs": hardware.jobs, "hosts": hardware.hosts})

@@ -124,16 +124,24 @@ def _price_words(pricing: str, machine: Hardware) -> str:
 
 def _speed(project: Project, estimates: Estimates) -> str:
     """The speed of a device, and where it comes from."""
-    speed = f"{flops_text(estimates.hardware.flops_per_second)}/s a {estimates.hardware.device}"
-    if estimates.measured:
-        return f"{speed}, as {count(len(estimates.measured), 'finished run')} of this machine had"
-    return f"{speed}, from config/hardware.yaml ({project.study.scale.hardware}) until a run here is finished"
+    device, speeds = estimates.hardware.device, estimates.speeds
+    if not speeds:
+        stated = f"{flops_text(estimates.hardware.flops_per_second)}/s a {device}"
+        return f"{stated}, from config/hardware.yaml ({project.study.scale.hardware}) until a run here is finished"
+    runs = len(estimates.measured)
+    source = (
+        f"{count(runs, 'finished run')} of this machine had" if runs else "set-up measured on this machine"
+    )
+    rates = sorted(speed.flops / speed.seconds for speed in speeds)
+    texts = dict.fromkeys(f"{flops_text(rate)}/s" for rate in (rates[0], rates[-1]))
+    by_width = " by mixer and width" if len(texts) > 1 else ""
+    return f"{' to '.join(texts)} a {device}{by_width}, as {source}"
 
 
 def _spent(estimates: Estimates) -> dict[str, Any]:
     """Jobs so far, and what their devices cost: on a pod what each job held, lost launches included; elsewhere the time
     of finished runs."""
-    used = [(run.setup + run.seconds) * run.devices for run in estimates.finished]
+    used = [run.setup * run.devices + run.speed.seconds for run in estimates.finished]
     with suppress(OSError), open(JOBS, newline="", encoding="utf-8") as file:
         used = [float(row["chip_seconds"]) for row in csv.DictReader(file) if row.get("chip_seconds")]
     hours = sum(used) / 3600

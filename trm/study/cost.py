@@ -36,7 +36,7 @@ class Hardware(Section):
     """TPU slices of one host and of the whole machine. Step times that `tpu-check` has compiled for them replace those
     computed from FLOPs."""
     flops_per_second: Positive
-    """Achieved FLOP/s of one device; the plan uses that of finished runs of this machine where there are any."""
+    """Achieved FLOP/s of one device; the plan prefers what set-up and finished runs of this machine measured."""
     memory_gib: Positive
     """Memory of one device, GiB."""
     host_memory: bool = False

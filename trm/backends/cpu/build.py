@@ -68,7 +68,8 @@ def _wanted() -> str:
     return f"kernel-{_digest(*sources, *FLAGS, isa(), name, *sorted(features))}"
 
 
-def _folders() -> list[Path]:
+def folders() -> list[Path]:
+    """Where files of this machine are looked for and kept; the first one that is writable gets new ones."""
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return [SOURCE / "__pycache__", home / "trm", Path(tempfile.gettempdir()) / f"trm-{os.getuid()}"]
 
@@ -83,15 +84,15 @@ def library() -> Path:
     """
     wanted, command = _wanted(), compiler()
     if command is None:
-        built = [path for folder in _folders() for path in sorted(folder.glob(f"{wanted}-*.so"))]
+        built = [path for folder in folders() for path in sorted(folder.glob(f"{wanted}-*.so"))]
         if built:
             return built[0]
         raise BuildError(f"no C++ compiler was found: {INSTALL}")
     name = f"{wanted}-{_digest(*command)}.so"
-    for folder in _folders():
+    for folder in folders():
         if (folder / name).exists():
             return folder / name
-    target = first_writable(_folders())
+    target = first_writable(folders())
     if target is None:
         raise BuildError("no folder for the built library is writable: set XDG_CACHE_HOME to one that is")
     return _compile(command, target / name)
