@@ -85,6 +85,23 @@ def test_the_slice_is_deleted_and_the_record_written_when_a_step_fails(profile, 
     assert output[-1].endswith(f"USD at most: send the file {profile}/out.json, it holds everything.")
 
 
+def test_a_step_is_stopped_when_the_hours_are_over(profile, monkeypatch):
+    """And the slice is deleted, for which there is always time."""
+    (profile / "first-hour.yaml").write_text(f"hours: 0\n{PLAN}")
+    programs = {"up": "import signal; signal.pause()", "down": "print('deleted')"}
+
+    def program(self, command, *words):
+        return [sys.executable, "-c", programs[command]]
+
+    monkeypatch.setattr(FirstHour, "_command", program)
+    output = []
+    first_hour = FirstHour(profile, "pod", output.append)
+    assert "at the end, after 0 h at the latest: 0 USD at most" in first_hour.announce()
+    assert not first_hour.run(profile / "out.json")
+    assert "The 0 h of the plan were over during create" in output
+    assert "    deleted" in output
+
+
 def test_a_job_that_ends_before_its_interruption_is_reported(profile, monkeypatch):
     monkeypatch.setattr(FirstHour, "_command", lambda self, *words: [sys.executable, "-c", "pass"])
     monkeypatch.setattr(FirstHour, "_snakemake", lambda self, targets: [sys.executable, "-c", "pass"])

@@ -3,7 +3,7 @@
 first-hour.yaml beside the profile says what runs:
 
     accelerator_type: v4-16          # the smallest slice with more than one host
-    hours: 1                         # how long it should take, for the announced price
+    hours: 1                         # how long it may take; then the slice is deleted
     estimate: python -m ... --json   # optional: runs here before anything is created
     arguments: --config scale=tiny   # of every call of Snakemake
     steps:                           # in order; the slice is deleted under the first one when it has a checkpoint
@@ -19,11 +19,13 @@ import importlib.metadata
 import json
 import platform
 import shlex
+import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,8 @@ from trm.storage import open_store
 
 KEYS = {"accelerator_type", "hours", "estimate", "arguments", "steps", "collect"}
 TAIL = 40
+GRACE = 120
+"""Seconds at the end of the plan's hours for stopping jobs."""
 LARGEST = 1 << 20  # bytes of a collected file
 
 
@@ -69,6 +73,7 @@ class FirstHour:
         self.type = self.plan["accelerator_type"]
         self.hosts = slice_of(self.type).hosts
         self.began = time.time()
+        self.end = self.began + 3600 * float(self.plan["hours"]) - GRACE
         packages = ("snakemake", "snakemake-executor-plugin-tpu", "google-cloud-tpu", "google-cloud-storage")
         self.record: dict[str, Any] = {
             "accelerator_type": self.type,
@@ -84,7 +89,7 @@ class FirstHour:
         return (
             f"The first hour creates a slice, {self.name} ({self.type}, {self.hosts} hosts, {cost:.2f} USD an hour on "
             f"demand, spot less), and runs: {steps}. It deletes the slice under the first job to see it resume, and "
-            f"again at the end. That should take {hours:g} h: {cost * hours:.0f} USD at most."
+            f"again at the end, after {hours:g} h at the latest: {cost * hours:.0f} USD at most."
         )
 
     def run(self, out: Path) -> bool:
@@ -120,7 +125,7 @@ class FirstHour:
 
     def _end(self) -> bool:
         try:
-            self._step("delete", self._command("down", "--force"))
+            self._step("delete", self._command("down", "--force"), limited=False)
         except StepFailed as failure:
             self.say(f"{failure}\nThe slice {self.name} may still cost money: look at the console.")
             return False
@@ -162,8 +167,12 @@ class FirstHour:
         argv: list[str],
         watch: Callable[[subprocess.Popen[str]], None] | None = None,
         codes: tuple[int, ...] = (0,),
+        limited: bool = True,
     ) -> dict[str, Any]:
-        """Run a program, show its output, and record code, seconds and last lines."""
+        """Run a program, show its output, and record code, seconds and last lines.
+
+        `limited`: stop it when the hours of the plan are over.
+        """
         self.say(f"[{time.strftime('%T')}] {name}")
         began, lines = time.time(), []
         process = subprocess.Popen(
@@ -179,7 +188,7 @@ class FirstHour:
             watcher.start()
         assert process.stdout
         try:
-            with process.stdout as output:
+            with self._stopped_in_time(process) if limited else nullcontext(), process.stdout as output:
                 for line in output:
                     lines.append(line.rstrip())
                     self.say(f"    {lines[-1]}")
@@ -190,9 +199,26 @@ class FirstHour:
             seconds = round(time.time() - began, 1)
             entry = {"name": name, "code": code, "seconds": seconds, "last_lines": lines[-TAIL:]}
             self.record["steps"].append(entry)
+        if limited and time.time() >= self.end:
+            raise StepFailed(f"The {float(self.plan['hours']):g} h of the plan were over during {name}")
         if code not in codes:
             raise StepFailed(f"{name} ended with exit code {code}: {_last(lines)}")
         return {**entry, "output": lines}
+
+    @contextmanager
+    def _stopped_in_time(self, process: subprocess.Popen[str]) -> Iterator[None]:
+        """Stop the process when the hours of the plan are over, as by Ctrl-C, and kill it if it goes on."""
+        left = max(0.0, self.end - time.time())
+        timers = [threading.Timer(left, process.send_signal, (signal.SIGINT,))]
+        timers += [threading.Timer(left + GRACE, process.kill)]
+        for timer in timers:
+            timer.start()
+        try:
+            yield
+            process.wait()
+        finally:
+            for timer in timers:
+                timer.cancel()
 
     def _collect(self) -> dict[str, Any]:
         """The JSON files named in the plan."""
