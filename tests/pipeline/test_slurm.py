@@ -49,6 +49,18 @@ def test_a_running_job_goes_back(commands, tmp_path):
     assert (tmp_path / "asked").read_text() == "requeue 7\n"
 
 
+@pytest.mark.parametrize("output", [slurm._output, lambda *words: slurm_executor._output(words)])
+def test_options_of_the_user_hide_no_jobs(commands, tmp_path, monkeypatch, output):
+    monkeypatch.setenv("SQUEUE_PARTITION", "other")
+    monkeypatch.setenv("SACCT_FORMAT", "nothing")
+    monkeypatch.setenv("SLURM_CONF", "kept")
+    (tmp_path / "squeue").write_text("#!/bin/sh\nenv\n")
+    (tmp_path / "squeue").chmod(0o755)
+    seen = output("squeue")
+    assert "SLURM_CONF=kept" in seen
+    assert not any(name in seen for name in ("SQUEUE_", "SACCT_"))
+
+
 def test_a_cancelled_job_stays_cancelled(commands, tmp_path):
     commands("squeue", "COMPLETING")
     commands("scontrol", "")

@@ -72,10 +72,17 @@ def _answer(*words: str) -> str:
     return text
 
 
+def query_environment() -> dict[str, str]:
+    """The environment without the user's own options of squeue and sacct (SQUEUE_PARTITION): they would hide jobs."""
+    return {key: value for key, value in os.environ.items() if not key.startswith(("SQUEUE_", "SACCT_"))}
+
+
 def _output(*words: str) -> str:
     """What a command prints, or why it failed."""
     try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(
+            words, capture_output=True, text=True, timeout=60, check=False, env=query_environment()
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         return str(error)
     return (done.stdout or done.stderr).strip()

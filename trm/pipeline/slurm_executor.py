@@ -28,7 +28,7 @@ from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry
 
 from trm.io import write_json
 from trm.pipeline.project import Project
-from trm.pipeline.slurm import AWAY
+from trm.pipeline.slurm import AWAY, query_environment
 
 FAILED = ("BOOT_FAIL", "DEADLINE", "FAILED", "OUT_OF_MEMORY", "TIMEOUT")
 RETURNING = ("NODE_FAIL", "PREEMPTED")  # Slurm may put such a job back into the queue
@@ -448,7 +448,9 @@ def _table(text: str) -> dict[str, str]:
 def _output(words: Iterable[str]) -> str | None:
     """What a command prints; None if it fails."""
     try:
-        done = subprocess.run([*words], capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(
+            [*words], capture_output=True, text=True, timeout=60, check=False, env=query_environment()
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
     return None if done.returncode else done.stdout

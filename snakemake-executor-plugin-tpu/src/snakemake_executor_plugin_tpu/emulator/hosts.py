@@ -29,7 +29,9 @@ LogLevel ERROR
 Subsystem sftp internal-sftp
 """
 # By a rule of routing, ahead of the table of local addresses: iptables is missing on many machines.
-DROP_UDP = "ip rule add pref 2 lookup local; ip rule add pref 1 iif eth0 ipproto udp blackhole; ip rule del pref 0"
+DROP_UDP = (
+    "ip rule add pref 2 lookup local; ip rule add pref 1 iif eth0 ipproto udp blackhole; ip rule del pref 0"
+)
 
 
 def sshd() -> str:
